@@ -1,0 +1,148 @@
+# What the scripts of ./dev share: paths, messages, exit codes, and bringing in what is missing. Sourced, never run.
+# Works with bash and apt alone, as on a fresh Debian 12 machine. Runs with the source root as working directory.
+set -euo pipefail
+
+readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12  # docs/exit_codes.md
+export MORTISE_CACHE=${MORTISE_CACHE:-$HOME/.cache/mortise}
+export MORTISE_DEPS_DIR=${MORTISE_DEPS_DIR:-$MORTISE_CACHE/deps}
+readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0
+readonly oracles_dir=$MORTISE_CACHE/oracles
+# Debian's own Python: whatever else is first in PATH may be of another version.
+readonly system_python=/usr/bin/python3
+num_jobs=${MORTISE_JOBS:-$(nproc)}
+readonly num_jobs
+
+say() { printf '== %s\n' "$*"; }
+die() {  # die CODE MESSAGE...
+  local code=$1
+  shift
+  printf './dev: %s\n' "$*" >&2
+  exit "$code"
+}
+
+# need_apt GROUP...: install the packages of those groups of apt_packages.txt that are not here.
+need_apt() {
+  command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
+    die $exit_platform "this is not a Debian system; install the packages named in apps/dev/apt_packages.txt and use cmake --preset release"
+  local group name wanted=() missing=()
+  while read -r group name; do
+    [[ " $* " == *" $group "* ]] && wanted+=("$name")
+  done < <(grep -v '^#' apps/dev/apt_packages.txt)
+  local installed
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
+  for name in "${wanted[@]}"; do
+    grep -qxF "installed $name" <<<"$installed" || missing+=("$name")
+  done
+  [[ ${#missing[@]} -eq 0 ]] && return
+  local line="apt-get install -y --no-install-recommends ${missing[*]}"
+  [[ $(id -u) -eq 0 ]] || die $exit_need_root "packages are missing and only root can install them. Run, then try again:
+  sudo $line"
+  say "installing ${#missing[@]} Debian packages: ${missing[*]}"
+  # The lists on a fresh machine may be absent or old: refresh them only when the first try fails.
+  export DEBIAN_FRONTEND=noninteractive
+  if ! $line >"$(log_file apt)" 2>&1 </dev/null; then
+    apt-get update >"$(log_file apt)" 2>&1 </dev/null ||
+      die $exit_download "apt-get update failed: $(tail -n 3 "$(log_file apt)")"
+    $line >"$(log_file apt)" 2>&1 </dev/null || die $exit_download "'$line' failed: $(tail -n 5 "$(log_file apt)")"
+  fi
+}
+
+log_file() {
+  mkdir -p "$MORTISE_CACHE/logs"
+  echo "$MORTISE_CACHE/logs/$1.log"
+}
+
+# stamp_of FILE...: what a finished folder must contain in .stamp to be current.
+stamp_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
+is_current() { [[ -f $1/.stamp && $(<"$1/.stamp") == "$2" ]]; }  # is_current DIR STAMP
+
+# put_in_place NEW DIR: rename NEW to DIR, so that DIR is at any moment whole, old or new.
+put_in_place() {
+  local old
+  old=$(mktemp -d "$2.old.XXXXXX")
+  [[ -e $2 ]] && mv -T "$2" "$old"
+  mv -T "$1" "$2"
+  rm -rf "$old"
+}
+
+# need_torch: libtorch into $torch_dir, without what a CPU build does not use.
+need_torch() {
+  local stamp new
+  stamp=$(stamp_of apps/dev/torch_requirements.txt)
+  is_current "$torch_dir" "$stamp" && return
+  [[ $(uname -m) == x86_64 ]] || die $exit_platform "the pinned libtorch is for x86_64, this machine is $(uname -m)"
+  mkdir -p "$MORTISE_DEPS_DIR"
+  exec {lock}>"$MORTISE_DEPS_DIR/.lock"
+  flock "$lock"
+  if ! is_current "$torch_dir" "$stamp"; then
+    rm -rf "$torch_dir".new.*  # of a run that was killed
+    new=$(mktemp -d "$torch_dir.new.XXXXXX")
+    say "fetching libtorch 2.11.0 (550 MB, once) into $torch_dir"
+    # TMPDIR: pip unpacks there first, and /tmp may be small.
+    TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \
+      --require-hashes --requirement apps/dev/torch_requirements.txt --target "$new/all" --only-binary=:all: --python-version 3.11 \
+      --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
+      >"$(log_file torch)" 2>&1 </dev/null ||
+      die $exit_download "libtorch could not be fetched: $(tail -n 5 "$(log_file torch)")"
+    keep_cpu_part "$new/all" "$new/kept"
+    check_torch "$new/kept"
+    echo "$stamp" >"$new/kept/.stamp"
+    put_in_place "$new/kept" "$torch_dir"
+    rm -rf "$new"
+  fi
+  exec {lock}>&-
+}
+
+# keep_cpu_part FROM TO: headers, the CPU libraries, and the licences.
+keep_cpu_part() {
+  mkdir -p "$2/torch/lib" "$2/nvidia/cu13/lib"
+  mv "$1"/torch/lib/{libc10.so,libtorch_cpu.so,libgomp*} "$2/torch/lib/"
+  mv "$1"/torch/{include,version.py} "$2/torch/"
+  mv "$1"/nvidia/cu13/lib/{libcudart.so.13,libcupti.so.13} "$2/nvidia/cu13/lib/"
+  mv "$1"/*.dist-info "$2/"
+}
+
+check_torch() {
+  local missing
+  missing=$(ldd "$1/torch/lib/libtorch_cpu.so" | grep 'not found' || true)
+  [[ -z $missing ]] || die $exit_platform "libtorch needs libraries that are not here: $missing"
+}
+
+# have_oracles, install_oracles: the Python wheels that tests compare with. Never used by what is built.
+oracle_names() { grep -v '^#' tests/oracles_requirements.txt | tr '\n' ' '; }
+oracles_stamp() { stamp_of tests/oracles.lock; }
+have_oracles() { is_current "$oracles_dir" "$(oracles_stamp)" && [[ -x $oracles_dir/bin/python ]]; }
+install_oracles() {
+  have_oracles && return
+  mkdir -p "$MORTISE_CACHE"
+  (
+    flock 9
+    have_oracles && exit 0
+    # A venv names its own path in its scripts, so it is made in place; the stamp comes last.
+    rm -rf "$oracles_dir"
+    "$system_python" -m venv "$oracles_dir"
+    "$oracles_dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
+      --require-hashes --requirement tests/oracles.lock
+    oracles_stamp >"$oracles_dir/.stamp"
+  ) 9>"$MORTISE_CACHE/.oracles.lock" >"$(log_file oracles)" 2>&1 </dev/null
+}
+
+# configure PRESET: once, or again when the preset's file changed.
+configure() {
+  local dir=build/$1 stamp
+  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR"))
+  if [[ ! -f $dir/build.ninja ]] || ! is_current "$dir" "$stamp"; then
+    cmake --preset "$1" -DMORTISE_DEPS_DIR="$MORTISE_DEPS_DIR" >"$(log_file "cmake-$1")" 2>&1 || {
+      tail -n 40 "$(log_file "cmake-$1")" >&2
+      return 1
+    }
+    echo "$stamp" >"$dir/.stamp"
+  fi
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  configure "$preset" && ninja -C "build/$preset" -j "$num_jobs" "$@"
+}

@@ -1,0 +1,34 @@
+# Every outside library, found once. One page each in third_party_notes/.
+# libtorch comes from the pinned wheel in MORTISE_DEPS_DIR (./dev deps); Debian's own libtorch is never looked at.
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS program_options)
+find_package(tomlplusplus REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
+if(MORTISE_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+# Boost.DLL on std::filesystem: defined on the target, since mixing both is an ODR fault.
+add_library(mortise_boost_dll INTERFACE)
+target_compile_definitions(mortise_boost_dll INTERFACE BOOST_DLL_USE_STD_FS)
+target_link_libraries(mortise_boost_dll INTERFACE Boost::headers ${CMAKE_DL_LIBS})
+
+if(MORTISE_TORCH)
+  set(torch_root "${MORTISE_DEPS_DIR}/torch-2.11.0")
+  if(NOT EXISTS "${torch_root}/torch/lib/libtorch_cpu.so")
+    message(FATAL_ERROR "libtorch 2.11.0 is not in ${torch_root}. Run: ./dev deps")
+  endif()
+  add_library(mortise_torch INTERFACE)
+  target_include_directories(mortise_torch SYSTEM INTERFACE "${torch_root}/torch/include" "${torch_root}/torch/include/torch/csrc/api/include")
+  # AT_PER_OPERATOR_HEADERS: an include of all of ATen costs seconds per file.
+  target_compile_definitions(mortise_torch INTERFACE AT_PER_OPERATOR_HEADERS)
+  target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libtorch_cpu.so" "${torch_root}/torch/lib/libc10.so" Threads::Threads)
+  target_link_options(mortise_torch INTERFACE "LINKER:-rpath,${torch_root}/torch/lib" "LINKER:-rpath-link,${torch_root}/nvidia/cu13/lib"
+    "LINKER:--disable-new-dtags,-rpath,${torch_root}/nvidia/cu13/lib")
+endif()

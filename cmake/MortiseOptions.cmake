@@ -1,0 +1,38 @@
+# Options and flags of every target. Shown by: cmake -LH
+option(MORTISE_TORCH "Build the folders that need libtorch (model, generate, learn, train) and the full program" ON)
+option(MORTISE_TESTS "Build the tests" ON)
+set(MORTISE_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
+set(MORTISE_DEPS_DIR "$ENV{MORTISE_DEPS_DIR}" CACHE PATH "Folder that ./dev deps filled (default: ~/.cache/mortise/deps)")
+if(NOT MORTISE_DEPS_DIR)
+  set(MORTISE_DEPS_DIR "$ENV{HOME}/.cache/mortise/deps" CACHE PATH "" FORCE)
+endif()
+# Rooms to configure; a developer of one room can name just it and what it needs: -DMORTISE_ROOMS="foundation;text"
+set(MORTISE_ROOMS "all" CACHE STRING "core/ folders to build, or all")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+
+find_program(MORTISE_CCACHE ccache)
+if(MORTISE_CCACHE)
+  # pch_defines,time_macros: what ccache needs to cache files that use a precompiled header
+  set(launcher "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${MORTISE_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+endif()
+
+add_library(mortise_flags INTERFACE)
+target_compile_options(mortise_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -fno-math-errno
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+if(MORTISE_SANITIZE)
+  add_compile_options(-fsanitize=${MORTISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${MORTISE_SANITIZE})
+endif()

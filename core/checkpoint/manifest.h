@@ -1,0 +1,45 @@
+// The manifest of a checkpoint: every file in it with size and SHA-256, and a digest of the manifest itself.
+//
+//   manifest.json   {
+//     "format": "mortise-checkpoint", "version": 1, "step": 120,
+//     "info": {"mortise": "0.1.0", ...},                                  texts of the writer, shown by `checkpoint inspect`
+//     "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}],  sorted by path
+//     "sha256": "..."                                                     of this text with the value left empty
+//   }
+// The text is canonical: a manifest that is not byte for byte what the writer would have written is refused, so any
+// flipped bit is found. Paths are relative, '/'-separated, without "..", so a hostile manifest reads nothing outside.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+inline constexpr std::string_view kManifestFile = "manifest.json";
+
+struct ManifestEntry {
+  std::string path;
+  uint64_t size_bytes = 0;
+  std::string sha256;  // 64 lower-case hex digits
+};
+
+struct Manifest {
+  int64_t step = 0;
+  std::map<std::string, std::string> info;
+  std::vector<ManifestEntry> entries;  // sorted by path
+
+  [[nodiscard]] const ManifestEntry* find(std::string_view path) const;
+};
+
+[[nodiscard]] std::string manifest_text(const Manifest& manifest);
+Result<Manifest> parse_manifest(std::string_view text, std::string_view where);
+
+// Relative, no empty, "." or ".." parts, no backslash or control character, not longer than the limit.
+[[nodiscard]] bool is_safe_entry_path(std::string_view path);
+
+}  // namespace mortise

@@ -1,0 +1,58 @@
+// Finding, checking and loading checkpoints. A damaged one is never partly loaded: it is refused by the name of its bad
+// entry, and find_newest_valid goes on to the one before it with a warning.
+// Thread rule: functions are pure but for the file system; a Checkpoint is read-only and may be shared.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "foundation/base/env.h"
+#include "foundation/base/stateful.h"
+#include "foundation/formats/safetensors.h"
+
+namespace mortise {
+
+struct CheckpointRef {
+  int64_t step = 0;
+  Path path;
+};
+
+// Every checkpoint folder in a run's folder, newest first, not checked. A run folder that does not exist has none.
+Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir);
+
+// Reads every entry and compares size and SHA-256; the Error names the first entry that is missing or changed.
+Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir);
+
+struct FoundCheckpoint {
+  CheckpointRef ref;
+  Manifest manifest;
+  std::vector<std::string> warnings;  // one per newer checkpoint that was refused, with the reason
+};
+// Nothing where there is none at all; an Error where there are some and all are damaged.
+Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir);
+
+// An opened checkpoint: verified, state parsed, tensors mapped.
+class Checkpoint {
+ public:
+  static Result<Checkpoint> open(Env& env, const Path& checkpoint_dir);
+
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+  [[nodiscard]] const Path& path() const { return path_; }
+  // Tensor views borrow from this object.
+  [[nodiscard]] const StateSnapshot& state() const { return state_; }
+  // state() into the objects, with all of stateful.h's refusals.
+  Result<> load_into(StatefulRegistry& registry) const;
+  // The full path of an entry; an Error for one that is not in the manifest.
+  Result<Path> entry(std::string_view path) const;
+
+ private:
+  Path path_;
+  Manifest manifest_;
+  SafetensorsFile tensors_;
+  StateSnapshot state_;
+};
+
+}  // namespace mortise

@@ -1,0 +1,64 @@
+// Writing checkpoints so that at every instant, power loss included, an old or a new one loads.
+//
+//   RUN/.tmp_global_step_N.XXXX/   each file streamed, hashed and fsynced; manifest.json last; folders fsynced
+//   read back                      every entry is read again and compared with its digest
+//   RUN/global_step_N/             by rename, then fsync of RUN: from here on it counts
+//   RUN/latest                     "global_step_N\n", written atomically: a help for people, readers look at the folders
+//   retention                      only now may older ones go
+//
+// An existing global_step_N (a damaged one, or a save repeated after a resume) is first renamed to
+// .replaced_global_step_N, which readers still consider, and removed at the end.
+// A failed save removes its temporary folder and leaves all earlier checkpoints as they were. Leftovers of killed
+// processes are removed by the next save. Thread rule: one writer per run folder.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/base/stateful.h"
+
+namespace mortise {
+
+// A further file of the checkpoint ("huggingface/model.safetensors"); `write` streams its bytes.
+struct CheckpointFile {
+  std::string path;
+  std::function<Result<>(WritableFile&)> write;
+};
+// One whose bytes are at hand.
+CheckpointFile checkpoint_text_file(std::string path, std::string bytes);
+
+struct CheckpointRequest {
+  int64_t step = 0;
+  StateSnapshot state;  // becomes state.json and state.safetensors
+  std::vector<CheckpointFile> files;
+  std::map<std::string, std::string> info;
+};
+
+struct CheckpointWriterOptions {
+  int64_t keep_last = 0;  // newest checkpoints kept; 0: all
+  bool sync = true;       // false gives up the promise about power loss (tests, scratch disks)
+};
+
+struct SavedCheckpoint {
+  Path path;
+  uint64_t size_bytes = 0;
+  std::vector<std::string> warnings;  // saved, but an old one could not be removed, ...
+};
+
+class CheckpointWriter {
+ public:
+  CheckpointWriter(Env& env, Path run_dir, const CheckpointWriterOptions& options = {});
+  Result<SavedCheckpoint> save(const CheckpointRequest& request);
+
+ private:
+  Env* env_;
+  Path run_dir_;
+  CheckpointWriterOptions options_;
+};
+
+}  // namespace mortise

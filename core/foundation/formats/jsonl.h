@@ -1,0 +1,65 @@
+// JSONL: one JSON value per line, read as a stream and written by appending.
+//
+// Reading maps the file and parses a line at a time: O(line) memory. A line that is not JSON, not UTF-8 (named by byte
+// offset), or longer than the cap is an Error with file:line. Lines of only white space are skipped; "\r\n" is fine.
+// Thread rule: one thread per reader or writer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+struct JsonlRow {
+  int64_t line = 0;     // 1-based
+  uint64_t offset = 0;  // of the line's first byte in the file
+  std::string_view text;  // the line itself, borrowed from the reader
+  Json value;
+};
+
+class JsonlReader {
+ public:
+  static Result<JsonlReader> open(Env& env, const Path& path);
+
+  // The next row, or nothing at the end. After an Error the reader stands behind the bad line, so a caller may count it
+  // and go on.
+  Result<std::optional<JsonlRow>> next();
+  [[nodiscard]] const Path& path() const { return file_.path(); }
+
+ private:
+  explicit JsonlReader(MappedFile file);
+
+  MappedFile file_;
+  uint64_t offset_ = 0;
+  int64_t line_ = 0;
+};
+
+struct JsonlWriterOptions {
+  bool append = true;      // false: the file starts empty
+  bool sync_each = false;  // fsync after every row
+};
+
+class JsonlWriter {
+ public:
+  static Result<JsonlWriter> open(Env& env, const Path& path, const JsonlWriterOptions& options = {});
+
+  Result<> write(const Json& row);  // one write(2) for the row and its newline
+  Result<> sync();
+  Result<> close();
+
+ private:
+  JsonlWriter(std::unique_ptr<WritableFile> file, bool sync_each);
+
+  std::unique_ptr<WritableFile> file_;
+  bool sync_each_;
+};
+
+// Drops, on resume, what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,
+// cuts a broken last line, and replaces the file atomically. A missing file is fine. Returns the number of rows dropped.
+Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last);
+
+}  // namespace mortise

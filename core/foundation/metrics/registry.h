@@ -1,0 +1,71 @@
+// MetricSet: numbers gathered over micro-batches, threads and plugins, put together so that what people see does not
+// depend on how the batch was cut.
+//
+// Each name holds (sum, weight) or a maximum, minimum or last value. Sums are kept in twice the precision of a double
+// (error-free transformations, Knuth 1969), so cutting or ordering the parts differently gives the same double.
+// An engine name must stand in metrics/names.h; a plugin's may be new but keeps the reduction it first came with.
+// Thread rule: one thread at a time; gather per thread and merge().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "foundation/metrics/names.h"
+
+namespace mortise {
+
+struct MetricValue {
+  std::string name;
+  double value = 0;
+};
+
+class MetricSet {
+ public:
+  // Engine numbers; the reduction comes from the table. `weight` matters for means only: sum = mean * weight.
+  // An unknown name is a bug: it aborts in debug builds and is logged once otherwise (then kept as a mean).
+  void add(std::string_view name, double sum, double weight = 1.0);
+  // The same with a mean instead of a sum.
+  void add_mean(std::string_view name, double mean, double weight) { add(name, mean * weight, weight); }
+  // mean, max and min of `values` under prefix/mean, /max, /min; nothing for an empty list.
+  void add_summary(std::string_view prefix, const std::vector<double>& values);
+
+  // Numbers of plugins: any name of printable characters; refuses an engine name with another reduction, a name seen
+  // before with another one, and names beyond the limits.
+  Result<> add_user(std::string_view name, double sum, double weight, Reduction reduction);
+
+  // Parts gathered elsewhere; `other` counts as later for kLast. Refuses a name with two reductions.
+  Result<> merge(const MetricSet& other);
+
+  // Nothing for a name not present, or a mean of weight 0. NaN stays NaN.
+  [[nodiscard]] std::optional<double> value(std::string_view name) const;
+  // All that have a value, sorted by name.
+  [[nodiscard]] std::vector<MetricValue> values() const;
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  struct Sum {
+    double high = 0, low = 0;
+    void add(double value);
+    void add(const Sum& other);
+    [[nodiscard]] double value() const { return high + low; }
+  };
+  struct Entry {
+    Reduction reduction;
+    Sum sum;
+    Sum weight;
+    double extreme = 0;  // kMax, kMin, kLast
+    bool any = false;
+  };
+  static void accumulate(Entry& entry, double sum, double weight);
+
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+}  // namespace mortise

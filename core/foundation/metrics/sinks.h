@@ -1,0 +1,51 @@
+// Where numbers go: a JSONL file, TensorBoard event files, and a line on the console.
+// Thread rule: one thread per sink. A sink that fails says so once per call; training decides what to do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/metrics/registry.h"
+
+namespace mortise {
+
+// One object of metrics.jsonl or updates.jsonl. The first key is the x axis: {{"step", 7}} or {{"update", 14}, {"step", 7}}.
+struct MetricRow {
+  std::vector<std::pair<std::string, int64_t>> keys;
+  std::vector<MetricValue> values;
+};
+
+class MetricSink {
+ public:
+  virtual ~MetricSink() = default;
+  virtual Result<> write(const MetricRow& row) = 0;
+  virtual Result<> close() = 0;  // flushed and closed
+};
+
+// One object per row: the keys, then the values in their order, doubles in full precision, non-finite ones as null.
+Result<std::unique_ptr<MetricSink>> make_jsonl_sink(Env& env, const Path& path, bool append);
+
+// Scalars in a new file DIR/events.out.tfevents.<seconds>.<host>.<pid>.<n>, flushed per row (tensorboard.cpp draws the
+// format). A resumed run adds a file: readers merge a folder's files by step.
+Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir);
+
+struct ConsoleOptions {
+  int64_t total_steps = 0;   // 0: unknown, then no time left is shown
+  int64_t first_step = 0;    // steps done before this process (resume)
+  int64_t plain_every = 1;   // without a terminal: a line every so many steps (the last one always)
+  double plain_every_s = 0;  // and not more often than this
+};
+
+// "step 12/300  reward 0.532  len 7.1  kl 0.0012  8,412 tok/s  0.41 s/step  2m05s left": a moving line on a terminal, else plain
+// lines in the log. Only the numbers that a row has are shown.
+std::unique_ptr<MetricSink> make_console_sink(Env& env, const ConsoleOptions& options);
+
+// The text of that line; seconds_left < 0 leaves it out. For tests and for other places that show progress.
+[[nodiscard]] std::string progress_text(const MetricRow& row, int64_t total_steps, double seconds_left);
+
+}  // namespace mortise

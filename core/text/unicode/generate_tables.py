@@ -1,0 +1,85 @@
+"""Writes tables.inc: general categories of Unicode 16, what changed since Unicode 14, and full case mappings.
+
+Run by hand when the Unicode version is raised (the output is committed):
+    python3.11 -m venv v && v/bin/pip install unicodedata2==16.0.0 regex==2024.11.6
+    v/bin/python generate_tables.py > tables.inc
+The interpreter's own `unicodedata` has to be Unicode 14, the version of Debian 12's PCRE2; `unicodedata2` is Unicode 16.
+"""
+import sys
+import unicodedata
+
+import regex
+import unicodedata2
+
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
+LIMIT = 0x110000
+
+# Case pairs that Unicode 16 added: (upper, lower). UnicodeData.txt 16.0.
+PAIRS_16 = [(0x1C89, 0x1C8A), (0xA7CB, 0x264), (0xA7CC, 0xA7CD), (0xA7DA, 0xA7DB), (0xA7DC, 0x19B)]
+PAIRS_16 += [(0x10D50 + i, 0x10D70 + i) for i in range(0x16)]
+
+
+def runs(value_of):
+    """[(first, last, value)] of equal neighbours, None left out."""
+    out = []
+    for code in range(LIMIT):
+        value = value_of(code)
+        if value is None:
+            continue
+        if out and out[-1][1] == code - 1 and out[-1][2] == value:
+            out[-1] = (out[-1][0], code, value)
+        else:
+            out.append((code, code, value))
+    return out
+
+
+def emit(kind, name, rows, per_line):
+    print(f"inline constexpr {kind} {name}[] = {{")
+    for i in range(0, len(rows), per_line):
+        print("    " + " ".join(row + "," for row in rows[i : i + per_line]))
+    print("};")
+
+
+def main():
+    assert unicodedata.unidata_version == "14.0.0", unicodedata.unidata_version
+    assert unicodedata2.unidata_version == "16.0.0", unicodedata2.unidata_version
+    new = [unicodedata2.category(chr(c)) for c in range(LIMIT)]
+    old = [unicodedata.category(chr(c)) for c in range(LIMIT)]
+    print("// Made by generate_tables.py from Unicode 16.0 (and 14.0 for the differences). Do not edit.")
+    print("// clang-format off")
+    rows = [f"0x{first << 5 | CATEGORIES.index(cat):X}" for first, _, cat in runs(lambda c: new[c])]
+    print("// first code point of a run << 5 | category")
+    emit("uint32_t", "kCategoryRuns", rows, 16)
+    print("// runs whose category in Unicode 14 was another one: first, last, that category")
+    changed = runs(lambda c: old[c] if old[c] != new[c] else None)
+    emit("ChangedRun", "kChangedSince14", [f"{{0x{a:X}, 0x{b:X}, {CATEGORIES.index(v)}}}" for a, b, v in changed], 7)
+    word = regex.compile(r"\p{Alphabetic}")
+    plain = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc", "Cs"}
+    extra = runs(lambda c: 0 if new[c] not in plain and word.match(chr(c)) else None)
+    print("// alphabetic, yet no letter, mark, digit, letter number or connector")
+    emit("CodeRange", "kOtherWord", [f"{{0x{a:X}, 0x{b:X}}}" for a, b, _ in extra], 8)
+    rows = []
+    lower_of = {u: l for u, l in PAIRS_16}
+    upper_of = {l: u for u, l in PAIRS_16}
+    for c in range(LIMIT):
+        if 0xD800 <= c < 0xE000:
+            continue
+        char = chr(c)
+        lower, upper, title = char.lower(), char.upper(), char.title()
+        if c in lower_of:
+            rows.append((c, [lower_of[c]], [c], [c]))
+        elif c in upper_of:
+            rows.append((c, [c], [upper_of[c]], [upper_of[c]]))
+        elif max(len(lower), len(upper), len(title)) > 1:
+            rows.append((c, [ord(x) for x in lower], [ord(x) for x in upper], [ord(x) for x in title]))
+    print("// case mappings that are longer than a code point, or newer than Unicode 15: code, lower, upper, title (0: none)")
+
+    def three(codes):
+        return "{" + ", ".join(f"0x{c:X}" for c in codes + [0] * (3 - len(codes))) + "}"
+
+    emit("CaseRow", "kSpecialCase", [f"{{0x{c:X}, {three(l)}, {three(u)}, {three(t)}}}" for c, l, u, t in rows], 2)
+    print("// clang-format on")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+/* Plugin extension mortise.state/1: what an instance must keep across a resume.
+ *
+ * vtable->get_extension(self, MORTISE_EXT_STATE) returns a `const mortise_state*`. The bytes are the plugin's own
+ * format; a later version of the plugin must read them or refuse. Saved in every checkpoint, loaded right after create.
+ */
+#ifndef MORTISE_EXT_STATE_H_
+#define MORTISE_EXT_STATE_H_
+
+#include "../host.h"
+
+#define MORTISE_EXT_STATE "mortise.state/1"
+
+typedef struct mortise_state_sink {
+  uint32_t struct_size;
+  uint32_t flags;
+  void* context;
+  void (*write)(void* context, mortise_bytes bytes) MORTISE_NOEXCEPT; /* appends a copy; may be called many times */
+} mortise_state_sink;
+
+typedef struct mortise_state {
+  uint32_t struct_size;
+  uint32_t flags;
+  int32_t (*save)(void* self, mortise_call* call, const mortise_state_sink* sink) MORTISE_NOEXCEPT; /* [control] */
+  int32_t (*load)(void* self, mortise_call* call, mortise_bytes bytes) MORTISE_NOEXCEPT;            /* [control] */
+} mortise_state;
+
+#endif /* MORTISE_EXT_STATE_H_ */

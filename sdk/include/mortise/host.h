@@ -1,0 +1,75 @@
+/* Services that the host offers a plugin, in one table.
+ *
+ * The table is passed to `open` and to every `create` and stays valid for the life of the process. Every slot is [any]:
+ * callable from any thread, also inside parallel_for, for as long as its `call` is alive. Text passed in is copied.
+ */
+#ifndef MORTISE_HOST_H_
+#define MORTISE_HOST_H_
+
+#include "abi.h"
+#include "tensor.h"
+
+/* log levels */
+#define MORTISE_LOG_DEBUG 0
+#define MORTISE_LOG_INFO 1
+#define MORTISE_LOG_WARN 2
+#define MORTISE_LOG_ERROR 3
+
+/* how values of one metric name are joined over calls, micro-batches and ranks */
+#define MORTISE_REDUCE_MEAN 0 /* sum(value sums) / sum(weights): independent of how a batch was cut */
+#define MORTISE_REDUCE_SUM 1
+#define MORTISE_REDUCE_MAX 2
+#define MORTISE_REDUCE_MIN 3
+
+typedef struct mortise_host {
+  uint32_t struct_size;
+  uint32_t abi_minor;
+
+  /* The extension table named `id` ("mortise.generate/1"), or null when this host has none. Valid for ever. */
+  const void*(*get_extension)(const char* id)MORTISE_NOEXCEPT;
+
+  /* A line in the run's log, prefixed with plugin@pack. `call` may be null outside a call. */
+  void (*log)(mortise_call* call, int32_t level, mortise_text text) MORTISE_NOEXCEPT;
+
+  /* Adds to the metric `name`. For MEAN give the SUM of the values and the sum of their weights (e.g. sum over masked
+   * tokens and the number of such tokens); for SUM, MAX and MIN `weight` is ignored. eg: "actor/pg_clipfrac". */
+  void (*metric)(mortise_call* call, mortise_text name, double sum, double weight, int32_t reduction) MORTISE_NOEXCEPT;
+
+  /* Sets the error text of this call and returns `code`: return host->fail(call, MORTISE_INVALID_ARGUMENT, text); */
+  int32_t (*fail)(mortise_call* call, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
+
+  /* Rewards only: row `row` (place in this call's batch) could not be scored. Its reward stays NaN and is counted. */
+  int32_t (*fail_row)(mortise_call* call, int64_t row, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
+
+  /* Non-zero once the run is stopping or the deadline has passed: return MORTISE_CANCELLED soon. */
+  int32_t (*cancelled)(mortise_call* call) MORTISE_NOEXCEPT;
+  /* CLOCK_MONOTONIC nanoseconds by which the slot must return; 0 = none. */
+  int64_t (*deadline_ns)(mortise_call* call) MORTISE_NOEXCEPT;
+  /* Share of the call's work done, 0 to 1; shown to people. */
+  void (*progress)(mortise_call* call, double fraction) MORTISE_NOEXCEPT;
+
+  /* Scratch memory that dies with the call; null when there is none left. `align` is a power of two up to 4096. */
+  void*(*alloc)(mortise_call* call, uint64_t size, uint64_t align)MORTISE_NOEXCEPT;
+
+  /* The cudaStream_t of the call's device, or null on the CPU. */
+  void*(*stream)(mortise_call* call)MORTISE_NOEXCEPT;
+
+  /* Runs fn(arg, begin, end) over [0, n) on the host's threads in pieces of at least `grain`; returns when all are done.
+   * Nested calls run inline. fn must not throw. */
+  void (*parallel_for)(mortise_call* call, int64_t n, int64_t grain, void (*fn)(void* arg, int64_t begin, int64_t end),
+                       void* arg) MORTISE_NOEXCEPT;
+
+  /* n random 64-bit numbers of stream `lane` from `counter` on: a function of (run seed, plugin, step, lane, counter)
+   * alone, so results do not depend on threads, splits or what ran before. */
+  void (*random_u64)(mortise_call* call, uint64_t lane, uint64_t counter, uint64_t n, uint64_t* out) MORTISE_NOEXCEPT;
+
+  /* Parameters of the instance, validated and defaulted against the declared table before `create` is called.
+   * Return 0, or MORTISE_NOT_FOUND / MORTISE_INVALID_ARGUMENT for a name or type that was not declared. Text stays
+   * valid while the instance lives. */
+  int32_t (*param_f64)(mortise_call* call, const char* name, double* out) MORTISE_NOEXCEPT;
+  int32_t (*param_i64)(mortise_call* call, const char* name, int64_t* out) MORTISE_NOEXCEPT;
+  int32_t (*param_bool)(mortise_call* call, const char* name, int32_t* out) MORTISE_NOEXCEPT;
+  int32_t (*param_text)(mortise_call* call, const char* name, mortise_text* out) MORTISE_NOEXCEPT;
+} mortise_host;
+
+#endif /* MORTISE_HOST_H_ */

@@ -1,0 +1,49 @@
+/* Kind mortise.policy_loss/1: per-token loss of the policy and its gradient.
+ *
+ * Called once per micro-batch (token and row coupling), per whole groups (group) or per update (update coupling).
+ * The plugin does not aggregate: the engine has turned loss_agg_mode into `weight`, rollout importance weights and
+ * masks included, so that the update's policy loss is sum over tokens of weight * loss. Level, masks and aggregation
+ * are the engine's; the plugin returns, for every token t,
+ *     loss[t]           the loss of that token
+ *     grad_log_prob[t]  d( sum_s weight[s] * loss[s] ) / d log_prob[t]
+ * Tokens with response_mask 0 or weight 0 carry no gradient; their outputs are set to 0 by the host.
+ */
+#ifndef MORTISE_KINDS_POLICY_LOSS_H_
+#define MORTISE_KINDS_POLICY_LOSS_H_
+
+#include "../pack.h"
+
+typedef struct mortise_policy_loss_in {
+  uint32_t struct_size;
+  uint32_t flags; /* 0 */
+  const mortise_layout* layout;
+  const mortise_tensor* log_prob;      /* [N] f32, of the sampled token under the policy being trained, at temperature */
+  const mortise_tensor* old_log_prob;  /* [N] f32, under the policy before this batch's first update */
+  const mortise_tensor* advantages;    /* [N] f32 */
+  const mortise_tensor* response_mask; /* [N] u8 */
+  const mortise_tensor* weight;        /* [N] f32, >= 0: the token's share of the aggregated loss */
+  /* optional: null unless the engine has them (or the descriptor's requires_inputs names them) */
+  const mortise_tensor* ref_log_prob;       /* [N] f32 */
+  const mortise_tensor* rollout_log_prob;   /* [N] f32, as the sampler reported it */
+  const mortise_tensor* rollout_is_weights; /* [N] f32, given only to losses that consume them */
+  const mortise_tensor* entropy;            /* [N] f32, nats, full vocabulary */
+  int64_t step;         /* of the run, from 1 */
+  int64_t update_index; /* of the run, from 1 */
+} mortise_policy_loss_in;
+
+typedef struct mortise_policy_loss_out {
+  uint32_t struct_size;
+  uint32_t flags;
+  const mortise_tensor* loss;          /* [N] f32, preallocated, zeroed */
+  const mortise_tensor* grad_log_prob; /* [N] f32, preallocated, zeroed; null: value only */
+  const mortise_tensor* grad_entropy;  /* [N] f32 or null: d(sum weight*loss)/d entropy, for losses that use it */
+} mortise_policy_loss_out;
+
+typedef struct mortise_policy_loss_vtable {
+  MORTISE_VTABLE_HEAD
+  /* Mandatory. [compute] Must not keep state between calls unless it offers mortise.state/1. */
+  int32_t (*compute)(void* self, mortise_call* call, const mortise_policy_loss_in* in,
+                     mortise_policy_loss_out* out) MORTISE_NOEXCEPT;
+} mortise_policy_loss_vtable;
+
+#endif /* MORTISE_KINDS_POLICY_LOSS_H_ */

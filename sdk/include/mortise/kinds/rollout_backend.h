@@ -1,0 +1,87 @@
+/* Kind mortise.rollout_backend/1: completions for prompts.
+ *
+ * Life: create, set_version(0), then per step submit one or more batches of requests and poll until nothing is
+ * outstanding; after each update set_version(version). Backends that hold copies of the weights also implement
+ * begin_update / update_weight / end_update. The built-in `native` backend forwards every slot to the engine's own
+ * generator, whose table (extension mortise.generate/1) is this very vtable.
+ */
+#ifndef MORTISE_KINDS_ROLLOUT_BACKEND_H_
+#define MORTISE_KINDS_ROLLOUT_BACKEND_H_
+
+#include "../pack.h"
+#include "reward.h" /* MORTISE_FINISH_* */
+
+/* How to sample. Applied in this order: temperature, top_k, top_p, min_p. */
+typedef struct mortise_sampling {
+  uint32_t struct_size;
+  int32_t ignore_eos;     /* 1: the end ids are barred, so that max_new_tokens are always produced */
+  int64_t max_new_tokens; /* >= 1 */
+  int64_t min_new_tokens; /* end ids are barred before */
+  double temperature;     /* 0 = greedy */
+  double top_p;           /* 1 = off */
+  double min_p;           /* 0 = off */
+  int64_t top_k;          /* <= 0 = off */
+  uint64_t num_stop_ids;
+  const int64_t* stop_ids; /* [num_stop_ids] a completion ends with the first of these, which it keeps */
+} mortise_sampling;
+
+typedef struct mortise_rollout_request {
+  uint32_t struct_size;
+  uint32_t flags;
+  int64_t request_id;        /* the host's; comes back with every sequence */
+  const int64_t* prompt_ids; /* [num_prompt_ids] */
+  int64_t num_prompt_ids;
+  int64_t num_samples;       /* n completions of this prompt */
+  int64_t first_row_id;      /* sample j is row first_row_id + j of the step; part of the random key */
+  uint64_t seed;             /* run seed; randomness is a function of (seed, step, row, token position) alone */
+  int64_t step;
+  const mortise_sampling* sampling;
+} mortise_rollout_request;
+
+/* One finished (or aborted) completion. Borrowed: the sink copies. */
+typedef struct mortise_rollout_sequence {
+  uint32_t struct_size;
+  int32_t finish_reason;          /* MORTISE_FINISH_* */
+  int64_t request_id;
+  int64_t sample_index;           /* 0 .. num_samples-1 */
+  int64_t weight_version;         /* of the weights that made it */
+  int64_t num_ids;
+  const int64_t* ids;             /* [num_ids], the end token included */
+  const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
+  const float* filtered_log_prob; /* [num_ids] after top_k/top_p/min_p; null when not computed */
+} mortise_rollout_sequence;
+
+typedef struct mortise_rollout_sink {
+  uint32_t struct_size;
+  uint32_t flags;
+  void* context;
+  /* Takes one sequence. Non-zero = stop handing over now, keep the rest for the next poll (back-pressure). */
+  int32_t (*sequence)(void* context, const mortise_rollout_sequence* sequence) MORTISE_NOEXCEPT;
+} mortise_rollout_sink;
+
+typedef struct mortise_rollout_backend_vtable {
+  MORTISE_VTABLE_HEAD
+  /* The engine's weights now carry this version. Mandatory. [control] */
+  int32_t (*set_version)(void* self, mortise_call* call, int64_t version) MORTISE_NOEXCEPT;
+  /* Optional as a trio: new weights for backends with their own copies. `offset`/`global_shape` place the shard.
+   * [control] */
+  int32_t (*begin_update)(void* self, mortise_call* call, int64_t version) MORTISE_NOEXCEPT;
+  int32_t (*update_weight)(void* self, mortise_call* call, mortise_text name, const mortise_tensor* shard,
+                           const int64_t* global_shape, const int64_t* offset) MORTISE_NOEXCEPT;
+  int32_t (*end_update)(void* self, mortise_call* call) MORTISE_NOEXCEPT;
+  /* Queues requests. `accepted` <= num_requests tells how many were taken; offer the rest again after a poll.
+   * Requests and what they point to are copied. Mandatory. [compute] */
+  int32_t (*submit)(void* self, mortise_call* call, const mortise_rollout_request* const* requests,
+                    uint64_t num_requests, uint64_t* accepted) MORTISE_NOEXCEPT;
+  /* Works or waits up to timeout_ns (0 = hand over what is ready), gives finished sequences to the sink, and tells how
+   * many are still outstanding. Mandatory. [compute] */
+  int32_t (*poll)(void* self, mortise_call* call, const mortise_rollout_sink* sink, int64_t timeout_ns,
+                  uint64_t* outstanding) MORTISE_NOEXCEPT;
+  /* Gives up request_id (-1 = all); partial sequences come through the next poll with FINISH_ABORT. Optional. [compute] */
+  int32_t (*abort)(void* self, mortise_call* call, int64_t request_id) MORTISE_NOEXCEPT;
+  /* Frees what is not needed while training (level 1: caches, 2: weights too), and takes it back. Optional. [control] */
+  int32_t (*sleep)(void* self, mortise_call* call, int32_t level) MORTISE_NOEXCEPT;
+  int32_t (*wake)(void* self, mortise_call* call) MORTISE_NOEXCEPT;
+} mortise_rollout_backend_vtable;
+
+#endif /* MORTISE_KINDS_ROLLOUT_BACKEND_H_ */

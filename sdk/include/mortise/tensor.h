@@ -1,0 +1,53 @@
+/* Borrowed tensor views.
+ *
+ * `mortise_tensor` has the layout of DLPack's DLTensor (stable since DLPack 0.2), so a pointer to one may be cast to the
+ * other; it is spelt out here so that no outside header is needed. The host guarantees: row-major and contiguous,
+ * strides never null, 64-byte aligned data, byte_offset honoured (it may be non-zero), float32 for everything on the
+ * loss side, int64 for ids, uint8 for masks. A view is borrowed until the slot returns; inputs are read-only.
+ *
+ * Per-token tensors are flat: N tokens of B rows, row i being tokens row_offsets[i] .. row_offsets[i+1]. The padded
+ * (B,T) case is row_offsets[i] = i*T. Tokens whose mask is 0 (holes inside a row are allowed) carry no meaning.
+ */
+#ifndef MORTISE_TENSOR_H_
+#define MORTISE_TENSOR_H_
+
+#include "abi.h"
+
+/* dtype_code, as in DLPack */
+#define MORTISE_INT 0
+#define MORTISE_UINT 1
+#define MORTISE_FLOAT 2
+/* device_type, as in DLPack */
+#define MORTISE_CPU 1
+#define MORTISE_CUDA 2
+
+typedef struct mortise_tensor {
+  void* data;
+  int32_t device_type; /* MORTISE_CPU or MORTISE_CUDA */
+  int32_t device_id;
+  int32_t ndim;
+  uint8_t dtype_code; /* MORTISE_FLOAT ... */
+  uint8_t dtype_bits; /* 32 ... */
+  uint16_t dtype_lanes;
+  int64_t* shape;   /* [ndim]; never written through */
+  int64_t* strides; /* [ndim], in elements; never null here; never written through */
+  uint64_t byte_offset;
+} mortise_tensor;
+
+/* How the rows of a call lie in the flat tensors, and who they are in the whole update. Pointers are host memory. */
+typedef struct mortise_layout {
+  uint32_t struct_size;
+  uint32_t flags;             /* 0 */
+  int64_t num_rows;           /* B; may be 0 */
+  int64_t num_tokens;         /* N; may be 0 */
+  const int64_t* row_offsets; /* [B+1], ascending from 0 to N */
+  const int64_t* row_id;      /* [B] place of the row in the whole update: the same for every micro-batch split */
+  const int64_t* group_index; /* [B] rows of one prompt share it; global over the step */
+} mortise_layout;
+
+/* First element of a view, byte_offset applied. */
+static inline void* mortise_tensor_data(const mortise_tensor* t) {
+  return t == NULL || t->data == NULL ? NULL : (void*)((char*)t->data + t->byte_offset);
+}
+
+#endif /* MORTISE_TENSOR_H_ */
