@@ -1,0 +1,149 @@
+#include "experience/data/prompt_encoder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+namespace {
+
+// Columns that are the prompt itself, or that the engine reads by name, do not reach the rewards twice.
+bool is_prompt_column(std::string_view name, std::string_view prompt_key) {
+  return name == prompt_key || name == "messages" || name == "prompt_token_ids";
+}
+
+Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
+  if (!value.is_array()) {
+    return Error{ErrorKind::kData, "'prompt_token_ids' must be a list of integers", std::string(where), ""};
+  }
+  std::vector<int64_t> ids;
+  ids.reserve(value.size());
+  for (const Json& id : value) {
+    if (!id.is_number_integer()) {
+      return Error{ErrorKind::kData, "'prompt_token_ids' holds " + dump_json(id) + ", which is no integer", std::string(where), ""};
+    }
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+Result<> check_ids(const std::vector<int64_t>& ids, int64_t vocab_size, std::string_view where) {
+  if (ids.empty()) {
+    return Error{ErrorKind::kData, "the prompt has no tokens", std::string(where), "remove the row or give it a prompt"};
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && (vocab_size <= 0 || ids[i] < vocab_size)) continue;
+    return Error{ErrorKind::kData,
+                 "token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) +
+                     " of the prompt is outside the model's vocabulary of " + std::to_string(vocab_size),
+                 std::string(where), "use the tokenizer of the model in model.path"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Truncation parse_truncation(std::string_view name) {
+  if (name == "left") return Truncation::kLeft;
+  if (name == "right") return Truncation::kRight;
+  if (name == "middle") return Truncation::kMiddle;
+  return Truncation::kError;
+}
+
+PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
+                             PromptEncoderOptions options)
+    : tokenizer_(&tokenizer), chat_template_(std::move(chat_template)), options_(std::move(options)) {}
+
+Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, int64_t vocab_size) const {
+  if (!row.is_object()) return Error{ErrorKind::kData, "a data row must be a JSON object", std::string(where), ""};
+  Prompt prompt;
+  const Json* ids = json_find(row, "prompt_token_ids");
+  const Json* text = json_find(row, options_.prompt_key);
+  if (text == nullptr) text = json_find(row, "messages");
+  if (ids != nullptr && !ids->is_null()) {
+    prompt.token_ids = TRY(ids_of(*ids, where));
+    TRY(check_ids(prompt.token_ids, vocab_size, where));
+    prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
+  } else if (text != nullptr && text->is_string()) {
+    prompt.text = text->get<std::string>();
+    auto encoded = tokenizer_->encode(prompt.text, /*add_special_tokens=*/true);
+    if (!encoded.ok()) return Error{ErrorKind::kData, encoded.error().what, std::string(where), encoded.error().next};
+    prompt.token_ids = std::move(encoded).value();
+  } else if (text != nullptr && text->is_array()) {
+    TRY(encode_messages(*text, where, json_find(row, "tools"), prompt));
+  } else {
+    return Error{ErrorKind::kData,
+                 "the row has no prompt: neither '" + options_.prompt_key + "' (text or messages), 'messages' nor 'prompt_token_ids'",
+                 std::string(where), "name the prompt's column with data.prompt_key"};
+  }
+  TRY(check_ids(prompt.token_ids, vocab_size, where));
+  prompt.columns = Json::object();
+  for (const auto& [name, value] : row.items()) {
+    if (!is_prompt_column(name, options_.prompt_key)) prompt.columns[name] = value;
+  }
+  const Json* source = json_find(row, "data_source");
+  prompt.data_source = source != nullptr && source->is_string() ? source->get<std::string>() : "unknown";
+  // verl keeps the answer one level down; rewards find it under its own name too.
+  const Json* reward_model = json_find(row, "reward_model");
+  const Json* truth = reward_model != nullptr ? json_find(*reward_model, "ground_truth") : nullptr;
+  if (truth != nullptr && !prompt.columns.contains("ground_truth")) prompt.columns["ground_truth"] = *truth;
+  return prompt;
+}
+
+Result<> PromptEncoder::encode_messages(const Json& messages, std::string_view where, const Json* tools, Prompt& prompt) const {
+  if (!chat_template_) {
+    return Error{ErrorKind::kData, "the row's prompt is a chat, but the model folder has no chat template", std::string(where),
+                 "set model.custom_chat_template to a Jinja file, or give the prompt as text"};
+  }
+  RenderInput input;
+  input.messages = messages;
+  if (tools != nullptr) input.tools = *tools;
+  input.add_generation_prompt = true;
+  input.kwargs = options_.template_kwargs;
+  auto rendered = chat_template_->render(input);
+  if (!rendered.ok()) {
+    return Error{ErrorKind::kData, "the chat template refuses the row: " + rendered.error().what, std::string(where), rendered.error().next};
+  }
+  prompt.text = std::move(rendered->text);
+  prompt.messages = dump_json(messages);
+  // The template writes the special tokens itself.
+  auto encoded = tokenizer_->encode(prompt.text, /*add_special_tokens=*/false);
+  if (!encoded.ok()) return Error{ErrorKind::kData, encoded.error().what, std::string(where), encoded.error().next};
+  prompt.token_ids = std::move(encoded).value();
+  return {};
+}
+
+bool PromptEncoder::is_overlong(const Prompt& prompt) const {
+  return options_.max_prompt_length > 0 && static_cast<int64_t>(prompt.token_ids.size()) > options_.max_prompt_length;
+}
+
+Result<> PromptEncoder::apply_length_policy(Prompt& prompt, std::string_view where) const {
+  if (!is_overlong(prompt)) return {};
+  const int64_t length = static_cast<int64_t>(prompt.token_ids.size());
+  const int64_t excess = length - options_.max_prompt_length;
+  auto& ids = prompt.token_ids;
+  switch (options_.truncation) {
+    case Truncation::kError:
+      return Error{ErrorKind::kData,
+                   "the prompt has " + std::to_string(length) + " tokens, more than data.max_prompt_length = " +
+                       std::to_string(options_.max_prompt_length),
+                   std::string(where), "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true"};
+    case Truncation::kLeft:
+      ids.erase(ids.begin(), ids.begin() + excess);
+      break;
+    case Truncation::kRight:
+      ids.resize(static_cast<size_t>(options_.max_prompt_length));
+      break;
+    case Truncation::kMiddle: {  // the first and last halves stay
+      const int64_t head = options_.max_prompt_length / 2;
+      ids.erase(ids.begin() + head, ids.begin() + head + excess);
+      break;
+    }
+  }
+  prompt.text = tokenizer_->decode(ids, /*skip_special_tokens=*/false);
+  return {};
+}
+
+}  // namespace mortise

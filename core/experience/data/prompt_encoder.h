@@ -1,0 +1,57 @@
+// PromptEncoder: one data row to the prompt that the model sees, by the row's own form.
+//
+//   "prompt": text                  the text, encoded with the tokenizer's special tokens
+//   "prompt": [{role, content}..]   the chat, through the chat template with a generation prompt
+//   "messages": [..]                the same under its other name
+//   "prompt_token_ids": [..]        taken as they are
+// The prompt column's name is data.prompt_key. Length policy (data.truncation) is applied here.
+// Thread rule: const methods from any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "foundation/base/result.h"
+#include "foundation/batch/prompt_batch.h"
+#include "foundation/formats/json.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+
+enum class Truncation { kError, kLeft, kRight, kMiddle };  // what is cut away from a prompt that is too long
+
+struct PromptEncoderOptions {
+  std::string prompt_key = "prompt";
+  int64_t max_prompt_length = 0;  // tokens; 0 = no limit
+  Truncation truncation = Truncation::kError;
+  Json template_kwargs = Json::object();
+};
+
+class PromptEncoder {
+ public:
+  // `tokenizer` must outlive the encoder. Without a chat template, rows with messages are refused.
+  PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template, PromptEncoderOptions options);
+
+  // The prompt of `row`; `where` is "file:line". Token ids must lie below `vocab_size` where that is positive.
+  Result<Prompt> encode(const Json& row, std::string_view where, int64_t vocab_size) const;
+
+  // Is the row's prompt longer than the limit? Set by the last step of encode; used by filter_overlong_prompts.
+  [[nodiscard]] bool is_overlong(const Prompt& prompt) const;
+  // Cuts or refuses an overlong prompt.
+  Result<> apply_length_policy(Prompt& prompt, std::string_view where) const;
+
+  [[nodiscard]] const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  Result<> encode_messages(const Json& messages, std::string_view where, const Json* tools, Prompt& prompt) const;
+
+  const Tokenizer* tokenizer_;
+  std::optional<ChatTemplate> chat_template_;
+  PromptEncoderOptions options_;
+};
+
+Truncation parse_truncation(std::string_view name);  // of the checked config value
+
+}  // namespace mortise

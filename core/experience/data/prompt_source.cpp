@@ -1,0 +1,70 @@
+#include "experience/data/prompt_source.h"
+
+#include <numeric>
+
+#include "foundation/base/rng.h"
+
+namespace mortise {
+
+PromptSource::PromptSource(const Dataset& dataset, const PromptSourceOptions& options) : dataset_(&dataset), options_(options) {
+  load_order();
+}
+
+Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSourceOptions& options) {
+  if (dataset.size() < options.batch_size) {
+    return Error{ErrorKind::kData,
+                 "the training data has " + std::to_string(dataset.size()) + " prompts, fewer than data.train_batch_size = " +
+                     std::to_string(options.batch_size),
+                 "data.train_files", "lower data.train_batch_size or add data"};
+  }
+  return PromptSource(dataset, options);
+}
+
+void PromptSource::load_order() {
+  if (options_.shuffle) {
+    order_ = random_permutation(dataset_->size(), options_.seed, RandomPurpose::kDataShuffle, static_cast<uint64_t>(epoch_));
+  } else {
+    order_.resize(static_cast<size_t>(dataset_->size()));
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+}
+
+PromptBatch PromptSource::next(int64_t step) {
+  if (batch_in_epoch_ == batches_per_epoch()) {
+    ++epoch_;
+    batch_in_epoch_ = 0;
+    load_order();
+  }
+  PromptBatch batch;
+  batch.step = step;
+  batch.epoch = epoch_;
+  const int64_t first = batch_in_epoch_ * options_.batch_size;
+  for (int64_t i = first; i < first + options_.batch_size; ++i) {
+    batch.prompts.push_back((*dataset_)[order_[static_cast<size_t>(i)]]);
+  }
+  ++batch_in_epoch_;
+  return batch;
+}
+
+Result<> PromptSource::save_state(StateWriter& writer) const {
+  writer.put_int("epoch", epoch_);
+  writer.put_int("batch_in_epoch", batch_in_epoch_);
+  writer.put_int("dataset_size", dataset_->size());
+  return {};
+}
+
+Result<> PromptSource::load_state(StateReader& reader) {
+  const int64_t size = TRY(reader.get_int("dataset_size"));
+  if (size != dataset_->size()) {
+    return Error{ErrorKind::kData,
+                 "the checkpoint was made with " + std::to_string(size) + " training rows, the data files now hold " +
+                     std::to_string(dataset_->size()),
+                 "data.train_files", "restore the files, or start anew with --resume never"};
+  }
+  epoch_ = TRY(reader.get_int("epoch"));
+  batch_in_epoch_ = TRY(reader.get_int("batch_in_epoch"));
+  load_order();
+  return {};
+}
+
+}  // namespace mortise

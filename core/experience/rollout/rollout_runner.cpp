@@ -1,0 +1,80 @@
+#include "experience/rollout/rollout_runner.h"
+
+#include <algorithm>
+
+namespace mortise {
+
+namespace {
+
+constexpr int64_t kPollTimeoutMs = 1000;  // how long one poll may work before progress is shown
+
+std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const RolloutPlan& plan) {
+  std::vector<RolloutRequest> requests;
+  for (size_t p = 0; p < prompts.prompts.size(); ++p) {
+    RolloutRequest& request = requests.emplace_back();
+    request.request_id = static_cast<int64_t>(p);
+    request.prompt_ids = prompts.prompts[p].token_ids;
+    request.num_samples = plan.num_samples;
+    request.first_row_id = static_cast<int64_t>(p) * plan.num_samples;
+    request.seed = plan.seed;
+    request.step = prompts.step;
+    request.sampling = &plan.sampling;
+  }
+  return requests;
+}
+
+}  // namespace
+
+Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std::string& backend, const Json& params,
+                                            const RunKey& key) {
+  return RolloutRunner(TRY(RolloutBackend::create(registry, backend, params, key)));
+}
+
+Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,
+                                           MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress) {
+  const std::vector<RolloutRequest> requests = make_requests(prompts, plan);
+  const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
+  SampleBatch batch;
+  batch.num_samples_per_prompt = plan.num_samples;
+  batch.rows.resize(static_cast<size_t>(total));
+  std::vector<uint8_t> arrived(static_cast<size_t>(total), 0);
+  int64_t num_arrived = 0;
+
+  const RolloutSink sink = [&](const RolloutSequence& sequence) {
+    const auto row = static_cast<size_t>(sequence.request_id * plan.num_samples + sequence.sample_index);
+    Sample& sample = batch.rows[row];
+    sample.prompt_index = sequence.request_id;
+    sample.sample_index = sequence.sample_index;
+    sample.token_ids.assign(sequence.ids.begin(), sequence.ids.end());
+    sample.log_prob.assign(sequence.log_prob.begin(), sequence.log_prob.end());
+    sample.finish_reason = static_cast<FinishReason>(sequence.finish_reason);
+    sample.weight_version = sequence.weight_version;
+    sample.text = tokenizer.decode(sample.token_ids, /*skip_special_tokens=*/true);
+    num_arrived += arrived[row] == 0 ? 1 : 0;
+    arrived[row] = 1;
+    return true;
+  };
+
+  size_t submitted = 0;
+  uint64_t outstanding = 0;
+  do {
+    if (submitted < requests.size()) {
+      submitted += TRY(backend_.submit(std::span(requests).subspan(submitted)));
+    }
+    const int64_t before = num_arrived;
+    outstanding = TRY(backend_.poll(kPollTimeoutMs, sink, metrics));
+    if (progress) progress(num_arrived, total);
+    if (outstanding == 0 && num_arrived == before && submitted < requests.size()) {
+      return Error{ErrorKind::kPlugin, "the backend takes no more requests though none is outstanding",
+                   backend_.instance().label(), "report this to the backend's author"};
+    }
+  } while (submitted < requests.size() || outstanding > 0);
+  if (num_arrived != total) {
+    return Error{ErrorKind::kPlugin,
+                 "the backend returned " + std::to_string(num_arrived) + " of " + std::to_string(total) + " sequences",
+                 backend_.instance().label(), "report this to the backend's author"};
+  }
+  return batch;
+}
+
+}  // namespace mortise

@@ -1,0 +1,42 @@
+// RolloutRunner: the SampleBatch of a PromptBatch, through whichever rollout backend the config names.
+//
+// Requests go out with back-pressure, sequences come back in any order and are put in their place; every row must come
+// back exactly once. Randomness is a function of (seed, step, row, token), so the order does not matter.
+// Thread rule: one thread at a time.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "foundation/batch/prompt_batch.h"
+#include "foundation/batch/sample_batch.h"
+#include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/rollout_backend.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+
+struct RolloutPlan {
+  int64_t num_samples = 1;  // n per prompt
+  Sampling sampling;
+  uint64_t seed = 0;
+};
+
+class RolloutRunner {
+ public:
+  static Result<RolloutRunner> create(PluginRegistry& registry, const std::string& backend, const Json& params, const RunKey& key);
+
+  // `progress(done, total)` is called as rows arrive; may be empty. Stops with a kSignal error when `cancelled` is set.
+  Result<SampleBatch> collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,
+                              MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {});
+
+  Result<void> set_version(int64_t version) { return backend_.set_version(version); }
+  RolloutBackend& backend() { return backend_; }
+
+ private:
+  explicit RolloutRunner(RolloutBackend backend) : backend_(std::move(backend)) {}
+  RolloutBackend backend_;
+};
+
+}  // namespace mortise

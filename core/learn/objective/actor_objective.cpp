@@ -1,0 +1,151 @@
+#include "learn/objective/actor_objective.h"
+
+#include "experience/engine_params.h"
+
+namespace mortise {
+
+namespace {
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+bool lists(const std::vector<std::string>& names, std::string_view name) {
+  for (const std::string& entry : names) {
+    if (entry == name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void ObjectiveSums::add(const ObjectiveSums& other) {
+  loss += other.loss;
+  pg_loss += other.pg_loss;
+  kl_loss += other.kl_loss;
+  kl += other.kl;
+  entropy += other.entropy;
+  entropy_loss += other.entropy_loss;
+  num_tokens += other.num_tokens;
+}
+
+Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginInfo& loss) {
+  TokenWeightOptions options;
+  const std::string mode = config.actor.loss_agg_mode == "auto" ? default_loss_agg_mode(loss) : config.actor.loss_agg_mode;
+  options.mode = TRY(parse_loss_agg_mode(mode));
+  options.rows = TRY(parse_loss_agg_rows(config.actor.loss_agg_rows));
+  options.loss_scale_factor = config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
+  options.loss_scale_by_rows = config.actor.loss_scale_by_rows;
+  return options;
+}
+
+ActorObjective::ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl)
+    : policy_loss_(std::move(policy_loss)), kl_(std::move(kl)) {}
+
+Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const RunConfig& config, const RunKey& key) {
+  const ActorConfig& actor = config.actor;
+  const PluginRef ref = TRY(registry.find("policy_loss", actor.policy_loss.loss_mode));
+  const Json loss_params = offer_params(*ref.plugin, actor.policy_loss.params,
+                                        {{"clip_ratio", actor.clip_ratio},
+                                         {"clip_ratio_low", or_null(actor.clip_ratio_low)},
+                                         {"clip_ratio_high", or_null(actor.clip_ratio_high)},
+                                         {"clip_ratio_c", actor.clip_ratio_c}});
+  PolicyLoss loss = TRY(PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key));
+  std::optional<KlEstimator> kl;
+  if (actor.use_kl_loss) kl = TRY(KlEstimator::create(registry, actor.kl_loss_type, actor.kl_params, key));
+  const TokenWeightOptions aggregation = TRY(aggregation_of(config, loss.info()));
+  ActorObjective objective(std::move(loss), std::move(kl));
+  objective.kl_loss_coef_ = actor.kl_loss_coef;
+  objective.entropy_coeff_ = actor.entropy_coeff;
+  objective.aggregation_ = aggregation;
+  return objective;
+}
+
+Coupling ActorObjective::coupling() const {
+  const Coupling loss = policy_loss_.coupling();
+  return kl_ && kl_->coupling() > loss ? kl_->coupling() : loss;
+}
+
+bool ActorObjective::needs_reference() const {
+  return kl_.has_value() || lists(policy_loss_.info().requires_inputs, "ref_log_prob");
+}
+
+Result<> ActorObjective::check_inputs(const ObjectiveInput& input) const {
+  const auto missing = [&](std::string_view name) {
+    return Error{ErrorKind::kConfig, "the input '" + std::string(name) + "' is needed and was not given",
+                 policy_loss_.instance().label(), "add it, or choose another loss"};
+  };
+  for (const std::string& name : policy_loss_.info().requires_inputs) {
+    const bool given = name == "ref_log_prob"         ? !input.ref_log_prob.empty()
+                       : name == "rollout_log_prob"   ? !input.rollout_log_prob.empty()
+                       : name == "rollout_is_weights" ? !input.rollout_is_weights.empty()
+                       : name == "entropy"            ? !input.entropy.empty()
+                                                      : name == "old_log_prob" || name == "log_prob" || name == "advantages";
+    if (!given && input.layout.num_tokens() > 0) return missing(name);
+  }
+  if (input.layout.num_tokens() > 0 && kl_ && input.ref_log_prob.empty()) return missing("ref_log_prob");
+  if (input.layout.num_tokens() > 0 && entropy_coeff_ != 0.0 && input.entropy.empty()) return missing("entropy");
+  return {};
+}
+
+Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics) {
+  TRY(check_inputs(input));
+  const auto num_tokens = static_cast<size_t>(input.layout.num_tokens());
+  scratch_.resize(num_tokens);
+  scratch_grad_.resize(num_tokens);
+
+  PolicyLossInput loss_input;
+  loss_input.layout = input.layout;
+  loss_input.log_prob = input.log_prob;
+  loss_input.old_log_prob = input.old_log_prob;
+  loss_input.advantages = input.advantages;
+  loss_input.response_mask = input.response_mask;
+  loss_input.weight = input.weight;
+  loss_input.ref_log_prob = input.ref_log_prob;
+  loss_input.rollout_log_prob = input.rollout_log_prob;
+  loss_input.rollout_is_weights = input.rollout_is_weights;
+  loss_input.entropy = input.entropy;
+  loss_input.step = input.step;
+  loss_input.update_index = input.update_index;
+  TRY(policy_loss_.compute(loss_input, {scratch_, grad.log_prob, grad.entropy}, metrics));
+
+  ObjectiveSums sums;
+  for (size_t t = 0; t < num_tokens; ++t) {
+    if (input.response_mask[t] == 0) continue;
+    ++sums.num_tokens;
+    sums.pg_loss += static_cast<double>(input.weight[t]) * static_cast<double>(scratch_[t]);
+  }
+  if (kl_) TRY(add_kl(input, grad, metrics, sums));
+  if (!input.entropy.empty()) add_entropy(input, grad, sums);
+  sums.loss = sums.pg_loss + kl_loss_coef_ * sums.kl_loss - entropy_coeff_ * sums.entropy_loss;
+  return sums;
+}
+
+Result<> ActorObjective::add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums) {
+  KlEstimatorInput kl_input;
+  kl_input.layout = input.layout;
+  kl_input.log_prob = input.log_prob;
+  kl_input.ref_log_prob = input.ref_log_prob;
+  kl_input.response_mask = input.response_mask;
+  kl_input.weight = input.weight;
+  kl_input.old_log_prob = input.old_log_prob;
+  kl_input.step = input.step;
+  TRY(kl_->compute(kl_input, {scratch_, scratch_grad_}, metrics));
+  for (size_t t = 0; t < scratch_.size(); ++t) {
+    if (input.response_mask[t] == 0) continue;
+    sums.kl += static_cast<double>(scratch_[t]);
+    sums.kl_loss += static_cast<double>(input.weight[t]) * static_cast<double>(scratch_[t]);
+    if (!grad.log_prob.empty()) grad.log_prob[t] += static_cast<float>(kl_loss_coef_ * static_cast<double>(scratch_grad_[t]));
+  }
+  return {};
+}
+
+void ActorObjective::add_entropy(const ObjectiveInput& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const {
+  for (size_t t = 0; t < input.entropy.size(); ++t) {
+    if (input.response_mask[t] == 0) continue;
+    const auto weight = static_cast<double>(input.weight[t]);
+    sums.entropy += static_cast<double>(input.entropy[t]);
+    sums.entropy_loss += weight * static_cast<double>(input.entropy[t]);
+    if (!grad.entropy.empty()) grad.entropy[t] -= static_cast<float>(entropy_coeff_ * weight);
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,92 @@
+// ActorObjective: the actor's whole loss as configured, per token, with its gradient. One loss path: training,
+// `objective eval` and the tests all come through here.
+//
+//   L = sum_t w_t loss_t + kl_coef sum_t w_t kl_t - entropy_coeff sum_t w_t H_t
+// w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; loss comes
+// from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. Terms that are switched off cost
+// nothing. Shapes: N tokens of B rows, flat (foundation/batch/prompt_batch.h).
+// Thread rule: one call at a time.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "config/run_config.h"
+#include "foundation/batch/token_weight.h"
+#include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/kl_estimator.h"
+#include "plugin/host/kinds/policy_loss.h"
+
+namespace mortise {
+
+struct ObjectiveInput {
+  Layout layout;
+  std::span<const float> log_prob;         // [N]
+  std::span<const float> old_log_prob;     // [N]
+  std::span<const float> advantages;       // [N]
+  std::span<const uint8_t> response_mask;  // [N]
+  std::span<const float> weight;           // [N]
+  std::span<const float> ref_log_prob;        // [N] or empty
+  std::span<const float> rollout_log_prob;    // [N] or empty
+  std::span<const float> rollout_is_weights;  // [N] or empty
+  std::span<const float> entropy;             // [N] or empty
+  int64_t step = 1;
+  int64_t update_index = 1;
+};
+
+// Written whole.
+struct ObjectiveGrad {
+  std::span<float> log_prob;  // [N] dL / d log_prob
+  std::span<float> entropy;   // [N] dL / d entropy, or empty when the caller has no entropy
+};
+
+// Sums over the tokens seen; parts of an update add up to the update's.
+struct ObjectiveSums {
+  double loss = 0.0;      // L
+  double pg_loss = 0.0;   // sum w loss
+  double kl_loss = 0.0;   // sum w kl, before its coefficient
+  double kl = 0.0;        // sum over unmasked tokens
+  double entropy = 0.0;   // sum over unmasked tokens
+  double entropy_loss = 0.0;  // sum w H, before its coefficient
+  int64_t num_tokens = 0;     // unmasked
+
+  void add(const ObjectiveSums& other);
+};
+
+class ActorObjective {
+ public:
+  // Loads the plugins that the config names and checks their parameters.
+  static Result<ActorObjective> create(PluginRegistry& registry, const RunConfig& config, const RunKey& key);
+
+  Result<ObjectiveSums> evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics);
+
+  // How far rows depend on one another: the loss's coupling, or the KL estimator's where that reaches further.
+  [[nodiscard]] Coupling coupling() const;
+  [[nodiscard]] bool needs_reference() const;
+  // Must old_log_prob be measured before the update, or may the update's own log-probs stand for it?
+  [[nodiscard]] bool uses_kl_loss() const { return kl_.has_value(); }
+  [[nodiscard]] double kl_loss_coef() const { return kl_loss_coef_; }
+  [[nodiscard]] double entropy_coeff() const { return entropy_coeff_; }
+  [[nodiscard]] const TokenWeightOptions& aggregation() const { return aggregation_; }
+  [[nodiscard]] PolicyLoss& policy_loss() { return policy_loss_; }
+
+ private:
+  ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);
+  Result<> check_inputs(const ObjectiveInput& input) const;
+  Result<> add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
+  void add_entropy(const ObjectiveInput& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const;
+
+  PolicyLoss policy_loss_;
+  std::optional<KlEstimator> kl_;
+  double kl_loss_coef_ = 0.0;
+  double entropy_coeff_ = 0.0;
+  TokenWeightOptions aggregation_;
+  std::vector<float> scratch_, scratch_grad_;  // [N], kept between calls
+};
+
+// The aggregation that the config asks for; "auto" is the loss's own habit. The norm mode's default factor is the
+// longest response.
+Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginInfo& loss);
+
+}  // namespace mortise

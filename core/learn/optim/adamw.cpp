@@ -1,0 +1,111 @@
+#include "learn/optim/adamw.h"
+
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace mortise {
+
+namespace {
+
+DType dtype_of_tensor(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? DType::kF64 : DType::kF32;
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+AdamW::AdamW(std::vector<OptimizedParameter> parameters, const AdamWOptions& options)
+    : parameters_(std::move(parameters)), options_(options) {
+  c10::NoGradGuard no_grad;
+  for (const OptimizedParameter& parameter : parameters_) {
+    exp_avg_.push_back(at::zeros_like(parameter.tensor));
+    exp_avg_sq_.push_back(at::zeros_like(parameter.tensor));
+  }
+}
+
+void AdamW::step(double lr, double grad_factor) {
+  c10::NoGradGuard no_grad;
+  ++num_updates_;
+  step_group(true, lr, grad_factor);
+  step_group(false, lr, grad_factor);
+}
+
+void AdamW::step_group(bool decay, double lr, double grad_factor) {
+  std::vector<at::Tensor> params, grads, exp_avgs, exp_avg_sqs, steps;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const OptimizedParameter& parameter = parameters_[i];
+    if (parameter.decay != decay || !parameter.tensor.grad().defined()) continue;
+    params.push_back(parameter.tensor.detach());
+    grads.push_back(parameter.tensor.grad());
+    exp_avgs.push_back(exp_avg_[i]);
+    exp_avg_sqs.push_back(exp_avg_sq_[i]);
+    steps.push_back(at::scalar_tensor(static_cast<double>(num_updates_), at::kFloat));
+  }
+  if (params.empty()) return;
+  std::optional<at::Tensor> grad_scale;  // the kernel divides by it, which saves a pass over the gradients
+  if (grad_factor != 1.0) grad_scale = at::scalar_tensor(1.0 / grad_factor, params.front().options());
+  at::_fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, {}, steps, lr, options_.beta1, options_.beta2,
+                    decay ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale);
+}
+
+void AdamW::zero_grad() {
+  for (OptimizedParameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().zero_();
+  }
+}
+
+Result<> AdamW::save_state(StateWriter& writer) const {
+  writer.put_int("num_updates", num_updates_);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto shape = parameters_[i].tensor.sizes();
+    const std::span<const int64_t> sizes(shape.data(), shape.size());
+    writer.put_tensor("exp_avg." + parameters_[i].name, dtype_of_tensor(exp_avg_[i]), sizes, bytes_of(exp_avg_[i]));
+    writer.put_tensor("exp_avg_sq." + parameters_[i].name, dtype_of_tensor(exp_avg_sq_[i]), sizes, bytes_of(exp_avg_sq_[i]));
+  }
+  return {};
+}
+
+Result<> AdamW::load_state(StateReader& reader) {
+  num_updates_ = TRY(reader.get_int("num_updates"));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto shape = parameters_[i].tensor.sizes();
+    const std::span<const int64_t> sizes(shape.data(), shape.size());
+    for (auto [prefix, target] : {std::pair{"exp_avg.", &exp_avg_[i]}, std::pair{"exp_avg_sq.", &exp_avg_sq_[i]}}) {
+      const TensorView view = TRY(reader.get_tensor(prefix + parameters_[i].name, dtype_of_tensor(*target), sizes));
+      std::memcpy(target->mutable_data_ptr(), view.bytes.data(), view.bytes.size());
+    }
+  }
+  return {};
+}
+
+double global_grad_norm(const std::vector<OptimizedParameter>& parameters) {
+  c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> grads;
+  for (const OptimizedParameter& parameter : parameters) {
+    if (parameter.tensor.grad().defined()) grads.push_back(parameter.tensor.grad());
+  }
+  if (grads.empty()) return 0.0;
+  double sum_of_squares = 0.0;
+  for (const at::Tensor& norm : at::_foreach_norm(grads)) {
+    const double value = norm.item<double>();
+    sum_of_squares += value * value;
+  }
+  return std::sqrt(sum_of_squares);
+}
+
+double clip_factor(double norm, double max_norm) {
+  if (max_norm <= 0.0) return 1.0;
+  const double factor = max_norm / (norm + 1e-6);
+  return factor < 1.0 ? factor : 1.0;
+}
+
+}  // namespace mortise

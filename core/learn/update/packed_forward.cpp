@@ -1,0 +1,25 @@
+#include "learn/update/packed_forward.h"
+
+#include <ATen/ops/index_select.h>
+
+namespace mortise {
+
+Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, std::span<const int64_t> rows) {
+  std::vector<PackRow> pack_list;
+  pack_list.reserve(rows.size());
+  for (const int64_t row : rows) {
+    const auto r = static_cast<size_t>(row);
+    pack_list.push_back({batch.prompt_ids[r], batch.response_ids[r], batch.group_index[r]});
+  }
+  PackOptions options;
+  options.vocab_size = model.config().vocab_size;
+  options.max_positions = model.config().max_position_embeddings;
+  const PackedBatch packed = TRY(pack_rows(pack_list, options));
+  PackedForward out;
+  out.selected_RH = at::index_select(model.forward_hidden(packed), 0, packed.predict_index_R);
+  out.hidden_RH = out.selected_RH.detach();
+  out.targets_R = packed.targets_R;
+  return out;
+}
+
+}  // namespace mortise

@@ -1,0 +1,23 @@
+// One micro-batch through the model: packed rows in, the hidden state that predicts each response token out.
+// Shared by the policy's updates, the supervised warm start and the log-prob passes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+
+#include "learn/update/train_batch.h"
+#include "model/model.h"
+
+namespace mortise {
+
+struct PackedForward {
+  at::Tensor selected_RH;  // in the autograd graph where GradMode is on
+  at::Tensor hidden_RH;    // the same, detached: what the head works on
+  at::Tensor targets_R;    // int64, the response tokens row by row
+};
+
+// Errors (kind data) name the row whose ids do not fit the model.
+Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, std::span<const int64_t> rows);
+
+}  // namespace mortise

@@ -1,0 +1,21 @@
+// Supervised updates: the mean negative log-likelihood of the response tokens of some rows (prompts carry no loss).
+// Same packing, head and optimizer as the policy's updates. Thread rule: one thread at a time.
+#pragma once
+
+#include "learn/optim/adamw.h"
+#include "learn/update/train_batch.h"
+#include "model/model.h"
+
+namespace mortise {
+
+struct SftReport {
+  double loss = 0.0;      // mean over the unmasked response tokens, nats
+  double grad_norm = 0.0;
+  int64_t num_tokens = 0;
+  bool skipped = false;   // the gradient was not finite
+};
+
+Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch, const MicroBatchOptions& micro_batch,
+                             double lr, double grad_clip);
+
+}  // namespace mortise
