@@ -9,6 +9,8 @@ readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0
 readonly oracles_dir=$MORTISE_CACHE/oracles
 # Debian's own Python: whatever else is first in PATH may be of another version.
 readonly system_python=/usr/bin/python3
+# So that a second clone finds what the first one compiled, wherever the two lie.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 num_jobs=${MORTISE_JOBS:-$(nproc)}
 readonly num_jobs
 
@@ -48,8 +50,8 @@ need_apt() {
 }
 
 log_file() {
-  mkdir -p "$MORTISE_CACHE/logs"
-  echo "$MORTISE_CACHE/logs/$1.log"
+  mkdir -p build/logs
+  echo "$PWD/build/logs/$1.log"
 }
 
 # stamp_of FILE...: what a finished folder must contain in .stamp to be current.

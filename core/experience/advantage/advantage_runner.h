@@ -10,6 +10,7 @@
 #include "foundation/batch/advantage_batch.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/batch/scored_batch.h"
+#include "foundation/formats/json.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/advantage_estimator.h"
 

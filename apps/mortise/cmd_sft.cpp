@@ -1,0 +1,34 @@
+// mortise sft: supervised warm start.
+#include "foundation/base/log.h"
+#include "run_command.h"
+#include "train/sft.h"
+
+namespace mortise {
+
+namespace {
+
+Result<int> run_sft(Arguments args, const boost::program_options::options_description& options) {
+  const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kSft));
+  const SftSummary summary = TRY(sft(default_env(), command.config, command.options["resume"].as<std::string>()));
+  std::string text = "done: " + std::to_string(summary.train.steps) + " updates";
+  if (summary.val_accuracy >= 0) text += ", validation reward " + std::to_string(summary.val_accuracy);
+  log_info(text + "; model in " + summary.train.last_checkpoint + "/huggingface");
+  return summary.train.stopped_by_signal ? static_cast<int>(ErrorKind::kSignal) : 0;
+}
+
+}  // namespace
+
+int cmd_sft(Arguments args) {
+  boost::program_options::options_description options("options");
+  options.add_options()("help,h", "this text")("resume", boost::program_options::value<std::string>()->default_value(""),
+                                               "auto, never, or a global_step_N folder; default: trainer.resume_mode");
+  if (wants_help(args)) {
+    print_run_help("sft", "Trains the policy on prompts and given completions (data.response_key): the mean cross-entropy of\n"
+                          "the completion's tokens. Settings: [sft], [model], [data], [actor.optim], [trainer].", options);
+    return 0;
+  }
+  auto code = run_sft(args, options);
+  return code.ok() ? *code : fail(code.error());
+}
+
+}  // namespace mortise

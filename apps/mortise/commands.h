@@ -1,0 +1,39 @@
+// The commands of the program: each takes the words after its name and returns the exit code (docs/exit_codes.md).
+#pragma once
+
+#include <iostream>
+#include <span>
+#include <string>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+using Arguments = std::span<const std::string>;
+
+int cmd_train(Arguments args);
+int cmd_sft(Arguments args);
+int cmd_eval(Arguments args);
+int cmd_objective(Arguments args);
+int cmd_generate(Arguments args);
+int cmd_model(Arguments args);
+int cmd_tokenizer(Arguments args);
+int cmd_chat(Arguments args);
+int cmd_plugin(Arguments args);
+int cmd_config(Arguments args);
+
+// Prints "error: ..." to standard error and returns the kind's exit code.
+inline int fail(const Error& error) {
+  std::cerr << "error: " << error.to_string() << "\n";
+  return static_cast<int>(error.kind);
+}
+
+inline bool wants_help(Arguments args) {
+  for (const std::string& arg : args) {
+    if (arg == "--help" || arg == "-h") return true;
+    if (arg == "--") return false;
+  }
+  return false;
+}
+
+}  // namespace mortise

@@ -1,0 +1,76 @@
+// The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string_view>
+#include <vector>
+
+#include "commands.h"
+#include "foundation/base/log.h"
+#include "foundation/base/signal.h"
+#include "foundation/base/text.h"
+
+namespace {
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(mortise::Arguments);
+};
+
+constexpr std::array kCommands{
+    Command{"train", "reinforcement learning as a TOML file says", mortise::cmd_train},
+    Command{"sft", "supervised warm start", mortise::cmd_sft},
+    Command{"eval", "validate a model on the validation files", mortise::cmd_eval},
+    Command{"generate", "completions for the prompts of a file", mortise::cmd_generate},
+    Command{"model", "log-probs and logits of given tokens", mortise::cmd_model},
+    Command{"tokenizer", "text to ids and back", mortise::cmd_tokenizer},
+    Command{"chat", "messages to text through a chat template", mortise::cmd_chat},
+    Command{"plugin", "list, describe and run plugins", mortise::cmd_plugin},
+    Command{"objective", "the actor's loss on given tensors", mortise::cmd_objective},
+    Command{"config", "show, explain and describe settings", mortise::cmd_config},
+};
+
+void print_usage(std::FILE* out) {
+  std::fprintf(out, "mortise %s - RL post-training for language models, every algorithm a plugin\n\nusage: mortise COMMAND [options]\n\n", MORTISE_VERSION);
+  for (const Command& command : kCommands) std::fprintf(out, "  %-10s %s\n", command.name, command.summary);
+  std::fprintf(out,
+               "\n`mortise COMMAND --help` tells more. Exit codes: 0 done, 1 internal error, 2 command line or config,\n"
+               "3 data or model files, 4 plugins, 5 numerics, 6 disk, 7 another rank, 8 stopped by a signal.\n"
+               "First steps: `./dev quickstart`, then `mortise config explain actor`.\n");
+}
+
+int run(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_usage(words.empty() ? stderr : stdout);
+    return words.empty() ? 2 : 0;
+  }
+  if (words[0] == "--version" || words[0] == "version") {
+    std::printf("mortise %s\n", MORTISE_VERSION);
+    return 0;
+  }
+  const auto command = std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& c) { return words[0] == c.name; });
+  if (command == kCommands.end()) {
+    std::vector<std::string> names;
+    for (const Command& c : kCommands) names.emplace_back(c.name);
+    return mortise::fail({mortise::ErrorKind::kConfig, "there is no command '" + words[0] + "'", "mortise",
+                          mortise::did_you_mean(words[0], names) + " `mortise --help` lists all"});
+  }
+  return command->run(mortise::Arguments(words).subspan(1));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  mortise::install_stop_signals();
+  int code = 1;
+  try {
+    code = run(argc, argv);
+  } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures
+    code = mortise::fail({mortise::ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});
+  }
+  mortise::log_flush();
+  return code;
+}

@@ -1,0 +1,23 @@
+// What train, sft and eval share: `RUN.toml [key=value ...]` with a few options, loaded and checked.
+#pragma once
+
+#include <boost/program_options.hpp>
+
+#include "commands.h"
+#include "config/check.h"
+#include "config/load.h"
+
+namespace mortise {
+
+struct RunCommand {
+  LoadedConfig config;
+  boost::program_options::variables_map options;
+};
+
+// Parses the words, loads the file and checks it for `use`; warnings go to the log.
+Result<RunCommand> parse_run_command(Arguments args, const boost::program_options::options_description& options, ConfigUse use);
+
+// The help text of such a command.
+void print_run_help(const std::string& name, const std::string& text, const boost::program_options::options_description& options);
+
+}  // namespace mortise

@@ -1,0 +1,96 @@
+// Makes the quickstart's task: additions of two-digit numbers, a tokenizer with characters as tokens, and a tiny Qwen2
+// model with fresh weights.
+//
+//   make_task DIR [--seed N]
+//     DIR/model/                    a normal Hugging Face folder
+//     DIR/data/{sft,train}.jsonl    {"prompt": "12+34=", "response": "46", "answer": "46", "data_source": "addition"}
+//     DIR/data/val.jsonl            pairs that stand in neither of them
+// Deterministic in the seed.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "foundation/base/rng.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "model/model.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+
+namespace {
+
+constexpr int64_t kFirst = 10, kLast = 99;
+constexpr int64_t kNumValidation = 500;
+
+Result<> write_rows(const Path& path, const std::vector<int64_t>& order, int64_t begin, int64_t end) {
+  JsonlWriterOptions options;
+  options.append = false;
+  JsonlWriter writer = TRY(JsonlWriter::open(default_env(), path, options));
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t pair = order[static_cast<size_t>(i)];
+    const int64_t span = kLast - kFirst + 1;
+    const int64_t a = kFirst + pair / span;
+    const int64_t b = kFirst + pair % span;
+    const std::string sum = std::to_string(a + b);
+    TRY(writer.write(Json{{"prompt", std::to_string(a) + "+" + std::to_string(b) + "="}, {"response", sum}, {"answer", sum}, {"data_source", "addition"}}));
+  }
+  return writer.close();
+}
+
+Result<> write_data(const Path& dir, uint64_t seed) {
+  TRY(default_env().create_dirs(dir));
+  const int64_t num_pairs = (kLast - kFirst + 1) * (kLast - kFirst + 1);
+  const std::vector<int64_t> order = random_permutation(num_pairs, seed, RandomPurpose::kDataShuffle, 0);
+  TRY(write_rows(dir / "val.jsonl", order, 0, kNumValidation));
+  TRY(write_rows(dir / "train.jsonl", order, kNumValidation, num_pairs));
+  return write_rows(dir / "sft.jsonl", order, kNumValidation, num_pairs);
+}
+
+Result<> write_model(const Path& dir, uint64_t seed) {
+  TRY(default_env().create_dirs(dir));
+  CharTokenizerSpec spec;
+  spec.characters = "0123456789+=";
+  spec.special_tokens = {"<|pad|>", "<|end|>"};
+  spec.roles = {{"pad_token", "<|pad|>"}, {"eos_token", "<|end|>"}};
+  const CharTokenizerFiles files = TRY(make_char_tokenizer(spec));
+  TRY(write_file(default_env(), dir / "tokenizer.json", files.tokenizer_json));
+  TRY(write_file(default_env(), dir / "tokenizer_config.json", files.tokenizer_config_json));
+  Qwen2Shape shape;
+  shape.vocab_size = static_cast<int64_t>(spec.characters.size() + spec.special_tokens.size());
+  shape.hidden_size = 128;
+  shape.intermediate_size = 512;
+  shape.num_layers = 3;
+  shape.num_heads = 4;
+  shape.num_kv_heads = 2;
+  shape.max_position_embeddings = 64;
+  shape.rope_theta = 10000.0;
+  ModelConfig config = TRY(make_qwen2_config(shape));
+  config.pad_token_id = 0;
+  config.eos_token_ids = {1};
+  const Model model = TRY(Model::random(config, seed));
+  return model.save(default_env(), dir);
+}
+
+Result<> make_task(const std::string& dir, uint64_t seed) {
+  TRY(write_data(Path(dir) / "data", seed));
+  return write_model(Path(dir) / "model", seed);
+}
+
+}  // namespace
+
+}  // namespace mortise
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  std::optional<uint64_t> seed = 42;
+  if (args.size() == 3 && args[1] == "--seed") seed = mortise::parse_u64(args[2]);
+  if ((args.size() != 1 && args.size() != 3) || !seed) {
+    std::fprintf(stderr, "usage: make_task DIR [--seed N]\n");
+    return 2;
+  }
+  const auto result = mortise::make_task(args[0], *seed);
+  if (result.ok()) return 0;
+  std::fprintf(stderr, "error: %s\n", result.error().to_string().c_str());
+  return static_cast<int>(result.error().kind);
+}

@@ -1,0 +1,32 @@
+#include "learn/objective/value_objective.h"
+
+#include <algorithm>
+
+namespace mortise {
+
+double value_objective(const ValueInput& input, double cliprange_value, std::span<float> grad_vpreds, MetricSet& metrics) {
+  double loss = 0.0, clipped = 0.0, tokens = 0.0, sum = 0.0;
+  for (size_t t = 0; t < input.vpreds.size(); ++t) {
+    grad_vpreds[t] = 0.0F;
+    if (input.response_mask[t] == 0) continue;
+    const auto v = static_cast<double>(input.vpreds[t]);
+    const auto old = static_cast<double>(input.values[t]);
+    const auto target = static_cast<double>(input.returns[t]);
+    const auto weight = static_cast<double>(input.weight[t]);
+    const double v_clip = std::clamp(v, old - cliprange_value, old + cliprange_value);
+    const double plain = (v - target) * (v - target);
+    const double bounded = (v_clip - target) * (v_clip - target);
+    loss += 0.5 * weight * std::max(plain, bounded);
+    // Where the clipped branch is the larger one the value lies outside the range: no gradient passes the clamp.
+    grad_vpreds[t] = bounded > plain ? 0.0F : static_cast<float>(weight * (v - target));
+    clipped += bounded > plain ? 1.0 : 0.0;
+    tokens += 1.0;
+    sum += v;
+  }
+  metrics.add("critic/vf_clipfrac", clipped, tokens);
+  metrics.add("critic/vpred_mean", sum, tokens);
+  metrics.add_mean("critic/vf_loss", loss, 1.0);
+  return loss;
+}
+
+}  // namespace mortise

@@ -1,0 +1,64 @@
+#include "train/checkpointing.h"
+
+#include "checkpoint/writer.h"
+#include "foundation/base/log.h"
+#include "foundation/formats/safetensors.h"
+
+namespace mortise {
+
+namespace {
+
+// The policy as a Hugging Face folder: config, weights, tokenizer files as they came.
+Result<std::vector<CheckpointFile>> policy_files(const RunParts& parts) {
+  const ModelConfig& config = parts.model->config();
+  std::vector<CheckpointFile> files;
+  files.push_back(checkpoint_text_file("huggingface/config.json", TRY(model_config_text(config, parts.config.model.dtype))));
+  files.push_back(checkpoint_text_file("huggingface/generation_config.json", generation_config_text(config)));
+  files.push_back({"huggingface/model.safetensors", [&parts](WritableFile& file) -> Result<> {
+                     std::vector<TensorView> views;
+                     for (const NamedParameter& parameter : parts.model->parameters()) {
+                       const auto sizes = parameter.tensor.sizes();
+                       views.push_back({parameter.name, parts.model->dtype() == at::kDouble ? DType::kF64 : DType::kF32,
+                                        {sizes.begin(), sizes.end()},
+                                        {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()), parameter.tensor.nbytes()}});
+                     }
+                     return write_safetensors(file, views, {{"format", "pt"}});
+                   }});
+  for (const std::string& name : TRY(list_tokenizer_files(parts.folder->path, parts.env))) {
+    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(parts.env.read_file(parts.folder->path / name))));
+  }
+  return files;
+}
+
+}  // namespace
+
+Result<Path> save_run(RunParts& parts) {
+  CheckpointWriterOptions options;
+  options.keep_last = parts.config.trainer.max_actor_ckpt_to_keep.value_or(0);
+  CheckpointRequest request;
+  request.step = parts.counters.step;
+  request.state = TRY(parts.stateful.save());
+  request.files = TRY(policy_files(parts));
+  CheckpointWriter writer(parts.env, parts.config.trainer.default_local_dir, options);
+  const SavedCheckpoint saved = TRY(writer.save(request));
+  for (const std::string& warning : saved.warnings) log_warn(warning);
+  return saved.path;
+}
+
+ResumeChoice resume_choice(const RunConfig& config, const std::string& option) {
+  if (!option.empty()) return {option};
+  if (config.trainer.resume_mode == "disable") return {"never"};
+  if (config.trainer.resume_mode == "resume_path") return {config.trainer.resume_from_path.value_or("")};
+  return {"auto"};
+}
+
+Result<std::optional<Checkpoint>> find_resume(Env& env, const RunConfig& config, const ResumeChoice& choice) {
+  if (choice.mode == "never") return std::optional<Checkpoint>{};
+  if (choice.mode != "auto") return std::optional<Checkpoint>(TRY(Checkpoint::open(env, choice.mode)));
+  auto found = TRY(find_newest_valid(env, config.trainer.default_local_dir));
+  if (!found) return std::optional<Checkpoint>{};
+  for (const std::string& warning : found->warnings) log_warn(warning);
+  return std::optional<Checkpoint>(TRY(Checkpoint::open(env, found->ref.path)));
+}
+
+}  // namespace mortise

@@ -1,0 +1,78 @@
+// `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps and
+// updates that follow from the data, and an estimate of memory by part.
+#include <algorithm>
+
+#include "config/check.h"
+#include "config/show.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "model/weights/model_config.h"
+#include "train/run_parts.h"
+#include "train/trainer.h"
+
+namespace mortise {
+
+namespace {
+
+Result<int64_t> count_rows(Env& env, const std::vector<std::string>& files, int64_t max_samples) {
+  int64_t rows = 0;
+  for (const std::string& file : files) {
+    JsonlReader reader = TRY(JsonlReader::open(env, file));
+    while (TRY(reader.next())) ++rows;
+  }
+  return max_samples >= 0 ? std::min(rows, max_samples) : rows;
+}
+
+struct MemoryEstimate {
+  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, kv_cache = 0;
+  [[nodiscard]] double total() const { return weights + gradients + moments + reference + activations + kv_cache; }
+};
+
+// Bytes. Activations: what the layers keep for backward per token of a micro-batch (inputs of the seven matrices, the
+// rotated q, k and v, both halves of the gate), all layers.
+MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config) {
+  const double element = config.model.dtype == "float64" ? 8.0 : 4.0;
+  const auto parameters = static_cast<double>(model.num_parameters());
+  MemoryEstimate bytes;
+  bytes.weights = bytes.gradients = parameters * element;
+  bytes.moments = 2.0 * parameters * element;
+  if (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward) bytes.reference = parameters * element;
+  const double per_token = static_cast<double>(4 * model.hidden_size + 2 * model.qkv_size() + 3 * model.intermediate_size);
+  const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
+  double tokens = static_cast<double>(config.actor.ppo_max_token_len_per_gpu);
+  if (config.actor.ppo_micro_batch_size_per_gpu && !config.actor.use_dynamic_bsz) {
+    tokens = row_tokens * static_cast<double>(*config.actor.ppo_micro_batch_size_per_gpu);
+  }
+  const BatchPlan plan = plan_batches(config);
+  tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
+  bytes.activations = tokens * per_token * static_cast<double>(model.num_layers) * element;
+  const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
+  bytes.kv_cache = rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0;
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::string> dry_run(Env& env, const LoadedConfig& loaded) {
+  const RunConfig& config = loaded.config;
+  const ModelConfig model = TRY(read_model_config(env, config.model.path));
+  const int64_t train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
+  const BatchPlan plan = plan_batches(config);
+  const int64_t steps = plan_total_steps(config, train_rows);
+  const MemoryEstimate memory = estimate_memory(model, config);
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  std::string out = config_to_toml(loaded);
+  out += "\n# model: " + format_count(model.num_parameters()) + " parameters, " + std::to_string(model.num_layers) + " layers\n";
+  out += "# data: " + format_count(train_rows) + " training rows, " + std::to_string(train_rows / std::max<int64_t>(1, plan.prompts_per_step)) +
+         " steps per epoch\n";
+  out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(config.rollout.n) + " samples = " +
+         std::to_string(plan.rows_per_step) + " rows; " + std::to_string(plan.updates_per_step) + " updates of " +
+         std::to_string(plan.rows_per_update) + " rows\n";
+  out += "# run: " + format_count(steps) + " steps, " + format_count(steps * plan.updates_per_step) + " updates\n";
+  out += "# memory, about: weights " + size(memory.weights) + ", gradients " + size(memory.gradients) + ", optimizer " + size(memory.moments);
+  if (memory.reference > 0) out += ", reference " + size(memory.reference);
+  out += ", activations " + size(memory.activations) + " at most, KV cache " + size(memory.kv_cache) + " at most; " + size(memory.total()) + " in all\n";
+  return out;
+}
+
+}  // namespace mortise

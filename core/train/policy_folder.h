@@ -1,0 +1,33 @@
+// PolicyFolder: what a Hugging Face folder holds besides weights: tokenizer, chat template, end ids.
+// Thread rule: read-only after load.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "experience/data/prompt_encoder.h"
+#include "foundation/base/env.h"
+#include "model/weights/model_config.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+
+struct PolicyFolder {
+  Path path;
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat_template;
+
+  // model.path of the config, with model.custom_chat_template in place of the folder's own template where it is set.
+  static Result<PolicyFolder> load(Env& env, const RunConfig& config);
+
+  // The encoder of this run's data rows. Borrows the tokenizer.
+  [[nodiscard]] PromptEncoder encoder(const RunConfig& config) const;
+};
+
+// The ids that end a completion: generation_config's, else config.json's, else the tokenizer's end token.
+std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer);
+
+}  // namespace mortise

@@ -1,0 +1,154 @@
+#include "train/run_log.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "config/show.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+
+namespace mortise {
+
+namespace {
+
+Json number_or_null(double value) { return std::isnan(value) ? Json(nullptr) : Json(value); }
+
+Result<> write_lock(Env& env, const Path& path, const PluginRegistry& registry) {
+  Json packs = Json::array();
+  for (const Candidate& candidate : registry.candidates()) {
+    if (!candidate.hidden_by.empty()) continue;
+    packs.push_back({{"id", candidate.info.id}, {"version", candidate.info.version}, {"sha256", candidate.info.sha256}, {"path", candidate.info.path}});
+  }
+  return write_file_atomic(env, path, dump_json(Json{{"packs", packs}}, 2) + "\n");
+}
+
+// One line of text for a table cell.
+std::string cell(std::string_view text, size_t width) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') out += "\\n";
+    else out += c;
+  }
+  if (out.size() <= width) return out + std::string(width - out.size(), ' ');
+  size_t end = width - 3;
+  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;  // not inside a code point
+  return out.substr(0, end) + "..." + std::string(width - 3 - end, ' ');
+}
+
+float first_advantage(const AdvantageBatch& batch, size_t row) {
+  const auto begin = static_cast<size_t>(batch.row_offsets[row]);
+  return batch.row_offsets[row] < batch.row_offsets[row + 1] ? batch.advantages[begin] : 0.0F;
+}
+
+}  // namespace
+
+Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRegistry* registry, const RunLogOptions& options) {
+  const TrainerConfig& trainer = loaded.config.trainer;
+  const Path dir = trainer.default_local_dir;
+  TRY(env.create_dirs(dir));
+  LogOptions log_options;
+  log_options.file = dir / "log.txt";
+  TRY(log_init(log_options));
+  const bool resumed = options.first_step > 0;
+  if (resumed) {
+    TRY(keep_jsonl_rows(env, dir / "metrics.jsonl", "step", options.first_step));
+    TRY(keep_jsonl_rows(env, dir / "updates.jsonl", "update", options.first_update));
+  }
+  TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded)));
+  if (registry != nullptr) TRY(write_lock(env, dir / "mortise.lock", *registry));
+
+  RunLog log;
+  log.env_ = &env;
+  log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", resumed));
+  log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", resumed));
+  for (const std::string& name : trainer.logger) {
+    if (name == "console") {
+      ConsoleOptions console;
+      console.total_steps = options.total_steps;
+      console.first_step = options.first_step;
+      console.plain_every_s = 5;
+      log.others_.push_back(make_console_sink(env, console));
+    } else if (name == "tensorboard") {
+      log.others_.push_back(TRY(make_tensorboard_sink(env, dir)));
+    }
+  }
+  log.rollout_data_dir_ = trainer.rollout_data_dir.value_or("");
+  log.num_completions_to_print_ = trainer.num_completions_to_print;
+  if (!log.rollout_data_dir_.empty()) TRY(env.create_dirs(log.rollout_data_dir_));
+  return log;
+}
+
+Result<> RunLog::write_update(int64_t update, int64_t step, const std::vector<MetricValue>& values) {
+  return updates_->write({{{"update", update}, {"step", step}}, values});
+}
+
+Result<> RunLog::write_step(int64_t step, const MetricSet& metrics) {
+  const MetricRow row{{{"step", step}}, metrics.values()};
+  TRY(metrics_->write(row));
+  for (const auto& sink : others_) TRY(sink->write(row));
+  return {};
+}
+
+Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                               const AdvantageBatch* advantages) {
+  if (num_completions_to_print_ > 0) {
+    log_info("completions of step " + std::to_string(step) + "\n" +
+             completions_table(prompts, samples, scored, advantages, num_completions_to_print_));
+  }
+  if (rollout_data_dir_.empty()) return {};
+  JsonlWriterOptions options;
+  options.append = false;
+  JsonlWriter writer = TRY(JsonlWriter::open(*env_, Path(rollout_data_dir_) / (std::to_string(step) + ".jsonl"), options));
+  for (size_t i = 0; i < samples.rows.size(); ++i) {
+    const Sample& sample = samples.rows[i];
+    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
+    Json row{{"step", step}, {"input", prompt.text}, {"output", sample.text}};
+    if (const Json* truth = json_find(prompt.columns, "ground_truth")) row["gts"] = *truth;
+    row["score"] = number_or_null(scored.rewards[i]);
+    Json rewards = Json::object();
+    for (const RewardColumn& column : scored.columns) {
+      rewards[column.name] = number_or_null(column.values[i]);
+      for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
+    }
+    row["rewards"] = rewards;
+    if (advantages != nullptr) row["advantage"] = first_advantage(*advantages, i);
+    row["finish_reason"] = finish_reason_name(sample.finish_reason);
+    row["prompt_index"] = sample.prompt_index;
+    row["sample_index"] = sample.sample_index;
+    row["weight_version"] = sample.weight_version;
+    row["prompt_token_ids"] = prompt.token_ids;
+    row["token_ids"] = sample.token_ids;
+    TRY(writer.write(row));
+  }
+  return writer.close();
+}
+
+Result<> RunLog::close() {
+  for (const auto& sink : others_) TRY(sink->close());
+  TRY(updates_->close());
+  return metrics_->close();
+}
+
+std::string completions_table(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                              const AdvantageBatch* advantages, int64_t max_rows) {
+  constexpr size_t kPromptWidth = 32, kCompletionWidth = 40;
+  std::string out = cell("prompt", kPromptWidth) + "  " + cell("completion", kCompletionWidth) + "  reward" +
+                    (advantages != nullptr ? "  advantage" : "") + "\n";
+  const auto rows = std::min(samples.rows.size(), static_cast<size_t>(std::max<int64_t>(0, max_rows)));
+  for (size_t i = 0; i < rows; ++i) {
+    const Sample& sample = samples.rows[i];
+    char numbers[64];
+    std::snprintf(numbers, sizeof numbers, "%6.3f", scored.rewards[i]);
+    out += cell(prompts.prompts[static_cast<size_t>(sample.prompt_index)].text, kPromptWidth) + "  " +
+           cell(sample.text, kCompletionWidth) + "  " + numbers;
+    if (advantages != nullptr) {
+      std::snprintf(numbers, sizeof numbers, "  %9.3f", static_cast<double>(first_advantage(*advantages, i)));
+      out += numbers;
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace mortise

@@ -1,0 +1,55 @@
+// RunLog: everything a run writes for people and tools, in trainer.default_local_dir:
+//   metrics.jsonl          a line per step          updates.jsonl   a line per optimizer update
+//   events.out.tfevents.*  TensorBoard              log.txt         the log
+//   config.resolved.toml   every setting            mortise.lock    the packs in use with their hashes
+//   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is set
+// and the progress line on the console. On a resume, lines behind the checkpoint are dropped, so that files read as if
+// the run had never stopped. Thread rule: one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/load.h"
+#include "foundation/batch/advantage_batch.h"
+#include "foundation/batch/prompt_batch.h"
+#include "foundation/batch/sample_batch.h"
+#include "foundation/batch/scored_batch.h"
+#include "foundation/metrics/sinks.h"
+#include "plugin/host/registry.h"
+
+namespace mortise {
+
+struct RunLogOptions {
+  int64_t first_step = 0;    // done before this process
+  int64_t first_update = 0;
+  int64_t total_steps = 0;
+};
+
+class RunLog {
+ public:
+  // Makes the folder and opens the files. Disk errors are errors of kind kDisk.
+  static Result<RunLog> open(Env& env, const LoadedConfig& config, const PluginRegistry* registry, const RunLogOptions& options);
+
+  Result<> write_update(int64_t update, int64_t step, const std::vector<MetricValue>& values);
+  Result<> write_step(int64_t step, const MetricSet& metrics);
+  // Completions of a step: to JSONL where configured, and the first few to the console where configured.
+  Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                         const AdvantageBatch* advantages);
+  Result<> close();
+
+ private:
+  RunLog() = default;
+  Env* env_ = nullptr;
+  std::unique_ptr<MetricSink> metrics_, updates_;
+  std::vector<std::unique_ptr<MetricSink>> others_;  // console, TensorBoard
+  std::string rollout_data_dir_;
+  int64_t num_completions_to_print_ = 0;
+};
+
+// A console table of completions: prompt, completion, rewards, advantage; long texts are cut, line breaks shown as \n.
+std::string completions_table(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                              const AdvantageBatch* advantages, int64_t max_rows);
+
+}  // namespace mortise

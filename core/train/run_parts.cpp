@@ -1,0 +1,200 @@
+#include "train/run_parts.h"
+
+#include <ATen/Parallel.h>
+#include <mortise/ext/generate.h>
+
+#include "experience/engine_params.h"
+#include "foundation/base/log.h"
+#include "foundation/base/rng.h"
+#include "generate/extension.h"
+#include "learn/objective/actor_objective.h"
+
+namespace mortise {
+
+RunParts::~RunParts() {
+  // Engines made for the backends end before the model that they read.
+  rollout.reset();
+  val_rollout.reset();
+  install_generate_model(nullptr, {});
+}
+
+int64_t response_length(const RunConfig& config) { return config.rollout.response_length.value_or(config.data.max_response_length); }
+
+namespace {
+
+uint64_t sampling_seed(const RunConfig& config) {
+  return static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
+}
+
+Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& weights_from) {
+  const RunConfig& config = parts.config;
+  if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
+  parts.folder = TRY(PolicyFolder::load(parts.env, config));
+  parts.encoder = parts.folder->encoder(config);
+  parts.model = TRY(Model::load(parts.env, weights_from.value_or(config.model.path), config.model.dtype));
+  const bool wants_reference = kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
+  if (wants_reference) {
+    // On a resume the reference is still the initial policy.
+    if (weights_from) {
+      const Model initial = TRY(Model::load(parts.env, config.model.path, config.model.dtype));
+      parts.reference = initial.clone_frozen();
+    } else {
+      parts.reference = parts.model->clone_frozen();
+    }
+  }
+  return {};
+}
+
+Result<> load_data(RunParts& parts, RunKind kind) {
+  const RunConfig& config = parts.config;
+  DatasetOptions options;
+  options.filter_overlong_prompts = config.data.filter_overlong_prompts;
+  options.vocab_size = parts.model->config().vocab_size;
+  if (kind != RunKind::kEval) {
+    options.files = config.data.train_files;
+    options.max_samples = config.data.train_max_samples;
+    options.key = "data.train_files";
+    parts.train_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
+    PromptSourceOptions source;
+    source.batch_size = kind == RunKind::kSft ? config.sft.train_batch_size : config.data.train_batch_size;
+    source.shuffle = config.data.shuffle;
+    source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
+    parts.source = TRY(PromptSource::create(*parts.train_data, source));
+  }
+  if (!config.data.val_files.empty()) {
+    options.files = config.data.val_files;
+    options.max_samples = config.data.val_max_samples;
+    options.key = "data.val_files";
+    parts.val_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
+  }
+  return {};
+}
+
+Result<> load_rollout(RunParts& parts, RunKind kind) {
+  const RunConfig& config = parts.config;
+  EngineOptions options;
+  options.max_num_seqs = config.rollout.max_num_seqs;
+  install_generate_model(&*parts.model, options);
+  register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
+  if (kind == RunKind::kTrain) {
+    parts.rollout = TRY(RolloutRunner::create(*parts.registry, config.rollout.name, config.rollout.params, parts.key));
+    parts.plugin_states.add("rollout", parts.rollout->backend().instance());
+  }
+  if (parts.val_data) parts.val_rollout = TRY(RolloutRunner::create(*parts.registry, "native", Json::object(), parts.key));
+  return {};
+}
+
+Result<> load_rewards(RunParts& parts) {
+  std::vector<RewardSpec> specs;
+  for (const RewardConfig& reward : parts.config.reward) {
+    specs.push_back({reward.use, reward.name, reward.weight, reward.timeout.count(), reward.params});
+  }
+  parts.reward = TRY(RewardRunner::create(*parts.registry, specs, parts.key, parts.config.plugins.max_failed_fraction));
+  for (auto& [name, instance] : parts.reward->instances()) parts.plugin_states.add(name, *instance);
+  return {};
+}
+
+void load_optimizer(RunParts& parts, int64_t total_steps, int64_t updates_per_step) {
+  const OptimConfig& optim = parts.config.actor.optim;
+  std::vector<OptimizedParameter> parameters;
+  for (const NamedParameter& p : parts.model->parameters()) parameters.push_back({p.name, p.tensor, p.decay});
+  parts.optimizer.emplace(std::move(parameters), AdamWOptions{optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay});
+  ScheduleOptions& schedule = parts.schedule;
+  schedule.type = optim.lr_scheduler_type;
+  schedule.lr = optim.lr;
+  schedule.total_units = optim.schedule_unit == "step" ? total_steps : total_steps * updates_per_step;
+  schedule.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, schedule.total_units);
+  schedule.min_lr_ratio = optim.min_lr_ratio;
+  schedule.num_cycles = optim.num_cycles;
+}
+
+Result<> load_learner(RunParts& parts) {
+  const RunConfig& config = parts.config;
+  const PluginRef estimator = TRY(parts.registry->find("advantage_estimator", config.algorithm.adv_estimator));
+  const Json params = offer_params(*estimator.plugin, config.algorithm.adv_params,
+                                   {{"norm_adv_by_std_in_grpo", config.algorithm.norm_adv_by_std_in_grpo}});
+  parts.advantage = TRY(AdvantageRunner::create(*parts.registry, config.algorithm.adv_estimator, params, parts.key));
+  parts.plugin_states.add("advantage", parts.advantage->instance());
+  parts.objective = TRY(ActorObjective::create(*parts.registry, config, parts.key));
+  parts.plugin_states.add("policy_loss", parts.objective->policy_loss().instance());
+  if (parts.objective->needs_reference() && !parts.reference) {
+    parts.reference = TRY(Model::load(parts.env, config.model.path, config.model.dtype)).clone_frozen();
+  }
+  if (config.algorithm.use_kl_in_reward) {
+    parts.reward_kl = TRY(KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, Json::object(), parts.key));
+    parts.kl_controller.emplace(config.algorithm.kl_ctrl);
+    TRY(parts.stateful.add(*parts.kl_controller));
+  }
+  LearnerOptions options;
+  options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
+  options.grad_clip = config.actor.grad_clip;
+  options.micro_batch.token_budget = config.actor.ppo_max_token_len_per_gpu;
+  if (config.actor.ppo_micro_batch_size_per_gpu && !config.actor.use_dynamic_bsz) {
+    options.micro_batch.rows = *config.actor.ppo_micro_batch_size_per_gpu;
+  }
+  parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, options);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind, const std::optional<Path>& weights_from) {
+  auto parts = std::make_unique<RunParts>(env, loaded);
+  parts->key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
+  RegistryOptions registry;
+  registry.files.assign(loaded.config.plugins.files.begin(), loaded.config.plugins.files.end());
+  registry.paths.assign(loaded.config.plugins.paths.begin(), loaded.config.plugins.paths.end());
+  parts->registry = TRY(PluginRegistry::open(registry));
+  TRY(load_model(*parts, kind, weights_from));
+  TRY(load_data(*parts, kind));
+  TRY(load_rollout(*parts, kind));
+  if (!loaded.config.reward.empty()) TRY(load_rewards(*parts));
+  TRY(parts->stateful.add(parts->counters));
+  TRY(parts->stateful.add(parts->plugin_states));
+  if (kind == RunKind::kEval) return parts;
+  TRY(parts->stateful.add(*parts->source));
+  if (kind == RunKind::kTrain) {
+    parts->plan = plan_batches(loaded.config);
+    parts->total_steps = plan_total_steps(loaded.config, parts->train_data->size());
+    load_optimizer(*parts, parts->total_steps, parts->plan.updates_per_step);
+    TRY(load_learner(*parts));
+  } else {
+    parts->total_steps = loaded.config.sft.total_training_steps;
+    load_optimizer(*parts, parts->total_steps, 1);
+  }
+  TRY(parts->stateful.add(*parts->optimizer));
+  return parts;
+}
+
+RolloutPlan train_plan(const RunParts& parts) {
+  const RolloutConfig& rollout = parts.config.rollout;
+  RolloutPlan plan;
+  plan.num_samples = rollout.n;
+  plan.seed = sampling_seed(parts.config);
+  plan.sampling.max_new_tokens = response_length(parts.config);
+  plan.sampling.min_new_tokens = rollout.min_new_tokens;
+  plan.sampling.temperature = rollout.temperature;
+  plan.sampling.top_k = rollout.top_k;
+  plan.sampling.top_p = rollout.top_p;
+  plan.sampling.min_p = rollout.min_p;
+  plan.sampling.ignore_eos = rollout.ignore_eos;
+  plan.sampling.stop_ids = stop_ids_of(parts.model->config(), parts.folder->tokenizer);
+  return plan;
+}
+
+RolloutPlan val_plan(const RunParts& parts) {
+  RolloutPlan plan = train_plan(parts);
+  const ValKwargs& val = parts.config.rollout.val_kwargs;
+  plan.num_samples = val.n;
+  // Another stream than training's, so that a validation at step k does not see that step's random numbers.
+  plan.seed = random_u64({plan.seed, RandomPurpose::kValidation});
+  plan.sampling.temperature = val.do_sample ? val.temperature : 0.0;
+  plan.sampling.top_k = val.top_k;
+  plan.sampling.top_p = val.top_p;
+  plan.sampling.min_p = 0.0;
+  plan.sampling.ignore_eos = false;
+  plan.sampling.min_new_tokens = 0;
+  return plan;
+}
+
+}  // namespace mortise

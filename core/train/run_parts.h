@@ -1,0 +1,80 @@
+// RunParts: the objects of a run, made once, in the order they depend on one another; the stages use them.
+//
+// Everything here is what a reader of the loop needs to know exists; what a part does is in its own room.
+// Thread rule: one thread. Not movable: parts point at one another.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/check.h"
+#include "config/load.h"
+#include "experience/advantage/advantage_runner.h"
+#include "experience/data/dataset.h"
+#include "experience/data/prompt_source.h"
+#include "experience/reward/reward_runner.h"
+#include "experience/rollout/rollout_runner.h"
+#include "foundation/base/env.h"
+#include "learn/objective/kl_controller.h"
+#include "learn/optim/adamw.h"
+#include "learn/optim/schedule.h"
+#include "learn/update/actor_learner.h"
+#include "model/model.h"
+#include "plugin/host/registry.h"
+#include "train/policy_folder.h"
+#include "train/run_state.h"
+
+namespace mortise {
+
+// Which command the parts are for; each has only what it needs.
+enum class RunKind { kTrain, kSft, kEval };
+
+struct RunParts {
+  RunParts(Env& env_in, const LoadedConfig& loaded_in) : env(env_in), loaded(loaded_in), config(loaded_in.config) {}
+  RunParts(const RunParts&) = delete;
+  RunParts& operator=(const RunParts&) = delete;
+  ~RunParts();
+
+  Env& env;
+  const LoadedConfig& loaded;
+  const RunConfig& config;
+  RunKey key;
+
+  std::optional<PolicyFolder> folder;
+  std::optional<PluginRegistry> registry;
+  std::optional<Model> model;      // the policy
+  std::optional<Model> reference;  // frozen initial policy, where the objective or the reward penalty needs one
+  std::optional<PromptEncoder> encoder;
+
+  std::optional<Dataset> train_data, val_data;
+  std::optional<PromptSource> source;
+  std::optional<RolloutRunner> rollout;      // the backend of training
+  std::optional<RolloutRunner> val_rollout;  // always the native one
+  std::optional<RewardRunner> reward;
+  std::optional<AdvantageRunner> advantage;
+
+  std::optional<AdamW> optimizer;
+  std::optional<ActorObjective> objective;
+  std::optional<KlEstimator> reward_kl;  // of algorithm.use_kl_in_reward
+  std::optional<KlController> kl_controller;
+  std::optional<ActorLearner> learner;
+  ScheduleOptions schedule;
+
+  RunCounters counters;
+  PluginStates plugin_states;
+  StatefulRegistry stateful;  // all that a checkpoint holds besides the weights
+
+  BatchPlan plan;
+  int64_t total_steps = 0;
+};
+
+// Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (a resume).
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind, const std::optional<Path>& weights_from);
+
+// How training samples, and how validation does.
+RolloutPlan train_plan(const RunParts& parts);
+RolloutPlan val_plan(const RunParts& parts);
+int64_t response_length(const RunConfig& config);
+
+}  // namespace mortise

@@ -1,0 +1,40 @@
+#include "train/run_state.h"
+
+namespace mortise {
+
+Result<> RunCounters::save_state(StateWriter& writer) const {
+  writer.put_int("step", step);
+  writer.put_int("num_updates", num_updates);
+  writer.put_int("num_skipped", num_skipped);
+  writer.put_int("weight_version", weight_version);
+  writer.put_int("num_tokens", num_tokens);
+  writer.put_double("train_seconds", train_seconds);
+  return {};
+}
+
+Result<> RunCounters::load_state(StateReader& reader) {
+  step = TRY(reader.get_int("step"));
+  num_updates = TRY(reader.get_int("num_updates"));
+  num_skipped = TRY(reader.get_int("num_skipped"));
+  weight_version = TRY(reader.get_int("weight_version"));
+  num_tokens = TRY(reader.get_int("num_tokens"));
+  train_seconds = TRY(reader.get_double("train_seconds"));
+  return {};
+}
+
+Result<> PluginStates::save_state(StateWriter& writer) const {
+  for (const auto& [name, instance] : instances_) {
+    std::optional<std::string> bytes = TRY(instance->save_state());
+    if (bytes) writer.put_bytes(name, std::move(*bytes));
+  }
+  return {};
+}
+
+Result<> PluginStates::load_state(StateReader& reader) {
+  for (const auto& [name, instance] : instances_) {
+    if (reader.has(name)) TRY(instance->load_state(TRY(reader.get_bytes(name))));
+  }
+  return {};
+}
+
+}  // namespace mortise

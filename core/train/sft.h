@@ -1,0 +1,18 @@
+// Supervised warm start: mean cross-entropy of the response column, on the same model, packing and optimizer as RL.
+//
+// A row is a prompt as in RL and data.response_key (text), which ends with the end token. Validation samples greedily and
+// scores with the run's rewards; sft.stop_val_accuracy ends the run as soon as their mean reaches it.
+#pragma once
+
+#include "train/trainer.h"
+
+namespace mortise {
+
+struct SftSummary {
+  TrainSummary train;
+  double val_accuracy = -1.0;  // of the last validation; negative where there was none
+};
+
+Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const std::string& resume);
+
+}  // namespace mortise

@@ -1,0 +1,165 @@
+#include "train/stages.h"
+
+#include <numeric>
+
+#include "foundation/base/clock.h"
+#include "foundation/base/log.h"
+#include "foundation/base/rng.h"
+#include "train/step_metrics.h"
+
+namespace mortise {
+
+namespace {
+
+// Adds the seconds of a stage to the metrics when it ends.
+class StageTimer {
+ public:
+  StageTimer(MetricSet& metrics, const char* name) : metrics_(&metrics), name_(name) {}
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+  ~StageTimer() { metrics_->add(name_, watch_.elapsed_s()); }
+
+ private:
+  MetricSet* metrics_;
+  const char* name_;
+  Stopwatch watch_;
+};
+
+// KL(old || reference) per token times the coefficient, and the controller's next coefficient.
+Result<std::vector<float>> reward_penalty(RunParts& parts, const AdvantageBatch& layout, const LogProbBatch& log_probs,
+                                          int64_t step, MetricSet& metrics) {
+  const auto num_tokens = static_cast<size_t>(layout.num_tokens());
+  std::vector<float> kl(num_tokens), weight(num_tokens, 1.0F);
+  std::vector<int64_t> row_id(static_cast<size_t>(layout.num_rows()));
+  std::iota(row_id.begin(), row_id.end(), 0);
+  KlEstimatorInput input;
+  input.layout = {layout.row_offsets, row_id, layout.group_index};
+  input.log_prob = log_probs.old_log_prob;
+  input.ref_log_prob = log_probs.ref_log_prob;
+  input.response_mask = layout.response_mask;
+  input.weight = weight;
+  input.step = step;
+  TRY(parts.reward_kl->compute(input, {kl, {}}, &metrics));
+  double mean_over_rows = 0.0;
+  int64_t num_rows = 0;
+  for (size_t i = 0; i < row_id.size(); ++i) {
+    double sum = 0.0, count = 0.0;
+    for (auto t = static_cast<size_t>(layout.row_offsets[i]); t < static_cast<size_t>(layout.row_offsets[i + 1]); ++t) {
+      if (layout.response_mask[t] == 0) continue;
+      sum += static_cast<double>(kl[t]);
+      count += 1.0;
+    }
+    if (count == 0.0) continue;
+    mean_over_rows += sum / count;
+    ++num_rows;
+  }
+  if (num_rows > 0) mean_over_rows /= static_cast<double>(num_rows);
+  const double coefficient = parts.kl_controller->kl_coef();
+  metrics.add_mean("actor/reward_kl_penalty", mean_over_rows, 1.0);
+  metrics.add("actor/reward_kl_penalty_coeff", coefficient);
+  parts.kl_controller->update(mean_over_rows, layout.num_rows());
+  for (float& value : kl) value = static_cast<float>(coefficient * static_cast<double>(value));
+  return kl;
+}
+
+// The rows of each update: mini-batches of whole prompts, in order, or in a new order each pass.
+std::vector<int64_t> row_order(const RunParts& parts, int64_t step, int64_t pass) {
+  const int64_t prompts = parts.plan.prompts_per_step;
+  const int64_t n = parts.config.rollout.n;
+  std::vector<int64_t> order(static_cast<size_t>(prompts));
+  std::iota(order.begin(), order.end(), 0);
+  if (parts.config.actor.shuffle) {
+    const auto key = static_cast<uint64_t>(step * parts.config.actor.ppo_epochs + pass);
+    order = random_permutation(prompts, parts.key.seed, RandomPurpose::kMinibatchShuffle, key);
+  }
+  std::vector<int64_t> rows;
+  for (const int64_t prompt : order) {
+    for (int64_t j = 0; j < n; ++j) rows.push_back(prompt * n + j);
+  }
+  return rows;
+}
+
+}  // namespace
+
+Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/gen");
+  TRY(parts.rollout->set_version(parts.counters.weight_version));
+  return parts.rollout->collect(prompts, train_plan(parts), parts.folder->tokenizer, &metrics);
+}
+
+Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/reward");
+  ScoreContext context;
+  context.step = prompts.step;
+  context.max_response_length = response_length(parts.config);
+  return parts.reward->score(prompts, samples, context, &metrics);
+}
+
+Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples, MetricSet& metrics) {
+  LogProbBatch out;
+  const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
+  // One update over the whole batch starts where the batch was sampled: its own log-probs are the old ones.
+  const bool needs_old = parts.plan.updates_per_step > 1 || parts.reward_kl.has_value() ||
+                         parts.advantage->info().requires_input("old_log_prob");
+  if (needs_old) {
+    const StageTimer timer(metrics, "timing_s/old_log_prob");
+    out.old_log_prob = TRY(parts.learner->log_probs(*parts.model, batch));
+  }
+  if (parts.reference) {
+    const StageTimer timer(metrics, "timing_s/ref");
+    out.ref_log_prob = TRY(parts.learner->log_probs(*parts.reference, batch));
+  }
+  return out;
+}
+
+Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& samples, const ScoredBatch& scored,
+                                       const LogProbBatch& log_probs, int64_t step, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/adv");
+  AdvantageContext context;
+  context.step = step;
+  context.old_log_prob = log_probs.old_log_prob;
+  std::vector<float> penalty;
+  if (parts.reward_kl) {
+    penalty = TRY(reward_penalty(parts, make_layout(samples), log_probs, step, metrics));
+    context.token_penalty = penalty;
+  }
+  return parts.advantage->compute(samples, scored, context, &metrics);
+}
+
+Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
+                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs, int64_t step,
+                                               MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/update_actor");
+  TrainBatch batch = make_train_batch(prompts, samples, advantages);
+  batch.old_log_prob = log_probs.old_log_prob;
+  batch.ref_log_prob = log_probs.ref_log_prob;
+  std::vector<float> first_log_prob = log_probs.old_log_prob;
+  if (first_log_prob.empty()) first_log_prob.resize(static_cast<size_t>(batch.num_tokens()));
+
+  RunCounters& counters = parts.counters;
+  std::vector<UpdateReport> reports;
+  for (int64_t pass = 0; pass < parts.config.actor.ppo_epochs; ++pass) {
+    const std::vector<int64_t> rows = row_order(parts, step, pass);
+    for (int64_t begin = 0; begin < static_cast<int64_t>(rows.size()); begin += parts.plan.rows_per_update) {
+      const auto part = std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
+      const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? step - 1 : counters.num_updates;
+      const bool measures_old = log_probs.old_log_prob.empty();
+      reports.push_back(TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
+                                                  measures_old ? std::span(first_log_prob) : std::span<float>{})));
+      ++counters.num_updates;
+      if (!reports.back().skipped) {
+        ++counters.weight_version;
+        continue;
+      }
+      ++counters.num_skipped;
+      log_warn("update " + std::to_string(counters.num_updates) + " of step " + std::to_string(step) +
+               " was skipped: its gradient is not finite (" + std::to_string(counters.num_skipped) + " so far)");
+    }
+  }
+  if (!batch.rollout_log_prob.empty() && parts.config.rollout.calculate_log_probs) {
+    add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, batch.response_mask, metrics);
+  }
+  return reports;
+}
+
+}  // namespace mortise

@@ -1,0 +1,190 @@
+#include "train/step_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace mortise {
+
+namespace {
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v;
+  return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
+}
+
+// With Bessel's correction, as torch and TRL; 0 for fewer than two.
+double std_of(const std::vector<double>& values) {
+  if (values.size() < 2) return 0.0;
+  const double mean = mean_of(values);
+  double sum = 0.0;
+  for (const double v : values) sum += (v - mean) * (v - mean);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+std::vector<double> without_nan(const std::vector<double>& values) {
+  std::vector<double> out;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(out), [](double v) { return !std::isnan(v); });
+  return out;
+}
+
+// Share of the groups (those with a valid row) whose valid rewards are all equal.
+double share_of_flat_groups(const SampleBatch& samples, const ScoredBatch& scored) {
+  int64_t groups = 0, flat = 0;
+  for (size_t begin = 0; begin < samples.rows.size();) {
+    size_t end = begin;
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    for (; end < samples.rows.size() && samples.rows[end].prompt_index == samples.rows[begin].prompt_index; ++end) {
+      if (scored.row_valid[end] == 0) continue;
+      low = std::min(low, scored.rewards[end]);
+      high = std::max(high, scored.rewards[end]);
+    }
+    if (low <= high) {
+      ++groups;
+      flat += low == high ? 1 : 0;
+    }
+    begin = end;
+  }
+  return groups == 0 ? 0.0 : static_cast<double>(flat) / static_cast<double>(groups);
+}
+
+}  // namespace
+
+int64_t count_tokens(const PromptBatch& prompts, const SampleBatch& samples) {
+  size_t tokens = 0;
+  for (const Sample& sample : samples.rows) {
+    tokens += sample.token_ids.size() + prompts.prompts[static_cast<size_t>(sample.prompt_index)].token_ids.size();
+  }
+  return static_cast<int64_t>(tokens);
+}
+
+void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t max_prompt_length, MetricSet& metrics) {
+  std::vector<double> prompt_lengths, lengths, terminated;
+  double clipped = 0, prompt_clipped = 0, aborted = 0;
+  for (const Sample& sample : samples.rows) {
+    const auto prompt_length = static_cast<int64_t>(prompts.prompts[static_cast<size_t>(sample.prompt_index)].token_ids.size());
+    prompt_lengths.push_back(static_cast<double>(prompt_length));
+    prompt_clipped += prompt_length >= max_prompt_length ? 1 : 0;
+    lengths.push_back(static_cast<double>(sample.token_ids.size()));
+    clipped += sample.finish_reason == FinishReason::kStop ? 0 : 1;
+    aborted += sample.finish_reason == FinishReason::kAbort ? 1 : 0;
+    if (sample.finish_reason == FinishReason::kStop) terminated.push_back(lengths.back());
+  }
+  const auto count = static_cast<double>(std::max<size_t>(1, lengths.size()));
+  metrics.add_summary("prompt_length", prompt_lengths);
+  metrics.add_mean("prompt_length/clip_ratio", prompt_clipped / count, 1.0);
+  metrics.add_summary("response_length", lengths);
+  metrics.add_mean("response_length/clip_ratio", clipped / count, 1.0);
+  metrics.add_mean("response/aborted_ratio", aborted / count, 1.0);
+  metrics.add_mean("completions/mean_length", mean_of(lengths), 1.0);
+  metrics.add("completions/min_length", *std::min_element(lengths.begin(), lengths.end()));
+  metrics.add("completions/max_length", *std::max_element(lengths.begin(), lengths.end()));
+  metrics.add_mean("completions/clipped_ratio", clipped / count, 1.0);
+  metrics.add_mean("completions/mean_terminated_length", mean_of(terminated), 1.0);
+  metrics.add("completions/min_terminated_length", terminated.empty() ? 0.0 : *std::min_element(terminated.begin(), terminated.end()));
+  metrics.add("completions/max_terminated_length", terminated.empty() ? 0.0 : *std::max_element(terminated.begin(), terminated.end()));
+}
+
+void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics) {
+  const std::vector<double> rewards = without_nan(scored.rewards);
+  metrics.add_summary("critic/score", rewards);
+  metrics.add_mean("reward", mean_of(rewards), 1.0);
+  metrics.add_mean("reward_std", std_of(rewards), 1.0);
+  metrics.add_mean("frac_reward_zero_std", share_of_flat_groups(samples, scored), 1.0);
+  for (const RewardColumn& column : scored.columns) {
+    const std::vector<double> values = without_nan(column.values);
+    const std::string prefix = "rewards/" + column.name;
+    if (!values.empty()) {
+      metrics.add_mean(prefix + "/mean", mean_of(values), 1.0);
+      metrics.add_mean(prefix + "/std", std_of(values), 1.0);
+    }
+    const auto rows = static_cast<double>(std::max<size_t>(1, column.values.size()));
+    const auto absent = static_cast<double>(column.values.size() - values.size()) - static_cast<double>(column.num_failed);
+    metrics.add_mean(prefix + "/not_applicable", absent / rows, 1.0);
+    metrics.add(prefix + "/failed", static_cast<double>(column.num_failed));
+  }
+}
+
+void add_advantage_metrics(const AdvantageBatch& batch, MetricSet& metrics) {
+  std::vector<double> rewards, advantages, returns;
+  for (size_t i = 0; i + 1 < batch.row_offsets.size(); ++i) {
+    double sum = 0.0;
+    for (int64_t t = batch.row_offsets[i]; t < batch.row_offsets[i + 1]; ++t) {
+      const auto token = static_cast<size_t>(t);
+      sum += static_cast<double>(batch.token_level_rewards[token]);
+      if (batch.response_mask[token] == 0) continue;
+      advantages.push_back(static_cast<double>(batch.advantages[token]));
+      returns.push_back(static_cast<double>(batch.returns[token]));
+    }
+    rewards.push_back(sum);
+  }
+  metrics.add_summary("critic/rewards", rewards);
+  metrics.add_summary("critic/advantages", advantages);
+  metrics.add_summary("critic/returns", returns);
+}
+
+void add_rollout_probs_metrics(std::span<const float> rollout_log_prob, std::span<const float> log_prob,
+                               std::span<const uint8_t> mask, MetricSet& metrics) {
+  std::vector<double> difference;
+  double logp_sum = 0, logp_max = 0, sx = 0, sy = 0, sxx = 0, syy = 0, sxy = 0;
+  for (size_t t = 0; t < rollout_log_prob.size(); ++t) {
+    if (mask[t] == 0) continue;
+    const double x = std::exp(static_cast<double>(rollout_log_prob[t]));
+    const double y = std::exp(static_cast<double>(log_prob[t]));
+    difference.push_back(std::abs(x - y));
+    const double logp = std::abs(static_cast<double>(rollout_log_prob[t]) - static_cast<double>(log_prob[t]));
+    logp_sum += logp;
+    logp_max = std::max(logp_max, logp);
+    sx += x, sy += y, sxx += x * x, syy += y * y, sxy += x * y;
+  }
+  if (difference.empty()) return;
+  const auto n = static_cast<double>(difference.size());
+  metrics.add("training/rollout_probs_diff_valid", 1.0);
+  metrics.add("training/rollout_probs_diff_max", *std::max_element(difference.begin(), difference.end()));
+  metrics.add_mean("training/rollout_probs_diff_mean", mean_of(difference), 1.0);
+  metrics.add_mean("training/rollout_probs_diff_std", std_of(difference), 1.0);
+  metrics.add_mean("sampling/sampling_logp_difference/mean", logp_sum / n, 1.0);
+  metrics.add("sampling/sampling_logp_difference/max", logp_max);
+  const double variance = (sxx - sx * sx / n) * (syy - sy * sy / n);
+  if (variance > 0) metrics.add_mean("training/rollout_actor_probs_pearson_corr", (sxy - sx * sy / n) / std::sqrt(variance), 1.0);
+}
+
+std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl) {
+  std::vector<MetricValue> row{{"loss", update.sums.loss}, {"grad_norm", update.grad_norm}, {"lr", update.lr}};
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, update.sums.num_tokens));
+  if (with_kl) row.push_back({"kl", update.sums.kl / tokens});
+  row.push_back({"entropy", update.sums.entropy / tokens});
+  for (const auto& [name, source] : {std::pair{"clip_ratio_low", "clip_ratio/low_mean"}, std::pair{"clip_ratio_high", "clip_ratio/high_mean"},
+                                     std::pair{"clip_ratio_region", "clip_ratio/region_mean"}}) {
+    if (const auto value = update.metrics.value(source)) row.push_back({name, *value});
+  }
+  return row;
+}
+
+void add_update_metrics(const std::vector<UpdateReport>& updates, bool with_kl, double kl_coef, MetricSet& metrics) {
+  for (const UpdateReport& update : updates) {
+    const auto tokens = static_cast<double>(update.sums.num_tokens);
+    metrics.add_mean("loss", update.sums.loss, 1.0);
+    metrics.add_mean("actor/loss", update.sums.loss, 1.0);
+    metrics.add_mean("actor/pg_loss", update.sums.pg_loss, 1.0);
+    metrics.add("entropy", update.sums.entropy, tokens);
+    metrics.add("actor/entropy", update.sums.entropy, tokens);
+    metrics.add_mean("actor/entropy_loss", update.sums.entropy_loss, 1.0);
+    metrics.add_mean("grad_norm", update.grad_norm, 1.0);
+    metrics.add_mean("actor/grad_norm", update.grad_norm, 1.0);
+    metrics.add("learning_rate", update.lr);
+    metrics.add("actor/lr", update.lr);
+    metrics.add("actor/skipped_updates", update.skipped ? 1.0 : 0.0);
+    // TRL's extremes are over rows; over updates here, which a split into micro-batches cannot change.
+    if (const auto low = update.metrics.value("clip_ratio/low_mean")) metrics.add("clip_ratio/low_min", *low);
+    if (const auto high = update.metrics.value("clip_ratio/high_mean")) metrics.add("clip_ratio/high_max", *high);
+    if (with_kl) {
+      metrics.add("kl", update.sums.kl, tokens);
+      metrics.add_mean("actor/kl_loss", update.sums.kl_loss, 1.0);
+      metrics.add("actor/kl_coef", kl_coef);
+    }
+  }
+}
+
+}  // namespace mortise

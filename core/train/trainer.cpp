@@ -1,0 +1,175 @@
+// The loop, read top to bottom: one step is sample, score, log-probs, advantages, updates; then it is counted, logged,
+// saved and validated. What each stage does is in stages.cpp; what exists, in run_parts.h.
+#include "train/trainer.h"
+
+#include "foundation/base/clock.h"
+#include "foundation/base/log.h"
+#include "foundation/base/memory.h"
+#include "foundation/base/signal.h"
+#include "train/checkpointing.h"
+#include "train/run_log.h"
+#include "train/stages.h"
+#include "train/step_metrics.h"
+#include "train/validation.h"
+
+namespace mortise {
+
+namespace {
+
+class Trainer {
+ public:
+  Trainer(RunParts& parts, RunLog& log) : parts_(parts), log_(log), config_(parts.config) {}
+
+  Result<TrainSummary> run() {
+    if (config_.trainer.val_before_train && parts_.val_data && parts_.counters.step == 0) TRY(first_validation());
+    while (parts_.counters.step < parts_.total_steps && !stop_requested()) {
+      TRY(step(parts_.counters.step + 1));
+    }
+    if (saved_step_ != parts_.counters.step && parts_.counters.step > 0) TRY(save(/*must_succeed=*/true));
+    TRY(log_.close());
+    return TrainSummary{parts_.counters.step, last_checkpoint_, stop_requested()};
+  }
+
+ private:
+  Result<> step(int64_t step) {
+    const Stopwatch watch(parts_.env);
+    MetricSet metrics;
+    const PromptBatch prompts = parts_.source->next(step);
+    const SampleBatch samples = TRY(sample_stage(parts_, prompts, metrics));
+    const ScoredBatch scored = TRY(score_stage(parts_, prompts, samples, metrics));
+    const LogProbBatch log_probs = TRY(log_prob_stage(parts_, prompts, samples, metrics));
+    const AdvantageBatch advantages = TRY(advantage_stage(parts_, samples, scored, log_probs, step, metrics));
+    const int64_t first_update = parts_.counters.num_updates + 1;
+    const auto updates = TRY(update_stage(parts_, prompts, samples, advantages, log_probs, step, metrics));
+
+    parts_.counters.step = step;
+    const int64_t tokens = count_tokens(prompts, samples);
+    parts_.counters.num_tokens += tokens;
+    for (size_t i = 0; i < updates.size(); ++i) {
+      TRY(log_.write_update(first_update + static_cast<int64_t>(i), step, update_row(updates[i], parts_.objective->uses_kl_loss())));
+      TRY(metrics.merge(updates[i].metrics));
+    }
+    TRY(log_.write_samples(step, prompts, samples, scored, &advantages));
+    add_length_metrics(prompts, samples, config_.data.max_prompt_length, metrics);
+    add_reward_metrics(samples, scored, metrics);
+    add_advantage_metrics(advantages, metrics);
+    add_update_metrics(updates, parts_.objective->uses_kl_loss(), parts_.objective->kl_loss_coef(), metrics);
+    add_run_metrics(prompts, samples, tokens, watch.elapsed_s(), metrics);
+    parts_.counters.train_seconds += watch.elapsed_s();
+
+    if (is_due(config_.trainer.test_freq, step) && parts_.val_data) TRY(validation(step, metrics));
+    if (save_seconds_ > 0) metrics.add("timing_s/save_checkpoint", std::exchange(save_seconds_, 0.0));
+    TRY(log_.write_step(step, metrics));  // before the save, so that a resume from it finds the step's line
+    if (is_due(config_.trainer.save_freq, step)) TRY(save(/*must_succeed=*/step == parts_.total_steps));
+    return check_limits();
+  }
+
+  // Every `frequency` steps, and always after the last one.
+  [[nodiscard]] bool is_due(int64_t frequency, int64_t step) const {
+    return step == parts_.total_steps || (frequency > 0 && step % frequency == 0);
+  }
+
+  void add_run_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t tokens, double seconds, MetricSet& metrics) const {
+    double new_tokens = 0;
+    for (const Sample& sample : samples.rows) new_tokens += static_cast<double>(sample.token_ids.size());
+    const auto all_tokens = static_cast<double>(tokens);
+    metrics.add("training/global_step", static_cast<double>(prompts.step));
+    metrics.add("training/epoch", static_cast<double>(prompts.epoch));
+    metrics.add("training/num_updates", static_cast<double>(parts_.counters.num_updates));
+    metrics.add("num_tokens", static_cast<double>(parts_.counters.num_tokens));
+    metrics.add("timing_s/step", seconds);
+    metrics.add("step_time", seconds);
+    metrics.add("perf/total_num_tokens", all_tokens);
+    metrics.add("perf/time_per_step", seconds);
+    metrics.add_mean("perf/throughput", all_tokens / seconds, 1.0);
+    metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
+    for (const auto& [part, base] : {std::pair{"gen", new_tokens}, std::pair{"ref", all_tokens}, std::pair{"adv", all_tokens},
+                                     std::pair{"update_actor", all_tokens}}) {
+      if (const auto value = metrics.value(std::string("timing_s/") + part)) {
+        metrics.add_mean(std::string("timing_per_token_ms/") + part, *value * 1e3 / base, 1.0);
+      }
+    }
+  }
+
+  Result<> validation(int64_t step, MetricSet& metrics) {
+    const Stopwatch watch(parts_.env);
+    const ValidationReport report = TRY(validate(parts_, step));
+    TRY(metrics.merge(report.metrics));
+    metrics.add("timing_s/testing", watch.elapsed_s());
+    for (const MetricValue& metric : report.metrics.values()) {
+      log_info("validation after step " + std::to_string(step) + ": " + metric.name + " " + std::to_string(metric.value));
+    }
+    if (config_.trainer.log_val_generations > 0) {
+      log_info("\n" + completions_table(report.prompts, report.samples, report.scored, nullptr, config_.trainer.log_val_generations));
+    }
+    return {};
+  }
+
+  Result<> first_validation() {
+    MetricSet metrics;
+    TRY(validation(0, metrics));
+    return log_.write_step(0, metrics);
+  }
+
+  // A failed save is told and training goes on: the last good checkpoint still stands. Only the last one must succeed.
+  Result<> save(bool must_succeed) {
+    const Stopwatch watch(parts_.env);
+    auto saved = save_run(parts_);
+    if (!saved.ok()) {
+      if (must_succeed) return std::move(saved).error();
+      log_error("the checkpoint of step " + std::to_string(parts_.counters.step) + " could not be saved, earlier ones stand: " +
+                saved.error().to_string());
+      return {};
+    }
+    saved_step_ = parts_.counters.step;
+    last_checkpoint_ = saved->string();
+    save_seconds_ = watch.elapsed_s();
+    return {};
+  }
+
+  Result<> check_limits() const {
+    if (parts_.counters.num_skipped <= config_.trainer.nonfinite_update_limit) return {};
+    return Error{ErrorKind::kNumerics,
+                 std::to_string(parts_.counters.num_skipped) + " updates had gradients that are not finite, more than "
+                 "trainer.nonfinite_update_limit = " + std::to_string(config_.trainer.nonfinite_update_limit),
+                 "step " + std::to_string(parts_.counters.step), "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
+  }
+
+  RunParts& parts_;
+  RunLog& log_;
+  const RunConfig& config_;
+  int64_t saved_step_ = -1;
+  double save_seconds_ = 0.0;  // of the last save; stands in the next step's line
+  std::string last_checkpoint_;
+};
+
+}  // namespace
+
+Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const std::string& resume) {
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
+  std::optional<Path> weights_from;
+  if (checkpoint) weights_from = checkpoint->path() / "huggingface";
+  const auto parts = TRY(assemble(env, loaded, RunKind::kTrain, weights_from));
+  if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
+  const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
+  RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
+  if (checkpoint) log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step));
+  if (loaded.config.trainer.val_only) {
+    MetricSet metrics = TRY(validate(*parts, parts->counters.step)).metrics;
+    TRY(log.write_step(parts->counters.step, metrics));
+    TRY(log.close());
+    return TrainSummary{parts->counters.step, "", false};
+  }
+  return Trainer(*parts, log).run();
+}
+
+Result<Json> evaluate(Env& env, const LoadedConfig& loaded) {
+  const auto parts = TRY(assemble(env, loaded, RunKind::kEval, std::nullopt));
+  const ValidationReport report = TRY(validate(*parts, 0));
+  Json out = Json::object();
+  for (const MetricValue& metric : report.metrics.values()) out[metric.name] = metric.value;
+  out["num_rows"] = report.num_rows;
+  return out;
+}
+
+}  // namespace mortise

@@ -1,0 +1,94 @@
+#include "learn/update/train_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace mortise {
+namespace {
+
+// Groups of `n` rows with the given response lengths; prompts of `prompt_length` tokens.
+struct Fixture {
+  std::vector<std::vector<int64_t>> prompts, responses;
+  TrainBatch batch;
+  Fixture(const std::vector<int64_t>& lengths, int64_t n, int64_t prompt_length) {
+    batch.row_offsets = {0};
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      prompts.emplace_back(static_cast<size_t>(prompt_length), 1);
+      responses.emplace_back(static_cast<size_t>(lengths[i]), 2);
+      batch.group_index.push_back(static_cast<int64_t>(i) / n);
+      batch.row_offsets.push_back(batch.row_offsets.back() + lengths[i]);
+    }
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      batch.prompt_ids.emplace_back(prompts[i]);
+      batch.response_ids.emplace_back(responses[i]);
+    }
+  }
+  [[nodiscard]] std::vector<int64_t> all() const {
+    std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
+    std::iota(rows.begin(), rows.end(), 0);
+    return rows;
+  }
+  [[nodiscard]] int64_t tokens(const std::vector<int64_t>& rows) const {  // a group's prompt counts once
+    int64_t sum = 0, group = -1;
+    for (const int64_t row : rows) {
+      const auto r = static_cast<size_t>(row);
+      if (batch.group_index[r] != group) sum += static_cast<int64_t>(prompts[r].size());
+      group = batch.group_index[r];
+      sum += batch.row_tokens(row);
+    }
+    return sum;
+  }
+};
+
+std::vector<int64_t> sorted_rows(const std::vector<std::vector<int64_t>>& parts) {
+  std::vector<int64_t> rows;
+  for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+TEST(PlanMicroBatches, ByRowsTakesConsecutiveRows) {
+  const Fixture f({3, 4, 5, 6, 7}, 2, 2);
+  const auto parts = plan_micro_batches(f.batch, f.all(), {2, 0});
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[0], (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(parts[2], (std::vector<int64_t>{4}));
+}
+
+TEST(PlanMicroBatches, ByTokensKeepsTheBudgetAndEveryRowOnce) {
+  for (const int64_t budget : {9, 12, 20, 31, 1000}) {
+    const Fixture f({1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 0, 3}, 4, 2);
+    const auto parts = plan_micro_batches(f.batch, f.all(), {0, budget});
+    EXPECT_EQ(sorted_rows(parts), f.all()) << budget;
+    for (const auto& part : parts) {
+      if (part.size() > 1) {
+        EXPECT_LE(f.tokens(part), budget);
+      }
+    }
+  }
+}
+
+TEST(PlanMicroBatches, GroupsStayTogetherWhereTheyFit) {
+  const Fixture f({5, 5, 5, 5, 5, 5}, 3, 10);
+  const auto parts = plan_micro_batches(f.batch, f.all(), {0, 25});
+  ASSERT_EQ(parts.size(), 2U);
+  for (const auto& part : parts) {
+    EXPECT_EQ(f.batch.group_index[static_cast<size_t>(part.front())], f.batch.group_index[static_cast<size_t>(part.back())]);
+  }
+}
+
+TEST(PlanMicroBatches, ARowLongerThanTheBudgetStandsAlone) {
+  const Fixture f({50, 2, 2}, 1, 1);
+  const auto parts = plan_micro_batches(f.batch, f.all(), {0, 10});
+  EXPECT_EQ(sorted_rows(parts), f.all());
+  for (const auto& part : parts) {
+    if (std::find(part.begin(), part.end(), 0) != part.end()) {
+      EXPECT_EQ(part.size(), 1U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mortise
