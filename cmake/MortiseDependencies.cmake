@@ -28,6 +28,9 @@ if(MORTISE_TORCH)
   target_include_directories(mortise_torch SYSTEM INTERFACE "${torch_root}/torch/include" "${torch_root}/torch/include/torch/csrc/api/include")
   # AT_PER_OPERATOR_HEADERS: an include of all of ATen costs seconds per file.
   target_compile_definitions(mortise_torch INTERFACE AT_PER_OPERATOR_HEADERS)
+  # at::parallel_for is serial in code compiled without OpenMP; the runtime is the wheel's own, never the system's.
+  target_compile_options(mortise_torch INTERFACE -fopenmp)
+  target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libgomp.so.1")
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libtorch_cpu.so" "${torch_root}/torch/lib/libc10.so" Threads::Threads)
   target_link_options(mortise_torch INTERFACE "LINKER:-rpath,${torch_root}/torch/lib" "LINKER:-rpath-link,${torch_root}/nvidia/cu13/lib"
     "LINKER:--disable-new-dtags,-rpath,${torch_root}/nvidia/cu13/lib")

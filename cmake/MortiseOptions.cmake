@@ -1,6 +1,7 @@
 # Options and flags of every target. Shown by: cmake -LH
 option(MORTISE_TORCH "Build the folders that need libtorch (model, generate, learn, train) and the full program" ON)
 option(MORTISE_TESTS "Build the tests" ON)
+option(MORTISE_APPS "Build the programs" ON)
 set(MORTISE_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 set(MORTISE_DEPS_DIR "$ENV{MORTISE_DEPS_DIR}" CACHE PATH "Folder that ./dev deps filled (default: ~/.cache/mortise/deps)")
 if(NOT MORTISE_DEPS_DIR)
@@ -31,8 +32,10 @@ endif()
 
 add_library(mortise_flags INTERFACE)
 target_compile_options(mortise_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -fno-math-errno
-  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess -Wno-restrict>)  # restrict: false alarms of gcc 12 on std::string +=
 if(MORTISE_SANITIZE)
   add_compile_options(-fsanitize=${MORTISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MORTISE_SANITIZE})
+  # gcc 12 sees uninitialised members of every std::variant once sanitizers have rewritten it
+  target_compile_options(mortise_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()

@@ -2,9 +2,9 @@
 //
 //   manifest.json   {
 //     "format": "mortise-checkpoint", "version": 1, "step": 120,
-//     "info": {"mortise": "0.1.0", ...},                                  texts of the writer, shown by `checkpoint inspect`
-//     "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}],  sorted by path
-//     "sha256": "..."                                                     of this text with the value left empty
+//     "info": {"mortise": "0.1.0", ...},                                  texts of the writer, shown by `checkpoint
+//     inspect` "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}],  sorted by path "sha256": "..." of
+//     this text with the value left empty
 //   }
 // The text is canonical: a manifest that is not byte for byte what the writer would have written is refused, so any
 // flipped bit is found. Paths are relative, '/'-separated, without "..", so a hostile manifest reads nothing outside.

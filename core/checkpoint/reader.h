@@ -15,6 +15,8 @@
 
 namespace mortise {
 
+inline constexpr std::string_view kLatestFile = "latest";
+
 struct CheckpointRef {
   int64_t step = 0;
   Path path;
@@ -31,7 +33,9 @@ struct FoundCheckpoint {
   Manifest manifest;
   std::vector<std::string> warnings;  // one per newer checkpoint that was refused, with the reason
 };
-// Nothing where there is none at all; an Error where there are some and all are damaged.
+// The one that RUN/latest names if it is whole, else the newest whole one. (A step newer than `latest` belongs to a
+// line of the run that was left by resuming before it, or was saved an instant before a crash; both may be passed
+// over.) Nothing where there is none at all; an Error where there are some and all are damaged.
 Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir);
 
 // An opened checkpoint: verified, state parsed, tensors mapped.

@@ -1,4 +1,6 @@
-// Which checkpoints go after a new one is safe: all but the newest `keep_last`, oldest first.
+// Which checkpoints go after a new one is safe: all but the `keep_last` best. The one just saved is the best, then
+// those of earlier steps from new to old, then those of later steps (a line of the run that was left by resuming before
+// it).
 #pragma once
 
 #include <cstdint>
@@ -9,12 +11,16 @@
 
 namespace mortise {
 
-// Deletes the oldest so that keep_last remain (0: none is deleted). `just_saved` is never touched. Each victim is first
-// renamed to .deleting_NAME, so a crash inside cannot leave a half-deleted checkpoint that looks whole. Failures are
-// returned as warnings: a checkpoint too many is no reason to stop.
+// Deletes so that keep_last remain (0: none is deleted). `just_saved` is never touched. Failures are returned as
+// warnings: a checkpoint too many is no reason to stop.
 std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t keep_last, const Path& just_saved);
 
-// Removes what killed processes left: .tmp_*, .deleting_*, and .replaced_global_step_N where a valid global_step_N stands.
+// Renames it to .deleting_NAME, out of the readers' sight in one step, then deletes file by file: a crash inside leaves
+// no half-deleted checkpoint that looks whole.
+Result<> remove_checkpoint(Env& env, const Path& path);
+
+// Removes what killed processes left: .tmp_*, .deleting_*, and .replaced_global_step_N where a valid global_step_N
+// stands.
 std::vector<std::string> remove_leftovers(Env& env, const Path& run_dir);
 
 }  // namespace mortise

@@ -2,8 +2,8 @@
 //
 //   RUN/.tmp_global_step_N.XXXX/   each file streamed, hashed and fsynced; manifest.json last; folders fsynced
 //   read back                      every entry is read again and compared with its digest
-//   RUN/global_step_N/             by rename, then fsync of RUN: from here on it counts
-//   RUN/latest                     "global_step_N\n", written atomically: a help for people, readers look at the folders
+//   RUN/global_step_N/             by rename, then fsync of RUN: from here on it is safe
+//   RUN/latest                     "global_step_N\n", written atomically: the one a resume tries first
 //   retention                      only now may older ones go
 //
 // An existing global_step_N (a damaged one, or a save repeated after a resume) is first renamed to

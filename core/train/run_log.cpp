@@ -41,6 +41,35 @@ float first_advantage(const AdvantageBatch& batch, size_t row) {
   return batch.row_offsets[row] < batch.row_offsets[row + 1] ? batch.advantages[begin] : 0.0F;
 }
 
+Result<> dump_samples(Env& env, const Path& dir, int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
+                      const ScoredBatch& scored, const AdvantageBatch* advantages) {
+  JsonlWriterOptions options;
+  options.append = false;
+  JsonlWriter writer = TRY(JsonlWriter::open(env, dir / (std::to_string(step) + ".jsonl"), options));
+  for (size_t i = 0; i < samples.rows.size(); ++i) {
+    const Sample& sample = samples.rows[i];
+    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
+    Json row{{"step", step}, {"input", prompt.text}, {"output", sample.text}};
+    if (const Json* truth = json_find(prompt.columns, "ground_truth")) row["gts"] = *truth;
+    row["score"] = number_or_null(scored.rewards[i]);
+    Json rewards = Json::object();
+    for (const RewardColumn& column : scored.columns) {
+      rewards[column.name] = number_or_null(column.values[i]);
+      for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
+    }
+    row["rewards"] = rewards;
+    if (advantages != nullptr) row["advantage"] = first_advantage(*advantages, i);
+    row["finish_reason"] = finish_reason_name(sample.finish_reason);
+    row["prompt_index"] = sample.prompt_index;
+    row["sample_index"] = sample.sample_index;
+    row["weight_version"] = sample.weight_version;
+    row["prompt_token_ids"] = prompt.token_ids;
+    row["token_ids"] = sample.token_ids;
+    TRY(writer.write(row));
+  }
+  return writer.close();
+}
+
 }  // namespace
 
 Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRegistry* registry, const RunLogOptions& options) {
@@ -75,7 +104,10 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   }
   log.rollout_data_dir_ = trainer.rollout_data_dir.value_or("");
   log.num_completions_to_print_ = trainer.num_completions_to_print;
-  if (!log.rollout_data_dir_.empty()) TRY(env.create_dirs(log.rollout_data_dir_));
+  log.validation_data_dir_ = trainer.validation_data_dir.value_or("");
+  for (const std::string& folder : {log.rollout_data_dir_, log.validation_data_dir_}) {
+    if (!folder.empty()) TRY(env.create_dirs(folder));
+  }
   return log;
 }
 
@@ -97,31 +129,12 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
              completions_table(prompts, samples, scored, advantages, num_completions_to_print_));
   }
   if (rollout_data_dir_.empty()) return {};
-  JsonlWriterOptions options;
-  options.append = false;
-  JsonlWriter writer = TRY(JsonlWriter::open(*env_, Path(rollout_data_dir_) / (std::to_string(step) + ".jsonl"), options));
-  for (size_t i = 0; i < samples.rows.size(); ++i) {
-    const Sample& sample = samples.rows[i];
-    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
-    Json row{{"step", step}, {"input", prompt.text}, {"output", sample.text}};
-    if (const Json* truth = json_find(prompt.columns, "ground_truth")) row["gts"] = *truth;
-    row["score"] = number_or_null(scored.rewards[i]);
-    Json rewards = Json::object();
-    for (const RewardColumn& column : scored.columns) {
-      rewards[column.name] = number_or_null(column.values[i]);
-      for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
-    }
-    row["rewards"] = rewards;
-    if (advantages != nullptr) row["advantage"] = first_advantage(*advantages, i);
-    row["finish_reason"] = finish_reason_name(sample.finish_reason);
-    row["prompt_index"] = sample.prompt_index;
-    row["sample_index"] = sample.sample_index;
-    row["weight_version"] = sample.weight_version;
-    row["prompt_token_ids"] = prompt.token_ids;
-    row["token_ids"] = sample.token_ids;
-    TRY(writer.write(row));
-  }
-  return writer.close();
+  return dump_samples(*env_, rollout_data_dir_, step, prompts, samples, scored, advantages);
+}
+
+Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored) {
+  if (validation_data_dir_.empty()) return {};
+  return dump_samples(*env_, validation_data_dir_, step, prompts, samples, scored, nullptr);
 }
 
 Result<> RunLog::close() {

@@ -2,7 +2,8 @@
 //   metrics.jsonl          a line per step          updates.jsonl   a line per optimizer update
 //   events.out.tfevents.*  TensorBoard              log.txt         the log
 //   config.resolved.toml   every setting            mortise.lock    the packs in use with their hashes
-//   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is set
+//   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is set;
+//                             those of a validation likewise in trainer.validation_data_dir
 // and the progress line on the console. On a resume, lines behind the checkpoint are dropped, so that files read as if
 // the run had never stopped. Thread rule: one thread.
 #pragma once
@@ -37,6 +38,8 @@ class RunLog {
   // Completions of a step: to JSONL where configured, and the first few to the console where configured.
   Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
                          const AdvantageBatch* advantages);
+  // Completions of a validation, where trainer.validation_data_dir is set.
+  Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored);
   Result<> close();
 
  private:
@@ -44,7 +47,7 @@ class RunLog {
   Env* env_ = nullptr;
   std::unique_ptr<MetricSink> metrics_, updates_;
   std::vector<std::unique_ptr<MetricSink>> others_;  // console, TensorBoard
-  std::string rollout_data_dir_;
+  std::string rollout_data_dir_, validation_data_dir_;
   int64_t num_completions_to_print_ = 0;
 };
 

@@ -32,7 +32,9 @@ Result<> PluginStates::save_state(StateWriter& writer) const {
 
 Result<> PluginStates::load_state(StateReader& reader) {
   for (const auto& [name, instance] : instances_) {
-    if (reader.has(name)) TRY(instance->load_state(TRY(reader.get_bytes(name))));
+    if (!reader.has(name)) continue;
+    const std::string bytes = TRY(reader.get_bytes(name));
+    TRY(instance->load_state(bytes));
   }
   return {};
 }

@@ -94,6 +94,7 @@ class SftRun {
     if (due && parts_.val_data && parts_.reward) {
       const ValidationReport validation = TRY(validate(parts_, step));
       TRY(metrics.merge(validation.metrics));
+      TRY(log_.write_validation(step, validation.prompts, validation.samples, validation.scored));
       val_accuracy_ = validation.mean_reward;
       reached = sft.stop_val_accuracy && val_accuracy_ >= *sft.stop_val_accuracy;
     }

@@ -176,9 +176,6 @@ void add_update_metrics(const std::vector<UpdateReport>& updates, bool with_kl, 
     metrics.add("learning_rate", update.lr);
     metrics.add("actor/lr", update.lr);
     metrics.add("actor/skipped_updates", update.skipped ? 1.0 : 0.0);
-    // TRL's extremes are over rows; over updates here, which a split into micro-batches cannot change.
-    if (const auto low = update.metrics.value("clip_ratio/low_mean")) metrics.add("clip_ratio/low_min", *low);
-    if (const auto high = update.metrics.value("clip_ratio/high_mean")) metrics.add("clip_ratio/high_max", *high);
     if (with_kl) {
       metrics.add("kl", update.sums.kl, tokens);
       metrics.add_mean("actor/kl_loss", update.sums.kl_loss, 1.0);

@@ -95,6 +95,7 @@ class Trainer {
     const Stopwatch watch(parts_.env);
     const ValidationReport report = TRY(validate(parts_, step));
     TRY(metrics.merge(report.metrics));
+    TRY(log_.write_validation(step, report.prompts, report.samples, report.scored));
     metrics.add("timing_s/testing", watch.elapsed_s());
     for (const MetricValue& metric : report.metrics.values()) {
       log_info("validation after step " + std::to_string(step) + ": " + metric.name + " " + std::to_string(metric.value));

@@ -35,8 +35,8 @@ class ScopedTimer {
   Stopwatch watch_;
 };
 
-// "250ms", "10s", "1.5m", "2h", "1d", or several in falling order ("1h30m"). A bare number is refused (no unit), except 0.
-// Result in nanoseconds; an Error of kind kConfig otherwise. Never negative.
+// "250ms", "10s", "1.5m", "2h", "1d", or several in falling order ("1h30m"). A bare number is refused (no unit), except
+// 0. Result in nanoseconds; an Error of kind kConfig otherwise. Never negative.
 Result<int64_t> parse_duration_ns(std::string_view text);
 
 // For people: "0.42 s", "12.3 s", "2m05s", "3h12m", "4d07h".

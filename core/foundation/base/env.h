@@ -94,7 +94,8 @@ class Env {
   // --- clock and randomness ---
   virtual int64_t wall_time_ns() = 0;  // since the Unix epoch; may jump
   virtual int64_t monotonic_ns() = 0;  // never goes back; for durations and deadlines
-  virtual void random_bytes(std::span<std::byte> out) = 0;  // from the system; only for names and seeds, never for training
+  virtual void random_bytes(
+      std::span<std::byte> out) = 0;  // from the system; only for names and seeds, never for training
 };
 
 // The real operating system. Lives as long as the program.
@@ -107,7 +108,8 @@ Result<> remove_tree(Env& env, const Path& path);
 // path = these bytes, fsynced. A reader may see a half-written file; use write_file_atomic where one may look.
 Result<> write_file(Env& env, const Path& path, std::string_view bytes);
 
-// Temp file beside it, fsync, rename, fsync of the folder: a reader sees the old or the new content, also after power loss.
+// Temp file beside it, fsync, rename, fsync of the folder: a reader sees the old or the new content, also after power
+// loss.
 Result<> write_file_atomic(Env& env, const Path& path, std::string_view bytes);
 
 // A name that nobody else has picked: prefix + 12 hex digits.

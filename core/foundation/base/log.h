@@ -1,8 +1,8 @@
 // The log: short lines for people on standard error and, once a run has a folder, in its log.txt.
 //
-// Colour only when standard error is a terminal and NO_COLOR is not set. One line of progress may stand at the bottom of
-// a terminal; log lines are printed above it. Plugins log through the C ABI, which ends here.
-// Thread rule: any thread; a line is never torn. Before log_init() lines of level info and above go to standard error.
+// Colour only when standard error is a terminal and NO_COLOR is not set. One line of progress may stand at the bottom
+// of a terminal; log lines are printed above it. Plugins log through the C ABI, which ends here. Thread rule: any
+// thread; a line is never torn. Before log_init() lines of level info and above go to standard error.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff =
 
 struct LogOptions {
   LogLevel console_level = LogLevel::kInfo;
-  Path file;                                // empty: no file. Appended to; every level from debug up goes there
-  bool force_plain = false;                 // no colour, no progress line, whatever the terminal
+  Path file;                 // empty: no file. Appended to; every level from debug up goes there
+  bool force_plain = false;  // no colour, no progress line, whatever the terminal
 };
 
 // May be called again (a run that learns its folder later). Fails when the file cannot be opened; the console stays.

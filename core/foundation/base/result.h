@@ -45,10 +45,10 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
   template <class U = T>
-    requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, Error> &&
-             !std::same_as<std::remove_cvref_t<U>, Result>)
-  Result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT(google-explicit-constructor)
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}      // NOLINT(google-explicit-constructor)
+  requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, Error> &&
+           !std::same_as<std::remove_cvref_t<U>, Result>) Result(U&& value)
+      : state_(std::in_place_index<0>, std::forward<U>(value)) {}            // NOLINT(google-explicit-constructor)
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -91,9 +91,9 @@ class [[nodiscard]] Result<void> {
 }  // namespace mortise
 
 // TRY(expr): the value of a Result, or return its Error from the calling function.
-#define TRY(...)                                                    \
-  __extension__({                                                   \
-    auto&& mortise_try_result_ = (__VA_ARGS__);                     \
+#define TRY(...)                                                                  \
+  __extension__({                                                                 \
+    auto&& mortise_try_result_ = (__VA_ARGS__);                                   \
     if (!mortise_try_result_.ok()) return std::move(mortise_try_result_).error(); \
-    std::move(mortise_try_result_).value();                         \
+    std::move(mortise_try_result_).value();                                       \
   })

@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value is a function of (run seed, purpose, step, sample, token, index), so it does not
-// depend on batch split, slot, thread count or order of calls, and a resume needs no saved generator.
+// Counter-based random numbers: a value is a function of (run seed, purpose, step, sample, token, index), so it does
+// not depend on batch split, slot, thread count or order of calls, and a resume needs no saved generator.
 //
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3. SC 2011). A block of 128 bits
 // costs ten multiply rounds, about 10 ns. The key of a stream is itself a Philox block of (seed, purpose, step).
@@ -16,14 +16,14 @@ namespace mortise {
 
 // What a number is for. Values are part of what a run reproduces: never renumber, only append.
 enum class RandomPurpose : uint32_t {
-  kSampling = 1,         // tokens of training rollouts
-  kDataShuffle = 2,      // order of an epoch
-  kInit = 3,             // fresh weights
+  kSampling = 1,     // tokens of training rollouts
+  kDataShuffle = 2,  // order of an epoch
+  kInit = 3,         // fresh weights
   kMinibatchShuffle = 4,
-  kPlugin = 5,           // host service `random` of the C ABI
-  kValidation = 6,       // tokens of validation and of `mortise generate`
+  kPlugin = 5,      // host service `random` of the C ABI
+  kValidation = 6,  // tokens of validation and of `mortise generate`
   kDropout = 7,
-  kReward = 8,           // rewards that sample
+  kReward = 8,  // rewards that sample
   kTest = 99,
 };
 
@@ -51,8 +51,8 @@ uint64_t random_u64(const RngKey& key, uint64_t index = 0);
 constexpr float unit_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 constexpr double unit_double(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
 
-// Uniform [0,1) float for each of the samples at one (seed, purpose, step, token): what a batched sampler needs; element
-// i equals RandomStream({seed, purpose, step, samples[i], token}).next_float().
+// Uniform [0,1) float for each of the samples at one (seed, purpose, step, token): what a batched sampler needs;
+// element i equals RandomStream({seed, purpose, step, samples[i], token}).next_float().
 void fill_uniform(std::span<float> out, uint64_t seed, RandomPurpose purpose, uint64_t step,
                   std::span<const uint64_t> samples, std::span<const uint32_t> tokens);
 

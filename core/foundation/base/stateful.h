@@ -25,12 +25,17 @@ namespace mortise {
 // One value under "object/key". Tensors are kept apart, as views.
 using StateScalar = std::variant<bool, int64_t, uint64_t, double, std::string>;
 
-// All that a set of objects saved. Tensor views borrow from the objects (or from `owned`), so a snapshot must be written
-// before they change.
+// All that a set of objects saved. Tensor views borrow from the objects (or from `owned`), so a snapshot must be
+// written before they change. Move-only: the views of a copy would point into the original.
 struct StateSnapshot {
-  std::map<std::string, std::map<std::string, StateScalar>> scalars;  // object -> key -> value; every object has an entry
-  std::vector<TensorView> tensors;                                    // named "object/key", sorted by name
-  std::deque<std::string> owned;                                      // bytes given to put_bytes (a deque never moves them)
+  StateSnapshot() = default;
+  StateSnapshot(StateSnapshot&&) = default;
+  StateSnapshot& operator=(StateSnapshot&&) = default;
+
+  std::map<std::string, std::map<std::string, StateScalar>>
+      scalars;                      // object -> key -> value; every object has an entry
+  std::vector<TensorView> tensors;  // named "object/key", sorted by name
+  std::deque<std::string> owned;    // bytes given to put_bytes (a deque never moves them)
 };
 
 // Given to Stateful::save_state. A key is used once; a second use is reported by StatefulRegistry::save.

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace mortise {
@@ -37,17 +39,28 @@ struct TensorView {
 // The DType of a C++ element type, for view_of().
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, double>) return DType::kF64;
-  else if constexpr (std::is_same_v<T, float>) return DType::kF32;
-  else if constexpr (std::is_same_v<T, int64_t>) return DType::kI64;
-  else if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
-  else if constexpr (std::is_same_v<T, int16_t>) return DType::kI16;
-  else if constexpr (std::is_same_v<T, int8_t>) return DType::kI8;
-  else if constexpr (std::is_same_v<T, uint64_t>) return DType::kU64;
-  else if constexpr (std::is_same_v<T, uint32_t>) return DType::kU32;
-  else if constexpr (std::is_same_v<T, uint16_t>) return DType::kU16;
-  else if constexpr (std::is_same_v<T, uint8_t>) return DType::kU8;
-  else static_assert(sizeof(T) == 0, "no tensor dtype for this type (bool: store uint8 bytes as kBool)");
+  if constexpr (std::is_same_v<T, double>)
+    return DType::kF64;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::kF32;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DType::kI64;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::kI32;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return DType::kI16;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return DType::kI8;
+  else if constexpr (std::is_same_v<T, uint64_t>)
+    return DType::kU64;
+  else if constexpr (std::is_same_v<T, uint32_t>)
+    return DType::kU32;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return DType::kU16;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return DType::kU8;
+  else
+    static_assert(sizeof(T) == 0, "no tensor dtype for this type (bool: store uint8 bytes as kBool)");
 }
 
 // A view of `values`; the shape defaults to one axis.

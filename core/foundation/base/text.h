@@ -46,7 +46,8 @@ void append_utf8(std::string& out, uint32_t code_point);
 [[nodiscard]] std::string to_lower_ascii(std::string_view text);
 
 // In single quotes, cut to max_bytes at a code point with "...", control characters and bad bytes as \xNN: for errors.
-[[nodiscard]] std::string quoted(std::string_view text, size_t max_bytes = 80);
+// (Not `quoted`: with a std::string argument and <iomanip> in sight that name means std::quoted.)
+[[nodiscard]] std::string quote(std::string_view text, size_t max_bytes = 80);
 
 // 1-based line and column (column in bytes) of an offset.
 struct TextPosition {

@@ -1,8 +1,8 @@
 // A fixed pool of threads with a bounded queue, for the rooms without libtorch (rewards, parsing); libtorch rooms use
 // at::parallel_for. Tasks must not throw.
 //
-// Thread rule: every method from any thread, also from inside a task, except the destructor and wait_idle() (which would
-// wait for their own task). The destructor runs what is queued, then joins.
+// Thread rule: every method from any thread, also from inside a task, except the destructor and wait_idle() (which
+// would wait for their own task). The destructor runs what is queued, then joins.
 #pragma once
 
 #include <condition_variable>

@@ -48,9 +48,9 @@ struct TokenWeightOptions {
 
 // Counts of a whole update. Ranks and micro-batches add up theirs before any weight is made.
 struct UpdateCounts {
-  int64_t num_tokens = 0;         // unmasked
-  int64_t num_rows = 0;           // all
-  int64_t num_nonempty_rows = 0;  // with an unmasked token
+  int64_t num_tokens = 0;                   // unmasked
+  int64_t num_rows = 0;                     // all
+  int64_t num_nonempty_rows = 0;            // with an unmasked token
   std::map<int64_t, int64_t> group_tokens;  // unmasked tokens by group_index; groups without one are in with 0
 
   void add(const UpdateCounts& other);

@@ -1,8 +1,8 @@
 // JSON: strict reading into nlohmann::ordered_json, and writing.
 //
-// Refused, with file:line:column: anything outside RFC 8259 (NaN, comments, trailing commas), duplicate keys, bad UTF-8,
-// nesting deeper than the limit, numbers that overflow a double. A UTF-8 byte order mark at the start is skipped.
-// O(size); objects keep the file's order, so a lookup by key is a linear walk: iterate over large objects (a
+// Refused, with file:line:column: anything outside RFC 8259 (NaN, comments, trailing commas), duplicate keys, bad
+// UTF-8, nesting deeper than the limit, numbers that overflow a double. A UTF-8 byte order mark at the start is
+// skipped. O(size); objects keep the file's order, so a lookup by key is a linear walk: iterate over large objects (a
 // vocabulary) instead of indexing them. No exception of nlohmann leaves these functions.
 #pragma once
 

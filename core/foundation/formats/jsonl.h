@@ -15,8 +15,8 @@
 namespace mortise {
 
 struct JsonlRow {
-  int64_t line = 0;     // 1-based
-  uint64_t offset = 0;  // of the line's first byte in the file
+  int64_t line = 0;       // 1-based
+  uint64_t offset = 0;    // of the line's first byte in the file
   std::string_view text;  // the line itself, borrowed from the reader
   Json value;
 };
@@ -59,7 +59,8 @@ class JsonlWriter {
 };
 
 // Drops, on resume, what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,
-// cuts a broken last line, and replaces the file atomically. A missing file is fine. Returns the number of rows dropped.
+// cuts a broken last line, and replaces the file atomically. A missing file is fine. Returns the number of rows
+// dropped.
 Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last);
 
 }  // namespace mortise

@@ -1,7 +1,8 @@
 // safetensors: named tensors in one file, read through mmap and written from spans, with no second copy in either.
 //
 //   +0      u64, little-endian: H = bytes of the header (at most 100,000,000)
-//   +8      H bytes of JSON: {"__metadata__": {text: text}?, "name": {"dtype","shape","data_offsets":[begin,end]}, ...},
+//   +8      H bytes of JSON: {"__metadata__": {text: text}?, "name": {"dtype","shape","data_offsets":[begin,end]},
+//   ...},
 //           padded with spaces; begin and end count from the first byte after the header
 //   +8+H    tensor bytes, little-endian, row-major, without hole, overlap or tail
 //

@@ -1,7 +1,8 @@
 // The one table of every number that the engine reports: name, unit, meaning, and how parts are put together.
 //
 // Names are verl's and TRL's where they have one, so that dashboards keep working. A name may be a pattern: `{name}`
-// stands for one or more characters without '/', `{any}` for the rest of the name. Docs and checks are made from this table.
+// stands for one or more characters without '/', `{any}` for the rest of the name. Docs and checks are made from this
+// table.
 #pragma once
 
 #include <span>

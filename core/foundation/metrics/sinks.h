@@ -14,7 +14,8 @@
 
 namespace mortise {
 
-// One object of metrics.jsonl or updates.jsonl. The first key is the x axis: {{"step", 7}} or {{"update", 14}, {"step", 7}}.
+// One object of metrics.jsonl or updates.jsonl. The first key is the x axis: {{"step", 7}} or {{"update", 14}, {"step",
+// 7}}.
 struct MetricRow {
   std::vector<std::pair<std::string, int64_t>> keys;
   std::vector<MetricValue> values;
@@ -41,8 +42,8 @@ struct ConsoleOptions {
   double plain_every_s = 0;  // and not more often than this
 };
 
-// "step 12/300  reward 0.532  len 7.1  kl 0.0012  8,412 tok/s  0.41 s/step  2m05s left": a moving line on a terminal, else plain
-// lines in the log. Only the numbers that a row has are shown.
+// "step 12/300  reward 0.532  len 7.1  kl 0.0012  8,412 tok/s  0.41 s/step  2m05s left": a moving line on a terminal,
+// else plain lines in the log. Only the numbers that a row has are shown.
 std::unique_ptr<MetricSink> make_console_sink(Env& env, const ConsoleOptions& options);
 
 // The text of that line; seconds_left < 0 leaves it out. For tests and for other places that show progress.

@@ -64,8 +64,11 @@ class ActorObjective {
   // How far rows depend on one another: the loss's coupling, or the KL estimator's where that reaches further.
   [[nodiscard]] Coupling coupling() const;
   [[nodiscard]] bool needs_reference() const;
-  // Must old_log_prob be measured before the update, or may the update's own log-probs stand for it?
   [[nodiscard]] bool uses_kl_loss() const { return kl_.has_value(); }
+  // Does the loss depend on the entropy, so that its gradient is wanted?
+  [[nodiscard]] bool uses_entropy_gradient() const {
+    return entropy_coeff_ != 0.0 || policy_loss_.info().requires_input("entropy");
+  }
   [[nodiscard]] double kl_loss_coef() const { return kl_loss_coef_; }
   [[nodiscard]] double entropy_coeff() const { return entropy_coeff_; }
   [[nodiscard]] const TokenWeightOptions& aggregation() const { return aggregation_; }

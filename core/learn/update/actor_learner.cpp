@@ -142,20 +142,23 @@ Result<> ActorLearner::backward_one_pass(Slice& slice, const PackedForward& forw
       ids.push_back(slice.row_id[r]);
       groups.push_back(slice.group_index[r]);
     }
-    auto sums = objective_->evaluate(slice.input(begin, end, {offsets, ids, groups}), slice.grad(begin, end), &report.metrics);
+    auto sums = objective_->evaluate(slice.input(begin, end, {offsets, ids, groups}), slice.grad(begin, end), nullptr);
     if (!sums.ok()) {
       error = std::move(sums).error();
       return;
     }
-    report.sums.add(*sums);
     for (size_t t = begin; t < end; ++t) {
       chunk.grad_log_prob[t - begin] = static_cast<double>(slice.grad_log_prob[t]);
-      chunk.grad_entropy[t - begin] = static_cast<double>(slice.grad_entropy[t]);
+      if (!chunk.grad_entropy.empty()) chunk.grad_entropy[t - begin] = static_cast<double>(slice.grad_entropy[t]);
     }
   };
-  head_one_pass(forward.hidden_RH, model_->head_weight().detach(), forward.targets_R, options_.temperature, true, on_chunk,
+  const EntropyUse entropy = objective_->uses_entropy_gradient() ? EntropyUse::kGradient : EntropyUse::kValue;
+  head_one_pass(forward.hidden_RH, model_->head_weight().detach(), forward.targets_R, options_.temperature, entropy, on_chunk,
                 d_hidden_RH, model_->head_grad());
   if (error) return std::move(*error);
+  // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
+  const size_t n = slice.num_tokens();
+  report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
   forward.selected_RH.backward(d_hidden_RH);
   return {};
 }
@@ -171,7 +174,7 @@ Result<> ActorLearner::backward_two_pass(Slice& slice, const PackedForward& forw
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
   head_backward(forward.hidden_RH, weight_VH, forward.targets_R, options_.temperature, tensor_of(slice.grad_log_prob, dtype),
-                tensor_of(slice.grad_entropy, dtype), d_hidden_RH, model_->head_grad());
+                objective_->uses_entropy_gradient() ? tensor_of(slice.grad_entropy, dtype) : at::Tensor(), d_hidden_RH, model_->head_grad());
   forward.selected_RH.backward(d_hidden_RH);
   return {};
 }
@@ -219,7 +222,7 @@ Result<> ActorLearner::backward_whole_update(const TrainBatch& batch, std::span<
     const at::Tensor d_hidden_RH = at::empty_like(out.hidden_RH);
     const auto dtype = out.hidden_RH.scalar_type();
     head_backward(out.hidden_RH, weight_VH, out.targets_R, options_.temperature, tensor_of(grad_log_prob, dtype),
-                  tensor_of(grad_entropy, dtype), d_hidden_RH, model_->head_grad());
+                  objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH, model_->head_grad());
     out.selected_RH.backward(d_hidden_RH);
   }
   return {};

@@ -26,7 +26,7 @@ typedef struct mortise_host {
   uint32_t abi_minor;
 
   /* The extension table named `id` ("mortise.generate/1"), or null when this host has none. Valid for ever. */
-  const void*(*get_extension)(const char* id)MORTISE_NOEXCEPT;
+  const void* (*get_extension)(const char* id)MORTISE_NOEXCEPT;
 
   /* A line in the run's log, prefixed with plugin@pack. `call` may be null outside a call. */
   void (*log)(mortise_call* call, int32_t level, mortise_text text) MORTISE_NOEXCEPT;
@@ -49,13 +49,13 @@ typedef struct mortise_host {
   void (*progress)(mortise_call* call, double fraction) MORTISE_NOEXCEPT;
 
   /* Scratch memory that dies with the call; null when there is none left. `align` is a power of two up to 4096. */
-  void*(*alloc)(mortise_call* call, uint64_t size, uint64_t align)MORTISE_NOEXCEPT;
+  void* (*alloc)(mortise_call* call, uint64_t size, uint64_t align)MORTISE_NOEXCEPT;
 
   /* The cudaStream_t of the call's device, or null on the CPU. */
-  void*(*stream)(mortise_call* call)MORTISE_NOEXCEPT;
+  void* (*stream)(mortise_call* call)MORTISE_NOEXCEPT;
 
-  /* Runs fn(arg, begin, end) over [0, n) on the host's threads in pieces of at least `grain`; returns when all are done.
-   * Nested calls run inline. fn must not throw. */
+  /* Runs fn(arg, begin, end) over [0, n) on the host's threads in pieces of at least `grain`; returns when all are
+   * done. Nested calls run inline. fn must not throw. */
   void (*parallel_for)(mortise_call* call, int64_t n, int64_t grain, void (*fn)(void* arg, int64_t begin, int64_t end),
                        void* arg) MORTISE_NOEXCEPT;
 

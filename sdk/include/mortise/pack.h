@@ -25,13 +25,15 @@
 /* One parameter: what a user may set beside the plugin's name in the config. eg: clip_ratio, f64, "0.2", 0 to 1. */
 typedef struct mortise_param {
   uint32_t struct_size;
-  int32_t type;               /* MORTISE_PARAM_* */
-  const char* name;           /* [a-z][a-z0-9_]* */
-  const char* default_text;   /* as TOML would spell the value: 0.2, 3, true, text without quotes; null = mandatory */
-  const char* doc;            /* one sentence; unit and the paper's symbol where there is one */
-  double min, max;            /* inclusive, for F64 and I64; used when has_range is 1 */
+  int32_t type;     /* MORTISE_PARAM_* */
+  const char* name; /* [a-z][a-z0-9_]* */
+  /* As TOML would spell the value: 0.2, 3, true, text without quotes; null = mandatory. "none" for F64 means "not set":
+   * the plugin reads NaN, which no range excludes, and falls back as `doc` says. A user may write "none" too. */
+  const char* default_text;
+  const char* doc; /* one sentence; unit and the paper's symbol where there is one */
+  double min, max; /* inclusive, for F64 and I64; used when has_range is 1 */
   int32_t has_range;
-  uint32_t num_choices;       /* for TEXT: the allowed values; 0 = any */
+  uint32_t num_choices; /* for TEXT: the allowed values; 0 = any */
   const char* const* choices;
 } mortise_param;
 
@@ -80,11 +82,11 @@ typedef struct mortise_pack {
  * [control] = one thread at a time, nothing else of the pack running; [compute] = one call per instance, any thread. */
 #define MORTISE_VTABLE_HEAD                                                                                      \
   uint32_t struct_size;                                                                                          \
-  uint32_t flags; /* 0 */                                                                                        \
+  uint32_t flags;                                                                                /* 0 */         \
   int32_t (*create)(const mortise_host* host, mortise_call* call, void** self) MORTISE_NOEXCEPT; /* [control] */ \
   void (*destroy)(void* self) MORTISE_NOEXCEPT;                                                  /* [control] */ \
   /* Optional: the instance's table for extension `id`, eg "mortise.state/1", or null. [control] */              \
-  const void*(*get_extension)(void* self, const char* id)MORTISE_NOEXCEPT;
+  const void* (*get_extension)(void* self, const char* id)MORTISE_NOEXCEPT;
 
 MORTISE_EXTERN_C MORTISE_EXPORT const mortise_pack mortise_pack_v0;
 

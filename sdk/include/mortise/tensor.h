@@ -1,7 +1,7 @@
 /* Borrowed tensor views.
  *
- * `mortise_tensor` has the layout of DLPack's DLTensor (stable since DLPack 0.2), so a pointer to one may be cast to the
- * other; it is spelt out here so that no outside header is needed. The host guarantees: row-major and contiguous,
+ * `mortise_tensor` has the layout of DLPack's DLTensor (stable since DLPack 0.2), so a pointer to one may be cast to
+ * the other; it is spelt out here so that no outside header is needed. The host guarantees: row-major and contiguous,
  * strides never null, 64-byte aligned data, byte_offset honoured (it may be non-zero), float32 for everything on the
  * loss side, int64 for ids, uint8 for masks. A view is borrowed until the slot returns; inputs are read-only.
  *

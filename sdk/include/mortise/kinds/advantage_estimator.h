@@ -15,9 +15,9 @@ typedef struct mortise_advantage_estimator_in {
   const mortise_layout* layout;
   const mortise_tensor* token_level_rewards; /* [N] f32; an outcome reward stands at the row's last response token */
   const mortise_tensor* response_mask;       /* [N] u8 */
-  const mortise_tensor* rewards;             /* [B,K] f32, one column per reward function, NaN = does not apply; or null */
-  const mortise_tensor* reward_weights;      /* [K] f32; or null */
-  const mortise_tensor* row_valid;           /* [B] u8; 0 = no reward function applied to the row; null = all valid */
+  const mortise_tensor* rewards;        /* [B,K] f32, one column per reward function, NaN = does not apply; or null */
+  const mortise_tensor* reward_weights; /* [K] f32; or null */
+  const mortise_tensor* row_valid;      /* [B] u8; 0 = no reward function applied to the row; null = all valid */
   /* optional, by requires_inputs */
   const mortise_tensor* values;             /* [N] f32, of the critic */
   const mortise_tensor* reward_baselines;   /* [B] f32, reward of the greedy completion */

@@ -17,9 +17,9 @@ typedef struct mortise_policy_loss_in {
   uint32_t struct_size;
   uint32_t flags; /* 0 */
   const mortise_layout* layout;
-  const mortise_tensor* log_prob;      /* [N] f32, of the sampled token under the policy being trained, at temperature */
-  const mortise_tensor* old_log_prob;  /* [N] f32, under the policy before this batch's first update */
-  const mortise_tensor* advantages;    /* [N] f32 */
+  const mortise_tensor* log_prob;     /* [N] f32, of the sampled token under the policy being trained, at temperature */
+  const mortise_tensor* old_log_prob; /* [N] f32, under the policy before this batch's first update */
+  const mortise_tensor* advantages;   /* [N] f32 */
   const mortise_tensor* response_mask; /* [N] u8 */
   const mortise_tensor* weight;        /* [N] f32, >= 0: the token's share of the aggregated loss */
   /* optional: null unless the engine has them (or the descriptor's requires_inputs names them) */
@@ -27,8 +27,8 @@ typedef struct mortise_policy_loss_in {
   const mortise_tensor* rollout_log_prob;   /* [N] f32, as the sampler reported it */
   const mortise_tensor* rollout_is_weights; /* [N] f32, given only to losses that consume them */
   const mortise_tensor* entropy;            /* [N] f32, nats, full vocabulary */
-  int64_t step;         /* of the run, from 1 */
-  int64_t update_index; /* of the run, from 1 */
+  int64_t step;                             /* of the run, from 1 */
+  int64_t update_index;                     /* of the run, from 1 */
 } mortise_policy_loss_in;
 
 typedef struct mortise_policy_loss_out {

@@ -50,17 +50,17 @@ typedef struct mortise_column {
 
 typedef struct mortise_reward_in {
   uint32_t struct_size;
-  uint32_t flags; /* 0 */
-  int64_t num_rows;                     /* B; may be 0 */
-  mortise_text_column prompt;           /* as rendered for the model, special tokens included */
-  mortise_text_column completion;       /* special tokens left out */
-  mortise_text_column messages;         /* JSON of the chat, or empty text when the row had a plain prompt */
+  uint32_t flags;                 /* 0 */
+  int64_t num_rows;               /* B; may be 0 */
+  mortise_text_column prompt;     /* as rendered for the model, special tokens included */
+  mortise_text_column completion; /* special tokens left out */
+  mortise_text_column messages;   /* JSON of the chat, or empty text when the row had a plain prompt */
   mortise_id_column prompt_ids;
-  mortise_id_column completion_ids;     /* exactly what was sampled, the end token included */
-  const int32_t* finish_reason;         /* [B] MORTISE_FINISH_* */
-  const int64_t* group_index;           /* [B] rows of one prompt share it */
-  const int64_t* sample_index;          /* [B] place of the row in its group, from 0 */
-  const int64_t* row_id;                /* [B] place of the row in the step */
+  mortise_id_column completion_ids; /* exactly what was sampled, the end token included */
+  const int32_t* finish_reason;     /* [B] MORTISE_FINISH_* */
+  const int64_t* group_index;       /* [B] rows of one prompt share it */
+  const int64_t* sample_index;      /* [B] place of the row in its group, from 0 */
+  const int64_t* row_id;            /* [B] place of the row in the step */
   uint64_t num_columns;
   const mortise_column* const* columns; /* [num_columns] further columns of the data */
   int64_t step;                         /* of the run, from 1; 0 outside a run */

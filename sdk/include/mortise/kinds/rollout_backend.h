@@ -31,9 +31,9 @@ typedef struct mortise_rollout_request {
   int64_t request_id;        /* the host's; comes back with every sequence */
   const int64_t* prompt_ids; /* [num_prompt_ids] */
   int64_t num_prompt_ids;
-  int64_t num_samples;       /* n completions of this prompt */
-  int64_t first_row_id;      /* sample j is row first_row_id + j of the step; part of the random key */
-  uint64_t seed;             /* run seed; randomness is a function of (seed, step, row, token position) alone */
+  int64_t num_samples;  /* n completions of this prompt */
+  int64_t first_row_id; /* sample j is row first_row_id + j of the step; part of the random key */
+  uint64_t seed;        /* run seed; randomness is a function of (seed, step, row, token position) alone */
   int64_t step;
   const mortise_sampling* sampling;
 } mortise_rollout_request;
@@ -41,10 +41,10 @@ typedef struct mortise_rollout_request {
 /* One finished (or aborted) completion. Borrowed: the sink copies. */
 typedef struct mortise_rollout_sequence {
   uint32_t struct_size;
-  int32_t finish_reason;          /* MORTISE_FINISH_* */
+  int32_t finish_reason; /* MORTISE_FINISH_* */
   int64_t request_id;
-  int64_t sample_index;           /* 0 .. num_samples-1 */
-  int64_t weight_version;         /* of the weights that made it */
+  int64_t sample_index;   /* 0 .. num_samples-1 */
+  int64_t weight_version; /* of the weights that made it */
   int64_t num_ids;
   const int64_t* ids;             /* [num_ids], the end token included */
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
@@ -77,9 +77,11 @@ typedef struct mortise_rollout_backend_vtable {
    * many are still outstanding. Mandatory. [compute] */
   int32_t (*poll)(void* self, mortise_call* call, const mortise_rollout_sink* sink, int64_t timeout_ns,
                   uint64_t* outstanding) MORTISE_NOEXCEPT;
-  /* Gives up request_id (-1 = all); partial sequences come through the next poll with FINISH_ABORT. Optional. [compute] */
+  /* Gives up request_id (-1 = all); partial sequences come through the next poll with FINISH_ABORT. Optional. [compute]
+   */
   int32_t (*abort)(void* self, mortise_call* call, int64_t request_id) MORTISE_NOEXCEPT;
-  /* Frees what is not needed while training (level 1: caches, 2: weights too), and takes it back. Optional. [control] */
+  /* Frees what is not needed while training (level 1: caches, 2: weights too), and takes it back. Optional. [control]
+   */
   int32_t (*sleep)(void* self, mortise_call* call, int32_t level) MORTISE_NOEXCEPT;
   int32_t (*wake)(void* self, mortise_call* call) MORTISE_NOEXCEPT;
 } mortise_rollout_backend_vtable;

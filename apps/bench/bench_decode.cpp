@@ -1,0 +1,143 @@
+// bench_decode [WORKLOAD ...] [--threads N] [--repeats N]: generation alone at the benchmark shapes (random weights,
+// end token barred), for several numbers of rows and as the whole phase of a training step, packing of new weights
+// included. One JSON object a line; the minimum of the repeats is what the machine can do. cpu_seconds is the process's
+// own time on all threads (waiting at barriers included): with --threads 1 it holds on a busy machine too.
+#include <ATen/Parallel.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "foundation/base/rng.h"
+#include "generate/engine.h"
+
+namespace {
+
+using namespace mortise;  // NOLINT: a program of one file
+
+struct Workload {
+  const char* name;
+  Qwen2Shape shape;
+  int64_t prompts, generations, prompt_length, completion_length;
+};
+
+const Workload kWorkloads[] = {
+    {"c1", {.vocab_size = 512, .initializer_range = 0.05}, 8, 8, 16, 64},
+    {"c1v", {.vocab_size = 32768, .initializer_range = 0.05}, 8, 8, 16, 64},
+    {"c2",
+     {.vocab_size = 4096,
+      .hidden_size = 384,
+      .intermediate_size = 1024,
+      .num_layers = 6,
+      .num_heads = 6,
+      .num_kv_heads = 2,
+      .initializer_range = 0.05},
+     4,
+     8,
+     64,
+     128},
+};
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::vector<GenerateRequest> make_requests(const Workload& w, int64_t rows, const SamplingParams& sampling) {
+  const int64_t samples = std::min(rows, w.generations);
+  std::vector<GenerateRequest> requests;
+  for (int64_t p = 0; p < rows / samples; ++p) {
+    GenerateRequest& request = requests.emplace_back();
+    request.request_id = p;
+    request.num_samples = samples;
+    request.first_row_id = p * samples;
+    request.seed = 1;
+    request.sampling = sampling;
+    RandomStream stream({7, RandomPurpose::kTest, 0, static_cast<uint64_t>(p), 0});
+    for (int64_t i = 0; i < w.prompt_length; ++i) {
+      request.prompt_ids.push_back(static_cast<int64_t>(stream.next_below(static_cast<uint64_t>(w.shape.vocab_size))));
+    }
+  }
+  return requests;
+}
+
+// Seconds for all completions; `new_weights`: the packed copies are made anew, as after an update.
+double run_once(GenerateEngine& engine, const std::vector<GenerateRequest>& requests, bool new_weights,
+                int64_t& version) {
+  const double start = seconds();
+  if (new_weights && !engine.set_version(++version).ok()) std::abort();
+  if (!engine.submit(requests).ok()) std::abort();
+  const auto left = engine.poll([](const GeneratedSequence&) { return true; }, std::chrono::nanoseconds(-1));
+  if (!left.ok() || *left != 0) std::abort();
+  return seconds() - start;
+}
+
+void report(const Workload& w, GenerateEngine& engine, const char* what, int64_t rows, const SamplingParams& sampling,
+            int repeats, bool new_weights) {
+  auto requests = make_requests(w, rows, sampling);
+  double best = 1e9;
+  double best_cpu = 1e9;
+  int64_t version = 0;
+  for (int i = 0; i < repeats; ++i) {
+    for (GenerateRequest& request : requests) request.step = i;
+    const double cpu = cpu_seconds();
+    best = std::min(best, run_once(engine, requests, new_weights, version));
+    best_cpu = std::min(best_cpu, cpu_seconds() - cpu);
+  }
+  const auto tokens = static_cast<double>(rows * sampling.max_new_tokens);
+  std::printf(
+      "{\"workload\":\"%s\",\"what\":\"%s\",\"kernels\":\"%s\",\"rows\":%ld,\"seconds\":%.5f,"
+      "\"cpu_seconds\":%.5f,\"tokens_per_s\":%.0f,\"ms_per_step\":%.4f}\n",
+      w.name, what, std::string(engine.path_name()).c_str(), static_cast<long>(rows), best, best_cpu, tokens / best,
+      1e3 * best / static_cast<double>(sampling.max_new_tokens));
+  std::fflush(stdout);
+}
+
+void bench(const Workload& w, int threads, int repeats) {
+  auto config = make_qwen2_config(w.shape);
+  if (!config.ok()) std::abort();
+  const auto model = Model::random(*std::move(config), 7);
+  if (!model.ok()) std::abort();
+  EngineOptions options;
+  options.num_threads = threads;
+  auto engine = GenerateEngine::create(*model, options);
+  if (!engine.ok()) std::abort();
+  SamplingParams sampling;
+  sampling.max_new_tokens = w.completion_length;
+  sampling.ignore_eos = true;
+  sampling.stop_ids = {w.shape.vocab_size - 1};
+  report(w, **engine, "phase", w.prompts * w.generations, sampling, repeats, true);
+  for (const int64_t rows : {1, 8, 32, 64}) report(w, **engine, "rows", rows, sampling, repeats, false);
+  sampling.top_k = 20;
+  sampling.top_p = 0.9;
+  report(w, **engine, "top_k 20, top_p 0.9", w.prompts * w.generations, sampling, repeats, false);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int threads = at::get_num_threads();
+  int repeats = 5;
+  std::vector<std::string> names;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+      threads = std::atoi(argv[++i]);
+    else if (std::strcmp(argv[i], "--repeats") == 0 && i + 1 < argc)
+      repeats = std::atoi(argv[++i]);
+    else
+      names.emplace_back(argv[i]);
+  }
+  for (const Workload& w : kWorkloads) {
+    if (names.empty() || std::ranges::find(names, w.name) != names.end()) bench(w, threads, repeats);
+  }
+  return 0;
+}

@@ -1,0 +1,95 @@
+"""Mortise and TRL side by side on the workloads of workloads.json: same models, prompts, lengths and batch shapes.
+
+  python peers.py --program build/release/bin/mortise --packs DIR --out build/bench [c1 c1v c2] [--runs 3] [--variant best|kl|default]
+
+Runs are interleaved (Mortise, TRL, Mortise, ...); a run is 10 steps of which the first 3 are dropped; the result is the
+median over the runs of each run's median step. Prints a table, and one JSON object per run to OUT/peers.jsonl.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+WORKLOADS = json.loads((HERE / "workloads.json").read_text())
+
+
+def run_mortise(args, name, run):
+    w = WORKLOADS[name]
+    out = args.out / f"mortise-{name}"
+    subprocess.run(["rm", "-rf", out], check=True)
+    settings = {
+        "model.path": args.out / name / "model", "data.train_files": json.dumps([str(args.out / name / "prompts.jsonl")]),
+        "data.max_prompt_length": w["prompt_length"], "data.max_response_length": w["completion_length"],
+        "data.train_batch_size": w["prompts_per_step"], "actor.ppo_mini_batch_size": w["prompts_per_step"],
+        "rollout.n": w["num_generations"], "trainer.total_training_steps": args.steps, "trainer.default_local_dir": out,
+        "plugins.paths": json.dumps([str(args.packs)])}
+    if args.variant == "kl":
+        settings |= {"actor.use_kl_loss": "true", "actor.kl_loss_coef": 0.04}
+    command = [args.program, "train", HERE / "step.toml", *(f"{k}={v}" for k, v in settings.items())]
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    errors = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"mortise failed on {name}: {errors}")
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert all(r["response_length/min"] == w["completion_length"] for r in rows), "a completion is not of the forced length"
+    kept = rows[args.drop:]
+    pick = lambda key: statistics.median(r.get(key, 0.0) for r in kept)
+    return {"engine": "mortise", "workload": name, "run": run, "step_s": pick("timing_s/step"), "generation_s": pick("timing_s/gen"),
+            "scoring_s": pick("timing_s/reward") + pick("timing_s/adv") + pick("timing_s/ref"), "update_s": pick("timing_s/update_actor"),
+            "peak_rss_mb": usage.ru_maxrss / 1024, "process_s": time.monotonic() - began,
+            "entropy_first_last": [rows[0]["entropy"], rows[-1]["entropy"]]}
+
+
+def run_trl(args, name, run):
+    command = [sys.executable, HERE / "trl_side.py", args.out, name, "--variant", args.variant, "--steps", str(args.steps), "--drop", str(args.drop)]
+    began = time.monotonic()
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
+    r = json.loads(text.strip().splitlines()[-1])
+    return {"engine": "trl", "workload": name, "run": run, "step_s": r["step_s"], "generation_s": r["phases_s"]["generation"],
+            "scoring_s": r["phases_s"]["scoring"], "update_s": r["phases_s"]["update"], "peak_rss_mb": r["peak_rss_mb"],
+            "process_s": time.monotonic() - began}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("--program", required=True, type=Path)
+    parser.add_argument("--packs", required=True, type=Path)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--drop", type=int, default=3)
+    parser.add_argument("--variant", default="best", choices=["best", "kl", "default"])
+    args = parser.parse_args()
+    missing = [n for n in args.workloads if not (args.out / n / "prompts.jsonl").exists()]
+    if missing:
+        subprocess.run([sys.executable, HERE / "make_models.py", args.out, *missing], check=True, stdout=subprocess.DEVNULL)
+    results = []
+    with open(args.out / "peers.jsonl", "a") as log:
+        for name in args.workloads:
+            for run in range(args.runs):
+                for engine in (run_mortise, run_trl):
+                    results.append(engine(args, name, run))
+                    log.write(json.dumps({**results[-1], "variant": args.variant}) + "\n")
+                    log.flush()
+                    print(f"  {results[-1]['engine']:8s} {name:4s} run {run + 1}: {results[-1]['step_s']:.4f} s a step", file=sys.stderr)
+    keys = ["step_s", "generation_s", "scoring_s", "update_s", "peak_rss_mb"]
+    print(f"\n{'workload':9s}{'engine':9s}" + "".join(f"{k:>14s}" for k in keys))
+    for name in args.workloads:
+        medians = {}
+        for engine in ("mortise", "trl"):
+            mine = [r for r in results if r["workload"] == name and r["engine"] == engine]
+            medians[engine] = {k: statistics.median(r[k] for r in mine) for k in keys}
+            print(f"{name:9s}{engine:9s}" + "".join(f"{medians[engine][k]:14.4f}" for k in keys))
+        print(f"{name:9s}{'ratio':9s}" + "".join(f"{medians['trl'][k] / max(1e-9, medians['mortise'][k]):13.1f}x" for k in keys))
+
+
+if __name__ == "__main__":
+    main()

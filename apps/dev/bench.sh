@@ -1,0 +1,28 @@
+# ./dev bench [peers|decode|train] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
+#   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
+#   decode  tokens per second of the generator at the benchmark shapes
+#   train   forward, backward and head at the benchmark shapes
+source apps/dev/lib.sh
+what=${1:-peers}
+[[ $# -gt 0 ]] && shift
+need_apt build
+need_torch
+log=$(log_file bench-build)
+case $what in
+  peers)
+    need_apt test
+    install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
+    say "building"
+    build release mortise packs bench_packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    mkdir -p build/bench
+    exec "$oracles_dir/bin/python" apps/bench/peers/peers.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs \
+      --out build/bench "$@"
+    ;;
+  decode | train)
+    say "building"
+    build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec "build/release/bin/bench_$what" "$@"
+    ;;
+  -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0" ;;
+  *) die $exit_usage "there is no benchmark '$what'; ./dev bench --help lists them" ;;
+esac

@@ -1,0 +1,149 @@
+// mortise chat render: conversations to the text a model sees, a JSONL row at a time.
+#include <boost/program_options.hpp>
+#include <map>
+#include <optional>
+
+#include "commands.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kUsage =
+    "usage: mortise chat render --model DIR --in F.jsonl --out G.jsonl\n"
+    "       mortise chat render --template FILE --in F.jsonl --out G.jsonl\n\n"
+    "A row has \"messages\" and may have \"tools\", \"documents\", \"add_generation_prompt\" and \"kwargs\" (further variables).\n"
+    "Written: {\"text\": ...}, with \"assistant_spans\" ([start, end) in characters) where the template marks them with\n"
+    "{% generation %}; or {\"error\": ...} where the template fails on the row.\n"
+    "With --model the folder's template is used (with tools the one named tool_use, if there is one), and its special\n"
+    "tokens are variables unless the row's kwargs name them.\n";
+
+struct ChatArguments {
+  std::string model, template_file, in, out;
+};
+
+po::options_description options_of(ChatArguments& parsed) {
+  po::options_description options("options");
+  options.add_options()("model", po::value(&parsed.model), "model folder")("template", po::value(&parsed.template_file), "template file")(
+      "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(), "JSONL file to write")(
+      "help,h", "this text");
+  return options;
+}
+
+Result<ChatArguments> parse(Arguments args) {
+  const auto bad = [](const std::string& what) { return Error{ErrorKind::kConfig, what, "mortise chat", "see mortise chat --help"}; };
+  if (args.empty() || args[0] != "render") return bad(args.empty() ? "render is expected" : "unknown action " + quote(args[0]) + ": render is expected");
+  ChatArguments parsed;
+  const po::options_description options = options_of(parsed);
+  try {
+    po::variables_map values;
+    const po::positional_options_description none;
+    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end())).options(options).positional(none).run(), values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    return bad(error.what());
+  }
+  if (parsed.model.empty() == parsed.template_file.empty()) return bad("either --model or --template is expected");
+  return parsed;
+}
+
+// The template for rows with and without tools, and the variables that the folder gives.
+class Templates {
+ public:
+  static Result<Templates> load(const ChatArguments& args) {
+    Templates made;
+    if (!args.template_file.empty()) {
+      const std::string source = TRY(default_env().read_file(args.template_file));
+      made.plain_ = TRY(ChatTemplate::parse(source, args.template_file));
+      return made;
+    }
+    const Tokenizer tokenizer = TRY(Tokenizer::load(args.model));
+    const std::string name = (Path(args.model) / "chat template").string();
+    if (const std::string* source = tokenizer.chat_template(false)) made.plain_ = TRY(ChatTemplate::parse(*source, name));
+    if (const std::string* source = tokenizer.chat_template(true)) made.with_tools_ = TRY(ChatTemplate::parse(*source, name));
+    if (!made.plain_ && !made.with_tools_) {
+      return Error{ErrorKind::kData, "the folder has no chat template", args.model, "name one with --template"};
+    }
+    for (const auto& [role, text] : tokenizer.special_tokens()) made.special_tokens_[role] = text;
+    return made;
+  }
+
+  [[nodiscard]] const ChatTemplate* choose(bool tools) const {
+    if (tools && with_tools_) return &*with_tools_;
+    return plain_ ? &*plain_ : nullptr;
+  }
+  [[nodiscard]] const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
+
+ private:
+  std::optional<ChatTemplate> plain_;
+  std::optional<ChatTemplate> with_tools_;
+  std::map<std::string, std::string> special_tokens_;
+};
+
+Result<RenderInput> read_row(const Json& row, const std::map<std::string, std::string>& special_tokens, const std::string& where) {
+  const auto bad = [&](const std::string& what) { return Error{ErrorKind::kData, what, where, ""}; };
+  RenderInput input;
+  const Json* messages = json_find(row, "messages");
+  if (messages == nullptr || !messages->is_array()) return bad("key 'messages' has to be a list");
+  input.messages = *messages;
+  if (const Json* tools = json_find(row, "tools")) input.tools = *tools;
+  if (const Json* documents = json_find(row, "documents")) input.documents = *documents;
+  if (const Json* prompt = json_find(row, "add_generation_prompt")) {
+    if (!prompt->is_boolean()) return bad("key 'add_generation_prompt' has to be true or false");
+    input.add_generation_prompt = prompt->get<bool>();
+  }
+  for (const auto& [name, text] : special_tokens) input.kwargs[name] = text;
+  if (const Json* kwargs = json_find(row, "kwargs"); kwargs != nullptr && !kwargs->is_null()) {
+    if (!kwargs->is_object()) return bad("key 'kwargs' has to be an object");
+    for (const auto& [name, value] : kwargs->items()) input.kwargs[name] = value;
+  }
+  return input;
+}
+
+Json render_row(const ChatTemplate& chat, const RenderInput& input) {
+  const auto rendered = chat.render(input);
+  if (!rendered.ok()) return Json{{"error", rendered.error().to_string()}};
+  Json result{{"text", rendered->text}};
+  if (chat.has_generation_blocks()) {
+    Json spans = Json::array();
+    for (const TextRange& span : rendered->assistant_spans) spans.push_back(Json::array({span.begin, span.end}));
+    result["assistant_spans"] = std::move(spans);
+  }
+  return result;
+}
+
+Result<> run(const ChatArguments& args) {
+  Env& env = default_env();
+  const Templates templates = TRY(Templates::load(args));
+  JsonlReader reader = TRY(JsonlReader::open(env, args.in));
+  JsonlWriter writer = TRY(JsonlWriter::open(env, args.out, {.append = false, .sync_each = false}));
+  while (const std::optional<JsonlRow> row = TRY(reader.next())) {
+    const std::string where = args.in + ":" + std::to_string(row->line);
+    const RenderInput input = TRY(read_row(row->value, templates.special_tokens(), where));
+    const ChatTemplate* chat = templates.choose(!input.tools.is_null());
+    if (chat == nullptr) return Error{ErrorKind::kData, "the folder has no template for conversations without tools", where, ""};
+    TRY(writer.write(render_row(*chat, input)));
+  }
+  return writer.close();
+}
+
+}  // namespace
+
+int cmd_chat(Arguments args) {
+  if (wants_help(args)) {
+    ChatArguments unused;
+    std::cout << kUsage << "\n" << options_of(unused);
+    return 0;
+  }
+  const auto parsed = parse(args);
+  if (!parsed.ok()) return fail(parsed.error());
+  const Result<> done = run(*parsed);
+  return done.ok() ? 0 : fail(done.error());
+}
+
+}  // namespace mortise

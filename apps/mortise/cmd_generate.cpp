@@ -1,0 +1,241 @@
+// mortise generate: completions for a file of prompts, by the engine that training uses.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <map>
+
+#include "commands.h"
+#include "config/check.h"
+#include "config/load.h"
+#include "experience/data/prompt_encoder.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "generate/engine.h"
+#include "train/policy_folder.h"
+
+namespace mortise {
+namespace {
+
+constexpr const char* kHelp =
+    "usage: mortise generate --model DIR --prompts FILE --out FILE [rollout.KEY=VALUE ...] [--json]\n\n"
+    "DIR      Hugging Face folder; a tokenizer is needed unless all prompts are token ids\n"
+    "prompts  JSONL rows with \"prompt\" (text or messages), \"messages\" or \"prompt_token_ids\"\n"
+    "out      JSONL rows in the same order: {\"prompt_token_ids\", \"completions\": [{\"token_ids\", \"text\", "
+    "\"log_probs\",\n"
+    "         \"finish_reason\"}]}; log_probs at the sampling temperature over the whole vocabulary (1 when greedy)\n"
+    "KEY      n, temperature, top_k, top_p, min_p, response_length, min_new_tokens, ignore_eos, seed, max_num_seqs,\n"
+    "         calculate_log_probs; also data.prompt_key, data.apply_chat_template_kwargs, model.dtype,\n"
+    "         model.custom_chat_template, trainer.num_threads (`mortise config explain KEY` tells what they mean)\n"
+    "--json   a summary as one JSON object on standard output\n";
+
+struct GenerateArguments {
+  std::map<std::string, std::string> files;  // --model, --prompts, --out
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+// Settings that act here; any other would be read and then ignored.
+bool acts_here(std::string_view key) {
+  static constexpr std::string_view kKeys[] = {"rollout.n",
+                                               "rollout.temperature",
+                                               "rollout.top_k",
+                                               "rollout.top_p",
+                                               "rollout.min_p",
+                                               "rollout.ignore_eos",
+                                               "rollout.min_new_tokens",
+                                               "rollout.response_length",
+                                               "rollout.max_num_seqs",
+                                               "rollout.seed",
+                                               "rollout.calculate_log_probs",
+                                               "data.prompt_key",
+                                               "data.max_response_length",
+                                               "model.dtype",
+                                               "model.custom_chat_template",
+                                               "trainer.seed",
+                                               "trainer.num_threads"};
+  return std::ranges::find(kKeys, key) != std::end(kKeys) || key.starts_with("data.apply_chat_template_kwargs");
+}
+
+Result<GenerateArguments> parse(Arguments args) {
+  const std::vector<std::string> names = {"--model", "--prompts", "--out", "--json"};
+  GenerateArguments out;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& word = args[i];
+    if (word == "--json") {
+      out.json = true;
+      continue;
+    }
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (!word.starts_with("-")) {
+      std::string key = name.substr(name.starts_with('+') ? 1 : 0);
+      constexpr std::string_view kAlias = "actor_rollout_ref.";
+      if (key.starts_with(kAlias)) key.erase(0, kAlias.size());
+      if (equals == std::string::npos || !acts_here(key)) {
+        return Error{ErrorKind::kConfig, quote(word) + " has no effect on generate", "mortise generate",
+                     "`mortise generate --help` lists the keys"};
+      }
+      out.overrides.push_back(word);
+      continue;
+    }
+    if (std::ranges::find(names, name) == names.end()) {
+      return Error{ErrorKind::kConfig, "unknown option " + quote(name), "mortise generate", did_you_mean(name, names)};
+    }
+    std::string value;
+    if (equals != std::string::npos)
+      value = word.substr(equals + 1);
+    else if (i + 1 < args.size())
+      value = args[++i];
+    if (value.empty()) return Error{ErrorKind::kConfig, "option " + name + " needs a value", "mortise generate", {}};
+    out.files[name] = value;
+  }
+  for (const char* name : {"--model", "--prompts", "--out"}) {
+    if (out.files.contains(name)) continue;
+    return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise generate",
+                 "`mortise generate --help` shows the usage"};
+  }
+  return out;
+}
+
+// The prompt of a row in a folder without tokenizer.
+Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where) {
+  const Json* const ids = json_find(row, "prompt_token_ids");
+  if (ids == nullptr || !ids->is_array()) {
+    return Error{ErrorKind::kData, "the model folder has no tokenizer, and the row has no prompt_token_ids", where,
+                 "give token ids, or a folder with a tokenizer"};
+  }
+  std::vector<int64_t> out;
+  for (const Json& id : *ids) {
+    if (!id.is_number_integer()) {
+      return Error{ErrorKind::kData, "'prompt_token_ids' holds " + dump_json(id) + ", which is no integer", where, ""};
+    }
+    out.push_back(id.get<int64_t>());
+  }
+  return out;
+}
+
+struct Prompts {
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<std::string> where;
+};
+
+Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* folder, const RunConfig& config,
+                             int64_t vocab_size) {
+  Prompts out;
+  JsonlReader reader = TRY(JsonlReader::open(env, path));
+  while (true) {
+    const std::optional<JsonlRow> row = TRY(reader.next());
+    if (!row) return out;
+    out.where.push_back(path.string() + ":" + std::to_string(row->line));
+    if (folder != nullptr) {
+      const Prompt prompt = TRY(folder->encoder(config).encode(row->value, out.where.back(), vocab_size));
+      out.ids.push_back(prompt.token_ids);
+    } else {
+      out.ids.push_back(TRY(bare_ids(row->value, out.where.back())));
+    }
+  }
+}
+
+SamplingParams sampling_of(const RunConfig& config, std::vector<int64_t> stop_ids) {
+  SamplingParams params;
+  params.max_new_tokens = config.rollout.response_length.value_or(config.data.max_response_length);
+  params.min_new_tokens = config.rollout.min_new_tokens;
+  params.temperature = config.rollout.temperature;
+  params.top_k = config.rollout.top_k;
+  params.top_p = config.rollout.top_p;
+  params.min_p = config.rollout.min_p;
+  params.ignore_eos = config.rollout.ignore_eos;
+  params.stop_ids = std::move(stop_ids);
+  return params;
+}
+
+using Completions = std::vector<std::vector<GeneratedSequence>>;  // [prompt][sample]
+
+Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, const SamplingParams& sampling,
+                             const RunConfig& config) {
+  const int64_t n = config.rollout.n;
+  const auto seed = static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
+  Completions out(prompts.ids.size(), std::vector<GeneratedSequence>(static_cast<size_t>(n)));
+  const auto keep = [&](const GeneratedSequence& sequence) {
+    out[static_cast<size_t>(sequence.request_id)][static_cast<size_t>(sequence.sample_index)] = sequence;
+    return true;
+  };
+  for (size_t i = 0; i < prompts.ids.size();) {
+    const auto id = static_cast<int64_t>(i);
+    const GenerateRequest request{id, prompts.ids[i], n, id * n, seed, 0, sampling};
+    auto taken = engine.submit({&request, 1});
+    if (!taken.ok()) {
+      taken.error().where = prompts.where[i];
+      return std::move(taken).error();
+    }
+    i += *taken;
+    if (*taken == 0) TRY(engine.poll(keep, std::chrono::milliseconds(100)));
+  }
+  TRY(engine.poll(keep, std::chrono::nanoseconds(-1)));
+  return out;
+}
+
+Json row_of(const std::vector<int64_t>& prompt, const std::vector<GeneratedSequence>& samples,
+            const Tokenizer* tokenizer, bool log_probs) {
+  Json completions = Json::array();
+  for (const GeneratedSequence& sample : samples) {
+    Json item = {{"token_ids", sample.ids}};
+    if (tokenizer != nullptr) item["text"] = tokenizer->decode(sample.ids, /*skip_special_tokens=*/true);
+    if (log_probs) item["log_probs"] = sample.log_prob;
+    item["finish_reason"] = sample.finish_reason == FinishReason::kStop ? "stop" : "length";
+    completions.push_back(std::move(item));
+  }
+  return {{"prompt_token_ids", prompt}, {"completions", std::move(completions)}};
+}
+
+Result<int> generate(Arguments args) {
+  GenerateArguments parsed = TRY(parse(args));
+  Env& env = default_env();
+  LoadedConfig loaded = TRY(load_config(env, "", parsed.overrides));
+  RunConfig& config = loaded.config;
+  config.model.path = parsed.files.at("--model");
+  TRY(check_config(loaded, ConfigUse::kGenerate));
+  if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
+  const Model model = TRY(Model::load(env, config.model.path, config.model.dtype));
+  std::optional<PolicyFolder> folder;
+  if (!TRY(list_tokenizer_files(config.model.path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
+  const Prompts prompts = TRY(
+      read_prompts(env, parsed.files.at("--prompts"), folder ? &*folder : nullptr, config, model.config().vocab_size));
+  EngineOptions options;
+  options.max_num_seqs = config.rollout.max_num_seqs;
+  options.purpose = RandomPurpose::kValidation;
+  if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
+  const auto engine = TRY(GenerateEngine::create(model, options));
+  const std::vector<int64_t> stop_ids =
+      folder ? stop_ids_of(model.config(), folder->tokenizer) : model.config().eos_token_ids;
+  const Completions completions = TRY(complete(*engine, prompts, sampling_of(config, stop_ids), config));
+  std::string text;
+  int64_t num_tokens = 0;
+  for (size_t i = 0; i < completions.size(); ++i) {
+    const Tokenizer* const tokenizer = folder ? &folder->tokenizer : nullptr;
+    text += dump_json(row_of(prompts.ids[i], completions[i], tokenizer, config.rollout.calculate_log_probs)) + "\n";
+    for (const GeneratedSequence& s : completions[i]) num_tokens += static_cast<int64_t>(s.ids.size());
+  }
+  TRY(write_file_atomic(env, parsed.files.at("--out"), text));
+  if (parsed.json) {
+    std::cout << dump_json(Json{{"out", parsed.files.at("--out")},
+                                {"prompts", prompts.ids.size()},
+                                {"completion_tokens", num_tokens},
+                                {"path", engine->path_name()}})
+              << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+
+int cmd_generate(Arguments args) {
+  if (wants_help(args)) {
+    std::cout << kHelp;
+    return 0;
+  }
+  auto code = generate(args);
+  return code.ok() ? *code : fail(code.error());
+}
+
+}  // namespace mortise

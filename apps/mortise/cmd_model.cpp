@@ -1,0 +1,145 @@
+// mortise model logprob: what a model says about given tokens, as safetensors (for comparisons with other engines).
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <map>
+
+#include "commands.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+#include "foundation/formats/safetensors.h"
+#include "model/padded_eval.h"
+
+namespace mortise {
+namespace {
+
+constexpr const char* kHelp =
+    "usage: mortise model logprob --model DIR --inputs FILE --outputs FILE [--dtype float32|float64] [--json]\n\n"
+    "DIR      Hugging Face folder: config.json and safetensors\n"
+    "inputs   safetensors with in.input_ids and in.attention_mask, both (B, T) integers; padding on any side\n"
+    "outputs  safetensors with logits (B, T, V), log_prob and entropy (B, T-1), all float32: log_prob[t] is that of\n"
+    "         token t+1 at temperature 1. A sequence classifier gives scores (B, labels). Padding is 0.\n"
+    "--dtype  what is computed in (default float32)\n"
+    "--json   a summary as one JSON object on standard output\n";
+
+struct ModelArguments {
+  std::map<std::string, std::string> values{{"--dtype", "float32"}};
+  bool json = false;
+};
+
+Result<ModelArguments> parse(Arguments args) {
+  const std::vector<std::string> names = {"--model", "--inputs", "--outputs", "--dtype", "--json"};
+  ModelArguments out;
+  for (size_t i = 0; i < args.size(); ++i) {
+    std::string name = args[i];
+    if (name == "--json") {
+      out.json = true;
+      continue;
+    }
+    std::string value;
+    const size_t equals = name.find('=');
+    if (equals != std::string::npos) {
+      value = name.substr(equals + 1);
+      name.resize(equals);
+    } else if (i + 1 < args.size()) {
+      value = args[++i];
+    }
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return Error{ErrorKind::kConfig, "unknown option " + quote(name), "mortise model logprob",
+                   did_you_mean(name, names)};
+    }
+    if (value.empty())
+      return Error{ErrorKind::kConfig, "option " + name + " needs a value", "mortise model logprob", {}};
+    out.values[name] = value;
+  }
+  for (const char* name : {"--model", "--inputs", "--outputs"}) {
+    if (out.values.contains(name)) continue;
+    return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise model logprob",
+                 "`mortise model --help` shows the usage"};
+  }
+  return out;
+}
+
+// An integer (B, T) tensor of the file as int64, copied.
+Result<at::Tensor> integers(const SafetensorsFile& file, const std::string& name) {
+  const TensorView view = TRY(file.get(name));
+  at::ScalarType type = at::kLong;
+  switch (view.dtype) {
+    case DType::kI64:
+      break;
+    case DType::kI32:
+      type = at::kInt;
+      break;
+    case DType::kU8:
+      type = at::kByte;
+      break;
+    case DType::kBool:
+      type = at::kBool;
+      break;
+    default:
+      return Error{ErrorKind::kData,
+                   "tensor " + quote(name) + " must hold integers, has " + std::string(dtype_name(view.dtype)),
+                   file.path().string(),
+                   {}};
+  }
+  if (view.shape.size() != 2) {
+    return Error{ErrorKind::kData, "tensor " + quote(name) + " must be (B, T)", file.path().string(), {}};
+  }
+  auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
+  return at::from_blob(bytes, view.shape, at::TensorOptions().dtype(type)).to(at::kLong, false, /*copy=*/true);
+}
+
+Result<int> logprob(Arguments args) {
+  const ModelArguments parsed = TRY(parse(args));
+  Env& env = default_env();
+  const Path inputs = parsed.values.at("--inputs");
+  const SafetensorsFile file = TRY(SafetensorsFile::open(env, inputs));
+  const at::Tensor ids = TRY(integers(file, "in.input_ids"));
+  const at::Tensor mask = TRY(integers(file, "in.attention_mask"));
+  const Model model = TRY(Model::load(env, parsed.values.at("--model"), parsed.values.at("--dtype")));
+  auto evaluated = evaluate_padded(model, ids, mask);
+  if (!evaluated.ok()) {
+    if (evaluated.error().kind == ErrorKind::kData)
+      evaluated.error().where = inputs.string() + ": " + evaluated.error().where;
+    return std::move(evaluated).error();
+  }
+  const std::pair<const char*, at::Tensor> all[] = {{"logits", evaluated->logits_BTV},
+                                                    {"log_prob", evaluated->log_prob_BT1},
+                                                    {"entropy", evaluated->entropy_BT1},
+                                                    {"scores", evaluated->scores_BC}};
+  std::vector<at::Tensor> held;
+  std::vector<TensorView> views;
+  Json names = Json::array();
+  for (const auto& [name, tensor] : all) {
+    if (!tensor.defined()) continue;
+    held.push_back(tensor.to(at::kFloat).contiguous());
+    const std::span<const float> values(held.back().const_data_ptr<float>(), static_cast<size_t>(held.back().numel()));
+    views.push_back({name, DType::kF32, held.back().sizes().vec(), std::as_bytes(values)});
+    names.push_back(name);
+  }
+  const Path outputs = parsed.values.at("--outputs");
+  TRY(write_safetensors_file(env, outputs, views));
+  if (parsed.json) {
+    std::cout << dump_json(Json{{"outputs", outputs.string()}, {"tensors", names}, {"rows", ids.size(0)}}) << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+
+int cmd_model(Arguments args) {
+  if (wants_help(args)) {
+    std::cout << kHelp;
+    return 0;
+  }
+  if (args.empty() || args[0] != "logprob") {
+    return fail({ErrorKind::kConfig,
+                 args.empty() ? "a command is missing" : "there is no command 'model " + args[0] + "'", "mortise model",
+                 "`mortise model --help` shows the usage"});
+  }
+  auto code = logprob(args.subspan(1));
+  return code.ok() ? *code : fail(code.error());
+}
+
+}  // namespace mortise

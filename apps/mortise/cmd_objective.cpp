@@ -1,0 +1,153 @@
+// mortise objective eval: the actor's whole objective (or the critic's) as configured, on tensors of a file.
+#include <boost/program_options.hpp>
+
+#include "commands.h"
+#include "config/check.h"
+#include "config/load.h"
+#include "eval_tensors.h"
+#include "learn/objective/actor_objective.h"
+#include "learn/objective/value_objective.h"
+
+namespace mortise {
+
+namespace {
+
+namespace po = boost::program_options;
+
+struct ObjectiveCommand {
+  LoadedConfig config;
+  Path inputs, outputs;
+};
+
+std::vector<TensorView> padded_outputs(const float& loss, const std::string& grad_name, const std::vector<float>& grad, const EvalTensors& in) {
+  TensorView scalar{"loss", DType::kF32, {}, std::as_bytes(std::span(&loss, 1))};
+  return {scalar, view_of<float>(grad_name, grad, {in.num_rows(), in.num_columns()})};
+}
+
+Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
+  EvalTensors in = TRY(EvalTensors::open(command.inputs, "vpreds"));
+  const auto vpreds = TRY(in.tokens("vpreds"));
+  const auto values = TRY(in.tokens("values"));
+  const auto returns = TRY(in.tokens("returns"));
+  const auto mask = TRY(in.mask("response_mask", true));
+  TRY(in.all_used());
+  const RunConfig& config = command.config.config;
+  TokenWeightOptions options;
+  options.mode = TRY(parse_loss_agg_mode(config.critic.loss_agg_mode));
+  options.rows = TRY(parse_loss_agg_rows(config.actor.loss_agg_rows));
+  options.loss_scale_factor = config.actor.loss_scale_factor.value_or(static_cast<double>(in.num_columns()));
+  options.loss_scale_by_rows = config.actor.loss_scale_by_rows;
+  const Layout layout = in.layout();
+  std::vector<float> weight(in.num_tokens()), grad(in.num_tokens());
+  const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
+  TRY(token_weights(options, counts, layout.row_offsets, mask, layout.group_index, weight));
+  const auto loss = static_cast<float>(value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics));
+  return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
+}
+
+// The registry of the config's packs; nothing else of a run is needed.
+Result<PluginRegistry> open_registry(const RunConfig& config) {
+  RegistryOptions options;
+  options.files.assign(config.plugins.files.begin(), config.plugins.files.end());
+  options.paths.assign(config.plugins.paths.begin(), config.plugins.paths.end());
+  return PluginRegistry::open(options);
+}
+
+Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
+  const RunConfig& config = command.config.config;
+  PluginRegistry registry = TRY(open_registry(config));
+  RunKey key;
+  key.seed = static_cast<uint64_t>(config.trainer.seed);
+  ActorObjective objective = TRY(ActorObjective::create(registry, config, key));
+  EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
+  const auto log_prob = TRY(in.tokens("log_prob"));
+  const auto advantages = TRY(in.tokens("advantages"));
+  const auto mask = TRY(in.mask("response_mask", true));
+  auto old_log_prob = TRY(in.optional_tokens("old_log_prob"));
+  const auto ref_log_prob = TRY(in.optional_tokens("ref_log_prob"));
+  const auto rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
+  const auto is_weights = TRY(in.optional_tokens("rollout_is_weights"));
+  const auto entropy = TRY(in.optional_tokens("entropy"));
+  TRY(in.all_used());
+  if (old_log_prob.empty()) old_log_prob = log_prob;  // one update over the batch: the ratio is 1
+
+  const Layout layout = in.layout();
+  std::vector<float> weight(in.num_tokens()), grad(in.num_tokens()), grad_entropy(entropy.size());
+  const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
+  TRY(token_weights(objective.aggregation(), counts, layout.row_offsets, mask, layout.group_index, weight));
+  ObjectiveInput input;
+  input.layout = layout;
+  input.log_prob = log_prob;
+  input.old_log_prob = old_log_prob;
+  input.advantages = advantages;
+  input.response_mask = mask;
+  input.weight = weight;
+  input.ref_log_prob = ref_log_prob;
+  input.rollout_log_prob = rollout_log_prob;
+  input.rollout_is_weights = is_weights;
+  input.entropy = entropy;
+  const ObjectiveSums sums = TRY(objective.evaluate(input, {grad, grad_entropy}, &metrics));
+  const auto tokens = static_cast<double>(sums.num_tokens);
+  metrics.add_mean("actor/pg_loss", sums.pg_loss, 1.0);
+  if (objective.uses_kl_loss()) {
+    metrics.add_mean("actor/kl_loss", sums.kl_loss, 1.0);
+    metrics.add("kl", sums.kl, tokens);
+  }
+  if (!entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
+  const auto loss = static_cast<float>(sums.loss);
+  std::vector<TensorView> outputs = padded_outputs(loss, "grad_log_prob", grad, in);
+  if (!grad_entropy.empty()) outputs.push_back(view_of<float>("grad_entropy", grad_entropy, {in.num_rows(), in.num_columns()}));
+  return write_eval_outputs(command.outputs, outputs);
+}
+
+Result<int> run_objective(Arguments args, const po::options_description& options) {
+  po::options_description all;
+  all.add(options).add_options()("words", po::value<std::vector<std::string>>());
+  po::positional_options_description positional;
+  positional.add("words", -1);
+  po::variables_map values;
+  try {
+    const std::vector<std::string> words(args.begin(), args.end());
+    po::store(po::command_line_parser(words).options(all).positional(positional).run(), values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    return Error{ErrorKind::kConfig, error.what(), "command line", "see `mortise objective --help`"};
+  }
+  std::vector<std::string> words;
+  if (values.count("words") != 0) words = values["words"].as<std::vector<std::string>>();
+  if (words.empty() || words[0] != "eval") {
+    return Error{ErrorKind::kConfig, "the subcommand is 'eval'", "command line", "see `mortise objective --help`"};
+  }
+  const std::vector<std::string> overrides(words.begin() + 1, words.end());
+  const std::string file = values.count("config") != 0 ? values["config"].as<std::string>() : "";
+  ObjectiveCommand command{TRY(load_config(default_env(), file, overrides)), values["inputs"].as<std::string>(), values["outputs"].as<std::string>()};
+  for (const Error& warning : TRY(check_config(command.config, ConfigUse::kObjective))) std::cerr << "warning: " << warning.to_string() << "\n";
+  MetricSet metrics;
+  TRY(values.count("critic") != 0 ? eval_critic(command, metrics) : eval_actor(command, metrics));
+  Json out = Json::object();
+  for (const MetricValue& metric : metrics.values()) out[metric.name] = metric.value;
+  std::cout << dump_json(Json{{"metrics", out}}) << "\n";
+  return 0;
+}
+
+}  // namespace
+
+int cmd_objective(Arguments args) {
+  po::options_description options("options");
+  options.add_options()("help,h", "this text")("config", po::value<std::string>(), "TOML file; only its algorithm, actor, critic and plugins tables matter")(
+      "inputs", po::value<std::string>()->required(), "safetensors with in.NAME tensors, (B,T) or (B,)")(
+      "outputs", po::value<std::string>()->required(), "safetensors to write: loss, grad_log_prob (grad_vpreds)")("critic", "the value objective");
+  if (wants_help(args)) {
+    std::cout << "usage: mortise objective eval --config C.toml [key=value ...] --inputs F --outputs G [--critic]\n\n"
+                 "Policy loss, KL term and entropy bonus as configured, aggregated over the given rows, with the gradient by\n"
+                 "log_prob. Inputs: log_prob, advantages, response_mask; optional old_log_prob, ref_log_prob, rollout_log_prob,\n"
+                 "rollout_is_weights, entropy, group_index. With --critic: vpreds, values, returns, response_mask.\n"
+                 "Metrics go to standard output as JSON.\n\n"
+              << options;
+    return 0;
+  }
+  auto code = run_objective(args, options);
+  return code.ok() ? *code : fail(code.error());
+}
+
+}  // namespace mortise

@@ -1,0 +1,258 @@
+// `mortise plugin list|describe|eval`: what plugins there are, what they mean, and one of them alone on given inputs.
+//
+// list and describe read the notes of packs and run none of their code.
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <iostream>
+
+#include "commands.h"
+#include "foundation/base/text.h"
+#include "plugin_eval.h"
+#include "plugin_show.h"
+
+namespace mortise {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::string_view kKinds[] = {"policy_loss", "kl_estimator", "advantage_estimator", "reward",
+                                       "rollout_backend"};
+
+constexpr const char* kHelp = R"(usage: mortise plugin list [KIND] [--json]
+       mortise plugin describe NAME [--kind KIND] [--json]
+       mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]
+
+list      every plugin that a config may name, and every pack that was found but refused, with the reason
+describe  what a plugin computes, what it needs, and its parameters
+eval      runs one plugin on the inputs of a file; `mortise plugin eval --help` tells the formats
+
+KIND is policy_loss, kl_estimator, advantage_estimator, reward or rollout_backend. NAME is a plugin's name, or
+pack.id/plugin, either with a version range: "gspo", "acme.losses/tilted@^1.2".
+)";
+
+constexpr const char* kEvalHelp = R"(
+Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for one value a row; `in.X` is read,
+`expected.X` is ignored, X is written. Metrics of the plugin go to standard output as {"metrics":{...}}.
+
+  policy_loss          in: log_prob, old_log_prob, advantages, response_mask; optional ref_log_prob, rollout_log_prob,
+                       rollout_is_weights, entropy, group_index (B,) I64
+                       out: loss, grad_log_prob (and grad_entropy where entropy is given)
+                       --set loss_agg_mode=token-mean|token-sum|seq-mean-token-mean|seq-mean-token-sum|
+                       seq-mean-token-sum-norm|prompt-mean, loss_agg_rows=nonempty|all, loss_scale_factor=X (default T),
+                       loss_scale_by_rows=true|false (default false). Default mode: what the loss asks for, else
+                       seq-mean-token-mean for losses coupled by row, token-mean for the others.
+  kl_estimator         in: log_prob, ref_log_prob; optional response_mask, old_log_prob
+                       out: kl, grad_log_prob = d sum(kl) / d log_prob. NAME+ = value of NAME, gradient of k2
+  advantage_estimator  in: token_level_rewards, response_mask; optional group_index, values, reward_baselines,
+                       old_log_prob, sum_pi_squared, rollout_is_weights, rewards (B,K), reward_weights (K,), row_valid
+                       out: advantages, returns
+  reward               JSONL rows {"prompt","completion", columns...} -> {"reward": number|null}; optional
+                       prompt_token_ids, completion_token_ids, finish_reason, group_index; a row that failed has "error"
+)";
+
+po::options_description registry_options() {
+  po::options_description options("where plugins come from");
+  options.add_options()("plugin", po::value<std::vector<std::string>>()->composing(),
+                        "a pack file, before all folders")(
+      "plugin-path", po::value<std::vector<std::string>>()->composing(), "a folder of packs, before the environment's");
+  return options;
+}
+
+Result<PluginRegistry> open_registry(const po::variables_map& given) {
+  RegistryOptions options;
+  if (given.count("plugin") != 0) {
+    for (const auto& file : given["plugin"].as<std::vector<std::string>>()) options.files.emplace_back(file);
+  }
+  if (given.count("plugin-path") != 0) {
+    for (const auto& path : given["plugin-path"].as<std::vector<std::string>>()) options.paths.emplace_back(path);
+  }
+  return PluginRegistry::open(options);
+}
+
+Result<po::variables_map> parse(Arguments args, const po::options_description& visible) {
+  po::options_description all;
+  all.add(visible).add_options()("words", po::value<std::vector<std::string>>()->default_value({}, ""));
+  po::positional_options_description positional;
+  positional.add("words", -1);
+  po::variables_map given;
+  try {
+    const std::vector<std::string> words(args.begin(), args.end());
+    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(words).options(all).positional(positional).style(style).run(), given);
+    po::notify(given);
+  } catch (const po::error& error) {
+    return Error{ErrorKind::kConfig, error.what(), "mortise plugin", "`mortise plugin --help` shows the usage"};
+  }
+  return given;
+}
+
+std::vector<std::string> words_of(const po::variables_map& given) {
+  return given["words"].as<std::vector<std::string>>();
+}
+
+Error usage_error(std::string what) {
+  return {ErrorKind::kConfig, std::move(what), "mortise plugin", "`mortise plugin --help` shows the usage"};
+}
+
+Result<> check_kind(const std::string& kind) {
+  const std::string name = short_kind(kind);
+  if (std::find(std::begin(kKinds), std::end(kKinds), name) != std::end(kKinds)) return {};
+  const std::vector<std::string> kinds(std::begin(kKinds), std::end(kKinds));
+  std::string next = did_you_mean(name, kinds);
+  return usage_error("there is no kind " + quote(kind) +
+                     (next.empty() ? "; there are " + join(kinds, ", ") : "; " + next));
+}
+
+Result<> run_list(Arguments args) {
+  po::options_description options("options");
+  options.add_options()("json", "as JSON, with hashes")("help,h", "this text");
+  options.add(registry_options());
+  const po::variables_map given = TRY(parse(args, options));
+  if (given.count("help") != 0) {
+    std::cout << kHelp << "\n" << options;
+    return {};
+  }
+  const auto words = words_of(given);
+  if (words.size() > 1) return usage_error("list takes one kind at most");
+  std::string kind;
+  if (!words.empty()) {
+    TRY(check_kind(words[0]));
+    kind = full_kind(words[0]);
+  }
+  const PluginRegistry registry = TRY(open_registry(given));
+  const Json list = list_json(registry, kind);
+  if (given.count("json") != 0) {
+    std::cout << dump_json(list, 2) << "\n";
+  } else {
+    print_list(list);
+  }
+  return {};
+}
+
+Result<> run_describe(Arguments args) {
+  po::options_description options("options");
+  options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")("json", "as JSON")("help,h",
+                                                                                                          "this text");
+  options.add(registry_options());
+  const po::variables_map given = TRY(parse(args, options));
+  if (given.count("help") != 0) {
+    std::cout << kHelp << "\n" << options;
+    return {};
+  }
+  const auto words = words_of(given);
+  if (words.size() != 1) return usage_error("describe takes one name");
+  const PluginRegistry registry = TRY(open_registry(given));
+  std::vector<PluginRef> refs;
+  if (given.count("kind") != 0) {
+    const auto kind = given["kind"].as<std::string>();
+    TRY(check_kind(kind));
+    refs.push_back(TRY(registry.find(kind, words[0])));
+  } else {
+    refs = TRY(registry.find_all(words[0]));
+  }
+  if (given.count("json") != 0) {
+    Json all = Json::array();
+    for (const PluginRef& ref : refs) all.push_back(describe_json(ref));
+    std::cout << dump_json(all.size() == 1 ? all[0] : all, 2) << "\n";
+    return {};
+  }
+  for (size_t i = 0; i < refs.size(); ++i) {
+    if (i > 0) std::cout << "\n";
+    print_description(refs[i]);
+  }
+  return {};
+}
+
+// --- eval ------------------------------------------------------------------------------------------------------------
+
+Result<PluginEval> read_eval(const po::variables_map& given) {
+  PluginEval eval;
+  std::vector<std::string> settings;
+  if (given.count("set") != 0) settings = given["set"].as<std::vector<std::string>>();
+  std::vector<std::string> names;
+  // Words with '=' are settings too, so that `--set a=1 b=2` means what it looks like.
+  for (const std::string& word : words_of(given))
+    (word.find('=') == std::string::npos || word.find('@') != std::string::npos ? names : settings).push_back(word);
+  if (names.size() != 2) return usage_error("eval takes a kind and a name");
+  eval.kind = short_kind(names[0]);
+  eval.name = names[1];
+  TRY(check_kind(eval.kind));
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) return usage_error("--set " + quote(setting) + " is not key=value");
+    eval.settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  if (given.count("inputs") == 0 || given.count("outputs") == 0)
+    return usage_error("eval needs --inputs and --outputs");
+  eval.inputs = given["inputs"].as<std::string>();
+  eval.outputs = given["outputs"].as<std::string>();
+  eval.seed = given["seed"].as<uint64_t>();
+  eval.step = given["step"].as<int64_t>();
+  return eval;
+}
+
+Result<> run_eval(Arguments args) {
+  po::options_description options("options");
+  options.add_options()("inputs", po::value<std::string>(), "file with the inputs")("outputs", po::value<std::string>(),
+                                                                                    "file to write")(
+      "set", po::value<std::vector<std::string>>()->composing(),
+      "key=value: a parameter of the plugin, or of the aggregation")("seed", po::value<uint64_t>()->default_value(0),
+                                                                     "of the plugin's random numbers")(
+      "step", po::value<int64_t>()->default_value(1), "step that the plugin is told")("help,h", "this text");
+  options.add(registry_options());
+  const po::variables_map given = TRY(parse(args, options));
+  if (given.count("help") != 0) {
+    std::cout << "usage: mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]\n"
+              << kEvalHelp << "\n"
+              << options;
+    return {};
+  }
+  const PluginEval eval = TRY(read_eval(given));
+  PluginRegistry registry = TRY(open_registry(given));
+  Json metrics;
+  if (eval.kind == "policy_loss") {
+    metrics = TRY(eval_policy_loss(registry, eval));
+  } else if (eval.kind == "kl_estimator") {
+    metrics = TRY(eval_kl_estimator(registry, eval));
+  } else if (eval.kind == "advantage_estimator") {
+    metrics = TRY(eval_advantage_estimator(registry, eval));
+  } else if (eval.kind == "reward") {
+    metrics = TRY(eval_reward(registry, eval));
+  } else {
+    return usage_error("a rollout backend has no tensors to be evaluated on; use `mortise generate`");
+  }
+  std::cout << dump_json({{"metrics", std::move(metrics)}}) << "\n";
+  return {};
+}
+
+}  // namespace
+
+int cmd_plugin(Arguments args) {
+  if (args.empty()) {
+    std::cerr << kHelp;
+    return static_cast<int>(ErrorKind::kConfig);
+  }
+  const std::string& command = args.front();
+  const Arguments rest = args.subspan(1);
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::cout << kHelp;
+    return 0;
+  }
+  Result<> done;
+  if (command == "list") {
+    done = run_list(rest);
+  } else if (command == "describe") {
+    done = run_describe(rest);
+  } else if (command == "eval") {
+    done = run_eval(rest);
+  } else {
+    const std::vector<std::string> commands = {"list", "describe", "eval"};
+    done = usage_error("there is no command 'plugin " + command + "' " + did_you_mean(command, commands));
+  }
+  if (!done.ok()) return fail(done.error());
+  std::cout << std::flush;
+  if (!std::cout.good()) return fail({ErrorKind::kDisk, "standard output could not be written", "mortise plugin", ""});
+  return 0;
+}
+
+}  // namespace mortise

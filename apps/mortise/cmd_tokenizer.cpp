@@ -1,0 +1,113 @@
+// mortise tokenizer encode|decode: text to token ids and back, a JSONL row at a time.
+#include <boost/program_options.hpp>
+#include <optional>
+
+#include "commands.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kUsage =
+    "usage: mortise tokenizer encode --model DIR --in F.jsonl --out G.jsonl [--add-special-tokens]\n"
+    "       mortise tokenizer decode --model DIR --in F.jsonl --out G.jsonl [--skip-special-tokens]\n\n"
+    "encode reads rows {\"text\": ...} and writes {\"ids\": [...]}; decode the other way round. Other columns are not kept.\n";
+
+struct TokenizerArguments {
+  bool encode = true;
+  std::string model, in, out;
+  bool add_special_tokens = false;
+  bool skip_special_tokens = false;
+};
+
+po::options_description options_of(TokenizerArguments& parsed) {
+  po::options_description options("options");
+  options.add_options()("model", po::value(&parsed.model)->required(), "folder with tokenizer.json, or vocab.json and merges.txt")(
+      "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(), "JSONL file to write")(
+      "add-special-tokens", po::bool_switch(&parsed.add_special_tokens), "encode: with the tokens of the post-processor, such as <s>")(
+      "skip-special-tokens", po::bool_switch(&parsed.skip_special_tokens), "decode: leave special tokens out of the text")(
+      "help,h", "this text");
+  return options;
+}
+
+Result<TokenizerArguments> parse(Arguments args) {
+  const auto bad = [](const std::string& what) { return Error{ErrorKind::kConfig, what, "mortise tokenizer", "see mortise tokenizer --help"}; };
+  if (args.empty() || (args[0] != "encode" && args[0] != "decode")) {
+    return bad(args.empty() ? "encode or decode is expected" : "unknown action " + quote(args[0]) + ": encode or decode is expected");
+  }
+  TokenizerArguments parsed;
+  parsed.encode = args[0] == "encode";
+  const po::options_description options = options_of(parsed);
+  try {
+    po::variables_map values;
+    const po::positional_options_description none;
+    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end())).options(options).positional(none).run(), values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    return bad(error.what());
+  }
+  if (parsed.encode && parsed.skip_special_tokens) return bad("--skip-special-tokens belongs to decode");
+  if (!parsed.encode && parsed.add_special_tokens) return bad("--add-special-tokens belongs to encode");
+  return parsed;
+}
+
+Result<Json> encode_row(const Tokenizer& tokenizer, const Json& row, bool add_special_tokens, const std::string& where) {
+  const std::string text = TRY(json_string(row, "text", where));
+  auto ids = tokenizer.encode(text, add_special_tokens);
+  if (!ids.ok()) {
+    Error error = std::move(ids).error();
+    if (error.where.empty()) error.where = where;
+    return error;
+  }
+  return Json{{"ids", *ids}};
+}
+
+Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_special_tokens, const std::string& where) {
+  const Json* ids = json_find(row, "ids");
+  if (ids == nullptr || !ids->is_array()) return Error{ErrorKind::kData, "key 'ids' has to be a list of token ids", where, ""};
+  std::vector<int64_t> values;
+  for (const Json& id : *ids) {
+    if (!id.is_number_integer()) return Error{ErrorKind::kData, "'ids' holds " + quote(id.dump()) + ", which is no token id", where, ""};
+    const auto value = id.get<int64_t>();
+    if (value < 0 || value >= tokenizer.vocab_size()) {
+      return Error{ErrorKind::kData, "the token id " + std::to_string(value) + " is not in 0.." + std::to_string(tokenizer.vocab_size() - 1), where,
+                   "is --model the folder that made the ids?"};
+    }
+    values.push_back(value);
+  }
+  return Json{{"text", tokenizer.decode(values, skip_special_tokens)}};
+}
+
+Result<> run(const TokenizerArguments& args) {
+  Env& env = default_env();
+  const Tokenizer tokenizer = TRY(Tokenizer::load(args.model, env));
+  JsonlReader reader = TRY(JsonlReader::open(env, args.in));
+  JsonlWriter writer = TRY(JsonlWriter::open(env, args.out, {.append = false, .sync_each = false}));
+  while (const std::optional<JsonlRow> row = TRY(reader.next())) {
+    const std::string where = args.in + ":" + std::to_string(row->line);
+    const Json result = args.encode ? TRY(encode_row(tokenizer, row->value, args.add_special_tokens, where))
+                                    : TRY(decode_row(tokenizer, row->value, args.skip_special_tokens, where));
+    TRY(writer.write(result));
+  }
+  return writer.close();
+}
+
+}  // namespace
+
+int cmd_tokenizer(Arguments args) {
+  if (wants_help(args)) {
+    TokenizerArguments unused;
+    std::cout << kUsage << "\n" << options_of(unused);
+    return 0;
+  }
+  const auto parsed = parse(args);
+  if (!parsed.ok()) return fail(parsed.error());
+  const Result<> done = run(*parsed);
+  return done.ok() ? 0 : fail(done.error());
+}
+
+}  // namespace mortise

@@ -1,0 +1,162 @@
+#include "eval_tensors.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+template <class T>
+std::vector<float> cast(const TensorView& tensor) {
+  std::vector<float> out(tensor.bytes.size() / sizeof(T));
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;  // by memcpy: a foreign file need not be aligned
+    std::memcpy(&value, tensor.bytes.data() + i * sizeof(T), sizeof(T));
+    out[i] = static_cast<float>(value);
+  }
+  return out;
+}
+
+std::string shape_text(const TensorView& tensor) {
+  std::vector<std::string> axes;
+  for (const int64_t axis : tensor.shape) axes.push_back(std::to_string(axis));
+  return "(" + join(axes, ",") + ")";
+}
+
+}  // namespace
+
+Error EvalTensors::bad(std::string_view name, std::string what) const {
+  return {ErrorKind::kData, "tensor 'in." + std::string(name) + "' " + std::move(what), file_.path().string(),
+          "names and shapes: `mortise plugin eval --help`"};
+}
+
+const TensorView* EvalTensors::look_up(std::string_view name) {
+  asked_.emplace(name);
+  return file_.find("in." + std::string(name));
+}
+
+bool EvalTensors::has(std::string_view name) const { return file_.find("in." + std::string(name)) != nullptr; }
+
+Result<EvalTensors> EvalTensors::open(const std::filesystem::path& path, std::string_view main) {
+  EvalTensors out(TRY(SafetensorsFile::open(default_env(), path)));
+  const TensorView* tensor = out.look_up(main);
+  if (tensor == nullptr) return out.bad(main, "is missing");
+  if (tensor->shape.size() != 2) return out.bad(main, "has the shape " + shape_text(*tensor) + ", must be (B,T)");
+  out.rows_ = tensor->shape[0];
+  out.columns_ = tensor->shape[1];
+  for (int64_t i = 0; i <= out.rows_; ++i) out.offsets_.push_back(i * out.columns_);
+  out.row_id_.resize(static_cast<size_t>(out.rows_));
+  std::iota(out.row_id_.begin(), out.row_id_.end(), 0);
+  TRY(out.read_groups());
+  return out;
+}
+
+Result<> EvalTensors::read_groups() {
+  group_index_ = row_id_;  // without groups every row is its own
+  const TensorView* tensor = look_up("group_index");
+  if (tensor == nullptr) return {};
+  if (tensor->dtype != DType::kI64 && tensor->dtype != DType::kI32) return bad("group_index", "must be I64 or I32");
+  if (tensor->shape != std::vector<int64_t>{rows_})
+    return bad("group_index", "has the shape " + shape_text(*tensor) + ", must be (B,)");
+  for (size_t i = 0; i < group_index_.size(); ++i) {
+    int32_t narrow = 0;
+    if (tensor->dtype == DType::kI64) {
+      std::memcpy(&group_index_[i], tensor->bytes.data() + i * 8, 8);
+    } else {
+      std::memcpy(&narrow, tensor->bytes.data() + i * 4, 4);
+      group_index_[i] = narrow;
+    }
+  }
+  return {};
+}
+
+Result<std::vector<float>> EvalTensors::floats(const TensorView& tensor) const {
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return cast<float>(tensor);
+    case DType::kF64:
+      return cast<double>(tensor);
+    case DType::kU8:
+    case DType::kBool:
+      return cast<uint8_t>(tensor);
+    case DType::kI32:
+      return cast<int32_t>(tensor);
+    case DType::kI64:
+      return cast<int64_t>(tensor);
+    default:
+      return bad(std::string_view(tensor.name).substr(3),
+                 "has the type " + std::string(dtype_name(tensor.dtype)) + ", must be F32, F64, I32, I64, U8 or BOOL");
+  }
+}
+
+Result<std::vector<float>> EvalTensors::tokens(std::string_view name) {
+  auto out = TRY(optional_tokens(name));
+  if (out.empty() && look_up(name) == nullptr) return bad(name, "is missing");
+  return out;
+}
+
+Result<std::vector<float>> EvalTensors::optional_tokens(std::string_view name) {
+  const TensorView* tensor = look_up(name);
+  if (tensor == nullptr) return std::vector<float>();
+  const bool per_row = tensor->shape == std::vector<int64_t>{rows_};
+  if (!per_row && tensor->shape != std::vector<int64_t>{rows_, columns_}) {
+    return bad(name, "has the shape " + shape_text(*tensor) + ", must be (" + std::to_string(rows_) + "," +
+                         std::to_string(columns_) + ") or (" + std::to_string(rows_) + ")");
+  }
+  std::vector<float> values = TRY(floats(*tensor));
+  if (!per_row) return values;
+  std::vector<float> repeated;
+  for (const float value : values) repeated.insert(repeated.end(), static_cast<size_t>(columns_), value);
+  return repeated;
+}
+
+Result<std::vector<uint8_t>> EvalTensors::mask(std::string_view name, bool mandatory) {
+  const std::vector<float> values = mandatory ? TRY(tokens(name)) : TRY(optional_tokens(name));
+  std::vector<uint8_t> out(num_tokens(), 1);
+  for (size_t t = 0; t < values.size(); ++t) out[t] = values[t] != 0.0F ? 1 : 0;
+  return out;
+}
+
+Result<std::vector<float>> EvalTensors::optional_rows(std::string_view name) {
+  const TensorView* tensor = look_up(name);
+  if (tensor == nullptr) return std::vector<float>();
+  if (tensor->shape != std::vector<int64_t>{rows_})
+    return bad(name, "has the shape " + shape_text(*tensor) + ", must be (" + std::to_string(rows_) + ")");
+  return floats(*tensor);
+}
+
+Result<std::vector<float>> EvalTensors::optional_vector(std::string_view name) {
+  const TensorView* tensor = look_up(name);
+  if (tensor == nullptr) return std::vector<float>();
+  if (tensor->shape.size() != 1) return bad(name, "has the shape " + shape_text(*tensor) + ", must have one axis");
+  return floats(*tensor);
+}
+
+Result<EvalTensors::Matrix> EvalTensors::optional_matrix(std::string_view name) {
+  const TensorView* tensor = look_up(name);
+  if (tensor == nullptr) return Matrix{};
+  if (tensor->shape.size() != 2 || tensor->shape[0] != rows_)
+    return bad(name, "has the shape " + shape_text(*tensor) + ", must be (" + std::to_string(rows_) + ",K)");
+  return Matrix{TRY(floats(*tensor)), tensor->shape[1]};
+}
+
+Result<> EvalTensors::all_used() const {
+  for (const TensorView& tensor : file_.tensors()) {
+    if (!tensor.name.starts_with("in.")) continue;
+    const std::string name = tensor.name.substr(3);
+    if (asked_.contains(name)) continue;
+    const std::vector<std::string> known(asked_.begin(), asked_.end());
+    std::string next = did_you_mean(name, known);
+    if (next.empty()) next = "this kind reads: " + join(known, ", ");
+    return Error{ErrorKind::kData, "unknown tensor " + quote(tensor.name), file_.path().string(), std::move(next)};
+  }
+  return {};
+}
+
+Result<> write_eval_outputs(const std::filesystem::path& path, std::span<const TensorView> tensors) {
+  return write_safetensors_file(default_env(), path, tensors);
+}
+
+}  // namespace mortise

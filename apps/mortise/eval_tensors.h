@@ -1,0 +1,62 @@
+// The tensors of a `plugin eval` inputs file as flat arrays: (B,T) padded rows become ragged rows of T tokens each.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/formats/safetensors.h"
+#include "plugin/host/kinds/layout.h"
+
+namespace mortise {
+
+class EvalTensors {
+ public:
+  // B and T are those of the tensor `in.MAIN`.
+  static Result<EvalTensors> open(const std::filesystem::path& path, std::string_view main);
+
+  [[nodiscard]] int64_t num_rows() const { return rows_; }
+  [[nodiscard]] int64_t num_columns() const { return columns_; }
+  [[nodiscard]] size_t num_tokens() const { return static_cast<size_t>(rows_ * columns_); }
+  [[nodiscard]] Layout layout() const { return {offsets_, row_id_, group_index_}; }
+  [[nodiscard]] bool has(std::string_view name) const;
+
+  // [N] of in.NAME (B,T), or of (B,) repeated over the row. Absent: an error, or empty for optional().
+  Result<std::vector<float>> tokens(std::string_view name);
+  Result<std::vector<float>> optional_tokens(std::string_view name);
+  // [N], 1 where in.NAME is not 0; all 1 where it is absent and not mandatory.
+  Result<std::vector<uint8_t>> mask(std::string_view name, bool mandatory);
+  // [B] of in.NAME (B,); empty where absent.
+  Result<std::vector<float>> optional_rows(std::string_view name);
+  // The values of in.NAME (K,); empty where absent.
+  Result<std::vector<float>> optional_vector(std::string_view name);
+  // The values of in.NAME (B,K) and K; empty where absent.
+  struct Matrix {
+    std::vector<float> values;
+    int64_t num_columns = 0;
+  };
+  Result<Matrix> optional_matrix(std::string_view name);
+  // An error for any in.NAME that nobody asked for.
+  [[nodiscard]] Result<> all_used() const;
+
+ private:
+  explicit EvalTensors(SafetensorsFile file) : file_(std::move(file)) {}
+  const TensorView* look_up(std::string_view name);
+  [[nodiscard]] Error bad(std::string_view name, std::string what) const;
+  Result<std::vector<float>> floats(const TensorView& tensor) const;
+  Result<> read_groups();
+
+  SafetensorsFile file_;
+  int64_t rows_ = 0, columns_ = 0;
+  std::vector<int64_t> offsets_, row_id_, group_index_;
+  std::set<std::string, std::less<>> asked_;
+};
+
+// NAME (B,T) tensors to a file.
+Result<> write_eval_outputs(const std::filesystem::path& path, std::span<const TensorView> tensors);
+
+}  // namespace mortise

@@ -1,0 +1,207 @@
+#include "plugin_eval.h"
+
+#include <algorithm>
+
+#include "eval_tensors.h"
+#include "foundation/base/text.h"
+#include "foundation/batch/token_weight.h"
+#include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/advantage_estimator.h"
+#include "plugin/host/kinds/kl_estimator.h"
+#include "plugin/host/kinds/policy_loss.h"
+#include "plugin/host/params.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kAggregationKeys[] = {"loss_agg_mode", "loss_agg_rows", "loss_scale_factor",
+                                                 "loss_scale_by_rows"};
+
+bool is_aggregation_key(std::string_view key) {
+  return std::find(std::begin(kAggregationKeys), std::end(kAggregationKeys), key) != std::end(kAggregationKeys);
+}
+bool is_no_engine_key(std::string_view) { return false; }
+
+Json metrics_json(const MetricSet& metrics) {
+  Json out = Json::object();
+  for (const MetricValue& metric : metrics.values()) out[metric.name] = metric.value;
+  return out;
+}
+
+Error bad_setting(const std::string& key, std::string what) {
+  return {ErrorKind::kConfig, std::move(what), "--set " + key, "`mortise plugin eval --help`"};
+}
+
+// How the losses become one number. Where nothing is said: the mode that the loss asks for, and verl's normaliser.
+Result<TokenWeightOptions> aggregation(const PluginInfo& info, const PluginEval& eval, int64_t width) {
+  TokenWeightOptions options;
+  options.mode = TRY(parse_loss_agg_mode(default_loss_agg_mode(info)));
+  options.loss_scale_factor = static_cast<double>(width);
+  options.loss_scale_by_rows = false;
+  for (const auto& [key, text] : eval.settings) {
+    if (key == "loss_agg_mode") {
+      options.mode = TRY(parse_loss_agg_mode(text));
+    } else if (key == "loss_agg_rows") {
+      options.rows = TRY(parse_loss_agg_rows(text));
+    } else if (key == "loss_scale_factor" && text != "null" && text != "none") {
+      const auto factor = parse_f64(text);
+      if (!factor || *factor <= 0) return bad_setting(key, "must be a number above 0, is " + quote(text));
+      options.loss_scale_factor = *factor;
+    } else if (key == "loss_scale_by_rows") {
+      if (text != "true" && text != "false") return bad_setting(key, "must be true or false, is " + quote(text));
+      options.loss_scale_by_rows = text == "true";
+    }
+  }
+  return options;
+}
+
+Result<std::vector<float>> loss_weights(const PluginInfo& info, const PluginEval& eval, const EvalTensors& in,
+                                        std::span<const uint8_t> mask, std::span<const float> is_weights) {
+  const TokenWeightOptions options = TRY(aggregation(info, eval, in.num_columns()));
+  if (options.mode == LossAggMode::kPromptMean && !in.has("group_index")) {
+    return Error{ErrorKind::kData, "loss_agg_mode prompt-mean needs the tensor 'in.group_index'", eval.inputs.string(),
+                 "add it, or choose another mode"};
+  }
+  const Layout layout = in.layout();
+  std::vector<float> weight(in.num_tokens());
+  const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
+  TRY(token_weights(options, counts, layout.row_offsets, mask, layout.group_index, weight));
+  if (!info.consumes_stage("rollout_is_weights")) {
+    for (size_t t = 0; t < is_weights.size(); ++t) weight[t] *= is_weights[t];
+  }
+  return weight;
+}
+
+}  // namespace
+
+Result<Json> plugin_params(const PluginInfo& info, const PluginEval& eval, bool (*is_engine_key)(std::string_view)) {
+  Json params = Json::object();
+  for (const auto& [key, text] : eval.settings) {
+    const ParamInfo* param = info.find_param(key);
+    if (param == nullptr) {
+      if (!is_engine_key(key)) params[key] = text;
+      continue;
+    }
+    auto value = parse_param_text(*param, text);
+    if (!value.ok()) {
+      value.error().where = "--set " + key;
+      return std::move(value).error();
+    }
+    params[key] = *std::move(value);
+  }
+  return params;
+}
+
+Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) {
+  const PluginRef ref = TRY(registry.find("policy_loss", eval.name));
+  const Json params = TRY(plugin_params(*ref.plugin, eval, is_aggregation_key));
+  PolicyLoss loss = TRY(PolicyLoss::create(registry, eval.name, params, {eval.seed, nullptr}));
+  EvalTensors in = TRY(EvalTensors::open(eval.inputs, "log_prob"));
+  const auto log_prob = TRY(in.tokens("log_prob")), old_log_prob = TRY(in.tokens("old_log_prob")),
+             advantages = TRY(in.tokens("advantages"));
+  const auto mask = TRY(in.mask("response_mask", true));
+  const auto ref_log_prob = TRY(in.optional_tokens("ref_log_prob")),
+             rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
+  const auto is_weights = TRY(in.optional_tokens("rollout_is_weights")), entropy = TRY(in.optional_tokens("entropy"));
+  TRY(in.all_used());
+  const auto weight = TRY(loss_weights(loss.info(), eval, in, mask, is_weights));
+
+  PolicyLossInput input{.layout = in.layout(),
+                        .log_prob = log_prob,
+                        .old_log_prob = old_log_prob,
+                        .advantages = advantages,
+                        .response_mask = mask,
+                        .weight = weight,
+                        .ref_log_prob = ref_log_prob,
+                        .rollout_log_prob = rollout_log_prob,
+                        .rollout_is_weights = {},
+                        .entropy = entropy,
+                        .step = eval.step,
+                        .update_index = eval.step};
+  if (loss.info().consumes_stage("rollout_is_weights")) input.rollout_is_weights = is_weights;
+  std::vector<float> token_loss(in.num_tokens()), grad(in.num_tokens()), grad_entropy(entropy.size());
+  MetricSet metrics;
+  TRY(loss.compute(input, {token_loss, grad, grad_entropy}, &metrics));
+
+  double total = 0;
+  for (size_t t = 0; t < token_loss.size(); ++t)
+    total += static_cast<double>(weight[t]) * static_cast<double>(token_loss[t]);
+  const float scalar[] = {static_cast<float>(total)};
+  const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
+  std::vector<TensorView> out = {view_of<float>("loss", scalar), view_of<float>("grad_log_prob", grad, shape)};
+  if (!entropy.empty()) out.push_back(view_of<float>("grad_entropy", grad_entropy, shape));
+  TRY(write_eval_outputs(eval.outputs, out));
+  return metrics_json(metrics);
+}
+
+Result<Json> eval_kl_estimator(PluginRegistry& registry, const PluginEval& eval) {
+  const PluginRef ref = TRY(registry.find("kl_estimator", kl_base_name(eval.name)));
+  const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
+  KlEstimator estimator = TRY(KlEstimator::create(registry, eval.name, params, {eval.seed, nullptr}));
+  EvalTensors in = TRY(EvalTensors::open(eval.inputs, "log_prob"));
+  const auto log_prob = TRY(in.tokens("log_prob")), ref_log_prob = TRY(in.tokens("ref_log_prob")),
+             old_log_prob = TRY(in.optional_tokens("old_log_prob"));
+  const auto mask = TRY(in.mask("response_mask", false));
+  TRY(in.all_used());
+  const std::vector<float> weight(in.num_tokens(), 1.0F);  // the gradient is that of the sum
+  std::vector<float> kl(in.num_tokens()), grad(in.num_tokens());
+  MetricSet metrics;
+  const KlEstimatorInput input{.layout = in.layout(),
+                               .log_prob = log_prob,
+                               .ref_log_prob = ref_log_prob,
+                               .response_mask = mask,
+                               .weight = weight,
+                               .old_log_prob = old_log_prob,
+                               .step = eval.step};
+  TRY(estimator.compute(input, {kl, grad}, &metrics));
+  const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
+  const TensorView out[] = {view_of<float>("kl", kl, shape), view_of<float>("grad_log_prob", grad, shape)};
+  TRY(write_eval_outputs(eval.outputs, out));
+  return metrics_json(metrics);
+}
+
+Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval& eval) {
+  const PluginRef ref = TRY(registry.find("advantage_estimator", eval.name));
+  const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
+  AdvantageEstimator estimator = TRY(AdvantageEstimator::create(registry, eval.name, params, {eval.seed, nullptr}));
+  EvalTensors in = TRY(EvalTensors::open(eval.inputs, "token_level_rewards"));
+  const auto token_rewards = TRY(in.tokens("token_level_rewards"));
+  const auto mask = TRY(in.mask("response_mask", true));
+  const auto rewards = TRY(in.optional_matrix("rewards"));
+  auto reward_weights = TRY(in.optional_vector("reward_weights"));
+  if (reward_weights.empty()) reward_weights.assign(static_cast<size_t>(rewards.num_columns), 1.0F);
+  if (static_cast<int64_t>(reward_weights.size()) != rewards.num_columns) {
+    return Error{ErrorKind::kData,
+                 "'in.reward_weights' has " + std::to_string(reward_weights.size()) + " elements, 'in.rewards' has " +
+                     std::to_string(rewards.num_columns) + " columns",
+                 eval.inputs.string(), "give a weight for every column"};
+  }
+  const auto valid = TRY(in.optional_rows("row_valid"));
+  const std::vector<uint8_t> row_valid(valid.begin(), valid.end());
+  const auto values = TRY(in.optional_tokens("values")), old_log_prob = TRY(in.optional_tokens("old_log_prob"));
+  const auto sum_pi_squared = TRY(in.optional_tokens("sum_pi_squared")),
+             is_weights = TRY(in.optional_tokens("rollout_is_weights"));
+  const auto baselines = TRY(in.optional_rows("reward_baselines"));
+  TRY(in.all_used());
+  std::vector<float> advantages(in.num_tokens()), returns(in.num_tokens());
+  MetricSet metrics;
+  const AdvantageInput input{.layout = in.layout(),
+                             .token_level_rewards = token_rewards,
+                             .response_mask = mask,
+                             .rewards = rewards.values,
+                             .reward_weights = reward_weights,
+                             .row_valid = row_valid,
+                             .values = values,
+                             .reward_baselines = baselines,
+                             .old_log_prob = old_log_prob,
+                             .sum_pi_squared = sum_pi_squared,
+                             .rollout_is_weights = is_weights,
+                             .step = eval.step};
+  TRY(estimator.compute(input, {advantages, returns}, &metrics));
+  const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
+  const TensorView out[] = {view_of<float>("advantages", advantages, shape), view_of<float>("returns", returns, shape)};
+  TRY(write_eval_outputs(eval.outputs, out));
+  return metrics_json(metrics);
+}
+
+}  // namespace mortise

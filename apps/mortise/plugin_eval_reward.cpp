@@ -1,0 +1,186 @@
+// `mortise plugin eval reward`: rows of a JSONL file through one reward function.
+//
+// A row is {"prompt", "completion", ...}: prompt is text or a list of messages; completion is text or a message. The
+// members prompt_token_ids, completion_token_ids, finish_reason, messages and group_index are what the engine would
+// give; every other member is a data column. All rows are one batch.
+#include <cmath>
+#include <map>
+
+#include "foundation/base/text.h"
+#include "foundation/batch/sample_batch.h"
+#include "foundation/formats/jsonl.h"
+#include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/reward.h"
+#include "plugin_eval.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kOwnKeys[] = {"prompt",           "completion",           "messages",
+                                         "prompt_token_ids", "completion_token_ids", "finish_reason",
+                                         "group_index",      "sample_index"};
+
+bool is_own_key(std::string_view key) {
+  return std::find(std::begin(kOwnKeys), std::end(kOwnKeys), key) != std::end(kOwnKeys);
+}
+
+class RowReader {
+ public:
+  RowReader(const std::filesystem::path& path, const JsonlRow& row)
+      : row_(row.value), where_(path.string() + ":" + std::to_string(row.line)) {}
+
+  Result<> append_to(RewardBatch& batch) const {
+    if (!row_.is_object()) return bad("the row is no object", "write {\"prompt\": ..., \"completion\": ...}");
+    TRY(append_prompt(batch));
+    batch.completion.append(TRY(completion()));
+    batch.prompt_ids.append(TRY(ids("prompt_token_ids")));
+    batch.completion_ids.append(TRY(ids("completion_token_ids")));
+    batch.finish_reason.push_back(TRY(finish_reason()));
+    batch.group_index.push_back(TRY(integer("group_index", batch.num_rows)));
+    batch.sample_index.push_back(TRY(integer("sample_index", 0)));
+    batch.row_id.push_back(batch.num_rows);
+    ++batch.num_rows;
+    return {};
+  }
+
+ private:
+  [[nodiscard]] Error bad(std::string what, std::string next = "") const {
+    return {ErrorKind::kData, std::move(what), where_, std::move(next)};
+  }
+
+  // Text of a list of messages: their contents, a line each. A chat template needs a tokenizer, which is not here.
+  Result<std::string> contents(const Json& messages) const {
+    std::string text;
+    for (const Json& message : messages) {
+      const Json* content = json_find(message, "content");
+      if (content == nullptr || !content->is_string())
+        return bad("a message has no text 'content'", "write {\"role\": ..., \"content\": \"...\"}");
+      text += (text.empty() ? "" : "\n") + content->get<std::string>();
+    }
+    return text;
+  }
+
+  Result<> append_prompt(RewardBatch& batch) const {
+    const Json* messages = json_find(row_, "messages");
+    const Json* prompt = json_find(row_, "prompt");
+    if (messages == nullptr && prompt != nullptr && prompt->is_array()) messages = prompt;
+    if (messages != nullptr && !messages->is_array()) return bad("'messages' is no list", "");
+    batch.messages.append(messages == nullptr ? std::string() : dump_json(*messages));
+    if (prompt != nullptr && prompt->is_string()) {
+      batch.prompt.append(prompt->get_ref<const std::string&>());
+    } else if (messages != nullptr) {
+      batch.prompt.append(TRY(contents(*messages)));
+    } else if (prompt == nullptr || prompt->is_null()) {
+      batch.prompt.append("");
+    } else {
+      return bad("'prompt' must be text or a list of messages");
+    }
+    return {};
+  }
+
+  Result<std::string> completion() const {
+    const Json* completion = json_find(row_, "completion");
+    if (completion == nullptr) return bad("'completion' is missing", "every row needs the text that is scored");
+    if (completion->is_string()) return completion->get<std::string>();
+    if (completion->is_array()) return contents(*completion);
+    return bad("'completion' must be text or a list of messages");
+  }
+
+  Result<std::vector<int64_t>> ids(const char* key) const {
+    std::vector<int64_t> out;
+    const Json* values = json_find(row_, key);
+    if (values == nullptr) return out;
+    if (!values->is_array()) return bad(quote(key) + " must be a list of token ids");
+    for (const Json& value : *values) {
+      if (!value.is_number_integer()) return bad(quote(key) + " must be a list of token ids");
+      out.push_back(value.get<int64_t>());
+    }
+    return out;
+  }
+
+  Result<int32_t> finish_reason() const {
+    const Json* value = json_find(row_, "finish_reason");
+    if (value == nullptr || value->is_null()) return static_cast<int32_t>(FinishReason::kStop);
+    for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort}) {
+      if (value->is_string() && value->get_ref<const std::string&>() == finish_reason_name(reason))
+        return static_cast<int32_t>(reason);
+    }
+    return bad("'finish_reason' must be stop, length or abort, is " + quote(dump_json(*value)));
+  }
+
+  Result<int64_t> integer(const char* key, int64_t otherwise) const {
+    const Json* value = json_find(row_, key);
+    if (value == nullptr || value->is_null()) return otherwise;
+    if (!value->is_number_integer()) return bad(quote(key) + " must be an integer");
+    return value->get<int64_t>();
+  }
+
+  const Json& row_;
+  std::string where_;
+};
+
+struct Rows {
+  RewardBatch batch;
+  std::vector<Json> values;
+};
+
+Result<Rows> read_rows(const std::filesystem::path& path) {
+  Rows rows;
+  JsonlReader reader = TRY(JsonlReader::open(default_env(), path));
+  while (true) {
+    auto row = TRY(reader.next());
+    if (!row) break;
+    TRY(RowReader(path, *row).append_to(rows.batch));
+    rows.values.push_back(std::move(row->value));
+  }
+  // Every name that occurs in any row is a column, in the order of first sight.
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<const Json*>, std::less<>> columns;
+  for (size_t i = 0; i < rows.values.size(); ++i) {
+    for (const auto& item : rows.values[i].items()) {
+      if (is_own_key(item.key())) continue;
+      auto& column = columns[item.key()];
+      if (column.empty()) {
+        names.push_back(item.key());
+        column.resize(rows.values.size());
+      }
+      column[i] = &item.value();
+    }
+  }
+  for (const std::string& name : names) rows.batch.columns.push_back(DataColumn::from_json(name, columns[name]));
+  return rows;
+}
+
+bool is_no_engine_key(std::string_view) { return false; }
+
+Json result_row(const RewardOutput& out, size_t row) {
+  Json json = Json::object();
+  json["reward"] = std::isnan(out.rewards[row]) ? Json() : Json(out.rewards[row]);
+  for (const FailedRow& failed : out.failed_rows) {
+    if (failed.row == static_cast<int64_t>(row)) json["error"] = failed.text;
+  }
+  for (const RowValue& value : out.row_values) {
+    if (value.row == static_cast<int64_t>(row)) json["values"][value.name] = value.value;
+  }
+  return json;
+}
+
+}  // namespace
+
+Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
+  const PluginRef ref = TRY(registry.find("reward", eval.name));
+  const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
+  Reward reward = TRY(Reward::create(registry, eval.name, params, {eval.seed, nullptr}));
+  Rows rows = TRY(read_rows(eval.inputs));
+  rows.batch.step = eval.step;
+  MetricSet metrics;
+  const RewardOutput out = TRY(reward.score(rows.batch, false, &metrics));
+  JsonlWriter writer = TRY(JsonlWriter::open(default_env(), eval.outputs, {.append = false, .sync_each = false}));
+  for (size_t i = 0; i < out.rewards.size(); ++i) TRY(writer.write(result_row(out, i)));
+  TRY(writer.close());
+  Json json = Json::object();
+  for (const MetricValue& metric : metrics.values()) json[metric.name] = metric.value;
+  return json;
+}
+
+}  // namespace mortise

@@ -1,0 +1,102 @@
+// See manifest.h, which draws the format.
+#include "checkpoint/manifest.h"
+
+#include <algorithm>
+
+#include "foundation/base/limits.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+#include "foundation/formats/sha256.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kFormat = "mortise-checkpoint";
+constexpr int64_t kVersion = 1;
+
+std::string text_with_digest(const Manifest& manifest, std::string_view digest) {
+  Json entries = Json::array();
+  for (const ManifestEntry& entry : manifest.entries)
+    entries.push_back(Json{{"path", entry.path}, {"bytes", entry.size_bytes}, {"sha256", entry.sha256}});
+  const Json root{{"format", kFormat},     {"version", kVersion},           {"step", manifest.step},
+                  {"info", manifest.info}, {"entries", std::move(entries)}, {"sha256", digest}};
+  return dump_json(root, 1) + "\n";
+}
+
+bool is_sha256(std::string_view text) {
+  return text.size() == 64 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+Error damaged(std::string what, std::string_view where) {
+  return {ErrorKind::kData, "manifest: " + std::move(what), std::string(where),
+          "this checkpoint is damaged: use another one"};
+}
+
+Result<ManifestEntry> read_entry(const Json& value, std::string_view where) {
+  ManifestEntry entry;
+  entry.path = TRY(json_string(value, "path", where));
+  entry.size_bytes = static_cast<uint64_t>(TRY(json_int(value, "bytes", where)));
+  entry.sha256 = TRY(json_string(value, "sha256", where));
+  if (!is_safe_entry_path(entry.path)) return damaged("path " + quote(entry.path) + " is not allowed", where);
+  if (!is_sha256(entry.sha256)) return damaged("entry " + quote(entry.path) + " has no SHA-256", where);
+  return entry;
+}
+
+}  // namespace
+
+const ManifestEntry* Manifest::find(std::string_view path) const {
+  const auto at =
+      std::lower_bound(entries.begin(), entries.end(), path,
+                       [](const ManifestEntry& entry, std::string_view wanted) { return entry.path < wanted; });
+  return at != entries.end() && at->path == path ? &*at : nullptr;
+}
+
+bool is_safe_entry_path(std::string_view path) {
+  if (path.empty() || path.size() > limits::kMaxPathBytes || find_invalid_utf8(path)) return false;
+  const auto bad = [](unsigned char c) { return c < 0x20 || c == 0x7F || c == '\\'; };
+  if (std::any_of(path.begin(), path.end(), bad)) return false;
+  for (const std::string_view part : split(path, '/')) {
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  return text_with_digest(manifest, sha256_hex(text_with_digest(manifest, "")));
+}
+
+Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
+  const Json root = TRY(parse_json(text, where));
+  const std::string format = TRY(json_string(root, "format", where));
+  if (format != kFormat) return damaged("format is " + quote(format), where);
+  if (const int64_t version = TRY(json_int(root, "version", where)); version != kVersion)
+    return Error{ErrorKind::kData,
+                 "this checkpoint has format version " + std::to_string(version) + ", this program reads " +
+                     std::to_string(kVersion),
+                 std::string(where), "use the version of mortise that wrote it"};
+  Manifest manifest;
+  manifest.step = TRY(json_int(root, "step", where));
+  const Json* info = json_find(root, "info");
+  const Json* entries = json_find(root, "entries");
+  // An empty map is written as null by the library; both say "nothing".
+  if (info == nullptr || !(info->is_object() || info->is_null())) return damaged("'info' is missing", where);
+  if (info->is_object()) {
+    for (const auto& [key, value] : info->get_ref<const Json::object_t&>()) {
+      if (!value.is_string()) return damaged("'info' holds other things than texts", where);
+      manifest.info.emplace(key, value.get_ref<const std::string&>());
+    }
+  }
+  if (entries == nullptr || !entries->is_array() || entries->size() > limits::kMaxManifestEntries)
+    return damaged("'entries' is missing or too long", where);
+  for (const Json& value : *entries) manifest.entries.push_back(TRY(read_entry(value, where)));
+  for (size_t i = 1; i < manifest.entries.size(); ++i) {
+    if (!(manifest.entries[i - 1].path < manifest.entries[i].path))
+      return damaged("entry " + quote(manifest.entries[i].path) + " is out of order or there twice", where);
+  }
+  // Canonical text: this also checks the digest, and leaves no room for members we did not look at.
+  if (manifest_text(manifest) != text) return damaged("its own digest does not fit: the text was changed", where);
+  return manifest;
+}
+
+}  // namespace mortise

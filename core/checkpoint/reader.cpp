@@ -1,0 +1,116 @@
+// See reader.h.
+#include "checkpoint/reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/state_files.h"
+#include "foundation/base/limits.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/sha256.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kPrefix = "global_step_";
+constexpr std::string_view kReplacedPrefix = ".replaced_global_step_";
+
+std::optional<int64_t> step_of(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto step = parse_i64(name.substr(prefix.size()));
+  // "global_step_007" would be a second name for the same step.
+  return step && *step >= 0 && std::to_string(*step) == name.substr(prefix.size()) ? step : std::nullopt;
+}
+
+Error damaged(const ManifestEntry& entry, std::string_view problem, const Path& folder) {
+  return {ErrorKind::kData, "checkpoint entry " + quote(entry.path) + " " + std::string(problem), folder.string(),
+          "this checkpoint is damaged: resume from an earlier one"};
+}
+
+Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) {
+  const Path path = folder / entry.path;
+  if (!env.exists(path)) return damaged(entry, "is missing", folder);
+  const MappedFile file = TRY(env.map_file(path));
+  if (file.bytes().size() != entry.size_bytes)
+    return damaged(
+        entry,
+        "has " + std::to_string(file.bytes().size()) + " bytes, the manifest says " + std::to_string(entry.size_bytes),
+        folder);
+  if (to_hex(sha256(file.bytes())) != entry.sha256) return damaged(entry, "was changed (its SHA-256 differs)", folder);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir) {
+  std::vector<CheckpointRef> found;
+  if (!env.exists(run_dir)) return found;
+  for (const std::string& name : TRY(env.list_dir(run_dir))) {
+    if (const auto step = step_of(name, kPrefix)) found.push_back({*step, run_dir / name});
+    // Stands for its step when a save was cut off between its two renames, or as the fall-back of a damaged one.
+    else if (const auto old_step = step_of(name, kReplacedPrefix))
+      found.push_back({*old_step, run_dir / name});
+  }
+  std::sort(found.begin(), found.end(), [](const CheckpointRef& a, const CheckpointRef& b) {
+    return a.step != b.step ? a.step > b.step : a.path.filename() > b.path.filename();  // 'g' before '.'
+  });
+  return found;
+}
+
+Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
+  const Path path = checkpoint_dir / kManifestFile;
+  if (!env.exists(path))
+    return Error{ErrorKind::kData, "checkpoint entry 'manifest.json' is missing", checkpoint_dir.string(),
+                 "this is no complete checkpoint: resume from another one"};
+  const std::string text = TRY(env.read_file(path, limits::kMaxManifestBytes));
+  Manifest manifest = TRY(parse_manifest(text, path.string()));
+  for (const ManifestEntry& entry : manifest.entries) TRY(verify_entry(env, checkpoint_dir, entry));
+  for (const std::string_view needed : {kStateJsonFile, kStateTensorsFile}) {
+    if (manifest.find(needed) == nullptr)
+      return Error{ErrorKind::kData, "the manifest has no entry " + quote(needed), checkpoint_dir.string(),
+                   "resume from another checkpoint"};
+  }
+  return manifest;
+}
+
+Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir) {
+  std::vector<std::string> warnings;
+  std::vector<CheckpointRef> candidates = TRY(list_checkpoints(env, run_dir));
+  if (const Result<std::string> latest = env.read_file(run_dir / kLatestFile, 4096); latest.ok()) {
+    const Path named = run_dir / trim(*latest);
+    std::stable_partition(candidates.begin(), candidates.end(),
+                          [&](const CheckpointRef& ref) { return ref.path == named; });
+  }
+  for (const CheckpointRef& ref : candidates) {
+    Result<Manifest> manifest = verify_checkpoint(env, ref.path);
+    const bool right_step = manifest.ok() && manifest->step == ref.step;
+    if (right_step)
+      return std::optional<FoundCheckpoint>(FoundCheckpoint{ref, *std::move(manifest), std::move(warnings)});
+    warnings.push_back(!manifest.ok() ? "skipped a checkpoint: " + manifest.error().to_string()
+                                      : "skipped a checkpoint: " + ref.path.string() + ": its manifest is of step " +
+                                            std::to_string(manifest->step));
+  }
+  if (warnings.empty()) return std::optional<FoundCheckpoint>();
+  return Error{ErrorKind::kData, "no checkpoint can be loaded; the newest: " + warnings.front(), run_dir.string(),
+               "restore one from a copy, or start anew with another trainer.default_local_dir"};
+}
+
+Result<Checkpoint> Checkpoint::open(Env& env, const Path& checkpoint_dir) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = checkpoint_dir;
+  checkpoint.manifest_ = TRY(verify_checkpoint(env, checkpoint_dir));
+  checkpoint.tensors_ = TRY(SafetensorsFile::open(env, checkpoint_dir / kStateTensorsFile));
+  const Path json_path = checkpoint_dir / kStateJsonFile;
+  const std::string text = TRY(env.read_file(json_path, limits::kMaxTextFileBytes));
+  checkpoint.state_ = TRY(parse_state(text, checkpoint.tensors_.tensors(), json_path.string()));
+  return checkpoint;
+}
+
+Result<> Checkpoint::load_into(StatefulRegistry& registry) const { return registry.load(state_, path_.string()); }
+
+Result<Path> Checkpoint::entry(std::string_view path) const {
+  if (manifest_.find(path) != nullptr) return path_ / path;
+  return Error{ErrorKind::kData, "the checkpoint has no file " + quote(path), path_.string(), ""};
+}
+
+}  // namespace mortise

@@ -1,0 +1,156 @@
+#include "config/assign.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+class Assigner {
+ public:
+  Assigner(const Field& field, const ConfigNode& node) : field_(field), node_(node) {}
+
+  Result<> operator()(bool* out) const {
+    if (!is_value() || !node_.value.is_boolean()) return wrong_type("write true or false");
+    *out = node_.value.get<bool>();
+    return {};
+  }
+  Result<> operator()(int64_t* out) const {
+    *out = TRY(integer());
+    return {};
+  }
+  Result<> operator()(double* out) const {
+    *out = TRY(number(is_value() ? node_.value : Json()));
+    return {};
+  }
+  Result<> operator()(std::string* out) const {
+    *out = TRY(text());
+    return {};
+  }
+  Result<> operator()(std::chrono::milliseconds* out) const {
+    const std::string written = TRY(text());
+    const std::optional<std::chrono::milliseconds> duration = parse_duration(written);
+    if (!duration) {
+      return problem("must be a duration, is " + node_.describe(),
+                     "write a number and a unit: \"500ms\", \"10s\", \"2m\", \"1h\"");
+    }
+    TRY(in_range(static_cast<double>(duration->count())));
+    *out = *duration;
+    return {};
+  }
+  Result<> operator()(std::optional<int64_t>* out) const {
+    if (is_null()) return out->reset(), Result<>();
+    *out = TRY(integer());
+    return {};
+  }
+  Result<> operator()(std::optional<double>* out) const {
+    if (is_null()) return out->reset(), Result<>();
+    *out = TRY(number(is_value() ? node_.value : Json()));
+    return {};
+  }
+  Result<> operator()(std::optional<std::string>* out) const {
+    if (is_null()) return out->reset(), Result<>();
+    *out = TRY(text());
+    return {};
+  }
+  Result<> operator()(std::vector<std::string>* out) const {
+    std::vector<std::string> items;
+    if (is_value() && node_.value.is_array()) {
+      for (const Json& item : node_.value) {
+        if (!item.is_string()) return wrong_type("put each item in quotes");
+        items.push_back(item.get<std::string>());
+      }
+    } else {
+      items.push_back(TRY(text()));
+    }
+    for (const std::string& item : items) TRY(in_choices(item));
+    *out = std::move(items);
+    return {};
+  }
+  Result<> operator()(std::vector<double>* out) const {
+    if (!is_value() || !node_.value.is_array()) return wrong_type("write [a, b]");
+    std::vector<double> items;
+    for (const Json& item : node_.value) items.push_back(TRY(number(item)));
+    if (field_.num_items != 0 && items.size() != field_.num_items) {
+      return problem("must have " + std::to_string(field_.num_items) + " items, has " + std::to_string(items.size()),
+                     "");
+    }
+    *out = std::move(items);
+    return {};
+  }
+  Result<> operator()(Json* out) const {
+    if (!node_.is_table()) return wrong_type("write it as a table: {name = value}");
+    std::vector<Error> problems;
+    Json object = node_to_json(node_, problems);
+    if (!problems.empty()) return join_problems(std::move(problems));
+    *out = std::move(object);
+    return {};
+  }
+
+ private:
+  [[nodiscard]] bool is_value() const { return node_.kind == ConfigNode::Kind::kValue; }
+  [[nodiscard]] bool is_null() const { return is_value() && (node_.value.is_null() || node_.value == "null"); }
+
+  [[nodiscard]] Error problem(std::string_view what, std::string next) const {
+    return {ErrorKind::kConfig, "'" + field_.key + "' " + std::string(what), node_.where, std::move(next)};
+  }
+  [[nodiscard]] Error wrong_type(std::string next) const {
+    return problem("must be of type " + field_.type_name() + ", is " + node_.describe(), std::move(next));
+  }
+
+  [[nodiscard]] Result<> in_range(double value) const {
+    const bool low = field_.min_is_open ? value <= field_.min : value < field_.min;
+    const bool high = field_.max_is_open ? value >= field_.max : value > field_.max;
+    if (!std::isfinite(value)) return problem("must be a finite number", "");
+    if (!low && !high) return {};
+    return problem("must be " + field_.range_text() + ", is " + node_.describe(), "");
+  }
+
+  [[nodiscard]] Result<> in_choices(const std::string& value) const {
+    if (field_.choices.empty() || std::ranges::find(field_.choices, value) != field_.choices.end()) return {};
+    std::string next = did_you_mean(value, field_.choices);
+    return problem("must be " + field_.range_text() + ", is " + quote(value), std::move(next));
+  }
+
+  [[nodiscard]] Result<int64_t> integer() const {
+    if (!is_value() || !node_.value.is_number_integer()) return wrong_type("");
+    const auto value = node_.value.get<int64_t>();
+    TRY(in_range(static_cast<double>(value)));
+    return value;
+  }
+
+  [[nodiscard]] Result<double> number(const Json& json) const {
+    if (!json.is_number()) return wrong_type("");
+    const auto value = json.get<double>();
+    TRY(in_range(value));
+    return value;
+  }
+
+  // A text; of an override whatever was typed, so that `data.prompt_key=1` needs no quotes.
+  [[nodiscard]] Result<std::string> text() const {
+    if (!is_value()) return wrong_type("");
+    std::string value;
+    if (node_.value.is_string()) {
+      value = node_.value.get<std::string>();
+    } else if (!node_.raw.empty() && !node_.value.is_array() && !node_.value.is_null()) {
+      value = node_.raw;
+    } else {
+      return wrong_type(node_.value.is_array() || node_.value.is_null() ? "" : "put it in quotes");
+    }
+    TRY(in_choices(value));
+    return value;
+  }
+
+  const Field& field_;
+  const ConfigNode& node_;
+};
+
+}  // namespace
+
+Result<> assign_value(const Field& field, const FieldRef& ref, const ConfigNode& node) {
+  return std::visit(Assigner(field, node), ref);
+}
+
+}  // namespace mortise

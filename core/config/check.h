@@ -1,0 +1,39 @@
+// check_config: the rules between keys, and the batch arithmetic that follows from them.
+//
+// Errors come all at once, like those of load_config; what is allowed but has no effect or is rarely meant is a
+// warning. Pure functions. Source of the rules: verl's validate_config and TRL's GRPOConfig.__post_init__.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/load.h"
+
+namespace mortise {
+
+// Which command asks; it decides what must be given.
+enum class ConfigUse {
+  kTrain,      // model, training files, rewards
+  kSft,        // model, training files
+  kEval,       // model, validation files, rewards
+  kGenerate,   // the model comes from the command line
+  kObjective,  // algorithm and actor alone
+};
+
+// The warnings (kind kConfig; print with to_string()), or one Error with every problem.
+Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use);
+
+// How a step is cut. Nothing here is rounded: check_config refuses sizes that do not divide.
+struct BatchPlan {
+  int64_t prompts_per_step = 0;        // data.train_batch_size
+  int64_t rows_per_step = 0;           // prompts_per_step * rollout.n
+  int64_t rows_per_update = 0;         // ppo_mini_batch_size * rollout.n
+  int64_t updates_per_epoch_pass = 0;  // updates in one pass over the step's rows
+  int64_t updates_per_step = 0;        // times actor.ppo_epochs
+};
+BatchPlan plan_batches(const RunConfig& config);
+
+// Steps of the whole run: total_training_steps, else total_epochs * (num_prompts / train_batch_size), the rest dropped.
+int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
+
+}  // namespace mortise

@@ -1,0 +1,169 @@
+#include "config/explain.h"
+
+#include <algorithm>
+
+#include "config/config_node.h"
+#include "config/decode.h"
+#include "config/fields.h"
+#include "config/presets.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+constexpr size_t kWidth = 100;
+
+// Words of `text` in lines of at most kWidth bytes, each behind `indent`.
+std::string wrap(std::string_view text, std::string_view indent) {
+  std::string out;
+  std::string line;
+  for (const std::string_view word : split(text, ' ')) {
+    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > kWidth) {
+      out.append(indent).append(line).append("\n");
+      line.clear();
+    }
+    line.append(line.empty() ? "" : " ").append(word);
+  }
+  return out.append(indent).append(line).append("\n");
+}
+
+// "[[reward]]", "reward.0.weight", "reward.weight" and the alias, all to the names of fields.h.
+std::string canonical(std::string_view text) {
+  std::string key(trim(text));
+  std::erase_if(key, [](char character) { return character == '[' || character == ']'; });
+  constexpr std::string_view kAlias = "actor_rollout_ref.";
+  if (key.starts_with(kAlias)) key.erase(0, kAlias.size());
+  if (key == "reward") return "reward.*";
+  if (!key.starts_with("reward.") || key.starts_with("reward.*")) return key;
+  std::string rest = key.substr(7);
+  const size_t dot = std::min(rest.find('.'), rest.size());
+  if (parse_u64(rest.substr(0, dot))) rest = dot == rest.size() ? "" : rest.substr(dot + 1);
+  return rest.empty() ? "reward.*" : "reward.*." + rest;
+}
+
+std::string explain_field(const Field& field) {
+  std::string text = field.key + "\n" + wrap(field.doc, "  ");
+  if (field.inline_params) return text;
+  text += "  type:    " + field.type_name() + "\n";
+  if (field.key != "reward.*.use") text += "  default: " + field.default_text() + "\n";
+  if (const std::string range = field.range_text(); !range.empty()) text += "  allowed: " + range + "\n";
+  if (!field.plugin_kind.empty())
+    text += "  names a plugin of kind " + field.plugin_kind + "; `mortise plugin list` shows them\n";
+  if (!field.verl.empty()) text += "  in verl: " + field.verl + "\n";
+  if (!field.trl.empty()) text += "  in TRL:  " + field.trl + "\n";
+  return text;
+}
+
+Json field_json(const Field& field) {
+  Json object = {{"key", field.key}, {"type", field.type_name()}, {"default", nullptr}, {"doc", field.doc}};
+  if (!field.inline_params) object["default"] = field.default_text();
+  if (const std::string range = field.range_text(); !range.empty()) object["allowed"] = range;
+  if (!field.plugin_kind.empty()) object["plugin_kind"] = field.plugin_kind;
+  if (!field.verl.empty()) object["verl"] = field.verl;
+  if (!field.trl.empty()) object["trl"] = field.trl;
+  return object;
+}
+
+bool is_inside(std::string_view key, std::string_view table) {
+  return key.size() > table.size() && key.starts_with(table) && key[table.size()] == '.';
+}
+
+std::string first_sentence(std::string_view doc) {
+  const size_t end = doc.find(". ");
+  return std::string(doc.substr(0, end == std::string_view::npos ? doc.size() : end + 1));
+}
+
+std::string explain_table(const TableInfo& table) {
+  std::string text = (table.name == "reward.*" ? "[[reward]]" : "[" + table.name + "]") + "\n" + wrap(table.doc, "  ");
+  for (const Field& field : all_fields()) {
+    if (!is_inside(field.key, table.name)) continue;
+    const bool has_default = !field.inline_params && field.key != "reward.*.use";
+    text += "  " + field.key + (has_default ? " = " + field.default_text() : "") + "\n" +
+            wrap(first_sentence(field.doc), "      ");
+  }
+  return text;
+}
+
+std::string explain_preset(const Preset& preset) {
+  std::string text = "preset = \"" + preset.name + "\"\n" + wrap(preset.doc, "  ");
+  for (const std::string& setting : preset.settings) text += "  " + setting + "\n";
+  return text;
+}
+
+std::string overview() {
+  std::string text = "The tables of a config file; `mortise config explain TABLE` lists the keys of one.\n";
+  for (const TableInfo& table : all_tables()) {
+    text +=
+        "  " + (table.name == "reward.*" ? "[[reward]]" : "[" + table.name + "]") + "\n" + wrap(table.doc, "      ");
+  }
+  text += "  base = \"other.toml\"\n" + wrap("Another file, relative to this one, that this one builds on.", "      ");
+  return text + "  preset = \"NAME\"\n" + wrap(find_field("preset")->doc, "      ");
+}
+
+// The one key with this name in a peer's config, or with this leaf in ours.
+const Field* find_by_other_name(std::string_view name) {
+  const Field* found = nullptr;
+  for (const Field& field : all_fields()) {
+    if (field.inline_params) continue;
+    const bool matches = field.trl.substr(0, field.trl.find(' ')) == name || field.verl == name ||
+                         (field.key.size() > name.size() && field.key.ends_with(name) &&
+                          field.key[field.key.size() - name.size() - 1] == '.');
+    if (!matches) continue;
+    if (found != nullptr) return nullptr;
+    found = &field;
+  }
+  return found;
+}
+
+Error unknown(const std::string& key) {
+  const size_t dot = key.rfind('.');
+  std::string next =
+      dot == std::string::npos ? suggest_key("", key) : suggest_key(key.substr(0, dot), key.substr(dot + 1));
+  if (next.empty()) next = "`mortise config explain` lists the tables";
+  return {ErrorKind::kConfig, "there is no key " + quote(key), "", std::move(next)};
+}
+
+}  // namespace
+
+Result<std::string> explain_key(std::string_view name) {
+  const std::string key = canonical(name);
+  if (key.empty()) return overview();
+  if (key == "preset") {
+    std::string text = explain_field(*find_field("preset"));
+    for (const Preset& preset : all_presets()) text += "\n" + explain_preset(preset);
+    return text;
+  }
+  if (key.starts_with("preset.")) {
+    if (const Preset* preset = find_preset(std::string_view(key).substr(7))) return explain_preset(*preset);
+  }
+  if (const TableInfo* table = find_table(key)) return explain_table(*table);
+  if (const Field* field = find_field(key)) return explain_field(*field);
+  if (key == "base") return "base\n" + wrap("Another TOML file, relative to this one, that this one builds on.", "  ");
+  if (const Field* field = find_by_other_name(key)) return explain_field(*field);
+  return unknown(key);
+}
+
+Result<Json> explain_key_json(std::string_view name) {
+  const std::string key = canonical(name);
+  if (find_table(key) != nullptr || key.empty()) {
+    Json list = Json::array();
+    for (const Field& field : all_fields()) {
+      if (key.empty() || is_inside(field.key, key)) list.push_back(field_json(field));
+    }
+    return list;
+  }
+  if (key == "preset" || key.starts_with("preset.")) {
+    Json list = Json::array();
+    for (const Preset& preset : all_presets()) {
+      if (key != "preset" && key.substr(7) != preset.name) continue;
+      list.push_back({{"name", preset.name}, {"doc", preset.doc}, {"settings", preset.settings}});
+    }
+    if (!list.empty()) return list;
+  }
+  const Field* field = find_field(key);
+  if (field == nullptr) field = find_by_other_name(key);
+  if (field == nullptr) return unknown(key);
+  return field_json(*field);
+}
+
+}  // namespace mortise

@@ -1,0 +1,175 @@
+#include "config/fields.h"
+
+#include <array>
+#include <cmath>
+#include <unordered_map>
+
+#include "config/field_builder.h"
+#include "config/toml_text.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+// In the order of FieldRef's alternatives.
+enum TypeIndex : size_t {
+  kBool,
+  kInt,
+  kDouble,
+  kText,
+  kDuration,
+  kOptionalInt,
+  kOptionalDouble,
+  kOptionalText,
+  kTextList,
+  kDoubleList,
+  kJson,
+};
+constexpr std::array<std::string_view, 11> kTypeNames = {
+    "true or false",      "integer",        "number",       "text",          "duration",
+    "integer or null",    "number or null", "text or null", "list of texts", "list of numbers",
+    "table of parameters"};
+static_assert(kTypeNames.size() == std::variant_size_v<FieldRef>);
+
+FieldRef default_ref(const Field& field) {
+  static RunConfig run;
+  static RewardConfig reward;
+  return field.in_run ? field.in_run(run) : field.in_reward(reward);
+}
+
+FieldCatalog build_catalog() {
+  FieldCatalog catalog;
+  catalog.fields.reserve(160);
+  add_run_fields(catalog);
+  add_train_fields(catalog);
+  add_engine_fields(catalog);
+  return catalog;
+}
+
+const FieldCatalog& catalog() {
+  static const FieldCatalog built = build_catalog();
+  return built;
+}
+
+std::string number_text(double value) {
+  return std::abs(value) < 1e15 && value == std::floor(value) ? std::to_string(static_cast<int64_t>(value))
+                                                              : format_f64(value);
+}
+
+struct DurationUnit {
+  std::string_view name;
+  int64_t ms;
+};
+constexpr std::array<DurationUnit, 4> kDurationUnits = {{{"h", 3'600'000}, {"m", 60'000}, {"s", 1'000}, {"ms", 1}}};
+constexpr int64_t kMaxDurationMs = int64_t{1} << 50;
+
+}  // namespace
+
+std::string Field::type_name() const { return std::string(kTypeNames[default_ref(*this).index()]); }
+
+bool Field::is_nullable() const {
+  const size_t index = default_ref(*this).index();
+  return index == kOptionalInt || index == kOptionalDouble || index == kOptionalText;
+}
+
+std::string Field::range_text() const {
+  if (!choices.empty()) return "one of " + join(choices, ", ");
+  std::string text;
+  const size_t index = default_ref(*this).index();
+  const std::string_view unit = index == kDuration ? " ms" : "";
+  if (std::isfinite(min)) {
+    text = min_is_open ? "above " : "at least ";
+    text.append(number_text(min)).append(unit);
+  }
+  if (std::isfinite(max)) {
+    text += text.empty() ? "" : " and ";
+    text += max_is_open ? "below " : "at most ";
+    text.append(number_text(max)).append(unit);
+  }
+  if (num_items != 0) text += (text.empty() ? "" : ", ") + std::to_string(num_items) + " items";
+  return text;
+}
+
+std::string Field::default_text() const {
+  const Json value = field_value(default_ref(*this));
+  return value.is_null() ? "null" : toml_value(value);
+}
+
+const std::vector<Field>& all_fields() { return catalog().fields; }
+const std::vector<TableInfo>& all_tables() { return catalog().tables; }
+
+const Field* find_field(std::string_view key) {
+  static const std::unordered_map<std::string_view, const Field*> by_key = [] {
+    std::unordered_map<std::string_view, const Field*> map;
+    for (const Field& field : all_fields()) map.emplace(field.key, &field);
+    return map;
+  }();
+  const auto found = by_key.find(key);
+  return found == by_key.end() ? nullptr : found->second;
+}
+
+const TableInfo* find_table(std::string_view name) {
+  for (const TableInfo& table : all_tables()) {
+    if (table.name == name) return &table;
+  }
+  return nullptr;
+}
+
+Json field_value(const FieldRef& ref) {
+  struct Visitor {
+    Json operator()(const bool* value) const { return *value; }
+    Json operator()(const int64_t* value) const { return *value; }
+    Json operator()(const double* value) const { return *value; }
+    Json operator()(const std::string* value) const { return *value; }
+    Json operator()(const std::chrono::milliseconds* value) const { return format_duration(*value); }
+    Json operator()(const std::optional<int64_t>* value) const { return *value ? Json(**value) : Json(); }
+    Json operator()(const std::optional<double>* value) const { return *value ? Json(**value) : Json(); }
+    Json operator()(const std::optional<std::string>* value) const { return *value ? Json(**value) : Json(); }
+    Json operator()(const std::vector<std::string>* value) const { return Json(*value); }
+    Json operator()(const std::vector<double>* value) const { return Json(*value); }
+    Json operator()(const Json* value) const { return *value; }
+  };
+  return std::visit(Visitor{}, ref);
+}
+
+std::string plugin_bare_name(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  if (slash != std::string_view::npos) name.remove_prefix(slash + 1);
+  return std::string(name.substr(0, name.find('@')));
+}
+
+std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  double total_ms = 0;
+  size_t next_unit = 0;  // units must come in falling order, each once
+  while (!text.empty()) {
+    const size_t digits = text.find_first_not_of("0123456789.");
+    if (digits == std::string_view::npos || digits == 0) return std::nullopt;
+    const std::optional<double> amount = parse_f64(text.substr(0, digits));
+    text.remove_prefix(digits);
+    const size_t letters = std::min(text.find_first_of("0123456789."), text.size());
+    const std::string_view unit_name = text.substr(0, letters);
+    text.remove_prefix(letters);
+    size_t unit = next_unit;
+    while (unit < kDurationUnits.size() && kDurationUnits[unit].name != unit_name) ++unit;
+    if (!amount || unit == kDurationUnits.size()) return std::nullopt;
+    total_ms += *amount * static_cast<double>(kDurationUnits[unit].ms);
+    next_unit = unit + 1;
+  }
+  if (!(total_ms <= static_cast<double>(kMaxDurationMs))) return std::nullopt;
+  return std::chrono::milliseconds(std::llround(total_ms));
+}
+
+std::string format_duration(std::chrono::milliseconds duration) {
+  int64_t rest = duration.count();
+  if (rest <= 0) return "0s";
+  std::string text;
+  for (const DurationUnit& unit : kDurationUnits) {
+    if (rest / unit.ms == 0) continue;
+    text.append(std::to_string(rest / unit.ms)).append(unit.name);
+    rest %= unit.ms;
+  }
+  return text;
+}
+
+}  // namespace mortise

@@ -1,0 +1,227 @@
+// The keys of [rollout], [[reward]], [trainer], [sft] and [plugins]: sampling, scoring and running.
+#include "config/field_builder.h"
+
+namespace mortise {
+namespace {
+
+void add_sampling(FieldTable<RunConfig, RolloutConfig>& table) {
+  table
+      .add("temperature", &RolloutConfig::temperature,
+           "The logits are divided by it when sampling and in every log-probability that is trained on. 0: greedy, "
+           "allowed for `mortise generate` and `mortise eval` only.")
+      .at_least(0);
+  table.add("top_k", &RolloutConfig::top_k, "Sample from the k likeliest tokens. -1 or 0: from all.").at_least(-1);
+  table
+      .add("top_p", &RolloutConfig::top_p,
+           "Sample from the smallest set of likeliest tokens with at least this probability. 1: from all.")
+      .above(0)
+      .at_most(1);
+  table
+      .add("min_p", &RolloutConfig::min_p,
+           "Leave out tokens with less than this share of the likeliest token's probability. 0: none.")
+      .at_least(0)
+      .at_most(1);
+  table.add("ignore_eos", &RolloutConfig::ignore_eos,
+            "Go on to response_length even when the end-of-sequence token is sampled.");
+  table
+      .add("min_new_tokens", &RolloutConfig::min_new_tokens,
+           "The end-of-sequence token is not sampled before this many tokens.")
+      .at_least(0);
+  table
+      .add("response_length", &RolloutConfig::response_length,
+           "Longest completion in tokens. null: data.max_response_length.")
+      .at_least(1)
+      .trl("max_completion_length");
+}
+
+void add_rollout(FieldCatalog& catalog) {
+  FieldTable<RunConfig, RolloutConfig> table(catalog, "rollout", "How completions are sampled.",
+                                             [](RunConfig& config) -> RolloutConfig& { return config.rollout; });
+  table
+      .add("name", &RolloutConfig::name,
+           "Rollout backend, by plugin name: native samples in this process on the trained weights, replay reads "
+           "recorded completions.")
+      .plugin("rollout_backend");
+  table.add("n", &RolloutConfig::n, "Completions per prompt: the size of a group.").at_least(1).trl("num_generations");
+  add_sampling(table);
+  table.add("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time; changes memory and speed.")
+      .at_least(1);
+  table.add("calculate_log_probs", &RolloutConfig::calculate_log_probs,
+            "Keep the sampler's own log-probabilities, so that training/rollout_probs_diff_* can be told each step.");
+  table.add("seed", &RolloutConfig::seed, "Seed of the sampling. null: trainer.seed.").at_least(0);
+  table
+      .add("params", &RolloutConfig::params,
+           "The table [rollout.NAME], NAME being the backend in use, holds its parameters: rollout.replay.path.")
+      .inline_table();
+  FieldTable<RunConfig, ValKwargs> validation(
+      catalog, "rollout.val_kwargs", "How validation samples: up to response_length, other filters off.",
+      [](RunConfig& config) -> ValKwargs& { return config.rollout.val_kwargs; });
+  validation.add("n", &ValKwargs::n, "Completions per validation prompt.").at_least(1).trl("num_generations_eval");
+  validation.add("temperature", &ValKwargs::temperature, "Temperature where do_sample is true; 0: greedy.").at_least(0);
+  validation.add("top_k", &ValKwargs::top_k, "As rollout.top_k.").at_least(-1);
+  validation.add("top_p", &ValKwargs::top_p, "As rollout.top_p.").above(0).at_most(1);
+  validation.add("do_sample", &ValKwargs::do_sample,
+                 "Sample; false takes the likeliest token, whatever the temperature.");
+}
+
+void add_reward(FieldCatalog& catalog) {
+  FieldTable<RewardConfig, RewardConfig> table(
+      catalog, "reward.*", "One [[reward]] table for each reward function; their weighted sum is the score of a row.",
+      [](RewardConfig& reward) -> RewardConfig& { return reward; });
+  table.add("use", &RewardConfig::use, "Reward, by plugin name: exact_match, regex, length, column, ... Must be given.")
+      .plugin("reward")
+      .verl("custom_reward_function.name")
+      .trl("reward_funcs");
+  table.add("name", &RewardConfig::name,
+            "Label in metrics and dumps. Not given: the plugin's bare name. No two rewards may share one.");
+  table.add("weight", &RewardConfig::weight, "Factor of this reward in the sum; may be negative.")
+      .trl("reward_weights");
+  table
+      .add(
+          "timeout", &RewardConfig::timeout,
+          "Longest time for one call: \"500ms\", \"10s\", \"2m\", \"1h\". The rows of a call that takes longer have no "
+          "score from this reward and are counted.")
+      .at_least(1);
+  table
+      .add("params", &RewardConfig::params,
+           "Every other key of the table is a parameter of the reward, checked against its table.")
+      .inline_table();
+}
+
+void add_trainer_length(FieldTable<RunConfig, TrainerConfig>& table) {
+  table
+      .add("total_epochs", &TrainerConfig::total_epochs,
+           "Passes over the training files (verl's default is 30). total_training_steps wins where it is given.")
+      .at_least(1)
+      .trl("num_train_epochs");
+  table
+      .add("total_training_steps", &TrainerConfig::total_training_steps,
+           "Steps (batches of prompts) of the whole run. null: total_epochs times the batches of an epoch.")
+      .at_least(1)
+      .trl("max_steps (there in updates)");
+  table.add("seed", &TrainerConfig::seed, "Seed of everything random that has no seed of its own.").at_least(0);
+  table
+      .add("default_local_dir", &TrainerConfig::default_local_dir,
+           "Folder that the run writes: metrics, logs, checkpoints, the resolved config.")
+      .trl("output_dir");
+  table
+      .add("save_freq", &TrainerConfig::save_freq,
+           "Steps from checkpoint to checkpoint; the last step is always saved. -1 or 0: only the last.")
+      .at_least(-1)
+      .trl("save_steps");
+  table
+      .add("test_freq", &TrainerConfig::test_freq,
+           "Steps from validation to validation; the last step is always validated. -1 or 0: only the last.")
+      .at_least(-1)
+      .trl("eval_steps");
+  table.add("val_before_train", &TrainerConfig::val_before_train, "Validate before the first step.")
+      .trl("eval_on_start");
+  table.add("val_only", &TrainerConfig::val_only, "Validate once and stop.");
+}
+
+void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
+  table
+      .add("max_actor_ckpt_to_keep", &TrainerConfig::max_actor_ckpt_to_keep,
+           "Checkpoints kept; when a new one is complete the oldest above this number is removed. null: all.")
+      .at_least(1)
+      .trl("save_total_limit");
+  table
+      .add("resume_mode", &TrainerConfig::resume_mode,
+           "auto goes on from the latest checkpoint in default_local_dir if there is one, disable starts anew, "
+           "resume_path goes on from resume_from_path. The command line's --resume wins.")
+      .one_of({"auto", "disable", "resume_path"});
+  table
+      .add("resume_from_path", &TrainerConfig::resume_from_path,
+           "The checkpoint (a global_step_N folder) that resume_mode = \"resume_path\" goes on from.")
+      .trl("resume_from_checkpoint");
+  table
+      .add("logger", &TrainerConfig::logger,
+           "Where metrics go beside metrics.jsonl and updates.jsonl, which are always written.")
+      .one_of({"console", "tensorboard"})
+      .trl("report_to");
+  table
+      .add("log_val_generations", &TrainerConfig::log_val_generations,
+           "Validation completions told in the log at each validation.")
+      .at_least(0);
+  table.add("validation_data_dir", &TrainerConfig::validation_data_dir,
+            "Folder for the completions of every validation with their rewards, a JSONL file for each, named by the "
+            "step. null: none are written.");
+  table.add("rollout_data_dir", &TrainerConfig::rollout_data_dir,
+            "Folder for all completions of training with their rewards and advantages, a JSONL file for each step. "
+            "null: none are written.");
+  table
+      .add("num_completions_to_print", &TrainerConfig::num_completions_to_print,
+           "Completions shown on the console, as a table, after each step. 0: none.")
+      .at_least(0);
+  table
+      .add("nonfinite_update_limit", &TrainerConfig::nonfinite_update_limit,
+           "An update with a gradient that is not finite is skipped and counted; more than this many stop the run.")
+      .at_least(0);
+  table.add("num_threads", &TrainerConfig::num_threads, "Threads that compute. null: as many as the machine has cores.")
+      .at_least(1)
+      .at_most(4096);
+}
+
+void add_critic(FieldCatalog& catalog) {
+  FieldTable<RunConfig, CriticConfig> table(
+      catalog, "critic", "The value loss of `mortise objective eval --critic`; training has no critic yet.",
+      [](RunConfig& config) -> CriticConfig& { return config.critic; });
+  table
+      .add("cliprange_value", &CriticConfig::cliprange_value,
+           "How far a value may move from the old one before its loss is clipped (PPO's value clipping).")
+      .at_least(0);
+  table
+      .add("loss_agg_mode", &CriticConfig::loss_agg_mode,
+           "How the value loss per token becomes one number; the modes of actor.loss_agg_mode.")
+      .one_of({"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm",
+               "prompt-mean"});
+}
+
+void add_sft(FieldCatalog& catalog) {
+  FieldTable<RunConfig, SftConfig> table(
+      catalog, "sft",
+      "`mortise sft`: supervised learning of data.response_key. Model, data, optimizer as for training.",
+      [](RunConfig& config) -> SftConfig& { return config.sft; });
+  table.add("total_training_steps", &SftConfig::total_training_steps, "Updates.").at_least(1).trl("max_steps");
+  table.add("train_batch_size", &SftConfig::train_batch_size, "Rows per update.").at_least(1);
+  table
+      .add("test_freq", &SftConfig::test_freq,
+           "Updates from validation to validation; the last is always validated. -1 or 0: only the last.")
+      .at_least(-1);
+  table
+      .add("stop_val_accuracy", &SftConfig::stop_val_accuracy,
+           "Stop as soon as a validation (mean reward of greedy completions) reaches this value. null: never.")
+      .at_least(0)
+      .at_most(1);
+}
+
+void add_plugins(FieldCatalog& catalog) {
+  FieldTable<RunConfig, PluginsConfig> table(catalog, "plugins", "Where plugins are looked for, and their failures.",
+                                             [](RunConfig& config) -> PluginsConfig& { return config.plugins; });
+  table.add("paths", &PluginsConfig::paths,
+            "Folders searched for packs, before MORTISE_PLUGIN_PATH, the user's folder and the built-in packs.");
+  table.add("files", &PluginsConfig::files, "Pack files (.so) to load beside those found in folders.");
+  table
+      .add("max_failed_fraction", &PluginsConfig::max_failed_fraction,
+           "Share of a step's rows that one reward may fail on (crash, time-out, error); above it the run stops. Such "
+           "rows "
+           "have no score from it.")
+      .at_least(0)
+      .at_most(1);
+}
+
+}  // namespace
+
+void add_engine_fields(FieldCatalog& catalog) {
+  add_rollout(catalog);
+  add_reward(catalog);
+  FieldTable<RunConfig, TrainerConfig> trainer(catalog, "trainer", "The run: its length, its files, its guards.",
+                                               [](RunConfig& config) -> TrainerConfig& { return config.trainer; });
+  add_trainer_length(trainer);
+  add_trainer_files(trainer);
+  add_critic(catalog);
+  add_sft(catalog);
+  add_plugins(catalog);
+}
+
+}  // namespace mortise

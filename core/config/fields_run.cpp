@@ -1,0 +1,92 @@
+// The keys of the top level, [model] and [data]: what is trained, on what.
+#include "config/field_builder.h"
+
+namespace mortise {
+namespace {
+
+void add_model(FieldCatalog& catalog) {
+  FieldTable<RunConfig, ModelSection> table(catalog, "model", "The model that is trained.",
+                                            [](RunConfig& config) -> ModelSection& { return config.model; });
+  table
+      .add("path", &ModelSection::path,
+           "Folder in Hugging Face layout: config.json, safetensors weights, tokenizer files.")
+      .trl("model_name_or_path");
+  table
+      .add("dtype", &ModelSection::dtype,
+           "Number format of weights, gradients, optimizer state and activations. float64 is for checking numbers.")
+      .one_of({"float32", "float64"});
+  table.add("custom_chat_template", &ModelSection::custom_chat_template,
+            "File with a Jinja chat template to use in place of the one in the model's folder.");
+}
+
+void add_data_rows(FieldTable<RunConfig, DataConfig>& table) {
+  table
+      .add("train_files", &DataConfig::train_files,
+           "Training rows: a JSONL file or a list of them, read in this order. Paths are relative to the working "
+           "directory.")
+      .trl("dataset_name");
+  table.add("val_files", &DataConfig::val_files, "Validation rows: a JSONL file or a list of them.");
+  table.add("prompt_key", &DataConfig::prompt_key,
+            "Column that holds the prompt: text, or a list of {role, content} messages.");
+  table.add("response_key", &DataConfig::response_key,
+            "Column that holds the completion to learn. Read by `mortise sft` only.");
+  table
+      .add("max_prompt_length", &DataConfig::max_prompt_length,
+           "Longest prompt in tokens, chat template included; truncation says what is done to longer ones.")
+      .at_least(1);
+  table.add("max_response_length", &DataConfig::max_response_length, "Longest completion in tokens.")
+      .at_least(1)
+      .trl("max_completion_length");
+  table.add("filter_overlong_prompts", &DataConfig::filter_overlong_prompts,
+            "Drop rows whose prompt is longer than max_prompt_length when the files are read; their number is told.");
+  table
+      .add(
+          "truncation", &DataConfig::truncation,
+          "What is done to a prompt longer than max_prompt_length: error stops the run, left and right cut tokens from "
+          "that side, middle keeps both ends.")
+      .one_of({"error", "left", "right", "middle"});
+}
+
+void add_data_order(FieldTable<RunConfig, DataConfig>& table) {
+  table
+      .add("shuffle", &DataConfig::shuffle,
+           "Go through the training rows in a new random order each epoch; false keeps the order of the files.")
+      .trl("shuffle_dataset");
+  table.add("seed", &DataConfig::seed, "Seed of the order of the rows. null: trainer.seed.")
+      .at_least(0)
+      .trl("data_seed");
+  table
+      .add("train_batch_size", &DataConfig::train_batch_size,
+           "Prompts per step, over all ranks; each gives rollout.n completions. The last, incomplete batch of an epoch "
+           "is dropped.")
+      .at_least(1)
+      .trl("generation_batch_size (there in completions)");
+  table
+      .add("train_max_samples", &DataConfig::train_max_samples,
+           "Use only so many of the training rows (the first; verl draws them at random if shuffle). -1: all.")
+      .at_least(-1);
+  table
+      .add("val_max_samples", &DataConfig::val_max_samples,
+           "Use only so many of the validation rows (the first). -1: all.")
+      .at_least(-1);
+  table
+      .add("apply_chat_template_kwargs", &DataConfig::apply_chat_template_kwargs,
+           "Further variables for the chat template, for example enable_thinking = false.")
+      .trl("chat_template_kwargs");
+}
+
+}  // namespace
+
+void add_run_fields(FieldCatalog& catalog) {
+  FieldTable<RunConfig, RunConfig> top(catalog, "", "", [](RunConfig& config) -> RunConfig& { return config; });
+  top.add("preset", &RunConfig::preset,
+          "A named group of keys that lies under every key set in files and overrides; `mortise config explain preset` "
+          "lists them.");
+  add_model(catalog);
+  FieldTable<RunConfig, DataConfig> data(catalog, "data", "The rows: where they are, how long, in which order.",
+                                         [](RunConfig& config) -> DataConfig& { return config.data; });
+  add_data_rows(data);
+  add_data_order(data);
+}
+
+}  // namespace mortise

@@ -1,0 +1,210 @@
+// The keys of [algorithm] and [actor]: what is learnt from the samples, and how.
+#include "config/field_builder.h"
+
+namespace mortise {
+namespace {
+
+void add_algorithm(FieldCatalog& catalog) {
+  FieldTable<RunConfig, AlgorithmConfig> table(catalog, "algorithm", "From rewards to advantages.",
+                                               [](RunConfig& config) -> AlgorithmConfig& { return config.algorithm; });
+  table
+      .add("adv_estimator", &AlgorithmConfig::adv_estimator,
+           "Advantage estimator, by plugin name. verl's default is gae, which needs a critic; there is none yet, so "
+           "grpo "
+           "is the default here.")
+      .plugin("advantage_estimator");
+  table
+      .add("norm_adv_by_std_in_grpo", &AlgorithmConfig::norm_adv_by_std_in_grpo,
+           "Divide group-relative advantages by the standard deviation of the group (false: Dr. GRPO). Given to the "
+           "estimator if its table has a parameter of this name.")
+      .trl("scale_rewards (group = true, none = false)");
+  table.add("adv_params", &AlgorithmConfig::adv_params,
+            "Further parameters of the advantage estimator, checked against its table: adv_params.epsilon = 1e-4.");
+  table.add("use_kl_in_reward", &AlgorithmConfig::use_kl_in_reward,
+            "Subtract kl_ctrl.kl_coef times the KL of the sampling policy to the reference, token by token, from the "
+            "rewards before advantages are computed.");
+  table
+      .add("kl_penalty", &AlgorithmConfig::kl_penalty,
+           "KL estimator of use_kl_in_reward, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3).")
+      .plugin("kl_estimator");
+  FieldTable<RunConfig, KlControlConfig> control(
+      catalog, "algorithm.kl_ctrl", "The coefficient of the KL that is taken from the rewards.",
+      [](RunConfig& config) -> KlControlConfig& { return config.algorithm.kl_ctrl; });
+  control
+      .add("type", &KlControlConfig::type,
+           "fixed keeps kl_coef; adaptive moves it by the proportional controller of arXiv 1909.08593 so that the "
+           "measured KL nears target_kl.")
+      .one_of({"fixed", "adaptive"});
+  control.add("kl_coef", &KlControlConfig::kl_coef, "The coefficient, or where adaptive its first value.").at_least(0);
+  control
+      .add("horizon", &KlControlConfig::horizon,
+           "Rows over which the adaptive controller reacts: larger is slower. Only used where type is adaptive.")
+      .above(0);
+  control
+      .add("target_kl", &KlControlConfig::target_kl,
+           "The KL, in nats per token, that the adaptive controller aims at. Only used where type is adaptive.")
+      .above(0);
+}
+
+void add_actor_batches(FieldTable<RunConfig, ActorConfig>& table) {
+  table
+      .add("ppo_mini_batch_size", &ActorConfig::ppo_mini_batch_size,
+           "Prompts per update (one optimizer step), over all ranks; an update learns from this many times rollout.n "
+           "rows. Must divide data.train_batch_size.")
+      .at_least(1);
+  table
+      .add("ppo_micro_batch_size_per_gpu", &ActorConfig::ppo_micro_batch_size_per_gpu,
+           "Rows in one forward and backward pass; changes memory and speed, never the gradient. null: passes are cut "
+           "by ppo_max_token_len_per_gpu.")
+      .at_least(1)
+      .trl("per_device_train_batch_size");
+  table.add("use_dynamic_bsz", &ActorConfig::use_dynamic_bsz,
+            "Cut passes by ppo_max_token_len_per_gpu even where ppo_micro_batch_size_per_gpu is given.");
+  table
+      .add("ppo_max_token_len_per_gpu", &ActorConfig::ppo_max_token_len_per_gpu,
+           "Tokens (prompt and completion, without padding) in one pass where passes are cut by tokens.")
+      .at_least(1);
+  table.add("ppo_epochs", &ActorConfig::ppo_epochs, "Times that the rows of a step are gone through, in updates.")
+      .at_least(1)
+      .trl("num_iterations");
+  table.add("shuffle", &ActorConfig::shuffle,
+            "Deal the step's rows to its updates in a new random order, by whole groups, in every pass of ppo_epochs.");
+  table
+      .add("grad_clip", &ActorConfig::grad_clip,
+           "Largest L2 norm of all gradients of an update; larger ones are scaled down to it. 0: no clipping.")
+      .at_least(0)
+      .trl("max_grad_norm");
+}
+
+void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
+  const std::string given = " Given to the policy loss if its table has a parameter of this name.";
+  table
+      .add("clip_ratio", &ActorConfig::clip_ratio,
+           "Half-width of the clip range of the importance ratio, on either side that is not set on its own." + given)
+      .at_least(0);
+  table
+      .add("clip_ratio_low", &ActorConfig::clip_ratio_low,
+           "Clip range below 1: the ratio is held above 1 - clip_ratio_low. null: clip_ratio." + given)
+      .at_least(0)
+      .trl("epsilon");
+  table
+      .add("clip_ratio_high", &ActorConfig::clip_ratio_high,
+           "Clip range above 1: the ratio is held below 1 + clip_ratio_high. null: clip_ratio." + given)
+      .at_least(0)
+      .trl("epsilon_high");
+  table
+      .add("clip_ratio_c", &ActorConfig::clip_ratio_c,
+           "Dual clip (arXiv 1912.09729): the loss of a token with negative advantage is at most this many times the "
+           "advantage's size; above 1. 0 switches it off." +
+               given)
+      .at_least(0)
+      .trl("delta");
+  table
+      .add("loss_agg_mode", &ActorConfig::loss_agg_mode,
+           "How the loss per token becomes one number, always over the whole update and all ranks: token-mean (mean "
+           "over tokens), token-sum, seq-mean-token-mean (mean over a row's tokens, then over rows), "
+           "seq-mean-token-sum, seq-mean-token-sum-norm (that divided by loss_scale_factor), prompt-mean (mean over "
+           "the tokens of a prompt's rows, then over prompts), auto (the one that the policy loss names as its own: "
+           "seq-mean-token-mean for gspo, where verl forces it).")
+      .one_of({"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm",
+               "prompt-mean", "auto"})
+      .trl("loss_type");
+  table
+      .add("loss_scale_factor", &ActorConfig::loss_scale_factor,
+           "The constant that seq-mean-token-sum-norm divides by. null: data.max_response_length.")
+      .above(0);
+  table.add("loss_scale_by_rows", &ActorConfig::loss_scale_by_rows,
+            "seq-mean-token-sum-norm also divides by the number of rows. false: the sum over rows alone, as in verl "
+            "before March 2026.");
+  table
+      .add("loss_agg_rows", &ActorConfig::loss_agg_rows,
+           "Rows that count in a mean over rows: nonempty leaves out those without a token to learn from, all counts "
+           "them.")
+      .one_of({"nonempty", "all"});
+  table
+      .add("entropy_coeff", &ActorConfig::entropy_coeff,
+           "Coefficient of the entropy bonus, which is subtracted from the loss. 0: none.")
+      .trl("entropy_coef");
+  table.add("use_kl_loss", &ActorConfig::use_kl_loss,
+            "Add kl_loss_coef times the KL of the policy to the initial model to the loss.");
+  table.add("kl_loss_coef", &ActorConfig::kl_loss_coef, "Coefficient of the KL term of use_kl_loss.")
+      .at_least(0)
+      .trl("beta");
+  table
+      .add("kl_loss_type", &ActorConfig::kl_loss_type,
+           "KL estimator of use_kl_loss, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3). A trailing + takes "
+           "the estimator's value with the gradient of k2.")
+      .plugin("kl_estimator");
+  table.add("kl_params", &ActorConfig::kl_params, "Further parameters of that estimator, checked against its table.");
+}
+
+void add_optimizer(FieldCatalog& catalog) {
+  FieldTable<RunConfig, OptimConfig> table(catalog, "actor.optim", "AdamW and the learning-rate schedule.",
+                                           [](RunConfig& config) -> OptimConfig& { return config.actor.optim; });
+  table.add("lr", &OptimConfig::lr, "Learning rate at the top of the schedule.").at_least(0).trl("learning_rate");
+  table
+      .add("weight_decay", &OptimConfig::weight_decay,
+           "Decoupled weight decay; parameters with bias or norm in their name are spared.")
+      .at_least(0);
+  table.add("betas", &OptimConfig::betas, "Decay rates of the two moments.")
+      .at_least(0)
+      .below(1)
+      .items(2)
+      .trl("adam_beta1, adam_beta2");
+  table.add("eps", &OptimConfig::eps, "Added to the root of the second moment.").above(0).trl("adam_epsilon");
+  table
+      .add("lr_scheduler_type", &OptimConfig::lr_scheduler_type,
+           "Course of the learning rate after the warm-up: constant, linear (straight down to the floor), cosine.")
+      .one_of({"constant", "linear", "cosine"});
+  table
+      .add("lr_warmup_steps", &OptimConfig::lr_warmup_steps,
+           "Length of the linear warm-up from 0, counted in schedule_unit. -1: lr_warmup_steps_ratio decides.")
+      .at_least(-1)
+      .trl("warmup_steps");
+  table
+      .add("lr_warmup_steps_ratio", &OptimConfig::lr_warmup_steps_ratio,
+           "Length of the warm-up as a share of the whole schedule; used where lr_warmup_steps is -1.")
+      .at_least(0)
+      .at_most(1)
+      .trl("warmup_ratio");
+  table
+      .add("min_lr_ratio", &OptimConfig::min_lr_ratio,
+           "Floor of the linear and cosine decay, as a share of lr. No effect with constant.")
+      .at_least(0)
+      .at_most(1);
+  table
+      .add("num_cycles", &OptimConfig::num_cycles,
+           "Periods of the cosine over the schedule: 0.5 goes down once. No effect otherwise.")
+      .above(0);
+  table
+      .add(
+          "schedule_unit", &OptimConfig::schedule_unit,
+          "What the schedule counts: update (as TRL) or step (as verl, one step of the schedule for each batch however "
+          "many updates it has).")
+      .one_of({"update", "step"});
+}
+
+}  // namespace
+
+void add_train_fields(FieldCatalog& catalog) {
+  add_algorithm(catalog);
+  {
+    FieldTable<RunConfig, ActorConfig> table(catalog, "actor", "The policy's updates: batches, loss, optimizer.",
+                                             [](RunConfig& config) -> ActorConfig& { return config.actor; });
+    add_actor_batches(table);
+    add_actor_loss(table);
+  }
+  FieldTable<RunConfig, PolicyLossConfig> loss(
+      catalog, "actor.policy_loss", "The policy loss and, beside its name, its parameters.",
+      [](RunConfig& config) -> PolicyLossConfig& { return config.actor.policy_loss; });
+  loss.add("loss_mode", &PolicyLossConfig::loss_mode,
+           "Policy loss, by plugin name: vanilla (PPO clip with dual clip), gspo, or \"pack.id/name@^1.0\".")
+      .plugin("policy_loss");
+  loss.add("params", &PolicyLossConfig::params,
+           "Every other key of this table is a parameter of the loss, checked against its table (`mortise plugin "
+           "describe NAME` lists them). It wins over the key of the same name in [actor].")
+      .inline_table();
+  add_optimizer(catalog);
+}
+
+}  // namespace mortise

@@ -1,0 +1,21 @@
+// Presets: names for groups of keys, as published. `preset = "gspo"` lies under every explicit key of files and
+// overrides.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mortise {
+
+struct Preset {
+  std::string name;
+  std::string doc;                    // what it is, its source, and what of the source is not in it
+  std::vector<std::string> settings;  // as overrides: "actor.policy_loss.loss_mode=gspo"
+};
+
+std::span<const Preset> all_presets();
+const Preset* find_preset(std::string_view name);
+
+}  // namespace mortise

@@ -1,0 +1,207 @@
+// RunConfig: every setting of a run, as plain structs whose member names are the keys of the TOML file.
+//
+// `cfg.actor.policy_loss.loss_mode` is the key `actor.policy_loss.loss_mode`. The initialisers here are the only
+// defaults; fields.h lists every key once, with its range, choices and full text (what `mortise config explain`
+// prints), and the loader, the overrides, the JSON schema and `config show` are made from that list. Names and meanings
+// are verl's; its prefix `actor_rollout_ref.` is accepted as an alias. Words: a step is one batch of prompts sampled,
+// scored and learnt from; an update is one optimizer step. `rows` are sampled completions, `prompts` are data rows.
+// std::optional = nullable key ("null" in TOML and in overrides). Json = a table passed on to a plugin, always an
+// object. Relative paths are relative to the working directory, except `base`, which is relative to the file that names
+// it. Durations are std::chrono::milliseconds ("10s" in TOML). Thread rule: plain values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+struct ModelSection {
+  std::string path;                                 // Hugging Face folder (TRL: model_name_or_path); "" = not given
+  std::string dtype = "float32";                    // float32 | float64: weights, gradients, activations
+  std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
+  bool operator==(const ModelSection&) const = default;
+};
+
+struct DataConfig {
+  std::vector<std::string> train_files;  // JSONL; a single path may be written as a string
+  std::vector<std::string> val_files;
+  std::string prompt_key = "prompt";      // column of the prompt (text, or list of {role, content})
+  std::string response_key = "response";  // `mortise sft`: column of the completion to learn
+  int64_t max_prompt_length = 512;        // tokens
+  int64_t max_response_length = 512;      // tokens (TRL: max_completion_length)
+  bool filter_overlong_prompts = false;   // drop rows with prompts longer than max_prompt_length before training
+  std::string truncation = "error";       // error | left | right | middle: what is done to a longer prompt
+  bool shuffle = true;                    // a new order each epoch (TRL: shuffle_dataset)
+  std::optional<int64_t> seed;            // of the data order; null = trainer.seed
+  int64_t train_batch_size = 1024;        // prompts per step
+  int64_t train_max_samples = -1;         // rows kept of the training files; -1 = all
+  int64_t val_max_samples = -1;           // rows kept of the validation files; -1 = all
+  Json apply_chat_template_kwargs = Json::object();  // extra variables of the chat template
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct KlControlConfig {
+  std::string type = "fixed";  // fixed | adaptive
+  double kl_coef = 0.001;      // coefficient, or its first value where adaptive
+  double horizon = 10000.0;    // rows over which the adaptive controller acts
+  double target_kl = 0.1;      // nats per token, adaptive only
+  bool operator==(const KlControlConfig&) const = default;
+};
+
+struct AlgorithmConfig {
+  std::string adv_estimator = "grpo";   // advantage plugin (verl's default is gae, which needs a critic)
+  bool norm_adv_by_std_in_grpo = true;  // given to the plugin where its table has a parameter of this name
+  Json adv_params = Json::object();     // further parameters of the advantage plugin, e.g. epsilon
+  bool use_kl_in_reward = false;        // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
+  std::string kl_penalty = "kl";        // KL plugin of the reward penalty; a trailing + = value of it, gradient of k2
+  KlControlConfig kl_ctrl;
+  bool operator==(const AlgorithmConfig&) const = default;
+};
+
+struct PolicyLossConfig {
+  std::string loss_mode = "vanilla";  // policy loss plugin
+  Json params = Json::object();       // every other key of [actor.policy_loss]: parameters of the plugin
+  bool operator==(const PolicyLossConfig&) const = default;
+};
+
+struct OptimConfig {
+  double lr = 1e-6;
+  double weight_decay = 0.01;                // AdamW; spares parameters named *bias* or *norm*
+  std::vector<double> betas = {0.9, 0.999};  // exactly two
+  double eps = 1e-8;
+  std::string lr_scheduler_type = "constant";  // constant | linear | cosine
+  int64_t lr_warmup_steps = -1;                // in schedule_unit; negative = use lr_warmup_steps_ratio
+  double lr_warmup_steps_ratio = 0.0;          // share of all steps, used where lr_warmup_steps < 0
+  double min_lr_ratio = 0.0;                   // floor of the decay as a share of lr
+  double num_cycles = 0.5;                     // cosine: 0.5 = once from lr down to the floor
+  std::string schedule_unit = "update";        // update | step: what the schedule counts (verl: step)
+  bool operator==(const OptimConfig&) const = default;
+};
+
+struct ActorConfig {
+  int64_t ppo_mini_batch_size = 256;                    // prompts per update, over all ranks
+  std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward; null = by ppo_max_token_len_per_gpu
+  bool use_dynamic_bsz = false;                         // cut by tokens even where a row count is given
+  int64_t ppo_max_token_len_per_gpu = 16384;            // tokens per micro-batch where it is cut by tokens
+  int64_t ppo_epochs = 1;                               // passes over the batch of a step (TRL: num_iterations)
+  bool shuffle = false;                                 // new order of the mini-batches' rows in every pass
+  double grad_clip = 1.0;                               // L2 norm limit (TRL: max_grad_norm); 0 = no clipping
+  double clip_ratio = 0.2;                              // given to the loss where its table has it
+  std::optional<double> clip_ratio_low;                 // null = clip_ratio (TRL: epsilon)
+  std::optional<double> clip_ratio_high;                // null = clip_ratio (TRL: epsilon_high)
+  double clip_ratio_c = 3.0;                            // dual clip bound, above 1; 0 = none (TRL: delta)
+  std::string loss_agg_mode = "auto";                   // token_weight aggregation; auto = the loss's own
+  std::optional<double> loss_scale_factor;              // of seq-mean-token-sum-norm; null = data.max_response_length
+  bool loss_scale_by_rows = true;                       // that mode also divides by rows (verl of Jan 2026: false)
+  std::string loss_agg_rows = "nonempty";               // nonempty | all: rows that count in a mean over rows
+  double entropy_coeff = 0.0;                           // subtracted bonus (TRL: entropy_coef)
+  bool use_kl_loss = false;                             // add kl_loss_coef * KL(policy, reference) to the loss
+  double kl_loss_coef = 0.001;                          // TRL: beta
+  std::string kl_loss_type = "low_var_kl";              // KL plugin
+  Json kl_params = Json::object();                      // further parameters of that plugin
+  PolicyLossConfig policy_loss;
+  OptimConfig optim;
+  bool operator==(const ActorConfig&) const = default;
+};
+
+struct ValKwargs {  // how validation samples; other filters are off
+  int64_t n = 1;    // completions per prompt
+  double temperature = 0.0;
+  int64_t top_k = -1;
+  double top_p = 1.0;
+  bool do_sample = false;  // false = greedy, whatever the temperature
+  bool operator==(const ValKwargs&) const = default;
+};
+
+struct RolloutConfig {
+  std::string name = "native";             // rollout backend plugin: native, replay, ...
+  int64_t n = 1;                           // completions per prompt (TRL: num_generations)
+  double temperature = 1.0;                // also divides the logits of every log-prob; 0 = greedy
+  int64_t top_k = -1;                      // -1 = off (0 is read as off too)
+  double top_p = 1.0;                      // 1 = off
+  double min_p = 0.0;                      // 0 = off
+  bool ignore_eos = false;                 // go on to response_length
+  int64_t min_new_tokens = 0;              // no end of sequence before this many tokens
+  std::optional<int64_t> response_length;  // tokens; null = data.max_response_length
+  int64_t max_num_seqs = 256;              // rows decoded at once
+  bool calculate_log_probs = true;         // keep what the sampler gave; needed for training/rollout_probs_diff_*
+  std::optional<int64_t> seed;             // of sampling; null = trainer.seed
+  ValKwargs val_kwargs;
+  Json params = Json::object();  // the table [rollout.NAME] of the backend in use, e.g. [rollout.replay] path = "..."
+  bool operator==(const RolloutConfig&) const = default;
+};
+
+struct RewardConfig {
+  std::string use;                            // reward plugin
+  std::string name;                           // label in metrics and dumps; "" in the file = the plugin's bare name
+  double weight = 1.0;                        // of its column in the sum (TRL: reward_weights)
+  std::chrono::milliseconds timeout{10'000};  // per call: "500ms", "10s", "2m", "1h"
+  Json params = Json::object();               // every other key of the [[reward]] table: parameters of the plugin
+  bool operator==(const RewardConfig&) const = default;
+};
+
+struct TrainerConfig {
+  int64_t total_epochs = 1;  // passes over the training files (verl: 30)
+  std::optional<int64_t>
+      total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
+  int64_t seed = 42;         // of everything random
+  std::string default_local_dir = "runs/mortise";  // what the run writes (TRL: output_dir)
+  int64_t save_freq = -1;                          // steps between checkpoints; -1 = only the last
+  int64_t test_freq = -1;                          // steps between validations; -1 = only before and after
+  bool val_before_train = true;
+  bool val_only = false;                                         // validate and stop
+  std::optional<int64_t> max_actor_ckpt_to_keep;                 // newest kept; null = all (TRL: save_total_limit)
+  std::string resume_mode = "auto";                              // auto | disable | resume_path
+  std::optional<std::string> resume_from_path;                   // with resume_path: the global_step_N folder
+  std::vector<std::string> logger = {"console", "tensorboard"};  // metrics.jsonl and updates.jsonl are always written
+  int64_t log_val_generations = 0;                 // validation completions kept in the log at each validation
+  std::optional<std::string> validation_data_dir;  // the same for the completions of every validation
+  std::optional<std::string> rollout_data_dir;  // JSONL of all completions with rewards and advantages, a file a step
+  int64_t num_completions_to_print = 0;         // rows of the console table each step
+  int64_t nonfinite_update_limit = 10;          // non-finite updates skipped in all before the run stops
+  std::optional<int64_t> num_threads;           // null = all cores
+  bool operator==(const TrainerConfig&) const = default;
+};
+
+struct CriticConfig {                        // `objective eval --critic`; training has no critic yet
+  double cliprange_value = 0.5;              // value clip: how far a value may move from the old one
+  std::string loss_agg_mode = "token-mean";  // aggregation of the value loss
+  bool operator==(const CriticConfig&) const = default;
+};
+
+struct SftConfig {                          // `mortise sft`; model, data, optim and trainer are those above
+  int64_t total_training_steps = 100;       // updates
+  int64_t train_batch_size = 128;           // rows per update
+  int64_t test_freq = -1;                   // updates between validations; -1 = only after the last
+  std::optional<double> stop_val_accuracy;  // stop as soon as a validation reaches it
+  bool operator==(const SftConfig&) const = default;
+};
+
+struct PluginsConfig {
+  std::vector<std::string> paths;    // folders searched for packs, first wins
+  std::vector<std::string> files;    // pack files loaded by name
+  double max_failed_fraction = 0.1;  // share of a step's rows on which a reward may fail
+  bool operator==(const PluginsConfig&) const = default;
+};
+
+struct RunConfig {
+  ModelSection model;
+  DataConfig data;
+  AlgorithmConfig algorithm;
+  ActorConfig actor;
+  RolloutConfig rollout;
+  std::vector<RewardConfig> reward;
+  TrainerConfig trainer;
+  CriticConfig critic;
+  SftConfig sft;
+  PluginsConfig plugins;
+  std::optional<std::string> preset;  // named set of keys that lies under all explicit ones
+  bool operator==(const RunConfig&) const = default;
+};
+
+}  // namespace mortise

@@ -1,0 +1,175 @@
+#include "config/show.h"
+
+#include <algorithm>
+
+#include "config/fields.h"
+#include "config/presets.h"
+#include "config/toml_text.h"
+
+namespace mortise {
+namespace {
+
+std::string table_of(const std::string& key) {
+  const size_t dot = key.rfind('.');
+  return dot == std::string::npos ? "" : key.substr(0, dot);
+}
+
+std::string leaf_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+
+class TomlWriter {
+ public:
+  TomlWriter(const LoadedConfig& loaded, const ShowOptions& options)
+      : loaded_(loaded), config_(loaded.config), options_(options) {}
+
+  std::string write() {
+    write_table("");
+    for (const TableInfo& table : all_tables()) {
+      if (table.name == "reward.*") {
+        write_rewards();
+      } else {
+        write_table(table.name);
+      }
+    }
+    return std::move(text_);
+  }
+
+ private:
+  // Lines of one table collect in `lines`; the heading comes only if there are any.
+  void write_table(const std::string& table) {
+    std::string lines;
+    for (const Field& field : all_fields()) {
+      if (!field.in_run || table_of(field.key) != table) continue;
+      const Json value = field_value(field.in_run(config_));
+      if (!field.inline_params) {
+        add_line(lines, field, field.key, value);
+      } else if (table == "actor.policy_loss") {
+        add_params(lines, table, value);
+      }
+    }
+    emit(table.empty() ? "" : "[" + table + "]", lines);
+    if (table == "rollout" && !config_.rollout.params.empty()) {
+      const std::string name = "rollout." + toml_key(plugin_bare_name(config_.rollout.name));
+      std::string params;
+      add_params(params, name, config_.rollout.params);
+      emit("[" + name + "]", params);
+    }
+  }
+
+  void write_rewards() {
+    for (size_t i = 0; i < config_.reward.size(); ++i) {
+      const std::string table = "reward." + std::to_string(i);
+      std::string lines;
+      for (const Field& field : all_fields()) {
+        if (!field.in_reward) continue;
+        const Json value = field_value(field.in_reward(config_.reward[i]));
+        if (field.inline_params) {
+          add_params(lines, table, value);
+        } else {
+          add_line(lines, field, table + "." + leaf_of(field.key), value);
+        }
+      }
+      emit("[[reward]]", lines);
+    }
+  }
+
+  void add_line(std::string& lines, const Field& field, const std::string& key, const Json& value) {
+    const std::string written = value.is_null() ? "null" : toml_value(value);
+    if (options_.only_set && !loaded_.is_set(key) && written == field.default_text()) return;
+    if (value.is_null() && preset_sets(key)) {
+      lines.append(leaf_of(key)).append(" = \"null\"");  // left out, the preset's value would come back
+    } else {
+      lines.append(value.is_null() ? "# " : "").append(leaf_of(key)).append(" = ").append(written);
+    }
+    add_origin(lines, key);
+  }
+
+  [[nodiscard]] bool preset_sets(const std::string& key) const {
+    const Preset* preset = find_preset(config_.preset.value_or(""));
+    return preset != nullptr && std::ranges::any_of(preset->settings, [&key](const std::string& setting) {
+             return setting.starts_with(key + "=");
+           });
+  }
+
+  void add_params(std::string& lines, const std::string& table, const Json& params) {
+    for (const auto& [name, value] : params.items()) {
+      lines.append(toml_key(name)).append(" = ").append(toml_value(value));
+      add_origin(lines, table + "." + toml_key(name));
+    }
+  }
+
+  void add_origin(std::string& lines, const std::string& key) {
+    if (options_.origins && loaded_.is_set(key)) lines += "  # " + one_line(loaded_.where(key));
+    lines += "\n";
+  }
+
+  // A place may hold what was typed on the command line.
+  static std::string one_line(std::string text) {
+    for (char& character : text) {
+      if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = ' ';
+    }
+    return text;
+  }
+
+  void emit(const std::string& heading, const std::string& lines) {
+    if (lines.empty()) return;
+    if (!text_.empty()) text_ += "\n";
+    if (!heading.empty()) text_ += heading + "\n";
+    text_ += lines;
+  }
+
+  const LoadedConfig& loaded_;
+  RunConfig config_;
+  const ShowOptions& options_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string config_to_toml(const LoadedConfig& loaded, const ShowOptions& options) {
+  return TomlWriter(loaded, options).write();
+}
+
+std::string config_to_toml(const RunConfig& config) {
+  LoadedConfig loaded;
+  loaded.config = config;
+  return config_to_toml(loaded);
+}
+
+Json config_to_json(const RunConfig& config) {
+  RunConfig copy = config;
+  Json root = Json::object();
+  for (const Field& field : all_fields()) {
+    if (!field.in_run) continue;
+    Json* table = &root;
+    const std::string name = table_of(field.key);
+    for (size_t at = 0; at < name.size();) {
+      const size_t end = std::min(name.find('.', at), name.size());
+      table = &(*table)[name.substr(at, end - at)];
+      at = end + 1;
+    }
+    const Json value = field_value(field.in_run(copy));
+    if (!field.inline_params) {
+      (*table)[leaf_of(field.key)] = value;
+    } else if (name == "rollout") {
+      if (!value.empty()) (*table)[plugin_bare_name(copy.rollout.name)] = value;
+    } else {
+      for (const auto& [key, item] : value.items()) (*table)[key] = item;
+    }
+  }
+  root["reward"] = Json::array();
+  for (RewardConfig& reward : copy.reward) {
+    Json& object = root["reward"].emplace_back(Json::object());
+    for (const Field& field : all_fields()) {
+      if (!field.in_reward) continue;
+      const Json value = field_value(field.in_reward(reward));
+      if (!field.inline_params) {
+        object[leaf_of(field.key)] = value;
+      } else {
+        for (const auto& [key, item] : value.items()) object[key] = item;
+      }
+    }
+  }
+  return root;
+}
+
+}  // namespace mortise

@@ -1,0 +1,22 @@
+// The resolved config as text: TOML that loads back to an equal RunConfig, or JSON.
+//
+// Every key is written, in the order of fields.h; doubles in the shortest form that reads back as the same bits; keys
+// that are null stand as comments. Pure functions.
+#pragma once
+
+#include <string>
+
+#include "config/load.h"
+
+namespace mortise {
+
+struct ShowOptions {
+  bool origins = false;   // a comment behind each key that was set: where
+  bool only_set = false;  // leave out what is at its default because nobody set it
+};
+
+std::string config_to_toml(const LoadedConfig& loaded, const ShowOptions& options = {});
+std::string config_to_toml(const RunConfig& config);
+Json config_to_json(const RunConfig& config);
+
+}  // namespace mortise

@@ -1,0 +1,217 @@
+// The real Env on POSIX system calls. Interrupted calls are repeated; every file is opened close-on-exec, so that
+// worker processes inherit none of them.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+
+#include "foundation/base/env.h"
+
+namespace mortise {
+namespace {
+
+// Closes a descriptor at the end of a scope.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool ok() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+template <class Call>
+auto retry(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+int open_file(const Path& path, int flags) {
+  return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+}
+
+class PosixFile final : public WritableFile {
+ public:
+  PosixFile(Path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  ~PosixFile() override {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  Result<> append(std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const size_t chunk = std::min(bytes.size(), limits::kWriteChunkBytes);
+      const ssize_t written = retry([&] { return ::write(fd_, bytes.data(), chunk); });
+      if (written < 0) return disk_error(errno, "write", path_);
+      bytes = bytes.subspan(static_cast<size_t>(written));
+    }
+    return {};
+  }
+  Result<> sync() override {
+    if (retry([&] { return ::fsync(fd_); }) < 0) return disk_error(errno, "fsync", path_);
+    return {};
+  }
+  Result<> close() override {
+    if (fd_ < 0) return {};
+    const int fd = fd_;
+    fd_ = -1;
+    // After EINTR Linux has closed it already; a second close could hit someone else's descriptor.
+    if (::close(fd) < 0 && errno != EINTR) return disk_error(errno, "close", path_);
+    return {};
+  }
+  [[nodiscard]] const Path& path() const override { return path_; }
+
+ private:
+  Path path_;
+  int fd_;
+};
+
+class PosixEnv final : public Env {
+ public:
+  Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
+    const Fd fd(open_file(path, O_RDONLY));
+    if (!fd.ok()) return disk_error(errno, "open", path);
+    struct stat status {};
+    if (::fstat(fd.get(), &status) < 0) return disk_error(errno, "look at", path);
+    if (S_ISDIR(status.st_mode)) return disk_error(EISDIR, "read", path);
+    // Pipes and /proc tell size 0, so read to the end and check the cap on the way.
+    std::string text;
+    text.reserve(std::min<uint64_t>(static_cast<uint64_t>(status.st_size), max_bytes) + 1);
+    const auto too_large = [&] {
+      return Error{ErrorKind::kDisk, "file is larger than the " + std::to_string(max_bytes) + " bytes allowed here",
+                   path.string(), "check that it is the right file"};
+    };
+    if (static_cast<uint64_t>(status.st_size) > max_bytes) return too_large();
+    while (true) {
+      const size_t old_size = text.size();
+      text.resize(std::max<size_t>(text.capacity(), old_size + 4096));
+      const ssize_t got = retry([&] { return ::read(fd.get(), text.data() + old_size, text.size() - old_size); });
+      if (got < 0) return disk_error(errno, "read", path);
+      text.resize(old_size + static_cast<size_t>(got));
+      if (text.size() > max_bytes) return too_large();
+      if (got == 0) return text;
+    }
+  }
+
+  Result<MappedFile> map_file(const Path& path) override {
+    const Fd fd(open_file(path, O_RDONLY));
+    if (!fd.ok()) return disk_error(errno, "open", path);
+    struct stat status {};
+    if (::fstat(fd.get(), &status) < 0) return disk_error(errno, "look at", path);
+    if (!S_ISREG(status.st_mode)) return disk_error(S_ISDIR(status.st_mode) ? EISDIR : EINVAL, "map", path);
+    const auto size = static_cast<size_t>(status.st_size);
+    if (size == 0) return MappedFile(path, nullptr, 0);
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (address == MAP_FAILED) return disk_error(errno, "map", path);
+    return MappedFile(path, address, size);
+  }
+
+  Result<FileInfo> info(const Path& path) override {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) < 0) return disk_error(errno, "look at", path);
+    FileInfo info;
+    info.size_bytes = static_cast<uint64_t>(status.st_size);
+    info.modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+    info.is_file = S_ISREG(status.st_mode);
+    info.is_directory = S_ISDIR(status.st_mode);
+    return info;
+  }
+
+  bool exists(const Path& path) override { return ::access(path.c_str(), F_OK) == 0; }
+
+  Result<std::vector<std::string>> list_dir(const Path& path) override {
+    DIR* dir = ::opendir(path.c_str());
+    if (dir == nullptr) return disk_error(errno, "list", path);
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = ::readdir(dir)) {  // each DIR has its own buffer, so readdir is safe across threads
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    const int code = errno;
+    ::closedir(dir);
+    if (code != 0) return disk_error(code, "list", path);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  Result<uint64_t> free_bytes(const Path& path) override {
+    struct statvfs status {};
+    if (retry([&] { return ::statvfs(path.c_str(), &status); }) < 0) return disk_error(errno, "look at", path);
+    return static_cast<uint64_t>(status.f_bavail) * static_cast<uint64_t>(status.f_frsize);
+  }
+
+  Result<std::unique_ptr<WritableFile>> open_for_write(const Path& path, WriteMode mode) override {
+    const int flags = mode == WriteMode::kTruncate ? O_TRUNC : mode == WriteMode::kAppend ? O_APPEND : O_EXCL;
+    const int fd = open_file(path, O_WRONLY | O_CREAT | flags);
+    if (fd < 0) return disk_error(errno, "open for writing", path);
+    return std::unique_ptr<WritableFile>(std::make_unique<PosixFile>(path, fd));
+  }
+
+  Result<> rename(const Path& from, const Path& to) override {
+    if (std::rename(from.c_str(), to.c_str()) < 0) return disk_error(errno, "rename to " + to.string(), from);
+    return {};
+  }
+  Result<> unlink(const Path& path) override {
+    if (::unlink(path.c_str()) < 0) return disk_error(errno, "delete", path);
+    return {};
+  }
+  Result<> remove_dir(const Path& path) override {
+    if (::rmdir(path.c_str()) < 0) return disk_error(errno, "delete", path);
+    return {};
+  }
+  Result<> create_dirs(const Path& path) override {
+    std::error_code code;
+    std::filesystem::create_directories(path, code);
+    if (code) return disk_error(code.value(), "make folder", path);
+    return {};
+  }
+  Result<> sync_dir(const Path& path) override {
+    const Fd fd(open_file(path, O_RDONLY | O_DIRECTORY));
+    if (!fd.ok()) return disk_error(errno, "open", path);
+    // EINVAL: this kind of file system has nothing to sync for a folder.
+    if (retry([&] { return ::fsync(fd.get()); }) < 0 && errno != EINVAL) return disk_error(errno, "fsync", path);
+    return {};
+  }
+
+  int64_t wall_time_ns() override { return read_clock(CLOCK_REALTIME); }
+  int64_t monotonic_ns() override { return read_clock(CLOCK_MONOTONIC); }
+
+  void random_bytes(std::span<std::byte> out) override {
+    while (!out.empty()) {
+      const ssize_t got = retry([&] { return ::getrandom(out.data(), out.size(), 0); });
+      if (got <= 0) std::abort();  // cannot happen on Linux >= 3.17 once the pool is up
+      out = out.subspan(static_cast<size_t>(got));
+    }
+  }
+
+ private:
+  static int64_t read_clock(clockid_t id) {
+    timespec now{};
+    ::clock_gettime(id, &now);
+    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  }
+};
+
+}  // namespace
+
+Env& default_env() {
+  static auto* env = new PosixEnv;  // never destroyed: threads and exit handlers may still use it
+  return *env;
+}
+
+}  // namespace mortise

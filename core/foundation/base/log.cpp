@@ -1,0 +1,179 @@
+// The log on spdlog: one logger, a console sink that keeps the progress line at the bottom, and a file sink once a run
+// has a folder. Only this file sees spdlog. See log.h.
+#include "foundation/base/log.h"
+
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace mortise {
+namespace {
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarn:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+bool stderr_is_terminal() {
+  const char* terminal = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+// "12:03:41 warning: text" on standard error; info has no level word. A line of progress is wiped before and drawn
+// again after every message.
+class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  ConsoleSink() : terminal_(stderr_is_terminal()), color_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
+
+  void force_plain() {
+    const std::lock_guard lock(mutex_);
+    terminal_ = color_ = false;
+  }
+  bool terminal() {
+    const std::lock_guard lock(mutex_);
+    return terminal_;
+  }
+  void set_progress(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    if (!terminal_) return;
+    progress_ = text;
+    write(std::string(kWipe) + progress_);
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const auto seconds = std::chrono::system_clock::to_time_t(message.time);
+    std::tm parts{};
+    localtime_r(&seconds, &parts);
+    std::array<char, 16> time{};
+    std::strftime(time.data(), time.size(), "%H:%M:%S ", &parts);
+    std::string line = progress_.empty() ? "" : std::string(kWipe);
+    line += time.data();
+    const char* word = message.level == spdlog::level::err     ? "error: "
+                       : message.level == spdlog::level::warn  ? "warning: "
+                       : message.level == spdlog::level::debug ? "debug: "
+                                                               : "";
+    const char* color = message.level == spdlog::level::err    ? "\x1b[31m"
+                        : message.level == spdlog::level::warn ? "\x1b[33m"
+                                                               : "";
+    if (color_ && *color != '\0')
+      line.append(color).append(word).append("\x1b[0m");
+    else
+      line += word;
+    line.append(message.payload.data(), message.payload.size());
+    line += '\n';
+    line += progress_;
+    write(line);
+  }
+  void flush_() override { std::fflush(stderr); }
+
+ private:
+  static constexpr std::string_view kWipe = "\r\x1b[K";
+  static void write(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  }
+  bool terminal_;
+  bool color_;
+  std::string progress_;
+};
+
+struct Log {
+  std::shared_ptr<ConsoleSink> console = std::make_shared<ConsoleSink>();
+  std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
+  std::mutex mutex;  // guards file and seen
+  std::set<std::string, std::less<>> seen;
+  LogLevel console_level = LogLevel::kInfo;
+};
+
+Log& the_log() {
+  static auto* log = new Log;  // never destroyed: threads may log while the program ends
+  return *log;
+}
+
+}  // namespace
+
+Result<> log_init(const LogOptions& options) {
+  Log& log = the_log();
+  if (options.force_plain) log.console->force_plain();
+  const std::lock_guard lock(log.mutex);
+  log.console_level = options.console_level;
+  if (options.file.empty()) return {};
+  try {
+    log.file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file.string());
+    log.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  } catch (const spdlog::spdlog_ex& problem) {
+    return Error{ErrorKind::kDisk, "cannot open the log file: " + std::string(problem.what()), options.file.string(),
+                 "check the folder and its permissions"};
+  }
+  return {};
+}
+
+void log_flush() {
+  Log& log = the_log();
+  const std::lock_guard lock(log.mutex);
+  log.console->flush();
+  if (log.file) log.file->flush();
+}
+
+void log_message(LogLevel level, std::string_view text) {
+  Log& log = the_log();
+  const spdlog::details::log_msg message(spdlog::source_loc{}, "", spdlog_level(level), {text.data(), text.size()});
+  const std::lock_guard lock(log.mutex);
+  if (level >= log.console_level) log.console->log(message);
+  if (!log.file) return;
+  try {
+    log.file->log(message);
+    log.file->flush();
+  } catch (const std::exception&) {
+    // A full disk must not end a run by its log; the console still has the line.
+  }
+}
+
+void log_error(const Error& error) { log_message(LogLevel::kError, error.to_string()); }
+
+void log_warn_once(std::string_view text) {
+  {
+    Log& log = the_log();
+    const std::lock_guard lock(log.mutex);
+    if (!log.seen.emplace(text).second) return;
+  }
+  log_warn(text);
+}
+
+std::optional<LogLevel> parse_log_level(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, LogLevel>, 5> kNames{{{"debug", LogLevel::kDebug},
+                                                                         {"info", LogLevel::kInfo},
+                                                                         {"warn", LogLevel::kWarn},
+                                                                         {"error", LogLevel::kError},
+                                                                         {"off", LogLevel::kOff}}};
+  for (const auto& [text, level] : kNames) {
+    if (text == name) return level;
+  }
+  return std::nullopt;
+}
+
+bool log_has_terminal() { return the_log().console->terminal(); }
+
+void log_progress_line(std::string_view text) { the_log().console->set_progress(text); }
+
+}  // namespace mortise

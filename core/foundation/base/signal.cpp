@@ -1,0 +1,40 @@
+// See signal.h. The handler only touches an atomic and, the second time, _exit: both are async-signal-safe.
+#include "foundation/base/signal.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+namespace {
+
+std::atomic<int> g_stop_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_stop_signal(int signal) {
+  int none = 0;
+  if (g_stop_signal.compare_exchange_strong(none, signal)) return;
+  _exit(static_cast<int>(ErrorKind::kSignal));
+}
+
+}  // namespace
+
+void install_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
+int stop_signal() { return g_stop_signal.load(std::memory_order_relaxed); }
+
+void set_stop_signal(int signal) { g_stop_signal.store(signal); }
+
+}  // namespace mortise

@@ -1,0 +1,223 @@
+// See text.h. UTF-8 well-formedness follows table 3-7 of the Unicode standard.
+#include "foundation/base/text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace mortise {
+namespace {
+
+// Bytes of the well-formed sequence at the start of `s`, or 0.
+size_t utf8_sequence_length(std::string_view s) {
+  const auto at = [&](size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u; };
+  const auto in = [](unsigned value, unsigned low, unsigned high) { return value >= low && value <= high; };
+  const unsigned lead = at(0);
+  if (lead < 0x80) return 1;
+  if (in(lead, 0xC2, 0xDF)) return in(at(1), 0x80, 0xBF) ? 2 : 0;
+  if (in(lead, 0xE0, 0xEF)) {
+    const unsigned low = lead == 0xE0 ? 0xA0 : 0x80;
+    const unsigned high = lead == 0xED ? 0x9F : 0xBF;
+    return in(at(1), low, high) && in(at(2), 0x80, 0xBF) ? 3 : 0;
+  }
+  if (in(lead, 0xF0, 0xF4)) {
+    const unsigned low = lead == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xF4 ? 0x8F : 0xBF;
+    return in(at(1), low, high) && in(at(2), 0x80, 0xBF) && in(at(3), 0x80, 0xBF) ? 4 : 0;
+  }
+  return 0;
+}
+
+template <class T>
+std::optional<T> parse_whole(std::string_view text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc() || stop != end || text.empty()) return std::nullopt;
+  return value;
+}
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+}  // namespace
+
+std::optional<size_t> find_invalid_utf8(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    if (static_cast<unsigned char>(text[i]) < 0x80) {
+      ++i;
+      continue;
+    }
+    const size_t length = utf8_sequence_length(text.substr(i, 4));
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::nullopt;
+}
+
+void append_utf8(std::string& out, uint32_t code_point) {
+  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | (code_point >> shift & 0x3F)); };
+  if (code_point < 0x80) {
+    out += static_cast<char>(code_point);
+  } else if (code_point < 0x800) {
+    out += static_cast<char>(0xC0 | code_point >> 6);
+    tail(0);
+  } else if (code_point < 0x10000) {
+    out += static_cast<char>(0xE0 | code_point >> 12);
+    tail(6), tail(0);
+  } else {
+    out += static_cast<char>(0xF0 | code_point >> 18);
+    tail(12), tail(6), tail(0);
+  }
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    current[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replace = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      current[j] = std::min({previous[j] + 1, current[j - 1] + 1, replace});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        current[j] = std::min(current[j], before[j - 2] + 1);
+    }
+    std::swap(before, previous);
+    std::swap(previous, current);
+  }
+  return previous[b.size()];
+}
+
+std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> candidates,
+                                       size_t max_results) {
+  if (name.size() > 256) return {};
+  std::vector<std::pair<size_t, std::string>> found;
+  const std::string wanted = to_lower_ascii(name);
+  const size_t most = std::max<size_t>(2, name.size() / 3);
+  for (const std::string& candidate : candidates) {
+    if (candidate.size() > 256) continue;
+    const std::string lower = to_lower_ascii(candidate);
+    const size_t distance = edit_distance(wanted, lower);
+    const bool contains = wanted.size() >= 3 && lower.size() >= 3 &&
+                          (lower.find(wanted) != std::string::npos || wanted.find(lower) != std::string::npos);
+    const bool near = distance <= most && distance < std::max(wanted.size(), lower.size());
+    if (near || contains) found.emplace_back(near ? distance : most + distance, candidate);
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> names;
+  for (auto& [distance, candidate] : found) {
+    if (names.size() == max_results) break;
+    if (names.empty() || names.back() != candidate) names.push_back(std::move(candidate));
+  }
+  return names;
+}
+
+std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {
+  const std::vector<std::string> names = nearest_names(name, candidates);
+  if (names.empty()) return {};
+  std::string text = "did you mean ";
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? " or " : ", ";
+    text += "'" + names[i] + "'";
+  }
+  return text + "?";
+}
+
+std::optional<int64_t> parse_i64(std::string_view text) { return parse_whole<int64_t>(text); }
+std::optional<uint64_t> parse_u64(std::string_view text) { return parse_whole<uint64_t>(text); }
+std::optional<double> parse_f64(std::string_view text) {
+  const auto value = parse_whole<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+std::string format_f64(double value) {
+  std::array<char, 32> out{};
+  const auto [end, code] = std::to_chars(out.data(), out.data() + out.size(), value);
+  return code == std::errc() ? std::string(out.data(), end) : "?";
+}
+
+std::string format_count(int64_t value) {
+  std::string digits = std::to_string(value);
+  const size_t sign = value < 0 ? 1 : 0;
+  for (size_t i = digits.size(); i > sign + 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
+std::string format_bytes(uint64_t bytes) {
+  constexpr std::array<const char*, 7> kNames{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kNames.size()) value /= 1024, ++unit;
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kNames[unit]);
+  return out.data();
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> pieces;
+  while (true) {
+    const size_t at = text.find(separator);
+    pieces.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return pieces;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::string join(std::span<const std::string> pieces, std::string_view separator) {
+  std::string text;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i > 0) text += separator;
+    text += pieces[i];
+  }
+  return text;
+}
+
+std::string to_lower_ascii(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::string quote(std::string_view text, size_t max_bytes) {
+  std::string out = "'";
+  size_t i = 0;
+  while (i < text.size() && i < max_bytes) {
+    const size_t length = utf8_sequence_length(text.substr(i, 4));
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (length == 0 || byte < 0x20 || byte == 0x7F) {
+      std::array<char, 8> hex{};
+      std::snprintf(hex.data(), hex.size(), "\\x%02x", byte);
+      out += hex.data();
+      ++i;
+    } else {
+      out += text.substr(i, length);
+      i += length;
+    }
+  }
+  if (i < text.size()) out += "...";
+  return out + "'";
+}
+
+TextPosition text_position(std::string_view text, size_t offset) {
+  TextPosition position;
+  offset = std::min(offset, text.size());
+  for (size_t i = 0; i < offset; ++i) {
+    if (text[i] == '\n')
+      ++position.line, position.column = 1;
+    else
+      ++position.column;
+  }
+  return position;
+}
+
+}  // namespace mortise

@@ -1,0 +1,100 @@
+// See jsonl.h.
+#include "foundation/formats/jsonl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+std::string line_of(const Path& path, int64_t line) { return path.string() + ":" + std::to_string(line); }
+
+}  // namespace
+
+JsonlReader::JsonlReader(MappedFile file) : file_(std::move(file)) {}
+
+Result<JsonlReader> JsonlReader::open(Env& env, const Path& path) {
+  MappedFile file = TRY(env.map_file(path));
+  return JsonlReader(std::move(file));
+}
+
+Result<std::optional<JsonlRow>> JsonlReader::next() {
+  const std::string_view all = file_.text();
+  while (offset_ < all.size()) {
+    const uint64_t start = offset_;
+    const size_t newline = all.find('\n', start);
+    std::string_view text = all.substr(start, newline == std::string_view::npos ? newline : newline - start);
+    offset_ = newline == std::string_view::npos ? all.size() : newline + 1;
+    ++line_;
+    if (text.ends_with('\r')) text.remove_suffix(1);
+    if (line_ == 1 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+    if (trim(text).empty()) continue;
+    if (text.size() > limits::kMaxJsonlLineBytes)
+      return Error{ErrorKind::kData,
+                   "line has " + std::to_string(text.size()) + " bytes, at most " +
+                       std::to_string(limits::kMaxJsonlLineBytes) + " are allowed",
+                   line_of(path(), line_), "is this a JSONL file?"};
+    if (const auto bad = find_invalid_utf8(text))
+      return Error{
+          ErrorKind::kData,
+          "not UTF-8 at byte " + std::to_string(static_cast<size_t>(text.data() - all.data()) + *bad) + " of the file",
+          line_of(path(), line_) + ":" + std::to_string(*bad + 1), "convert the file to UTF-8"};
+    JsonOptions options;
+    options.first_line = line_;
+    Json value = TRY(parse_json(text, path().string(), options));
+    return std::optional<JsonlRow>(JsonlRow{line_, start, text, std::move(value)});
+  }
+  return std::optional<JsonlRow>();
+}
+
+JsonlWriter::JsonlWriter(std::unique_ptr<WritableFile> file, bool sync_each)
+    : file_(std::move(file)), sync_each_(sync_each) {}
+
+Result<JsonlWriter> JsonlWriter::open(Env& env, const Path& path, const JsonlWriterOptions& options) {
+  auto file = TRY(env.open_for_write(path, options.append ? WriteMode::kAppend : WriteMode::kTruncate));
+  return JsonlWriter(std::move(file), options.sync_each);
+}
+
+Result<> JsonlWriter::write(const Json& row) {
+  TRY(file_->append_text(dump_json(row) + "\n"));
+  return sync_each_ ? file_->sync() : Result<>();
+}
+
+Result<> JsonlWriter::sync() { return file_->sync(); }
+Result<> JsonlWriter::close() { return file_->close(); }
+
+Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last) {
+  if (!env.exists(path)) return int64_t{0};
+  const std::string all = TRY(env.read_file(path, UINT64_MAX));
+  std::string kept;
+  int64_t dropped = 0, line = 0;
+  for (size_t start = 0; start < all.size();) {
+    const size_t newline = all.find('\n', start);
+    const std::string_view text =
+        std::string_view(all).substr(start, newline == std::string::npos ? newline : newline - start);
+    start = newline == std::string::npos ? all.size() : newline + 1;
+    ++line;
+    JsonOptions options;
+    options.first_line = line;
+    Result<Json> row = parse_json(text, path.string(), options);
+    // Only the last line can be half-written; anything else is not ours to throw away.
+    if (!row.ok() && start >= all.size()) {
+      ++dropped;
+      break;
+    }
+    if (!row.ok()) return row.error();
+    const int64_t at = TRY(json_int(*row, key, line_of(path, line)));
+    if (at <= last)
+      kept.append(text).append("\n");
+    else
+      ++dropped;
+  }
+  if (kept != all) TRY(write_file_atomic(env, path, kept));
+  return dropped;
+}
+
+}  // namespace mortise

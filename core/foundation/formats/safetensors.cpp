@@ -1,0 +1,281 @@
+// Reader and writer of safetensors; the format is drawn in safetensors.h.
+#include "foundation/formats/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "foundation/base/limits.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+
+namespace mortise {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensor bytes are used as they lie in the file");
+
+constexpr size_t kPrefixBytes = 8;
+
+Error refuse(std::string what, std::string_view where, uint64_t offset) {
+  return {ErrorKind::kData, std::move(what) + " (at byte " + std::to_string(offset) + ")", std::string(where),
+          "the file is damaged or not safetensors: fetch or write it again"};
+}
+
+// Position in the file at which the entry of `name` begins, for errors; the header's start where it is escaped.
+uint64_t offset_of_key(std::string_view header, std::string_view name) {
+  const size_t at = header.find("\"" + std::string(name) + "\"");
+  return kPrefixBytes + (at == std::string_view::npos ? 0 : at);
+}
+
+struct Span {
+  uint64_t begin;
+  uint64_t end;
+};
+
+class HeaderReader {
+ public:
+  HeaderReader(std::string_view header, std::span<const std::byte> data, std::string_view where)
+      : header_(header), data_(data), where_(where) {}
+
+  Result<SafetensorsContent> read() {
+    if (!header_.starts_with('{')) return refuse("the header does not start with '{'", where_, kPrefixBytes);
+    Result<Json> parsed = parse_json(header_, where_);
+    if (!parsed.ok()) {
+      Error error = std::move(parsed).error();
+      error.what = "header of safetensors: " + error.what;
+      error.next = "the file is damaged or not safetensors: fetch or write it again";
+      return error;
+    }
+    if (!parsed->is_object()) return refuse("the header is not an object", where_, kPrefixBytes);
+    SafetensorsContent content;
+    for (const auto& [name, value] : parsed->get_ref<const Json::object_t&>()) {
+      if (name == "__metadata__")
+        TRY(read_metadata(value, &content));
+      else
+        content.tensors.push_back(TRY(read_tensor(name, value)));
+    }
+    TRY(check_layout(&content));
+    return content;
+  }
+
+ private:
+  Error bad(std::string_view name, std::string_view problem) const {
+    return refuse("tensor " + quote(name) + " " + std::string(problem), where_, offset_of_key(header_, name));
+  }
+
+  Result<> read_metadata(const Json& value, SafetensorsContent* content) {
+    if (!value.is_object())
+      return refuse("'__metadata__' is not an object", where_, offset_of_key(header_, "__metadata__"));
+    for (const auto& [key, text] : value.get_ref<const Json::object_t&>()) {
+      if (!text.is_string())
+        return refuse("'__metadata__' entry " + quote(key) + " is not a text", where_, offset_of_key(header_, key));
+      content->metadata.emplace(key, text.get_ref<const std::string&>());
+    }
+    return {};
+  }
+
+  Result<TensorView> read_tensor(const std::string& name, const Json& value) {
+    if (!value.is_object()) return bad(name, "is not described by an object");
+    for (const auto& member : value.get_ref<const Json::object_t&>()) {
+      if (member.first != "dtype" && member.first != "shape" && member.first != "data_offsets")
+        return bad(name, "has the unknown member " + quote(member.first));
+    }
+    const Json* dtype_text = json_find(value, "dtype");
+    const Json* shape = json_find(value, "shape");
+    const Json* offsets = json_find(value, "data_offsets");
+    if (dtype_text == nullptr || !dtype_text->is_string()) return bad(name, "has no dtype");
+    const auto dtype = parse_dtype(dtype_text->get_ref<const std::string&>());
+    if (!dtype) return bad(name, "has the unknown dtype " + quote(dtype_text->get_ref<const std::string&>()));
+    if (shape == nullptr || !shape->is_array()) return bad(name, "has no shape");
+    if (shape->size() > limits::kMaxTensorRank)
+      return bad(name, "has more than " + std::to_string(limits::kMaxTensorRank) + " axes");
+    TensorView tensor{name, *dtype, {}, {}};
+    for (const Json& size : *shape) {
+      if (!size.is_number_unsigned() || size.get<uint64_t>() > uint64_t{INT64_MAX})
+        return bad(name, "has a shape that is not made of whole numbers >= 0");
+      tensor.shape.push_back(size.get<int64_t>());
+    }
+    const auto count = num_elements(tensor.shape);
+    uint64_t size_bytes = 0;
+    if (!count || __builtin_mul_overflow(static_cast<uint64_t>(*count), dtype_bytes(*dtype), &size_bytes))
+      return bad(name, "has a shape whose product overflows");
+    if (offsets == nullptr || !offsets->is_array() || offsets->size() != 2 || !(*offsets)[0].is_number_unsigned() ||
+        !(*offsets)[1].is_number_unsigned())
+      return bad(name, "has no pair of data_offsets");
+    const Span span{(*offsets)[0].get<uint64_t>(), (*offsets)[1].get<uint64_t>()};
+    if (span.begin > span.end) return bad(name, "has data_offsets that end before they begin");
+    if (span.end > data_.size())
+      return bad(name, "ends at data offset " + std::to_string(span.end) + ", but the file holds " +
+                           std::to_string(data_.size()) + " bytes of data");
+    if (span.end - span.begin != size_bytes)
+      return bad(name, "has " + std::to_string(span.end - span.begin) + " bytes, its dtype and shape need " +
+                           std::to_string(size_bytes));
+    tensor.bytes = data_.subspan(span.begin, size_bytes);
+    return tensor;
+  }
+
+  // Sorted by place, every tensor begins where the one before it ended, and the last ends the file.
+  Result<> check_layout(SafetensorsContent* content) {
+    auto& tensors = content->tensors;
+    const auto begin_of = [&](const TensorView& tensor) {
+      return static_cast<uint64_t>(tensor.bytes.data() - data_.data());
+    };
+    std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
+      // An empty tensor sorts before the one that begins at the same place.
+      return a.bytes.data() != b.bytes.data() ? a.bytes.data() < b.bytes.data() : a.bytes.size() < b.bytes.size();
+    });
+    uint64_t end = 0;
+    for (const TensorView& tensor : tensors) {
+      const uint64_t begin = begin_of(tensor);
+      if (begin != end)
+        return bad(tensor.name, begin < end ? "overlaps the tensor before it" : "leaves a hole before it");
+      end = begin + tensor.bytes.size();
+    }
+    if (end != data_.size())
+      return refuse(std::to_string(data_.size() - end) + " bytes after the last tensor", where_,
+                    kPrefixBytes + header_.size() + end);
+    return {};
+  }
+
+  std::string_view header_;
+  std::span<const std::byte> data_;
+  std::string_view where_;
+};
+
+// Place of a dtype in the reference writer's order (widest first): the same tensors give the same file.
+int write_rank(DType dtype) {
+  switch (dtype) {
+    case DType::kU64:
+      return 0;
+    case DType::kI64:
+      return 1;
+    case DType::kF64:
+      return 2;
+    case DType::kF32:
+      return 3;
+    case DType::kU32:
+      return 4;
+    case DType::kI32:
+      return 5;
+    case DType::kBF16:
+      return 6;
+    case DType::kF16:
+      return 7;
+    case DType::kU16:
+      return 8;
+    case DType::kI16:
+      return 9;
+    case DType::kI8:
+      return 10;
+    case DType::kU8:
+      return 11;
+    case DType::kBool:
+      return 12;
+  }
+  return 13;
+}
+
+Error bad_tensor(const TensorView& tensor, std::string_view problem) {
+  return {ErrorKind::kInternal, "cannot save tensor " + quote(tensor.name) + ": " + std::string(problem), "", ""};
+}
+
+}  // namespace
+
+Result<SafetensorsContent> parse_safetensors(std::span<const std::byte> file, std::string_view where) {
+  if (file.size() < kPrefixBytes)
+    return refuse("a file of " + std::to_string(file.size()) + " bytes is too short", where, 0);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), kPrefixBytes);
+  if (header_bytes > limits::kMaxSafetensorsHeaderBytes)
+    return refuse("the header claims " + std::to_string(header_bytes) + " bytes, at most " +
+                      std::to_string(limits::kMaxSafetensorsHeaderBytes) + " are allowed",
+                  where, 0);
+  if (header_bytes > file.size() - kPrefixBytes)
+    return refuse(
+        "the header claims " + std::to_string(header_bytes) + " bytes, the file has " + std::to_string(file.size()),
+        where, 0);
+  const std::string_view header(reinterpret_cast<const char*>(file.data()) + kPrefixBytes, header_bytes);
+  return HeaderReader(header, file.subspan(kPrefixBytes + header_bytes), where).read();
+}
+
+Result<SafetensorsFile> SafetensorsFile::open(Env& env, const Path& path) {
+  SafetensorsFile file;
+  file.file_ = TRY(env.map_file(path));
+  SafetensorsContent content = TRY(parse_safetensors(file.file_.bytes(), path.string()));
+  file.tensors_ = std::move(content.tensors);
+  file.metadata_ = std::move(content.metadata);
+  for (size_t i = 0; i < file.tensors_.size(); ++i) file.by_name_.emplace(file.tensors_[i].name, i);
+  return file;
+}
+
+const TensorView* SafetensorsFile::find(std::string_view name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : &tensors_[at->second];
+}
+
+Result<TensorView> SafetensorsFile::get(std::string_view name) const {
+  if (const TensorView* tensor = find(name)) return *tensor;
+  std::vector<std::string> names;
+  for (const TensorView& tensor : tensors_) names.push_back(tensor.name);
+  return Error{ErrorKind::kData, "there is no tensor " + quote(name), path().string(), did_you_mean(name, names)};
+}
+
+Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tensors,
+                           const std::map<std::string, std::string>& metadata) {
+  std::vector<const TensorView*> order;
+  for (const TensorView& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) {
+    const int rank_a = write_rank(a->dtype), rank_b = write_rank(b->dtype);
+    return rank_a != rank_b ? rank_a < rank_b : a->name < b->name;
+  });
+  // Written piece by piece, not as one JSON object: ordered objects look for each new key among all before it.
+  std::string header = "{";
+  if (!metadata.empty()) header += "\"__metadata__\":" + dump_json(Json(metadata)) + ",";
+  std::vector<std::string_view> names;
+  uint64_t offset = 0;
+  for (const TensorView* tensor : order) {
+    const auto count = num_elements(tensor->shape);
+    if (tensor->name.empty() || tensor->name == "__metadata__" || find_invalid_utf8(tensor->name))
+      return bad_tensor(*tensor, "bad name");
+    if (tensor->shape.size() > limits::kMaxTensorRank) return bad_tensor(*tensor, "too many axes");
+    if (!count || static_cast<uint64_t>(*count) * dtype_bytes(tensor->dtype) != tensor->bytes.size())
+      return bad_tensor(*tensor, "its bytes do not fit its shape");
+    names.push_back(tensor->name);
+    header += dump_json(Json(tensor->name)) + ":{\"dtype\":\"" + std::string(dtype_name(tensor->dtype)) +
+              "\",\"shape\":" + dump_json(Json(tensor->shape)) + ",\"data_offsets\":[" + std::to_string(offset) + "," +
+              std::to_string(offset + tensor->bytes.size()) + "]},";
+    offset += tensor->bytes.size();
+  }
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
+    return Error{ErrorKind::kInternal, "cannot save two tensors named " + quote(*twice), file.path().string(), ""};
+  if (header.back() == ',') header.pop_back();
+  header += '}';
+  while (header.size() % 8 != 0) header += ' ';
+  if (header.size() > limits::kMaxSafetensorsHeaderBytes)
+    return Error{ErrorKind::kInternal, "too many tensors for one safetensors file", file.path().string(), ""};
+  const uint64_t header_bytes = header.size();
+  TRY(file.append(std::as_bytes(std::span(&header_bytes, 1))));
+  TRY(file.append_text(header));
+  for (const TensorView* tensor : order) TRY(file.append(tensor->bytes));
+  return {};
+}
+
+Result<> write_safetensors_file(Env& env, const Path& path, std::span<const TensorView> tensors,
+                                const std::map<std::string, std::string>& metadata) {
+  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  const Path temporary = folder / unique_name(env, ".tmp_" + path.filename().string() + ".");
+  const auto write = [&]() -> Result<> {
+    const auto file = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
+    TRY(write_safetensors(*file, tensors, metadata));
+    TRY(file->sync());
+    TRY(file->close());
+    TRY(env.rename(temporary, path));
+    return env.sync_dir(folder);
+  };
+  Result<> written = write();
+  if (!written.ok()) (void)env.unlink(temporary);
+  return written;
+}
+
+}  // namespace mortise

@@ -1,0 +1,49 @@
+// See sha256.h.
+#include "foundation/formats/sha256.h"
+
+#include <algorithm>
+
+namespace mortise {
+
+Sha256::Sha256() : state_{} { crypto_hash_sha256_init(&state_); }
+
+void Sha256::update(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  crypto_hash_sha256_update(&state_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+}
+
+void Sha256::update(std::string_view text) { update(std::as_bytes(std::span(text.data(), text.size()))); }
+
+Sha256Digest Sha256::finish() {
+  Sha256Digest digest{};
+  crypto_hash_sha256_final(&state_, digest.data());
+  return digest;
+}
+
+Sha256Digest sha256(std::span<const std::byte> bytes) {
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.finish();
+}
+
+Sha256Digest sha256(std::string_view text) { return sha256(std::as_bytes(std::span(text.data(), text.size()))); }
+
+std::string sha256_hex(std::string_view text) { return to_hex(sha256(text)); }
+
+Result<std::string> sha256_file_hex(Env& env, const Path& path) {
+  const MappedFile file = TRY(env.map_file(path));
+  return to_hex(sha256(file.bytes()));
+}
+
+std::string to_hex(std::span<const unsigned char> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace mortise

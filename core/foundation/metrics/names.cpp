@@ -1,0 +1,221 @@
+// The table of metric names (names.h). Groups follow the order in which a step makes them.
+#include "foundation/metrics/names.h"
+
+#include <array>
+
+namespace mortise {
+namespace {
+
+using enum Reduction;
+
+constexpr auto kTable = std::to_array<MetricInfo>({
+    // --- where the run stands ---
+    {"training/global_step", "", "steps done, this one included", kLast},
+    {"training/epoch", "", "epoch of the data, from 0", kLast},
+    {"training/num_updates", "", "optimizer steps done", kLast},
+    {"num_tokens", "tokens", "prompt and response tokens of the whole run so far (TRL)", kLast},
+    {"step_time", "s", "wall time of the step (TRL)", kSum},
+    {"epoch", "", "epoch with its fraction (TRL)", kLast},
+
+    // --- what was sampled ---
+    {"prompt_length/mean", "tokens", "prompt lengths", kMean},
+    {"prompt_length/max", "tokens", "longest prompt", kMax},
+    {"prompt_length/min", "tokens", "shortest prompt", kMin},
+    {"prompt_length/clip_ratio", "fraction", "prompts as long as data.max_prompt_length", kMean},
+    {"response_length/mean", "tokens", "response lengths", kMean},
+    {"response_length/max", "tokens", "longest response", kMax},
+    {"response_length/min", "tokens", "shortest response", kMin},
+    {"response_length/clip_ratio", "fraction", "responses cut at data.max_response_length", kMean},
+    {"response_length_non_aborted/mean", "tokens", "lengths of responses that are not empty", kMean},
+    {"response_length_non_aborted/max", "tokens", "longest response that is not empty", kMax},
+    {"response_length_non_aborted/min", "tokens", "shortest response that is not empty", kMin},
+    {"response_length_non_aborted/clip_ratio", "fraction", "of the responses that are not empty, those cut", kMean},
+    {"response/aborted_ratio", "fraction", "empty responses", kMean},
+    {"completions/mean_length", "tokens", "response lengths (TRL)", kMean},
+    {"completions/min_length", "tokens", "shortest response (TRL)", kMin},
+    {"completions/max_length", "tokens", "longest response (TRL)", kMax},
+    {"completions/clipped_ratio", "fraction", "responses without an end token (TRL)", kMean},
+    {"completions/mean_terminated_length", "tokens", "lengths of responses with an end token (TRL)", kMean},
+    {"completions/min_terminated_length", "tokens", "shortest response with an end token; 0 if none (TRL)", kMin},
+    {"completions/max_terminated_length", "tokens", "longest response with an end token; 0 if none (TRL)", kMax},
+    {"num_turns/mean", "", "turns of a conversation", kMean},
+    {"num_turns/max", "", "most turns of a conversation", kMax},
+    {"num_turns/min", "", "fewest turns of a conversation", kMin},
+    {"global_seqlen/mean", "tokens", "prompt and response tokens per rank", kMean},
+    {"global_seqlen/max", "tokens", "most tokens of a rank before balancing", kMax},
+    {"global_seqlen/min", "tokens", "fewest tokens of a rank before balancing", kMin},
+    {"global_seqlen/minmax_diff", "tokens", "most minus fewest tokens of a rank before balancing", kLast},
+    {"global_seqlen/balanced_max", "tokens", "most tokens of a rank after balancing", kMax},
+    {"global_seqlen/balanced_min", "tokens", "fewest tokens of a rank after balancing", kMin},
+
+    // --- how it was scored ---
+    {"critic/score/mean", "", "sum of the token scores of a sequence, before any KL penalty", kMean},
+    {"critic/score/max", "", "highest sequence score", kMax},
+    {"critic/score/min", "", "lowest sequence score", kMin},
+    {"critic/rewards/mean", "", "sequence score after the KL penalty in the reward", kMean},
+    {"critic/rewards/max", "", "highest sequence reward", kMax},
+    {"critic/rewards/min", "", "lowest sequence reward", kMin},
+    {"critic/advantages/mean", "", "advantages over response tokens", kMean},
+    {"critic/advantages/max", "", "highest advantage", kMax},
+    {"critic/advantages/min", "", "lowest advantage", kMin},
+    {"critic/returns/mean", "", "returns over response tokens", kMean},
+    {"critic/returns/max", "", "highest return", kMax},
+    {"critic/returns/min", "", "lowest return", kMin},
+    {"critic/values/mean", "", "value predictions over response tokens", kMean},
+    {"critic/values/max", "", "highest value prediction", kMax},
+    {"critic/values/min", "", "lowest value prediction", kMin},
+    {"critic/vf_explained_var", "", "1 - var(returns - values) / (var(returns) + 1e-5)", kMean},
+    {"critic/vf_loss", "", "value loss", kMean},
+    {"critic/vf_clipfrac", "fraction", "tokens whose value loss is clipped", kMean},
+    {"critic/vpred_mean", "", "value predictions during the update", kMean},
+    {"critic/grad_norm", "", "gradient norm of the critic before clipping", kMean},
+    {"critic/lr", "", "learning rate of the critic", kLast},
+    {"reward", "", "mean of the weighted sum of all rewards (TRL)", kMean},
+    {"reward_std", "", "standard deviation of that sum over the batch (TRL)", kMean},
+    {"frac_reward_zero_std", "fraction", "groups whose rewards are all the same (TRL)", kMean},
+    {"rewards/{name}/mean", "", "mean of one reward function (TRL)", kMean},
+    {"rewards/{name}/std", "", "standard deviation of one reward function over the batch (TRL)", kMean},
+    {"rewards/{name}/not_applicable", "fraction", "rows where this reward does not apply", kMean},
+    {"rewards/{name}/failed", "", "rows that this reward could not score", kSum},
+    {"rewards/{name}/time_s", "s", "wall time of this reward function", kSum},
+
+    // --- what was learnt ---
+    {"loss", "", "the whole objective (TRL)", kMean},
+    {"grad_norm", "", "gradient norm before clipping (TRL)", kMean},
+    {"learning_rate", "", "learning rate of the last update (TRL)", kLast},
+    {"lr", "", "learning rate of this update", kLast},
+    {"entropy", "nats", "entropy of the policy over response tokens (TRL)", kMean},
+    {"kl", "nats", "KL estimate to the reference over response tokens (TRL)", kMean},
+    {"clip_ratio_low", "fraction",
+     "this update: tokens (rows for sequence ratios) with ratio < 1 - low and advantage < 0", kMean},
+    {"clip_ratio_high", "fraction", "this update: tokens (rows) with ratio > 1 + high and advantage > 0", kMean},
+    {"clip_ratio_region", "fraction", "this update: either of the two", kMean},
+    {"clip_ratio/low_mean", "fraction", "tokens with ratio < 1 - low and advantage < 0 (TRL)", kMean},
+    {"clip_ratio/low_min", "fraction", "lowest such share of an update (TRL)", kMin},
+    {"clip_ratio/high_mean", "fraction", "tokens with ratio > 1 + high and advantage > 0 (TRL)", kMean},
+    {"clip_ratio/high_max", "fraction", "highest such share of an update (TRL)", kMax},
+    {"clip_ratio/region_mean", "fraction", "tokens clipped on either side (TRL)", kMean},
+    {"policy_loss", "", "policy term of the objective (TRL)", kMean},
+    {"actor/loss", "", "the whole objective, mean over updates", kMean},
+    {"actor/pg_loss", "", "policy term, mean over updates", kMean},
+    {"actor/pg_clipfrac", "fraction", "tokens where the clipped loss was taken", kMean},
+    {"actor/pg_clipfrac_lower", "fraction", "tokens where the dual clip was taken", kMean},
+    {"actor/ppo_kl", "nats", "mean of old_log_prob - log_prob", kMean},
+    {"actor/kl_loss", "nats", "KL term before its coefficient", kMean},
+    {"actor/kl_coef", "", "coefficient of the KL term", kLast},
+    {"actor/entropy", "nats", "entropy of the policy that sampled, over response tokens", kMean},
+    {"actor/entropy_loss", "nats", "entropy term before its coefficient", kMean},
+    {"actor/grad_norm", "", "gradient norm before clipping, mean over updates", kMean},
+    {"actor/lr", "", "learning rate of the last update", kLast},
+    {"actor/skipped_updates", "", "updates left out because a gradient was not finite", kSum},
+    {"actor/reward_kl_penalty", "nats", "KL penalty taken from the reward", kMean},
+    {"actor/reward_kl_penalty_coeff", "", "its coefficient", kLast},
+
+    // --- how far sampling and training disagree (probabilities, not log-probs) ---
+    {"training/rollout_probs_diff_valid", "", "1 where the next four are known", kLast},
+    {"training/rollout_probs_diff_max", "", "largest |p_rollout - p_actor| of a token", kMax},
+    {"training/rollout_probs_diff_mean", "", "mean |p_rollout - p_actor|", kMean},
+    {"training/rollout_probs_diff_std", "", "standard deviation of it", kMean},
+    {"training/rollout_actor_probs_pearson_corr", "", "correlation of the two", kMean},
+    {"sampling/sampling_logp_difference/mean", "nats", "mean |log p_rollout - log p_actor| (TRL)", kMean},
+    {"sampling/sampling_logp_difference/max", "nats", "largest of it (TRL)", kMax},
+    {"sampling/importance_sampling_ratio/mean", "", "rollout importance weights (TRL)", kMean},
+    {"sampling/importance_sampling_ratio/min", "", "smallest of them (TRL)", kMin},
+    {"sampling/importance_sampling_ratio/max", "", "largest of them (TRL)", kMax},
+    {"rollout_corr/{any}", "", "rollout correction, as verl names it", kMean},
+    {"variance_proxy/{name}", "", "proxies of the gradient's variance (verl)", kMean},
+
+    // --- where the time went ---
+    {"timing_s/step", "s", "the whole step", kSum},
+    {"timing_s/gen", "s", "sampling", kSum},
+    {"timing_s/gen_max", "s", "sampling, slowest rank", kMax},
+    {"timing_s/reward", "s", "waiting for rewards", kSum},
+    {"timing_s/old_log_prob", "s", "log-probs of the policy that sampled", kSum},
+    {"timing_s/ref", "s", "log-probs of the reference", kSum},
+    {"timing_s/values", "s", "values of the critic", kSum},
+    {"timing_s/adv", "s", "advantages", kSum},
+    {"timing_s/update_critic", "s", "updates of the critic", kSum},
+    {"timing_s/update_actor", "s", "updates of the actor", kSum},
+    {"timing_s/update_weights", "s", "handing new weights to the rollout backend", kSum},
+    {"timing_s/testing", "s", "validation", kSum},
+    {"timing_s/save_checkpoint", "s", "saving", kSum},
+    {"timing_s/dump_rollout_generations", "s", "writing completions", kSum},
+    {"timing_s/{any}", "s", "another part of the step", kSum},
+    {"timing_per_token_ms/gen", "ms", "sampling, per response token", kMean},
+    {"timing_per_token_ms/{name}", "ms", "that part of the step, per prompt and response token", kMean},
+    {"perf/total_num_tokens", "tokens", "prompt and response tokens of the step", kSum},
+    {"perf/time_per_step", "s", "wall time of the step", kSum},
+    {"perf/throughput", "tokens/s", "total_num_tokens / time_per_step / devices", kMean},
+    {"perf/mfu/actor", "fraction", "of the device's peak, updates", kMean},
+    {"perf/mfu/actor_infer", "fraction", "of the device's peak, log-prob passes", kMean},
+    {"perf/mfu/critic", "fraction", "of the device's peak, critic", kMean},
+    {"perf/max_memory_allocated_gb", "GiB", "most device memory in use", kMax},
+    {"perf/max_memory_reserved_gb", "GiB", "most device memory held", kMax},
+    {"perf/cpu_memory_used_gb", "GiB", "resident memory of the process", kMax},
+
+    // --- validation: {source} is the row's data_source ---
+    {"val-core/{source}/{variable}/{statistic}", "",
+     "validation by data source: acc or reward; mean@N, best@N/mean, maj@N/mean", kMean},
+    {"val-core/{source}/{variable}/{statistic}/{reduction}", "",
+     "validation by data source: best@N/mean, best@N/std, ...", kMean},
+    {"val-aux/{any}", "", "further validation numbers", kMean},
+    {"eval_{any}", "", "validation by TRL's names", kMean},
+    {"val/loss", "nats", "token mean cross-entropy on the validation rows (sft)", kMean},
+});
+
+// Position behind `{...}`, or npos for no placeholder at `at`.
+size_t placeholder_end(std::string_view pattern, size_t at) {
+  if (pattern[at] != '{') return std::string_view::npos;
+  const size_t end = pattern.find('}', at);
+  return end == std::string_view::npos ? end : end + 1;
+}
+
+}  // namespace
+
+std::span<const MetricInfo> metric_table() { return kTable; }
+
+bool metric_pattern_matches(std::string_view pattern, std::string_view name) {
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const size_t end = placeholder_end(pattern, i);
+    if (end == std::string_view::npos) {
+      if (name.empty() || name.front() != pattern[i]) return false;
+      name.remove_prefix(1);
+      continue;
+    }
+    if (pattern.substr(i, end - i) == "{any}") return !name.empty();
+    // A placeholder is followed by a fixed character or the end, so one split is enough: up to the next '/'.
+    const size_t length = name.substr(0, name.find('/')).size();
+    if (length == 0) return false;
+    name.remove_prefix(length);
+    i = end - 1;
+  }
+  return name.empty();
+}
+
+const MetricInfo* find_metric(std::string_view name) {
+  for (const MetricInfo& info : kTable) {
+    if (info.pattern == name) return &info;
+  }
+  for (const MetricInfo& info : kTable) {
+    if (info.pattern.find('{') != std::string_view::npos && metric_pattern_matches(info.pattern, name)) return &info;
+  }
+  return nullptr;
+}
+
+std::string_view reduction_name(Reduction reduction) {
+  switch (reduction) {
+    case kMean:
+      return "mean";
+    case kSum:
+      return "sum";
+    case kMax:
+      return "max";
+    case kMin:
+      return "min";
+    case kLast:
+      return "last";
+  }
+  return "?";
+}
+
+}  // namespace mortise

@@ -1,0 +1,143 @@
+// See registry.h.
+#include "foundation/metrics/registry.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "foundation/base/limits.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+bool is_printable(std::string_view name) {
+  return !name.empty() && name.size() <= limits::kMaxMetricNameBytes && !find_invalid_utf8(name) &&
+         std::none_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+}
+
+Error two_reductions(std::string_view name, Reduction first, Reduction second) {
+  return {ErrorKind::kPlugin,
+          "metric " + quote(name) + " is reduced by " + std::string(reduction_name(second)) + " here and by " +
+              std::string(reduction_name(first)) + " elsewhere",
+          "", "give it one reduction, or another name"};
+}
+
+}  // namespace
+
+void MetricSet::Sum::add(double value) {
+  const double total = high + value;
+  if (!std::isfinite(total)) {  // an infinity or NaN stays what it is, instead of turning into NaN by the correction
+    high = total;
+    low = 0;
+    return;
+  }
+  const double part = total - high;
+  low += (high - (total - part)) + (value - part);
+  high = total;
+}
+
+void MetricSet::Sum::add(const Sum& other) {
+  add(other.high);
+  if (std::isfinite(high)) low += other.low;
+}
+
+void MetricSet::accumulate(Entry& entry, double sum, double weight) {
+  switch (entry.reduction) {
+    case Reduction::kMean:
+      entry.sum.add(sum);
+      entry.weight.add(weight);
+      break;
+    case Reduction::kSum:
+      entry.sum.add(sum);
+      break;
+    // NaN wins: a broken number must be seen.
+    case Reduction::kMax:
+      entry.extreme = !entry.any || sum > entry.extreme || std::isnan(sum) ? sum : entry.extreme;
+      break;
+    case Reduction::kMin:
+      entry.extreme = !entry.any || sum < entry.extreme || std::isnan(sum) ? sum : entry.extreme;
+      break;
+    case Reduction::kLast:
+      entry.extreme = sum;
+      break;
+  }
+  entry.any = true;
+}
+
+void MetricSet::add(std::string_view name, double sum, double weight) {
+  const MetricInfo* info = find_metric(name);
+  assert(info != nullptr && "add the metric to metrics/names.cpp");
+  if (info == nullptr)
+    log_warn_once("metric " + quote(name) + " is not in the table of metrics (a bug; it is kept as a mean)");
+  const Reduction reduction = info != nullptr ? info->reduction : Reduction::kMean;
+  const auto [at, added] = entries_.try_emplace(std::string(name), Entry{reduction, {}, {}, 0, false});
+  accumulate(at->second, sum, weight);
+}
+
+void MetricSet::add_summary(std::string_view prefix, const std::vector<double>& values) {
+  if (values.empty()) return;
+  const std::string name(prefix);
+  for (const double value : values) {
+    add(name + "/mean", value, 1);
+    add(name + "/max", value);
+    add(name + "/min", value);
+  }
+}
+
+Result<> MetricSet::add_user(std::string_view name, double sum, double weight, Reduction reduction) {
+  if (!is_printable(name))
+    return Error{ErrorKind::kPlugin, "metric name " + quote(name) + " is empty, too long or not printable UTF-8", "",
+                 "use at most " + std::to_string(limits::kMaxMetricNameBytes) + " printable bytes"};
+  if (const MetricInfo* info = find_metric(name); info != nullptr && info->reduction != reduction)
+    return two_reductions(name, info->reduction, reduction);
+  auto at = entries_.find(name);
+  if (at == entries_.end()) {
+    if (entries_.size() >= limits::kMaxMetricNames)
+      return Error{ErrorKind::kPlugin, "more than " + std::to_string(limits::kMaxMetricNames) + " metric names", "",
+                   "do not put changing numbers into metric names"};
+    at = entries_.emplace(std::string(name), Entry{reduction, {}, {}, 0, false}).first;
+  }
+  if (at->second.reduction != reduction) return two_reductions(name, at->second.reduction, reduction);
+  accumulate(at->second, sum, weight);
+  return {};
+}
+
+Result<> MetricSet::merge(const MetricSet& other) {
+  for (const auto& [name, theirs] : other.entries_) {
+    const auto [at, added] = entries_.try_emplace(name, theirs);
+    if (added) continue;
+    Entry& ours = at->second;
+    if (ours.reduction != theirs.reduction) return two_reductions(name, ours.reduction, theirs.reduction);
+    if (!theirs.any) continue;
+    if (ours.reduction == Reduction::kMean || ours.reduction == Reduction::kSum) {
+      ours.sum.add(theirs.sum);
+      ours.weight.add(theirs.weight);
+      ours.any = true;
+    } else {
+      accumulate(ours, theirs.extreme, 1);
+    }
+  }
+  return {};
+}
+
+std::optional<double> MetricSet::value(std::string_view name) const {
+  const auto at = entries_.find(name);
+  if (at == entries_.end() || !at->second.any) return std::nullopt;
+  const Entry& entry = at->second;
+  if (entry.reduction == Reduction::kSum) return entry.sum.value();
+  if (entry.reduction != Reduction::kMean) return entry.extreme;
+  if (entry.weight.value() == 0) return std::nullopt;
+  return entry.sum.value() / entry.weight.value();
+}
+
+std::vector<MetricValue> MetricSet::values() const {
+  std::vector<MetricValue> all;
+  for (const auto& [name, entry] : entries_) {
+    if (const auto number = value(name)) all.push_back({name, *number});
+  }
+  return all;
+}
+
+}  // namespace mortise

@@ -1,0 +1,99 @@
+// TensorBoard event files: scalars that `tensorboard --logdir RUN` shows. protozero writes the messages, Boost.CRC the
+// checks; there is no protobuf library in the process.
+//
+//   file    = record*
+//   record  = u64 length | u32 mask(crc32c(length's 8 bytes)) | bytes[length] | u32 mask(crc32c(bytes)) little-endian
+//   mask(c) = (c rotated right by 15) + 0xa282ead8
+//   bytes   = Event { 1: double wall_time (s), 2: int64 step, 3: string file_version | 5: Summary { 1: repeated Value }
+//   } Value   = { 1: string tag, 2: float simple_value } The first record is the file_version "brain.Event:2".
+#include <unistd.h>
+
+#include <array>
+#include <boost/crc.hpp>
+#include <cstring>
+#include <protozero/pbf_writer.hpp>
+
+#include "foundation/metrics/sinks.h"
+
+namespace mortise {
+namespace {
+
+uint32_t masked_crc32c(std::string_view bytes) {
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  const uint32_t sum = static_cast<uint32_t>(crc.checksum());
+  return ((sum >> 15) | (sum << 17)) + 0xa282ead8u;
+}
+
+template <class T>
+void append_little_endian(std::string& out, T value) {
+  std::array<char, sizeof(T)> bytes{};
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  out.append(bytes.data(), bytes.size());
+}
+
+std::string record_of(std::string_view bytes) {
+  std::string record;
+  append_little_endian<uint64_t>(record, bytes.size());
+  append_little_endian<uint32_t>(record, masked_crc32c(record));
+  record += bytes;
+  append_little_endian<uint32_t>(record, masked_crc32c(bytes));
+  return record;
+}
+
+class TensorboardSink final : public MetricSink {
+ public:
+  TensorboardSink(Env& env, std::unique_ptr<WritableFile> file) : env_(&env), file_(std::move(file)) {}
+
+  Result<> write_version() {
+    std::string event;
+    protozero::pbf_writer writer(event);
+    writer.add_double(1, now_s());
+    writer.add_string(3, "brain.Event:2");
+    return file_->append_text(record_of(event));
+  }
+
+  Result<> write(const MetricRow& row) override {
+    if (row.keys.empty() || row.values.empty()) return {};
+    std::string event;
+    protozero::pbf_writer writer(event);
+    writer.add_double(1, now_s());
+    writer.add_int64(2, row.keys.front().second);
+    {
+      protozero::pbf_writer summary(writer, 5);
+      for (const MetricValue& metric : row.values) {
+        protozero::pbf_writer value(summary, 1);
+        value.add_string(1, metric.name);
+        value.add_float(2, static_cast<float>(metric.value));
+      }
+    }
+    return file_->append_text(record_of(event));
+  }
+  Result<> close() override {
+    TRY(file_->sync());
+    return file_->close();
+  }
+
+ private:
+  double now_s() { return static_cast<double>(env_->wall_time_ns()) * 1e-9; }
+
+  Env* env_;
+  std::unique_ptr<WritableFile> file_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir) {
+  TRY(env.create_dirs(dir));
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
+  // Readers take files in the order of their names, so the time comes first; the tail keeps two runs of a second apart.
+  const std::string prefix = "events.out.tfevents." + std::to_string(env.wall_time_ns() / 1'000'000'000) + "." +
+                             host.data() + "." + std::to_string(::getpid()) + ".";
+  auto file = TRY(env.open_for_write(dir / unique_name(env, prefix), WriteMode::kExclusive));
+  auto sink = std::make_unique<TensorboardSink>(env, std::move(file));
+  TRY(sink->write_version());
+  return std::unique_ptr<MetricSink>(std::move(sink));
+}
+
+}  // namespace mortise

@@ -1,0 +1,222 @@
+// See forward.h. Two ways to share the work: when the layers fit in a core's cache and there are rows enough, each
+// member takes its own rows through all layers without meeting the others; else all members share every matrix by
+// output panels, so that each weight is read by one core only.
+#include "generate/decode/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/layers/rope.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
+constexpr int64_t kPanel = kPanelColumns;
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+Range share(int64_t count, int64_t part, int64_t parts) { return {count * part / parts, count * (part + 1) / parts}; }
+
+int64_t layers_bytes(const PackedWeights& weights) {
+  return weights.size_bytes() - weights.head.data.size() * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+// Rows [first, last) belong to `parts` members that share them by panels; this is number `part`.
+struct DecodeForward::Member {
+  const PackedWeights* weights;
+  std::span<const PassRow> rows;
+  KvShape kv;
+  int64_t first, last;
+  int64_t part, parts;
+  SpinBarrier* barrier;
+  FloatBuffer* scratch;
+  int64_t score_stride;
+
+  void join(bool& sense) const { barrier->wait(sense); }
+  [[nodiscard]] Range my_rows() const {
+    const Range r = share(last - first, part, parts);
+    return {first + r.begin, first + r.end};
+  }
+};
+
+DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows)
+    : config_(config),
+      kernels_(kernels),
+      max_rows_(max_rows),
+      hidden_stride_(padded_stride(config.hidden_size)),
+      qkv_stride_(padded_stride(config.qkv_size())),
+      attended_stride_(padded_stride(config.q_size())),
+      mlp_stride_(padded_stride(config.intermediate_size)),
+      x_(max_rows * hidden_stride_),
+      normed_(max_rows * hidden_stride_),
+      qkv_(max_rows * qkv_stride_),
+      attended_(max_rows * attended_stride_),
+      mlp_(max_rows * mlp_stride_) {}
+
+void DecodeForward::reserve_positions(int64_t num_positions) {
+  if (num_positions <= num_positions_) return;
+  num_positions_ = std::max(num_positions, 2 * num_positions_);
+  const RopeTable table = make_rope_table(config_.rope, config_.head_dim, num_positions_, at::kFloat);
+  const auto size = static_cast<size_t>(num_positions_ * config_.head_dim / 2);
+  cos_.assign(table.cos_PD2.const_data_ptr<float>(), table.cos_PD2.const_data_ptr<float>() + size);
+  sin_.assign(table.sin_PD2.const_data_ptr<float>(), table.sin_PD2.const_data_ptr<float>() + size);
+}
+
+void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team) {
+  const int members = team.size();
+  const auto count = static_cast<int64_t>(rows.size());
+  int64_t score_stride = 16;
+  for (const PassRow& row : rows) {
+    const int64_t pages = KvShape::pages_for(row.prefix_length) + KvShape::pages_for(row.own_length);
+    score_stride = std::max(score_stride, pages * kPageTokens + 16);
+  }
+  scratch_.resize(static_cast<size_t>(members));
+  for (FloatBuffer& buffer : scratch_) buffer.reserve(kMaxQueryBlock * score_stride + max_rows_ * kPanel);
+  // Rows of one prompt attend to each other's keys within the pass, so they may only be cut by rows when none does.
+  const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0; });
+  const bool by_rows = alone && count >= 8 * members && layers_bytes(weights) <= kCoreCacheBytes;
+  SpinBarrier barrier(by_rows ? 1 : members);
+  team.run([&](int member) {
+    const Range r = by_rows ? share(count, member, members) : Range{0, count};
+    run_member({&weights, rows, kv, r.begin, r.end, by_rows ? 0 : member, by_rows ? 1 : members, &barrier,
+                &scratch_[static_cast<size_t>(member)], score_stride});
+  });
+}
+
+void DecodeForward::run_member(const Member& m) const {
+  const int64_t hidden = config_.hidden_size;
+  const Range mine = m.my_rows();
+  bool sense = false;
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    std::memcpy(x_.data() + i * hidden_stride_, m.weights->embedding + m.rows[static_cast<size_t>(i)].token * hidden,
+                static_cast<size_t>(hidden) * sizeof(float));
+  }
+  for (int64_t index = 0; index < config_.num_layers; ++index) layer(m, index, sense);
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    float* const out = m.rows[static_cast<size_t>(i)].hidden;
+    if (out == nullptr) continue;
+    kernels_.rms_norm(x_.data() + i * hidden_stride_, m.weights->final_norm, static_cast<float>(config_.rms_norm_eps),
+                      hidden, out);
+  }
+}
+
+namespace {
+
+// y[first..last) (+)= x * weight over this member's panels.
+void multiply(const Kernels& kernels, const PackedLinear& weight, const float* x, int64_t x_stride, float* y,
+              int64_t y_stride, int64_t rows, Range panels, bool add) {
+  for (int64_t p = panels.begin; p < panels.end; ++p) {
+    kernels.gemm_panel(x, x_stride, rows, weight.in, weight.panel(p), weight.panel_bias(p), y + p * kPanel, y_stride,
+                       add);
+  }
+}
+
+}  // namespace
+
+void DecodeForward::norm_rows(const float* weight, int64_t begin, int64_t end) const {
+  for (int64_t i = begin; i < end; ++i) {
+    kernels_.rms_norm(x_.data() + i * hidden_stride_, weight, static_cast<float>(config_.rms_norm_eps),
+                      config_.hidden_size, normed_.data() + i * hidden_stride_);
+  }
+}
+
+void DecodeForward::layer(const Member& m, int64_t index, bool& sense) const {
+  const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
+  const Range mine = m.my_rows();
+  const int64_t rows = m.last - m.first;
+  float* const x = x_.data() + m.first * hidden_stride_;
+  float* const normed = normed_.data() + m.first * hidden_stride_;
+
+  norm_rows(layer.input_norm, mine.begin, mine.end);
+  m.join(sense);
+  multiply(kernels_, layer.qkv, normed, hidden_stride_, qkv_.data() + m.first * qkv_stride_, qkv_stride_, rows,
+           share(layer.qkv.panels, m.part, m.parts), false);
+  m.join(sense);
+  rotate_and_store(m, index, mine.begin, mine.end);
+  m.join(sense);
+  attention(m, index, mine.begin, mine.end);
+  m.join(sense);
+  multiply(kernels_, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, x, hidden_stride_, rows,
+           share(layer.o.panels, m.part, m.parts), true);
+  m.join(sense);
+  norm_rows(layer.post_norm, mine.begin, mine.end);
+  m.join(sense);
+  gated_mlp(m, layer);
+  m.join(sense);
+  multiply(kernels_, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, x, hidden_stride_, rows,
+           share(layer.down.panels, m.part, m.parts), true);
+  m.join(sense);
+}
+
+void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const {
+  const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
+  const int64_t dim = config_.head_dim;
+  const int64_t half = dim / 2;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  for (int64_t i = begin; i < end; ++i) {
+    const PassRow& row = m.rows[static_cast<size_t>(i)];
+    float* const q = qkv_.data() + i * qkv_stride_;
+    float* const k = q + config_.q_size();
+    float* const v = k + config_.kv_size();
+    if (layer.q_norm != nullptr) {
+      for (int64_t h = 0; h < config_.num_heads; ++h)
+        kernels_.rms_norm(q + h * dim, layer.q_norm, eps, dim, q + h * dim);
+      for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
+        kernels_.rms_norm(k + h * dim, layer.k_norm, eps, dim, k + h * dim);
+      }
+    }
+    kernels_.rope(q, config_.num_heads + config_.num_kv_heads, dim, cos_.data() + row.position * half,
+                  sin_.data() + row.position * half);
+    float* const page = row.own_pages[(row.own_length - 1) / kPageTokens];
+    const int64_t place = (row.own_length - 1) % kPageTokens;
+    for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
+      float* const keys = page + m.kv.offset(index, h);
+      float* const values = keys + dim * kPageTokens + place * m.kv.value_stride();
+      for (int64_t d = 0; d < dim; ++d) keys[d * kPageTokens + place] = k[h * dim + d];
+      std::memcpy(values, v + h * dim, static_cast<size_t>(dim) * sizeof(float));
+    }
+  }
+}
+
+void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int64_t end) const {
+  const int64_t dim = config_.head_dim;
+  const int64_t group = config_.num_heads / config_.num_kv_heads;
+  AttendArgs args;
+  args.num_queries = group;
+  args.head_dim = dim;
+  args.value_stride = m.kv.value_stride();
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  args.scores = m.scratch->data();
+  args.score_stride = m.score_stride;
+  for (int64_t i = begin; i < end; ++i) {
+    const PassRow& row = m.rows[static_cast<size_t>(i)];
+    args.spans[0] = {row.prefix_pages, row.prefix_length};
+    args.spans[1] = {row.own_pages, row.own_length};
+    for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
+      args.q = qkv_.data() + i * qkv_stride_ + h * group * dim;
+      args.out = attended_.data() + i * attended_stride_ + h * group * dim;
+      args.offset = m.kv.offset(index, h);
+      kernels_.attend(args);
+    }
+  }
+}
+
+void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
+  const Range panels = share(layer.gate_up.panels, m.part, m.parts);
+  const int64_t rows = m.last - m.first;
+  float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
+  const float* const normed = normed_.data() + m.first * hidden_stride_;
+  for (int64_t p = panels.begin; p < panels.end; ++p) {
+    kernels_.gemm_panel(normed, hidden_stride_, rows, layer.gate_up.in, layer.gate_up.panel(p),
+                        layer.gate_up.panel_bias(p), both, kPanel, false);
+    kernels_.silu_mul(both, kPanel, rows, mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2), mlp_stride_);
+  }
+}
+
+}  // namespace mortise

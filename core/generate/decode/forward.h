@@ -1,0 +1,62 @@
+// One pass of tokens through the decoder, prompts and single new tokens alike: embedding, layers with attention over
+// the KV pages, final norm. Every row's result depends on its own tokens only, bit for bit, whatever rows run beside it
+// and on however many threads.
+//
+// Cost: 2 flops a weight and row, 7 barriers a layer (none where small weights let each thread take its own rows
+// through all layers). Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "generate/decode/kv_cache.h"
+#include "generate/decode/packed_weights.h"
+#include "generate/decode/team.h"
+#include "generate/kernels/kernels.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// One token: it attends to `prefix_length` tokens of the prompt's pages and `own_length` tokens of its own pages,
+// itself being the last of those.
+struct PassRow {
+  int64_t token = 0;
+  int64_t position = 0;
+  float* const* prefix_pages = nullptr;
+  int64_t prefix_length = 0;
+  float* const* own_pages = nullptr;
+  int64_t own_length = 1;
+  float* hidden = nullptr;  // [H] gets the final norm's output; null: not wanted
+};
+
+class DecodeForward {
+ public:
+  DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows);
+
+  [[nodiscard]] int64_t max_rows() const { return max_rows_; }
+  // Makes the rotation tables reach that far.
+  void reserve_positions(int64_t num_positions);
+  // Precondition: rows.size() <= max_rows; positions below what was reserved; rows of one sequence in order.
+  void run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team);
+
+ private:
+  struct Member;  // a team member's share
+  void run_member(const Member& m) const;
+  void layer(const Member& m, int64_t index, bool& sense) const;
+  void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
+  void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
+  void gated_mlp(const Member& m, const PackedLayer& layer) const;
+  void norm_rows(const float* weight, int64_t begin, int64_t end) const;
+
+  ModelConfig config_;
+  const Kernels& kernels_;
+  int64_t max_rows_;
+  int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
+  FloatBuffer x_, normed_, qkv_, attended_, mlp_;
+  int64_t num_positions_ = 0;
+  std::vector<float> cos_, sin_;      // [positions][head_dim / 2]
+  std::vector<FloatBuffer> scratch_;  // by member: scores, and a panel of gate_up
+};
+
+}  // namespace mortise

@@ -1,0 +1,61 @@
+// Keys and values in pages of 16 tokens: a page holds all layers and KV heads of its tokens, keys transposed so that
+// scores are vectors over positions (kernels.h). A prompt's pages are shared by all samples of its group; a sample owns
+// only the pages of its own tokens.
+//
+// Pages come from slabs of about 1 MiB made on demand and kept until free_unused(); the scheduler reserves before it
+// admits, so take() never lacks room. Thread rule: one thread; pages themselves are written by the team, each token's
+// place by one member.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "generate/decode/aligned.h"
+
+namespace mortise {
+
+struct KvShape {
+  int64_t num_layers = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+
+  [[nodiscard]] int64_t value_stride() const { return (head_dim + 15) / 16 * 16; }
+  // Keys [head_dim][16], then values [16][value_stride].
+  [[nodiscard]] int64_t head_floats() const { return 16 * (head_dim + value_stride()); }
+  [[nodiscard]] int64_t page_floats() const { return num_layers * num_kv_heads * head_floats(); }
+  [[nodiscard]] int64_t page_bytes() const { return page_floats() * static_cast<int64_t>(sizeof(float)); }
+  [[nodiscard]] int64_t offset(int64_t layer, int64_t kv_head) const {
+    return (layer * num_kv_heads + kv_head) * head_floats();
+  }
+  [[nodiscard]] static int64_t pages_for(int64_t tokens) { return (tokens + 15) / 16; }
+};
+
+class KvCache {
+ public:
+  KvCache(KvShape shape, int64_t max_pages) : shape_(shape), max_pages_(max_pages) {}
+
+  [[nodiscard]] const KvShape& shape() const { return shape_; }
+  [[nodiscard]] int64_t max_pages() const { return max_pages_; }
+  [[nodiscard]] int64_t reserved_pages() const { return reserved_; }
+  [[nodiscard]] int64_t allocated_bytes() const;
+
+  // Sets `pages` aside for later take(); false: not so many are left.
+  bool reserve(int64_t pages);
+  void unreserve(int64_t pages) { reserved_ -= pages; }
+  // A page out of what was reserved. Its content is undefined but finite.
+  float* take();
+  // Gives pages back (the reservation is given back apart).
+  void give_back(std::vector<float*>& pages);
+  // Frees the slabs if no page is out; returns whether it did.
+  bool free_unused();
+
+ private:
+  KvShape shape_;
+  int64_t max_pages_;
+  int64_t reserved_ = 0;
+  std::vector<FloatBuffer> slabs_;
+  std::vector<float*> unused_;
+  int64_t num_taken_ = 0;
+};
+
+}  // namespace mortise

@@ -1,0 +1,195 @@
+// See engine.h.
+#include "generate/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace mortise {
+namespace {
+
+KvShape kv_shape(const ModelConfig& config) { return {config.num_layers, config.num_kv_heads, config.head_dim}; }
+
+Error refuse(const GenerateRequest& request, std::string what, std::string next) {
+  return {ErrorKind::kData, std::move(what), "generate: request " + std::to_string(request.request_id),
+          std::move(next)};
+}
+
+Result<> check_sampling(const GenerateRequest& request) {
+  const SamplingParams& s = request.sampling;
+  if (!(s.temperature >= 0.0) || !std::isfinite(s.temperature)) {
+    return refuse(request, "temperature must be 0 or more", "0 is greedy, 1 the model's own distribution");
+  }
+  if (!(s.top_p > 0.0 && s.top_p <= 1.0))
+    return refuse(request, "top_p must be above 0 and at most 1", "1 turns it off");
+  if (!(s.min_p >= 0.0 && s.min_p <= 1.0)) return refuse(request, "min_p must be from 0 to 1", "0 turns it off");
+  if (s.max_new_tokens < 1) return refuse(request, "max_new_tokens must be 1 or more", "raise it");
+  if (request.num_samples < 1) return refuse(request, "num_samples must be 1 or more", "raise it");
+  if (request.step < 0 || request.first_row_id < 0) {
+    return refuse(request, "step and first_row_id must not be negative", "they are part of the random key");
+  }
+  return {};
+}
+
+}  // namespace
+
+GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
+    : model_(model),
+      options_(options),
+      kv_(kv_shape(model.config()),
+          std::max<int64_t>(1, options.kv_cache_bytes / kv_shape(model.config()).page_bytes())),
+      scheduler_(kv_, options.max_num_seqs) {}
+
+Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
+  if (options.max_num_seqs < 1 || options.max_batch_tokens < 1 || options.kv_cache_bytes < 1 ||
+      options.max_pending_requests < 1 || options.num_threads < 0) {
+    return Error{ErrorKind::kConfig, "sizes of the generation engine must be 1 or more", "rollout",
+                 "correct the setting"};
+  }
+  if (model.config().is_classifier) {
+    return Error{ErrorKind::kConfig, "a sequence classifier has no vocabulary head to sample from", "rollout",
+                 "name a causal language model"};
+  }
+  std::unique_ptr<GenerateEngine> engine(new GenerateEngine(model, options));
+  const int threads = options.num_threads > 0 ? options.num_threads : at::get_num_threads();
+  const RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens};
+  if (options.path == GeneratePath::kPlain) {
+    engine->runner_ = make_plain_runner(model, runner);
+  } else {
+    engine->runner_ = TRY(make_fast_runner(model, engine->kv_, runner));
+  }
+  engine->fingerprint_ = engine->weights_fingerprint();
+  return engine;
+}
+
+// Place and in-place version of every parameter: a change behind our back must not leave us with stale copies.
+uint64_t GenerateEngine::weights_fingerprint() const {
+  uint64_t hash = 0;
+  for (const NamedParameter& parameter : model_.parameters()) {
+    const at::Tensor& t = parameter.tensor;
+    const uint64_t version = t.is_inference() ? 0 : static_cast<uint64_t>(t._version());
+    hash = hash * 0x9E3779B97F4A7C15ULL + reinterpret_cast<uintptr_t>(t.const_data_ptr()) + version;
+  }
+  return hash;
+}
+
+Result<> GenerateEngine::set_version(int64_t version) {
+  if (!scheduler_.running().empty()) {
+    return Error{ErrorKind::kConfig,
+                 "the weights may not change while " + std::to_string(scheduler_.running().size()) +
+                     " completions are half done",
+                 "generate", "poll until they are finished, or abort them"};
+  }
+  version_ = version;
+  fingerprint_ = weights_fingerprint();
+  runner_->weights_changed();
+  scheduler_.forget_prompts();
+  return {};
+}
+
+Result<> GenerateEngine::notice_changed_weights() {
+  if (weights_fingerprint() == fingerprint_) return {};
+  return set_version(version_);
+}
+
+Result<> GenerateEngine::check(const GenerateRequest& request) const {
+  TRY(check_sampling(request));
+  const ModelConfig& config = model_.config();
+  const auto length = static_cast<int64_t>(request.prompt_ids.size());
+  if (length == 0) return refuse(request, "the prompt is empty", "a prompt needs at least one token");
+  for (int64_t i = 0; i < length; ++i) {
+    const int64_t id = request.prompt_ids[static_cast<size_t>(i)];
+    if (id < 0 || id >= config.vocab_size) {
+      return refuse(request,
+                    "prompt token " + std::to_string(i) + " is " + std::to_string(id) + ", outside the vocabulary of " +
+                        std::to_string(config.vocab_size),
+                    "is this the model's tokenizer?");
+    }
+  }
+  for (const int64_t id : request.sampling.stop_ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      return refuse(
+          request,
+          "stop id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(config.vocab_size),
+          "correct the end ids");
+    }
+  }
+  const std::set<int64_t> ends(request.sampling.stop_ids.begin(), request.sampling.stop_ids.end());
+  if (static_cast<int64_t>(ends.size()) == config.vocab_size &&
+      (request.sampling.ignore_eos || request.sampling.min_new_tokens > 0)) {
+    return refuse(request, "every token of the vocabulary is a barred end id", "leave some token to sample");
+  }
+  if (length + request.sampling.max_new_tokens > config.max_position_embeddings) {
+    return refuse(request,
+                  std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +
+                      " new ones exceed max_position_embeddings = " + std::to_string(config.max_position_embeddings),
+                  "shorten the prompt or the response length");
+  }
+  if (Scheduler::pages_for(request) > kv_.max_pages()) {
+    return refuse(request,
+                  "one completion needs " + std::to_string(Scheduler::pages_for(request)) +
+                      " pages of KV cache, and kv_cache_bytes allows " + std::to_string(kv_.max_pages()),
+                  "raise it");
+  }
+  return {};
+}
+
+Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> requests) {
+  for (const GenerateRequest& request : requests) TRY(check(request));
+  const int64_t room = std::max<int64_t>(0, options_.max_pending_requests - scheduler_.num_waiting_requests());
+  const size_t count = std::min(requests.size(), static_cast<size_t>(room));
+  for (const GenerateRequest& request : requests.first(count)) scheduler_.add(request);
+  return count;
+}
+
+Result<> GenerateEngine::step() {
+  scheduler_.admit(version_);
+  const auto samples = scheduler_.running();
+  if (samples.empty()) {
+    return Error{ErrorKind::kInternal, "requests wait and none can be admitted", "generate", "report this"};
+  }
+  tokens_.resize(samples.size());
+  TRY(runner_->next_tokens(samples, tokens_));
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    if (std::isfinite(tokens_[i].log_prob)) continue;
+    const Error error{ErrorKind::kNumerics, "the model gave a log-probability that is not finite",
+                      "generate: request " + std::to_string(samples[i]->sequence.request_id) + ", sample " +
+                          std::to_string(samples[i]->sequence.sample_index) + ", token " +
+                          std::to_string(samples[i]->sequence.ids.size()),
+                      "look at the last updates: have the weights diverged?"};
+    return error;
+  }
+  num_generated_tokens_ += tokens_.size();
+  scheduler_.accept(tokens_);
+  return {};
+}
+
+Result<uint64_t> GenerateEngine::poll(const Sink& sink, std::chrono::nanoseconds timeout) {
+  const auto start = std::chrono::steady_clock::now();
+  TRY(notice_changed_weights());
+  std::deque<GeneratedSequence>& finished = scheduler_.finished();
+  bool worked = false;
+  while (true) {
+    while (!finished.empty()) {
+      const GeneratedSequence sequence = std::move(finished.front());
+      finished.pop_front();
+      if (!sink(sequence)) return scheduler_.outstanding();
+    }
+    if (!scheduler_.has_work() || timeout == timeout.zero()) break;
+    if (worked && timeout > timeout.zero() && std::chrono::steady_clock::now() - start >= timeout) break;
+    TRY(step());
+    worked = true;
+  }
+  return scheduler_.outstanding();
+}
+
+void GenerateEngine::abort(int64_t request_id) { scheduler_.abort(request_id, version_); }
+
+void GenerateEngine::free_caches() {
+  runner_->free_caches();
+  if (!scheduler_.running().empty()) return;
+  scheduler_.forget_prompts();
+  kv_.free_unused();
+}
+
+}  // namespace mortise

@@ -1,0 +1,81 @@
+// GenerateEngine: completions from the very weights that are being trained, in this process.
+//
+// Submit requests, poll until nothing is outstanding; after an update of the weights call set_version. Work is done
+// inside poll, on the caller's thread and the team's. A prompt is computed once for all its samples, a finished sample
+// leaves the batch at once, a waiting one takes its place.
+// A token is a function of (weights, prompt, seed, step, row id, position, sampling) alone: not of other requests,
+// slots, max_num_seqs or threads, bit for bit on one kind of CPU. Thread rule: one thread at a time. The model must
+// outlive the engine and is only read.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "foundation/base/result.h"
+#include "generate/schedule/runner.h"
+#include "generate/schedule/scheduler.h"
+#include "model/model.h"
+
+namespace mortise {
+
+enum class GeneratePath { kFast, kPlain };
+
+struct EngineOptions {
+  int64_t max_num_seqs = 256;                 // samples that decode at the same time
+  int64_t max_batch_tokens = 256;             // rows of one pass
+  int64_t kv_cache_bytes = int64_t{4} << 30;  // most that the KV cache may take
+  int64_t max_pending_requests = 65536;       // submit() takes no more while so many wait
+  int num_threads = 0;                        // 0: as libtorch uses
+  GeneratePath path = GeneratePath::kFast;
+  Isa isa = Isa::kAuto;
+  RandomPurpose purpose = RandomPurpose::kSampling;
+};
+
+class GenerateEngine {
+ public:
+  // Takes one finished completion; false = this is enough for now, keep the rest (back-pressure).
+  using Sink = std::function<bool(const GeneratedSequence&)>;
+
+  static Result<std::unique_ptr<GenerateEngine>> create(const Model& model, const EngineOptions& options);
+
+  // The weights now carry this version. An error while samples are half done: finish or abort them first.
+  Result<> set_version(int64_t version);
+  [[nodiscard]] int64_t version() const { return version_; }
+
+  // Queues requests in order and returns how many were taken (fewer while too many wait: offer the rest again after a
+  // poll). A request that cannot run is an error that names it; then none of the span is taken.
+  Result<uint64_t> submit(std::span<const GenerateRequest> requests);
+  // Hands over what is finished, then works until nothing is left, `timeout` has passed (0: no work; negative: no
+  // limit; else at least one step) or the sink has enough. Returns the number of samples still outstanding.
+  Result<uint64_t> poll(const Sink& sink, std::chrono::nanoseconds timeout);
+  // Gives up request_id (-1: all); what there is comes with the next poll.
+  void abort(int64_t request_id);
+  // Frees packed weights and, unless samples are running, the KV cache; both come back by themselves.
+  void free_caches();
+
+  // Name of what computes: "avx512", "avx2", "base" or "plain".
+  [[nodiscard]] std::string_view path_name() const { return runner_->name(); }
+  [[nodiscard]] uint64_t num_generated_tokens() const { return num_generated_tokens_; }
+
+ private:
+  GenerateEngine(const Model& model, const EngineOptions& options);
+  Result<> check(const GenerateRequest& request) const;
+  Result<> step();
+  Result<> notice_changed_weights();
+  [[nodiscard]] uint64_t weights_fingerprint() const;
+
+  const Model& model_;
+  EngineOptions options_;
+  KvCache kv_;
+  Scheduler scheduler_;
+  std::unique_ptr<StepRunner> runner_;
+  int64_t version_ = 0;
+  uint64_t fingerprint_ = 0;
+  uint64_t num_generated_tokens_ = 0;
+  std::vector<SampledToken> tokens_;
+};
+
+}  // namespace mortise

@@ -1,0 +1,195 @@
+// See extension.h. Nothing thrown crosses the border: every slot ends in guarded().
+#include "generate/extension.h"
+
+#include <mutex>
+
+#include "plugin/host/abi_struct.h"
+
+namespace mortise {
+namespace {
+
+struct Installed {
+  std::mutex mutex;
+  const Model* model = nullptr;
+  EngineOptions options;
+};
+Installed& installed() {
+  static Installed instance;
+  return instance;
+}
+
+struct Client {
+  const mortise_host* host = nullptr;
+  std::mutex mutex;
+  std::unique_ptr<GenerateEngine> engine;
+};
+
+int32_t fail(const mortise_host* host, mortise_call* call, int32_t code, const std::string& text) {
+  return host->fail(call, code, {text.data(), text.size()});
+}
+
+int32_t status_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kData:
+      return MORTISE_INVALID_ARGUMENT;
+    case ErrorKind::kConfig:
+      return MORTISE_FAILED_PRECONDITION;
+    case ErrorKind::kNumerics:
+      return MORTISE_DATA_LOSS;
+    default:
+      return MORTISE_INTERNAL;
+  }
+}
+
+int32_t finish(const mortise_host* host, mortise_call* call, const Result<>& result) {
+  return result.ok() ? MORTISE_OK : fail(host, call, status_of(result.error().kind), result.error().to_string());
+}
+
+// body(engine) -> Result<>, under the instance's lock.
+template <class Body>
+int32_t guarded(void* self, mortise_call* call, Body body) noexcept {
+  auto& client = *static_cast<Client*>(self);
+  try {
+    const std::lock_guard lock(client.mutex);
+    return finish(client.host, call, body(*client.engine));
+  } catch (const std::bad_alloc&) {
+    return fail(client.host, call, MORTISE_RESOURCE_EXHAUSTED, "out of memory in the generation engine");
+  } catch (const std::exception& e) {
+    return fail(client.host, call, MORTISE_INTERNAL, e.what());
+  }
+}
+
+int32_t create(const mortise_host* host, mortise_call* call, void** self) noexcept {
+  try {
+    Installed& source = installed();
+    const std::lock_guard lock(source.mutex);
+    if (source.model == nullptr) {
+      return fail(host, call, MORTISE_FAILED_PRECONDITION, "this process holds no model to generate with");
+    }
+    auto client = std::make_unique<Client>();
+    client->host = host;
+    auto engine = GenerateEngine::create(*source.model, source.options);
+    if (!engine.ok()) return fail(host, call, status_of(engine.error().kind), engine.error().to_string());
+    client->engine = *std::move(engine);
+    *self = client.release();
+    return MORTISE_OK;
+  } catch (const std::exception& e) {
+    return fail(host, call, MORTISE_INTERNAL, e.what());
+  }
+}
+
+void destroy(void* self) noexcept { delete static_cast<Client*>(self); }
+
+int32_t set_version(void* self, mortise_call* call, int64_t version) noexcept {
+  return guarded(self, call, [&](GenerateEngine& engine) { return engine.set_version(version); });
+}
+
+Result<GenerateRequest> read_request(const mortise_rollout_request* from) {
+  const auto request = read_abi_struct(from);
+  GenerateRequest out;
+  out.request_id = request.request_id;
+  if (request.sampling == nullptr || (request.prompt_ids == nullptr && request.num_prompt_ids > 0)) {
+    return Error{ErrorKind::kData, "sampling or prompt_ids is null",
+                 "generate: request " + std::to_string(out.request_id), "set both"};
+  }
+  if (request.num_prompt_ids > 0)
+    out.prompt_ids.assign(request.prompt_ids, request.prompt_ids + request.num_prompt_ids);
+  out.num_samples = request.num_samples;
+  out.first_row_id = request.first_row_id;
+  out.seed = request.seed;
+  out.step = request.step;
+  const auto sampling = read_abi_struct(request.sampling);
+  out.sampling.max_new_tokens = sampling.max_new_tokens;
+  out.sampling.min_new_tokens = sampling.min_new_tokens;
+  out.sampling.temperature = sampling.temperature;
+  out.sampling.top_k = sampling.top_k;
+  out.sampling.top_p = sampling.top_p;
+  out.sampling.min_p = sampling.min_p;
+  out.sampling.ignore_eos = sampling.ignore_eos != 0;
+  if (sampling.stop_ids != nullptr) {
+    out.sampling.stop_ids.assign(sampling.stop_ids, sampling.stop_ids + sampling.num_stop_ids);
+  }
+  return out;
+}
+
+int32_t submit(void* self, mortise_call* call, const mortise_rollout_request* const* requests, uint64_t num_requests,
+               uint64_t* accepted) noexcept {
+  *accepted = 0;
+  return guarded(self, call, [&](GenerateEngine& engine) -> Result<> {
+    std::vector<GenerateRequest> copies;
+    copies.reserve(num_requests);
+    for (uint64_t i = 0; i < num_requests; ++i) copies.push_back(TRY(read_request(requests[i])));
+    *accepted = TRY(engine.submit(copies));
+    return {};
+  });
+}
+
+int32_t poll(void* self, mortise_call* call, const mortise_rollout_sink* sink, int64_t timeout_ns,
+             uint64_t* outstanding) noexcept {
+  return guarded(self, call, [&](GenerateEngine& engine) -> Result<> {
+    const auto give = [&](const GeneratedSequence& sequence) {
+      auto out = make_abi_struct<mortise_rollout_sequence>();
+      out.finish_reason = static_cast<int32_t>(sequence.finish_reason);
+      out.request_id = sequence.request_id;
+      out.sample_index = sequence.sample_index;
+      out.weight_version = sequence.weight_version;
+      out.num_ids = static_cast<int64_t>(sequence.ids.size());
+      out.ids = sequence.ids.data();
+      out.log_prob = sequence.log_prob.data();
+      out.filtered_log_prob = sequence.filtered_log_prob.empty() ? nullptr : sequence.filtered_log_prob.data();
+      return sink->sequence(sink->context, &out) == 0;
+    };
+    *outstanding = TRY(engine.poll(give, std::chrono::nanoseconds(timeout_ns)));
+    return {};
+  });
+}
+
+int32_t abort_request(void* self, mortise_call* call, int64_t request_id) noexcept {
+  return guarded(self, call, [&](GenerateEngine& engine) -> Result<> {
+    engine.abort(request_id);
+    return {};
+  });
+}
+
+int32_t sleep(void* self, mortise_call* call, int32_t level) noexcept {
+  (void)level;
+  return guarded(self, call, [](GenerateEngine& engine) -> Result<> {
+    engine.free_caches();
+    return {};
+  });
+}
+
+int32_t wake(void* self, mortise_call* call) noexcept {
+  (void)self;
+  (void)call;
+  return MORTISE_OK;  // what sleep freed comes back with the next poll
+}
+
+mortise_rollout_backend_vtable make_vtable() {
+  auto table = make_abi_struct<mortise_rollout_backend_vtable>();
+  table.create = create;
+  table.destroy = destroy;
+  table.set_version = set_version;
+  table.submit = submit;
+  table.poll = poll;
+  table.abort = abort_request;
+  table.sleep = sleep;
+  table.wake = wake;
+  return table;
+}
+
+}  // namespace
+
+void install_generate_model(const Model* model, const EngineOptions& options) {
+  Installed& source = installed();
+  const std::lock_guard lock(source.mutex);
+  source.model = model;
+  source.options = options;
+}
+
+const mortise_rollout_backend_vtable* generate_extension() {
+  static const mortise_rollout_backend_vtable table = make_vtable();
+  return &table;
+}
+
+}  // namespace mortise

@@ -1,0 +1,50 @@
+// The vocabulary head and the sampler in one: logits of a block of rows, statistics of each chunk while it is in the
+// cache, one token per job.
+//
+// Several jobs may draw from one row (the first tokens of a group). Randomness is a function of (seed, purpose, step,
+// row id, token position) alone. Cost: 2*H*V flops and V exps a row. Memory: at most kLogitBytes of logits.
+// Thread rule: run() from one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "foundation/base/rng.h"
+#include "generate/decode/packed_weights.h"
+#include "generate/decode/team.h"
+#include "generate/sample/sampling.h"
+
+namespace mortise {
+
+struct SampleJob {
+  int64_t row = 0;                         // which input
+  const SamplingParams* params = nullptr;  // jobs of one row share the temperature
+  RngKey key;                              // key.token is the position in the completion
+};
+
+class HeadSampler {
+ public:
+  HeadSampler(int64_t hidden_size, int64_t vocab_size, const Kernels& kernels);
+
+  // Room for `rows` inputs; input(i) [H] is to be filled before run().
+  void reserve_inputs(int64_t rows);
+  [[nodiscard]] float* input(int64_t row) { return input_.data() + row * input_stride_; }
+  // Samples every job. Jobs are in ascending order of row; every row up to the last has a job.
+  void run(const PackedLinear& head, std::span<const SampleJob> jobs, std::span<SampledToken> out, Team& team);
+
+ private:
+  void score_chunks(const PackedLinear& head, int64_t first_row, int64_t rows, int64_t chunk_begin, int64_t chunk_end);
+  void sample_jobs(std::span<const SampleJob> jobs, std::span<SampledToken> out, int64_t first_row,
+                   SamplingScratch& scratch) const;
+
+  const Kernels& kernels_;
+  int64_t vocab_size_, padded_size_, num_chunks_;
+  int64_t input_stride_, logit_stride_, block_rows_;
+  FloatBuffer input_, logits_;
+  std::vector<float> inverse_temperature_;    // by row
+  std::vector<float> chunk_max_, chunk_sum_;  // [block_rows][chunks]
+  std::vector<SamplingScratch> scratch_;      // by member
+};
+
+}  // namespace mortise

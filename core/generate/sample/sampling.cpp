@@ -1,0 +1,299 @@
+// See sampling.h. Without filters: inverse of the cumulative distribution over chunks, then inside one chunk. With
+// them: the kept set is every (logit, index) at or above a threshold pair, found by selection (top_k) and by a
+// histogram of mass over distance from the maximum (top_p).
+#include "generate/sample/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace mortise {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+int64_t num_chunks(const LogitRow& row) { return (row.padded_size + kChunkLogits - 1) / kChunkLogits; }
+int64_t chunk_size(const LogitRow& row, int64_t chunk) {
+  return std::min(kChunkLogits, row.padded_size - chunk * kChunkLogits);
+}
+
+struct RowTotal {
+  float max = kNever;
+  double sum = 0;  // of exp((logit - max) * inverse_temperature)
+};
+
+// Joins the chunks; scratch.floats gets exp((chunk_max - max) * inverse_temperature) for each.
+RowTotal join_chunks(const Kernels& kernels, const LogitRow& row, float inverse_temperature, SamplingScratch& scratch) {
+  const int64_t chunks = num_chunks(row);
+  const int64_t padded = (chunks + 15) / 16 * 16;
+  RowTotal total;
+  for (int64_t c = 0; c < chunks; ++c) total.max = std::max(total.max, row.chunk_max[c]);
+  scratch.floats.resize(static_cast<size_t>(padded + kChunkLogits));
+  float* const scale = scratch.floats.data();
+  std::copy_n(row.chunk_max, chunks, scale);
+  std::fill(scale + chunks, scale + padded, kNever);
+  kernels.exp_scaled(scale, padded, total.max, inverse_temperature, scale);
+  for (int64_t c = 0; c < chunks; ++c)
+    total.sum += static_cast<double>(scale[c]) * static_cast<double>(row.chunk_sum[c]);
+  return total;
+}
+
+bool is_barred(std::span<const int64_t> barred, int64_t id) { return std::ranges::find(barred, id) != barred.end(); }
+
+// exp of a chunk's logits relative to `max`, barred ones 0, into `out`; returns their sum.
+double chunk_masses(const Kernels& kernels, const LogitRow& row, int64_t chunk, float max, float inverse_temperature,
+                    std::span<const int64_t> barred, float* out) {
+  const int64_t begin = chunk * kChunkLogits;
+  const int64_t size = chunk_size(row, chunk);
+  kernels.exp_scaled(row.logits + begin, size, max, inverse_temperature, out);
+  for (const int64_t id : barred) {
+    if (id >= begin && id < begin + size) out[id - begin] = 0.0F;
+  }
+  double sum = 0;
+  for (int64_t i = 0; i < size; ++i) sum += static_cast<double>(out[i]);
+  return sum;
+}
+
+float log_prob_of(const LogitRow& row, int64_t id, const RowTotal& total, float inverse_temperature) {
+  return static_cast<float>((static_cast<double>(row.logits[id]) - static_cast<double>(total.max)) *
+                                static_cast<double>(inverse_temperature) -
+                            std::log(total.sum));
+}
+
+SampledToken take_largest(const LogitRow& row, std::span<const int64_t> barred, const RowTotal& total) {
+  float best = kNever;
+  int64_t id = -1;
+  for (int64_t c = 0; c < num_chunks(row); ++c) {
+    if (id >= 0 && row.chunk_max[c] <= best) continue;
+    for (int64_t i = c * kChunkLogits; i < std::min(row.vocab_size, (c + 1) * kChunkLogits); ++i) {
+      if ((id < 0 || row.logits[i] > best) && (barred.empty() || !is_barred(barred, i))) {
+        best = row.logits[i];
+        id = i;
+      }
+    }
+  }
+  return {id, log_prob_of(row, id, total, 1.0F), 0.0F};
+}
+
+// No filter but barring. Mass of each chunk is known; those that hold a barred id are summed anew.
+SampledToken sample_all(const Kernels& kernels, const LogitRow& row, float inverse_temperature,
+                        std::span<const int64_t> barred, double uniform, const RowTotal& total,
+                        SamplingScratch& scratch) {
+  const int64_t chunks = num_chunks(row);
+  scratch.doubles.resize(static_cast<size_t>(chunks));
+  double* const mass = scratch.doubles.data();
+  float* const inside = scratch.floats.data() + (chunks + 15) / 16 * 16;
+  for (int64_t c = 0; c < chunks; ++c) {
+    mass[c] = static_cast<double>(scratch.floats[static_cast<size_t>(c)]) * static_cast<double>(row.chunk_sum[c]);
+  }
+  for (const int64_t id : barred) {
+    const int64_t c = id / kChunkLogits;
+    mass[c] = chunk_masses(kernels, row, c, total.max, inverse_temperature, barred, inside);
+  }
+  double all = 0;
+  for (int64_t c = 0; c < chunks; ++c) all += mass[c];
+  double target = uniform * all;
+  int64_t chunk = -1;
+  int64_t last = -1;  // with any mass: where rounding may leave us
+  for (int64_t c = 0; c < chunks && chunk < 0; ++c) {
+    if (mass[c] <= 0.0) continue;
+    last = c;
+    if (target < mass[c])
+      chunk = c;
+    else
+      target -= mass[c];
+  }
+  if (chunk < 0) chunk = last;
+  if (chunk < 0) return take_largest(row, barred, total);  // all that is allowed underflows
+  chunk_masses(kernels, row, chunk, total.max, inverse_temperature, barred, inside);
+  int64_t pick = -1;
+  for (int64_t i = 0; i < chunk_size(row, chunk); ++i) {
+    const double p = static_cast<double>(inside[i]);
+    if (p <= 0.0) continue;
+    pick = i;
+    if (target < p) break;
+    target -= p;
+  }
+  if (pick < 0) return take_largest(row, barred, total);
+  const int64_t id = chunk * kChunkLogits + pick;
+  const double distance =
+      (static_cast<double>(row.logits[id]) - static_cast<double>(total.max)) * static_cast<double>(inverse_temperature);
+  return {id, static_cast<float>(distance - std::log(total.sum)), static_cast<float>(distance - std::log(all))};
+}
+
+// (logit, index) at or above which a token is kept.
+struct Threshold {
+  float logit = kNever;
+  int64_t index = 0;
+  [[nodiscard]] bool keeps(float value, int64_t i) const { return value > logit || (value == logit && i >= index); }
+};
+
+// Calls visit(value, index) for every allowed token at or above `least`, chunk by chunk, skipping chunks all below.
+template <class Visit>
+void visit_from(const LogitRow& row, std::span<const int64_t> barred, float least, Visit visit) {
+  for (int64_t c = 0; c < num_chunks(row); ++c) {
+    if (row.chunk_max[c] < least) continue;
+    for (int64_t i = c * kChunkLogits; i < std::min(row.vocab_size, (c + 1) * kChunkLogits); ++i) {
+      if (row.logits[i] >= least && row.logits[i] > kNever && (barred.empty() || !is_barred(barred, i))) {
+        visit(row.logits[i], i);
+      }
+    }
+  }
+}
+
+// The k-th largest allowed logit. The maxima of chunks give a lower bound that leaves few candidates.
+float kth_largest(const LogitRow& row, std::span<const int64_t> barred, int64_t k, SamplingScratch& scratch) {
+  const int64_t chunks = num_chunks(row);
+  float least = kNever;
+  std::vector<float>& values = scratch.floats;
+  const int64_t rank = k + static_cast<int64_t>(barred.size());  // a barred id may be its chunk's maximum
+  if (rank <= chunks) {
+    values.assign(row.chunk_max, row.chunk_max + chunks);
+    std::nth_element(values.begin(), values.begin() + (rank - 1), values.end(), std::greater<>());
+    least = values[static_cast<size_t>(rank - 1)];
+  }
+  values.clear();
+  visit_from(row, barred, least, [&](float value, int64_t) { values.push_back(value); });
+  if (static_cast<int64_t>(values.size()) <= k) return least;
+  std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
+  return values[static_cast<size_t>(k - 1)];
+}
+
+// Cuts the tail of the tokens from `from` on whose mass is within 1 - top_p of theirs.
+Threshold cut_tail(const LogitRow& row, std::span<const int64_t> barred, const Threshold& from, float max,
+                   double inverse_temperature, double top_p, SamplingScratch& scratch) {
+  constexpr int64_t kBuckets = 1024;
+  constexpr double kRange = 104.0;  // exp(-104) is below any float
+  std::vector<double>& mass = scratch.doubles;
+  mass.assign(kBuckets, 0.0);
+  const auto distance_of = [&](float value) {
+    return (static_cast<double>(max) - static_cast<double>(value)) * inverse_temperature;
+  };
+  const auto bucket_of = [](double distance) {
+    return std::min(kBuckets - 1, static_cast<int64_t>(distance * (kBuckets / kRange)));
+  };
+  double all = 0;
+  visit_from(row, barred, from.logit, [&](float value, int64_t) {
+    const double d = distance_of(value);
+    const double p = std::exp(-d);
+    mass[static_cast<size_t>(bucket_of(d))] += p;
+    all += p;
+  });
+  const double limit = (1.0 - top_p) * all;
+  double below = 0;
+  int64_t bucket = kBuckets - 1;
+  while (bucket > 0 && below + mass[static_cast<size_t>(bucket)] <= limit) below += mass[static_cast<size_t>(bucket--)];
+  std::vector<int64_t>& inside = scratch.indices;
+  inside.clear();
+  visit_from(row, barred, from.logit, [&](float value, int64_t i) {
+    if (bucket_of(distance_of(value)) == bucket) inside.push_back(i);
+  });
+  std::ranges::sort(inside, [&](int64_t a, int64_t b) {
+    return row.logits[a] != row.logits[b] ? row.logits[a] < row.logits[b] : a < b;
+  });
+  for (size_t i = 0; i + 1 < inside.size(); ++i) {
+    below += std::exp(-distance_of(row.logits[inside[i]]));
+    if (below > limit) return {row.logits[inside[i]], inside[i]};
+  }
+  return inside.empty() ? from : Threshold{row.logits[inside.back()], inside.back()};
+}
+
+SampledToken sample_filtered(const LogitRow& row, const SamplingParams& params, std::span<const int64_t> barred,
+                             double uniform, const RowTotal& total, SamplingScratch& scratch) {
+  const double inverse_temperature = 1.0 / params.temperature;
+  float max = kNever;
+  visit_from(row, barred, kNever, [&](float value, int64_t) { max = std::max(max, value); });
+  Threshold threshold;
+  if (params.top_k > 0) threshold.logit = kth_largest(row, barred, params.top_k, scratch);
+  if (params.top_p < 1.0) {
+    threshold = cut_tail(row, barred, threshold, max, inverse_temperature, params.top_p, scratch);
+  }
+  const auto mass_of = [&](float value) {
+    return std::exp((static_cast<double>(value) - static_cast<double>(max)) * inverse_temperature);
+  };
+  scratch.indices.clear();
+  scratch.doubles.clear();
+  double all = 0;
+  visit_from(row, barred, threshold.logit, [&](float value, int64_t i) {
+    if (!threshold.keeps(value, i)) return;
+    const double p = mass_of(value);
+    if (p < params.min_p) return;  // the best has mass 1
+    scratch.indices.push_back(i);
+    scratch.doubles.push_back(p);
+    all += p;
+  });
+  if (scratch.indices.empty()) return take_largest(row, barred, total);
+  double target = uniform * all;
+  size_t pick = 0;
+  for (size_t i = 0; i < scratch.doubles.size(); ++i) {
+    if (scratch.doubles[i] <= 0.0) continue;
+    pick = i;
+    if (target < scratch.doubles[i]) break;
+    target -= scratch.doubles[i];
+  }
+  const int64_t id = scratch.indices[pick];
+  const double distance = (static_cast<double>(row.logits[id]) - static_cast<double>(max)) * inverse_temperature;
+  return {id, log_prob_of(row, id, total, params.inverse_temperature()), static_cast<float>(distance - std::log(all))};
+}
+
+}  // namespace
+
+SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const SamplingParams& params,
+                          std::span<const int64_t> barred, double uniform, SamplingScratch& scratch) {
+  const float inverse_temperature = params.inverse_temperature();
+  const RowTotal total = join_chunks(kernels, row, inverse_temperature, scratch);
+  if (params.greedy()) return take_largest(row, barred, total);
+  if (params.filters()) return sample_filtered(row, params, barred, uniform, total, scratch);
+  return sample_all(kernels, row, inverse_temperature, barred, uniform, total, scratch);
+}
+
+SampledToken sample_plain(std::span<const float> logits, const SamplingParams& params, std::span<const int64_t> barred,
+                          double uniform) {
+  const double temperature = params.greedy() ? 1.0 : params.temperature;
+  const auto size = static_cast<int64_t>(logits.size());
+  std::vector<double> x(logits.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(logits[i]) / temperature;
+  const double top_all = *std::ranges::max_element(x);
+  double sum_all = 0;
+  for (const double v : x) sum_all += std::exp(v - top_all);
+  std::vector<int64_t> kept;  // ascending, equals by index
+  for (int64_t i = 0; i < size; ++i) {
+    if (!is_barred(barred, i) && x[static_cast<size_t>(i)] > static_cast<double>(kNever)) kept.push_back(i);
+  }
+  const auto value = [&](int64_t i) { return x[static_cast<size_t>(i)]; };
+  std::ranges::stable_sort(kept, [&](int64_t a, int64_t b) { return value(a) < value(b); });
+  const double top = value(kept.back());
+  const auto mass = [&](int64_t i) { return std::exp(value(i) - top); };
+  const auto drop_if_below = [&](double least) { std::erase_if(kept, [&](int64_t i) { return value(i) < least; }); };
+  if (params.greedy()) {
+    const auto first = std::ranges::find_if(kept, [&](int64_t i) { return value(i) == top; });
+    return {*first, static_cast<float>(value(*first) - top_all - std::log(sum_all)), 0.0F};
+  }
+  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(kept.size())) {
+    drop_if_below(value(kept[kept.size() - static_cast<size_t>(params.top_k)]));
+  }
+  if (params.top_p < 1.0) {
+    double all = 0;
+    for (const int64_t i : kept) all += mass(i);
+    double tail = 0;
+    size_t cut = 0;
+    while (cut + 1 < kept.size() && tail + mass(kept[cut]) <= (1.0 - params.top_p) * all) tail += mass(kept[cut++]);
+    kept.erase(kept.begin(), kept.begin() + static_cast<int64_t>(cut));
+  }
+  std::erase_if(kept, [&](int64_t i) { return mass(i) < params.min_p; });
+  std::ranges::sort(kept);
+  double all = 0;
+  for (const int64_t i : kept) all += mass(i);
+  double target = uniform * all;
+  int64_t pick = kept.front();
+  for (const int64_t i : kept) {
+    if (mass(i) <= 0) continue;
+    pick = i;
+    if (target < mass(i)) break;
+    target -= mass(i);
+  }
+  return {pick, static_cast<float>(value(pick) - top_all - std::log(sum_all)),
+          static_cast<float>(value(pick) - top - std::log(all))};
+}
+
+}  // namespace mortise

@@ -1,0 +1,130 @@
+// The fast path: prompts of newly admitted groups in packed passes, then one pass over all samples that have a token,
+// then head and sampling of all of them together.
+#include <algorithm>
+
+#include "generate/decode/forward.h"
+#include "generate/decode/packed_weights.h"
+#include "generate/sample/head_sampler.h"
+#include "generate/schedule/runner.h"
+
+namespace mortise {
+namespace {
+
+class FastRunner final : public StepRunner {
+ public:
+  FastRunner(const Model& model, KvCache& kv, const Kernels& kernels, const RunnerOptions& options)
+      : model_(model),
+        kv_(kv),
+        purpose_(options.purpose),
+        team_(std::max(1, options.num_threads)),
+        forward_(model.config(), kernels, std::max<int64_t>(8, options.max_batch_tokens)),
+        head_(model.config().hidden_size, model.config().vocab_size, kernels),
+        kernels_(kernels) {}
+
+  Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
+    if (!weights_.ready()) weights_.pack(model_.weights(), team_);
+    prefill(samples);
+    head_.reserve_inputs(static_cast<int64_t>(samples.size()));
+    decode(samples);
+    head_.run(weights_.head, jobs_, out, team_);
+    return {};
+  }
+
+  void weights_changed() override { weights_.mark_stale(); }
+  void free_caches() override { weights_.free(); }
+  std::string_view name() const override { return kernels_.name; }
+
+ private:
+  void flush() {
+    forward_.run(weights_, rows_, kv_.shape(), team_);
+    rows_.clear();
+  }
+
+  void push(const PassRow& row) {
+    rows_.push_back(row);
+    if (static_cast<int64_t>(rows_.size()) == forward_.max_rows()) flush();
+  }
+
+  void prefill(std::span<const std::unique_ptr<RunningSample>> samples) {
+    rows_.clear();
+    for (const std::unique_ptr<RunningSample>& sample : samples) {
+      GenerateGroup& group = *sample->group;
+      if (group.prefilled) continue;
+      group.prefilled = true;
+      group.last_hidden.resize(static_cast<size_t>(model_.config().hidden_size));
+      const int64_t length = group.num_prompt_ids();
+      while (static_cast<int64_t>(group.pages.size()) < KvShape::pages_for(length)) group.pages.push_back(kv_.take());
+      forward_.reserve_positions(length + group.request.sampling.max_new_tokens);
+      for (int64_t i = 0; i < length; ++i) {
+        PassRow row;
+        row.token = group.request.prompt_ids[static_cast<size_t>(i)];
+        row.position = i;
+        row.own_pages = group.pages.data();
+        row.own_length = i + 1;
+        row.hidden = i + 1 == length ? group.last_hidden.data() : nullptr;
+        push(row);
+      }
+    }
+    if (!rows_.empty()) flush();
+  }
+
+  // Rows of the head: samples with a token come from the pass; fresh ones share the row of their prompt.
+  void decode(std::span<const std::unique_ptr<RunningSample>> samples) {
+    jobs_.clear();
+    int64_t num_inputs = 0;
+    const GenerateGroup* last_fresh = nullptr;
+    for (const std::unique_ptr<RunningSample>& sample : samples) {
+      const GenerateGroup& group = *sample->group;
+      const auto count = static_cast<int64_t>(sample->sequence.ids.size());
+      if (count > 0) {
+        float* const hidden = head_.input(num_inputs++);
+        push(token_row(*sample, count, hidden));
+      } else if (last_fresh != &group) {
+        std::ranges::copy(group.last_hidden, head_.input(num_inputs++));
+        last_fresh = &group;
+      }
+      jobs_.push_back({num_inputs - 1, &group.request.sampling, key_of(*sample, purpose_)});
+    }
+    if (!rows_.empty()) flush();
+  }
+
+  PassRow token_row(RunningSample& sample, int64_t count, float* hidden) {
+    if (static_cast<int64_t>(sample.pages.size()) < KvShape::pages_for(count)) sample.pages.push_back(kv_.take());
+    const int64_t prompt = sample.group->num_prompt_ids();
+    return {sample.sequence.ids.back(),
+            prompt + count - 1,
+            sample.group->pages.data(),
+            prompt,
+            sample.pages.data(),
+            count,
+            hidden};
+  }
+
+  const Model& model_;
+  KvCache& kv_;
+  RandomPurpose purpose_;
+  Team team_;
+  PackedWeights weights_;
+  DecodeForward forward_;
+  HeadSampler head_;
+  const Kernels& kernels_;
+  std::vector<PassRow> rows_;
+  std::vector<SampleJob> jobs_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StepRunner>> make_fast_runner(const Model& model, KvCache& kv, const RunnerOptions& options) {
+  const Kernels* const kernels = find_kernels(options.isa);
+  if (kernels == nullptr) {
+    return Error{ErrorKind::kConfig, "this CPU lacks the instruction set that was asked for", "generation kernels",
+                 "use auto"};
+  }
+  if (model.dtype() != at::kFloat) {
+    return Error{ErrorKind::kConfig, "the fast generation path needs a float32 model", "rollout",
+                 "load the model as float32, or choose the plain path"};
+  }
+  return std::unique_ptr<StepRunner>(std::make_unique<FastRunner>(model, kv, *kernels, options));
+}
+
+}  // namespace mortise

@@ -1,0 +1,59 @@
+// The plain path: every step runs the model's plain layers on each whole sequence and samples with doubles and a sort.
+// Slow on purpose; it judges the fast one and serves models of other dtypes.
+#include <ATen/ops/mm.h>
+
+#include <c10/core/InferenceMode.h>
+
+#include "generate/schedule/runner.h"
+
+namespace mortise {
+namespace {
+
+class PlainRunner final : public StepRunner {
+ public:
+  PlainRunner(const Model& model, const RunnerOptions& options) : model_(model), purpose_(options.purpose) {}
+
+  Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
+    std::vector<PackRow> rows;
+    for (const std::unique_ptr<RunningSample>& sample : samples) {
+      rows.push_back({sample->group->request.prompt_ids, sample->sequence.ids, -1});
+    }
+    PackOptions options;
+    options.share_prefix = false;
+    options.keep_last_token = true;
+    options.vocab_size = model_.config().vocab_size;
+    const PackedBatch batch = TRY(pack_rows(rows, options));
+    try {
+      const c10::InferenceMode inference;
+      const at::Tensor hidden = model_.forward_hidden(batch, {LayerPath::kPlain, {}});
+      for (size_t i = 0; i < samples.size(); ++i) {
+        const at::Tensor last = hidden.narrow(0, batch.last_index[i], 1);
+        const at::Tensor logits = at::mm(last, model_.weights().head_VH.t()).to(at::kFloat).contiguous();
+        const RunningSample& sample = *samples[i];
+        const SamplingParams& params = sample.group->request.sampling;
+        const RngKey key = key_of(sample, purpose_);
+        const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
+        out[i] = sample_plain(row, params, params.barred(key.token), unit_double(random_u64(key)));
+      }
+    } catch (const std::exception& e) {
+      return Error{ErrorKind::kInternal, std::string("libtorch failed: ") + e.what(), "generate", ""};
+    }
+    return {};
+  }
+
+  void weights_changed() override {}
+  void free_caches() override {}
+  std::string_view name() const override { return "plain"; }
+
+ private:
+  const Model& model_;
+  RandomPurpose purpose_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepRunner> make_plain_runner(const Model& model, const RunnerOptions& options) {
+  return std::make_unique<PlainRunner>(model, options);
+}
+
+}  // namespace mortise

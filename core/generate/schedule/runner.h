@@ -1,0 +1,45 @@
+// One decode step of all running samples: what differs between the fast path and the plain one that judges it.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "foundation/base/result.h"
+#include "foundation/base/rng.h"
+#include "generate/schedule/scheduler.h"
+#include "model/model.h"
+
+namespace mortise {
+
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // out[i] becomes the next token of samples[i]. Thread rule: one thread at a time.
+  virtual Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples,
+                               std::span<SampledToken> out) = 0;
+  virtual void weights_changed() = 0;  // what was derived from them is stale
+  virtual void free_caches() = 0;
+  virtual std::string_view name() const = 0;
+};
+
+struct RunnerOptions {
+  RandomPurpose purpose = RandomPurpose::kSampling;
+  Isa isa = Isa::kAuto;
+  int num_threads = 1;
+  int64_t max_batch_tokens = 256;  // rows of one pass
+};
+
+// Kernels of this room, KV cache, prompts computed once. Needs a float32 CPU model.
+Result<std::unique_ptr<StepRunner>> make_fast_runner(const Model& model, KvCache& kv, const RunnerOptions& options);
+// The model's plain layers on whole sequences, sample_plain.
+std::unique_ptr<StepRunner> make_plain_runner(const Model& model, const RunnerOptions& options);
+
+// The random key of a sample's next token.
+inline RngKey key_of(const RunningSample& sample, RandomPurpose purpose) {
+  const GenerateRequest& request = sample.group->request;
+  return {request.seed, purpose, static_cast<uint64_t>(request.step),
+          static_cast<uint64_t>(request.first_row_id + sample.sequence.sample_index),
+          static_cast<uint32_t>(sample.sequence.ids.size())};
+}
+
+}  // namespace mortise

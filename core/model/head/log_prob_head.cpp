@@ -1,0 +1,289 @@
+// See log_prob_head.h.
+//
+// A chunk of C tokens is worked on in two parallel phases over fixed blocks of the vocabulary:
+//   forward   logits[b] = hidden W_b^T; while they are in the cache, exp and sums against the block's own maximum
+//   backward  d_hidden += f E_b W_b and d_W_b += E_b^T (f hidden), f = -g / (T sum) * exp((max_b - max) / T) per row
+// so the softmax is never normalised in memory: the row factor goes to the small side of each product, and the target's
+// own +g/T is added apart. Only where the loss depends on the entropy are logits kept and turned into gradients.
+#include "model/head/log_prob_head.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "model/head/row_softmax.h"
+#include "model/tensor/blas.h"
+#include "model/tensor/kernel.h"
+
+namespace mortise {
+namespace {
+
+using blas::Trans;
+
+constexpr int64_t kMinChunkRows = 64;
+constexpr int64_t kMaxChunkRows = 512;
+constexpr int64_t kBlockColumns = 2048;
+
+enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds after the forward phase
+
+template <class T>
+class HeadPass {
+ public:
+  HeadPass(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature, Keep keep,
+           const HeadOptions& options)
+      : hidden_(hidden.const_data_ptr<T>()),
+        weight_(weight.const_data_ptr<T>()),
+        targets_(targets.const_data_ptr<int64_t>()),
+        inverse_temperature_(1.0 / temperature),
+        keep_(keep),
+        width_(hidden.size(1)),
+        vocab_(weight.size(0)),
+        num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
+    const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / vocab_;
+    chunk_rows_ = std::min(std::max<int64_t>(1, hidden.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
+    const auto rows = static_cast<size_t>(chunk_rows_);
+    logits_.reset(new T[rows * static_cast<size_t>(vocab_)]);
+    block_stats_.resize(rows * static_cast<size_t>(num_blocks_));
+    stats_.resize(rows);
+    target_logits_.resize(rows);
+    log_prob_.resize(rows);
+    entropy_.resize(rows);
+  }
+
+  int64_t chunk_rows() const { return chunk_rows_; }
+  std::span<const double> log_prob() const { return {log_prob_.data(), static_cast<size_t>(rows_)}; }
+  std::span<const double> entropy() const { return {entropy_.data(), static_cast<size_t>(rows_)}; }
+
+  void forward(int64_t begin, int64_t end) {
+    begin_ = begin;
+    rows_ = end - begin;
+    parallel_tasks<T>(num_blocks_, 0, [&](int64_t block, T*) { forward_block(block); });
+    for (int64_t r = 0; r < rows_; ++r) {
+      RowStats stats = at(0, r);
+      for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
+      stats_[static_cast<size_t>(r)] = stats;
+      log_prob_[static_cast<size_t>(r)] = stats.log_prob(target_logits_[static_cast<size_t>(r)], inverse_temperature_);
+      entropy_[static_cast<size_t>(r)] = stats.entropy();
+    }
+  }
+
+  // Gradients of the chunk of the last forward. grad_entropy may be empty (with Keep::kExp it must be).
+  void backward(std::span<const double> grad_log_prob, std::span<const double> grad_entropy, T* d_hidden, T* d_weight) {
+    const int64_t partial_size = rows_ * width_;
+    if (d_hidden != nullptr) partial_.resize(static_cast<size_t>(num_blocks_ * partial_size));
+    parallel_tasks<T>(num_blocks_, 2 * partial_size, [&](int64_t block, T* scratch) {
+      backward_block(block, grad_log_prob, grad_entropy, d_hidden != nullptr, d_weight, scratch);
+    });
+    for (int64_t r = 0; r < rows_; ++r) add_target(r, grad_log_prob[static_cast<size_t>(r)], d_weight);
+    if (d_hidden != nullptr) write_d_hidden(grad_log_prob, d_hidden + begin_ * width_);
+  }
+
+ private:
+  int64_t columns(int64_t block) const { return std::min(kBlockColumns, vocab_ - block * kBlockColumns); }
+  T* block_logits(int64_t block) const { return logits_.get() + block * kBlockColumns * rows_; }
+  RowStats& at(int64_t block, int64_t row) { return block_stats_[static_cast<size_t>(block * chunk_rows_ + row)]; }
+
+  void forward_block(int64_t block) {
+    const int64_t first = block * kBlockColumns;
+    const int64_t n = columns(block);
+    T* logits = block_logits(block);
+    blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
+               weight_ + first * width_, width_, T(0), logits, n);
+    for (int64_t r = 0; r < rows_; ++r) {
+      T* row = logits + r * n;
+      const int64_t target = targets_[begin_ + r] - first;
+      if (target >= 0 && target < n) target_logits_[static_cast<size_t>(r)] = static_cast<double>(row[target]);
+      at(block, r) = keep_ == Keep::kExp ? row_softmax_exp_(row, n, inverse_temperature_)
+                                         : row_softmax_stats(row, n, inverse_temperature_);
+    }
+  }
+
+  // What row r of the block is to be multiplied with to be d loss / d logits (without the target's own part).
+  T row_factor(int64_t block, int64_t r, double grad) {
+    if (keep_ == Keep::kLogits) return T(1);
+    const RowStats& whole = stats_[static_cast<size_t>(r)];
+    const double shift = at(block, r).max == whole.max ? 0.0 : (at(block, r).max - whole.max) * inverse_temperature_;
+    return static_cast<T>(-grad * inverse_temperature_ / whole.sum * std::exp(shift));
+  }
+
+  void backward_block(int64_t block, std::span<const double> grad_log_prob, std::span<const double> grad_entropy,
+                      bool want_hidden, T* d_weight, T* scratch) {
+    const int64_t first = block * kBlockColumns;
+    const int64_t n = columns(block);
+    T* rows = block_logits(block);
+    if (keep_ == Keep::kLogits) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        row_softmax_grad_(rows + r * n, n, inverse_temperature_, stats_[static_cast<size_t>(r)],
+                          grad_log_prob[static_cast<size_t>(r)],
+                          grad_entropy.empty() ? 0.0 : grad_entropy[static_cast<size_t>(r)]);
+      }
+    }
+    if (want_hidden) {
+      T* partial = partial_.data() + block * rows_ * width_;
+      blas::gemm(Trans::kNo, Trans::kNo, rows_, width_, n, T(1), rows, n, weight_ + first * width_, width_, T(0),
+                 partial, width_);
+      for (int64_t r = 0; r < rows_; ++r) {
+        const T factor = row_factor(block, r, grad_log_prob[static_cast<size_t>(r)]);
+        for (int64_t i = 0; i < width_; ++i) partial[r * width_ + i] *= factor;
+      }
+    }
+    if (d_weight != nullptr) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        const T factor = row_factor(block, r, grad_log_prob[static_cast<size_t>(r)]);
+        const T* hidden = hidden_ + (begin_ + r) * width_;
+        for (int64_t i = 0; i < width_; ++i) scratch[r * width_ + i] = factor * hidden[i];
+      }
+      blas::gemm(Trans::kYes, Trans::kNo, n, width_, rows_, T(1), rows, n, scratch, width_, T(1),
+                 d_weight + first * width_, width_);
+    }
+  }
+
+  void add_target(int64_t r, double grad, T* d_weight) const {
+    if (d_weight == nullptr) return;
+    const T factor = static_cast<T>(grad * inverse_temperature_);
+    const T* hidden = hidden_ + (begin_ + r) * width_;
+    T* out = d_weight + targets_[begin_ + r] * width_;
+    for (int64_t i = 0; i < width_; ++i) out[i] += factor * hidden[i];
+  }
+
+  void write_d_hidden(std::span<const double> grad_log_prob, T* out) const {
+    at::parallel_for(0, rows_, std::max<int64_t>(1, 16384 / (width_ * (num_blocks_ + 1))), [&](int64_t b, int64_t e) {
+      for (int64_t r = b; r < e; ++r) {
+        const T factor = static_cast<T>(grad_log_prob[static_cast<size_t>(r)] * inverse_temperature_);
+        const T* target = weight_ + targets_[begin_ + r] * width_;
+        T* row = out + r * width_;
+        for (int64_t i = 0; i < width_; ++i) row[i] = factor * target[i];
+        for (int64_t block = 0; block < num_blocks_; ++block) {
+          const T* partial = partial_.data() + (block * rows_ + r) * width_;
+          for (int64_t i = 0; i < width_; ++i) row[i] += partial[i];
+        }
+      }
+    });
+  }
+
+  const T* hidden_;
+  const T* weight_;
+  const int64_t* targets_;
+  double inverse_temperature_;
+  Keep keep_;
+  int64_t width_;
+  int64_t vocab_;
+  int64_t num_blocks_;
+  int64_t chunk_rows_ = 0;
+  int64_t begin_ = 0;
+  int64_t rows_ = 0;
+  std::unique_ptr<T[]> logits_;        // [block][row][column of the block]
+  std::vector<RowStats> block_stats_;  // [block][row]
+  std::vector<RowStats> stats_;
+  std::vector<double> target_logits_;
+  std::vector<double> log_prob_;
+  std::vector<double> entropy_;
+  std::vector<T> partial_;  // [block][row][hidden]: parts of d_hidden
+};
+
+template <class T>
+T* data_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
+}
+
+void check_head(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature) {
+  TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1), "head: shapes do not match");
+  TORCH_CHECK(hidden.is_contiguous() && weight.is_contiguous() && targets.is_contiguous(), "head: not contiguous");
+  TORCH_CHECK(hidden.scalar_type() == weight.scalar_type(), "head: dtypes differ");
+  TORCH_CHECK(targets.numel() == hidden.size(0) && temperature > 0.0, "head: targets or temperature");
+}
+
+}  // namespace
+
+LogProbs head_log_prob(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                       double temperature, bool want_entropy, const HeadOptions& options) {
+  const at::NoGradGuard no_grad;
+  check_head(hidden_RH, weight_VH, targets_R, temperature);
+  const int64_t num = hidden_RH.size(0);
+  LogProbs out;
+  out.log_prob_R = at::empty({num}, hidden_RH.options().requires_grad(false));
+  if (want_entropy) out.entropy_R = at::empty({num}, hidden_RH.options().requires_grad(false));
+  dispatch_float(hidden_RH, [&](auto zero) {
+    using T = decltype(zero);
+    HeadPass<T> pass(hidden_RH, weight_VH, targets_R, temperature, Keep::kNothing, options);
+    T* log_prob = out.log_prob_R.mutable_data_ptr<T>();
+    for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
+      pass.forward(begin, std::min(num, begin + pass.chunk_rows()));
+      for (size_t i = 0; i < pass.log_prob().size(); ++i) {
+        log_prob[begin + static_cast<int64_t>(i)] = static_cast<T>(pass.log_prob()[i]);
+        if (want_entropy) {
+          out.entropy_R.mutable_data_ptr<T>()[begin + static_cast<int64_t>(i)] = static_cast<T>(pass.entropy()[i]);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+void head_backward(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                   double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
+                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
+  const at::NoGradGuard no_grad;
+  const EntropyUse use = grad_entropy_R.defined() ? EntropyUse::kGradient : EntropyUse::kNone;
+  const at::Tensor grad = grad_log_prob_R.to(at::kDouble).contiguous();
+  const at::Tensor grad_entropy =
+      use == EntropyUse::kGradient ? grad_entropy_R.to(at::kDouble).contiguous() : at::Tensor();
+  const auto inject = [&](const HeadChunk& chunk) {
+    const double* g = grad.const_data_ptr<double>();
+    std::copy(g + chunk.begin, g + chunk.end, chunk.grad_log_prob.begin());
+    if (use != EntropyUse::kGradient) return;
+    const double* gh = grad_entropy.const_data_ptr<double>();
+    std::copy(gh + chunk.begin, gh + chunk.end, chunk.grad_entropy.begin());
+  };
+  head_one_pass(hidden_RH, weight_VH, targets_R, temperature, use, inject, d_hidden_RH, d_weight_VH, options);
+}
+
+void head_one_pass(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                   double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
+                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
+  const at::NoGradGuard no_grad;
+  check_head(hidden_RH, weight_VH, targets_R, temperature);
+  TORCH_CHECK(!d_hidden_RH.defined() || (d_hidden_RH.is_contiguous() && d_hidden_RH.sizes() == hidden_RH.sizes()),
+              "head: d_hidden");
+  TORCH_CHECK(!d_weight_VH.defined() || (d_weight_VH.is_contiguous() && d_weight_VH.sizes() == weight_VH.sizes()),
+              "head: d_weight");
+  const int64_t num = hidden_RH.size(0);
+  const Keep keep = entropy == EntropyUse::kGradient ? Keep::kLogits : Keep::kExp;
+  dispatch_float(hidden_RH, [&](auto zero) {
+    using T = decltype(zero);
+    HeadPass<T> pass(hidden_RH, weight_VH, targets_R, temperature, keep, options);
+    std::vector<double> grad(static_cast<size_t>(pass.chunk_rows()));
+    std::vector<double> grad_entropy(entropy == EntropyUse::kGradient ? grad.size() : 0);
+    for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
+      const int64_t end = std::min(num, begin + pass.chunk_rows());
+      const auto rows = static_cast<size_t>(end - begin);
+      pass.forward(begin, end);
+      std::fill(grad.begin(), grad.end(), 0.0);
+      std::fill(grad_entropy.begin(), grad_entropy.end(), 0.0);
+      const std::span<double> grads(grad.data(), rows);
+      const std::span<double> entropy_grads(grad_entropy.data(), grad_entropy.empty() ? 0 : rows);
+      const std::span<const double> entropies =
+          entropy == EntropyUse::kNone ? std::span<const double>() : pass.entropy();
+      on_chunk({begin, end, pass.log_prob(), entropies, grads, entropy_grads});
+      pass.backward(grads, entropy_grads, data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH));
+    }
+  });
+}
+
+at::Tensor head_logits(const at::Tensor& hidden_RH, const at::Tensor& weight_VH) {
+  return at::matmul(hidden_RH, weight_VH.t());
+}
+
+LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                             double temperature) {
+  const at::Tensor log_p = at::log_softmax(head_logits(hidden_RH, weight_VH) / temperature, -1);
+  return {log_p.gather(1, targets_R.unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(-1)};
+}
+
+}  // namespace mortise

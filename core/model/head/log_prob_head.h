@@ -1,0 +1,69 @@
+// The fused head: hidden states to log-probs and entropies of given tokens, and their gradients, in chunks of tokens
+// and blocks of the vocabulary, so that tokens x vocabulary is never held. Every gradient of training enters the model
+// here.
+//
+// Shapes: R tokens, H hidden, V vocabulary. hidden_RH and weight_VH are contiguous, of one dtype (float or double);
+// targets_R is int64 in [0, V) (the batch builder checked it). log_prob and entropy come as tensors of that dtype.
+// Cost: head_log_prob 2RHV flops; head_backward and head_one_pass 6RHV (the former recomputes the logits), one exp
+// per logit. Memory: one chunk of logits. The results do not depend on the number of threads (blocks have fixed sizes
+// and are summed in order). No autograd inside.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace mortise {
+
+struct HeadOptions {
+  // Logits held at a time. At least 64 rows are taken whatever this says: with fewer, reading and writing the weight's
+  // gradient for each chunk costs more than the products.
+  int64_t chunk_bytes = int64_t{8} << 20;
+};
+
+struct LogProbs {
+  at::Tensor log_prob_R;
+  at::Tensor entropy_R;  // undefined unless asked for
+};
+
+LogProbs head_log_prob(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                       double temperature, bool want_entropy, const HeadOptions& options = {});
+
+// d_hidden_RH is written; d_weight_VH is added to. Either may be undefined: not wanted. grad_entropy_R may be
+// undefined.
+void head_backward(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                   double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
+                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
+
+enum class EntropyUse {
+  kNone,
+  kValue,     // reported
+  kGradient,  // reported, and the loss depends on it: costs a second exp per logit
+};
+
+// A chunk [begin, end) of the R tokens in one-pass mode, in double whatever the weights' dtype.
+struct HeadChunk {
+  int64_t begin = 0;
+  int64_t end = 0;
+  std::span<const double> log_prob;
+  std::span<const double> entropy;  // empty with kNone
+  std::span<double> grad_log_prob;  // out, prefilled 0
+  std::span<double> grad_entropy;   // out, prefilled 0; empty unless kGradient
+};
+
+// For token-local losses: `on_chunk` turns log-probs into gradients while the chunk's logits are at hand. Called in
+// order of begin, on the calling thread. d_hidden_RH is written, d_weight_VH added to (either may be undefined).
+void head_one_pass(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                   double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
+                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
+
+// [R, V], for tools that want the logits themselves.
+at::Tensor head_logits(const at::Tensor& hidden_RH, const at::Tensor& weight_VH);
+
+// The judge: ATen operations with autograd over all logits at once.
+LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+                             double temperature);
+
+}  // namespace mortise

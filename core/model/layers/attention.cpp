@@ -1,0 +1,359 @@
+// See attention.h.
+#include "model/layers/attention.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "model/tensor/blas.h"
+#include "model/tensor/kernel.h"
+#include "model/tensor/vector_math.h"
+
+namespace mortise {
+namespace {
+
+using blas::Trans;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kQueryBlock = 128;
+
+// scores[0, valid) become exp(score - max); the rest of the row becomes 0. Returns lse and 1 / sum.
+template <class T>
+MORTISE_INLINE void softmax_row(T* __restrict scores, int64_t valid, int64_t width, T* lse, T* inverse_sum) {
+  T max = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t i = 0; i < valid; ++i) max = scores[i] > max ? scores[i] : max;
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < valid; ++i) {
+    const T e = fast_exp(scores[i] - max);
+    scores[i] = e;
+    sum += e;
+  }
+  for (int64_t i = valid; i < width; ++i) scores[i] = 0;
+  *lse = max + std::log(sum);
+  *inverse_sum = T(1) / sum;
+}
+
+// p = exp(score - lse) stays in scores, ds = p (dp - sum p dp) replaces dp; both 0 behind `valid`.
+template <class T>
+MORTISE_INLINE void softmax_grad_row(T* __restrict scores, T* __restrict dp, int64_t valid, int64_t width, T lse) {
+  T dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t i = 0; i < valid; ++i) {
+    const T p = fast_exp(scores[i] - lse);
+    scores[i] = p;
+    dot += p * dp[i];
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < valid; ++i) dp[i] = scores[i] * (dp[i] - dot);
+  for (int64_t i = valid; i < width; ++i) {
+    scores[i] = 0;
+    dp[i] = 0;
+  }
+}
+
+// A block of query rows; row r sees `first_valid + r` keys of a score row of `width`. Scores become probabilities.
+template <class T>
+MORTISE_INLINE void softmax_block(T* scores, int64_t rows, int64_t width, int64_t first_valid, T* lse,
+                                  int64_t lse_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    T* row = scores + r * width;
+    T inverse_sum;
+    softmax_row(row, first_valid + r, width, lse + r * lse_stride, &inverse_sum);
+#pragma omp simd
+    for (int64_t i = 0; i < first_valid + r; ++i) row[i] *= inverse_sum;
+  }
+}
+
+template <class T>
+MORTISE_INLINE void softmax_grad_block(T* scores, T* dp, int64_t rows, int64_t width, int64_t first_valid, const T* lse,
+                                       int64_t lse_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    softmax_grad_row(scores + r * width, dp + r * width, first_valid + r, width, lse[r * lse_stride]);
+  }
+}
+
+MORTISE_CPU_CLONES void forward_kernel(float* s, int64_t rows, int64_t width, int64_t valid, float* lse, int64_t ld) {
+  softmax_block(s, rows, width, valid, lse, ld);
+}
+MORTISE_CPU_CLONES void forward_kernel(double* s, int64_t rows, int64_t width, int64_t valid, double* lse, int64_t ld) {
+  softmax_block(s, rows, width, valid, lse, ld);
+}
+MORTISE_CPU_CLONES void backward_kernel(float* s, float* dp, int64_t rows, int64_t width, int64_t valid,
+                                        const float* lse, int64_t ld) {
+  softmax_grad_block(s, dp, rows, width, valid, lse, ld);
+}
+MORTISE_CPU_CLONES void backward_kernel(double* s, double* dp, int64_t rows, int64_t width, int64_t valid,
+                                        const double* lse, int64_t ld) {
+  softmax_grad_block(s, dp, rows, width, valid, lse, ld);
+}
+
+struct Span {
+  int64_t begin = 0;
+  int64_t length = 0;
+  int64_t prefix_index = -1;
+  int64_t prefix_begin = 0;
+  int64_t prefix_length = 0;
+  int64_t part_offset = 0;  // of its prefix gradient parts, in tokens
+};
+
+struct Spans {
+  std::vector<Span> spans;
+  int64_t longest_row = 0;  // prefix + own tokens
+  int64_t part_tokens = 0;
+};
+
+Spans read_spans(const at::Tensor& segments_S4) {
+  Spans out;
+  const int64_t* data = segments_S4.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < segments_S4.size(0); ++s) {
+    Span span;
+    span.begin = data[s * 4];
+    span.length = data[s * 4 + 1];
+    span.prefix_index = data[s * 4 + 2];
+    if (span.prefix_index >= 0) {
+      span.prefix_begin = data[span.prefix_index * 4];
+      span.prefix_length = data[span.prefix_index * 4 + 1];
+      span.part_offset = out.part_tokens;
+      out.part_tokens += span.prefix_length;
+    }
+    out.longest_row = std::max(out.longest_row, span.length + span.prefix_length);
+    out.spans.push_back(span);
+  }
+  return out;
+}
+
+// Pointers and strides of one attention call; T rows of qkv have stride `row`.
+template <class T>
+struct Attention {
+  AttentionShape shape;
+  const T* qkv;
+  T* out;         // forward
+  T* lse;         // [N, Hq]
+  const T* dout;  // backward: [N, Hq D]
+  T* dqkv;
+  T* parts;  // [part_tokens][Hkv] blocks of [prefix, 2 D]: k and v gradients of a prefix from one segment
+  int64_t row;
+
+  int64_t dim() const { return shape.head_dim; }
+  int64_t group() const { return shape.num_heads / shape.num_kv_heads; }
+  int64_t out_row() const { return shape.num_heads * shape.head_dim; }
+  int64_t q_at(int64_t token, int64_t head) const { return token * row + head * dim(); }
+  int64_t k_at(int64_t token, int64_t kv_head) const { return token * row + (shape.num_heads + kv_head) * dim(); }
+  int64_t v_at(int64_t token, int64_t kv_head) const {
+    return token * row + (shape.num_heads + shape.num_kv_heads + kv_head) * dim();
+  }
+};
+
+// scores = scale * q [rows] x keys of the prefix and of own tokens [0, own).
+template <class T>
+void score_block(const Attention<T>& a, const Span& span, int64_t kv_head, const T* q, int64_t rows, int64_t own,
+                 T* scores) {
+  const int64_t width = span.prefix_length + own;
+  const T scale = static_cast<T>(a.shape.scale);
+  if (span.prefix_length > 0) {
+    blas::gemm(Trans::kNo, Trans::kYes, rows, span.prefix_length, a.dim(), scale, q, a.row,
+               a.qkv + a.k_at(span.prefix_begin, kv_head), a.row, T(0), scores, width);
+  }
+  blas::gemm(Trans::kNo, Trans::kYes, rows, own, a.dim(), scale, q, a.row, a.qkv + a.k_at(span.begin, kv_head), a.row,
+             T(0), scores + span.prefix_length, width);
+}
+
+template <class T>
+void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scores) {
+  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
+    for (int64_t first = 0; first < span.length; first += kQueryBlock) {
+      const int64_t rows = std::min(kQueryBlock, span.length - first);
+      const int64_t own = first + rows;
+      const int64_t prefix = span.prefix_length;
+      const int64_t token = span.begin + first;
+      score_block(a, span, kv_head, a.qkv + a.q_at(token, head), rows, own, scores);
+      forward_kernel(scores, rows, prefix + own, prefix + first + 1, a.lse + token * a.shape.num_heads + head,
+                     a.shape.num_heads);
+      T* out = a.out + token * a.out_row() + head * a.dim();
+      blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), own, T(1), scores + prefix, prefix + own,
+                 a.qkv + a.v_at(span.begin, kv_head), a.row, T(0), out, a.out_row());
+      if (prefix > 0) {
+        blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), prefix, T(1), scores, prefix + own,
+                   a.qkv + a.v_at(span.prefix_begin, kv_head), a.row, T(1), out, a.out_row());
+      }
+    }
+  }
+}
+
+// Gradients of one block of queries of one head; `first_touch`: k and v gradients are set, not added to.
+template <class T>
+void backward_block(const Attention<T>& a, const Span& span, int64_t kv_head, int64_t head, int64_t first, int64_t rows,
+                    bool first_touch, T* scores, T* dp) {
+  const int64_t own = first + rows;
+  const int64_t prefix = span.prefix_length;
+  const int64_t width = prefix + own;
+  const int64_t dim = a.dim();
+  const int64_t token = span.begin + first;
+  const T scale = static_cast<T>(a.shape.scale);
+  const T keep = first_touch ? T(0) : T(1);
+  const T* q = a.qkv + a.q_at(token, head);
+  const T* dout = a.dout + token * a.out_row() + head * dim;
+  T* dq = a.dqkv + a.q_at(token, head);
+  score_block(a, span, kv_head, q, rows, own, scores);
+  blas::gemm(Trans::kNo, Trans::kYes, rows, own, dim, T(1), dout, a.out_row(), a.qkv + a.v_at(span.begin, kv_head),
+             a.row, T(0), dp + prefix, width);
+  if (prefix > 0) {
+    blas::gemm(Trans::kNo, Trans::kYes, rows, prefix, dim, T(1), dout, a.out_row(),
+               a.qkv + a.v_at(span.prefix_begin, kv_head), a.row, T(0), dp, width);
+  }
+  backward_kernel(scores, dp, rows, width, prefix + first + 1, a.lse + token * a.shape.num_heads + head,
+                  a.shape.num_heads);
+  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, own, scale, dp + prefix, width, a.qkv + a.k_at(span.begin, kv_head),
+             a.row, T(0), dq, a.row);
+  blas::gemm(Trans::kYes, Trans::kNo, own, dim, rows, scale, dp + prefix, width, q, a.row, keep,
+             a.dqkv + a.k_at(span.begin, kv_head), a.row);
+  blas::gemm(Trans::kYes, Trans::kNo, own, dim, rows, T(1), scores + prefix, width, dout, a.out_row(), keep,
+             a.dqkv + a.v_at(span.begin, kv_head), a.row);
+  if (prefix == 0) return;
+  T* part = a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * prefix) * 2 * dim;
+  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, prefix, scale, dp, width, a.qkv + a.k_at(span.prefix_begin, kv_head),
+             a.row, T(1), dq, a.row);
+  blas::gemm(Trans::kYes, Trans::kNo, prefix, dim, rows, scale, dp, width, q, a.row, keep, part, 2 * dim);
+  blas::gemm(Trans::kYes, Trans::kNo, prefix, dim, rows, T(1), scores, width, dout, a.out_row(), keep, part + dim,
+             2 * dim);
+}
+
+template <class T>
+void backward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scratch, int64_t longest_row) {
+  T* scores = scratch;
+  T* dp = scratch + kQueryBlock * longest_row;
+  bool first_touch = true;
+  for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
+    // From the last block, which reaches every key, so that the first touch sets all gradients of the segment.
+    for (int64_t first = (span.length - 1) / kQueryBlock * kQueryBlock; first >= 0; first -= kQueryBlock) {
+      backward_block(a, span, kv_head, head, first, std::min(kQueryBlock, span.length - first), first_touch, scores,
+                     dp);
+      first_touch = false;
+    }
+  }
+}
+
+// Adds the parts of all segments with this prefix, in their order, to the prefix's own gradients.
+template <class T>
+void add_parts(const Attention<T>& a, const std::vector<Span>& spans, int64_t prefix_index, int64_t kv_head) {
+  const int64_t dim = a.dim();
+  for (const Span& span : spans) {
+    if (span.prefix_index != prefix_index) continue;
+    const T* part = a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * span.prefix_length) * 2 * dim;
+    for (int64_t t = 0; t < span.prefix_length; ++t, part += 2 * dim) {
+      T* dk = a.dqkv + a.k_at(span.prefix_begin + t, kv_head);
+      T* dv = a.dqkv + a.v_at(span.prefix_begin + t, kv_head);
+      for (int64_t i = 0; i < dim; ++i) dk[i] += part[i];
+      for (int64_t i = 0; i < dim; ++i) dv[i] += part[dim + i];
+    }
+  }
+}
+
+template <class T>
+void run_forward(const Attention<T>& a, const Spans& spans) {
+  const int64_t heads = a.shape.num_kv_heads;
+  parallel_tasks<T>(
+      static_cast<int64_t>(spans.spans.size()) * heads, kQueryBlock * spans.longest_row,
+      [&](int64_t i, T* scratch) { forward_task(a, spans.spans[static_cast<size_t>(i / heads)], i % heads, scratch); });
+}
+
+template <class T>
+void run_backward(const Attention<T>& a, const Spans& spans) {
+  const int64_t heads = a.shape.num_kv_heads;
+  parallel_tasks<T>(static_cast<int64_t>(spans.spans.size()) * heads, 2 * kQueryBlock * spans.longest_row,
+                    [&](int64_t i, T* scratch) {
+                      backward_task(a, spans.spans[static_cast<size_t>(i / heads)], i % heads, scratch,
+                                    spans.longest_row);
+                    });
+  std::vector<int64_t> prefixes;
+  for (const Span& span : spans.spans) {
+    if (span.prefix_index >= 0) prefixes.push_back(span.prefix_index);
+  }
+  std::sort(prefixes.begin(), prefixes.end());
+  prefixes.erase(std::unique(prefixes.begin(), prefixes.end()), prefixes.end());
+  parallel_tasks<T>(static_cast<int64_t>(prefixes.size()) * heads, 0, [&](int64_t i, T*) {
+    add_parts(a, spans.spans, prefixes[static_cast<size_t>(i / heads)], i % heads);
+  });
+}
+
+class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& segments,
+                            const at::Tensor& positions, const RopeTable& table, const AttentionShape& shape,
+                            const std::function<void(const at::Tensor&)>& on_qkv) {
+    rope_rotate_(qkv, positions, table, shape.num_heads + shape.num_kv_heads, shape.head_dim, /*inverse=*/false);
+    if (on_qkv) on_qkv(qkv);
+    at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
+    at::Tensor lse = at::empty({qkv.size(0), shape.num_heads}, qkv.options());
+    dispatch_float(qkv, [&](auto zero) {
+      using T = decltype(zero);
+      Attention<T> a{};
+      a.shape = shape;
+      a.qkv = qkv.const_data_ptr<T>();
+      a.out = out.mutable_data_ptr<T>();
+      a.lse = lse.mutable_data_ptr<T>();
+      a.row = qkv.size(1);
+      run_forward(a, read_spans(segments));
+    });
+    ctx->save_for_backward({qkv, segments, positions, table.cos_PD2, table.sin_PD2, lse});
+    ctx->saved_data["heads"] = std::vector<int64_t>{shape.num_heads, shape.num_kv_heads, shape.head_dim};
+    ctx->saved_data["scale"] = shape.scale;
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& qkv = saved[0];
+    const std::vector<int64_t> heads = ctx->saved_data["heads"].toIntVector();
+    const AttentionShape shape{heads[0], heads[1], heads[2], ctx->saved_data["scale"].toDouble()};
+    const at::Tensor dout = grads[0].contiguous();
+    at::Tensor dqkv = at::empty_like(qkv);
+    const Spans spans = read_spans(saved[1]);
+    at::Tensor parts = at::empty({spans.part_tokens, shape.num_kv_heads, 2 * shape.head_dim}, qkv.options());
+    dispatch_float(qkv, [&](auto zero) {
+      using T = decltype(zero);
+      Attention<T> a{};
+      a.shape = shape;
+      a.qkv = qkv.const_data_ptr<T>();
+      a.lse = saved[5].mutable_data_ptr<T>();
+      a.dout = dout.const_data_ptr<T>();
+      a.dqkv = dqkv.mutable_data_ptr<T>();
+      a.parts = parts.mutable_data_ptr<T>();
+      a.row = qkv.size(1);
+      run_backward(a, spans);
+    });
+    rope_rotate_(dqkv, saved[2], RopeTable{saved[3], saved[4]}, shape.num_heads + shape.num_kv_heads, shape.head_dim,
+                 /*inverse=*/true);
+    return {dqkv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor segments_tensor(std::span<const PackedSegment> segments) {
+  at::Tensor out = at::empty({static_cast<int64_t>(segments.size()), 4}, at::kLong);
+  int64_t* data = out.mutable_data_ptr<int64_t>();
+  for (const PackedSegment& segment : segments) {
+    *data++ = segment.begin;
+    *data++ = segment.length;
+    *data++ = segment.prefix_segment;
+    *data++ = segment.position;
+  }
+  return out;
+}
+
+at::Tensor rope_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+                          const RopeTable& table, const AttentionShape& shape,
+                          const std::function<void(const at::Tensor&)>& on_qkv) {
+  return RopeAttentionFunction::apply(qkv_NQ, segments_S4, positions_N, table, shape, on_qkv);
+}
+
+}  // namespace mortise

@@ -1,0 +1,42 @@
+// Attention over the segments of a packed batch: causal within a segment, and to the whole of its prefix segment;
+// grouped-query heads; rotary embedding applied on the way in.
+//
+// Fast path: one task per (segment, key-value head), queries in blocks, products by BLAS on strided views of the qkv
+// rows (nothing is transposed or copied), softmax by vector kernels. Backward recomputes the probabilities from the
+// saved log-sum-exp (Dao et al. 2022) and sums a shared prompt's gradients from per-segment parts in a fixed order, so
+// the result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward.
+// Memory: lse [N, Hq]; scratch of one query block x its keys per thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <span>
+
+#include "model/layers/rope.h"
+#include "model/tensor/packing.h"
+
+namespace mortise {
+
+struct AttentionShape {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  double scale = 0.0;  // 1 / sqrt(head_dim) in all families so far
+};
+
+// [S, 4] int64: begin, length, prefix segment, (unused here) position.
+at::Tensor segments_tensor(std::span<const PackedSegment> segments);
+
+// qkv_NQ [N, (Hq + 2 Hkv) D] before rotation -> [N, Hq D]. CONSUMES qkv_NQ: q and k are rotated in place (its producer
+// must not need its own output for backward, which holds for linear and qk_norm). `on_qkv` sees the rotated rows.
+at::Tensor rope_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+                          const RopeTable& table, const AttentionShape& shape,
+                          const std::function<void(const at::Tensor&)>& on_qkv = {});
+
+// The judge: ATen operations with autograd, one segment and one mask at a time; leaves qkv_NQ alone.
+at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+                                const RopeTable& table, const AttentionShape& shape,
+                                const std::function<void(const at::Tensor&)>& on_qkv = {});
+
+}  // namespace mortise

@@ -1,0 +1,117 @@
+// See decoder.h.
+#include "model/layers/decoder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+
+#include <cmath>
+
+#include "model/layers/attention.h"
+#include "model/layers/linear.h"
+#include "model/layers/rms_norm.h"
+#include "model/layers/swiglu.h"
+
+namespace mortise {
+namespace {
+
+// What every layer of one forward shares.
+struct Pass {
+  const ModelConfig& config;
+  const ForwardOptions& options;
+  at::Tensor segments;
+  at::Tensor positions;
+  RopeTable table;
+  AttentionShape shape;
+};
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::linear(x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
+}
+
+std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t layer) {
+  if (!pass.options.on_qkv) return {};
+  return [&pass, layer](const at::Tensor& qkv) { pass.options.on_qkv(layer, qkv); };
+}
+
+at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
+                          const at::Tensor& x) {
+  at::Tensor qkv = fused_linear(x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases);
+  if (pass.config.qk_norm) {
+    qkv = qk_norm(qkv, l.q_norm, l.k_norm, pass.shape.num_heads, pass.shape.num_kv_heads, pass.config.rms_norm_eps);
+  }
+  return rope_attention(qkv, pass.segments, pass.positions, pass.table, pass.shape, layer_callback(pass, layer));
+}
+
+at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < l.qkv_weights.size(); ++i) {
+    parts.push_back(linear(x, l.qkv_weights[i], l.qkv_biases.empty() ? at::Tensor() : l.qkv_biases[i]));
+  }
+  at::Tensor qkv = at::cat(parts, 1);
+  if (pass.config.qk_norm) {
+    qkv =
+        qk_norm_plain(qkv, l.q_norm, l.k_norm, pass.shape.num_heads, pass.shape.num_kv_heads, pass.config.rms_norm_eps);
+  }
+  return rope_attention_plain(qkv, pass.segments, pass.positions, pass.table, pass.shape, layer_callback(pass, layer));
+}
+
+at::Tensor mlp_plain(const LayerLeaves& l, const at::Tensor& x) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < l.gate_up_weights.size(); ++i) {
+    parts.push_back(linear(x, l.gate_up_weights[i], l.gate_up_biases.empty() ? at::Tensor() : l.gate_up_biases[i]));
+  }
+  return linear(swiglu_plain(at::cat(parts, 1)), l.down_weight, l.down_bias);
+}
+
+at::Tensor forward_fast(const Pass& pass, const DecoderWeights& weights, const DecoderLeaves& leaves,
+                        at::Tensor hidden) {
+  const double eps = pass.config.rms_norm_eps;
+  at::Tensor normed = rms_norm(hidden, leaves.layers[0].input_norm, eps);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& w = weights.layers[i];
+    const LayerLeaves& l = leaves.layers[i];
+    const at::Tensor mixed = attention_fast(pass, static_cast<int64_t>(i), w, l, normed);
+    std::tie(hidden, normed) = add_rms_norm(linear(mixed, l.o_weight, l.o_bias), hidden, l.post_norm, eps);
+    const at::Tensor gate_up =
+        fused_linear(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases);
+    const at::Tensor down = linear(swiglu(gate_up), l.down_weight, l.down_bias);
+    const at::Tensor& next_norm = i + 1 < weights.layers.size() ? leaves.layers[i + 1].input_norm : leaves.final_norm;
+    std::tie(hidden, normed) = add_rms_norm(down, hidden, next_norm, eps);
+  }
+  return normed;
+}
+
+at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tensor hidden) {
+  const double eps = pass.config.rms_norm_eps;
+  for (size_t i = 0; i < leaves.layers.size(); ++i) {
+    const LayerLeaves& l = leaves.layers[i];
+    const at::Tensor mixed =
+        attention_plain(pass, static_cast<int64_t>(i), l, rms_norm_plain(hidden, l.input_norm, eps));
+    hidden = hidden + linear(mixed, l.o_weight, l.o_bias);
+    hidden = hidden + mlp_plain(l, rms_norm_plain(hidden, l.post_norm, eps));
+  }
+  return rms_norm_plain(hidden, leaves.final_norm, eps);
+}
+
+}  // namespace
+
+at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weights, const DecoderLeaves& leaves,
+                           const PackedBatch& batch, const ForwardOptions& options) {
+  const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim,
+                             1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+  const Pass pass{
+      config,
+      options,
+      segments_tensor(batch.segments),
+      batch.positions_N,
+      make_rope_table(config.rope, config.head_dim, batch.max_position() + 1, leaves.embedding.scalar_type()),
+      shape};
+  const at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
+  if (batch.num_tokens() == 0) return hidden;
+  return options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, hidden)
+                                          : forward_plain(pass, leaves, hidden);
+}
+
+}  // namespace mortise

@@ -1,0 +1,56 @@
+// The decoder: embedding, pre-norm blocks of attention and SwiGLU, final norm; one code for all families, switched by
+// ModelConfig. Fast layers or the plain ones that judge them.
+//
+// Cost: 2 flops per parameter and token forward, twice that backward, plus attention. About nine autograd nodes a
+// block. Thread rule: weights are only read.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+#include "model/layers/decoder_weights.h"
+#include "model/tensor/packing.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// Which implementation of the layers runs: hand-written kernels, or ATen operations that judge them.
+enum class LayerPath { kFast, kPlain };
+
+struct ForwardOptions {
+  LayerPath path = LayerPath::kFast;
+  // Called after each layer's projection and rotation with qkv [N, (Hq + 2 Hkv) D] (q and k rotated): what a prefill
+  // copies into its KV cache. The tensor may be read during the call only.
+  std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
+};
+
+// The trainable leaves; row slices of the tensors of LayerWeights, or the same memory. Undefined where there is none.
+struct LayerLeaves {
+  at::Tensor input_norm;
+  std::vector<at::Tensor> qkv_weights;
+  std::vector<at::Tensor> qkv_biases;
+  at::Tensor q_norm;
+  at::Tensor k_norm;
+  at::Tensor o_weight;
+  at::Tensor o_bias;
+  at::Tensor post_norm;
+  std::vector<at::Tensor> gate_up_weights;
+  std::vector<at::Tensor> gate_up_biases;
+  at::Tensor down_weight;
+  at::Tensor down_bias;
+};
+
+struct DecoderLeaves {
+  at::Tensor embedding;
+  std::vector<LayerLeaves> layers;
+  at::Tensor final_norm;
+  at::Tensor head;
+};
+
+// [N, H], final norm applied.
+at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weights, const DecoderLeaves& leaves,
+                           const PackedBatch& batch, const ForwardOptions& options);
+
+}  // namespace mortise

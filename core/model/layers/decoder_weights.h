@@ -1,0 +1,35 @@
+// The weights of a decoder as the kernels want them: q, k, v in one matrix, gate and up in one matrix, so that each is
+// one GEMM. The named parameters (Hugging Face names) are row slices that share this storage; updates in place are seen
+// by both. Training and generation read the same tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace mortise {
+
+struct LayerWeights {
+  at::Tensor input_norm_H;
+  at::Tensor qkv_weight_QH;  // [(Hq + 2 Hkv) D, H]: rows of q, then k, then v
+  at::Tensor qkv_bias_Q;     // undefined where the family has none
+  at::Tensor q_norm_D;       // undefined unless qk_norm
+  at::Tensor k_norm_D;
+  at::Tensor o_weight_HQ;  // [H, Hq D]
+  at::Tensor o_bias_H;     // undefined where there is none
+  at::Tensor post_norm_H;
+  at::Tensor gate_up_weight_2IH;  // [2 I, H]: rows of gate, then up
+  at::Tensor gate_up_bias_2I;     // undefined where there is none
+  at::Tensor down_weight_HI;      // [H, I]
+  at::Tensor down_bias_H;         // undefined where there is none
+};
+
+// None of these requires grad; the leaves do (Model::parameters).
+struct DecoderWeights {
+  at::Tensor embedding_VH;
+  std::vector<LayerWeights> layers;
+  at::Tensor final_norm_H;
+  at::Tensor head_VH;  // the same tensor as embedding_VH when tied; [num_labels, H] for a classifier
+};
+
+}  // namespace mortise

@@ -1,0 +1,17 @@
+// Linear maps y = x W^T + b whose weight is one fused matrix but whose trainable leaves are row slices of it (q, k, v;
+// gate, up): one GEMM forward, one each for the two gradients, and every leaf gets its slice without a copy.
+// Cost: 2 N in out flops forward, twice that backward. Thread rule: as libtorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace mortise {
+
+// `weight_leaves` are consecutive row slices of weight_OI that cover it, `bias_leaves` of bias_O (empty where bias_O is
+// undefined). Leaves that don't require grad cost nothing.
+at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O,
+                        const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves);
+
+}  // namespace mortise

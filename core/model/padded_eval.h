@@ -1,0 +1,25 @@
+// Logits, log-probs and entropies of a padded batch (B, T): what `mortise model logprob` writes, and what the reference
+// files hold. Padding may lie on either side; positions count real tokens; everything at padding is 0.
+//
+// Cost: a forward pass, and B x T x V logits in memory (a tool for comparisons, not a training path).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "foundation/base/result.h"
+#include "model/model.h"
+
+namespace mortise {
+
+struct PaddedEval {
+  at::Tensor logits_BTV;    // undefined for a classifier
+  at::Tensor log_prob_BT1;  // [B, T-1]: log p(ids[t+1] | ids[..t]) at temperature 1, where t and t+1 are real
+  at::Tensor entropy_BT1;   // [B, T-1]: of the same distribution, nats
+  at::Tensor scores_BC;     // of a classifier: at the last real token that is not pad_token_id
+};
+
+// ids_BT int64, mask_BT (non-zero = real). Errors (kind data) name row and id.
+Result<PaddedEval> evaluate_padded(const Model& model, const at::Tensor& ids_BT, const at::Tensor& mask_BT,
+                                   const ForwardOptions& options = {});
+
+}  // namespace mortise

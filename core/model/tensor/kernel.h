@@ -1,0 +1,54 @@
+// What hand-written CPU kernels share: the per-instruction-set clone marker and a task loop.
+//
+// A kernel is an always_inline template body and two non-template wrappers marked MORTISE_CPU_CLONES (float, double);
+// the loader picks the best clone. Sums become vector code through `#pragma omp simd reduction`; nothing else may be
+// reassociated, so infinities, NaN and the split constants of exp are honoured.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define MORTISE_CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define MORTISE_CPU_CLONES
+#endif
+#define MORTISE_INLINE inline __attribute__((always_inline))
+
+namespace mortise {
+
+// body(float{}) or body(double{}) by the tensor's dtype: `using T = decltype(zero)` inside.
+template <class Body>
+void dispatch_float(const at::Tensor& tensor, const Body& body) {
+  if (tensor.scalar_type() == at::kDouble) {
+    body(double{});
+  } else {
+    TORCH_CHECK(tensor.scalar_type() == at::kFloat, "fast layers take float32 or float64");
+    body(float{});
+  }
+}
+
+// task(i, scratch) for each i of [0, num_tasks) on libtorch's threads, taken one by one in order, so tasks may differ
+// in cost; scratch is a buffer of `scratch_size` T that belongs to the worker. Tasks must write to disjoint memory:
+// then the result does not depend on who ran what.
+template <class T, class Task>
+void parallel_tasks(int64_t num_tasks, int64_t scratch_size, const Task& task) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    const std::unique_ptr<T[]> scratch(new T[static_cast<size_t>(scratch_size)]);
+    for (int64_t i = next.fetch_add(1); i < num_tasks; i = next.fetch_add(1)) task(i, scratch.get());
+  };
+  if (num_tasks <= 1 || at::get_num_threads() == 1 || at::in_parallel_region()) {
+    work();
+    return;
+  }
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t worker = begin; worker < end; ++worker) work();
+  });
+}
+
+}  // namespace mortise

@@ -1,0 +1,60 @@
+// PackedBatch: the rows of a (micro-)batch as one padding-free list of tokens, with the prompt of a group stored once.
+//
+// A segment is a run of consecutive tokens. One without prefix is causal in itself (a prompt, or a whole row). One with
+// prefix (a completion) attends to all of its prefix segment and causally to itself; its positions go on where the
+// prefix ends. So P + G*R tokens are computed where padding-free rows need G*(P + R) (performance notes, item 5).
+// The last token of a row predicts nothing and is left out unless keep_last_token is set.
+// Cost: O(tokens), on the CPU. Thread rule: pure functions, plain values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+struct PackedSegment {
+  int64_t begin = 0;            // first token in the packed list
+  int64_t length = 0;           // > 0
+  int64_t prefix_segment = -1;  // index of a segment before this one that itself has no prefix, or -1
+  int64_t position = 0;         // of its first token
+};
+
+// N tokens, R response tokens, B rows.
+struct PackedBatch {
+  std::vector<PackedSegment> segments;
+  at::Tensor token_ids_N;            // int64
+  at::Tensor positions_N;            // int64
+  at::Tensor predict_index_R;        // int64: the packed token whose hidden state predicts response token r
+  at::Tensor targets_R;              // int64: the response tokens, row by row
+  std::vector<int64_t> row_offsets;  // [B+1] into R
+  std::vector<int64_t>
+      last_index;  // [B]: the packed token of each row's last token, -1 for an empty row; only with keep_last_token
+
+  [[nodiscard]] int64_t num_tokens() const { return token_ids_N.defined() ? token_ids_N.numel() : 0; }
+  [[nodiscard]] int64_t num_targets() const { return targets_R.defined() ? targets_R.numel() : 0; }
+  [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(row_offsets.size()) - 1; }
+  [[nodiscard]] int64_t max_position() const;  // largest position, -1 if empty
+};
+
+struct PackRow {
+  std::span<const int64_t> prompt_ids;
+  std::span<const int64_t> response_ids;
+  int64_t group_key = -1;  // rows of one key with equal prompts share it; -1 never shares
+};
+
+struct PackOptions {
+  bool share_prefix = true;
+  bool keep_last_token = false;  // compute the hidden state of each row's last token too (value heads, scores)
+  int64_t vocab_size = 0;        // ids must lie in [0, vocab_size)
+  int64_t max_positions = 0;     // a longer row is an error; 0: no limit
+};
+
+// Errors (kind data) name the row and the id: id out of range, a response without a prompt token before it, too long.
+Result<PackedBatch> pack_rows(std::span<const PackRow> rows, const PackOptions& options);
+
+}  // namespace mortise

@@ -1,0 +1,61 @@
+// exp without branches or calls, so that a loop over it becomes vector code in every CPU clone.
+//
+// Argument reduction x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 split in two parts, Cody and Waite 1980), a Taylor
+// polynomial in r, and 2^n put together from bits. Relative error below 2e-7 (float) and 1e-15 (double) on the range
+// kept; below it the result is 0 (also for -inf), above it that of the upper bound. NaN stays NaN.
+// A file that uses it must not be compiled with -fassociative-math. Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace mortise {
+
+inline __attribute__((always_inline)) float fast_exp(float x) {
+  constexpr float kMin = -87.3f;
+  constexpr float kMax = 88.3f;
+  const float clamped = x < kMin ? kMin : (x > kMax ? kMax : x);
+  const float n = __builtin_nearbyintf(clamped * 1.44269504088896341f);
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.0f / 5040.0f;
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &bits, sizeof(scale));
+  return x < kMin ? 0.0f : p * scale;
+}
+
+inline __attribute__((always_inline)) double fast_exp(double x) {
+  constexpr double kMin = -708.0;
+  constexpr double kMax = 709.0;
+  const double clamped = x < kMin ? kMin : (x > kMax ? kMax : x);
+  const double n = __builtin_nearbyint(clamped * 1.4426950408889634074);
+  const double r = (clamped - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6;
+  double p = 1.0 / 6227020800.0;
+  p = p * r + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  // through int32: AVX2 has no conversion from double to int64
+  const int64_t bits = (static_cast<int64_t>(static_cast<int32_t>(n)) + 1023) << 52;
+  double scale;
+  std::memcpy(&scale, &bits, sizeof(scale));
+  return x < kMin ? 0.0 : p * scale;
+}
+
+}  // namespace mortise

@@ -1,0 +1,89 @@
+// See config_reader.h.
+#include "model/weights/config_reader.h"
+
+#include <cmath>
+
+namespace mortise {
+
+const Json* ConfigReader::find(std::string_view key) const {
+  const Json* value = json_find(object_, key);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+bool ConfigReader::is_null(std::string_view key) const {
+  const Json* value = json_find(object_, key);
+  return value != nullptr && value->is_null();
+}
+
+Error ConfigReader::wrong(std::string_view key, std::string_view must_be) const {
+  const Json* value = find(key);
+  const std::string name = "key '" + prefix_ + std::string(key) + "'";
+  if (value == nullptr) return {ErrorKind::kData, name + " is missing; it must be " + std::string(must_be), where_, {}};
+  return {ErrorKind::kData, name + " must be " + std::string(must_be) + ", is " + dump_json(*value), where_, {}};
+}
+
+Error ConfigReader::unsupported(std::string_view key, std::string_view supported) const {
+  const Json* value = find(key);
+  return {ErrorKind::kData,
+          "key '" + prefix_ + std::string(key) + "' = " + (value == nullptr ? "(absent)" : dump_json(*value)) +
+              " would change the numbers and is not supported",
+          where_, "supported: " + std::string(supported)};
+}
+
+Result<int64_t> ConfigReader::positive(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr || !value->is_number_integer() || value->get<int64_t>() <= 0) {
+    return wrong(key, "a whole number above 0");
+  }
+  return value->get<int64_t>();
+}
+
+Result<int64_t> ConfigReader::positive_or(std::string_view key, int64_t fallback) const {
+  return has(key) ? positive(key) : Result<int64_t>(fallback);
+}
+
+Result<double> ConfigReader::number_or(std::string_view key, double fallback) const {
+  const Json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) return wrong(key, "a number");
+  return value->get<double>();
+}
+
+Result<bool> ConfigReader::flag_or(std::string_view key, bool fallback) const {
+  const Json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) return wrong(key, "true or false");
+  return value->get<bool>();
+}
+
+Result<std::string> ConfigReader::text_or(std::string_view key, std::string_view fallback) const {
+  const Json* value = find(key);
+  if (value == nullptr) return std::string(fallback);
+  if (!value->is_string()) return wrong(key, "a text");
+  return value->get<std::string>();
+}
+
+Result<std::optional<int64_t>> ConfigReader::token_id(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return std::optional<int64_t>();
+  if (!value->is_number_integer()) return wrong(key, "a token id");
+  return std::optional<int64_t>(value->get<int64_t>());
+}
+
+Result<std::vector<int64_t>> ConfigReader::token_ids(std::string_view key) const {
+  const Json* value = find(key);
+  std::vector<int64_t> ids;
+  if (value == nullptr) return ids;
+  if (!value->is_array()) {
+    if (!value->is_number_integer()) return wrong(key, "a token id or a list of them");
+    ids.push_back(value->get<int64_t>());
+    return ids;
+  }
+  for (const Json& item : *value) {
+    if (!item.is_number_integer()) return wrong(key, "a token id or a list of them");
+    ids.push_back(item.get<int64_t>());
+  }
+  return ids;
+}
+
+}  // namespace mortise

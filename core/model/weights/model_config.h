@@ -1,0 +1,97 @@
+// ModelConfig: what config.json and generation_config.json of a Hugging Face folder say, checked.
+//
+// Reads the form that transformers 4 wrote (rope_theta, rope_scaling, torch_dtype) and that of 5 (rope_parameters,
+// dtype, layer_types). A field that would change numbers and is not supported is an error that names file and key; a
+// key that transformers itself would not look at for this architecture has no effect here either.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;                            // linear, llama3, yarn
+  double low_freq_factor = 1.0;                   // llama3
+  double high_freq_factor = 4.0;                  // llama3
+  double original_max_position_embeddings = 0.0;  // llama3, yarn
+  double beta_fast = 32.0;                        // yarn
+  double beta_slow = 1.0;                         // yarn
+  double attention_factor = 1.0;                  // yarn: cos and sin are multiplied by it
+  bool truncate = true;                           // yarn: correction range rounded to whole dimensions
+  bool operator==(const RopeConfig&) const = default;
+};
+
+enum class Family { kQwen2, kQwen3, kLlama, kMistral };
+
+struct ModelConfig {
+  Family family = Family::kQwen2;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 32768;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;  // by family, or attention_bias
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;        // RMSNorm over each head of q and k
+  bool is_classifier = false;  // ...ForSequenceClassification: `score.weight` instead of a vocabulary head
+  int64_t num_labels = 0;      // of a classifier
+  RopeConfig rope;
+
+  std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json; may be empty
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> pad_token_id;
+
+  // The files as read, so that a save gives the same bytes where nothing changed. Empty for a model made here.
+  std::string config_text;
+  std::string generation_config_text;
+
+  [[nodiscard]] int64_t q_size() const { return num_heads * head_dim; }
+  [[nodiscard]] int64_t kv_size() const { return num_kv_heads * head_dim; }
+  [[nodiscard]] int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  [[nodiscard]] int64_t num_parameters() const;  // tied embeddings counted once
+};
+
+// From a folder's config.json and, where present, generation_config.json.
+Result<ModelConfig> read_model_config(Env& env, const Path& folder);
+// The same on texts; `where` names config.json in errors. An empty generation text means there is no such file.
+Result<ModelConfig> parse_model_config(const std::string& config_text, const std::string& generation_text,
+                                       const std::string& where);
+
+// What is written: the text as read with only the dtype key changed where `stored_dtype` ("float32", "bfloat16",
+// "float16", "float64") differs from it, or a fresh classic file that transformers 4 and 5 read alike.
+Result<std::string> model_config_text(const ModelConfig& config, const std::string& stored_dtype);
+std::string generation_config_text(const ModelConfig& config);
+
+struct Qwen2Shape {
+  int64_t vocab_size = 512;
+  int64_t hidden_size = 64;
+  int64_t intermediate_size = 256;
+  int64_t num_layers = 2;
+  int64_t num_heads = 4;
+  int64_t num_kv_heads = 2;
+  bool tie_word_embeddings = false;
+  int64_t max_position_embeddings = 32768;
+  double rope_theta = 1e6;
+  double initializer_range = 0.02;
+};
+// A Qwen2 config from scratch (head_dim = hidden / heads); refuses shapes that do not divide.
+Result<ModelConfig> make_qwen2_config(const Qwen2Shape& shape);
+
+}  // namespace mortise

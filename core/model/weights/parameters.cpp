@@ -1,0 +1,151 @@
+// See parameters.h.
+#include "model/weights/parameters.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "foundation/base/rng.h"
+
+namespace mortise {
+namespace {
+
+class Builder {
+ public:
+  Builder(ParameterStore& store, at::ScalarType dtype, bool requires_grad)
+      : store_(store), dtype_(dtype), requires_grad_(requires_grad) {}
+
+  at::Tensor empty(std::vector<int64_t> shape) const { return at::empty(shape, at::TensorOptions().dtype(dtype_)); }
+
+  // A leaf that shares the memory of `tensor`.
+  at::Tensor leaf(const std::string& name, const at::Tensor& tensor) {
+    at::Tensor out = tensor.detach();
+    out.requires_grad_(requires_grad_);
+    const bool decay = name.find("bias") == std::string::npos && name.find("norm") == std::string::npos;
+    store_.parameters.push_back({name, out, decay});
+    return out;
+  }
+
+  // Leaves for consecutive row slices of `fused`.
+  std::vector<at::Tensor> slices(const std::vector<std::string>& names, const std::vector<int64_t>& rows,
+                                 const at::Tensor& fused) {
+    std::vector<at::Tensor> out;
+    int64_t at = 0;
+    for (size_t i = 0; i < names.size(); ++i) {
+      out.push_back(leaf(names[i], fused.narrow(0, at, rows[i])));
+      at += rows[i];
+    }
+    return out;
+  }
+
+ private:
+  ParameterStore& store_;
+  at::ScalarType dtype_;
+  bool requires_grad_;
+};
+
+void add_attention(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
+                   LayerLeaves& leaves) {
+  const std::vector<int64_t> rows = {config.q_size(), config.kv_size(), config.kv_size()};
+  weights.qkv_weight_QH = builder.empty({config.qkv_size(), config.hidden_size});
+  leaves.qkv_weights = builder.slices({prefix + "q_proj.weight", prefix + "k_proj.weight", prefix + "v_proj.weight"},
+                                      rows, weights.qkv_weight_QH);
+  if (config.qkv_bias) {
+    weights.qkv_bias_Q = builder.empty({config.qkv_size()});
+    leaves.qkv_biases = builder.slices({prefix + "q_proj.bias", prefix + "k_proj.bias", prefix + "v_proj.bias"}, rows,
+                                       weights.qkv_bias_Q);
+  }
+  if (config.qk_norm) {
+    leaves.q_norm = builder.leaf(prefix + "q_norm.weight", weights.q_norm_D = builder.empty({config.head_dim}));
+    leaves.k_norm = builder.leaf(prefix + "k_norm.weight", weights.k_norm_D = builder.empty({config.head_dim}));
+  }
+  weights.o_weight_HQ = builder.empty({config.hidden_size, config.q_size()});
+  leaves.o_weight = builder.leaf(prefix + "o_proj.weight", weights.o_weight_HQ);
+  if (config.o_bias) {
+    leaves.o_bias = builder.leaf(prefix + "o_proj.bias", weights.o_bias_H = builder.empty({config.hidden_size}));
+  }
+}
+
+void add_mlp(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
+             LayerLeaves& leaves) {
+  const std::vector<int64_t> rows = {config.intermediate_size, config.intermediate_size};
+  weights.gate_up_weight_2IH = builder.empty({2 * config.intermediate_size, config.hidden_size});
+  leaves.gate_up_weights =
+      builder.slices({prefix + "gate_proj.weight", prefix + "up_proj.weight"}, rows, weights.gate_up_weight_2IH);
+  weights.down_weight_HI = builder.empty({config.hidden_size, config.intermediate_size});
+  if (config.mlp_bias) {
+    weights.gate_up_bias_2I = builder.empty({2 * config.intermediate_size});
+    leaves.gate_up_biases =
+        builder.slices({prefix + "gate_proj.bias", prefix + "up_proj.bias"}, rows, weights.gate_up_bias_2I);
+  }
+  leaves.down_weight = builder.leaf(prefix + "down_proj.weight", weights.down_weight_HI);
+  if (config.mlp_bias) {
+    leaves.down_bias =
+        builder.leaf(prefix + "down_proj.bias", weights.down_bias_H = builder.empty({config.hidden_size}));
+  }
+}
+
+bool is_norm(const NamedParameter& parameter) { return parameter.name.find("norm") != std::string::npos; }
+
+}  // namespace
+
+ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad) {
+  ParameterStore store;
+  Builder builder(store, dtype, requires_grad);
+  store.weights.embedding_VH = builder.empty({config.vocab_size, config.hidden_size});
+  store.leaves.embedding = builder.leaf("model.embed_tokens.weight", store.weights.embedding_VH);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    LayerWeights weights;
+    LayerLeaves leaves;
+    weights.input_norm_H = builder.empty({config.hidden_size});
+    weights.post_norm_H = builder.empty({config.hidden_size});
+    leaves.input_norm = builder.leaf(prefix + "input_layernorm.weight", weights.input_norm_H);
+    add_attention(builder, config, prefix + "self_attn.", weights, leaves);
+    leaves.post_norm = builder.leaf(prefix + "post_attention_layernorm.weight", weights.post_norm_H);
+    add_mlp(builder, config, prefix + "mlp.", weights, leaves);
+    store.weights.layers.push_back(std::move(weights));
+    store.leaves.layers.push_back(std::move(leaves));
+  }
+  store.weights.final_norm_H = builder.empty({config.hidden_size});
+  store.leaves.final_norm = builder.leaf("model.norm.weight", store.weights.final_norm_H);
+  if (config.is_classifier) {
+    store.weights.head_VH = builder.empty({config.num_labels, config.hidden_size});
+    store.leaves.head = builder.leaf("score.weight", store.weights.head_VH);
+  } else if (config.tie_word_embeddings) {
+    store.weights.head_VH = store.weights.embedding_VH;
+    store.leaves.head = store.leaves.embedding;
+  } else {
+    store.weights.head_VH = builder.empty({config.vocab_size, config.hidden_size});
+    store.leaves.head = builder.leaf("lm_head.weight", store.weights.head_VH);
+  }
+  return store;
+}
+
+void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (size_t p = 0; p < store.parameters.size(); ++p) {
+    NamedParameter& parameter = store.parameters[p];
+    at::Tensor tensor = parameter.tensor.detach();
+    if (tensor.dim() == 1) {
+      tensor.fill_(is_norm(parameter) ? 1.0 : 0.0);
+      continue;
+    }
+    const bool is_double = tensor.scalar_type() == at::kDouble;
+    const int64_t columns = tensor.size(1);
+    at::parallel_for(0, tensor.size(0), 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        RandomStream stream({seed, RandomPurpose::kInit, p, static_cast<uint64_t>(row), 0});
+        for (int64_t i = 0; i < columns; ++i) {
+          const double value = stream.next_normal() * config.initializer_range;
+          if (is_double) {
+            tensor.mutable_data_ptr<double>()[row * columns + i] = value;
+          } else {
+            tensor.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
+          }
+        }
+      }
+    });
+  }
+}
+
+}  // namespace mortise

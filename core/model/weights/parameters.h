@@ -1,0 +1,35 @@
+// The storage of a model: fused matrices (DecoderWeights), the leaves that are slices of them (DecoderLeaves), and the
+// list of leaves by Hugging Face name. Thread rule: plain values sharing tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "model/layers/decoder.h"
+#include "model/layers/decoder_weights.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+struct NamedParameter {
+  std::string name;   // "model.layers.0.self_attn.q_proj.weight"
+  at::Tensor tensor;  // leaf, requires grad unless frozen
+  bool decay = true;  // false for biases and norms
+};
+
+struct ParameterStore {
+  DecoderWeights weights;
+  DecoderLeaves leaves;
+  std::vector<NamedParameter> parameters;
+};
+
+// Uninitialised memory for every parameter of the config.
+ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad);
+
+// Normal(0, initializer_range) matrices, zero biases, unit norms. Element (row, column) of the p-th parameter depends
+// on (seed, p, row, column) alone.
+void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed);
+
+}  // namespace mortise

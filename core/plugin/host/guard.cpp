@@ -1,0 +1,94 @@
+#include "plugin/host/guard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "foundation/base/clock.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+struct Outcome {
+  int32_t code = MORTISE_OK;
+  std::string thrown;  // what a plugin threw, against the rules
+};
+
+Outcome run_catching(mortise_call& call, const std::function<int32_t(mortise_call*)>& slot) {
+  try {
+    return {slot(&call), {}};
+  } catch (const std::exception& e) {
+    return {MORTISE_INTERNAL, std::string("threw an exception: ") + e.what()};
+  } catch (...) {
+    return {MORTISE_INTERNAL, "threw something that is no std::exception"};
+  }
+}
+
+}  // namespace
+
+Error guard_error(const CallSite& site, std::string what, std::string next) {
+  std::string where = site.identity->label + ", " + std::string(site.slot);
+  if (site.step > 0) where += ", step " + std::to_string(site.step);
+  return {ErrorKind::kPlugin, std::move(what), std::move(where), std::move(next)};
+}
+
+Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_ms,
+                     const std::function<int32_t(mortise_call*)>& slot, double* seconds) {
+  const Stopwatch watch;
+  if (timeout_ms > 0) call.deadline_ns = default_env().monotonic_ns() + timeout_ms * 1'000'000;
+  const Outcome outcome = run_catching(call, slot);
+  *seconds = watch.elapsed_s();
+
+  if (!outcome.thrown.empty()) {
+    return guard_error(site, outcome.thrown, "a slot must return a status instead; tell the pack's author");
+  }
+  const bool stopping = call.cancelled != nullptr && call.cancelled->load(std::memory_order_relaxed);
+  if (outcome.code == MORTISE_CANCELLED && stopping) {
+    Error error = guard_error(site, "stopped, as the run is stopping");
+    error.kind = ErrorKind::kSignal;
+    return error;
+  }
+  if (timeout_ms > 0 && *seconds * 1e3 > static_cast<double>(timeout_ms)) {
+    return guard_error(site,
+                       "took " + format_duration(*seconds) + ", its limit is " +
+                           format_duration(static_cast<double>(timeout_ms) * 1e-3),
+                       "raise its timeout or make it faster");
+  }
+  if (outcome.code != MORTISE_OK || call.fail_code != MORTISE_OK) {
+    const int32_t code = outcome.code != MORTISE_OK ? outcome.code : call.fail_code;
+    std::string what = "failed with " + status_name(code);
+    if (!call.fail_text.empty()) what = call.fail_text + " (" + status_name(code) + ")";
+    if (outcome.code == MORTISE_OK) what += ", yet returned 0";
+    return guard_error(site, std::move(what));
+  }
+  if (!call.misuse.empty()) return guard_error(site, call.misuse, "tell the pack's author");
+  return {};
+}
+
+std::string token_place(const Layout& layout, size_t t) {
+  const auto& offsets = layout.row_offsets;
+  const auto it = std::upper_bound(offsets.begin(), offsets.end(), static_cast<int64_t>(t));
+  const auto row = static_cast<size_t>(it - offsets.begin()) - 1;
+  if (it == offsets.begin() || row + 1 >= offsets.size()) return "element " + std::to_string(t);
+  std::string text =
+      "token " + std::to_string(static_cast<int64_t>(t) - offsets[row]) + " of row " + std::to_string(row);
+  if (row < layout.row_id.size()) text += " (row " + std::to_string(layout.row_id[row]) + " of the update)";
+  return text;
+}
+
+Result<> settle_output(const CallSite& site, std::string_view name, std::span<float> values, const Layout& layout,
+                       std::span<const uint8_t> keep) {
+  for (size_t t = 0; t < values.size(); ++t) {
+    if (keep[t] == 0) {
+      values[t] = 0.0F;
+    } else if (!std::isfinite(values[t])) {
+      return guard_error(
+          site, "wrote " + format_f64(values[t]) + " to output " + quote(name) + " at " + token_place(layout, t),
+          "look at the inputs of that token; a loss must stay finite for large ratios");
+    }
+  }
+  return {};
+}
+
+}  // namespace mortise

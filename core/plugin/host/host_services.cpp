@@ -1,0 +1,280 @@
+#include "plugin/host/host_services.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <new>
+#include <utility>
+
+#include "foundation/base/env.h"
+#include "foundation/base/limits.h"
+#include "foundation/base/log.h"
+#include "foundation/base/rng.h"
+#include "foundation/base/text.h"
+#include "foundation/base/thread_pool.h"
+
+namespace mortise {
+namespace {
+
+constexpr uint64_t kMaxArenaBytes = 16 * 1024 * limits::kMiB;
+constexpr uint64_t kMaxAlign = 4096;
+constexpr int64_t kMaxPieces = 256;  // of a parallel_for: enough for balance, few enough to cost nothing
+
+constexpr std::array<std::string_view, 17> kStatusNames = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
+std::string_view view(mortise_text text) {
+  return text.data == nullptr ? std::string_view() : std::string_view(text.data, text.size);
+}
+
+// Bad UTF-8 of a plugin must not reach logs and JSON files.
+std::string clean(mortise_text text) {
+  std::string out(view(text));
+  if (find_invalid_utf8(out)) out = quote(out, 4096);
+  return out;
+}
+
+struct Extensions {
+  std::mutex mutex;
+  std::map<std::string, const void*, std::less<>> by_id;
+};
+Extensions& extensions() {
+  static Extensions* const all = new Extensions;  // plugins may ask until the process ends
+  return *all;
+}
+
+struct Workers {
+  std::mutex mutex;
+  std::atomic<int> num_threads = 0;
+  std::unique_ptr<ThreadPool> pool;
+};
+Workers& workers() {
+  static Workers* const all = new Workers;  // its threads must outlive every static destructor of packs
+  return *all;
+}
+ThreadPool& pool() {
+  Workers& all = workers();
+  const std::lock_guard lock(all.mutex);
+  // The calling thread works too, so the pool has one fewer.
+  const int asked = all.num_threads;
+  const int total = asked > 0 ? asked : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (!all.pool) all.pool = std::make_unique<ThreadPool>(std::max(1, total - 1));
+  return *all.pool;
+}
+thread_local bool inside_parallel_for = false;
+
+const void* get_extension(const char* id) noexcept {
+  if (id == nullptr) return nullptr;
+  Extensions& all = extensions();
+  const std::lock_guard lock(all.mutex);
+  const auto it = all.by_id.find(std::string_view(id));
+  return it == all.by_id.end() ? nullptr : it->second;
+}
+
+void log(mortise_call* call, int32_t level, mortise_text text) noexcept try {
+  const LogLevel levels[] = {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarn, LogLevel::kError};
+  const std::string prefix = call != nullptr && call->identity != nullptr ? call->identity->prefix : "plugin";
+  log_message(levels[std::clamp(level, 0, 3)], "[" + prefix + "] " + clean(text));
+} catch (...) {  // out of memory: a lost line is the least of it
+}
+
+void metric(mortise_call* call, mortise_text name, double sum, double weight, int32_t reduction) noexcept try {
+  if (call == nullptr) return;
+  const std::lock_guard lock(call->mutex);
+  call->metrics.push_back({clean(name), sum, weight, reduction});
+} catch (...) {
+}
+
+int32_t fail(mortise_call* call, int32_t code, mortise_text text) noexcept try {
+  if (call == nullptr) return code;
+  const std::lock_guard lock(call->mutex);
+  if (call->fail_code == MORTISE_OK) {  // the first cause is the one to know
+    call->fail_code = code == MORTISE_OK ? MORTISE_UNKNOWN : code;
+    call->fail_text = clean(text);
+  }
+  return code;
+} catch (...) {
+  return code;
+}
+
+int32_t fail_row(mortise_call* call, int64_t row, int32_t code, mortise_text text) noexcept try {
+  if (call == nullptr) return code;
+  const std::lock_guard lock(call->mutex);
+  if (row < 0 || row >= call->num_rows) {
+    if (call->misuse.empty()) {
+      call->misuse =
+          "called fail_row for row " + std::to_string(row) + " of a batch of " + std::to_string(call->num_rows);
+    }
+    return code;
+  }
+  call->failed_rows.push_back({row, code, clean(text)});
+  return code;
+} catch (...) {
+  return code;
+}
+
+int64_t deadline_ns(mortise_call* call) noexcept { return call == nullptr ? 0 : call->deadline_ns; }
+
+int32_t cancelled(mortise_call* call) noexcept {
+  if (call == nullptr) return 0;
+  if (call->cancelled != nullptr && call->cancelled->load(std::memory_order_relaxed)) return 1;
+  return call->deadline_ns != 0 && default_env().monotonic_ns() >= call->deadline_ns ? 1 : 0;
+}
+
+void progress(mortise_call* call, double fraction) noexcept try {
+  if (call == nullptr || call->progress == nullptr || !*call->progress || std::isnan(fraction)) return;
+  const std::lock_guard lock(call->mutex);
+  (*call->progress)(std::clamp(fraction, 0.0, 1.0));
+} catch (...) {
+}
+
+void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept try {
+  if (call == nullptr || align == 0 || (align & (align - 1)) != 0 || align > kMaxAlign) return nullptr;
+  const std::lock_guard lock(call->mutex);
+  if (size > kMaxArenaBytes - call->arena_bytes) return nullptr;
+  void* const memory = call->arena.allocate(std::max<uint64_t>(size, 1), align);
+  call->arena_bytes += size;
+  return memory;
+} catch (...) {
+  return nullptr;
+}
+
+void* stream(mortise_call*) noexcept { return nullptr; }  // CPU calls only, so far
+
+// Pieces depend on n and grain alone, so sums over them do not depend on the number of threads.
+void parallel_for(mortise_call*, int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* arg) noexcept {
+  if (n <= 0 || fn == nullptr) return;
+  const int64_t piece = std::max<int64_t>(std::max<int64_t>(grain, 1), (n + kMaxPieces - 1) / kMaxPieces);
+  const int64_t num_pieces = (n + piece - 1) / piece;
+  const auto run = [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) fn(arg, i * piece, std::min(n, (i + 1) * piece));
+  };
+  if (num_pieces == 1 || inside_parallel_for || workers().num_threads == 1) return run(0, num_pieces);
+  try {
+    pool().parallel_for(0, num_pieces, 1, [&](int64_t first, int64_t last) {
+      const bool outer = std::exchange(inside_parallel_for, true);
+      run(first, last);
+      inside_parallel_for = outer;
+    });
+  } catch (const std::bad_alloc&) {
+    // Pieces may have run already: going on would run them twice.
+    log_error("out of memory in parallel_for of a plugin");
+    std::abort();
+  }
+}
+
+void random_u64_service(mortise_call* call, uint64_t lane, uint64_t counter, uint64_t n, uint64_t* out) noexcept {
+  if (out == nullptr) return;
+  constexpr uint64_t kPerKey = uint64_t{1} << 32;  // values of one key before the next token is taken
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint64_t place = counter + i;
+    const RngKey key{.seed = call == nullptr || call->identity == nullptr ? 0 : call->identity->rng_seed,
+                     .purpose = RandomPurpose::kPlugin,
+                     .step = call == nullptr ? 0 : static_cast<uint64_t>(call->step),
+                     .sample = lane,
+                     .token = static_cast<uint32_t>(place / kPerKey)};
+    out[i] = random_u64(key, place % kPerKey);
+  }
+}
+
+const Json* find_param(mortise_call* call, const char* name) {
+  if (call == nullptr || call->identity == nullptr || name == nullptr) return nullptr;
+  return json_find(call->identity->params, name);
+}
+
+int32_t param_f64(mortise_call* call, const char* name, double* out) noexcept {
+  const Json* value = find_param(call, name);
+  if (value == nullptr) return MORTISE_NOT_FOUND;
+  if (out == nullptr || !(value->is_number_float() || value->is_null())) return MORTISE_INVALID_ARGUMENT;
+  if (value->is_null()) {  // not set
+    *out = std::numeric_limits<double>::quiet_NaN();
+    return MORTISE_OK;
+  }
+  *out = *value->get_ptr<const double*>();
+  return MORTISE_OK;
+}
+
+int32_t param_i64(mortise_call* call, const char* name, int64_t* out) noexcept {
+  const Json* value = find_param(call, name);
+  if (value == nullptr) return MORTISE_NOT_FOUND;
+  if (out == nullptr || !value->is_number_integer()) return MORTISE_INVALID_ARGUMENT;
+  *out = value->get<int64_t>();
+  return MORTISE_OK;
+}
+
+int32_t param_bool(mortise_call* call, const char* name, int32_t* out) noexcept {
+  const Json* value = find_param(call, name);
+  if (value == nullptr) return MORTISE_NOT_FOUND;
+  if (out == nullptr || !value->is_boolean()) return MORTISE_INVALID_ARGUMENT;
+  *out = value->get<bool>() ? 1 : 0;
+  return MORTISE_OK;
+}
+
+int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noexcept {
+  const Json* value = find_param(call, name);
+  if (value == nullptr) return MORTISE_NOT_FOUND;
+  if (out == nullptr || !value->is_string()) return MORTISE_INVALID_ARGUMENT;
+  const auto& text = *value->get_ptr<const std::string*>();
+  *out = {text.data(), text.size()};
+  return MORTISE_OK;
+}
+
+constexpr mortise_host make_table() {
+  mortise_host host{};
+  host.struct_size = sizeof(mortise_host);
+  host.abi_minor = MORTISE_ABI_MINOR;
+  host.get_extension = get_extension;
+  host.log = log;
+  host.metric = metric;
+  host.fail = fail;
+  host.fail_row = fail_row;
+  host.cancelled = cancelled;
+  host.deadline_ns = deadline_ns;
+  host.progress = progress;
+  host.alloc = alloc;
+  host.stream = stream;
+  host.parallel_for = parallel_for;
+  host.random_u64 = random_u64_service;
+  host.param_f64 = param_f64;
+  host.param_i64 = param_i64;
+  host.param_bool = param_bool;
+  host.param_text = param_text;
+  return host;
+}
+
+constexpr mortise_host kHost = make_table();
+
+}  // namespace
+
+std::string status_name(int32_t code) {
+  if (code >= 0 && code < static_cast<int32_t>(kStatusNames.size()))
+    return std::string(kStatusNames[static_cast<size_t>(code)]);
+  return "status " + std::to_string(code);
+}
+
+const mortise_host* host_table() { return &kHost; }
+
+void register_host_extension(std::string_view id, const void* extension) {
+  Extensions& all = extensions();
+  const std::lock_guard lock(all.mutex);
+  if (extension == nullptr) {
+    all.by_id.erase(std::string(id));
+  } else {
+    all.by_id[std::string(id)] = extension;
+  }
+}
+
+void set_plugin_threads(int num_threads) {
+  Workers& all = workers();
+  const std::lock_guard lock(all.mutex);
+  all.num_threads = num_threads;
+  all.pool.reset();
+}
+
+}  // namespace mortise

@@ -1,0 +1,63 @@
+// The mortise_host table that plugins call back into, and the state of one call behind the opaque mortise_call.
+//
+// Threading: every service may be called from any thread while its call is alive; shared state is behind one mutex per
+// call. Names: the struct is ours alone, plugins see only a pointer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/formats/json.h"
+#include "mortise/host.h"
+#include "plugin/host/instance.h"
+
+namespace mortise {
+
+// "DEADLINE_EXCEEDED" for 4; "status 99" for a code that is none of the sixteen.
+[[nodiscard]] std::string status_name(int32_t code);
+
+// The one table of this process.
+[[nodiscard]] const mortise_host* host_table();
+
+// A parameter with its text kept NUL-free and stable for param_text.
+struct InstanceIdentity {
+  std::string label;      // "policy_loss gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)"
+  std::string prefix;     // "gspo@mortise.losses", of log lines
+  Json params;            // validated; text stays valid while the instance lives
+  uint64_t rng_seed = 0;  // run seed mixed with the plugin's identity
+};
+
+struct MetricRecord {
+  std::string name;
+  double sum = 0;
+  double weight = 0;
+  int32_t reduction = 0;
+};
+
+}  // namespace mortise
+
+// In the global namespace: the C headers declare it there.
+struct mortise_call {
+  const mortise::InstanceIdentity* identity = nullptr;
+  int64_t step = 0;
+  int64_t deadline_ns = 0;  // CLOCK_MONOTONIC, 0 = none
+  int64_t num_rows = 0;     // of the batch, for fail_row; 0 where rows mean nothing
+  const std::atomic<bool>* cancelled = nullptr;
+  const std::function<void(double)>* progress = nullptr;
+
+  std::mutex mutex;  // guards all below
+  std::vector<mortise::MetricRecord> metrics;
+  std::vector<mortise::FailedRow> failed_rows;
+  int32_t fail_code = 0;
+  std::string fail_text;
+  std::string misuse;  // of the services themselves, e.g. fail_row outside the batch
+  uint64_t arena_bytes = 0;
+  std::pmr::monotonic_buffer_resource arena;
+};

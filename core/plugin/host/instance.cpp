@@ -1,0 +1,188 @@
+#include "plugin/host/instance.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/sha256.h"
+#include "foundation/metrics/registry.h"
+#include "mortise/ext/state.h"
+#include "mortise/pack.h"
+#include "plugin/host/abi_struct.h"
+#include "plugin/host/guard.h"
+#include "plugin/host/params.h"
+
+namespace mortise {
+namespace {
+
+struct VtableHead {
+  MORTISE_VTABLE_HEAD
+};
+constexpr size_t kMinHeadSize = offsetof(VtableHead, get_extension);
+
+// The random streams of two plugins of one run differ; those of one plugin do not depend on version or path.
+uint64_t plugin_seed(uint64_t run_seed, const PluginRef& ref) {
+  const Sha256Digest digest = sha256(ref.plugin->kind + "\n" + ref.pack->id + "\n" + ref.plugin->name);
+  uint64_t mixed = 0;
+  for (size_t i = 0; i < 8; ++i) mixed = mixed << 8 | digest[i];
+  return run_seed ^ mixed;
+}
+
+Result<Reduction> parse_reduction(const CallSite& site, const MetricRecord& record) {
+  switch (record.reduction) {
+    case MORTISE_REDUCE_MEAN:
+      return Reduction::kMean;
+    case MORTISE_REDUCE_SUM:
+      return Reduction::kSum;
+    case MORTISE_REDUCE_MAX:
+      return Reduction::kMax;
+    case MORTISE_REDUCE_MIN:
+      return Reduction::kMin;
+    default:
+      return guard_error(
+          site, "metric " + quote(record.name) + " has the unknown reduction " + std::to_string(record.reduction));
+  }
+}
+
+Result<> hand_over_metrics(const CallSite& site, const std::vector<MetricRecord>& records, MetricSet* metrics) {
+  for (const MetricRecord& record : records) {
+    const Reduction reduction = TRY(parse_reduction(site, record));
+    if (metrics == nullptr) continue;
+    if (auto added = metrics->add_user(record.name, record.sum, record.weight, reduction); !added.ok()) {
+      return guard_error(site, "metric " + quote(record.name) + " was refused: " + added.error().what,
+                         added.error().next);
+    }
+  }
+  return {};
+}
+
+void append_state(void* context, mortise_bytes bytes) noexcept {
+  if (bytes.size > 0) static_cast<std::string*>(context)->append(static_cast<const char*>(bytes.data), bytes.size);
+}
+
+}  // namespace
+
+struct PluginInstance::Impl {
+  LoadedPlugin plugin;
+  InstanceIdentity identity;
+  RunKey key;
+  VtableHead vtable{};
+  void* self = nullptr;
+  bool alive = false;
+
+  ~Impl() {
+    if (!alive) return;
+    try {
+      catchable(vtable.destroy)(self);
+    } catch (...) {
+      log_error(identity.label + ": destroy threw an exception; a slot must not");
+    }
+  }
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+};
+
+PluginInstance::PluginInstance(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PluginInstance::PluginInstance(PluginInstance&&) noexcept = default;
+PluginInstance& PluginInstance::operator=(PluginInstance&&) noexcept = default;
+PluginInstance::~PluginInstance() = default;
+
+Result<PluginInstance> PluginInstance::create(PluginRegistry& registry, std::string_view kind, std::string_view name,
+                                              const Json& params, const RunKey& key) {
+  const PluginRef ref = TRY(registry.find(kind, name));
+  auto impl = std::make_unique<Impl>();
+  impl->identity.label = short_kind(ref.plugin->kind) + " " + ref.label();
+  impl->identity.prefix = ref.plugin->name + "@" + ref.pack->id;
+  impl->identity.params = TRY(validate_params(*ref.plugin, params));
+  impl->identity.rng_seed = plugin_seed(key.seed, ref);
+  impl->key = key;
+  impl->plugin = TRY(registry.load(ref));
+
+  const auto* head = static_cast<const VtableHead*>(impl->plugin.vtable);
+  const CallSite site{&impl->identity, "create", 0};
+  if (head->struct_size < kMinHeadSize) return guard_error(site, "its vtable is too small", "build the pack again");
+  impl->vtable = read_abi_struct(head);
+  if (impl->vtable.create == nullptr || impl->vtable.destroy == nullptr) {
+    return guard_error(site, "its vtable lacks create or destroy", "build the pack again");
+  }
+  PluginInstance instance(std::move(impl));
+  Impl& made = *instance.impl_;
+  const auto create_slot = catchable(made.vtable.create);
+  TRY(instance.call("create", 0, nullptr, {},
+                    [&](mortise_call* call) { return create_slot(host_table(), call, &made.self); }));
+  made.alive = true;
+  return instance;
+}
+
+const PluginInfo& PluginInstance::info() const { return *impl_->plugin.plugin; }
+const PackInfo& PluginInstance::pack() const { return *impl_->plugin.pack; }
+const void* PluginInstance::vtable() const { return impl_->plugin.vtable; }
+void* PluginInstance::self() const { return impl_->self; }
+const Json& PluginInstance::params() const { return impl_->identity.params; }
+const std::string& PluginInstance::label() const { return impl_->identity.label; }
+
+Error PluginInstance::error(std::string_view slot_name, int64_t step, std::string what, std::string next) const {
+  return guard_error({&impl_->identity, slot_name, step}, std::move(what), std::move(next));
+}
+
+Result<> PluginInstance::settle(std::string_view slot_name, int64_t step, std::string_view output,
+                                std::span<float> values, const Layout& layout, std::span<const uint8_t> keep) const {
+  return settle_output({&impl_->identity, slot_name, step}, output, values, layout, keep);
+}
+
+Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step, MetricSet* metrics,
+                                        const CallOptions& options, const std::function<int32_t(mortise_call*)>& slot) {
+  const CallSite site{&impl_->identity, slot_name, step};
+  mortise_call call;
+  call.identity = &impl_->identity;
+  call.step = step;
+  call.num_rows = options.num_rows;
+  call.cancelled = impl_->key.cancelled;
+  call.progress = &options.progress;
+  CallReport report;
+  TRY(run_guarded(site, call, options.timeout_ms, slot, &report.seconds));
+  TRY(hand_over_metrics(site, call.metrics, metrics));
+  report.failed_rows = std::move(call.failed_rows);
+  auto& rows = report.failed_rows;
+  std::stable_sort(rows.begin(), rows.end(), [](const FailedRow& a, const FailedRow& b) { return a.row < b.row; });
+  rows.erase(
+      std::unique(rows.begin(), rows.end(), [](const FailedRow& a, const FailedRow& b) { return a.row == b.row; }),
+      rows.end());
+  return report;
+}
+
+Result<std::optional<std::string>> PluginInstance::save_state() {
+  if (impl_->vtable.get_extension == nullptr) return std::optional<std::string>();
+  const auto* found = static_cast<const mortise_state*>(impl_->vtable.get_extension(impl_->self, MORTISE_EXT_STATE));
+  if (found == nullptr) return std::optional<std::string>();
+  const mortise_state state = read_abi_struct(found);
+  if (state.save == nullptr) return error("save", 0, "offers mortise.state/1 without save");
+  std::string bytes;
+  auto sink = make_abi_struct<mortise_state_sink>();
+  sink.context = &bytes;
+  sink.write = append_state;
+  const auto slot = catchable(state.save);
+  TRY(call("save", 0, nullptr, {}, [&](mortise_call* context) { return slot(impl_->self, context, &sink); }));
+  return std::optional<std::string>(std::move(bytes));
+}
+
+Result<void> PluginInstance::load_state(std::string_view bytes) {
+  const auto* found =
+      impl_->vtable.get_extension == nullptr
+          ? nullptr
+          : static_cast<const mortise_state*>(impl_->vtable.get_extension(impl_->self, MORTISE_EXT_STATE));
+  const mortise_state state = found == nullptr ? mortise_state{} : read_abi_struct(found);
+  if (state.load == nullptr) {
+    return error("load", 0, "the checkpoint holds state of this plugin, which it cannot take",
+                 "use the pack version of the checkpoint");
+  }
+  const auto slot = catchable(state.load);
+  TRY(call("load", 0, nullptr, {}, [&](mortise_call* context) {
+    return slot(impl_->self, context, {bytes.data(), bytes.size()});
+  }));
+  return {};
+}
+
+}  // namespace mortise

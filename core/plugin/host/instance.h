@@ -1,0 +1,97 @@
+// One plugin instance: made by the vtable's create, ended by its destroy, every call through the guard.
+//
+// The base of the adapters in kinds/; the engine uses those. Threading: an instance takes one call at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "plugin/host/kinds/layout.h"
+#include "plugin/host/registry.h"
+
+struct mortise_call;
+
+namespace mortise {
+
+class MetricSet;
+
+// What instances of one run share. The seed keys their random streams.
+struct RunKey {
+  uint64_t seed = 0;
+  const std::atomic<bool>* cancelled = nullptr;  // set: host->cancelled() tells the plugin; may be null
+};
+
+// Limits of one call.
+struct CallOptions {
+  int64_t timeout_ms = 0;  // 0: none. Measured: a call that ends later is an error
+  int64_t num_rows = 0;    // of the batch: what fail_row may name
+  std::function<void(double)> progress{};
+};
+
+struct FailedRow {
+  int64_t row = 0;  // place in the call's batch
+  int32_t code = 0;
+  std::string text{};
+};
+
+// What one call left behind besides its outputs.
+struct CallReport {
+  std::vector<FailedRow> failed_rows{};  // ascending by row
+  double seconds = 0;
+};
+
+class PluginInstance {
+ public:
+  // `params` are checked against the note; `name` may be "pack.id/plugin@range".
+  static Result<PluginInstance> create(PluginRegistry& registry, std::string_view kind, std::string_view name,
+                                       const nlohmann::ordered_json& params, const RunKey& key);
+  PluginInstance(PluginInstance&&) noexcept;
+  PluginInstance& operator=(PluginInstance&&) noexcept;
+  ~PluginInstance();
+
+  [[nodiscard]] const PluginInfo& info() const;
+  [[nodiscard]] const PackInfo& pack() const;
+  [[nodiscard]] const void* vtable() const;
+  [[nodiscard]] void* self() const;
+  [[nodiscard]] const nlohmann::ordered_json& params() const;  // validated, defaults filled in
+  // "policy_loss gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)"
+  [[nodiscard]] const std::string& label() const;
+
+  // Runs slot(call) under the guard: status, error text, deadline, exceptions. Metrics go to `metrics` if the call
+  // succeeds. step is 0 outside a run.
+  Result<CallReport> call(std::string_view slot_name, int64_t step, MetricSet* metrics, const CallOptions& options,
+                          const std::function<int32_t(mortise_call*)>& slot);
+  // An error of this instance, worded as the guard does.
+  [[nodiscard]] Error error(std::string_view slot_name, int64_t step, std::string what, std::string next = "") const;
+
+  // Sets cells with keep 0 to 0; any other that is not finite is an error naming output, row and token.
+  [[nodiscard]] Result<> settle(std::string_view slot_name, int64_t step, std::string_view output,
+                                std::span<float> values, const Layout& layout, std::span<const uint8_t> keep) const;
+
+  // mortise.state/1: nothing when the plugin keeps no state.
+  Result<std::optional<std::string>> save_state();
+  Result<void> load_state(std::string_view bytes);
+
+ private:
+  struct Impl;
+  explicit PluginInstance(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Offers plugins the table `extension` under `id` ("mortise.generate/1"). It must stay valid for ever; null withdraws
+// it.
+void register_host_extension(std::string_view id, const void* extension);
+
+// Threads of host->parallel_for, the caller included. Default: all cores. Call before the first plugin call.
+void set_plugin_threads(int num_threads);
+
+}  // namespace mortise

@@ -1,0 +1,52 @@
+// An advantage estimator by name: advantages and returns of a step's whole gathered batch.
+//
+// Threading: one call at a time per object. State, where the plugin keeps some, goes through instance().save_state().
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "plugin/host/instance.h"
+#include "plugin/host/kinds/layout.h"
+
+namespace mortise {
+
+// Shapes: N tokens, B rows, K reward functions. Empty optional spans mean absent.
+struct AdvantageInput {
+  Layout layout{};
+  std::span<const float> token_level_rewards{};  // [N]
+  std::span<const uint8_t> response_mask{};      // [N]
+  std::span<const float> rewards{};              // [B,K] row-major, NaN = does not apply; optional
+  std::span<const float> reward_weights{};       // [K], optional
+  std::span<const uint8_t> row_valid{};          // [B], optional: all valid
+  std::span<const float> values{};               // [N], optional as all below
+  std::span<const float> reward_baselines{};     // [B]
+  std::span<const float> old_log_prob{};         // [N]
+  std::span<const float> sum_pi_squared{};       // [N]
+  std::span<const float> rollout_is_weights{};   // [N]
+  int64_t step = 1;
+};
+
+struct AdvantageOutput {
+  std::span<float> advantages{};  // [N]; masked cells carry no meaning (0 where the plugin wrote a non-finite number)
+  std::span<float> returns{};     // [N]; the same
+};
+
+class AdvantageEstimator {
+ public:
+  static Result<AdvantageEstimator> create(PluginRegistry& registry, std::string_view name,
+                                           const nlohmann::ordered_json& params, const RunKey& key);
+  [[nodiscard]] const PluginInfo& info() const { return instance_.info(); }
+  [[nodiscard]] PluginInstance& instance() { return instance_; }
+  [[nodiscard]] const PluginInstance& instance() const { return instance_; }
+
+  Result<void> compute(const AdvantageInput& input, const AdvantageOutput& output, MetricSet* metrics,
+                       const CallOptions& options = {});
+
+ private:
+  explicit AdvantageEstimator(PluginInstance instance) : instance_(std::move(instance)) {}
+  PluginInstance instance_;
+};
+
+}  // namespace mortise

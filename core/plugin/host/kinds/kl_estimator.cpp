@@ -1,0 +1,81 @@
+#include "plugin/host/kinds/kl_estimator.h"
+
+#include <algorithm>
+
+#include "mortise/kinds/kl_estimator.h"
+#include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/tensor_args.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kSlot = "compute";
+
+// d/dx of weight * (x - ref)^2 / 2
+void write_k2_gradient(const KlEstimatorInput& input, std::span<float> grad) {
+  for (size_t t = 0; t < grad.size(); ++t) {
+    grad[t] = input.response_mask[t] == 0 ? 0.0F : input.weight[t] * (input.log_prob[t] - input.ref_log_prob[t]);
+  }
+}
+
+}  // namespace
+
+std::string kl_base_name(std::string_view name) {
+  std::string base(name);
+  const size_t end = std::min(base.find('@'), base.size());
+  if (end > 0 && base[end - 1] == '+') base.erase(end - 1, 1);
+  return base;
+}
+
+Result<KlEstimator> KlEstimator::create(PluginRegistry& registry, std::string_view name,
+                                        const nlohmann::ordered_json& params, const RunKey& key) {
+  const std::string base = kl_base_name(name);
+  const bool straight_through = base.size() != name.size();
+  KlEstimator kl(TRY(PluginInstance::create(registry, MORTISE_KIND_KL_ESTIMATOR, base, params, key)), straight_through);
+  const auto vtable = read_abi_struct(static_cast<const mortise_kl_estimator_vtable*>(kl.instance_.vtable()));
+  if (vtable.compute == nullptr)
+    return kl.instance_.error("create", 0, "its vtable lacks the mandatory slot 'compute'", "build the pack again");
+  return kl;
+}
+
+Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimatorOutput& output, MetricSet* metrics,
+                                  const CallOptions& options) {
+  TRY(check_layout(instance_, kSlot, input.step, input.layout));
+  const int64_t n = input.layout.num_tokens();
+  TRY(check_sizes(instance_, kSlot, input.step,
+                  {{"log_prob", input.log_prob.size(), n},
+                   {"ref_log_prob", input.ref_log_prob.size(), n},
+                   {"response_mask", input.response_mask.size(), n},
+                   {"weight", input.weight.size(), n},
+                   {"old_log_prob", input.old_log_prob.size(), n, false},
+                   {"output kl", output.kl.size(), n},
+                   {"output grad_log_prob", output.grad_log_prob.size(), n, false}}));
+  TensorArgs args;
+  const mortise_layout layout = c_layout(input.layout);
+  auto in = make_abi_struct<mortise_kl_estimator_in>();
+  in.layout = &layout;
+  in.log_prob = args.input(input.log_prob);
+  in.ref_log_prob = args.input(input.ref_log_prob);
+  in.response_mask = args.input(input.response_mask);
+  in.weight = args.input(input.weight);
+  const bool has_old = !input.old_log_prob.empty() || info().requires_input("old_log_prob");
+  in.old_log_prob = has_old ? args.input(input.old_log_prob) : nullptr;
+  auto out = make_abi_struct<mortise_kl_estimator_out>();
+  out.kl = args.output(output.kl);
+  const bool wants_gradient = !output.grad_log_prob.empty() && !straight_through_;
+  out.grad_log_prob = wants_gradient ? args.output(output.grad_log_prob) : nullptr;
+
+  const auto slot =
+      catchable(read_abi_struct(static_cast<const mortise_kl_estimator_vtable*>(instance_.vtable())).compute);
+  TRY(instance_.call(kSlot, input.step, metrics, options,
+                     [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
+  args.finish();
+  if (straight_through_) write_k2_gradient(input, output.grad_log_prob);
+
+  TRY(instance_.settle(kSlot, input.step, "kl", output.kl, input.layout, input.response_mask));
+  if (output.grad_log_prob.empty()) return {};
+  return instance_.settle(kSlot, input.step, "grad_log_prob", output.grad_log_prob, input.layout,
+                          weighted_tokens(input.response_mask, input.weight));
+}
+
+}  // namespace mortise

@@ -1,0 +1,103 @@
+// A reward function by name, called in this process.
+//
+// A row that the function does not apply to, or that failed, is NaN and never 0; failed rows carry their reason.
+// Threading: one call at a time per object.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plugin/host/instance.h"
+
+namespace mortise {
+
+// Text of all rows end to end: row i is bytes[offsets[i] .. offsets[i+1]).
+struct TextColumn {
+  std::string bytes{};
+  std::vector<uint64_t> offsets{0};
+  void append(std::string_view text);
+  [[nodiscard]] size_t size() const { return offsets.size() - 1; }
+  [[nodiscard]] std::string_view row(size_t i) const;
+};
+
+struct IdColumn {
+  std::vector<int64_t> ids{};
+  std::vector<uint64_t> offsets{0};
+  void append(std::span<const int64_t> row_ids);
+  [[nodiscard]] size_t size() const { return offsets.size() - 1; }
+};
+
+// A further column of the data rows. Values are MORTISE_COLUMN_*.
+enum class ColumnType : int32_t { kText = 0, kI64 = 1, kF64 = 2, kJson = 3 };
+
+struct DataColumn {
+  std::string name{};
+  ColumnType type = ColumnType::kText;
+  std::vector<uint8_t> valid{};  // [B]
+  TextColumn text{};             // kText, kJson
+  std::vector<int64_t> i64{};    // kI64
+  std::vector<double> f64{};     // kF64
+
+  // Picks the narrowest type that holds every value: text, i64, f64, else JSON. A null pointer or JSON null is "no
+  // value".
+  static DataColumn from_json(std::string name, std::span<const nlohmann::ordered_json* const> values);
+};
+
+// B rows. Columns left empty (size 0) are filled with empty text, no ids, stop, and 0, 1, 2 ... as ids.
+struct RewardBatch {
+  int64_t num_rows = 0;
+  TextColumn prompt{};
+  TextColumn completion{};
+  TextColumn messages{};
+  IdColumn prompt_ids{};
+  IdColumn completion_ids{};
+  std::vector<int32_t> finish_reason{};  // MORTISE_FINISH_*
+  std::vector<int64_t> group_index{};
+  std::vector<int64_t> sample_index{};
+  std::vector<int64_t> row_id{};
+  std::vector<DataColumn> columns{};
+  int64_t step = 0;  // 0 outside a run
+  int64_t max_response_length = 0;
+  bool is_validation = false;
+};
+
+struct RowValue {
+  int64_t row = 0;
+  std::string name{};
+  double value = 0;
+};
+
+struct RewardOutput {
+  std::vector<double> rewards{};         // [B] NaN = does not apply, or failed
+  std::vector<float> token_rewards{};    // as completion_ids; empty unless asked for
+  std::vector<FailedRow> failed_rows{};  // ascending
+  std::vector<RowValue> row_values{};    // by row, then in the order given
+  double seconds = 0;
+};
+
+// Values are MORTISE_REWARD_*.
+enum class Granularity : int32_t { kRow = 0, kGroup = 1, kBatch = 2 };
+
+class Reward {
+ public:
+  static Result<Reward> create(PluginRegistry& registry, std::string_view name, const nlohmann::ordered_json& params,
+                               const RunKey& key);
+  [[nodiscard]] const PluginInfo& info() const { return instance_.info(); }
+  [[nodiscard]] Granularity granularity() const;
+  [[nodiscard]] PluginInstance& instance() { return instance_; }
+  [[nodiscard]] const PluginInstance& instance() const { return instance_; }
+
+  // An error only when the whole call failed; rows that fail alone are in failed_rows.
+  Result<RewardOutput> score(const RewardBatch& batch, bool want_token_rewards, MetricSet* metrics,
+                             const CallOptions& options = {});
+
+ private:
+  explicit Reward(PluginInstance instance) : instance_(std::move(instance)) {}
+  PluginInstance instance_;
+};
+
+}  // namespace mortise

@@ -1,0 +1,143 @@
+#include "plugin/host/kinds/tensor_args.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "foundation/base/text.h"
+#include "plugin/host/abi_struct.h"
+
+namespace mortise {
+namespace {
+
+constexpr size_t kAlign = 64;
+// What empty tensors point to: never null, aligned.
+alignas(kAlign) std::byte nothing[kAlign];
+
+bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kAlign == 0; }
+
+}  // namespace
+
+void TensorArgs::FreeAligned::operator()(void* memory) const { std::free(memory); }
+
+void* TensorArgs::scratch(size_t bytes) {
+  void* memory = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);
+  if (memory == nullptr) throw std::bad_alloc();
+  memory_.emplace_back(memory);
+  return memory;
+}
+
+void* TensorArgs::aligned_copy(const void* data, size_t bytes) {
+  if (bytes == 0) return nothing;
+  // Plugins promise to leave inputs alone; the C struct has one pointer type for both.
+  if (is_aligned(data)) return const_cast<void*>(data);
+  void* memory = scratch(bytes);
+  std::memcpy(memory, data, bytes);
+  return memory;
+}
+
+const mortise_tensor* TensorArgs::add(void* data, uint8_t code, uint8_t bits, std::vector<int64_t> shape) {
+  Slot& slot = slots_.emplace_back();
+  slot.shape = std::move(shape);
+  slot.strides.resize(slot.shape.size());
+  int64_t stride = 1;
+  for (size_t i = slot.shape.size(); i-- > 0;) {
+    slot.strides[i] = stride;
+    stride *= slot.shape[i];
+  }
+  slot.tensor = {data,
+                 MORTISE_CPU,
+                 0,
+                 static_cast<int32_t>(slot.shape.size()),
+                 code,
+                 bits,
+                 1,
+                 slot.shape.data(),
+                 slot.strides.data(),
+                 0};
+  return &slot.tensor;
+}
+
+const mortise_tensor* TensorArgs::input(std::span<const float> values, std::span<const int64_t> shape) {
+  std::vector<int64_t> axes(shape.begin(), shape.end());
+  if (axes.empty()) axes = {static_cast<int64_t>(values.size())};
+  return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_FLOAT, 32, std::move(axes));
+}
+
+const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
+  return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
+}
+
+const mortise_tensor* TensorArgs::output(std::span<float> values) {
+  void* data = values.data();
+  if (values.empty()) data = nothing;
+  if (!is_aligned(data)) {
+    data = scratch(values.size_bytes());
+    copies_.push_back({data, values});
+  }
+  if (!values.empty()) std::memset(data, 0, values.size_bytes());
+  return add(data, MORTISE_FLOAT, 32, {static_cast<int64_t>(values.size())});
+}
+
+void TensorArgs::finish() {
+  for (const Copy& copy : copies_) std::memcpy(copy.to.data(), copy.from, copy.to.size_bytes());
+  copies_.clear();
+}
+
+mortise_layout c_layout(const Layout& layout) {
+  auto out = make_abi_struct<mortise_layout>();
+  out.num_rows = layout.num_rows();
+  out.num_tokens = layout.num_tokens();
+  out.row_offsets = layout.row_offsets.data();
+  out.row_id = layout.row_id.data();
+  out.group_index = layout.group_index.data();
+  return out;
+}
+
+Result<> check_layout(const PluginInstance& instance, std::string_view slot, int64_t step, const Layout& layout) {
+  const auto& offsets = layout.row_offsets;
+  const auto rows = static_cast<size_t>(layout.num_rows());
+  const bool ascending = !offsets.empty() && offsets.front() == 0 && std::is_sorted(offsets.begin(), offsets.end());
+  if (ascending && layout.row_id.size() == rows && layout.group_index.size() == rows) return {};
+  Error error = instance.error(
+      slot, step, "was called with a layout that is not one: offsets from 0 upwards, an id and a group for every row",
+      "this is a bug of the engine");
+  error.kind = ErrorKind::kInternal;
+  return error;
+}
+
+Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int64_t step,
+                     std::initializer_list<InputSize> inputs) {
+  for (const InputSize& input : inputs) {
+    const bool needed = input.mandatory || instance.info().requires_input(input.name);
+    if (static_cast<int64_t>(input.size) == input.want || (!needed && input.size == 0)) continue;
+    if (input.size == 0 && !input.mandatory) {
+      return instance.error(slot, step, "requires the input " + quote(input.name) + ", which this run does not have",
+                            "switch on what makes it, or choose another plugin");
+    }
+    Error error = instance.error(
+        slot, step,
+        quote(input.name) + " has " + std::to_string(input.size) + " elements instead of " + std::to_string(input.want),
+        "this is a bug of the engine");
+    error.kind = ErrorKind::kInternal;
+    return error;
+  }
+  // A plugin built for a newer host may ask for inputs that this one does not know.
+  for (const std::string& name : instance.info().requires_inputs) {
+    const bool known =
+        std::any_of(inputs.begin(), inputs.end(), [&](const InputSize& input) { return input.name == name; });
+    if (!known)
+      return instance.error(slot, step, "requires the input " + quote(name) + ", which this host does not know",
+                            "update mortise");
+  }
+  return {};
+}
+
+std::vector<uint8_t> weighted_tokens(std::span<const uint8_t> mask, std::span<const float> weight) {
+  std::vector<uint8_t> keep(mask.size());
+  for (size_t t = 0; t < keep.size(); ++t) keep[t] = mask[t] != 0 && weight[t] != 0.0F ? 1 : 0;
+  return keep;
+}
+
+}  // namespace mortise

@@ -1,0 +1,77 @@
+// Spans of the engine as tensor views of the C ABI, for the length of one call.
+//
+// The ABI promises 64-byte aligned data: a span that starts elsewhere is copied into aligned scratch, outputs back at
+// the end (finish()). Outputs are cleared to 0 first. Cost: nothing for aligned inputs; one pass over outputs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "mortise/tensor.h"
+#include "plugin/host/instance.h"
+#include "plugin/host/kinds/layout.h"
+
+namespace mortise {
+
+class TensorArgs {
+ public:
+  TensorArgs() = default;
+  TensorArgs(const TensorArgs&) = delete;
+  TensorArgs& operator=(const TensorArgs&) = delete;
+
+  // The shape defaults to one axis.
+  const mortise_tensor* input(std::span<const float> values, std::span<const int64_t> shape = {});
+  const mortise_tensor* input(std::span<const uint8_t> values);
+  const mortise_tensor* output(std::span<float> values);
+  // Copies outputs that went through scratch to where they belong.
+  void finish();
+
+ private:
+  struct Slot {
+    mortise_tensor tensor{};
+    std::vector<int64_t> shape, strides;
+  };
+  struct FreeAligned {
+    void operator()(void* memory) const;
+  };
+  struct Copy {
+    const void* from;
+    std::span<float> to;
+  };
+  const mortise_tensor* add(void* data, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
+  void* scratch(size_t bytes);
+  void* aligned_copy(const void* data, size_t bytes);
+
+  std::deque<Slot> slots_;  // a deque: pointers to slots stay valid
+  std::vector<std::unique_ptr<void, FreeAligned>> memory_;
+  std::vector<Copy> copies_;
+};
+
+// The C view of a layout. Borrows.
+[[nodiscard]] mortise_layout c_layout(const Layout& layout);
+
+// Offsets ascending from 0, ids as long as rows.
+[[nodiscard]] Result<> check_layout(const PluginInstance& instance, std::string_view slot, int64_t step,
+                                    const Layout& layout);
+
+// One input of a call, checked by length and by the plugin's `requires`.
+struct InputSize {
+  std::string_view name;
+  size_t size = 0;
+  int64_t want = 0;
+  bool mandatory = true;
+};
+[[nodiscard]] Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int64_t step,
+                                   std::initializer_list<InputSize> inputs);
+
+// 1 where the mask and the weight are not 0: the tokens whose loss and gradient count.
+[[nodiscard]] std::vector<uint8_t> weighted_tokens(std::span<const uint8_t> mask, std::span<const float> weight);
+
+}  // namespace mortise

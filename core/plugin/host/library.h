@@ -1,0 +1,31 @@
+// A pack in memory: verified, loaded once through Boost.DLL, opened, never unloaded.
+//
+// The bytes that were hashed and audited are read from an open descriptor, and dlopen is given that same descriptor.
+// Cost: a second read of the file at first use. Threading: load on one thread at a time.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "plugin/pack/pack_info.h"
+
+namespace mortise {
+
+class Library {
+ public:
+  // `expected` comes from the scan; a file that has changed since is refused. Returns the one immortal Library of this
+  // hash: loading the same bytes twice gives the same object.
+  static Result<const Library*> load(const PackInfo& expected, std::string_view host_torch);
+
+  [[nodiscard]] const PackInfo& info() const { return info_; }
+  // Null if there is none.
+  [[nodiscard]] const void* vtable(std::string_view kind, std::string_view name) const;
+
+ private:
+  Library() = default;
+  PackInfo info_;
+  std::vector<const void*> vtables_;  // by place in info_.plugins
+};
+
+}  // namespace mortise

@@ -1,0 +1,186 @@
+#include "plugin/host/params.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+
+namespace mortise {
+namespace {
+
+std::string type_phrase(ParamType type) {
+  switch (type) {
+    case ParamType::kF64:
+      return "a number";
+    case ParamType::kI64:
+      return "an integer";
+    case ParamType::kBool:
+      return "true or false";
+    case ParamType::kText:
+      return "text";
+  }
+  return "unknown";
+}
+
+std::string spell(const ParamInfo& param, double value) {
+  return param.type == ParamType::kI64 ? std::to_string(static_cast<int64_t>(value)) : format_f64(value);
+}
+
+std::string range_phrase(const ParamInfo& param) {
+  const auto& range = *param.range;
+  if (std::isinf(range.max) && !std::isinf(range.min)) return "at least " + spell(param, range.min);
+  if (std::isinf(range.min) && !std::isinf(range.max)) return "at most " + spell(param, range.max);
+  return spell(param, range.min) + " to " + spell(param, range.max);
+}
+
+std::string choices_phrase(const std::vector<std::string>& choices) {
+  std::vector<std::string> names;
+  names.reserve(choices.size());
+  for (const std::string& choice : choices) names.push_back(quote(choice));
+  return join(names, ", ");
+}
+
+// A number whose default is "none" may be left unset: JSON null, which the plugin reads as NaN.
+bool may_be_unset(const ParamInfo& param) {
+  return param.type == ParamType::kF64 && param.default_text && *param.default_text == "none";
+}
+
+// The value as the declared type (an integer is a fine f64), or nothing.
+std::optional<Json> converted(const ParamInfo& param, const Json& value) {
+  switch (param.type) {
+    case ParamType::kF64:
+      if (value.is_null() && may_be_unset(param)) return value;
+      if (value.is_number() && !std::isnan(value.get<double>())) return Json(value.get<double>());
+      return std::nullopt;
+    case ParamType::kI64:
+      if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;
+      if (value.is_number_integer()) return Json(value.get<int64_t>());
+      return std::nullopt;
+    case ParamType::kBool:
+      return value.is_boolean() ? std::optional<Json>(value) : std::nullopt;
+    case ParamType::kText:
+      return value.is_string() ? std::optional<Json>(value) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<ParamError> check_value(const ParamInfo& param, const Json& value) {
+  const auto typed = converted(param, value);
+  if (!typed) {
+    return ParamError{
+        param.name, quote(param.name) + " must be " + type_phrase(param.type) + ", is " + quote(dump_json(value)), ""};
+  }
+  if (typed->is_null()) return std::nullopt;
+  if (param.range && (param.type == ParamType::kF64 || param.type == ParamType::kI64)) {
+    const double number = typed->get<double>();
+    if (number < param.range->min || number > param.range->max) {
+      return ParamError{param.name, quote(param.name) + " is " + dump_json(*typed) + ", out of its range",
+                        "give " + range_phrase(param)};
+    }
+  }
+  if (!param.choices.empty() && param.type == ParamType::kText) {
+    const std::string text = typed->get<std::string>();
+    if (std::find(param.choices.begin(), param.choices.end(), text) == param.choices.end()) {
+      const std::string hint = did_you_mean(text, param.choices);
+      return ParamError{
+          param.name, quote(param.name) + " is " + quote(text) + ", not one of " + choices_phrase(param.choices), hint};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> param_names(const PluginInfo& info) {
+  std::vector<std::string> names;
+  for (const ParamInfo& param : info.params) names.push_back(param.name);
+  return names;
+}
+
+ParamError unknown(const PluginInfo& info, const std::string& key) {
+  const auto names = param_names(info);
+  std::string next = did_you_mean(key, names);
+  if (next.empty()) next = names.empty() ? "it has no parameters" : "it has: " + join(names, ", ");
+  return {key, quote(info.name) + " has no parameter " + quote(key), std::move(next)};
+}
+
+}  // namespace
+
+Result<Json> parse_param_text(const ParamInfo& param, std::string_view text) {
+  Json value;
+  if (may_be_unset(param) && (text == "none" || text == "null")) return value;
+  switch (param.type) {
+    case ParamType::kF64:
+      if (text == "inf" || text == "-inf")
+        value = text == "inf" ? HUGE_VAL : -HUGE_VAL;
+      else if (const auto number = parse_f64(text))
+        value = *number;
+      break;
+    case ParamType::kI64:
+      if (const auto number = parse_i64(text)) value = *number;
+      break;
+    case ParamType::kBool:
+      if (text == "true" || text == "false") value = text == "true";
+      break;
+    case ParamType::kText:
+      value = std::string(text);
+      break;
+  }
+  if (value.is_null()) {
+    return Error{ErrorKind::kConfig, quote(param.name) + " must be " + type_phrase(param.type) + ", is " + quote(text),
+                 "", ""};
+  }
+  if (auto fault = check_value(param, value)) return Error{ErrorKind::kConfig, fault->what, "", fault->next};
+  return value;
+}
+
+Result<Json> default_value(const ParamInfo& param) {
+  if (!param.default_text) return Error{ErrorKind::kInternal, quote(param.name) + " has no default", "", ""};
+  return parse_param_text(param, *param.default_text);
+}
+
+std::vector<ParamError> check_params(const PluginInfo& info, const Json& params) {
+  std::vector<ParamError> faults;
+  if (!params.is_object() && !params.is_null()) {
+    faults.push_back({"", "the parameters of " + quote(info.name) + " must be a table", ""});
+    return faults;
+  }
+  for (const auto& item : params.items()) {
+    const ParamInfo* param = info.find_param(item.key());
+    if (param == nullptr) {
+      faults.push_back(unknown(info, item.key()));
+    } else if (auto fault = check_value(*param, item.value())) {
+      faults.push_back(*std::move(fault));
+    }
+  }
+  for (const ParamInfo& param : info.params) {
+    if (!param.default_text && json_find(params, param.name) == nullptr) {
+      faults.push_back({param.name, quote(info.name) + " needs the parameter " + quote(param.name),
+                        param.doc.empty() ? "give " + type_phrase(param.type) : "it is: " + param.doc});
+    }
+  }
+  return faults;
+}
+
+Result<Json> validate_params(const PluginInfo& info, const Json& params, std::string_view where_prefix) {
+  const auto faults = check_params(info, params);
+  if (!faults.empty()) {
+    const ParamError& first = faults.front();
+    std::string where(where_prefix);
+    if (!first.key.empty()) where += (where.empty() ? "" : ".") + first.key;
+    Error error{ErrorKind::kConfig, first.what, std::move(where), first.next};
+    for (size_t i = 1; i < faults.size(); ++i) {
+      error.next += "\n" + (where_prefix.empty() ? std::string() : std::string(where_prefix) + ".") + faults[i].key +
+                    ": " + faults[i].what;
+      if (!faults[i].next.empty()) error.next += "; " + faults[i].next;
+    }
+    return error;
+  }
+  Json full = Json::object();
+  for (const ParamInfo& param : info.params) {
+    const Json* given = json_find(params, param.name);
+    full[param.name] = given != nullptr ? *converted(param, *given) : TRY(default_value(param));
+  }
+  return full;
+}
+
+}  // namespace mortise

@@ -1,0 +1,143 @@
+#include "plugin/host/table.h"
+
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "foundation/base/text.h"
+#include "plugin/host/abi_struct.h"
+
+namespace mortise {
+namespace {
+
+// Sizes that every struct of ABI 0.1 has at least.
+constexpr size_t kMinPackSize = offsetof(mortise_pack, open);
+constexpr size_t kMinDescriptorSize = offsetof(mortise_descriptor, vtable) + sizeof(void*);
+constexpr size_t kMinParamSize = offsetof(mortise_param, choices) + sizeof(void*);
+constexpr uint32_t kMaxCount = 4096;
+
+std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+
+class TableReader {
+ public:
+  explicit TableReader(const PackInfo& info) : info_(info) {}
+
+  [[nodiscard]] Error bad(std::string what) const {
+    return {ErrorKind::kPlugin, "bad pack table: " + std::move(what), info_.path, "build the pack again with this SDK"};
+  }
+
+  Result<std::vector<std::string>> names(const char* const* list, std::string_view what) const {
+    std::vector<std::string> out;
+    for (; list != nullptr && *list != nullptr; ++list) {
+      if (out.size() == kMaxCount) return bad(std::string(what) + " has no null at its end");
+      out.emplace_back(*list);
+    }
+    return out;
+  }
+
+  // Ends near the largest double are open ends, which JSON cannot spell.
+  static std::optional<ParamRange> range(double min, double max) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    constexpr double kOpen = 1.7e308;
+    const ParamRange out{min > -kOpen ? min : -kInfinity, max < kOpen ? max : kInfinity};
+    return out == ParamRange{-kInfinity, kInfinity} ? std::nullopt : std::optional(out);
+  }
+
+  Result<ParamInfo> param(const mortise_param* ptr, const std::string& plugin) const {
+    if (ptr == nullptr || ptr->struct_size < kMinParamSize)
+      return bad("a parameter of " + plugin + " is null or too small");
+    const mortise_param in = read_abi_struct(ptr);
+    if (in.name == nullptr) return bad("a parameter of " + plugin + " has no name");
+    if (in.type < MORTISE_PARAM_F64 || in.type > MORTISE_PARAM_TEXT)
+      return bad("parameter " + quote(in.name) + " has an unknown type");
+    ParamInfo out;
+    out.name = in.name;
+    out.type = static_cast<ParamType>(in.type);
+    if (in.default_text != nullptr) out.default_text = in.default_text;
+    out.doc = text_or_empty(in.doc);
+    if (in.has_range != 0) out.range = range(in.min, in.max);
+    if (in.num_choices > kMaxCount || (in.num_choices > 0 && in.choices == nullptr))
+      return bad("choices of " + quote(in.name));
+    for (uint32_t i = 0; i < in.num_choices; ++i) out.choices.push_back(text_or_empty(in.choices[i]));
+    return out;
+  }
+
+  Result<PluginInfo> plugin(const mortise_descriptor* ptr) const {
+    if (ptr == nullptr || ptr->struct_size < kMinDescriptorSize) return bad("a plugin descriptor is null or too small");
+    const mortise_descriptor in = read_abi_struct(ptr);
+    if (in.kind == nullptr || in.name == nullptr) return bad("a plugin without kind or name");
+    if (in.vtable == nullptr) return bad("plugin " + quote(in.name) + " has no vtable");
+    if (in.coupling < MORTISE_COUPLING_TOKEN || in.coupling > MORTISE_COUPLING_UPDATE)
+      return bad("plugin " + quote(in.name) + " has an unknown coupling");
+    PluginInfo out;
+    out.kind = in.kind;
+    out.name = in.name;
+    out.summary = text_or_empty(in.summary);
+    out.doc = text_or_empty(in.doc);
+    out.flags = in.flags;
+    out.coupling = static_cast<Coupling>(in.coupling);
+    out.requires_inputs = TRY(names(in.requires_inputs, "requires_inputs"));
+    out.consumes = TRY(names(in.consumes, "consumes"));
+    if (in.num_params > kMaxCount || (in.num_params > 0 && in.params == nullptr))
+      return bad("parameters of " + quote(in.name));
+    for (uint32_t i = 0; i < in.num_params; ++i) out.params.push_back(TRY(param(in.params[i], quote(in.name))));
+    return out;
+  }
+
+ private:
+  const PackInfo& info_;
+};
+
+std::string describe_difference(const PluginInfo& table, const PluginInfo& note) {
+  const std::string plugin = "plugin " + quote(table.name) + ": ";
+  if (table.kind != note.kind || table.name != note.name)
+    return "plugin " + quote(note.name) + " of the note is " + quote(table.name);
+  if (table.summary != note.summary || table.doc != note.doc) return plugin + "summary or doc";
+  if (table.flags != note.flags || table.coupling != note.coupling) return plugin + "flags or coupling";
+  if (table.requires_inputs != note.requires_inputs || table.consumes != note.consumes)
+    return plugin + "requires or consumes";
+  if (table.params.size() != note.params.size()) return plugin + "number of parameters";
+  for (size_t i = 0; i < table.params.size(); ++i) {
+    if (!(table.params[i] == note.params[i])) return plugin + "parameter " + quote(table.params[i].name);
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<PackInfo> read_table(const mortise_pack& pack, const PackInfo& info) {
+  const TableReader reader(info);
+  if (pack.struct_size < kMinPackSize) return reader.bad("it is too small");
+  const mortise_pack in = read_abi_struct(&pack);
+  if (in.id == nullptr || in.version == nullptr) return reader.bad("no id or version");
+  if (in.num_plugins > kMaxCount || (in.num_plugins > 0 && in.plugins == nullptr)) return reader.bad("plugins");
+  PackInfo out = info;
+  out.id = in.id;
+  out.version = in.version;
+  out.abi_minor = static_cast<int32_t>(in.abi_minor);
+  out.min_host_minor = static_cast<int32_t>(in.min_host_minor);
+  out.plugins.clear();
+  for (uint32_t i = 0; i < in.num_plugins; ++i) out.plugins.push_back(TRY(reader.plugin(in.plugins[i])));
+  return out;
+}
+
+Result<> compare_with_note(const PackInfo& table, const PackInfo& note) {
+  std::string difference;
+  if (table.id != note.id)
+    difference = "pack id " + quote(table.id) + " against " + quote(note.id);
+  else if (table.version != note.version)
+    difference = "version " + quote(table.version) + " against " + quote(note.version);
+  else if (table.abi_minor != note.abi_minor || table.min_host_minor != note.min_host_minor)
+    difference = "ABI minors";
+  else if (table.plugins.size() != note.plugins.size())
+    difference = "number of plugins";
+  for (size_t i = 0; difference.empty() && i < table.plugins.size(); ++i)
+    difference = describe_difference(table.plugins[i], note.plugins[i]);
+  if (difference.empty()) return {};
+  return Error{ErrorKind::kPlugin, "its table and its metadata note differ (" + difference + ")", note.path,
+               "build the pack again with mortise_add_pack()"};
+}
+
+const void* table_vtable(const mortise_pack& pack, size_t i) { return pack.plugins[i]->vtable; }
+
+}  // namespace mortise

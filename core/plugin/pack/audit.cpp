@@ -1,0 +1,116 @@
+#include "plugin/pack/audit.h"
+
+#include <algorithm>
+#include <array>
+
+#include "foundation/base/text.h"
+#include "mortise/abi.h"
+
+namespace mortise {
+namespace {
+
+// The C and C++ runtimes: the program has them in memory already, so a pack gets the same copies.
+constexpr std::array<std::string_view, 11> kRuntimes = {
+    "libc.so.6",      "libm.so.6",   "libdl.so.2",     "libpthread.so.0",      "librt.so.1",           "libgcc_s.so.1",
+    "libstdc++.so.6", "libc++.so.1", "libc++abi.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"};
+
+struct Forbidden {
+  std::string_view prefix;
+  std::string_view reason;
+  std::string_view next;
+};
+// Never allowed, whatever the note says.
+constexpr std::array<Forbidden, 4> kForbidden = {{
+    {"libgomp", "a second OpenMP runtime would fight over the host's threads",
+     "use host->parallel_for instead of OpenMP"},
+    {"libomp", "a second OpenMP runtime would fight over the host's threads",
+     "use host->parallel_for instead of OpenMP"},
+    {"libiomp", "a second OpenMP runtime would fight over the host's threads",
+     "use host->parallel_for instead of OpenMP"},
+    {"libpython", "a Python interpreter may not enter the training process", "run Python behind a service"},
+}};
+
+bool is_runtime(std::string_view name) {
+  if (std::find(kRuntimes.begin(), kRuntimes.end(), name) != kRuntimes.end()) return true;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  // A build under a sanitizer builds its packs so too; the runtime is the program's own.
+  return name.starts_with("libasan.so") || name.starts_with("libubsan.so") || name.starts_with("libtsan.so");
+#else
+  return false;
+#endif
+}
+
+bool is_torch(std::string_view name) { return name.starts_with("libtorch") || name.starts_with("libc10"); }
+
+Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
+  for (const std::string& name : elf.needed) {
+    for (const Forbidden& forbidden : kForbidden) {
+      if (name.starts_with(forbidden.prefix)) {
+        return Error{ErrorKind::kPlugin, "needs " + quote(name) + ": " + std::string(forbidden.reason), pack.path,
+                     std::string(forbidden.next)};
+      }
+    }
+    if (is_runtime(name)) continue;
+    if (is_torch(name) && pack.tier == "torch-locked") continue;
+    if (std::find(pack.allowed_needs.begin(), pack.allowed_needs.end(), name) != pack.allowed_needs.end()) continue;
+    if (is_torch(name)) {
+      return Error{ErrorKind::kPlugin, "needs " + quote(name) + " but is not of the torch-locked tier", pack.path,
+                   "build it with mortise_add_pack(... TORCH), or without libtorch"};
+    }
+    return Error{ErrorKind::kPlugin, "needs " + quote(name) + ", which its note does not list", pack.path,
+                 "link the library statically, or list it as NEEDS in mortise_add_pack()"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
+  const auto refuse = [&](std::string what, std::string next) {
+    return Error{ErrorKind::kPlugin, std::move(what), std::string(where), std::move(next)};
+  };
+  if (elf.is_program) return refuse("a program, not a shared object", "link the pack with -shared");
+  const bool has_symbol = std::binary_search(elf.exports.begin(), elf.exports.end(), kPackSymbol);
+  if (!has_symbol) {
+    return refuse("does not export " + quote(kPackSymbol),
+                  "declare the pack with MORTISE_PACK and build it with mortise_add_pack()");
+  }
+  if (elf.exports.size() != 1) {
+    std::vector<std::string> others;
+    for (const std::string& name : elf.exports) {
+      if (name != kPackSymbol && others.size() < 3) others.push_back(quote(name));
+    }
+    const size_t more = elf.exports.size() - 1 - others.size();
+    return refuse("exports more than " + quote(kPackSymbol) + ": " + join(others, ", ") +
+                      (more > 0 ? " and " + std::to_string(more) + " more" : ""),
+                  "link it with the SDK's version script (mortise_add_pack() does)");
+  }
+  if (!elf.runpaths.empty()) {
+    return refuse("has a run path " + quote(elf.runpaths.front()),
+                  "link it without -rpath; link other libraries statically");
+  }
+  if (elf.executable_stack) {
+    return refuse("asks for an executable stack", "link it with -z noexecstack (assembly files need .note.GNU-stack)");
+  }
+  if (elf.text_relocations) return refuse("has text relocations", "compile it with -fPIC");
+  if (!elf.nodelete) return refuse("could be unloaded", "link it with -z nodelete (mortise_add_pack() does)");
+  return {};
+}
+
+Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_view host_torch) {
+  if (pack.min_host_minor > MORTISE_ABI_MINOR) {
+    return Error{
+        ErrorKind::kPlugin,
+        "needs a host of plugin ABI " + std::to_string(MORTISE_ABI_MAJOR) + "." + std::to_string(pack.min_host_minor) +
+            ", this one has " + std::to_string(MORTISE_ABI_MAJOR) + "." + std::to_string(MORTISE_ABI_MINOR),
+        pack.path, "update mortise, or build the pack with MORTISE_TARGET_MINOR=" + std::to_string(MORTISE_ABI_MINOR)};
+  }
+  if (pack.tier == "torch-locked" && pack.torch != host_torch) {
+    const std::string host = host_torch.empty() ? "has no libtorch" : "has libtorch " + std::string(host_torch);
+    return Error{ErrorKind::kPlugin, "built for libtorch " + pack.torch + ", this program " + host, pack.path,
+                 "build the pack again with: mortise pack build"};
+  }
+  return audit_needed(elf, pack);
+}
+
+}  // namespace mortise

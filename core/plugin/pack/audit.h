@@ -1,0 +1,23 @@
+// May this shared object be loaded? Everything that can be known without running it.
+//
+// Refused, with the reason and the fix: any export but the pack symbol, a missing symbol, needed libraries beyond the C
+// and C++ runtimes that the note does not list, run paths, an executable stack, text relocations, a file that could be
+// unloaded, an ABI or torch version that does not fit. Threading: pure functions.
+#pragma once
+
+#include <string_view>
+
+#include "foundation/base/result.h"
+#include "plugin/pack/elf_reader.h"
+#include "plugin/pack/pack_info.h"
+
+namespace mortise {
+
+inline constexpr const char* kPackSymbol = "mortise_pack_v0";
+
+// The shared object alone.
+[[nodiscard]] Result<> audit_elf(const ElfSummary& elf, std::string_view where);
+// What its note claims, against the shared object and this host. `host_torch`: "" when the program has no libtorch.
+[[nodiscard]] Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_view host_torch);
+
+}  // namespace mortise

@@ -1,0 +1,45 @@
+// The parts of an ELF64 shared object that decide whether it may be loaded, read without the dynamic loader.
+//
+// Follows what the loader will see (program headers and PT_DYNAMIC), never section headers, which strip may drop and
+// which nobody checks at load time. Every offset is checked against the file, so any bytes at all are safe input
+// (tests/unit/plugin/elf_mutation_test.cpp). Cost: O(headers + dynamic symbols). Threading: pure functions.
+// Sources: System V ABI gABI 4.1 chapters 4 and 5; the GNU hash section format.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+struct ElfNote {
+  std::string owner;
+  uint32_t type = 0;
+  std::string_view desc;  // borrowed from the file's bytes
+};
+
+struct ElfSummary {
+  std::vector<std::string> exports;    // defined, global or weak, default or protected visibility; sorted
+  std::vector<std::string> undefined;  // what the loader must find elsewhere; sorted
+  std::vector<std::string> needed;     // DT_NEEDED, in order
+  std::vector<std::string> runpaths;   // DT_RUNPATH and DT_RPATH
+  std::string soname;
+  bool nodelete = false;          // DF_1_NODELETE
+  bool executable_stack = false;  // PT_GNU_STACK with PF_X, or absent
+  bool text_relocations = false;
+  bool is_program = false;  // DF_1_PIE or PT_INTERP
+  std::vector<ElfNote> notes;
+};
+
+// `where` is the file's path, for errors.
+[[nodiscard]] Result<ElfSummary> read_elf(std::span<const std::byte> file, std::string_view where);
+
+// Are the section headers sane enough for a reader that trusts them (Boost.DLL's library_info)?
+[[nodiscard]] Result<> check_section_headers(std::span<const std::byte> file, std::string_view where);
+
+}  // namespace mortise

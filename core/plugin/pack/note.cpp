@@ -1,0 +1,236 @@
+#include "plugin/pack/note.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+#include "mortise/abi.h"
+#include "plugin/host/params.h"
+#include "plugin/pack/semver.h"
+
+namespace mortise {
+namespace {
+
+constexpr uint64_t kMaxNoteBytes = 1 << 20;
+constexpr std::string_view kNext = "build the pack again with mortise_add_pack()";
+
+bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+
+// Reads members of one JSON object; the first fault stays, so that a parser reads straight through and asks once.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) fail("must be an object");
+  }
+  std::string text(std::string_view key, bool mandatory = true) {
+    const Json* value = find(key, mandatory);
+    if (value == nullptr || value->is_null()) return {};
+    if (!value->is_string()) return fail(quote(key) + " must be a string"), std::string();
+    return value->get<std::string>();
+  }
+  int64_t integer(std::string_view key, int64_t low, int64_t high, bool mandatory = true) {
+    const Json* value = find(key, mandatory);
+    if (value == nullptr) return low;
+    const bool fits = value->is_number_integer() &&
+                      !(value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX) &&
+                      value->get<int64_t>() >= low && value->get<int64_t>() <= high;
+    if (!fits)
+      return fail(quote(key) + " must be an integer of " + std::to_string(low) + " to " + std::to_string(high)), low;
+    return value->get<int64_t>();
+  }
+  std::optional<double> number(std::string_view key) {
+    const Json* value = find(key, false);
+    if (value == nullptr || value->is_null()) return std::nullopt;
+    if (!value->is_number()) return fail(quote(key) + " must be a number"), std::nullopt;
+    return value->get<double>();
+  }
+  std::vector<std::string> texts(std::string_view key) {
+    std::vector<std::string> out;
+    const Json* value = find(key, false);
+    if (value == nullptr || value->is_null()) return out;
+    if (!value->is_array()) return fail(quote(key) + " must be an array of strings"), out;
+    for (const Json& item : *value) {
+      if (!item.is_string()) return fail(quote(key) + " must be an array of strings"), out;
+      out.push_back(item.get<std::string>());
+    }
+    return out;
+  }
+  const Json* array(std::string_view key, bool mandatory) {
+    const Json* value = find(key, mandatory);
+    if (value == nullptr) return nullptr;
+    if (!value->is_array()) return fail(quote(key) + " must be an array"), nullptr;
+    return value;
+  }
+  void fail(std::string what) {
+    if (!error_) error_ = Error{ErrorKind::kPlugin, "bad metadata note: " + what, where_, std::string(kNext)};
+  }
+  Result<> done() const { return error_ ? Result<>(*error_) : Result<>(); }
+
+ private:
+  const Json* find(std::string_view key, bool mandatory) {
+    const Json* value = error_ ? nullptr : json_find(object_, key);
+    if (value == nullptr && mandatory) fail(quote(key) + " is missing");
+    return value;
+  }
+  const Json& object_;
+  std::string where_;
+  std::optional<Error> error_;
+};
+
+std::optional<Coupling> parse_coupling(std::string_view name) {
+  for (const Coupling coupling : {Coupling::kToken, Coupling::kRow, Coupling::kGroup, Coupling::kUpdate}) {
+    if (coupling_name(coupling) == name) return coupling;
+  }
+  return std::nullopt;
+}
+
+std::optional<ParamType> parse_type(std::string_view name) {
+  for (const ParamType type : {ParamType::kF64, ParamType::kI64, ParamType::kBool, ParamType::kText}) {
+    if (param_type_name(type) == name) return type;
+  }
+  return std::nullopt;
+}
+
+Result<ParamInfo> parse_param(const Json& object, const std::string& where) {
+  Fields fields(object, where);
+  ParamInfo param;
+  param.name = fields.text("name");
+  const auto type = parse_type(fields.text("type"));
+  if (!type) fields.fail("the type of parameter " + quote(param.name) + " must be f64, i64, bool or text");
+  param.type = type.value_or(ParamType::kText);
+  if (const Json* text = json_find(object, "default"); text != nullptr && !text->is_null()) {
+    param.default_text = fields.text("default");
+  }
+  param.doc = fields.text("doc", false);
+  const auto min = fields.number("min");
+  const auto max = fields.number("max");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (min || max) param.range = ParamRange{min.value_or(-kInfinity), max.value_or(kInfinity)};
+  param.choices = fields.texts("choices");
+  if (!is_plugin_name(param.name)) fields.fail("parameter name " + quote(param.name) + " is not [a-z][a-z0-9_]*");
+  TRY(fields.done());
+  if (param.default_text) {
+    if (auto value = default_value(param); !value.ok()) {
+      fields.fail("the default of parameter " + quote(param.name) + " is no legal value: " + value.error().what);
+    }
+  }
+  TRY(fields.done());
+  return param;
+}
+
+Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
+  Fields fields(object, where);
+  PluginInfo plugin;
+  plugin.kind = fields.text("kind");
+  plugin.name = fields.text("name");
+  plugin.summary = fields.text("summary", false);
+  plugin.doc = fields.text("doc", false);
+  plugin.flags = static_cast<uint32_t>(fields.integer("flags", 0, UINT32_MAX, false));
+  if (const std::string name = fields.text("coupling", false); !name.empty()) {
+    const auto coupling = parse_coupling(name);
+    if (!coupling) fields.fail("coupling " + quote(name) + " must be token, row, group or update");
+    plugin.coupling = coupling.value_or(Coupling::kUpdate);
+  }
+  plugin.requires_inputs = fields.texts("requires");
+  plugin.consumes = fields.texts("consumes");
+  if (!is_plugin_name(plugin.name)) fields.fail("plugin name " + quote(plugin.name) + " is not [a-z][a-z0-9_]*");
+  const Json* params = fields.array("params", false);
+  TRY(fields.done());
+  std::set<std::string> names;
+  for (size_t i = 0; params != nullptr && i < params->size(); ++i) {
+    plugin.params.push_back(TRY(parse_param((*params)[i], where + ", plugin " + quote(plugin.name))));
+    if (!names.insert(plugin.params.back().name).second) {
+      fields.fail("plugin " + quote(plugin.name) + " has two parameters " + quote(plugin.params.back().name));
+    }
+  }
+  TRY(fields.done());
+  return plugin;
+}
+
+}  // namespace
+
+bool is_plugin_name(std::string_view name) {
+  return !name.empty() && name.size() <= 128 && name[0] >= 'a' && name[0] <= 'z' &&
+         std::all_of(name.begin(), name.end(), [](char c) { return is_lower_or_digit(c) || c == '_'; });
+}
+
+bool is_pack_id(std::string_view id) {
+  const auto words = split(id, '.');
+  return words.size() >= 2 && id.size() <= 256 && std::all_of(words.begin(), words.end(), [](std::string_view word) {
+           return !word.empty() && word[0] >= 'a' && word[0] <= 'z' &&
+                  std::all_of(word.begin(), word.end(),
+                              [](char c) { return is_lower_or_digit(c) || c == '_' || c == '-'; });
+         });
+}
+
+Result<std::string_view> find_note(const ElfSummary& elf, std::string_view where) {
+  const ElfNote* found = nullptr;
+  for (const ElfNote& note : elf.notes) {
+    if (note.owner != kNoteOwner || note.type != kNoteType) continue;
+    if (found != nullptr) {
+      return Error{ErrorKind::kPlugin, "two metadata notes in one pack", std::string(where), std::string(kNext)};
+    }
+    found = &note;
+  }
+  if (found == nullptr) {
+    return Error{ErrorKind::kPlugin, "not a Mortise pack: no metadata note (.note.mortise)", std::string(where),
+                 std::string(kNext)};
+  }
+  if (found->desc.size() > kMaxNoteBytes) {
+    return Error{ErrorKind::kPlugin, "the metadata note is longer than 1 MiB", std::string(where), std::string(kNext)};
+  }
+  // Padding zeros may be counted into the description.
+  return found->desc.substr(0, found->desc.find('\0'));
+}
+
+Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
+  const std::string note_where = std::string(where) + " (note)";
+  const Json root = TRY(parse_json(text, note_where, {.error_kind = ErrorKind::kPlugin}));
+  Fields fields(root, note_where);
+  PackInfo pack;
+  pack.abi = static_cast<int32_t>(fields.integer("abi", 0, INT32_MAX));
+  TRY(fields.done());
+  // Another major may spell everything else differently, so nothing more is read.
+  if (pack.abi != MORTISE_ABI_MAJOR) {
+    return Error{ErrorKind::kPlugin,
+                 "built for plugin ABI " + std::to_string(pack.abi) + ", this program has ABI " +
+                     std::to_string(MORTISE_ABI_MAJOR),
+                 std::string(where), "build the pack again with this version's SDK"};
+  }
+  pack.abi_minor = static_cast<int32_t>(fields.integer("abi_minor", 0, INT32_MAX));
+  pack.min_host_minor = static_cast<int32_t>(fields.integer("min_host_minor", 0, INT32_MAX, false));
+  pack.allowed_needs = fields.texts("needs");
+  const Json* who = json_find(root, "pack");
+  if (who == nullptr) fields.fail("'pack' is missing");
+  TRY(fields.done());
+  Fields identity(*who, note_where + ", pack");
+  pack.id = identity.text("id");
+  pack.version = identity.text("version");
+  TRY(identity.done());
+  if (const Json* build = json_find(root, "build"); build != nullptr) {
+    Fields built(*build, note_where + ", build");
+    pack.torch = built.text("torch", false);
+    TRY(built.done());
+    if (!pack.torch.empty()) pack.tier = "torch-locked";
+  }
+  if (!is_pack_id(pack.id))
+    fields.fail("pack id " + quote(pack.id) + " is not dotted lower-case words, as in acme.match");
+  if (!SemVer::parse(pack.version)) fields.fail("version " + quote(pack.version) + " is not of the form 1.2.3");
+  const Json* plugins = fields.array("plugins", true);
+  TRY(fields.done());
+  std::set<std::pair<std::string, std::string>> names;
+  for (const Json& object : *plugins) {
+    pack.plugins.push_back(TRY(parse_plugin(object, note_where)));
+    const PluginInfo& plugin = pack.plugins.back();
+    if (!names.emplace(plugin.kind, plugin.name).second) {
+      fields.fail("two plugins " + quote(plugin.name) + " of kind " + plugin.kind);
+    }
+  }
+  if (pack.plugins.empty()) fields.fail("no plugins");
+  TRY(fields.done());
+  return pack;
+}
+
+}  // namespace mortise

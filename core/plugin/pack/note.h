@@ -1,0 +1,35 @@
+// The metadata note of a pack (`.note.mortise`, owner "Mortise", type 1): JSON text to PackInfo.
+//
+//   {"abi":0, "abi_minor":1, "min_host_minor":1, "pack":{"id":"acme.match", "version":"1.0.0"},
+//    "plugins":[{"kind":"mortise.reward/1", "name":"exact_match", "summary":"...", "doc":"..."|null, "flags":0,
+//                "coupling":"token"|"row"|"group"|"update", "requires":[], "consumes":[],
+//                "params":[{"name":"hit", "type":"f64"|"i64"|"bool"|"text", "default":"1.0"|null, "min":0, "max":1,
+//                           "choices":["a","b"], "doc":"..."}]}],
+//    "needs":["libfoo.so.1"], "build":{"compiler":"GNU 12.2.0", "torch":"2.11.0"}}
+// min or max left out is an open end; a pack with build.torch is of the torch-locked tier.
+// Unknown members are left for later minors. Everything else is checked: types, grammar of ids and names, duplicates,
+// and that each default is a legal value of its parameter. Threading: pure functions.
+#pragma once
+
+#include <string_view>
+
+#include "foundation/base/result.h"
+#include "plugin/pack/elf_reader.h"
+#include "plugin/pack/pack_info.h"
+
+namespace mortise {
+
+inline constexpr std::string_view kNoteOwner = "Mortise";
+inline constexpr uint32_t kNoteType = 1;
+
+// The text of the one Mortise note; none or two are an error.
+[[nodiscard]] Result<std::string_view> find_note(const ElfSummary& elf, std::string_view where);
+
+// path and sha256 of the result are left empty.
+[[nodiscard]] Result<PackInfo> parse_note(std::string_view text, std::string_view where);
+
+// Grammar: [a-z][a-z0-9_]*  and  dotted words of [a-z0-9_-], at least two.
+[[nodiscard]] bool is_plugin_name(std::string_view name);
+[[nodiscard]] bool is_pack_id(std::string_view id);
+
+}  // namespace mortise

@@ -1,0 +1,98 @@
+#include "plugin/pack/pack_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "foundation/base/env.h"
+#include "foundation/base/limits.h"
+#include "foundation/formats/sha256.h"
+#include "plugin/pack/audit.h"
+#include "plugin/pack/elf_reader.h"
+#include "plugin/pack/note.h"
+
+namespace mortise {
+namespace {
+
+constexpr uint64_t kMaxPackBytes = 2048 * limits::kMiB;
+
+Error plugin_error(std::string what, const std::string& path, std::string next) {
+  return {ErrorKind::kPlugin, std::move(what), path, std::move(next)};
+}
+
+Result<std::vector<std::byte>> read_all(int fd, uint64_t size, const std::string& path) {
+  std::vector<std::byte> bytes(size);
+  uint64_t done = 0;
+  while (done < size) {
+    const ssize_t count = ::pread(fd, bytes.data() + done, size - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return disk_error(errno, "read", path);
+    if (count == 0)
+      return plugin_error("the file became shorter while it was read", path, "try again when its build is done");
+    done += static_cast<uint64_t>(count);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<PackFile> PackFile::open(const std::filesystem::path& path) {
+  PackFile file;
+  std::error_code ignored;
+  const auto absolute = std::filesystem::absolute(path, ignored).lexically_normal();
+  file.path_ = absolute.empty() ? path.string() : absolute.string();
+  // O_NONBLOCK: a fifo under a pack's name must not hang the scan.
+  file.fd_ = ::open(file.path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) return disk_error(errno, "open", file.path_);
+  struct stat status {};
+  if (::fstat(file.fd_, &status) != 0) return disk_error(errno, "look at", file.path_);
+  if (!S_ISREG(status.st_mode)) return plugin_error("not a regular file", file.path_, "name the pack's shared object");
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (size > kMaxPackBytes) return plugin_error("larger than 2 GiB", file.path_, "keep data out of the pack");
+  file.bytes_ = TRY(read_all(file.fd_, size, file.path_));
+  const Sha256Digest digest = mortise::sha256(std::span<const std::byte>(file.bytes_));
+  file.sha256_ = to_hex(digest);
+  return file;
+}
+
+PackFile::PackFile(PackFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      sha256_(std::move(other.sha256_)),
+      bytes_(std::move(other.bytes_)),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+PackFile& PackFile::operator=(PackFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(sha256_, other.sha256_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+PackFile::~PackFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::string PackFile::descriptor_path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+Result<PackInfo> inspect_pack(const PackFile& file, std::string_view host_torch) {
+  const ElfSummary elf = TRY(read_elf(file.bytes(), file.path()));
+  const std::string_view note = TRY(find_note(elf, file.path()));
+  PackInfo pack = TRY(parse_note(note, file.path()));
+  pack.path = file.path();
+  pack.sha256 = file.sha256();
+  TRY(audit_elf(elf, file.path()));
+  TRY(audit_pack(elf, pack, host_torch));
+  return pack;
+}
+
+Result<PackInfo> inspect_pack(const std::filesystem::path& path, std::string_view host_torch) {
+  const PackFile file = TRY(PackFile::open(path));
+  return inspect_pack(file, host_torch);
+}
+
+}  // namespace mortise

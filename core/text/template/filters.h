@@ -1,0 +1,39 @@
+// Filters by name: {{ value | name(arguments) }}. Jinja 3.1's, with tojson as transformers defines it.
+// Not there: urlize, xmlattr, random, wordwrap, pprint.
+#pragma once
+
+#include <string_view>
+
+#include "text/template/callable.h"
+
+namespace mortise::jinja {
+
+using FilterFunction = Result<Value> (*)(Interpreter&, const Value& input, const CallArgs&);
+
+struct NamedFilter {
+  std::string_view name;
+  FilterFunction function;
+};
+
+// Null where there is none.
+FilterFunction find_filter(std::string_view name);
+FilterFunction find_text_filter(std::string_view name);    // filters_text.cpp
+FilterFunction find_list_filter(std::string_view name);    // filters_list.cpp
+FilterFunction find_order_filter(std::string_view name);   // filters_order.cpp
+FilterFunction find_number_filter(std::string_view name);  // filters_number.cpp
+
+// The value at a path of attributes and positions: "a.b.0". A number is a path of one.
+class AttributePath {
+ public:
+  static Result<AttributePath> parse(const Value& attribute);
+  // `fallback`: what stands for anything undefined on the way; null: nothing does.
+  Result<Value> follow(Interpreter& interpreter, const Value& item, const Value* fallback = nullptr) const;
+
+ private:
+  std::vector<Value> parts_;
+};
+
+// Text in lower case, anything else as it is: how sort, unique, min, max and groupby compare by default.
+Value ignore_case(const Value& value);
+
+}  // namespace mortise::jinja

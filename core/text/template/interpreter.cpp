@@ -1,0 +1,397 @@
+// Statements, scopes and limits. See interpreter.h.
+#include "text/template/interpreter.h"
+
+#include <algorithm>
+
+#include "text/template/filters.h"
+#include "text/unicode/utf8.h"
+
+namespace mortise::jinja {
+namespace {
+
+// A macro, or the body of a call block. Scopes live as long as the interpreter, so a plain pointer will do.
+class Macro final : public Callable {
+ public:
+  Macro(const Stmt& stmt, Scope* scope, std::string name) : stmt_(stmt), scope_(scope), name_(std::move(name)), name_value_(name_) {
+    std::vector<Value> names;
+    for (const Param& param : stmt.params) names.emplace_back(param.name);
+    arguments_ = Value::tuple(std::move(names));
+  }
+  Result<Value> call(Interpreter& interpreter, CallArgs args) const override {
+    return Value(TRY(interpreter.call_macro(stmt_, scope_, name_, args)));
+  }
+  [[nodiscard]] std::string type_name() const override { return "Macro"; }
+  [[nodiscard]] std::string repr() const override { return "<Macro " + string_repr(name_) + ">"; }
+  [[nodiscard]] const Value* attribute(std::string_view name) const override {
+    if (name == "name") return &name_value_;
+    if (name == "arguments") return &arguments_;
+    return nullptr;
+  }
+
+ private:
+  const Stmt& stmt_;
+  Scope* scope_;
+  std::string name_;
+  Value name_value_;
+  Value arguments_;
+};
+
+}  // namespace
+
+size_t loop_length(const LoopState& loop) { return loop.items->size(); }
+
+class Interpreter::Nesting {
+ public:
+  explicit Nesting(Interpreter& interpreter) : interpreter_(interpreter) { ++interpreter_.depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+  ~Nesting() { --interpreter_.depth_; }
+  [[nodiscard]] Result<> check() const {
+    if (interpreter_.depth_ > interpreter_.limits_.max_depth) return type_error("maximum recursion depth exceeded");
+    if (++interpreter_.steps_ > interpreter_.limits_.max_steps) {
+      return type_error("the template takes more than " + std::to_string(interpreter_.limits_.max_steps) + " steps");
+    }
+    return {};
+  }
+
+ private:
+  Interpreter& interpreter_;
+};
+
+Interpreter::~Interpreter() {
+  for (const auto& space : namespaces_) space->values.clear();
+}
+
+Value Interpreter::make_namespace(std::vector<std::pair<std::string, Value>> values) {
+  namespaces_.push_back(std::make_shared<Namespace>(Namespace{std::move(values)}));
+  return Value(namespaces_.back());
+}
+
+void Interpreter::define(std::string_view name, Value value) { globals_.emplace_back(name, std::move(value)); }
+
+Result<std::string> Interpreter::run() {
+  root_ = open_scope(nullptr);
+  root_->captured = true;
+  const auto& names = template_.symbols.names;
+  for (auto& [name, value] : globals_) {
+    const auto it = std::find(names.begin(), names.end(), name);
+    if (it != names.end()) set(root_, static_cast<Symbol>(it - names.begin()), value);
+  }
+  Scope* scope = open_scope(root_);
+  std::string out;
+  main_out_ = &out;
+  TRY(exec(template_.body, scope, out));
+  return out;
+}
+
+Scope* Interpreter::open_scope(Scope* parent) {
+  Scope* scope = nullptr;
+  if (free_scopes_.empty()) {
+    scope = &scopes_.emplace_back();
+  } else {
+    scope = free_scopes_.back();
+    free_scopes_.pop_back();
+  }
+  scope->parent = parent;
+  return scope;
+}
+
+void Interpreter::close_scope(Scope* scope) {
+  if (scope->captured) return;
+  scope->vars.clear();
+  free_scopes_.push_back(scope);
+}
+
+void Interpreter::set(Scope* scope, Symbol symbol, Value value) {
+  for (auto& [name, known] : scope->vars) {
+    if (name == symbol) {
+      known = std::move(value);
+      return;
+    }
+  }
+  scope->vars.emplace_back(symbol, std::move(value));
+}
+
+const Value* Interpreter::look_up(Symbol symbol, const Scope* scope) const {
+  for (; scope != nullptr; scope = scope->parent) {
+    for (const auto& [name, value] : scope->vars) {
+      if (name == symbol) return &value;
+    }
+  }
+  return nullptr;
+}
+
+Error Interpreter::located(Error error, int line) const {
+  if (error.where.empty()) error.where = template_.name + ":" + std::to_string(line);
+  return error;
+}
+
+Result<> Interpreter::charge(size_t bytes) {
+  made_bytes_ += bytes;
+  if (made_bytes_ > limits_.max_made_bytes || bytes > limits_.max_output_bytes) return type_error("the template makes too much data");
+  return {};
+}
+
+Result<> Interpreter::write(std::string& out, std::string_view text) {
+  TRY(charge(text.size()));
+  if (out.size() + text.size() > limits_.max_output_bytes) return type_error("the template writes too much text");
+  out += text;
+  return {};
+}
+
+Result<Interpreter::Flow> Interpreter::exec(const Body& body, Scope* scope, std::string& out) {
+  for (const auto& stmt : body) {
+    auto flow = exec_one(*stmt, scope, out);
+    if (!flow.ok()) return located(std::move(flow).error(), stmt->line);
+    if (*flow != Flow::kNormal) return *flow;
+  }
+  return Flow::kNormal;
+}
+
+Result<Interpreter::Flow> Interpreter::exec_one(const Stmt& stmt, Scope* scope, std::string& out) {
+  const Nesting nesting(*this);
+  TRY(nesting.check());
+  switch (stmt.kind) {
+    case StmtKind::kText: TRY(write(out, stmt.text)); break;
+    case StmtKind::kPrint: {
+      const Value value = TRY(eval(*stmt.expr, scope));
+      const std::string text = TRY(to_text(value));
+      TRY(write(out, text));
+      break;
+    }
+    case StmtKind::kIf: return exec_if(stmt, scope, out);
+    case StmtKind::kFor: TRY(exec_for(stmt, scope, out)); break;
+    case StmtKind::kSet: TRY(exec_set(stmt, scope)); break;
+    case StmtKind::kSetBlock: TRY(exec_set_block(stmt, scope)); break;
+    case StmtKind::kMacro: TRY(exec_macro(stmt, scope)); break;
+    case StmtKind::kCallBlock: TRY(exec_call_block(stmt, scope, out)); break;
+    case StmtKind::kFilterBlock: {
+      Value text = TRY(capture(stmt.body, scope));
+      const Value filtered = TRY(apply_block_filters(stmt.expr.get(), std::move(text), scope));
+      const std::string printed = TRY(to_text(filtered));
+      TRY(write(out, printed));
+      break;
+    }
+    case StmtKind::kWith: return exec_with(stmt, scope, out);
+    case StmtKind::kBreak: return Flow::kBreak;
+    case StmtKind::kContinue: return Flow::kContinue;
+    case StmtKind::kGeneration: TRY(exec_generation(stmt, scope, out)); break;
+  }
+  return Flow::kNormal;
+}
+
+Result<Interpreter::Flow> Interpreter::exec_if(const Stmt& stmt, Scope* scope, std::string& out) {
+  for (const auto& [test, body] : stmt.branches) {
+    bool taken = true;
+    if (test != nullptr) {
+      const Value value = TRY(eval(*test, scope));
+      taken = TRY(truth(value));
+    }
+    if (taken) return exec(body, scope, out);
+  }
+  return Flow::kNormal;
+}
+
+Result<std::vector<Value>> Interpreter::loop_items(const Stmt& stmt, Scope* scope, const Value& source) {
+  std::vector<Value> items = TRY(items_of(source));
+  TRY(charge(items.size() * sizeof(Value)));
+  if (stmt.condition == nullptr) return items;
+  std::vector<Value> kept;
+  for (Value& item : items) {
+    Scope* inner = open_scope(scope);
+    TRY(assign(*stmt.target, item, inner));
+    const Value wanted = TRY(eval(*stmt.condition, inner));
+    if (TRY(truth(wanted))) kept.push_back(std::move(item));
+    close_scope(inner);
+  }
+  return kept;
+}
+
+Result<> Interpreter::exec_for(const Stmt& stmt, Scope* scope, std::string& out) {
+  const Value source = TRY(eval(*stmt.expr, scope));
+  return exec_loop(stmt, scope, source, 0, out);
+}
+
+Result<> Interpreter::exec_loop(const Stmt& stmt, Scope* scope, const Value& source, int depth0, std::string& out) {
+  auto loop = std::make_shared<LoopState>();
+  loop->owned = TRY(loop_items(stmt, scope, source));
+  loop->items = &loop->owned;
+  loop->depth0 = depth0;
+  loop->stmt = &stmt;
+  loop->scope = scope;
+  const std::shared_ptr<LoopState> forget(loop.get(), [](LoopState* state) { state->last_changed.clear(); });  // it may hold itself
+  for (size_t i = 0; i < loop->items->size(); ++i) {
+    loop->index0 = i;
+    Scope* inner = open_scope(scope);
+    set(inner, template_.symbols.loop, Value(loop));
+    TRY(assign(*stmt.target, (*loop->items)[i], inner));
+    const Flow flow = TRY(exec(stmt.body, inner, out));
+    close_scope(inner);
+    if (flow == Flow::kBreak) break;
+  }
+  if (!loop->items->empty() || stmt.otherwise.empty()) return {};
+  Scope* inner = open_scope(scope);
+  TRY(exec(stmt.otherwise, inner, out));
+  close_scope(inner);
+  return {};
+}
+
+Result<std::string> Interpreter::run_loop_again(const LoopState& loop, const Value& items) {
+  if (!loop.stmt->recursive) return type_error("The loop must have the 'recursive' marker to be called recursively.");
+  loop.scope->captured = true;
+  std::string out;
+  TRY(exec_loop(*loop.stmt, loop.scope, items, loop.depth0 + 1, out));
+  return out;
+}
+
+Result<> Interpreter::exec_set(const Stmt& stmt, Scope* scope) {
+  if (stmt.target->kind == ExprKind::kNamespaceRef) TRY(check_namespace(*stmt.target, scope));
+  const Value value = TRY(eval(*stmt.expr, scope));
+  return assign(*stmt.target, value, scope);
+}
+
+Result<> Interpreter::exec_set_block(const Stmt& stmt, Scope* scope) {
+  Value text = TRY(capture(stmt.body, scope));
+  const Value value = TRY(apply_block_filters(stmt.expr.get(), std::move(text), scope));
+  return assign(*stmt.target, value, scope);
+}
+
+Result<Interpreter::Flow> Interpreter::exec_with(const Stmt& stmt, Scope* scope, std::string& out) {
+  Scope* inner = open_scope(scope);
+  for (const auto& [target, expr] : stmt.assignments) {
+    const Value value = TRY(eval(*expr, scope));
+    TRY(assign(*target, value, inner));
+  }
+  const Flow flow = TRY(exec(stmt.body, inner, out));
+  close_scope(inner);
+  return flow;
+}
+
+Result<> Interpreter::exec_macro(const Stmt& stmt, Scope* scope) {
+  for (Scope* at = scope; at != nullptr; at = at->parent) at->captured = true;
+  set(scope, stmt.symbol, Value(std::shared_ptr<const Callable>(std::make_shared<Macro>(stmt, scope, stmt.text))));
+  return {};
+}
+
+Result<> Interpreter::exec_call_block(const Stmt& stmt, Scope* scope, std::string& out) {
+  for (Scope* at = scope; at != nullptr; at = at->parent) at->captured = true;
+  const Value caller(std::shared_ptr<const Callable>(std::make_shared<Macro>(stmt, scope, "caller")));
+  const Value result = TRY(eval_call(*stmt.expr, scope, &caller));
+  const std::string text = TRY(to_text(result));
+  return write(out, text);
+}
+
+Result<> Interpreter::exec_generation(const Stmt& stmt, Scope* scope, std::string& out) {
+  const std::string text = TRY(capture(stmt.body, scope));
+  const size_t begin = unicode::count_code_points(*main_out_);
+  spans_.push_back({begin, begin + unicode::count_code_points(text)});
+  return write(out, text);
+}
+
+Result<std::string> Interpreter::capture(const Body& body, Scope* scope) {
+  Scope* inner = open_scope(scope);
+  std::string out;
+  TRY(exec(body, inner, out));
+  close_scope(inner);
+  return out;
+}
+
+Result<Value> Interpreter::apply_block_filters(const Expr* filters, Value text, Scope* scope) {
+  if (filters == nullptr) return text;
+  return eval_filter(*filters, scope, &text);
+}
+
+Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std::string_view name, const CallArgs& args) {
+  const Nesting nesting(*this);
+  TRY(nesting.check());
+  Scope* inner = open_scope(scope);
+  const std::string quoted_name = string_repr(name);
+  std::vector<std::pair<std::string, Value>> keyword = args.keyword;
+  const auto take = [&](std::string_view key) -> std::optional<Value> {
+    const auto it = std::find_if(keyword.begin(), keyword.end(), [&](const auto& entry) { return entry.first == key; });
+    if (it == keyword.end()) return std::nullopt;
+    Value value = std::move(it->second);
+    keyword.erase(it);
+    return value;
+  };
+  for (size_t i = 0; i < stmt.params.size(); ++i) {
+    const Param& param = stmt.params[i];
+    if (i < args.positional.size()) {
+      if (std::any_of(keyword.begin(), keyword.end(), [&](const auto& entry) { return entry.first == param.name; })) {
+        return type_error("macro " + quoted_name + " got multiple values for argument " + string_repr(param.name));
+      }
+      set(inner, param.symbol, args.positional[i]);
+    } else if (auto value = take(param.name)) {
+      set(inner, param.symbol, std::move(*value));
+    } else if (param.fallback != nullptr) {
+      set(inner, param.symbol, TRY(eval(*param.fallback, inner)));
+    } else {
+      set(inner, param.symbol, Value::undefined("parameter " + string_repr(param.name) + " was not provided"));
+    }
+  }
+  const size_t num_taken = std::min(stmt.params.size(), args.positional.size());
+  std::vector<Value> rest(args.positional.begin() + static_cast<std::ptrdiff_t>(num_taken), args.positional.end());
+  if (stmt.uses_caller) set(inner, template_.symbols.caller, take("caller").value_or(Value::undefined("No caller defined")));
+  if (!keyword.empty() && !stmt.uses_kwargs) {
+    const auto is_caller = [](const auto& entry) { return entry.first == "caller"; };
+    if (std::any_of(keyword.begin(), keyword.end(), is_caller)) {
+      return type_error("macro " + quoted_name + " was invoked with two values for the special caller argument. This is most likely a bug.");
+    }
+    return type_error("macro " + quoted_name + " takes no keyword argument " + string_repr(keyword.front().first));
+  }
+  if (!rest.empty() && !stmt.uses_varargs) {
+    return type_error("macro " + quoted_name + " takes not more than " + std::to_string(stmt.params.size()) + " argument(s)");
+  }
+  if (stmt.uses_varargs) set(inner, template_.symbols.varargs, Value::tuple(std::move(rest)));
+  if (stmt.uses_kwargs) {
+    auto dict = std::make_shared<Dict>();
+    for (auto& [key, value] : keyword) TRY(dict->set(Value(key), std::move(value)));
+    set(inner, template_.symbols.kwargs, Value(std::shared_ptr<const Dict>(std::move(dict))));
+  }
+  std::string out;
+  TRY(exec(stmt.body, inner, out));
+  close_scope(inner);
+  return out;
+}
+
+Result<> Interpreter::check_namespace(const Expr& target, const Scope* scope) const {
+  const Value* object = look_up(target.symbol, scope);
+  if (object == nullptr || !object->is(Kind::kNamespace)) return type_error("cannot assign attribute on non-namespace object");
+  return {};
+}
+
+Result<> Interpreter::assign(const Expr& target, const Value& value, Scope* scope) {
+  if (target.kind == ExprKind::kTuple) return assign_tuple(target, value, scope);
+  if (target.kind == ExprKind::kName) {
+    set(scope, target.symbol, value);
+    return {};
+  }
+  TRY(check_namespace(target, scope));
+  const Value* object = look_up(target.symbol, scope);
+  if (target.text.starts_with('_')) return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " + string_repr(target.text) + ".");
+  auto& values = object->name_space().values;
+  const auto it = std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == target.text; });
+  if (it != values.end()) {
+    it->second = value;
+  } else {
+    values.emplace_back(target.text, value);
+  }
+  return {};
+}
+
+Result<> Interpreter::assign_tuple(const Expr& target, const Value& value, Scope* scope) {
+  auto items = items_of(value);
+  if (!items.ok()) {
+    if (value.is(Kind::kUndefined)) return std::move(items).error();
+    return type_error("cannot unpack non-iterable " + type_name(value) + " object");
+  }
+  const size_t wanted = target.items.size();
+  if (items->size() > wanted) return type_error("too many values to unpack (expected " + std::to_string(wanted) + ")");
+  if (items->size() < wanted) {
+    return type_error("not enough values to unpack (expected " + std::to_string(wanted) + ", got " + std::to_string(items->size()) + ")");
+  }
+  for (size_t i = 0; i < wanted; ++i) TRY(assign(*target.items[i], (*items)[i], scope));
+  return {};
+}
+
+}  // namespace mortise::jinja

@@ -1,0 +1,136 @@
+// Runs a parsed template: a walk over the tree.
+//
+// Scopes follow Jinja: a turn of a loop, a macro, `with`, a set block, a filter block and a generation block have one of
+// their own, `if` has not. Everything is bounded: steps, nesting, the size of texts and lists made, the output.
+// Thread rule: one Interpreter per rendering, one thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "text/template/ast.h"
+#include "text/template/callable.h"
+
+namespace mortise::jinja {
+
+struct Limits {
+  int64_t max_steps = 20'000'000;             // nodes visited
+  int max_depth = 2500;                       // nodes open at once: about 4 MB of stack
+  size_t max_output_bytes = size_t{64} << 20;
+  size_t max_made_bytes = size_t{1} << 30;    // texts and lists made in one rendering, all together
+};
+
+struct Scope {
+  std::vector<std::pair<Symbol, Value>> vars;
+  Scope* parent = nullptr;
+  bool captured = false;  // a macro may come back to it: not to be reused
+};
+
+struct Span {
+  size_t begin;
+  size_t end;
+};
+
+// A loop under way, as `loop` in a template.
+struct LoopState {
+  const std::vector<Value>* items;
+  size_t index0 = 0;
+  int depth0 = 0;
+  const Stmt* stmt = nullptr;
+  Scope* scope = nullptr;             // where the loop stands
+  std::vector<Value> last_changed;
+  bool has_changed = false;
+  std::vector<Value> owned;           // the items
+};
+
+class Interpreter {
+ public:
+  Interpreter(const Template& tree, const Limits& limits) : template_(tree), limits_(limits) {}
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+  ~Interpreter();
+
+  // A variable or function that the template sees.
+  void define(std::string_view name, Value value);
+  Result<std::string> run();
+  [[nodiscard]] const std::vector<Span>& generation_spans() const { return spans_; }
+
+  // --- for filters, tests, methods and callables ---
+  Result<Value> call(const Value& callee, CallArgs args);
+  Result<Value> filter(std::string_view name, const Value& input, const CallArgs& args);
+  Result<bool> test(std::string_view name, const Value& input, const CallArgs& args);
+  Result<Value> attribute(const Value& object, const std::string& name);
+  Result<Value> item(const Value& object, const Value& key);
+  Result<Value> binary(Operator op, const Value& left, const Value& right);
+  // Counts what an operation is about to make.
+  Result<> charge(size_t bytes);
+  Result<std::string> call_macro(const Stmt& stmt, Scope* scope, std::string_view name, const CallArgs& args);
+  Result<std::string> run_loop_again(const LoopState& loop, const Value& items);
+  // A new namespace. It may come to hold itself, so the interpreter empties it in the end.
+  Value make_namespace(std::vector<std::pair<std::string, Value>> values);
+  int64_t now_s = 0;  // what strftime_now shows, seconds since the epoch
+
+ private:
+  enum class Flow { kNormal, kBreak, kContinue };
+  class Nesting;
+
+  Result<Flow> exec(const Body& body, Scope* scope, std::string& out);
+  Result<Flow> exec_one(const Stmt& stmt, Scope* scope, std::string& out);
+  Result<Flow> exec_if(const Stmt& stmt, Scope* scope, std::string& out);
+  Result<> exec_for(const Stmt& stmt, Scope* scope, std::string& out);
+  Result<> exec_loop(const Stmt& stmt, Scope* scope, const Value& items, int depth0, std::string& out);
+  Result<std::vector<Value>> loop_items(const Stmt& stmt, Scope* scope, const Value& source);
+  Result<> exec_set(const Stmt& stmt, Scope* scope);
+  Result<> exec_set_block(const Stmt& stmt, Scope* scope);
+  Result<Flow> exec_with(const Stmt& stmt, Scope* scope, std::string& out);
+  Result<> exec_macro(const Stmt& stmt, Scope* scope);
+  Result<> exec_call_block(const Stmt& stmt, Scope* scope, std::string& out);
+  Result<> exec_generation(const Stmt& stmt, Scope* scope, std::string& out);
+  // A body in a scope of its own, to text.
+  Result<std::string> capture(const Body& body, Scope* scope);
+  Result<> assign(const Expr& target, const Value& value, Scope* scope);
+  Result<> check_namespace(const Expr& target, const Scope* scope) const;
+  Result<> assign_tuple(const Expr& target, const Value& value, Scope* scope);
+  Result<> write(std::string& out, std::string_view text);
+
+  Result<Value> eval(const Expr& expr, Scope* scope);
+  Result<Value> eval_node(const Expr& expr, Scope* scope);
+  Result<Value> eval_name(const Expr& expr, Scope* scope);
+  Result<Value> eval_sequence(const Expr& expr, Scope* scope);
+  Result<Value> eval_dict(const Expr& expr, Scope* scope);
+  Result<Value> eval_condition(const Expr& expr, Scope* scope);
+  Result<Value> eval_logic(const Expr& expr, Scope* scope);
+  Result<Value> eval_compare(const Expr& expr, Scope* scope);
+  Result<Value> eval_unary(const Expr& expr, Scope* scope);
+  Result<Value> eval_concat(const Expr& expr, Scope* scope);
+  Result<Value> eval_filter(const Expr& expr, Scope* scope, const Value* block_text);
+  Result<Value> eval_call(const Expr& expr, Scope* scope, const Value* caller);
+  Result<Value> eval_slice(const Expr& expr, Scope* scope);
+  Result<CallArgs> eval_args(const ArgList& args, Scope* scope);
+  Result<Value> apply_block_filters(const Expr* filters, Value text, Scope* scope);
+
+  Scope* open_scope(Scope* parent);
+  void close_scope(Scope* scope);
+  static void set(Scope* scope, Symbol symbol, Value value);
+  [[nodiscard]] const Value* look_up(Symbol symbol, const Scope* scope) const;
+  [[nodiscard]] Error located(Error error, int line) const;
+
+  const Template& template_;
+  Limits limits_;
+  std::deque<Scope> scopes_;
+  std::vector<Scope*> free_scopes_;
+  std::vector<std::shared_ptr<Namespace>> namespaces_;
+  std::vector<std::pair<std::string, Value>> globals_;
+  Scope* root_ = nullptr;
+  std::string* main_out_ = nullptr;  // the output that people get
+  std::vector<Span> spans_;
+  int64_t steps_ = 0;
+  int depth_ = 0;
+  size_t made_bytes_ = 0;
+};
+
+}  // namespace mortise::jinja

@@ -1,0 +1,41 @@
+// Template text to tokens, as Jinja 3.1 with trim_blocks and lstrip_blocks: a newline behind a block is dropped, white
+// space before a block that begins its line is dropped, "-" strips all white space on that side, "+" none.
+// Cost: linear. Thread rule: pure function.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+
+namespace mortise::jinja {
+
+enum class TokenType {
+  kData,           // text between tags
+  kBlockBegin,     // {%
+  kBlockEnd,       // %}
+  kVariableBegin,  // {{
+  kVariableEnd,    // }}
+  kName,
+  kString,   // `text` is its value
+  kInteger,  // `text` is the digits as written, without underscores
+  kFloat,
+  kOperator,
+  kEnd,
+};
+
+struct Token {
+  TokenType type;
+  std::string text;
+  int line;
+};
+
+// The error's `where` is "name:line".
+Result<std::vector<Token>> tokenize(std::string_view source, std::string_view name);
+
+// Python's str.isspace for one character.
+bool is_python_space(char32_t code);
+
+}  // namespace mortise::jinja

@@ -1,0 +1,367 @@
+// See decoder.h. Every chunk that a stage hands on holds whole characters.
+#include "text/tokenizer/decoder.h"
+
+#include "foundation/base/text.h"
+#include "text/tokenizer/byte_level.h"
+#include "text/unicode/utf8.h"
+
+namespace mortise {
+namespace {
+
+// A stage that needs its tokens in one piece.
+class WholeTokenStage : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool ends) final {
+    token_.append(chunk);
+    if (!ends) return;
+    token(token_);
+    token_.clear();
+  }
+  void finish() override { finish_next(); }
+
+ protected:
+  virtual void token(std::string& text) = 0;
+
+ private:
+  std::string token_;
+};
+
+class JoinWithSpaces final : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool ends) override {
+    if (begins_ && !first_) emit(" ", false);
+    emit(chunk, ends);
+    first_ = false;
+    begins_ = ends;
+  }
+  void finish() override { finish_next(); }
+
+ private:
+  bool first_ = true;
+  bool begins_ = true;
+};
+
+// All tokens become one.
+class Fuse final : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool /*ends*/) override { emit(chunk, false); }
+  void finish() override {
+    emit("", true);
+    finish_next();
+  }
+};
+
+// Alphabet characters to bytes; a token with any other character is taken as it is. Bytes join across tokens.
+class ByteLevelDecode final : public WholeTokenStage {
+ public:
+  void finish() override {
+    std::string out;
+    repair_.finish(out);
+    emit(out, true);
+    finish_next();
+  }
+
+ protected:
+  void token(std::string& text) override {
+    std::string out;
+    const auto bytes = byte_level_bytes(text);
+    repair_.push(bytes ? *bytes : text, out);
+    if (!out.empty()) emit(out, false);
+  }
+
+ private:
+  unicode::Utf8Repair repair_;
+};
+
+std::optional<char> byte_token(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  const auto digit = [](char c) -> int {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+  };
+  const int high = digit(text[3]);
+  const int low = digit(text[4]);
+  if (high < 0 || low < 0) return std::nullopt;
+  return static_cast<char>(high * 16 + low);
+}
+
+class ByteFallback final : public WholeTokenStage {
+ public:
+  explicit ByteFallback(DecodeMode mode) : mode_(mode) {}
+  void finish() override {
+    flush();
+    finish_next();
+  }
+
+ protected:
+  void token(std::string& text) override {
+    const auto byte = byte_token(text);
+    if (!byte) {
+      flush();
+      emit(text, true);
+      return;
+    }
+    run_.push_back(*byte);
+    if (mode_ == DecodeMode::kWhole || broken_) return;
+    std::string out;
+    repair_.push(std::string_view(&*byte, 1), out);
+    if (out.empty()) return;
+    if (repair_.pending() || out != run_) {
+      broken_ = true;
+      return;
+    }
+    emit(out, false);
+    run_.clear();
+    open_ = true;
+  }
+
+ private:
+  void flush() {
+    if (open_) emit("", true);
+    if (!run_.empty() && !find_invalid_utf8(run_)) {
+      emit(run_, true);
+    } else {
+      for (size_t i = 0; i < run_.size(); ++i) emit(unicode::kReplacement, true);
+    }
+    run_.clear();
+    repair_ = {};
+    broken_ = open_ = false;
+  }
+
+  DecodeMode mode_;
+  std::string run_;              // bytes not yet shown
+  unicode::Utf8Repair repair_;   // kStream: the character at hand
+  bool broken_ = false;          // kStream: the run cannot become valid
+  bool open_ = false;            // kStream: part of the run has been handed on
+};
+
+// At most `start` and `stop` copies of a character off the ends of each token.
+class StripDecode final : public DecodeStage {
+ public:
+  StripDecode(std::string content, size_t start, size_t stop) : content_(std::move(content)), start_(start), stop_(stop) {}
+
+  void push(std::string_view chunk, bool ends) override {
+    while (left_ < start_ && !chunk.empty()) {
+      if (!chunk.starts_with(content_)) {
+        left_ = start_;
+        break;
+      }
+      chunk.remove_prefix(content_.size());
+      ++left_;
+    }
+    std::string out = std::move(held_);
+    held_.clear();
+    out.append(chunk);
+    size_t keep = out.size();
+    size_t cut = 0;
+    while (keep >= content_.size() && cut < stop_ && std::string_view(out).substr(0, keep).ends_with(content_)) {
+      keep -= content_.size();
+      ++cut;
+    }
+    if (!ends) held_ = out.substr(keep);
+    out.resize(keep);
+    if (ends) left_ = 0;
+    emit(out, ends);
+  }
+  void finish() override { finish_next(); }
+
+ private:
+  std::string content_;
+  size_t start_;
+  size_t stop_;
+  size_t left_ = 0;   // characters of the token's start looked at
+  std::string held_;  // what may be its end
+};
+
+// A single character is replaced chunk by chunk; a longer pattern needs the whole token.
+class ReplaceDecode final : public DecodeStage {
+ public:
+  ReplaceDecode(Regex pattern, std::string content, bool single) : pattern_(std::move(pattern)), content_(std::move(content)), single_(single) {}
+  void push(std::string_view chunk, bool ends) override {
+    held_.append(chunk);
+    if (!ends && !single_) return;
+    std::vector<TextSpan> spans;
+    std::string out;
+    size_t done = 0;
+    if (pattern_.find_all(held_, spans).ok()) {
+      for (const TextSpan& span : spans) {
+        out.append(held_, done, span.begin - done);
+        out += content_;
+        done = span.end;
+      }
+    }
+    out.append(held_, done);
+    held_.clear();
+    emit(out, ends);
+  }
+  void finish() override { finish_next(); }
+
+ private:
+  Regex pattern_;
+  std::string content_;
+  bool single_;
+  std::string held_;
+};
+
+class MetaspaceDecode final : public DecodeStage {
+ public:
+  MetaspaceDecode(std::string replacement, bool drop_first) : replacement_(std::move(replacement)), drop_(drop_first) {}
+  void push(std::string_view chunk, bool ends) override {
+    std::string out;
+    while (!chunk.empty()) {
+      if (chunk.starts_with(replacement_)) {
+        if (!drop_) out.push_back(' ');
+        chunk.remove_prefix(replacement_.size());
+      } else {
+        const size_t size = unicode::utf8_length(chunk[0]);
+        out.append(chunk.substr(0, size));
+        chunk.remove_prefix(size);
+      }
+    }
+    if (ends) drop_ = false;
+    emit(out, ends);
+  }
+  void finish() override { finish_next(); }
+
+ private:
+  std::string replacement_;
+  bool drop_;  // in the first token they vanish
+};
+
+class WordPieceDecode final : public WholeTokenStage {
+ public:
+  WordPieceDecode(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+
+ protected:
+  void token(std::string& text) override {
+    if (!first_) text = text.starts_with(prefix_) ? text.substr(prefix_.size()) : " " + text;
+    first_ = false;
+    if (cleanup_) clean_up(text);
+    emit(text, true);
+  }
+
+ private:
+  static void clean_up(std::string& text) {
+    static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
+        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},     {" ' ", "'"},     {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (const auto& [from, to] : kRules) {
+      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+    }
+  }
+  std::string prefix_;
+  bool cleanup_;
+  bool first_ = true;
+};
+
+// The suffix that ends a word is a space, but nothing behind the last token.
+class SuffixDecode final : public WholeTokenStage {
+ public:
+  explicit SuffixDecode(std::string suffix) : suffix_(std::move(suffix)) {}
+  void finish() override {
+    if (held_) emit(replaced(*held_, ""), true);
+    finish_next();
+  }
+
+ protected:
+  void token(std::string& text) override {
+    if (held_) emit(replaced(*held_, " "), true);
+    held_ = text;
+  }
+
+ private:
+  [[nodiscard]] std::string replaced(std::string text, std::string_view with) const {
+    for (size_t at = text.find(suffix_); at != std::string::npos && !suffix_.empty(); at = text.find(suffix_, at + with.size())) {
+      text.replace(at, suffix_.size(), with);
+    }
+    return text;
+  }
+  std::string suffix_;
+  std::optional<std::string> held_;
+};
+
+}  // namespace
+
+DecodeRun::DecodeRun(std::vector<std::unique_ptr<DecodeStage>> stages)
+    : stages_(std::move(stages)), text_(std::make_unique<std::string>()) {
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    if (i + 1 < stages_.size()) stages_[i]->next = stages_[i + 1].get();
+    stages_[i]->sink = text_.get();
+  }
+}
+
+std::string DecodeRun::push(std::string_view token) {
+  if (stages_.empty()) return std::string(token);
+  stages_.front()->push(token, true);
+  return std::exchange(*text_, {});
+}
+
+std::string DecodeRun::finish() {
+  if (!stages_.empty()) stages_.front()->finish();
+  return std::exchange(*text_, {});
+}
+
+DecodeRun DecoderChain::start(DecodeMode mode) const {
+  std::vector<std::unique_ptr<DecodeStage>> stages;
+  stages.reserve(makers_.size());
+  for (const Maker& make : makers_) stages.push_back(make(mode));
+  return DecodeRun(std::move(stages));
+}
+
+Result<DecoderChain> DecoderChain::make(const Json& spec, const ComponentPlace& place) {
+  DecoderChain chain;
+  if (spec.is_null()) {
+    chain.makers_.push_back([](DecodeMode) { return std::make_unique<JoinWithSpaces>(); });
+  } else {
+    TRY(chain.add(spec, place));
+  }
+  return chain;
+}
+
+Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
+  const std::string type = TRY(component_type(spec, place));
+  if (type == "Sequence") {
+    for (const Json& part : *TRY(component_list(spec, "decoders", place))) TRY(add(part, place));
+  } else if (type == "ByteLevel") {
+    makers_.push_back([](DecodeMode) { return std::make_unique<ByteLevelDecode>(); });
+  } else if (type == "ByteFallback") {
+    makers_.push_back([](DecodeMode mode) { return std::make_unique<ByteFallback>(mode); });
+  } else if (type == "Fuse") {
+    makers_.push_back([](DecodeMode) { return std::make_unique<Fuse>(); });
+  } else if (type == "Strip") {
+    const std::string content = TRY(component_string(spec, "content", place));
+    const int64_t start = TRY(component_int(spec, "start", 0, place));
+    const int64_t stop = TRY(component_int(spec, "stop", 0, place));
+    if (unicode::count_code_points(content) != 1 || start < 0 || stop < 0) return place.fail("Strip needs one character and counts");
+    makers_.push_back([=](DecodeMode) {
+      return std::make_unique<StripDecode>(content, static_cast<size_t>(start), static_cast<size_t>(stop));
+    });
+  } else if (type == "Replace") {
+    const Regex pattern = TRY(component_pattern(spec, place));
+    const Json* literal = json_find(*json_find(spec, "pattern"), "String");
+    const bool single = literal != nullptr && unicode::count_code_points(literal->get<std::string>()) == 1;
+    const std::string content = TRY(component_string(spec, "content", place));
+    makers_.push_back([=](DecodeMode) { return std::make_unique<ReplaceDecode>(pattern, content, single); });
+  } else if (type == "Metaspace") {
+    const std::string replacement = TRY(component_string(spec, "replacement", place));
+    if (replacement.empty()) return place.fail("'replacement' has to be one character");
+    const bool add_prefix = TRY(component_bool(spec, "add_prefix_space", true, place));
+    std::string scheme = add_prefix ? "always" : "never";
+    if (json_find(spec, "prepend_scheme") != nullptr) scheme = TRY(component_string(spec, "prepend_scheme", place));
+    makers_.push_back([=](DecodeMode) { return std::make_unique<MetaspaceDecode>(replacement, scheme != "never"); });
+  } else if (type == "WordPiece") {
+    const std::string prefix = TRY(component_string(spec, "prefix", place));
+    const bool cleanup = TRY(component_bool(spec, "cleanup", true, place));
+    makers_.push_back([=](DecodeMode) { return std::make_unique<WordPieceDecode>(prefix, cleanup); });
+  } else if (type == "BPEDecoder") {
+    const std::string suffix = TRY(component_string(spec, "suffix", place));
+    makers_.push_back([=](DecodeMode) { return std::make_unique<SuffixDecode>(suffix); });
+  } else {
+    return place.unsupported(type);
+  }
+  return {};
+}
+
+}  // namespace mortise

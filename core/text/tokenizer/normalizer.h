@@ -1,0 +1,28 @@
+// Normalizers: the first stage of encoding, text to text, on each piece between added tokens.
+// NFC and its kin use utf8proc. Cost: one pass and at most one copy each; ASCII text passes NFC untouched.
+// Thread rule: constant after loading.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "text/tokenizer/component.h"
+
+namespace mortise {
+
+struct NormalText {
+  std::string text;
+  bool at_start;  // begins where the whole input begins (nothing before it, nothing dropped)
+};
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual Result<> apply(NormalText& piece) const = 0;
+};
+
+// From the "normalizer" of tokenizer.json; null gives null.
+Result<std::unique_ptr<Normalizer>> make_normalizer(const Json& spec, const ComponentPlace& place);
+std::unique_ptr<Normalizer> make_nfc_normalizer();
+
+}  // namespace mortise

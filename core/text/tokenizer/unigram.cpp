@@ -1,0 +1,132 @@
+// The unigram model: of all ways to cut a piece into tokens, the one with the highest sum of scores (Kudo 2018;
+// Viterbi over byte positions). A character that no token covers costs the lowest score less 10 and becomes the
+// unknown token; neighbouring ones are one. Cost: O(n * longest token). Thread rule: constant after loading.
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "foundation/base/text.h"
+#include "text/tokenizer/model.h"
+#include "text/unicode/utf8.h"
+
+namespace mortise {
+namespace {
+
+constexpr double kUnknownPenalty = 10.0;
+
+class Unigram final : public TokenModel {
+ public:
+  Unigram(Vocab vocab, std::vector<double> scores, int32_t unk_id, bool byte_fallback)
+      : vocab_(std::move(vocab)), scores_(std::move(scores)), unk_id_(unk_id), byte_fallback_(byte_fallback) {
+    double lowest = 0;
+    for (size_t id = 0; id < scores_.size(); ++id) {
+      lowest = id == 0 ? scores_[id] : std::min(lowest, scores_[id]);
+      const std::string_view* text = vocab_.text(static_cast<int64_t>(id));
+      if (text != nullptr) longest_ = std::max(longest_, text->size());
+    }
+    unknown_score_ = lowest - kUnknownPenalty;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      char name[8];
+      std::snprintf(name, sizeof name, "<0x%02X>", byte);
+      byte_ids_[byte] = vocab_.find(name);
+    }
+  }
+
+  Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const override {
+    const std::vector<Step> steps = search(piece);
+    std::vector<size_t> ends;  // of the chosen parts, last first
+    for (size_t end = piece.size(); end > 0; end = steps[end].begin) ends.push_back(end);
+    size_t begin = 0;
+    size_t unknown_begin = 0;
+    bool unknown = false;
+    for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
+      if (steps[*end].id == unk_id_) {
+        if (!unknown) unknown_begin = begin;
+        unknown = true;
+      } else {
+        if (unknown) TRY(add(piece.substr(unknown_begin, begin - unknown_begin), out));
+        unknown = false;
+        TRY(add(piece.substr(begin, *end - begin), out));
+      }
+      begin = *end;
+    }
+    if (unknown) TRY(add(piece.substr(unknown_begin), out));
+    return {};
+  }
+  [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
+
+ private:
+  struct Step {
+    double score = 0;
+    size_t begin = std::string_view::npos;  // npos: not reached
+    int32_t id = kNoToken;
+  };
+
+  // The best part that ends at each byte.
+  [[nodiscard]] std::vector<Step> search(std::string_view piece) const {
+    std::vector<Step> best(piece.size() + 1);
+    best[0].begin = 0;
+    const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
+      Step& step = best[end];
+      if (step.begin == std::string_view::npos || score > step.score) step = {score, begin, id};
+    };
+    for (size_t begin = 0; begin < piece.size();) {
+      const size_t char_end = begin + unicode::utf8_length(piece[begin]);
+      const double so_far = best[begin].score;
+      bool covered = false;
+      for (size_t end = char_end; end <= piece.size() && end - begin <= longest_;) {
+        const int32_t id = vocab_.find(piece.substr(begin, end - begin));
+        if (id != kNoToken) {
+          offer(begin, end, so_far + scores_[static_cast<size_t>(id)], id);
+          covered = covered || end == char_end;
+        }
+        end += end < piece.size() ? unicode::utf8_length(piece[end]) : 1;
+      }
+      if (!covered && unk_id_ != kNoToken) offer(begin, char_end, so_far + unknown_score_, unk_id_);
+      if (best[char_end].begin == std::string_view::npos) offer(begin, char_end, so_far + unknown_score_, kNoToken);
+      begin = char_end;
+    }
+    return best;
+  }
+
+  Result<> add(std::string_view text, std::vector<int64_t>& out) const {
+    const int32_t id = vocab_.find(text);
+    if (id != kNoToken) return out.push_back(id), Result<>();
+    const auto known = [this](char c) { return byte_ids_[static_cast<uint8_t>(c)] != kNoToken; };
+    if (byte_fallback_ && std::all_of(text.begin(), text.end(), known)) {
+      for (const char c : text) out.push_back(byte_ids_[static_cast<uint8_t>(c)]);
+      return {};
+    }
+    if (unk_id_ == kNoToken) return Error{ErrorKind::kData, "no token covers " + quote(text) + " and there is no unknown token", "", ""};
+    out.push_back(unk_id_);
+    return {};
+  }
+
+  Vocab vocab_;
+  std::vector<double> scores_;  // by id
+  int32_t unk_id_;
+  bool byte_fallback_;
+  double unknown_score_ = 0;
+  size_t longest_ = 0;
+  int32_t byte_ids_[256];
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TokenModel>> make_unigram(const Json& spec, const ComponentPlace& place) {
+  Vocab vocab;
+  std::vector<double> scores;
+  for (const Json& entry : *TRY(component_list(spec, "vocab", place))) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+      return place.fail("entry " + std::to_string(scores.size()) + " of 'vocab' has to be [text, score]");
+    }
+    TRY(vocab.add(entry[0].get_ref<const std::string&>(), static_cast<int64_t>(scores.size()), place.file));
+    scores.push_back(entry[1].get<double>());
+  }
+  const int64_t unk_id = TRY(component_int(spec, "unk_id", kNoToken, place));
+  if (unk_id != kNoToken && (unk_id < 0 || static_cast<size_t>(unk_id) >= scores.size())) return place.fail("'unk_id' is not in the vocabulary");
+  const bool byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
+  return std::make_unique<Unigram>(std::move(vocab), std::move(scores), static_cast<int32_t>(unk_id), byte_fallback);
+}
+
+}  // namespace mortise

@@ -1,0 +1,19 @@
+// abs: the size of the log ratio. Not an estimate of KL, but a penalty that verl offers under kl_loss_type.
+#include <mortise/cpp/mortise.hpp>
+
+namespace {
+
+struct Abs : mortise::KlEstimator {
+  static constexpr const char* summary = "absolute log ratio";
+  static constexpr const char* doc = "|log_prob - ref_log_prob|";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+
+  template <class Real>
+  Real token(Real logp, double ref) const {
+    return abs(logp - ref);
+  }
+};
+
+}  // namespace
+
+MORTISE_KL_ESTIMATOR("abs", Abs)

@@ -1,0 +1,76 @@
+// vanilla: PPO's clipped surrogate, with asymmetric edges and the dual clip.
+//
+//   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = max(-A r, -A clamp(r, 1 - low, 1 + high)),
+//   and for A < 0: min(L, -A c).
+// Papers: PPO arXiv:1707.06347, dual clip arXiv:1912.09729, asymmetric edges (DAPO) arXiv:2503.14476.
+// Metrics carry verl's names (actor/*) and TRL's (clip_ratio/*); the latter differ where A = 0.
+#include <mortise/cpp/mortise.hpp>
+
+#include "../shared/clip.h"
+
+namespace {
+
+struct Vanilla : mortise::TokenLoss {
+  static constexpr const char* summary = "PPO's clipped surrogate; asymmetric edges, dual clip";
+  static constexpr const char* doc =
+      "r = exp(log_prob - old_log_prob); L = max(-A r, -A clamp(r, 1-low, 1+high)); A < 0: min(L, -A c). "
+      "arXiv:1707.06347, 1912.09729, 2503.14476";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+
+  double clip_ratio = param("clip_ratio", 0.2, "half width of the trust band of the ratio, epsilon").at_least(0);
+  double clip_ratio_low = param("clip_ratio_low", mortise::none, "lower half width; not set: clip_ratio").range(0, 1);
+  double clip_ratio_high = param("clip_ratio_high", mortise::none, "upper half width; not set: clip_ratio").at_least(0);
+  double clip_ratio_c =
+      param("clip_ratio_c", 3.0, "dual clip: bound of the ratio where A < 0, above 1; 0 or none: off").at_least(0);
+
+  double low = 0, high = 0, bound = 0;
+
+  void setup(mortise::Call) override {
+    low = 1 - mortise::first_set(clip_ratio_low, clip_ratio);
+    high = 1 + mortise::first_set(clip_ratio_high, clip_ratio);
+    const bool off = !mortise::is_set(clip_ratio_c) || clip_ratio_c == 0;
+    if (!off && clip_ratio_c <= 1)
+      mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_ratio_c must be above 1, or 0 for off");
+    bound = off ? std::numeric_limits<double>::infinity() : clip_ratio_c;
+  }
+
+  enum { kClipped, kKl, kClippedLower, kLow, kHigh, kRegion, kRatio };
+  static constexpr mortise::Metric metrics[] = {
+      {kClipped, "actor/pg_clipfrac", mortise::Average::kTokens},
+      {kKl, "actor/ppo_kl", mortise::Average::kTokens},
+      {kClippedLower, "actor/pg_clipfrac_lower", mortise::Average::kTokens},
+      {kLow, "clip_ratio/low_mean", mortise::Average::kTokens},
+      {kLow, "clip_ratio/low_min", mortise::Average::kLowestRow},
+      {kHigh, "clip_ratio/high_mean", mortise::Average::kTokens},
+      {kHigh, "clip_ratio/high_max", mortise::Average::kHighestRow},
+      {kRegion, "clip_ratio/region_mean", mortise::Average::kTokens},
+      {kRatio, "actor/ratio_min", mortise::Average::kLowest},
+      {kRatio, "actor/ratio_max", mortise::Average::kHighest},
+  };
+
+  template <class Real, class Meter>
+  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+    const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
+    const Real r = exp(log_ratio);
+    const Real plain = -adv * r;
+    const Real clipped = -adv * clamp(r, low, high);
+    const Real loss = max(plain, clipped);
+    // -A c is infinite when the dual clip is off, and 0 * infinity must not get in.
+    const bool negative = adv < 0;
+    const double worst = select(negative, -adv * bound, 0.0);
+
+    const bool under = (r < low) & negative, over = (r > high) & (adv > 0);
+    meter.count(kClipped, clipped > plain);
+    meter.add(kKl, -log_ratio);
+    meter.count(kClippedLower, (loss > worst) & negative);
+    meter.count(kLow, under);
+    meter.count(kHigh, over);
+    meter.count(kRegion, under | over);
+    meter.add(kRatio, r);
+    return select(negative, min(loss, worst), loss);
+  }
+};
+
+}  // namespace
+
+MORTISE_TOKEN_LOSS("vanilla", Vanilla)

@@ -1,0 +1,4 @@
+// Pack mortise.reward: a file per plugin; this one holds the exported object.
+#include <mortise/cpp/plugin.hpp>
+
+MORTISE_PACK()

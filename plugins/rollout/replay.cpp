@@ -1,0 +1,182 @@
+// replay: recorded completions instead of generated ones.
+//
+// `path` is a JSON Lines file, a line per prompt in the order in which they are asked for:
+//   {"prompt_token_ids": [..], "completions": [[..], ..], "finish_reasons": ["stop", "length", ..], ...}
+// Other keys are ignored, so that the same file can be the data set. The prompt ids must equal those asked for, and the
+// number of completions the number of samples; behind the last line the file starts again (the next epoch). Log-probs
+// are not recorded: none are reported. The place in the file is state and survives a resume. Cost: one line in memory
+// per outstanding request.
+#include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include <mortise/cpp/mortise.hpp>
+
+namespace {
+
+struct Sequence {
+  std::int64_t request_id, sample_index;
+  std::int32_t finish_reason;
+  std::vector<std::int64_t> ids;
+};
+
+class Replay : public mortise::RolloutBackend {
+ public:
+  static constexpr const char* summary = "recorded completions from a JSONL file";
+
+  std::string path =
+      param<std::string>("path", mortise::required, "JSONL file with a line per prompt, in order of use");
+
+  void setup(mortise::Call) override {
+    open();
+    std::string line;
+    if (!std::getline(file_, line)) mortise::fail(MORTISE_INVALID_ARGUMENT, path + ": the file is empty");
+    open();
+  }
+
+  void set_version(std::int64_t version, mortise::Call) override { version_ = version; }
+
+  std::uint64_t submit(mortise::Span<const mortise_rollout_request* const> requests, mortise::Call) override {
+    for (const mortise_rollout_request* request : requests) take(*request);
+    return std::uint64_t(requests.size());
+  }
+
+  std::uint64_t poll(const mortise_rollout_sink& sink, std::int64_t, mortise::Call) override {
+    while (!ready_.empty()) {
+      const Sequence& s = ready_.front();
+      mortise_rollout_sequence out{};
+      out.struct_size = sizeof out;
+      out.finish_reason = s.finish_reason;
+      out.request_id = s.request_id;
+      out.sample_index = s.sample_index;
+      out.weight_version = version_;
+      out.num_ids = std::int64_t(s.ids.size());
+      out.ids = s.ids.data();
+      if (sink.sequence(sink.context, &out) != 0) break;
+      ready_.pop_front();
+    }
+    return ready_.size();
+  }
+
+  void abort(std::int64_t request_id, mortise::Call) override {
+    for (Sequence& s : ready_) {
+      if (request_id == -1 || s.request_id == request_id) s.finish_reason = MORTISE_FINISH_ABORT;
+    }
+  }
+
+  const void* extension(const char* id) override;
+
+  std::int64_t place() const { return lines_read_; }
+  // Goes to where `lines` lines have been read; they were valid when the state was saved.
+  void seek(std::int64_t lines) {
+    open();
+    std::string line;
+    while (lines_read_ < lines) next_line(line);
+  }
+
+ private:
+  void open() {
+    file_.close();
+    file_.clear();
+    file_.open(path);
+    if (!file_) mortise::fail(MORTISE_NOT_FOUND, "cannot read rollout.replay.path '" + path + "'");
+    line_ = 0;
+  }
+
+  void next_line(std::string& line) {
+    if (!std::getline(file_, line)) {
+      open();
+      if (!std::getline(file_, line)) mortise::fail(MORTISE_DATA_LOSS, path + ": the file is empty");
+    }
+    ++line_;
+    ++lines_read_;
+  }
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    mortise::fail(MORTISE_INVALID_ARGUMENT, path + ":" + std::to_string(line_) + ": " + why);
+  }
+
+  std::vector<std::int64_t> ids(const nlohmann::json& list, const std::string& what) const {
+    if (!list.is_array()) refuse(what + " is not a list of token ids");
+    std::vector<std::int64_t> out;
+    for (const auto& id : list) {
+      if (!id.is_number_integer() || id.get<std::int64_t>() < 0)
+        refuse(what + " holds " + id.dump() + ", not a token id");
+      out.push_back(id.get<std::int64_t>());
+    }
+    return out;
+  }
+
+  void check_prompt(const nlohmann::json& row, const mortise_rollout_request& request) const {
+    const auto have = ids(row.value("prompt_token_ids", nlohmann::json()), "prompt_token_ids");
+    const mortise::Span<const std::int64_t> asked(request.prompt_ids, request.num_prompt_ids);
+    const auto length = std::min<std::int64_t>(std::int64_t(have.size()), asked.size());
+    for (std::int64_t i = 0; i < length; ++i) {
+      if (have[std::size_t(i)] == asked[i]) continue;
+      refuse("the prompt differs from the one asked for at token " + std::to_string(i) + " (" +
+             std::to_string(have[std::size_t(i)]) + " here, " + std::to_string(asked[i]) +
+             " asked for); are the prompts used in the order of this file?");
+    }
+    if (std::int64_t(have.size()) != asked.size()) {
+      refuse("the prompt has " + std::to_string(have.size()) + " tokens, the one asked for " +
+             std::to_string(asked.size()) + "; are the prompts used in the order of this file?");
+    }
+  }
+
+  std::int32_t finish_reason(const nlohmann::json& reason) const {
+    if (reason == "stop") return MORTISE_FINISH_STOP;
+    if (reason == "length") return MORTISE_FINISH_LENGTH;
+    if (reason == "abort") return MORTISE_FINISH_ABORT;
+    refuse("finish_reasons holds " + reason.dump() + "; known are \"stop\", \"length\", \"abort\"");
+  }
+
+  void take(const mortise_rollout_request& request) {
+    std::string line;
+    next_line(line);
+    const auto row = nlohmann::json::parse(line, nullptr, false);
+    if (!row.is_object()) refuse("not a JSON object");
+    check_prompt(row, request);
+    const auto completions = row.value("completions", nlohmann::json::array());
+    const auto reasons = row.value("finish_reasons", nlohmann::json::array());
+    if (!completions.is_array() || std::int64_t(completions.size()) != request.num_samples) {
+      refuse("completions must be a list of rollout.n = " + std::to_string(request.num_samples) + ", but it has " +
+             std::to_string(completions.is_array() ? completions.size() : 0));
+    }
+    if (!reasons.is_array() || reasons.size() != completions.size())
+      refuse("finish_reasons needs one entry per completion");
+    for (std::size_t i = 0; i < completions.size(); ++i) {
+      ready_.push_back({request.request_id, std::int64_t(i), finish_reason(reasons[i]),
+                        ids(completions[i], "completion " + std::to_string(i))});
+    }
+  }
+
+  std::ifstream file_;
+  std::int64_t line_ = 0;        // of the file, from 1
+  std::int64_t lines_read_ = 0;  // of the run
+  std::int64_t version_ = 0;
+  std::deque<Sequence> ready_;
+};
+
+// The state is the number of lines read, as eight bytes, least significant first.
+std::int32_t save(void* self, mortise_call* call, const mortise_state_sink* sink) noexcept {
+  return mortise::detail::run<Replay>(self, call, [&](Replay& replay, mortise::Call) {
+    std::uint8_t bytes[8];
+    for (int i = 0; i < 8; ++i) bytes[i] = std::uint8_t(std::uint64_t(replay.place()) >> (8 * i));
+    sink->write(sink->context, {bytes, sizeof bytes});
+  });
+}
+std::int32_t load(void* self, mortise_call* call, mortise_bytes bytes) noexcept {
+  return mortise::detail::run<Replay>(self, call, [&](Replay& replay, mortise::Call) {
+    if (bytes.size != 8) mortise::fail(MORTISE_DATA_LOSS, "the saved place in the replay file is damaged");
+    std::uint64_t lines = 0;
+    for (int i = 0; i < 8; ++i) lines |= std::uint64_t(static_cast<const std::uint8_t*>(bytes.data)[i]) << (8 * i);
+    replay.seek(std::int64_t(lines));
+  });
+}
+constexpr mortise_state state = {sizeof(mortise_state), 0, save, load};
+
+const void* Replay::extension(const char* id) { return std::string_view(id) == MORTISE_EXT_STATE ? &state : nullptr; }
+
+}  // namespace
+
+MORTISE_ROLLOUT_BACKEND("replay", Replay)

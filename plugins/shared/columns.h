@@ -1,0 +1,50 @@
+// Values of data columns by a dotted path: "answer", or "reward_model.ground_truth" into a JSON column.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <mortise/cpp/reward.hpp>
+
+namespace mortise {
+
+// The value that `path` names in this row as JSON; nothing where it is absent or null. A column whose own name is the
+// whole path comes first. Throws Failure for a JSON column that does not parse.
+inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view path) {
+  std::string_view column = path, rest;
+  if (!row.has_column(path)) {
+    const std::size_t dot = path.find('.');
+    if (dot == std::string_view::npos) return {};
+    column = path.substr(0, dot);
+    rest = path.substr(dot + 1);
+  }
+  nlohmann::json value;
+  if (const auto text = row.text(column)) {
+    value = std::string(*text);
+  } else if (const auto integer = row.integer(column)) {
+    value = *integer;
+  } else if (const auto number = row.number(column)) {
+    value = *number;
+  } else if (const auto json = row.json(column)) {
+    value = nlohmann::json::parse(*json, nullptr, false);
+    if (value.is_discarded()) fail(MORTISE_INVALID_ARGUMENT, "column '" + std::string(column) + "' is not valid JSON");
+  }
+  while (!rest.empty()) {
+    const std::string key(rest.substr(0, rest.find('.')));
+    rest.remove_prefix(std::min(rest.size(), key.size() + 1));
+    if (!value.is_object() || !value.contains(key)) return {};
+    nlohmann::json inner = value[key];
+    value = std::move(inner);
+  }
+  if (value.is_null()) return {};
+  return value;
+}
+
+// A JSON value as the text that a person would compare with: strings without quotes, the rest as JSON.
+inline std::string as_text(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+}  // namespace mortise

@@ -1,0 +1,146 @@
+/* Reward: a number per completion, row by row; BatchReward: whole groups or the whole batch at once.
+ *
+ * score(row) returns the reward, or not_applicable when the function has nothing to say about the row (that is not 0).
+ * An exception fails that row alone: its reward stays NaN, is counted, and the text is shown with the row.
+ * Cost: that of the author's function. [compute]; the host may cut a row-wise batch and run the pieces in workers.
+ */
+#ifndef MORTISE_CPP_REWARD_HPP_
+#define MORTISE_CPP_REWARD_HPP_
+
+#include <optional>
+#include <string_view>
+
+#include "plugin.hpp"
+
+namespace mortise {
+
+inline constexpr double not_applicable = std::numeric_limits<double>::quiet_NaN();
+
+// One completion with everything known about it. Valid until score returns.
+class Row {
+ public:
+  Row(const mortise_reward_in* in, mortise_reward_out* out, std::int64_t index) : in_(in), out_(out), i_(index) {}
+
+  std::string_view prompt() const { return cell(in_->prompt); }
+  std::string_view completion() const { return cell(in_->completion); }  // special tokens left out
+  std::string_view messages() const { return cell(in_->messages); }      // JSON of the chat; empty for a plain prompt
+  Span<const std::int64_t> prompt_ids() const { return ids(in_->prompt_ids); }
+  Span<const std::int64_t> completion_ids() const { return ids(in_->completion_ids); }  // the end token included
+  std::int32_t finish_reason() const { return in_->finish_reason == nullptr ? -1 : in_->finish_reason[i_]; }
+  std::int64_t group_index() const { return in_->group_index == nullptr ? 0 : in_->group_index[i_]; }
+  std::int64_t sample_index() const { return in_->sample_index == nullptr ? 0 : in_->sample_index[i_]; }
+  std::int64_t row_id() const { return in_->row_id == nullptr ? i_ : in_->row_id[i_]; }
+  std::int64_t step() const { return in_->step; }
+  std::int64_t max_response_length() const { return in_->max_response_length; }
+  bool is_validation() const { return in_->is_validation != 0; }
+
+  bool has_column(std::string_view name) const { return find(name) != nullptr; }
+  // The value of a data column in this row; nothing when there is no such column, the value is null, or the type is
+  // another. number() takes both integers and floats.
+  std::optional<std::string_view> text(std::string_view name) const {
+    const mortise_column* c = valid(name);
+    if (c == nullptr || c->type != MORTISE_COLUMN_TEXT) return {};
+    return cell(c->text);
+  }
+  std::optional<double> number(std::string_view name) const {
+    const mortise_column* c = valid(name);
+    if (c == nullptr) return {};
+    if (c->type == MORTISE_COLUMN_F64) return c->f64[i_];
+    if (c->type == MORTISE_COLUMN_I64) return double(c->i64[i_]);
+    return {};
+  }
+  std::optional<std::int64_t> integer(std::string_view name) const {
+    const mortise_column* c = valid(name);
+    if (c == nullptr || c->type != MORTISE_COLUMN_I64) return {};
+    return c->i64[i_];
+  }
+  std::optional<std::string_view> json(std::string_view name) const {
+    const mortise_column* c = valid(name);
+    if (c == nullptr || c->type != MORTISE_COLUMN_JSON) return {};
+    return cell(c->text);
+  }
+
+  // A named number of this row, for the sample tables and the metric reward_extra/NAME.
+  void note(std::string_view name, double value) const {
+    if (MORTISE_HAS(out_, row_value)) out_->row_value(out_->sink, i_, to_text(name), value);
+  }
+
+ private:
+  std::string_view cell(const mortise_text_column& c) const {
+    if (c.offsets == nullptr) return {};
+    return {c.bytes + c.offsets[i_], std::size_t(c.offsets[i_ + 1] - c.offsets[i_])};
+  }
+  Span<const std::int64_t> ids(const mortise_id_column& c) const {
+    if (c.offsets == nullptr) return {};
+    return {c.ids + c.offsets[i_], std::int64_t(c.offsets[i_ + 1] - c.offsets[i_])};
+  }
+  const mortise_column* find(std::string_view name) const {
+    for (std::uint64_t k = 0; k < in_->num_columns; ++k) {
+      if (view(in_->columns[k]->name) == name) return in_->columns[k];
+    }
+    return nullptr;
+  }
+  const mortise_column* valid(std::string_view name) const {
+    const mortise_column* c = find(name);
+    return c == nullptr || (c->valid != nullptr && c->valid[i_] == 0) ? nullptr : c;
+  }
+
+  const mortise_reward_in* in_;
+  mortise_reward_out* out_;
+  std::int64_t i_;
+};
+
+// The derived class has `double score(const mortise::Row& row)`, const or not; any number type will do.
+class Reward : public Plugin {
+ public:
+  static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;
+};
+
+class BatchReward : public Plugin {
+ public:
+  static constexpr std::int32_t granularity = MORTISE_REWARD_BATCH;  // or MORTISE_REWARD_GROUP
+  // rewards[i] belongs to rows[i] and is NaN until assigned.
+  virtual void score(const std::vector<Row>& rows, Span<double> rewards, Call call) = 0;
+};
+
+namespace detail {
+
+template <class T>
+struct RewardPlugin {
+  static void score_rows(T& plugin, Call call, const mortise_reward_in* in, mortise_reward_out* out) {
+    for (std::int64_t i = 0; i < in->num_rows; ++i) {
+      if (call.cancelled()) fail(MORTISE_CANCELLED, "cancelled");
+      try {
+        out->rewards[i] = double(plugin.score(Row(in, out, i)));
+      } catch (const Failure& e) {
+        call.fail_row(i, e.code, e.what());
+      } catch (const std::exception& e) {
+        call.fail_row(i, MORTISE_INTERNAL, e.what());
+      }
+    }
+  }
+  static std::int32_t score(void* self, mortise_call* raw, const mortise_reward_in* in,
+                            mortise_reward_out* out) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) {
+      if constexpr (std::is_base_of_v<Reward, T>) {
+        score_rows(plugin, call, in, out);
+      } else {
+        std::vector<Row> rows;
+        for (std::int64_t i = 0; i < in->num_rows; ++i) rows.emplace_back(in, out, i);
+        plugin.score(rows, Span<double>(out->rewards, in->num_rows), call);
+      }
+    });
+  }
+  static constexpr mortise_reward_vtable vtable = {
+      sizeof(mortise_reward_vtable), 0, create<T>, destroy<T>, get_extension<T>, T::granularity, 0, score};
+  static mortise_descriptor describe(const char* name) {
+    return detail::describe<T>(MORTISE_KIND_REWARD, name, MORTISE_COUPLING_TOKEN, &vtable);
+  }
+};
+
+}  // namespace detail
+}  // namespace mortise
+
+#define MORTISE_REWARD(name, ...) MORTISE_PLUGIN(name, RewardPlugin<__VA_ARGS__>)
+
+#endif  // MORTISE_CPP_REWARD_HPP_

@@ -1,0 +1,77 @@
+/* RolloutBackend: completions for prompts, from anywhere.
+ *
+ * submit() takes requests (copy what you keep), poll() works or waits and hands finished sequences to the sink until
+ * the sink says stop. All methods may throw; the exception becomes the slot's status. See kinds/rollout_backend.h for
+ * the life of a backend and the threads.
+ */
+#ifndef MORTISE_CPP_ROLLOUT_HPP_
+#define MORTISE_CPP_ROLLOUT_HPP_
+
+#include "plugin.hpp"
+
+namespace mortise {
+
+class RolloutBackend : public Plugin {
+ public:
+  virtual void set_version(std::int64_t version, Call call) = 0;
+  // How many of the requests were taken, from the first on.
+  virtual std::uint64_t submit(Span<const mortise_rollout_request* const> requests, Call call) = 0;
+  // How many sequences are still outstanding.
+  virtual std::uint64_t poll(const mortise_rollout_sink& sink, std::int64_t timeout_ns, Call call) = 0;
+  virtual void abort(std::int64_t request_id, Call call) = 0;
+  virtual void sleep(std::int32_t, Call) {}
+  virtual void wake(Call) {}
+};
+
+namespace detail {
+
+template <class T>
+struct RolloutBackendPlugin {
+  static std::int32_t set_version(void* self, mortise_call* raw, std::int64_t version) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { plugin.set_version(version, call); });
+  }
+  static std::int32_t submit(void* self, mortise_call* raw, const mortise_rollout_request* const* requests,
+                             std::uint64_t num_requests, std::uint64_t* accepted) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) {
+      *accepted = 0;
+      *accepted = plugin.submit({requests, std::int64_t(num_requests)}, call);
+    });
+  }
+  static std::int32_t poll(void* self, mortise_call* raw, const mortise_rollout_sink* sink, std::int64_t timeout_ns,
+                           std::uint64_t* outstanding) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { *outstanding = plugin.poll(*sink, timeout_ns, call); });
+  }
+  static std::int32_t abort(void* self, mortise_call* raw, std::int64_t request_id) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { plugin.abort(request_id, call); });
+  }
+  static std::int32_t sleep(void* self, mortise_call* raw, std::int32_t level) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { plugin.sleep(level, call); });
+  }
+  static std::int32_t wake(void* self, mortise_call* raw) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { plugin.wake(call); });
+  }
+  static constexpr mortise_rollout_backend_vtable vtable = {sizeof(mortise_rollout_backend_vtable),
+                                                            0,
+                                                            create<T>,
+                                                            destroy<T>,
+                                                            get_extension<T>,
+                                                            set_version,
+                                                            nullptr,
+                                                            nullptr,
+                                                            nullptr,
+                                                            submit,
+                                                            poll,
+                                                            abort,
+                                                            sleep,
+                                                            wake};
+  static mortise_descriptor describe(const char* name) {
+    return detail::describe<T>(MORTISE_KIND_ROLLOUT_BACKEND, name, MORTISE_COUPLING_TOKEN, &vtable);
+  }
+};
+
+}  // namespace detail
+}  // namespace mortise
+
+#define MORTISE_ROLLOUT_BACKEND(name, ...) MORTISE_PLUGIN(name, RolloutBackendPlugin<__VA_ARGS__>)
+
+#endif  // MORTISE_CPP_ROLLOUT_HPP_

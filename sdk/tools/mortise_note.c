@@ -1,0 +1,205 @@
+/* mortise_note PACK.so [KEY=VALUE ...] [--need LIB ...]: prints, as a C file, the metadata note of a freshly built
+ * pack.
+ *
+ * It loads the library once, reads the table of the exported `mortise_pack_v0`, and writes the same facts as JSON into
+ * an ELF note (section .note.mortise, owner "Mortise", type 1), which the build compiles and links in. The host then
+ * reads names, parameters and needs without running any code of the pack. KEY=VALUE pairs go into "build", --need
+ * LIB into "needs": the libraries beyond the C and C++ runtimes that the pack asks for.
+ * Needs libc and libdl alone. Exit status: 0; 1 when the library cannot be loaded or its table is not usable.
+ */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mortise/mortise.h"
+
+static char* text;
+static size_t text_size, text_capacity;
+
+static void put_bytes(const char* bytes, size_t n) {
+  if (text_size + n + 1 > text_capacity) {
+    text_capacity = 2 * (text_size + n + 1);
+    text = realloc(text, text_capacity);
+    if (text == NULL) abort();
+  }
+  memcpy(text + text_size, bytes, n);
+  text_size += n;
+  text[text_size] = 0;
+}
+
+static void put(const char* format, ...) {
+  char line[512];
+  va_list args;
+  va_start(args, format);
+  const int n = vsnprintf(line, sizeof line, format, args);
+  va_end(args);
+  put_bytes(line, (size_t)n);
+}
+
+static void put_string(const char* s) {
+  if (s == NULL) {
+    put("null");
+    return;
+  }
+  put("\"");
+  for (; *s != 0; ++s) {
+    const unsigned char c = (unsigned char)*s;
+    if (c == '"' || c == '\\') {
+      put("\\%c", c);
+    } else if (c < 0x20) {
+      put("\\u%04x", c);
+    } else {
+      put_bytes(s, 1);
+    }
+  }
+  put("\"");
+}
+
+static void put_names(const char* key, const char* const* names) {
+  put(",\"%s\":[", key);
+  for (int i = 0; names != NULL && names[i] != NULL; ++i) {
+    if (i > 0) put(",");
+    put_string(names[i]);
+  }
+  put("]");
+}
+
+static void put_param(const mortise_param* p) {
+  static const char* const kTypes[] = {"f64", "i64", "bool", "text"};
+  put("{\"name\":");
+  put_string(p->name);
+  put(",\"type\":\"%s\",\"default\":", p->type >= 0 && p->type < 4 ? kTypes[p->type] : "unknown");
+  put_string(p->default_text);
+  /* JSON has no infinities: an open end is left out */
+  if (p->has_range && p->min > -1.7e308) put(",\"min\":%.17g", p->min);
+  if (p->has_range && p->max < 1.7e308) put(",\"max\":%.17g", p->max);
+  if (p->num_choices > 0) {
+    put(",\"choices\":[");
+    for (uint32_t i = 0; i < p->num_choices; ++i) {
+      if (i > 0) put(",");
+      put_string(p->choices[i]);
+    }
+    put("]");
+  }
+  put(",\"doc\":");
+  put_string(p->doc);
+  put("}");
+}
+
+static int put_plugin(const mortise_descriptor* d) {
+  static const char* const kCouplings[] = {"token", "row", "group", "update"};
+  if (d->kind == NULL || d->name == NULL || d->vtable == NULL) {
+    fprintf(stderr, "mortise_note: plugin '%s' is not usable: %s\n", d->name != NULL ? d->name : "?",
+            d->summary != NULL ? d->summary : "it has no kind, name or vtable");
+    return 1;
+  }
+  put("{\"kind\":");
+  put_string(d->kind);
+  put(",\"name\":");
+  put_string(d->name);
+  put(",\"summary\":");
+  put_string(d->summary);
+  put(",\"doc\":");
+  put_string(d->doc);
+  put(",\"flags\":%u,\"coupling\":\"%s\"", d->flags,
+      d->coupling >= 0 && d->coupling < 4 ? kCouplings[d->coupling] : "unknown");
+  put_names("requires", d->requires_inputs);
+  put_names("consumes", d->consumes);
+  put(",\"params\":[");
+  for (uint32_t i = 0; i < d->num_params; ++i) {
+    if (i > 0) put(",");
+    put_param(d->params[i]);
+  }
+  put("]}");
+  return 0;
+}
+
+/* Two plugins of one kind and name in a pack could not be told apart. */
+static int check_names(const mortise_pack* pack) {
+  for (uint32_t i = 0; i < pack->num_plugins; ++i) {
+    for (uint32_t j = 0; j < i; ++j) {
+      const mortise_descriptor *a = pack->plugins[i], *b = pack->plugins[j];
+      if (strcmp(a->kind, b->kind) == 0 && strcmp(a->name, b->name) == 0) {
+        fprintf(stderr, "mortise_note: two plugins of kind %s are named '%s'\n", a->kind, a->name);
+        return 1;
+      }
+    }
+  }
+  return 0;
+}
+
+static int put_pack(const mortise_pack* pack, int num_args, char** args) {
+  put("{\"abi\":%d,\"abi_minor\":%u,\"min_host_minor\":%u,\"pack\":{\"id\":", MORTISE_ABI_MAJOR, pack->abi_minor,
+      pack->min_host_minor);
+  put_string(pack->id);
+  put(",\"version\":");
+  put_string(pack->version);
+  put("},\"plugins\":[");
+  for (uint32_t i = 0; i < pack->num_plugins; ++i) {
+    if (i > 0) put(",");
+    if (put_plugin(pack->plugins[i]) != 0) return 1;
+  }
+  put("],\"needs\":[");
+  int count = 0;
+  for (int i = 0; i + 1 < num_args; ++i) {
+    if (strcmp(args[i], "--need") != 0) continue;
+    if (count++ > 0) put(",");
+    put_string(args[i + 1]);
+  }
+  put("],\"build\":{");
+  count = 0;
+  for (int i = 0; i < num_args; ++i) {
+    char* equals = strchr(args[i], '=');
+    if (equals == NULL || (i > 0 && strcmp(args[i - 1], "--need") == 0)) continue;
+    *equals = 0;
+    if (count++ > 0) put(",");
+    put_string(args[i]);
+    put(":");
+    put_string(equals + 1);
+    *equals = '=';
+  }
+  put("}}");
+  return check_names(pack);
+}
+
+static void print_c(const char* path) {
+  const size_t size = text_size;
+  printf("/* Made by mortise_note from %s: the pack's metadata as an ELF note. */\n", path);
+  printf("#include <stdint.h>\n\n");
+  printf("__attribute__((section(\".note.mortise\"), used, aligned(4))) static const struct {\n");
+  printf("  uint32_t name_size, text_size, type;\n  char name[8];\n  char text[%zu];\n", (size + 3) / 4 * 4);
+  printf("} mortise_note = {8, %zu, 1, \"Mortise\",\n  {", size);
+  for (size_t i = 0; i < size; ++i) {
+    if (i % 24 == 0) printf("\n    ");
+    printf("%d,", (signed char)text[i]);
+  }
+  printf("}};\n");
+}
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fprintf(stderr, "usage: mortise_note PACK.so [KEY=VALUE ...] [--need LIB ...]\n");
+    return 1;
+  }
+  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    fprintf(stderr, "mortise_note: %s\n", dlerror());
+    return 1;
+  }
+  const mortise_pack* pack = dlsym(library, "mortise_pack_v0");
+  if (pack == NULL) {
+    fprintf(stderr, "mortise_note: %s does not export mortise_pack_v0; is MORTISE_PACK in one of its sources?\n",
+            argv[1]);
+    return 1;
+  }
+  if (pack->struct_size < sizeof(mortise_pack) || pack->num_plugins == 0 || pack->id == NULL || pack->version == NULL) {
+    fprintf(stderr, "mortise_note: the pack of %s has no id, version or plugins\n", argv[1]);
+    return 1;
+  }
+  if (put_pack(pack, argc - 2, argv + 2) != 0) return 1;
+  print_c(strrchr(argv[1], '/') != NULL ? strrchr(argv[1], '/') + 1 : argv[1]);
+  free(text);
+  return 0;
+}

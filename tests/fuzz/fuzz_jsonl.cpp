@@ -1,0 +1,26 @@
+// JSONL: the reader goes on behind a bad line, always moves forward, and ends.
+#include <vector>
+
+#include "foundation/formats/jsonl.h"
+#include "fuzz/fuzz_support.h"
+#include "fuzz/memory_env.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace mortise;
+  fuzz::MemoryEnv env;
+  env.add("rows.jsonl", std::string(fuzz::as_text(data, size)));
+  auto reader = JsonlReader::open(env, "rows.jsonl");
+  if (!reader.ok()) return 0;
+  int64_t last_line = 0;
+  size_t num_calls = 0;
+  while (true) {
+    fuzz::require(++num_calls <= size + 2, "the reader ends");
+    const auto row = reader->next();
+    if (!row.ok()) continue;
+    if (!row->has_value()) break;
+    fuzz::require((*row)->line > last_line, "lines count upwards");
+    fuzz::require((*row)->offset + (*row)->text.size() <= size, "a row lies in the file");
+    last_line = (*row)->line;
+  }
+  return 0;
+}

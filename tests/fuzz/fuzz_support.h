@@ -1,0 +1,26 @@
+// What the fuzz targets share. A target is `LLVMFuzzerTestOneInput`; a broken property aborts, which the fuzzer reports
+// as a crash.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace mortise::fuzz {
+
+inline std::string_view as_text(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+// Not assert(): it must hold in every build type.
+inline void require(bool holds, const char* property) {
+  if (holds) return;
+  std::fprintf(stderr, "property broken: %s\n", property);
+  std::abort();
+}
+
+}  // namespace mortise::fuzz

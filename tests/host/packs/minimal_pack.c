@@ -1,0 +1,136 @@
+/* The smallest pack, in plain C, built many times with one thing wrong each (packs.cmake): a reward named PLUGIN_NAME
+ * that gives every row 1. Its note is written by hand, so that it can be wrong, double or missing. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "mortise/mortise.h"
+
+#ifndef PACK_ID
+#define PACK_ID "test.minimal"
+#endif
+#ifndef PACK_VERSION
+#define PACK_VERSION "1.0.0"
+#endif
+#ifndef NOTE_VERSION
+#define NOTE_VERSION PACK_VERSION
+#endif
+#ifndef PLUGIN_NAME
+#define PLUGIN_NAME "one"
+#endif
+#ifndef NOTE_ABI
+#define NOTE_ABI "0"
+#endif
+#ifndef NOTE_MIN_HOST
+#define NOTE_MIN_HOST "1"
+#endif
+#ifndef NOTE_PARAM_MAX
+#define NOTE_PARAM_MAX "2"
+#endif
+#ifndef NOTE_BUILD
+#define NOTE_BUILD "{}"
+#endif
+
+#define NOTE                                                                                                 \
+  "{\"abi\":" NOTE_ABI ",\"abi_minor\":1,\"min_host_minor\":" NOTE_MIN_HOST ",\"pack\":{\"id\":\"" PACK_ID   \
+  "\",\"version\":\"" NOTE_VERSION "\"},\"plugins\":[{\"kind\":\"mortise.reward/1\",\"name\":\"" PLUGIN_NAME \
+  "\",\"summary\":\"one\",\"doc\":null,\"flags\":0,\"coupling\":\"token\",\"requires\":[],\"consumes\":[],"  \
+  "\"params\":[{\"name\":\"factor\",\"type\":\"f64\",\"default\":\"1.0\",\"min\":0,\"max\":" NOTE_PARAM_MAX  \
+  ",\"doc\":\"what every row gets\"}]}],\"needs\":[],\"build\":" NOTE_BUILD "}"
+
+#define MAKE_NOTE(variable)                                                         \
+  __attribute__((section(".note.mortise"), used, aligned(4))) static const struct { \
+    uint32_t name_size, text_size, type;                                            \
+    char name[8];                                                                   \
+    char text[(sizeof(NOTE) + 3) / 4 * 4];                                          \
+  } variable = {8, sizeof(NOTE) - 1, 1, "Mortise", NOTE}
+
+#ifndef WITHOUT_NOTE
+MAKE_NOTE(first_note);
+#endif
+#ifdef SECOND_NOTE
+MAKE_NOTE(second_note);
+#endif
+
+#ifdef CONSTRUCTOR
+/* Leaves a mark when any code of this pack runs. */
+__attribute__((constructor)) static void leave_mark(void) {
+  const char* path = getenv("MORTISE_TEST_MARK");
+  FILE* file = path == NULL ? NULL : fopen(path, "w");
+  if (file != NULL) fclose(file);
+}
+#endif
+
+typedef struct instance {
+  double factor;
+} instance;
+
+static int32_t create(const mortise_host* host, mortise_call* call, void** self) {
+  instance* made = malloc(sizeof(instance));
+  if (made == NULL) return MORTISE_RESOURCE_EXHAUSTED;
+  const int32_t code = host->param_f64(call, "factor", &made->factor);
+  if (code != MORTISE_OK) return code;
+  *self = made;
+  return MORTISE_OK;
+}
+
+static int32_t score(void* self, mortise_call* call, const mortise_reward_in* in, mortise_reward_out* out) {
+  (void)call;
+  for (int64_t i = 0; i < in->num_rows; ++i) out->rewards[i] = ((instance*)self)->factor;
+  return MORTISE_OK;
+}
+
+static const mortise_reward_vtable vtable = {
+    .struct_size = sizeof(mortise_reward_vtable), .create = create, .destroy = free, .score = score};
+
+static const mortise_param factor = {.struct_size = sizeof(mortise_param),
+                                     .type = MORTISE_PARAM_F64,
+                                     .name = "factor",
+                                     .default_text = "1.0",
+                                     .doc = "what every row gets",
+                                     .min = 0,
+                                     .max = 2,
+                                     .has_range = 1};
+static const mortise_param* const params[] = {&factor};
+
+static const mortise_descriptor descriptor = {.struct_size = sizeof(mortise_descriptor),
+                                              .kind = MORTISE_KIND_REWARD,
+                                              .name = PLUGIN_NAME,
+                                              .summary = "one",
+                                              .num_params = 1,
+                                              .params = params,
+                                              .vtable = &vtable};
+static const mortise_descriptor* const plugins[] = {&descriptor};
+
+#ifdef OPEN_REFUSES
+static int32_t open_pack(const mortise_host* host) {
+  const char why[] = "the moon is not full";
+  host->log(NULL, MORTISE_LOG_ERROR, (mortise_text){why, sizeof why - 1});
+  return MORTISE_FAILED_PRECONDITION;
+}
+#else
+#define open_pack NULL
+#endif
+
+#ifdef WITHOUT_SYMBOL
+__attribute__((visibility("default"))) const mortise_pack some_other_name = {
+#else
+const mortise_pack mortise_pack_v0 = {
+#endif
+    .struct_size = sizeof(mortise_pack),
+    .abi_minor = 1,
+    .min_host_minor = 1,
+    .num_plugins = 1,
+    .id = PACK_ID,
+    .version = PACK_VERSION,
+    .plugins = plugins,
+    .open = open_pack};
+
+#ifdef EXTRA_EXPORT
+__attribute__((visibility("default"))) int leaked_helper(void) { return 1; }
+__attribute__((visibility("default"))) int leaked_state = 2;
+#endif
+
+#ifdef CALLS_OTHER
+int other_library(void);
+int use_other(void) { return other_library(); }
+#endif

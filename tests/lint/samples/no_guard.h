@@ -1,0 +1,4 @@
+// Has no include guard: tests/lint/headers_alone.cmake must refuse it.
+struct NoGuardSample {
+  int value;
+};

@@ -1,0 +1,156 @@
+# selftest.sh NAME ROOT: does the lint NAME find what it is there for? Builds a small tree in a temporary folder, good first
+# (the lint must accept it), then with one fault after another (it must name each). A lint that cannot fail proves nothing.
+set -euo pipefail
+name=$1 root=$2
+here=$(cd "$(dirname "$0")" && pwd)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+num_wrong=0
+
+write() {  # write PATH: standard input becomes that file
+  mkdir -p "$tree/$(dirname "$1")"
+  cat >"$tree/$1"
+}
+run() { bash "$here/$name.sh" "$tree" 2>&1; }
+accepts() {
+  local out
+  if ! out=$(run); then
+    printf 'must accept %s, but said:\n%s\n' "$1" "$out"
+    num_wrong=$((num_wrong + 1))
+  fi
+}
+rejects() {  # rejects TEXT PATH...: the lint fails and says TEXT; then the paths are removed again
+  local out text=$1
+  shift
+  if out=$(run) || ! grep -qF -- "$text" <<<"$out"; then
+    printf 'must say "%s", but said:\n%s\n' "$text" "$out"
+    num_wrong=$((num_wrong + 1))
+  fi
+  (cd "$tree" && rm -rf "$@")
+}
+function_of() {  # function_of N: a function of N lines from brace to brace
+  echo "int f(int x) {"
+  for ((i = 0; i < $1 - 2; i++)); do echo '  x += "{{("[0];  // {'; done
+  echo "}"
+}
+
+case $name in
+  directions)
+    echo '#include "foundation/base/result.h"' | write core/text/a.cpp
+    echo '#include <ATen/ops/mm.h>' | write core/model/a.cpp
+    echo '#include "mortise/cpp/mortise.hpp"' | write plugins/policy_loss/gspo/gspo.cpp
+    echo '#include "../abi.h"' | write sdk/include/mortise/kinds/a.h
+    echo '#include "../shared/clip.h"' | write plugins/policy_loss/clip.cpp
+    accepts "includes in the right direction"
+    echo '#include "../policy_loss/clip.h"' | write plugins/reward/b.cpp
+    rejects "plugins/reward/b.cpp:1:" plugins/reward/b.cpp
+    echo '#include "text/tokenizer/bpe.h"' | write core/foundation/b.cpp
+    rejects "core/foundation may not include core/text (its level is higher)" core/foundation/b.cpp
+    echo '#  include "config/load.h"' | write core/text/b.cpp
+    rejects "core/text may not include core/config (its level is the same)" core/text/b.cpp
+    echo '#include "train/trainer.h"' | write core/learn/b.h
+    rejects "core/learn may not include core/train" core/learn/b.h
+    echo '#include <ATen/core/Tensor.h>' | write core/experience/b.h
+    rejects "core/experience/b.h:1: libtorch (ATen/core/Tensor.h) is not for this folder" core/experience/b.h
+    echo '#include <c10/util/Half.h>' | write tests/unit/text/b.cpp
+    rejects "tests/unit/text/b.cpp:1: libtorch" tests/unit/text/b.cpp
+    echo '#include <torch/torch.h>' | write core/model/b.cpp
+    rejects "<torch/torch.h> costs seconds" core/model/b.cpp
+    echo '#include "../model/a.h"' | write core/learn/b.cpp
+    rejects "leaves its folder" core/learn/b.cpp
+    echo '#include "foundation/base/rng.h"' | write plugins/reward/b.cpp
+    rejects "a plugin includes the SDK only, not core/foundation" plugins/reward/b.cpp
+    echo '#include "foundation/base/rng.h"' | write sdk/include/mortise/b.h
+    rejects "the SDK includes itself" sdk/include/mortise/b.h
+    echo '#include "elsewhere/a.h"' | write core/text/b.cpp
+    rejects 'is of no room of core/' core/text/b.cpp
+    ;;
+  sizes)
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12; do function_of 69 | write "core/text/small_$i.cpp"; done
+    { echo 'namespace a {'; for i in $(seq 100); do echo "int v$i = 0;"; done; echo '}'; } | write core/text/values.cpp
+    { echo 'constexpr auto kTable = std::to_array<Row>({'; seq 90 | sed 's/.*/    {"a", &},/'; echo '});'; } | write core/text/table.cpp
+    accepts "functions of 69 lines and a table of 90, in files that are short"
+    { echo 'bool operator==(const S& a, const S& b) {'; seq 90 | sed 's/.*/  a.x();/'; echo '}'; } | write core/text/b.cpp
+    rejects "core/text/b.cpp:1: a function of 92 lines" core/text/b.cpp
+    { echo 'const auto f = [](int x) {'; seq 90 | sed 's/.*/  a.x();/'; echo '};'; } | write core/text/b.cpp
+    rejects "core/text/b.cpp:1: a function of 92 lines" core/text/b.cpp
+    function_of 70 | write core/text/b.cpp
+    rejects "core/text/b.cpp:1: a function of 70 lines" core/text/b.cpp
+    { echo 'struct S {'; echo '  S() : a_{1},'; echo '        b_(2) '; function_of 80 | sed 's/^int f(int x) //'; echo '  int a_, b_;'; echo '};'; } | write core/text/b.h
+    rejects "core/text/b.h:4: a function of 80 lines" core/text/b.h
+    seq 601 | sed 's|^|// |' | write core/text/b.cpp
+    rejects "core/text/b.cpp:1: 601 lines (at most 600)" core/text/b.cpp
+    seq 300 | sed 's|^|// |' | write core/train/trainer.cpp
+    rejects "300 lines (under 300)" core/train/trainer.cpp
+    for i in 1 2 3; do seq 450 | sed 's|^|// |' | write core/text/b$i.cpp; done
+    rejects "nine of ten files" core/text/b1.cpp core/text/b2.cpp core/text/b3.cpp
+    ;;
+  forbidden_text)
+    printf 'See %s and /usr/include, ${HOME}/%s/x\n' 'http://example.org/' home | write docs/a.md
+    accepts "a text without addresses of one machine"
+    printf '// in /%s/main/core\n' work | write core/text/b.cpp
+    rejects "core/text/b.cpp:1:" core/text/b.cpp
+    printf 'cd /%s/x\n' root | write apps/b.sh
+    rejects "apps/b.sh:1:" apps/b.sh
+    printf '\nurl = https://%s.org/simple\n' pypi | write docs/b.md
+    rejects "docs/b.md:2:" docs/b.md
+    printf 'deb http://%s.debian.org/debian bookworm main\n' deb | write b.txt
+    rejects "b.txt:1:" b.txt
+    ;;
+  readmes)
+    for folder in core core/text docs; do echo "# $folder" | write $folder/README.md; done
+    echo 1 | write core/text/tokenizer/a.h
+    echo 1 | write build/x/y.txt
+    accepts "folders that say what they are"
+    echo 1 | write core/model/a.h
+    rejects "core/model: has no README.md" core/model
+    echo 1 | write apps/a.cpp
+    rejects "apps: has no README.md" apps
+    : | write docs/README.md
+    rejects "docs: has no README.md" docs
+    ;;
+  third_party)
+    printf 'find_package(Threads REQUIRED)\nfind_package(Boost 1.81 REQUIRED)\npkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)\n' | write cmake/MortiseDependencies.cmake
+    printf '# list\nbuild libboost1.81-dev\nbuild libpcre2-dev\n' | write apps/dev/apt_packages.txt
+    printf 'torch==1 --hash=sha256:0\n' | write apps/dev/torch_requirements.txt
+    printf 'trl==1\n' | write tests/oracles_requirements.txt
+    good() {
+      printf '`libboost1.81-dev` `torch` `trl`\n' | write third_party_notes/boost.md
+      printf '`libpcre2-dev`\n' | write third_party_notes/pcre2.md
+    }
+    good
+    accepts "a page for each"
+    rm "$tree/third_party_notes/pcre2.md"
+    rejects "pcre2 has no page" third_party_notes
+    good
+    printf '`libboost1.81-dev` `torch`\n' | write third_party_notes/boost.md
+    rejects "trl is on no page" third_party_notes
+    good
+    echo 'build libnew-dev' >>"$tree/apps/dev/apt_packages.txt"
+    rejects "libnew-dev is on no page" third_party_notes
+    ;;
+  exit_codes)
+    mkdir -p "$tree"/{core/foundation/base,apps/dev,docs}
+    cp "$root/core/foundation/base/result.h" "$tree/core/foundation/base/"
+    cp "$root/apps/dev/lib.sh" "$tree/apps/dev/"
+    cp "$root/docs/exit_codes.md" "$tree/docs/"
+    accepts "the table as it is"
+    sed -i 's/  kSignal = 8,/  kSignal = 8,\n  kNew = 9,/' "$tree/core/foundation/base/result.h"
+    rejects "no row | 9 | \`kNew\` |" nothing
+    grep -v exit_download "$root/docs/exit_codes.md" | write docs/exit_codes.md
+    rejects "\`exit_download\`" docs
+    ;;
+  format)
+    command -v clang-format-14 >/dev/null || exit 77
+    cp "$root/.clang-format" "$tree/"
+    printf 'int f() { return 1; }\n' | write core/a.cpp
+    accepts "a formatted file"
+    printf 'int f()   { return 1; }\n' | write core/b.cpp
+    rejects "core/b.cpp: not formatted" core/b.cpp
+    ;;
+  *)
+    echo "no self-test for '$name'"
+    exit 1
+    ;;
+esac
+[[ $num_wrong -eq 0 ]]

@@ -1,0 +1,92 @@
+// One call of a policy loss or KL estimator on plain vectors, and the aggregation weights that the engine would give
+// it.
+#pragma once
+
+#include <numeric>
+
+#include "support/fake_host.h"
+#include "support/flat_tensor.h"
+
+namespace mortise::test {
+
+inline std::string pack_path(const std::string& kind) {
+  return std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise." + kind + ".so";
+}
+
+struct LossInput {
+  std::vector<int64_t> row_offsets{0};
+  std::vector<float> log_prob, old_log_prob, advantages, weight;
+  std::vector<uint8_t> mask;
+
+  int64_t num_rows() const { return int64_t(row_offsets.size()) - 1; }
+  int64_t num_tokens() const { return row_offsets.back(); }
+};
+
+struct LossOutput {
+  std::vector<float> loss, grad;
+  // The aggregated loss of the input's weights.
+  double total = 0;
+};
+
+using PolicyLoss = Instance<mortise_policy_loss_vtable>;
+
+inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
+  std::vector<int64_t> row_id(size_t(in.num_rows()));
+  std::iota(row_id.begin(), row_id.end(), 0);
+  const mortise_layout layout{sizeof layout, 0, in.num_rows(), in.num_tokens(), in.row_offsets.data(), row_id.data(),
+                              row_id.data()};
+  const FlatTensor<float> log_prob(in.log_prob), old(in.old_log_prob), advantages(in.advantages), weight(in.weight);
+  const FlatTensor<uint8_t> mask(in.mask);
+  FlatTensor<float> loss(std::vector<float>(in.mask.size())), grad(std::vector<float>(in.mask.size()));
+  mortise_policy_loss_in args{};
+  args.struct_size = sizeof args;
+  args.layout = &layout;
+  args.log_prob = log_prob.view();
+  args.old_log_prob = old.view();
+  args.advantages = advantages.view();
+  args.response_mask = mask.view();
+  args.weight = weight.view();
+  args.step = args.update_index = 1;
+  mortise_policy_loss_out out{};
+  out.struct_size = sizeof out;
+  out.loss = loss.view();
+  out.grad_log_prob = with_grad ? grad.view() : nullptr;
+  plugin.call.metrics.clear();
+  const int32_t status = plugin.vtable->compute(plugin.self, &plugin.call, &args, &out);
+  if (status != 0) throw std::runtime_error("compute: " + plugin.call.error);
+  LossOutput result{loss.values(), grad.values()};
+  for (size_t i = 0; i < in.mask.size(); ++i) result.total += double(in.weight[i]) * double(result.loss[i]);
+  return result;
+}
+
+// Token weights by verl's definitions of loss_agg_mode over the rows given, times the optional importance weights.
+// seq-mean-token-sum-norm divides by `factor` alone (January 2026).
+inline std::vector<float> aggregation(const std::string& mode, const LossInput& in, double factor) {
+  std::vector<double> per_row(size_t(in.num_rows()));
+  double tokens = 0, rows = 0;
+  for (size_t i = 0; i < per_row.size(); ++i) {
+    for (int64_t t = in.row_offsets[i]; t < in.row_offsets[i + 1]; ++t) per_row[i] += in.mask[size_t(t)];
+    tokens += per_row[i];
+    rows += per_row[i] > 0;
+  }
+  std::vector<float> weight(in.mask.size());
+  for (size_t i = 0; i < per_row.size(); ++i) {
+    for (int64_t t = in.row_offsets[i]; t < in.row_offsets[i + 1]; ++t) {
+      double w = 0;
+      if (mode == "token-mean")
+        w = 1 / tokens;
+      else if (mode == "seq-mean-token-mean")
+        w = 1 / (per_row[i] * rows);
+      else if (mode == "seq-mean-token-sum")
+        w = 1 / rows;
+      else if (mode == "seq-mean-token-sum-norm")
+        w = 1 / factor;
+      else
+        throw std::runtime_error("unknown loss_agg_mode " + mode);
+      weight[size_t(t)] = in.mask[size_t(t)] != 0 ? float(w) : 0.0F;
+    }
+  }
+  return weight;
+}
+
+}  // namespace mortise::test

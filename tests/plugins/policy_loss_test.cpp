@@ -1,0 +1,275 @@
+// vanilla and gspo against verl's numbers, finite differences, and the shapes that real batches hold.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "golden_case.h"
+#include "loss_call.h"
+#include "support/close_to.h"
+
+namespace mortise::test {
+namespace {
+
+const mortise_descriptor* policy_loss(const std::string& name) {
+  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
+}
+
+LossInput from_golden(const GoldenCase& c) {
+  LossInput in;
+  for (int64_t i = 1; i <= c.num_rows; ++i) in.row_offsets.push_back(i * c.width);
+  const auto floats = [&](const std::string& name) { return std::vector<float>(c.at(name).begin(), c.at(name).end()); };
+  in.log_prob = floats("in.log_prob");
+  in.old_log_prob = floats("in.old_log_prob");
+  in.advantages = floats("in.advantages");
+  in.mask.assign(c.at("in.response_mask").begin(), c.at("in.response_mask").end());
+  // verl forces the aggregation of gspo.
+  const std::string mode = c.plugin == "gspo" ? "seq-mean-token-mean" : c.param("loss_agg_mode", "token-mean");
+  in.weight = aggregation(mode, in, std::stod(c.param("loss_scale_factor", std::to_string(c.width))));
+  if (c.has("in.rollout_is_weights")) {
+    for (size_t i = 0; i < in.weight.size(); ++i) in.weight[i] *= float(c.at("in.rollout_is_weights")[i]);
+  }
+  return in;
+}
+
+std::map<std::string, std::string> plugin_params(const GoldenCase& c) {
+  auto params = c.params;
+  params.erase("loss_agg_mode");
+  params.erase("loss_scale_factor");
+  return params;
+}
+
+class PolicyLossGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(PolicyLossGolden, MatchesVerl) {
+  const auto cases = golden_cases("policy_loss", GetParam());
+  ASSERT_GE(cases.size(), 8U);
+  for (const GoldenCase& c : cases) {
+    SCOPED_TRACE(c.file);
+    PolicyLoss plugin(policy_loss(GetParam()), plugin_params(c));
+    ASSERT_EQ(plugin.status, 0) << plugin.call.error;
+    const LossOutput got = compute(plugin, from_golden(c));
+    EXPECT_NEAR(got.total, c.at("expected.loss")[0], 1e-5 * std::abs(c.at("expected.loss")[0]) + 1e-7);
+    EXPECT_TRUE(all_close(got.grad, c.at("expected.grad_log_prob"), 1e-5));
+    EXPECT_EQ(c.metrics.size(), 3U);
+    for (const auto& [name, value] : c.metrics) {
+      EXPECT_NEAR(plugin.call.metrics.at(name).mean(), value, 1e-6) << name;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(PolicyLoss, PolicyLossGolden, testing::Values("vanilla", "gspo"));
+
+// Rows of odd lengths, an empty one, one without active tokens, holes, and rubbish in masked places.
+LossInput random_input(uint64_t seed, int rows, int longest) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  LossInput in;
+  for (int i = 0; i < rows; ++i) {
+    const int n = i == 1 ? 0 : 1 + int(random() % uint64_t(longest));
+    for (int t = 0; t < n; ++t) {
+      const bool active = i != 2 && random() % 8 != 0;
+      in.mask.push_back(active ? 1 : 0);
+      in.old_log_prob.push_back(active ? -std::abs(normal(random)) : NAN);
+      in.log_prob.push_back(active ? in.old_log_prob.back() + 0.3F * normal(random) : INFINITY);
+      in.advantages.push_back(active ? normal(random) : -INFINITY);
+      in.weight.push_back(active ? 0.1F + float(random() % 100) / 100.0F : NAN);
+    }
+    in.row_offsets.push_back(int64_t(in.mask.size()));
+  }
+  return in;
+}
+
+class EveryLoss : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(PolicyLoss, EveryLoss, testing::Values("vanilla", "gspo"));
+
+TEST_P(EveryLoss, MaskedPlacesAreZeroAndInert) {
+  PolicyLoss plugin(policy_loss(GetParam()));
+  LossInput in = random_input(1, 12, 300);
+  const LossOutput first = compute(plugin, in);
+  const auto metrics = plugin.call.metrics;
+  for (size_t i = 0; i < in.mask.size(); ++i) {
+    if (in.mask[i] != 0) continue;
+    EXPECT_EQ(first.loss[i], 0.0F);
+    EXPECT_EQ(first.grad[i], 0.0F);
+    in.log_prob[i] = in.old_log_prob[i] = in.advantages[i] = in.weight[i] = 1.0F;
+  }
+  const LossOutput second = compute(plugin, in);
+  EXPECT_EQ(first.loss, second.loss);
+  EXPECT_EQ(first.grad, second.grad);
+  for (const auto& [name, m] : metrics) {
+    EXPECT_EQ(m.sum, plugin.call.metrics.at(name).sum) << name;
+    EXPECT_TRUE(std::isfinite(m.sum)) << name;
+  }
+}
+
+TEST_P(EveryLoss, NothingIsNothing) {
+  PolicyLoss plugin(policy_loss(GetParam()));
+  EXPECT_TRUE(compute(plugin, LossInput{}).loss.empty());
+  LossInput in;
+  in.row_offsets = {0, 0, 0};
+  compute(plugin, in);
+  EXPECT_EQ(plugin.call.metrics.count("actor/ppo_kl"), 0U) << "no token, no mean";
+}
+
+TEST_P(EveryLoss, SplittingTheBatchChangesNothing) {
+  PolicyLoss plugin(policy_loss(GetParam()));
+  const LossInput all = random_input(2, 9, 200);
+  const LossOutput whole = compute(plugin, all);
+  const auto metrics = plugin.call.metrics;
+  std::vector<float> loss, grad;
+  std::map<std::string, mortise_call::Metric> joined;
+  for (int64_t row = 0; row < all.num_rows(); ++row) {
+    const auto b = all.row_offsets[size_t(row)], e = all.row_offsets[size_t(row) + 1];
+    const auto cut = [&](const auto& v) { return std::decay_t<decltype(v)>(v.begin() + b, v.begin() + e); };
+    LossInput one;
+    one.row_offsets = {0, e - b};
+    one.log_prob = cut(all.log_prob), one.old_log_prob = cut(all.old_log_prob), one.advantages = cut(all.advantages);
+    one.weight = cut(all.weight), one.mask = cut(all.mask);
+    const LossOutput part = compute(plugin, one);
+    loss.insert(loss.end(), part.loss.begin(), part.loss.end());
+    grad.insert(grad.end(), part.grad.begin(), part.grad.end());
+    for (const auto& [name, m] : plugin.call.metrics) joined[name].sum += m.sum, joined[name].weight += m.weight;
+  }
+  EXPECT_EQ(loss, whole.loss);
+  EXPECT_EQ(grad, whole.grad);
+  for (const auto& [name, m] : metrics) {
+    if (m.reduction == MORTISE_REDUCE_MEAN) {
+      EXPECT_NEAR(joined.at(name).mean(), m.mean(), 1e-12) << name;
+    }
+  }
+}
+
+TEST_P(EveryLoss, ThreadsChangeNoBit) {
+  PolicyLoss plugin(policy_loss(GetParam()));
+  const LossInput in = random_input(3, 400, 900);  // several chunks
+  const LossOutput one = compute(plugin, in);
+  const auto metrics = plugin.call.metrics;
+  plugin.call.threads = 3;
+  const LossOutput three = compute(plugin, in);
+  EXPECT_EQ(one.loss, three.loss);
+  EXPECT_EQ(one.grad, three.grad);
+  for (const auto& [name, m] : metrics) EXPECT_EQ(m.sum, plugin.call.metrics.at(name).sum) << name;
+}
+
+TEST_P(EveryLoss, ValueOnlyGivesTheSameLoss) {
+  PolicyLoss plugin(policy_loss(GetParam()));
+  const LossInput in = random_input(4, 8, 100);
+  EXPECT_EQ(compute(plugin, in, false).loss, compute(plugin, in).loss);
+}
+
+TEST_P(EveryLoss, ZeroWeightHasZeroGradientEvenWhereTheLossOverflows) {
+  PolicyLoss plugin(policy_loss(GetParam()), {{"clip_ratio_high", "1e300"}});
+  LossInput in;
+  in.row_offsets = {0, 1};
+  in.log_prob = {3e38F}, in.old_log_prob = {-3e38F}, in.advantages = {1e38F}, in.weight = {0}, in.mask = {1};
+  EXPECT_EQ(compute(plugin, in).grad[0], 0.0F);
+}
+
+TEST_P(EveryLoss, NaNComesThrough) {
+  PolicyLoss plugin(policy_loss(GetParam()));
+  for (const float advantage : {-1.0F, 1.0F}) {
+    LossInput in;
+    in.row_offsets = {0, 1};
+    in.log_prob = {NAN}, in.old_log_prob = {-1}, in.advantages = {advantage}, in.weight = {1}, in.mask = {1};
+    const LossOutput out = compute(plugin, in);
+    EXPECT_TRUE(std::isnan(out.loss[0])) << "advantage " << advantage;
+    EXPECT_TRUE(std::isnan(out.grad[0])) << "advantage " << advantage;
+  }
+}
+
+TEST(Vanilla, GradientIsTheDifferenceQuotient) {
+  PolicyLoss plugin(policy_loss("vanilla"), {{"clip_ratio_c", "1.5"}});
+  LossInput in = random_input(5, 6, 40);
+  const LossOutput at = compute(plugin, in);
+  const float h = 1.0F / 1024;
+  LossInput up = in, down = in;
+  for (float& x : up.log_prob) x += h;
+  for (float& x : down.log_prob) x -= h;
+  const LossOutput above = compute(plugin, up), below = compute(plugin, down);
+  int checked = 0;
+  for (size_t i = 0; i < in.mask.size(); ++i) {
+    if (in.mask[i] == 0) continue;
+    // Away from the kinks only.
+    const double r = std::exp(double(in.log_prob[i]) - double(in.old_log_prob[i]));
+    if (std::abs(r - 0.8) < 0.01 || std::abs(r - 1.2) < 0.01 || std::abs(r - 1.5) < 0.01) continue;
+    const double step = double(up.log_prob[i]) - double(down.log_prob[i]);
+    const double slope = double(in.weight[i]) * (double(above.loss[i]) - double(below.loss[i])) / step;
+    EXPECT_NEAR(at.grad[i], slope, 2e-3 * (1 + std::abs(slope))) << i;
+    ++checked;
+  }
+  EXPECT_GT(checked, 50);
+}
+
+// Where weights and advantages are the same over a row, gspo's token form is the true gradient of the row's loss.
+TEST(Gspo, GradientIsTheDifferenceQuotientForEqualAdvantages) {
+  PolicyLoss plugin(policy_loss("gspo"), {{"clip_ratio", "0.5"}});
+  LossInput in;
+  in.row_offsets = {0, 5};
+  in.old_log_prob = {-1, -2, -0.5F, -1, -3};
+  in.log_prob = {-1.1F, -1.9F, -0.4F, -1.2F, -2.8F};
+  in.advantages.assign(5, -0.75F);
+  in.weight.assign(5, 0.2F);
+  in.mask = {1, 1, 0, 1, 1};
+  const LossOutput at = compute(plugin, in);
+  for (const size_t i : {0, 1, 3, 4}) {
+    LossInput up = in, down = in;
+    up.log_prob[i] += 0.0625F;
+    down.log_prob[i] -= 0.0625F;
+    EXPECT_NEAR(at.grad[i], (compute(plugin, up).total - compute(plugin, down).total) / 0.125, 1e-4);
+  }
+}
+
+TEST(Vanilla, TrlMetricsCountSignedEdges) {
+  PolicyLoss plugin(policy_loss("vanilla"),
+                    {{"clip_ratio_low", "0.1"}, {"clip_ratio_high", "0.3"}, {"clip_ratio_c", "0"}});
+  LossInput in;
+  in.row_offsets = {0, 4, 6};
+  in.old_log_prob.assign(6, 0);
+  const std::vector<double> ratio = {0.5, 0.5, 1.5, 1.5, 1.5, 1.0};
+  for (const double r : ratio) in.log_prob.push_back(float(std::log(r)));
+  in.advantages = {-1, 1, 1, -1, 1, 1};
+  in.weight.assign(6, 1);
+  in.mask.assign(6, 1);
+  compute(plugin, in);
+  auto& m = plugin.call.metrics;
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/low_mean").mean(), 1.0 / 6);
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/high_mean").mean(), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/region_mean").mean(), 3.0 / 6);
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/low_min").sum, 0.0);
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/high_max").sum, 0.5);
+  EXPECT_NEAR(m.at("actor/ratio_min").sum, 0.5, 1e-7);
+  EXPECT_NEAR(m.at("actor/ratio_max").sum, 1.5, 1e-7);
+}
+
+TEST(Vanilla, DualClipIsOffAtZeroAndNone) {
+  LossInput in;
+  in.row_offsets = {0, 1};
+  in.log_prob = {std::log(8.0F)}, in.old_log_prob = {0}, in.advantages = {-1}, in.weight = {1}, in.mask = {1};
+  PolicyLoss on(policy_loss("vanilla")), zero(policy_loss("vanilla"), {{"clip_ratio_c", "0"}});
+  PolicyLoss unset(policy_loss("vanilla"), {{"clip_ratio_c", "none"}});
+  EXPECT_FLOAT_EQ(compute(on, in).loss[0], 3.0F);
+  EXPECT_FLOAT_EQ(compute(zero, in).loss[0], 8.0F);
+  EXPECT_FLOAT_EQ(compute(unset, in).loss[0], 8.0F);
+  PolicyLoss wrong(policy_loss("vanilla"), {{"clip_ratio_c", "0.5"}});
+  EXPECT_EQ(wrong.status, MORTISE_INVALID_ARGUMENT);
+  EXPECT_NE(wrong.call.error.find("clip_ratio_c"), std::string::npos);
+}
+
+TEST(Gspo, RowMetricsCountRows) {
+  PolicyLoss plugin(policy_loss("gspo"), {{"clip_ratio_low", "0.1"}, {"clip_ratio_high", "0.1"}});
+  LossInput in;
+  in.row_offsets = {0, 3, 4, 4, 5};  // the third row is empty
+  in.old_log_prob.assign(5, 0);
+  in.log_prob = {-0.5F, -0.5F, -0.5F, 0.5F, 0.0F};
+  in.advantages = {-1, -1, -1, 1, 1};
+  in.weight.assign(5, 1);
+  in.mask.assign(5, 1);
+  compute(plugin, in);
+  auto& m = plugin.call.metrics;
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/low_mean").sum, 1.0);
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/low_mean").weight, 4.0);
+  EXPECT_DOUBLE_EQ(m.at("clip_ratio/high_mean").mean(), 0.25);
+  EXPECT_DOUBLE_EQ(m.at("actor/pg_clipfrac").mean(), 0.8) << "verl's share is of tokens";
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,229 @@
+// replay: order, checks, back-pressure and resume; native: forwarding to the host's extension.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/fake_host.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Backend = Instance<mortise_rollout_backend_vtable>;
+
+const mortise_descriptor* backend(const std::string& name) {
+  static const mortise_pack* pack =
+      load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.rollout.so");
+  return find_plugin(pack, MORTISE_KIND_ROLLOUT_BACKEND, name);
+}
+
+struct Taken {
+  int64_t request_id, sample_index, version;
+  int32_t reason;
+  std::vector<int64_t> ids;
+  bool has_log_prob;
+};
+
+struct Sink {
+  std::vector<Taken> taken;
+  size_t room = 1000;
+  mortise_rollout_sink view{sizeof(mortise_rollout_sink), 0, this, &Sink::take};
+
+  static int32_t take(void* context, const mortise_rollout_sequence* s) noexcept {
+    auto& self = *static_cast<Sink*>(context);
+    if (self.taken.size() == self.room) return 1;
+    self.taken.push_back({s->request_id,
+                          s->sample_index,
+                          s->weight_version,
+                          s->finish_reason,
+                          {s->ids, s->ids + s->num_ids},
+                          s->log_prob != nullptr});
+    return 0;
+  }
+};
+
+int32_t submit(Backend& b, int64_t id, std::vector<int64_t> prompt, int64_t n) {
+  mortise_rollout_request request{};
+  request.struct_size = sizeof request;
+  request.request_id = id;
+  request.prompt_ids = prompt.data();
+  request.num_prompt_ids = int64_t(prompt.size());
+  request.num_samples = n;
+  const mortise_rollout_request* const list[] = {&request};
+  uint64_t accepted = 0;
+  const int32_t status = b.vtable->submit(b.self, &b.call, list, 1, &accepted);
+  EXPECT_EQ(accepted, status == 0 ? 1U : 0U);
+  return status;
+}
+
+class Replay : public testing::Test {
+ protected:
+  Replay() {
+    std::ofstream(path)
+        << R"({"prompt_token_ids": [3, 4], "completions": [[5, 1], [6]], "finish_reasons": ["stop", "length"], "scores": [1, 0]})"
+        << "\n"
+        << R"({"prompt_token_ids": [7], "completions": [[8], []], "finish_reasons": ["length", "abort"]})"
+        << "\n";
+  }
+  TempDir dir;
+  std::string path = (std::filesystem::path(dir.path()) / "samples.jsonl").string();
+};
+
+TEST_F(Replay, HandsOverWhatWasRecorded) {
+  Backend b(backend("replay"), {{"path", path}});
+  ASSERT_EQ(b.status, 0) << b.call.error;
+  ASSERT_EQ(b.vtable->set_version(b.self, &b.call, 4), 0);
+  ASSERT_EQ(submit(b, 10, {3, 4}, 2), 0) << b.call.error;
+  ASSERT_EQ(submit(b, 11, {7}, 2), 0) << b.call.error;
+  Sink sink;
+  sink.room = 3;
+  uint64_t outstanding = 0;
+  ASSERT_EQ(b.vtable->poll(b.self, &b.call, &sink.view, 0, &outstanding), 0);
+  EXPECT_EQ(outstanding, 1U) << "the sink had room for three of four";
+  sink.room = 10;
+  ASSERT_EQ(b.vtable->poll(b.self, &b.call, &sink.view, 0, &outstanding), 0);
+  EXPECT_EQ(outstanding, 0U);
+  ASSERT_EQ(sink.taken.size(), 4U);
+  EXPECT_THAT(sink.taken[0].ids, ElementsAre(5, 1));
+  EXPECT_EQ(sink.taken[0].reason, MORTISE_FINISH_STOP);
+  EXPECT_EQ(sink.taken[1].reason, MORTISE_FINISH_LENGTH);
+  EXPECT_EQ(sink.taken[1].sample_index, 1);
+  EXPECT_EQ(sink.taken[2].request_id, 11);
+  EXPECT_TRUE(sink.taken[3].ids.empty());
+  EXPECT_EQ(sink.taken[3].reason, MORTISE_FINISH_ABORT);
+  EXPECT_EQ(sink.taken[3].version, 4);
+  EXPECT_FALSE(sink.taken[0].has_log_prob);
+}
+
+TEST_F(Replay, StartsAgainBehindTheLastLine) {
+  Backend b(backend("replay"), {{"path", path}});
+  EXPECT_EQ(submit(b, 0, {3, 4}, 2), 0);
+  EXPECT_EQ(submit(b, 1, {7}, 2), 0);
+  EXPECT_EQ(submit(b, 2, {3, 4}, 2), 0) << b.call.error;
+}
+
+TEST_F(Replay, NamesTheLineOfAWrongPrompt) {
+  Backend b(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(b, 0, {3, 4}, 2), 0);
+  EXPECT_EQ(submit(b, 1, {9}, 2), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(b.call.error, HasSubstr("samples.jsonl:2: the prompt differs"));
+  EXPECT_THAT(b.call.error, HasSubstr("at token 0 (7 here, 9 asked for)"));
+  EXPECT_EQ(submit(b, 2, {3}, 2), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(b.call.error, HasSubstr("samples.jsonl:1: the prompt has 2 tokens, the one asked for 1"));
+}
+
+TEST_F(Replay, RefusesOtherNumbersOfSamples) {
+  Backend b(backend("replay"), {{"path", path}});
+  EXPECT_EQ(submit(b, 0, {3, 4}, 3), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(b.call.error, HasSubstr("rollout.n = 3, but it has 2"));
+}
+
+TEST_F(Replay, RefusesDamagedLines) {
+  const std::vector<std::pair<std::string, std::string>> lines = {
+      {"{", "not a JSON object"},
+      {R"({"completions": []})", "prompt_token_ids is not a list"},
+      {R"({"prompt_token_ids": [1.5]})", "not a token id"},
+      {R"({"prompt_token_ids": [1], "completions": [[2]]})", "finish_reasons needs one entry"},
+      {R"({"prompt_token_ids": [1], "completions": [[2]], "finish_reasons": ["eos"]})", "\"eos\""},
+      {R"({"prompt_token_ids": [1], "completions": [[-2]], "finish_reasons": ["stop"]})", "completion 0 holds -2"},
+  };
+  for (const auto& [line, why] : lines) {
+    std::ofstream(path) << line << "\n";
+    Backend b(backend("replay"), {{"path", path}});
+    EXPECT_EQ(submit(b, 0, {1}, 1), MORTISE_INVALID_ARGUMENT) << line;
+    EXPECT_THAT(b.call.error, HasSubstr(why)) << line;
+  }
+}
+
+TEST_F(Replay, MissingAndEmptyFilesAreRefusedAtOnce) {
+  Backend missing(backend("replay"), {{"path", path + ".none"}});
+  EXPECT_EQ(missing.status, MORTISE_NOT_FOUND);
+  EXPECT_THAT(missing.call.error, HasSubstr("samples.jsonl.none"));
+  std::ofstream(path, std::ios::trunc);
+  Backend empty(backend("replay"), {{"path", path}});
+  EXPECT_EQ(empty.status, MORTISE_INVALID_ARGUMENT);
+}
+
+TEST_F(Replay, ResumesAtItsPlace) {
+  std::string saved;
+  {
+    Backend b(backend("replay"), {{"path", path}});
+    for (int64_t i = 0; i < 3; ++i)
+      ASSERT_EQ(submit(b, i, i % 2 == 0 ? std::vector<int64_t>{3, 4} : std::vector<int64_t>{7}, 2), 0);
+    const auto* state = static_cast<const mortise_state*>(b.vtable->get_extension(b.self, MORTISE_EXT_STATE));
+    ASSERT_NE(state, nullptr);
+    const mortise_state_sink sink{sizeof sink, 0, &saved, [](void* to, mortise_bytes bytes) noexcept {
+                                    static_cast<std::string*>(to)->append(static_cast<const char*>(bytes.data),
+                                                                          bytes.size);
+                                  }};
+    ASSERT_EQ(state->save(b.self, &b.call, &sink), 0);
+  }
+  Backend b(backend("replay"), {{"path", path}});
+  const auto* state = static_cast<const mortise_state*>(b.vtable->get_extension(b.self, MORTISE_EXT_STATE));
+  ASSERT_EQ(state->load(b.self, &b.call, {saved.data(), saved.size()}), 0) << b.call.error;
+  EXPECT_EQ(submit(b, 9, {7}, 2), 0) << "three lines were read: the next is the second";
+  EXPECT_EQ(state->load(b.self, &b.call, {saved.data(), 3}), MORTISE_DATA_LOSS);
+  EXPECT_EQ(b.vtable->get_extension(b.self, "acme.other/1"), nullptr);
+}
+
+// An engine that counts what reaches it.
+struct Engine {
+  static inline int created = 0, destroyed = 0, aborted = 0;
+  static int32_t create(const mortise_host*, mortise_call*, void** self) noexcept {
+    return *self = &created, ++created, 0;
+  }
+  static void destroy(void* self) noexcept { destroyed += self == &created ? 1 : 100; }
+  static int32_t set_version(void*, mortise_call* call, int64_t) noexcept {
+    const std::string_view why = "no weights";
+    return host()->fail(call, MORTISE_UNAVAILABLE, {why.data(), why.size()});
+  }
+  static int32_t submit(void*, mortise_call*, const mortise_rollout_request* const*, uint64_t n,
+                        uint64_t* accepted) noexcept {
+    return *accepted = n, 0;
+  }
+  static int32_t poll(void*, mortise_call*, const mortise_rollout_sink*, int64_t timeout,
+                      uint64_t* outstanding) noexcept {
+    return *outstanding = uint64_t(timeout), 0;
+  }
+  static int32_t abort(void*, mortise_call*, int64_t) noexcept { return ++aborted, 0; }
+};
+
+TEST(Native, ForwardsToTheEngine) {
+  static const mortise_rollout_backend_vtable engine = {
+      sizeof engine, 0,       Engine::create, Engine::destroy, nullptr,      Engine::set_version,
+      nullptr,       nullptr, nullptr,        Engine::submit,  Engine::poll, Engine::abort,
+      nullptr,       nullptr};
+  extensions()[MORTISE_EXT_GENERATE] = &engine;
+  {
+    Backend b(backend("native"));
+    ASSERT_EQ(b.status, 0) << b.call.error;
+    EXPECT_EQ(b.vtable->set_version(b.self, &b.call, 1), MORTISE_UNAVAILABLE);
+    EXPECT_EQ(b.call.error, "no weights") << "the engine's own words come through";
+    EXPECT_EQ(submit(b, 1, {1}, 1), 0);
+    uint64_t outstanding = 0;
+    Sink sink;
+    EXPECT_EQ(b.vtable->poll(b.self, &b.call, &sink.view, 17, &outstanding), 0);
+    EXPECT_EQ(outstanding, 17U);
+    EXPECT_EQ(b.vtable->abort(b.self, &b.call, -1), 0);
+    EXPECT_EQ(b.vtable->sleep(b.self, &b.call, 1), 0) << "an engine without sleep is not asked";
+    EXPECT_EQ(b.vtable->begin_update, nullptr);
+    EXPECT_EQ(b.vtable->get_extension(b.self, MORTISE_EXT_STATE), nullptr);
+  }
+  EXPECT_EQ(Engine::created, 1);
+  EXPECT_EQ(Engine::destroyed, 1);
+  EXPECT_EQ(Engine::aborted, 1);
+  extensions().clear();
+}
+
+TEST(Native, SaysThatThereIsNoModel) {
+  extensions().clear();
+  Backend b(backend("native"));
+  EXPECT_EQ(b.status, MORTISE_FAILED_PRECONDITION);
+  EXPECT_THAT(b.call.error, HasSubstr("holds no model"));
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,37 @@
+#!/bin/bash
+# headers_alone.sh SDK_INCLUDE TESTS_SDK: every SDK header compiles by itself, pedantically, in each language version that
+# we promise, with each compiler that is here. Prints what was tried; a missing clang is said aloud.
+set -u
+include=$1 tests=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+faults=0
+try() { # compiler standard language file
+  if ! "$1" -std="$2" -x "$3" -Wall -Wextra -pedantic -Werror -Wno-pragma-once-outside-header -fsyntax-only -I"$include" \
+    -DMORTISE_PACK_ID='"t"' -DMORTISE_PACK_VERSION='"0.0.0"' "$4" 2>"$scratch/log"; then
+    echo "$1 -std=$2 $4:" && head -n 20 "$scratch/log"
+    faults=$((faults + 1))
+  fi
+}
+tried=0
+for pair in gcc:g++ clang:clang++; do
+  c=${pair%:*} cxx=${pair#*:}
+  if ! command -v "$c" >/dev/null || ! command -v "$cxx" >/dev/null; then
+    echo "$c is not installed: not tried"
+    continue
+  fi
+  for header in $(cd "$include" && find mortise -name '*.h'); do
+    echo "#include <$header>" >"$scratch/one.c"
+    for standard in c11 c17; do try "$c" "$standard" c "$scratch/one.c"; done
+    for standard in c++17 c++20; do try "$cxx" "$standard" c++ "$scratch/one.c"; done
+    tried=$((tried + 1))
+  done
+  for header in $(cd "$include" && find mortise/cpp -name '*.hpp'); do
+    echo "#include <$header>" >"$scratch/one.cpp"
+    for standard in c++17 c++20; do try "$cxx" "$standard" c++ "$scratch/one.cpp"; done
+    tried=$((tried + 1))
+  done
+  for standard in c11 c17; do try "$c" "$standard" c "$tests/layout.c"; done
+done
+echo "$tried headers tried, $faults faults"
+[[ $tried -gt 0 && $faults -eq 0 ]]

@@ -1,0 +1,127 @@
+// FaultEnv: an Env whose changing operations (open for write, append, sync, close, rename, unlink, remove_dir,
+// create_dirs, sync_dir) are counted and can be made to fail; reading passes through. Syncing is counted but, unless
+// pass_sync is set, not done: a test need not wait for the disk.
+//
+//   FaultEnv env(default_env());
+//   env.fail_at(k);     the k-th operation (1-based) fails once with EIO
+//   env.crash_at(k);    from the k-th on nothing is done any more, as after kill -9; a failing append may write half
+//   env.disk_full_after(bytes);   appends beyond so many bytes fail with ENOSPC after writing what fits
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "foundation/base/env.h"
+
+namespace mortise::test {
+
+class FaultEnv final : public Env {
+ public:
+  explicit FaultEnv(Env& base, bool pass_sync = false) : base_(&base), pass_sync_(pass_sync) {}
+
+  void fail_at(int64_t k, int code = EIO) { fail_at_ = k, code_ = code, count_ = 0; }
+  void crash_at(int64_t k) { crash_at_ = k, count_ = 0; }
+  void disk_full_after(uint64_t bytes) { room_ = bytes, limited_ = true; }
+  void heal() { fail_at_ = crash_at_ = 0, limited_ = false, count_ = 0; }
+  [[nodiscard]] int64_t num_operations() const { return count_; }
+  [[nodiscard]] const std::vector<std::string>& operations() const {
+    return operations_;
+  }  // "rename /a -> /b", in order
+
+  Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
+    return base_->read_file(path, max_bytes);
+  }
+  Result<MappedFile> map_file(const Path& path) override { return base_->map_file(path); }
+  Result<FileInfo> info(const Path& path) override { return base_->info(path); }
+  bool exists(const Path& path) override { return base_->exists(path); }
+  Result<std::vector<std::string>> list_dir(const Path& path) override { return base_->list_dir(path); }
+  Result<uint64_t> free_bytes(const Path& path) override {
+    return limited_ ? Result<uint64_t>(room_) : base_->free_bytes(path);
+  }
+
+  Result<std::unique_ptr<WritableFile>> open_for_write(const Path& path, WriteMode mode) override {
+    TRY(count("open", path));
+    std::unique_ptr<WritableFile> file = TRY(base_->open_for_write(path, mode));
+    return std::unique_ptr<WritableFile>(new File(this, std::move(file)));
+  }
+  Result<> rename(const Path& from, const Path& to) override {
+    TRY(count("rename", from, to));
+    return base_->rename(from, to);
+  }
+  Result<> unlink(const Path& path) override {
+    TRY(count("unlink", path));
+    return base_->unlink(path);
+  }
+  Result<> remove_dir(const Path& path) override {
+    TRY(count("remove_dir", path));
+    return base_->remove_dir(path);
+  }
+  Result<> create_dirs(const Path& path) override {
+    TRY(count("create_dirs", path));
+    return base_->create_dirs(path);
+  }
+  Result<> sync_dir(const Path& path) override {
+    TRY(count("sync_dir", path));
+    return pass_sync_ ? base_->sync_dir(path) : Result<>();
+  }
+  int64_t wall_time_ns() override { return base_->wall_time_ns(); }
+  int64_t monotonic_ns() override { return base_->monotonic_ns(); }
+  void random_bytes(std::span<std::byte> out) override { base_->random_bytes(out); }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(FaultEnv* env, std::unique_ptr<WritableFile> file) : env_(env), file_(std::move(file)) {}
+    Result<> append(std::span<const std::byte> bytes) override {
+      const Result<> allowed = env_->count("append", path());
+      if (!allowed.ok()) {
+        // A write that fails may have done half of its work, but a process that is gone does nothing.
+        if (!env_->crashed_before()) (void)file_->append(bytes.first(bytes.size() / 2));
+        return allowed;
+      }
+      if (env_->limited_) {
+        const size_t fits = bytes.size() < env_->room_ ? bytes.size() : static_cast<size_t>(env_->room_);
+        TRY(file_->append(bytes.first(fits)));
+        env_->room_ -= fits;
+        if (fits < bytes.size()) return disk_error(ENOSPC, "write", path());
+        return {};
+      }
+      return file_->append(bytes);
+    }
+    Result<> sync() override {
+      TRY(env_->count("sync", path()));
+      return env_->pass_sync_ ? file_->sync() : Result<>();
+    }
+    Result<> close() override {
+      TRY(env_->count("close", path()));
+      return file_->close();
+    }
+    [[nodiscard]] const Path& path() const override { return file_->path(); }
+
+   private:
+    FaultEnv* env_;
+    std::unique_ptr<WritableFile> file_;
+  };
+
+  [[nodiscard]] bool crashed_before() const { return crash_at_ > 0 && count_ > crash_at_; }
+  Result<> count(const char* operation, const Path& path, const Path& to = {}) {
+    ++count_;
+    operations_.push_back(std::string(operation) + " " + path.string() + (to.empty() ? "" : " -> " + to.string()));
+    if (crash_at_ > 0 && count_ >= crash_at_) return disk_error(EIO, operation, path);
+    if (fail_at_ > 0 && count_ == fail_at_) return disk_error(code_, operation, path);
+    return {};
+  }
+
+  Env* base_;
+  bool pass_sync_;
+  int64_t count_ = 0, fail_at_ = 0, crash_at_ = 0;
+  int code_ = EIO;
+  bool limited_ = false;
+  uint64_t room_ = 0;
+  std::vector<std::string> operations_;
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,54 @@
+// FlatTensor: numbers of a test as a borrowed ABI view, placed at a byte offset so that plugins must honour it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mortise/mortise.h"
+
+namespace mortise::test {
+
+template <class T>
+struct TensorCode;
+template <>
+struct TensorCode<float> {
+  static constexpr uint8_t value = MORTISE_FLOAT;
+};
+template <>
+struct TensorCode<uint8_t> {
+  static constexpr uint8_t value = MORTISE_UINT;
+};
+
+template <class T>
+class FlatTensor {
+ public:
+  explicit FlatTensor(std::vector<T> values) : FlatTensor(values, {static_cast<int64_t>(values.size())}) {}
+  FlatTensor(const std::vector<T>& values, std::vector<int64_t> shape)
+      : shape_(std::move(shape)), strides_(shape_.size(), 1) {
+    storage_.assign(kOffset, T{});
+    storage_.insert(storage_.end(), values.begin(), values.end());
+    for (size_t i = strides_.size(); i-- > 1;) strides_[i - 1] = strides_[i] * shape_[i];
+    view_.data = storage_.data();
+    view_.byte_offset = kOffset * sizeof(T);
+    view_.device_type = MORTISE_CPU;
+    view_.ndim = static_cast<int32_t>(shape_.size());
+    view_.dtype_code = TensorCode<T>::value;
+    view_.dtype_bits = 8 * sizeof(T);
+    view_.dtype_lanes = 1;
+    view_.shape = shape_.data();
+    view_.strides = strides_.data();
+  }
+  FlatTensor(const FlatTensor&) = delete;
+  FlatTensor& operator=(const FlatTensor&) = delete;
+
+  const mortise_tensor* view() const { return &view_; }
+  std::vector<T> values() const { return {storage_.begin() + kOffset, storage_.end()}; }
+
+ private:
+  static constexpr size_t kOffset = 3;
+  std::vector<T> storage_;
+  std::vector<int64_t> shape_, strides_;
+  mortise_tensor view_{};
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,116 @@
+// PowerLossEnv: an Env that knows what a disk may forget. lose_power(seed) takes back, each with probability one half,
+// what was not made durable: bytes appended after the last sync() of a file (or the whole file's content), and names
+// (new files, renames) in folders that had no sync_dir() since. Deletions always last, which is the worst case for code
+// that deletes the old before the new is safe. Wrap it in a FaultEnv to stop at a chosen operation first.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/base/rng.h"
+
+namespace mortise::test {
+
+class PowerLossEnv final : public Env {
+ public:
+  explicit PowerLossEnv(Env& base) : base_(&base) {}
+
+  void lose_power(uint64_t seed) {
+    RandomStream random({.seed = seed});
+    // From the last change to the first, so that each finds the names as they were right after it.
+    while (!names_.empty()) {
+      const NameChange change = names_.back();
+      names_.pop_back();
+      if (random.next_below(2) == 0) continue;
+      if (change.from.empty()) {
+        (void)remove_tree(*base_, change.to);
+      } else if (!base_->exists(change.from) && base_->rename(change.to, change.from).ok()) {
+        move_records(change.to, change.from);
+      }
+    }
+    for (const auto& [path, synced_bytes] : dirty_) {
+      if (random.next_below(2) == 0 || !base_->exists(path)) continue;
+      std::error_code ignored;
+      std::filesystem::resize_file(path, synced_bytes, ignored);
+    }
+    names_.clear();
+    dirty_.clear();
+  }
+
+  Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
+    return base_->read_file(path, max_bytes);
+  }
+  Result<MappedFile> map_file(const Path& path) override { return base_->map_file(path); }
+  Result<FileInfo> info(const Path& path) override { return base_->info(path); }
+  bool exists(const Path& path) override { return base_->exists(path); }
+  Result<std::vector<std::string>> list_dir(const Path& path) override { return base_->list_dir(path); }
+  Result<uint64_t> free_bytes(const Path& path) override { return base_->free_bytes(path); }
+  Result<std::unique_ptr<WritableFile>> open_for_write(const Path& path, WriteMode mode) override {
+    if (!base_->exists(path)) names_.push_back({{}, path});
+    std::unique_ptr<WritableFile> file = TRY(base_->open_for_write(path, mode));
+    dirty_[path] = TRY(base_->info(path)).size_bytes;
+    return std::unique_ptr<WritableFile>(new File(this, std::move(file)));
+  }
+  Result<> rename(const Path& from, const Path& to) override {
+    TRY(base_->rename(from, to));
+    move_records(from, to);
+    names_.push_back({from, to});
+    return {};
+  }
+  Result<> unlink(const Path& path) override { return base_->unlink(path); }
+  Result<> remove_dir(const Path& path) override { return base_->remove_dir(path); }
+  Result<> create_dirs(const Path& path) override {
+    for (Path at = path; !at.empty() && !base_->exists(at); at = at.parent_path()) names_.push_back({{}, at});
+    return base_->create_dirs(path);
+  }
+  Result<> sync_dir(const Path& path) override {
+    std::erase_if(names_, [&](const NameChange& change) { return change.to.parent_path() == path; });
+    return {};
+  }
+  int64_t wall_time_ns() override { return base_->wall_time_ns(); }
+  int64_t monotonic_ns() override { return base_->monotonic_ns(); }
+  void random_bytes(std::span<std::byte> out) override { base_->random_bytes(out); }
+
+ private:
+  struct NameChange {
+    Path from;  // empty: a new file or folder
+    Path to;
+  };
+  static Path moved_path(const Path& path, const Path& from, const Path& to) {
+    const std::string text = path.string(), prefix = from.string();
+    if (text == prefix) return to;
+    return text.starts_with(prefix + "/") ? Path(to.string() + text.substr(prefix.size())) : path;
+  }
+  // What lies below a renamed folder moves along.
+  void move_records(const Path& from, const Path& to) {
+    for (NameChange& change : names_)
+      change.to = moved_path(change.to, from, to), change.from = moved_path(change.from, from, to);
+    std::map<Path, uint64_t> moved;
+    for (const auto& [path, bytes] : dirty_) moved[moved_path(path, from, to)] = bytes;
+    dirty_ = std::move(moved);
+  }
+  class File final : public WritableFile {
+   public:
+    File(PowerLossEnv* env, std::unique_ptr<WritableFile> file) : env_(env), file_(std::move(file)) {}
+    Result<> append(std::span<const std::byte> bytes) override { return file_->append(bytes); }
+    Result<> sync() override {
+      env_->dirty_.erase(path());  // remembered, not done: no test waits for the disk
+      return {};
+    }
+    Result<> close() override { return file_->close(); }
+    [[nodiscard]] const Path& path() const override { return file_->path(); }
+
+   private:
+    PowerLossEnv* env_;
+    std::unique_ptr<WritableFile> file_;
+  };
+
+  Env* base_;
+  std::vector<NameChange> names_;
+  std::map<Path, uint64_t> dirty_;  // file -> bytes that are safe
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,117 @@
+// Faults at every operation of a save: an old or the new checkpoint loads, whole, and nothing is left ambiguous.
+#include <gmock/gmock.h>
+
+#include "support/fault_env.h"
+#include "support/power_loss_env.h"
+#include "unit/checkpoint/run_state.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using test::fast_env;
+using test::resumed_step;
+using test::save_step;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr CheckpointWriterOptions kKeepOne{.keep_last = 1, .sync = true};
+
+// How the fault is told to the environment: one failing call, or nothing done from there on as after kill -9.
+using Arm = void (*)(test::FaultEnv&, int64_t);
+void fail_once(test::FaultEnv& env, int64_t k) { env.fail_at(k); }
+void crash(test::FaultEnv& env, int64_t k) { env.crash_at(k); }
+
+// Save step 1; save `second` with the fault at its k-th operation, for every k; look; save step 3 unharmed.
+void enumerate(Arm arm, int64_t second) {
+  for (int64_t k = 1;; ++k) {
+    const test::TempDir dir;
+    ASSERT_OK(save_step(fast_env(), dir.path(), 1, kKeepOne));
+    test::FaultEnv env(default_env());
+    arm(env, k);
+    const Result<SavedCheckpoint> saved = save_step(env, dir.path(), second, kKeepOne);
+    const std::string last =
+        env.operations().empty()
+            ? ""
+            : env.operations()[std::min<size_t>(static_cast<size_t>(k), env.operations().size()) - 1];
+    const int64_t step = resumed_step(default_env(), dir.path());
+    ASSERT_THAT(step, AnyOf(1, second)) << "operation " << k << ": " << last;
+    if (saved.ok() && saved->warnings.empty()) {
+      ASSERT_EQ(step, second) << "reported as saved, operation " << k << ": " << last;
+    }
+    // The next save works without help and leaves exactly one checkpoint.
+    ASSERT_OK(save_step(fast_env(), dir.path(), 3, kKeepOne));
+    ASSERT_EQ(resumed_step(default_env(), dir.path()), 3);
+    ASSERT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_3", "latest"))
+        << k << ": " << last;
+    if (k > env.num_operations()) {
+      EXPECT_GT(k, 25);  // the save has so many places to fail
+      EXPECT_TRUE(saved.ok());
+      return;
+    }
+  }
+}
+
+TEST(CheckpointFaults, EveryFailingCall) { enumerate(fail_once, 2); }
+TEST(CheckpointFaults, EveryCrash) { enumerate(crash, 2); }
+TEST(CheckpointFaults, EveryFailingCallWhileReplacingTheSameStep) { enumerate(fail_once, 1); }
+TEST(CheckpointFaults, EveryCrashWhileReplacingTheSameStep) { enumerate(crash, 1); }
+
+TEST(CheckpointFaults, PowerLossAtEveryOperation) {
+  const uint64_t num_seeds = std::getenv("MORTISE_LONG") != nullptr ? 20 : 3;
+  for (int64_t k = 1;; ++k) {
+    bool finished = false;
+    for (uint64_t seed = 0; seed < num_seeds; ++seed) {
+      const test::TempDir dir;
+      test::PowerLossEnv disk(default_env());
+      test::FaultEnv env(disk, /*pass_sync=*/true);
+      ASSERT_OK(save_step(env, dir.path(), 1, kKeepOne));
+      env.crash_at(k);
+      const Result<SavedCheckpoint> saved = save_step(env, dir.path(), 2, kKeepOne);
+      finished = k > env.num_operations();
+      disk.lose_power(seed * 1000 + static_cast<uint64_t>(k));
+      const int64_t step = resumed_step(default_env(), dir.path());
+      ASSERT_THAT(step, AnyOf(1, 2)) << "operation " << k << " seed " << seed;
+      if (saved.ok() && saved->warnings.empty()) {
+        ASSERT_EQ(step, 2) << "operation " << k << " seed " << seed;
+      }
+    }
+    if (finished) break;
+  }
+}
+
+TEST(CheckpointFaults, DiskFullAtEveryByteCountLeavesTheLastGoodOne) {
+  for (uint64_t room = 0;; room += 61) {
+    const test::TempDir dir;
+    ASSERT_OK(save_step(fast_env(), dir.path(), 1, kKeepOne));
+    test::FaultEnv env(default_env());
+    env.disk_full_after(room);
+    const Result<SavedCheckpoint> saved = save_step(env, dir.path(), 2, kKeepOne);
+    if (!saved.ok()) {
+      EXPECT_EQ(saved.error().kind, ErrorKind::kDisk);
+      EXPECT_THAT(error_of(saved), HasSubstr("the disk is full"));
+      ASSERT_EQ(resumed_step(default_env(), dir.path()), 1) << room;
+      ASSERT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_1", "latest")) << room;
+      continue;
+    }
+    ASSERT_THAT(resumed_step(default_env(), dir.path()), saved->warnings.empty() ? 2 : 1)
+        << room;  // no room for 'latest'
+    if (saved->warnings.empty()) break;
+  }
+}
+
+TEST(CheckpointFaults, AFailingWriterOfAFileStopsTheSave) {
+  const test::TempDir dir;
+  CheckpointRequest request;
+  request.step = 4;
+  request.files.push_back({"x", [](WritableFile&) -> Result<> {
+                             return Error{ErrorKind::kNumerics, "weights are not finite", "", ""};
+                           }});
+  const auto saved = CheckpointWriter(default_env(), dir.path()).save(request);
+  ASSERT_FALSE(saved.ok());
+  EXPECT_EQ(saved.error().kind, ErrorKind::kNumerics);
+  EXPECT_TRUE(default_env().list_dir(dir.path())->empty());
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,174 @@
+// Rules between keys: what stops, what warns, and the batch arithmetic.
+#include "config/check.h"
+
+#include "config_test_support.h"
+
+namespace mortise::test {
+namespace {
+
+constexpr const char* kGood = R"(
+model.path = "m"
+[data]
+train_files = "t.jsonl"
+val_files = "v.jsonl"
+train_batch_size = 32
+[actor]
+ppo_mini_batch_size = 16
+[rollout]
+n = 8
+[[reward]]
+use = "regex"
+)";
+
+std::string check_error(const std::vector<std::string>& overrides, ConfigUse use = ConfigUse::kTrain) {
+  Result<LoadedConfig> loaded = load(kGood, overrides);
+  return loaded ? error_of(check_config(*loaded, use)) : "does not load: " + loaded.error().to_string();
+}
+
+std::vector<std::string> warnings(const std::vector<std::string>& overrides, ConfigUse use = ConfigUse::kTrain) {
+  Result<LoadedConfig> loaded = load(kGood, overrides);
+  if (!loaded) return {"does not load: " + loaded.error().to_string()};
+  Result<std::vector<Error>> checked = check_config(*loaded, use);
+  if (!checked) return {"refused: " + checked.error().to_string()};
+  std::vector<std::string> lines;
+  for (const Error& warning : *checked) lines.push_back(warning.to_string());
+  return lines;
+}
+
+TEST(Check, AGoodConfigIsQuiet) {
+  for (const ConfigUse use :
+       {ConfigUse::kTrain, ConfigUse::kSft, ConfigUse::kEval, ConfigUse::kGenerate, ConfigUse::kObjective}) {
+    EXPECT_THAT(warnings({}, use), ElementsAre());
+  }
+}
+
+TEST(Check, WhatMustBeGiven) {
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig empty, load(""));
+  const std::string train = error_of(check_config(empty, ConfigUse::kTrain));
+  EXPECT_THAT(train, HasSubstr("'model.path' is not given"));
+  EXPECT_THAT(train, HasSubstr("'data.train_files' is not given"));
+  EXPECT_THAT(train, HasSubstr("there is no reward"));
+  EXPECT_THAT(error_of(check_config(empty, ConfigUse::kEval)), HasSubstr("'data.val_files' is not given"));
+  EXPECT_EQ(error_of(check_config(empty, ConfigUse::kObjective)), "ok");
+  EXPECT_EQ(error_of(check_config(empty, ConfigUse::kGenerate)), "ok");
+  EXPECT_THAT(check_error({"trainer.val_only=true", "data.val_files=[]"}), HasSubstr("'data.val_files' is not given"));
+  EXPECT_EQ(check_error({"trainer.val_only=true", "data.train_files=[]"}), "ok");
+}
+
+TEST(Check, BatchesMustDivide) {
+  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=64"}),
+            "override 'actor.ppo_mini_batch_size=64': an update of 64 prompts does not fit into a step of 32 "
+            "(actor.ppo_mini_batch_size, data.train_batch_size); set actor.ppo_mini_batch_size=32");
+  EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=12"}),
+              HasSubstr("(32) is no multiple of actor.ppo_mini_batch_size (12)"));
+  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=12"}, ConfigUse::kSft), "ok");
+  EXPECT_THAT(check_error({"data.train_batch_size=4611686018427387904"}), HasSubstr("too large"));
+  EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=129"}),
+              ElementsAre(HasSubstr("a pass of 129 rows is larger than an update, which has 128")));
+  EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=128"}), ElementsAre());
+}
+
+TEST(Check, AllProblemsAtOnce) {
+  const std::string error = check_error({"model.path=", "actor.ppo_mini_batch_size=12", "rollout.temperature=0"});
+  EXPECT_THAT(error, HasSubstr("3 problems"));
+}
+
+TEST(Check, TokenBudget) {
+  EXPECT_THAT(check_error({"actor.ppo_max_token_len_per_gpu=1023"}), HasSubstr("one row may have 1024 tokens"));
+  EXPECT_EQ(check_error({"actor.ppo_max_token_len_per_gpu=1024"}), "ok");
+  EXPECT_EQ(check_error({"actor.ppo_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4"}), "ok");
+  EXPECT_THAT(check_error({"actor.ppo_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4",
+                           "actor.use_dynamic_bsz=true"}),
+              HasSubstr("one row may have 1024 tokens"));
+  EXPECT_THAT(check_error({"rollout.response_length=20000"}), HasSubstr("one row may have 20512 tokens"));
+}
+
+TEST(Check, Errors) {
+  EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("a bound of the ratio above 1"));
+  EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");
+  EXPECT_THAT(check_error({"rollout.temperature=0"}), HasSubstr("cannot be divided by it"));
+  EXPECT_EQ(check_error({"rollout.temperature=0"}, ConfigUse::kEval), "ok");
+  EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
+  EXPECT_THAT(check_error({"trainer.resume_mode=resume_path"}), HasSubstr("set trainer.resume_from_path"));
+  EXPECT_THAT(check_error({"reward.1.use=regex"}), HasSubstr("two rewards are named 'regex'"));
+  EXPECT_EQ(check_error({"reward.1.use=regex", "reward.1.name=other"}), "ok");
+  EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3"}, ConfigUse::kSft), HasSubstr("needs validations on the way"));
+  EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3", "~data.val_files"}, ConfigUse::kSft),
+              HasSubstr("needs validation rows"));
+  EXPECT_EQ(check_error({"sft.stop_val_accuracy=0.3", "sft.test_freq=5"}, ConfigUse::kSft), "ok");
+}
+
+struct WarnCase {
+  std::vector<std::string> overrides;
+  const char* message;
+};
+
+class CheckWarns : public ::testing::TestWithParam<WarnCase> {};
+
+TEST_P(CheckWarns, Once) { EXPECT_THAT(warnings(GetParam().overrides), ElementsAre(HasSubstr(GetParam().message))); }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CheckWarns,
+    ::testing::Values(
+        WarnCase{{"rollout.n=1"}, "rollout.n is 1: grpo compares the completions of one prompt"},
+        WarnCase{{"reward.0.weight=0"}, "all rewards have weight 0"},
+        WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_scale_factor=8"},
+                 "'actor.loss_scale_factor' has no effect"},
+        WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_scale_by_rows=false"},
+                 "'actor.loss_scale_by_rows' has no effect"},
+        WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_agg_rows=all"}, "'actor.loss_agg_rows' has no effect"},
+        WarnCase{{"actor.kl_loss_coef=0.1"}, "'actor.kl_loss_coef' has no effect: actor.use_kl_loss is false"},
+        WarnCase{{"actor.use_kl_loss=true", "actor.kl_loss_coef=0"}, "has coefficient 0"},
+        WarnCase{{"actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"}, "counts twice"},
+        WarnCase{{"algorithm.kl_penalty=k3"}, "'algorithm.kl_penalty' has no effect"},
+        WarnCase{{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.target_kl=1"},
+                 "algorithm.kl_ctrl.type is fixed"},
+        WarnCase{{"actor.optim.min_lr_ratio=0.1"}, "lr_scheduler_type is constant"},
+        WarnCase{{"actor.optim.lr_scheduler_type=linear", "actor.optim.num_cycles=1"}, "lr_scheduler_type is linear"},
+        WarnCase{{"actor.optim.lr_warmup_steps=3", "actor.optim.lr_warmup_steps_ratio=0.1"}, "lr_warmup_steps wins"},
+        WarnCase{{"actor.optim.lr=0"}, "nothing will be learnt"},
+        WarnCase{{"actor.clip_ratio=0.1", "actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.2"},
+                 "'actor.clip_ratio' has no effect"},
+        WarnCase{{"actor.clip_ratio_low=0.1", "actor.policy_loss.clip_ratio_low=0.2"},
+                 "actor.policy_loss.clip_ratio_low wins"},
+        WarnCase{{"trainer.total_epochs=2", "trainer.total_training_steps=3"}, "trainer.total_training_steps wins"},
+        WarnCase{{"trainer.resume_from_path=x"}, "trainer.resume_mode is auto"},
+        WarnCase{{"rollout.val_kwargs.n=4"}, "greedy ones are all the same"},
+        WarnCase{{"rollout.val_kwargs.temperature=1"}, "validation is greedy"},
+        WarnCase{{"data.val_files=[]", "trainer.test_freq=3"}, "data.val_files is not given"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.ppo_max_token_len_per_gpu=2048"},
+                 "'actor.ppo_max_token_len_per_gpu' has no effect"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.use_dynamic_bsz=true"},
+                 "'actor.ppo_micro_batch_size_per_gpu' has no effect"}));
+
+TEST(Check, WhatHasAnEffectDoesNotWarn) {
+  EXPECT_THAT(
+      warnings({"actor.loss_agg_mode=seq-mean-token-sum-norm", "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
+      ElementsAre());
+  EXPECT_THAT(warnings({"actor.use_kl_loss=true", "actor.kl_loss_coef=0.1", "actor.kl_loss_type=k1"}), ElementsAre());
+  EXPECT_THAT(
+      warnings({"actor.optim.lr_scheduler_type=cosine", "actor.optim.num_cycles=1", "actor.optim.min_lr_ratio=0.1"}),
+      ElementsAre());
+  EXPECT_THAT(
+      warnings({"rollout.val_kwargs.n=4", "rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.temperature=1"}),
+      ElementsAre());
+}
+
+TEST(BatchPlan, Arithmetic) {
+  const BatchPlan plan = plan_batches(config_of(kGood, {"actor.ppo_epochs=3"}));
+  EXPECT_EQ(plan.prompts_per_step, 32);
+  EXPECT_EQ(plan.rows_per_step, 256);
+  EXPECT_EQ(plan.rows_per_update, 128);
+  EXPECT_EQ(plan.updates_per_epoch_pass, 2);
+  EXPECT_EQ(plan.updates_per_step, 6);
+}
+
+TEST(BatchPlan, TotalSteps) {
+  EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_epochs=3"}), 100), 9)
+      << "the last 4 rows of an epoch drop";
+  EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_training_steps=7"}), 100), 7);
+  EXPECT_EQ(plan_total_steps(config_of(kGood), 31), 0);
+}
+
+}  // namespace
+}  // namespace mortise::test

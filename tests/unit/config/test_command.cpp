@@ -1,0 +1,78 @@
+// `mortise config ...` as a person types it: output, errors, exit codes.
+#include "config_test_support.h"
+
+namespace mortise {
+int cmd_config(std::span<const std::string> args);  // apps/mortise/cmd_config.cpp
+}
+
+namespace mortise::test {
+namespace {
+
+struct Outcome {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(const std::vector<std::string>& args) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = cmd_config(args);
+  std::string out = ::testing::internal::GetCapturedStdout();
+  return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(ConfigCommand, ShowPrintsWhatLoadsBack) {
+  const TempDir dir;
+  const std::string file = dir.write("run.toml", "[rollout]\nn = 4\n").string();
+  const Outcome shown = run({"show", file, "actor.optim.lr=1e-3", "--preset", "gspo"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  const RunConfig config = config_of(shown.out);
+  EXPECT_EQ(config.rollout.n, 4);
+  EXPECT_EQ(config.actor.optim.lr, 1e-3);
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "gspo");
+  const Outcome set = run({"show", file, "--set", "--origins"});
+  EXPECT_EQ(set.out, "[rollout]\nn = 4  # " + file + ":2:1\n");
+  EXPECT_THAT(run({"show", "--json"}).out, HasSubstr("\"train_batch_size\": 1024"));
+}
+
+TEST(ConfigCommand, ShowChecksOnDemand) {
+  EXPECT_EQ(run({"show"}).code, 0);
+  const Outcome checked = run({"show", "--check", "train"});
+  EXPECT_EQ(checked.code, 2);
+  EXPECT_THAT(checked.err, HasSubstr("'model.path' is not given"));
+  EXPECT_THAT(run({"show", "--check", "objective", "actor.loss_agg_mode=token-mean", "actor.loss_scale_factor=2"}).err,
+              HasSubstr("warning: override 'actor.loss_scale_factor=2': 'actor.loss_scale_factor' has no effect"));
+}
+
+TEST(ConfigCommand, ErrorsAreConfigErrors) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{},
+                                                                                    {"shwo"},
+                                                                                    {"show", "missing.toml"},
+                                                                                    {"show", "--colour"},
+                                                                                    {"show", "--preset"},
+                                                                                    {"show", "a.toml", "b.toml"},
+                                                                                    {"show", "--check", "flight"},
+                                                                                    {"explain", "rollout.m"},
+                                                                                    {"explain", "a", "b"},
+                                                                                    {"schema", "x"}}) {
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 2) << (args.empty() ? "nothing" : args.back());
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_NE(outcome.err, "");
+  }
+}
+
+TEST(ConfigCommand, ExplainAndSchemaAndHelp) {
+  EXPECT_THAT(run({"explain", "rollout.n"}).out, ::testing::StartsWith("rollout.n\n"));
+  EXPECT_THAT(run({"explain"}).out, HasSubstr("[trainer]"));
+  EXPECT_THAT(run({"explain", "preset"}).out, HasSubstr("preset = \"dr_grpo\""));
+  EXPECT_EQ(run({"explain", "rollout.n", "--json"}).out.front(), '{');
+  ASSERT_OK_AND_ASSIGN(const Json schema, parse_json(run({"schema"}).out, "schema"));
+  EXPECT_EQ(schema["type"], "object");
+  EXPECT_EQ(run({"show", "--help"}).code, 0);
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("usage: mortise config"));
+}
+
+}  // namespace
+}  // namespace mortise::test

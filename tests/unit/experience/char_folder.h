@@ -1,0 +1,29 @@
+// A folder with a character tokenizer, for tests that need ids from text.
+#pragma once
+
+#include <string>
+
+#include "support/temp_dir.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise::test {
+
+class CharFolder {
+ public:
+  CharFolder() {
+    CharTokenizerSpec spec;
+    spec.characters = "0123456789+=abcdefgh :";
+    spec.special_tokens = {"<|pad|>", "<|end|>"};
+    spec.roles = {{"pad_token", "<|pad|>"}, {"eos_token", "<|end|>"}};
+    const CharTokenizerFiles files = make_char_tokenizer(spec).value();
+    dir_.write("tokenizer.json", files.tokenizer_json);
+    dir_.write("tokenizer_config.json", files.tokenizer_config_json);
+  }
+  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const { return dir_.write(name, text).string(); }
+  [[nodiscard]] Tokenizer tokenizer() const { return Tokenizer::load(dir_.path()).value(); }
+
+ private:
+  TempDir dir_;
+};
+
+}  // namespace mortise::test

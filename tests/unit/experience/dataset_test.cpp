@@ -1,0 +1,64 @@
+#include "experience/data/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include "char_folder.h"
+
+namespace mortise {
+namespace {
+
+class DatasetTest : public ::testing::Test {
+ protected:
+  Result<Dataset> load(const std::vector<std::string>& files, bool filter = false, int64_t max_samples = -1) {
+    PromptEncoderOptions options;
+    options.max_prompt_length = 4;
+    encoder_.emplace(tokenizer_, std::nullopt, options);
+    DatasetOptions dataset;
+    dataset.files = files;
+    dataset.filter_overlong_prompts = filter;
+    dataset.max_samples = max_samples;
+    dataset.vocab_size = 100;
+    dataset.key = "data.train_files";
+    return Dataset::load(default_env(), *encoder_, dataset);
+  }
+  test::CharFolder folder_;
+  Tokenizer tokenizer_ = folder_.tokenizer();
+  std::optional<PromptEncoder> encoder_;
+};
+
+TEST_F(DatasetTest, KeepsTheOrderOfFilesAndLines) {
+  const std::string a = folder_.write("a.jsonl", "{\"prompt\": \"1\"}\n\n{\"prompt\": \"2\"}\n");
+  const std::string b = folder_.write("b.jsonl", "{\"prompt\": \"3\"}\n");
+  const Dataset dataset = load({a, b}).value();
+  ASSERT_EQ(dataset.size(), 3);
+  EXPECT_EQ(dataset[0].text, "1");
+  EXPECT_EQ(dataset[2].text, "3");
+  EXPECT_EQ(dataset.where(1), a + ":3");
+  EXPECT_EQ(load({a, b}, false, 2)->size(), 2);
+}
+
+TEST_F(DatasetTest, FiltersOrRefusesOverlongPrompts) {
+  const std::string a = folder_.write("a.jsonl", "{\"prompt\": \"12345\"}\n{\"prompt\": \"2\"}\n");
+  EXPECT_NE(load({a}).error().to_string().find(a + ":1"), std::string::npos);
+  const Dataset dataset = load({a}, true).value();
+  EXPECT_EQ(dataset.size(), 1);
+  EXPECT_EQ(dataset.num_filtered(), 1);
+  EXPECT_EQ(dataset.where(0), a + ":2");
+}
+
+TEST_F(DatasetTest, BadFilesEndInTheirPlace) {
+  EXPECT_NE(load({"/nowhere/x.jsonl"}).error().to_string().find("does not exist"), std::string::npos);
+  const std::string bad = folder_.write("bad.jsonl", "{\"prompt\": \"1\"}\n{\"prompt\": }\n");
+  EXPECT_NE(load({bad}).error().to_string().find(bad + ":2"), std::string::npos);
+  EXPECT_NE(load({folder_.write("empty.jsonl", "")}).error().to_string().find("no rows"), std::string::npos);
+}
+
+TEST_F(DatasetTest, TheEarliestBadRowIsNamedWhateverTheThreads) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += i == 300 || i == 900 ? "{\"prompt\": 5}\n" : "{\"prompt\": \"1\"}\n";
+  const std::string path = folder_.write("many.jsonl", text);
+  for (int i = 0; i < 5; ++i) EXPECT_NE(load({path}).error().to_string().find(path + ":301:"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,78 @@
+#include "experience/data/prompt_encoder.h"
+
+#include <gtest/gtest.h>
+
+#include "char_folder.h"
+
+namespace mortise {
+namespace {
+
+class PromptEncoderTest : public ::testing::Test {
+ protected:
+  PromptEncoder encoder(PromptEncoderOptions options = {}, bool with_template = true) {
+    std::optional<ChatTemplate> chat;
+    if (with_template) chat = ChatTemplate::parse("{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:", "t").value();
+    return PromptEncoder(tokenizer_, std::move(chat), std::move(options));
+  }
+  test::CharFolder folder_;
+  Tokenizer tokenizer_ = folder_.tokenizer();
+};
+
+TEST_F(PromptEncoderTest, ReadsEveryFormOfAPrompt) {
+  const auto e = encoder();
+  const Prompt text = e.encode(Json::parse(R"({"prompt": "1+2="})"), "f:1", 100).value();
+  EXPECT_EQ(text.text, "1+2=");
+  EXPECT_EQ(text.token_ids.size(), 4U);
+  const Prompt ids = e.encode(Json{{"prompt_token_ids", text.token_ids}}, "f:2", 100).value();
+  EXPECT_EQ(ids.token_ids, text.token_ids);
+  EXPECT_EQ(ids.text, "1+2=");
+  for (const char* key : {"prompt", "messages"}) {
+    const Json row{{key, Json::parse(R"([{"role": "b", "content": "1+1"}])")}};
+    const Prompt chat = e.encode(row, "f:3", 100).value();
+    EXPECT_EQ(chat.text, "b:1+1 a:") << key;
+    EXPECT_EQ(Json::parse(chat.messages)[0]["content"], "1+1");
+  }
+}
+
+TEST_F(PromptEncoderTest, KeepsColumnsAndFindsTheAnswerWhereVerlPutsIt) {
+  const Prompt p = encoder().encode(Json::parse(R"({"prompt": "1", "data_source": "gsm", "reward_model": {"style": "rule", "ground_truth": "7"}, "extra_info": {"index": 3}})"), "f:1", 100).value();
+  EXPECT_EQ(p.data_source, "gsm");
+  EXPECT_EQ(p.columns["ground_truth"], "7");
+  EXPECT_EQ(p.columns["extra_info"]["index"], 3);
+  EXPECT_FALSE(p.columns.contains("prompt"));
+}
+
+TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
+  const auto e = encoder({}, false);
+  const auto message = [&](const char* row, int64_t vocab = 10) {
+    const auto result = e.encode(Json::parse(row), "data.jsonl:7", vocab);
+    EXPECT_FALSE(result.ok()) << row;
+    return result.ok() ? "" : result.error().to_string();
+  };
+  EXPECT_NE(message(R"({"question": "1"})").find("data.jsonl:7: the row has no prompt"), std::string::npos);
+  EXPECT_NE(message(R"({"prompt_token_ids": [1, 10]})").find("token id 10 at position 1"), std::string::npos);
+  EXPECT_NE(message(R"({"prompt_token_ids": [1, -1]})").find("token id -1"), std::string::npos);
+  EXPECT_NE(message(R"({"prompt_token_ids": ["x"]})").find("no integer"), std::string::npos);
+  EXPECT_NE(message(R"({"prompt": [{"role": "u", "content": "x"}]})").find("no chat template"), std::string::npos);
+  EXPECT_NE(message(R"({"prompt": ""})").find("no tokens"), std::string::npos);
+  EXPECT_NE(message(R"([1])").find("must be a JSON object"), std::string::npos);
+}
+
+TEST_F(PromptEncoderTest, LengthPolicies) {
+  const auto cut = [&](Truncation truncation) -> Result<std::string> {
+    PromptEncoderOptions options;
+    options.max_prompt_length = 3;
+    options.truncation = truncation;
+    const auto e = encoder(options);
+    Prompt p = e.encode(Json{{"prompt", "12345"}}, "f:1", 100).value();
+    TRY(e.apply_length_policy(p, "f:1"));
+    return p.text;
+  };
+  EXPECT_EQ(cut(Truncation::kLeft).value(), "345");
+  EXPECT_EQ(cut(Truncation::kRight).value(), "123");
+  EXPECT_EQ(cut(Truncation::kMiddle).value(), "145");
+  EXPECT_NE(cut(Truncation::kError).error().to_string().find("5 tokens, more than data.max_prompt_length = 3"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,71 @@
+#include "experience/data/prompt_source.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "char_folder.h"
+
+namespace mortise {
+namespace {
+
+class PromptSourceTest : public ::testing::Test {
+ protected:
+  PromptSourceTest() {
+    std::string text;
+    for (int i = 0; i < 7; ++i) text += "{\"prompt\": \"" + std::to_string(i) + "\"}\n";
+    encoder_.emplace(tokenizer_, std::nullopt, PromptEncoderOptions{});
+    DatasetOptions options;
+    options.files = {folder_.write("d.jsonl", text)};
+    dataset_.emplace(Dataset::load(default_env(), *encoder_, options).value());
+  }
+  static std::string texts(const PromptBatch& batch) {
+    std::string out;
+    for (const Prompt& p : batch.prompts) out += p.text;
+    return out;
+  }
+  test::CharFolder folder_;
+  Tokenizer tokenizer_ = folder_.tokenizer();
+  std::optional<PromptEncoder> encoder_;
+  std::optional<Dataset> dataset_;
+};
+
+TEST_F(PromptSourceTest, DropsTheIncompleteBatchAndStartsAgain) {
+  auto source = PromptSource::create(*dataset_, {3, false, 0}).value();
+  EXPECT_EQ(texts(source.next(1)), "012");
+  EXPECT_EQ(texts(source.next(2)), "345");
+  const PromptBatch third = source.next(3);
+  EXPECT_EQ(texts(third), "012");
+  EXPECT_EQ(third.epoch, 1);
+  EXPECT_EQ(third.step, 3);
+}
+
+TEST_F(PromptSourceTest, EveryEpochHasItsOwnOrderOfTheSameRows) {
+  auto source = PromptSource::create(*dataset_, {7, true, 5}).value();
+  const std::string first = texts(source.next(1)), second = texts(source.next(2));
+  EXPECT_NE(first, second);
+  EXPECT_EQ(std::set<char>(first.begin(), first.end()), std::set<char>(second.begin(), second.end()));
+  auto other = PromptSource::create(*dataset_, {7, true, 6}).value();
+  EXPECT_NE(texts(other.next(1)), first);
+}
+
+TEST_F(PromptSourceTest, ResumesAtEveryPosition) {
+  for (int stop = 0; stop < 6; ++stop) {
+    auto straight = PromptSource::create(*dataset_, {2, true, 9}).value();
+    for (int i = 0; i < stop; ++i) straight.next(i + 1);
+    StatefulRegistry saved, loaded;
+    ASSERT_TRUE(saved.add(straight).ok());
+    const StateSnapshot snapshot = saved.save().value();
+    auto resumed = PromptSource::create(*dataset_, {2, true, 9}).value();
+    ASSERT_TRUE(loaded.add(resumed).ok());
+    ASSERT_TRUE(loaded.load(snapshot, "test").ok());
+    for (int i = stop; i < stop + 5; ++i) EXPECT_EQ(texts(straight.next(i + 1)), texts(resumed.next(i + 1))) << stop << " " << i;
+  }
+}
+
+TEST_F(PromptSourceTest, RefusesADataSetSmallerThanABatch) {
+  EXPECT_NE(PromptSource::create(*dataset_, {8, true, 0}).error().to_string().find("7 prompts"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,53 @@
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "foundation/base/log.h"
+#include "foundation/metrics/sinks.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using ::testing::HasSubstr;
+
+MetricRow row_of(int64_t step, double reward) {
+  return {{{"step", step}}, {{"critic/score/mean", reward}, {"perf/throughput", 8412.3}, {"timing_s/step", 0.41}}};
+}
+
+TEST(ProgressText, ShowsWhatTheRowHas) {
+  EXPECT_EQ(progress_text(row_of(12, 0.5321), 300, 125),
+            "step 12/300  reward 0.532  8,412 tok/s  0.41 s/step  2m05s left");
+  EXPECT_EQ(progress_text({{{"step", 1}}, {}}, 0, -1), "step 1");
+  EXPECT_THAT(progress_text({{{"step", 1}}, {{"val-core/add/acc/mean@1", 0.91}}}, 0, -1),
+              HasSubstr("val-core/add/acc/mean@1 0.910"));
+}
+
+TEST(ConsoleSink, PlainLinesWithoutATerminal) {
+  ASSERT_OK(log_init({.console_level = LogLevel::kInfo, .file = {}, .force_plain = true}));
+  testing::internal::CaptureStderr();
+  const auto sink =
+      make_console_sink(default_env(), {.total_steps = 5, .first_step = 0, .plain_every = 2, .plain_every_s = 0});
+  for (int64_t step = 1; step <= 5; ++step) ASSERT_OK(sink->write(row_of(step, 0.1)));
+  ASSERT_OK(sink->close());
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, testing::Not(HasSubstr("step 1/5")));
+  EXPECT_THAT(text, HasSubstr("step 2/5"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("step 3/5")));
+  EXPECT_THAT(text, HasSubstr("step 5/5"));  // the last one always
+  EXPECT_THAT(text, HasSubstr(" left"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("\x1b")));
+}
+
+TEST(JsonlSink, FullPrecisionAndKeysFirst) {
+  const test::TempDir dir;
+  ASSERT_OK_AND_ASSIGN(const auto sink, make_jsonl_sink(default_env(), dir / "updates.jsonl", false));
+  ASSERT_OK(
+      sink->write({{{"update", 14}, {"step", 7}}, {{"loss", 0.1}, {"lr", 1.0}, {"kl", std::nan("")}, {"x", 1.0 / 3}}}));
+  ASSERT_OK(sink->close());
+  EXPECT_EQ(dir.read("updates.jsonl"),
+            "{\"update\":14,\"step\":7,\"loss\":0.1,\"lr\":1.0,\"kl\":null,\"x\":0.3333333333333333}\n");
+}
+
+}  // namespace
+}  // namespace mortise

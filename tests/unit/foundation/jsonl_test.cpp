@@ -1,0 +1,109 @@
+#include "foundation/formats/jsonl.h"
+
+#include <gmock/gmock.h>
+
+#include "support/fault_env.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<int64_t> lines_of(const Path& path) {
+  std::vector<int64_t> lines;
+  auto reader = JsonlReader::open(default_env(), path);
+  EXPECT_OK(reader);
+  while (true) {
+    auto row = reader->next();
+    EXPECT_OK(row);
+    if (!row.ok() || !row->has_value()) return lines;
+    lines.push_back((*row)->line);
+  }
+}
+
+TEST(Jsonl, ReadsRowsWithPlaces) {
+  const test::TempDir dir;
+  const Path path = dir.write("d.jsonl", "\xEF\xBB\xBF{\"a\":1}\r\n\n   \n{\"a\":2}");
+  ASSERT_OK_AND_ASSIGN(JsonlReader reader, JsonlReader::open(default_env(), path));
+  auto first = reader.next();
+  ASSERT_OK(first);
+  EXPECT_EQ((*first)->value["a"], 1);
+  auto second = reader.next();
+  ASSERT_OK(second);
+  EXPECT_EQ((*second)->line, 4);
+  EXPECT_EQ((*second)->offset, 17u);
+  EXPECT_EQ((*second)->text, "{\"a\":2}");
+  auto end = reader.next();
+  ASSERT_OK(end);
+  EXPECT_FALSE(end->has_value());
+}
+
+TEST(Jsonl, BadLinesAreNamedAndCanBePassedOver) {
+  const test::TempDir dir;
+  const Path path = dir.write("d.jsonl", "{\"a\":1}\n{\"a\":\n{\"a\":\"\xFF\"}\n{\"a\":4}\n{\"b\":1,\"b\":2}\n");
+  ASSERT_OK_AND_ASSIGN(JsonlReader reader, JsonlReader::open(default_env(), path));
+  ASSERT_OK(reader.next());
+  EXPECT_THAT(error_of(reader.next()), StartsWith(path.string() + ":2:6:"));
+  EXPECT_THAT(error_of(reader.next()), AllOf(StartsWith(path.string() + ":3:7:"), HasSubstr("not UTF-8 at byte 20")));
+  auto row = reader.next();
+  ASSERT_OK(row);
+  EXPECT_EQ((*row)->value["a"], 4);
+  EXPECT_THAT(error_of(reader.next()), HasSubstr("duplicate key 'b'"));
+}
+
+TEST(Jsonl, NulBytesAreRefused) {
+  const test::TempDir dir;
+  const Path path = dir.write("d.jsonl", std::string("{\"a\":\"\0\"}\n", 11));
+  ASSERT_OK_AND_ASSIGN(JsonlReader reader, JsonlReader::open(default_env(), path));
+  EXPECT_FALSE(reader.next().ok());
+}
+
+TEST(Jsonl, EmptyFile) {
+  const test::TempDir dir;
+  EXPECT_TRUE(lines_of(dir.write("d.jsonl", "")).empty());
+}
+
+TEST(Jsonl, WritesAndAppends) {
+  const test::TempDir dir;
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_OK_AND_ASSIGN(JsonlWriter writer,
+                         JsonlWriter::open(default_env(), dir / "m.jsonl", {.append = true, .sync_each = i == 2}));
+    ASSERT_OK(writer.write(Json{{"step", i}, {"text", "a\nb"}}));
+    ASSERT_OK(writer.close());
+  }
+  EXPECT_EQ(dir.read("m.jsonl"), "{\"step\":1,\"text\":\"a\\nb\"}\n{\"step\":2,\"text\":\"a\\nb\"}\n");
+  ASSERT_OK_AND_ASSIGN(JsonlWriter fresh, JsonlWriter::open(default_env(), dir / "m.jsonl", {.append = false}));
+  EXPECT_EQ(dir.read("m.jsonl"), "");
+}
+
+TEST(Jsonl, AFullDiskIsToldAtTheRow) {
+  const test::TempDir dir;
+  test::FaultEnv env(default_env());
+  env.disk_full_after(15);
+  ASSERT_OK_AND_ASSIGN(JsonlWriter writer, JsonlWriter::open(env, dir / "m.jsonl"));
+  ASSERT_OK(writer.write(Json{{"step", 1}}));
+  EXPECT_THAT(error_of(writer.write(Json{{"step", 2}})), HasSubstr("the disk is full"));
+}
+
+TEST(KeepJsonlRows, DropsWhatALaterStepOrACrashLeft) {
+  const test::TempDir dir;
+  const Path path = dir.write("m.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"st");
+  EXPECT_EQ(*keep_jsonl_rows(default_env(), path, "step", 2), 2);
+  EXPECT_EQ(dir.read("m.jsonl"), "{\"step\":1}\n{\"step\":2}\n");
+  EXPECT_EQ(*keep_jsonl_rows(default_env(), path, "step", 2), 0);
+  EXPECT_EQ(*keep_jsonl_rows(default_env(), dir / "none.jsonl", "step", 2), 0);
+  // A row without its newline is complete JSON: kept, with its newline.
+  dir.write("m.jsonl", "{\"step\":1}");
+  EXPECT_EQ(*keep_jsonl_rows(default_env(), path, "step", 9), 0);
+  EXPECT_EQ(dir.read("m.jsonl"), "{\"step\":1}\n");
+  // A broken line in the middle is not ours to drop.
+  dir.write("m.jsonl", "{\"st\n{\"step\":1}\n");
+  EXPECT_THAT(error_of(keep_jsonl_rows(default_env(), path, "step", 9)), HasSubstr(":1:"));
+  EXPECT_EQ(dir.read("m.jsonl"), "{\"st\n{\"step\":1}\n");
+}
+
+}  // namespace
+}  // namespace mortise

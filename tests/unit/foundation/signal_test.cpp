@@ -1,0 +1,33 @@
+#include "foundation/base/signal.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+
+namespace mortise {
+namespace {
+
+TEST(StopSignals, TheFirstIsAFlag) {
+  install_stop_signals();
+  EXPECT_FALSE(stop_requested());
+  std::raise(SIGTERM);
+  EXPECT_EQ(stop_signal(), SIGTERM);
+  set_stop_signal(0);
+  EXPECT_FALSE(stop_requested());
+  std::raise(SIGPIPE);  // ignored: the process lives
+}
+
+TEST(StopSignalsDeathTest, TheSecondEndsTheProcessWithItsCode) {
+  EXPECT_EXIT(
+      {
+        install_stop_signals();
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(8), "");
+}
+
+}  // namespace
+}  // namespace mortise

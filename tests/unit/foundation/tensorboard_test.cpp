@@ -1,0 +1,115 @@
+// The event files: records and checks read back by a parser of our own, and by the tensorboard package where it is
+// there.
+#include <gmock/gmock.h>
+
+#include <boost/crc.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <protozero/pbf_reader.hpp>
+
+#include "foundation/metrics/sinks.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+uint32_t crc32c(std::string_view bytes) {
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(bytes.data(), bytes.size());
+  return static_cast<uint32_t>(crc.checksum());
+}
+
+uint32_t unmasked(uint32_t masked) {
+  const uint32_t rotated = masked - 0xa282ead8u;
+  return rotated << 15 | rotated >> 17;
+}
+
+template <class T>
+T take(std::string_view& bytes) {
+  T value{};
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  bytes.remove_prefix(sizeof(T));
+  return value;
+}
+
+struct Event {
+  int64_t step = 0;
+  std::string version;
+  std::vector<std::pair<std::string, float>> values;
+};
+
+std::vector<Event> read_events(std::string_view file) {
+  std::vector<Event> events;
+  while (!file.empty()) {
+    const std::string_view length_bytes = file.substr(0, 8);
+    const auto length = take<uint64_t>(file);
+    EXPECT_EQ(unmasked(take<uint32_t>(file)), crc32c(length_bytes));
+    const std::string_view bytes = file.substr(0, length);
+    file.remove_prefix(length);
+    EXPECT_EQ(unmasked(take<uint32_t>(file)), crc32c(bytes));
+    Event event;
+    protozero::pbf_reader reader(bytes.data(), bytes.size());
+    while (reader.next()) {
+      if (reader.tag() == 2)
+        event.step = reader.get_int64();
+      else if (reader.tag() == 3)
+        event.version = reader.get_string();
+      else if (reader.tag() == 5) {
+        protozero::pbf_reader summary = reader.get_message();
+        while (summary.next(1)) {
+          protozero::pbf_reader value = summary.get_message();
+          std::pair<std::string, float> pair;
+          while (value.next()) {
+            if (value.tag() == 1)
+              pair.first = value.get_string();
+            else
+              pair.second = value.get_float();
+          }
+          event.values.push_back(pair);
+        }
+      } else {
+        reader.skip();
+      }
+    }
+    events.push_back(std::move(event));
+  }
+  return events;
+}
+
+void write_run(const Path& dir) {
+  ASSERT_OK_AND_ASSIGN(const auto sink, make_tensorboard_sink(default_env(), dir));
+  ASSERT_OK(sink->write({{{"step", 1}}, {{"actor/pg_loss", 0.5}, {"critic/score/mean", -2.0}}}));
+  ASSERT_OK(sink->write({{{"step", 300}}, {{"actor/pg_loss", 0.25}}}));
+  ASSERT_OK(sink->close());
+}
+
+TEST(Tensorboard, Crc32cCheckValue) { EXPECT_EQ(crc32c("123456789"), 0xE3069283u); }
+
+TEST(Tensorboard, RecordsReadBack) {
+  const test::TempDir dir;
+  write_run(dir / "tb");
+  const auto names = *default_env().list_dir(dir / "tb");
+  ASSERT_EQ(names.size(), 1u);
+  EXPECT_THAT(names[0], testing::StartsWith("events.out.tfevents."));
+  const auto events = read_events(dir.read("tb/" + names[0]));
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].version, "brain.Event:2");
+  EXPECT_EQ(events[1].step, 1);
+  EXPECT_THAT(events[1].values,
+              testing::ElementsAre(testing::Pair("actor/pg_loss", 0.5f), testing::Pair("critic/score/mean", -2.0f)));
+  EXPECT_EQ(events[2].step, 300);
+}
+
+TEST(Tensorboard, ThePackageReadsIt) {
+  const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set";
+  const test::TempDir dir;
+  write_run(dir / "tb");
+  const std::string command = "'" + std::string(python) +
+                              "' '" MORTISE_SOURCE_DIR "/tests/unit/foundation/tensorboard_oracle.py' '" +
+                              (dir / "tb").string() + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace mortise

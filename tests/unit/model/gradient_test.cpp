@@ -1,0 +1,247 @@
+// Gradients of the whole model: fast against plain layers, against finite differences, and the same for every packing.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include "model/head/log_prob_head.h"
+#include "model/model.h"
+#include "torch_helpers.h"
+
+namespace mortise {
+namespace {
+
+// A model with every option of a family, and rows in two groups.
+struct Fixture {
+  Model model;
+  std::vector<std::vector<int64_t>> prompts;
+  std::vector<std::vector<int64_t>> responses;
+  std::vector<int64_t> keys;
+
+  std::vector<PackRow> rows() const {
+    std::vector<PackRow> out;
+    for (size_t i = 0; i < prompts.size(); ++i) out.push_back({prompts[i], responses[i], keys[i]});
+    return out;
+  }
+};
+
+ModelConfig small_config(Family family, bool tied) {
+  ModelConfig config = *make_qwen2_config({.vocab_size = 23,
+                                           .hidden_size = 16,
+                                           .intermediate_size = 20,
+                                           .num_layers = 2,
+                                           .num_heads = 4,
+                                           .num_kv_heads = 2,
+                                           .tie_word_embeddings = tied,
+                                           .initializer_range = 0.3});
+  config.family = family;
+  config.qkv_bias = family != Family::kQwen3;
+  config.qk_norm = family == Family::kQwen3;
+  config.o_bias = config.mlp_bias = family == Family::kLlama;
+  return config;
+}
+
+std::vector<int64_t> random_ids(size_t n, uint64_t seed) {
+  RandomStream stream({seed, RandomPurpose::kTest, 1, 0, 0});
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<int64_t>(stream.next_below(23)));
+  return ids;
+}
+
+Fixture make_setup(Family family, bool tied, const std::string& dtype = "float64") {
+  Fixture setup{*Model::random(small_config(family, tied), 11, dtype), {}, {}, {0, 0, 0, 1, 1, -1}};
+  // Biases and norms start trivial: make them count.
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 50;
+  for (NamedParameter& p : setup.model.parameters()) {
+    if (p.tensor.dim() == 1) p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
+  }
+  const size_t lengths[] = {3, 7, 1, 2, 5, 4};
+  for (size_t i = 0; i < setup.keys.size(); ++i) {
+    const int64_t key = setup.keys[i];
+    setup.prompts.push_back(random_ids(key == 0 ? 5 : 3, 100 + static_cast<uint64_t>(key + 1)));
+    setup.responses.push_back(random_ids(lengths[i], 200 + i));
+  }
+  return setup;
+}
+
+// Loss = sum of probe * log_prob + 0.1 * sum of probe * entropy; gradients land in the parameters.
+struct Loss {
+  double value = 0;
+  at::Tensor log_prob;
+};
+
+Loss forward_backward(Model& model, const PackedBatch& batch, LayerPath path, bool backward = true,
+                      int64_t first_target = 0) {
+  const at::Tensor hidden = model.forward_hidden(batch, {path, {}});
+  const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
+  const at::Tensor head = model.head_weight().detach();
+  const LogProbs out = head_log_prob(rows.detach().contiguous(), head, batch.targets_R, 0.9, true);
+  const at::Tensor probe =
+      random_tensor({64}, 77, rows.scalar_type()).narrow(0, first_target, batch.num_targets()).contiguous();
+  Loss loss{(out.log_prob_R * probe + out.entropy_R * probe * 0.1).sum().item<double>(), out.log_prob_R};
+  if (backward) {
+    const at::Tensor d_rows = at::empty_like(rows);
+    head_backward(rows.detach().contiguous(), head, batch.targets_R, 0.9, probe, probe * 0.1, d_rows,
+                  model.head_grad());
+    rows.backward(d_rows);
+  }
+  return loss;
+}
+
+std::vector<at::Tensor> take_gradients(Model& model) {
+  std::vector<at::Tensor> out;
+  for (NamedParameter& p : model.parameters()) {
+    out.push_back(p.tensor.grad().defined() ? p.tensor.grad().clone()
+                                            : at::zeros(p.tensor.sizes(), p.tensor.options().requires_grad(false)));
+  }
+  model.zero_grad();
+  return out;
+}
+
+class EveryFamily : public testing::TestWithParam<std::pair<Family, bool>> {};
+
+TEST_P(EveryFamily, FastEqualsPlain) {
+  Fixture setup = make_setup(GetParam().first, GetParam().second);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const Loss fast = forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto fast_gradients = take_gradients(setup.model);
+  const Loss plain = forward_backward(setup.model, batch, LayerPath::kPlain);
+  const auto plain_gradients = take_gradients(setup.model);
+  EXPECT_CLOSE(fast.log_prob, plain.log_prob, 1e-10);
+  for (size_t i = 0; i < fast_gradients.size(); ++i) {
+    EXPECT_LT(relative_l2(fast_gradients[i], plain_gradients[i]), 1e-10) << setup.model.parameters()[i].name;
+    EXPECT_GT(plain_gradients[i].abs().max().item<double>(), 0.0) << setup.model.parameters()[i].name;
+  }
+}
+
+TEST_P(EveryFamily, GradientsEqualFiniteDifferences) {
+  Fixture setup = make_setup(GetParam().first, GetParam().second);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto gradients = take_gradients(setup.model);
+  const at::NoGradGuard no_grad;
+  constexpr double kStep = 1e-5;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    at::Tensor tensor = setup.model.parameters()[p].tensor;
+    double* data = tensor.mutable_data_ptr<double>();
+    const at::Tensor gradient = gradients[p].contiguous();
+    // A few elements of each parameter, spread out; the embedding's rows that occur are among them.
+    for (int64_t i = 0; i < tensor.numel(); i += std::max<int64_t>(1, tensor.numel() / 5)) {
+      const double kept = data[i];
+      data[i] = kept + kStep;
+      const double above = forward_backward(setup.model, batch, LayerPath::kFast, false).value;
+      data[i] = kept - kStep;
+      const double below = forward_backward(setup.model, batch, LayerPath::kFast, false).value;
+      data[i] = kept;
+      const double numeric = (above - below) / (2 * kStep);
+      EXPECT_NEAR(gradient.const_data_ptr<double>()[i], numeric, 1e-6 * std::max(1.0, std::abs(numeric)))
+          << setup.model.parameters()[p].name << "[" << i << "]";
+    }
+  }
+}
+
+TEST_P(EveryFamily, SharingThePromptChangesNothing) {
+  Fixture setup = make_setup(GetParam().first, GetParam().second);
+  const PackedBatch shared = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const PackedBatch apart = *pack_rows(setup.rows(), {.share_prefix = false, .vocab_size = 23});
+  ASSERT_LT(shared.num_tokens(), apart.num_tokens());
+  const Loss a = forward_backward(setup.model, shared, LayerPath::kFast);
+  const auto a_gradients = take_gradients(setup.model);
+  const Loss b = forward_backward(setup.model, apart, LayerPath::kFast);
+  const auto b_gradients = take_gradients(setup.model);
+  EXPECT_CLOSE(a.log_prob, b.log_prob, 1e-11);
+  for (size_t i = 0; i < a_gradients.size(); ++i) {
+    EXPECT_LT(relative_l2(a_gradients[i], b_gradients[i]), 1e-11) << setup.model.parameters()[i].name;
+  }
+}
+
+TEST_P(EveryFamily, RowsOneByOneGiveTheSame) {
+  Fixture setup = make_setup(GetParam().first, GetParam().second);
+  const PackedBatch packed = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const Loss whole = forward_backward(setup.model, packed, LayerPath::kFast);
+  const auto whole_gradients = take_gradients(setup.model);
+  double sum = 0.0;
+  int64_t first = 0;
+  for (const PackRow& row : setup.rows()) {
+    const PackedBatch one = *pack_rows(std::span(&row, 1), {.vocab_size = 23});
+    const Loss loss = forward_backward(setup.model, one, LayerPath::kFast, true, first);
+    EXPECT_CLOSE(loss.log_prob, whole.log_prob.narrow(0, first, one.num_targets()), 1e-11);
+    sum += loss.value;
+    first += one.num_targets();
+  }
+  const auto summed = take_gradients(setup.model);
+  EXPECT_NEAR(sum, whole.value, 1e-10);
+  for (size_t i = 0; i < summed.size(); ++i) {
+    EXPECT_LT(relative_l2(summed[i], whole_gradients[i]), 1e-11) << setup.model.parameters()[i].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
+                         testing::Values(std::pair{Family::kQwen2, false}, std::pair{Family::kQwen2, true},
+                                         std::pair{Family::kQwen3, false}, std::pair{Family::kLlama, false}));
+
+TEST(Gradients, Float32IsCloseToFloat64) {
+  Fixture exact = make_setup(Family::kQwen2, true);
+  Fixture single = make_setup(Family::kQwen2, true, "float32");
+  const PackedBatch batch = *pack_rows(exact.rows(), {.vocab_size = 23});
+  forward_backward(exact.model, batch, LayerPath::kFast);
+  forward_backward(single.model, batch, LayerPath::kFast);
+  const auto want = take_gradients(exact.model);
+  const auto got = take_gradients(single.model);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_LT(relative_l2(got[i], want[i]), 1e-5) << exact.model.parameters()[i].name;
+  }
+}
+
+TEST(Gradients, GradientsAddUpOverMicroBatchesAndFrozenModelsHaveNone) {
+  Fixture setup = make_setup(Family::kQwen2, false);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto twice = take_gradients(setup.model);
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto once = take_gradients(setup.model);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_LT(relative_l2(twice[i], once[i] * 2.0), 1e-12);
+
+  Model frozen = setup.model.clone_frozen();
+  EXPECT_FALSE(frozen.forward_hidden(batch).requires_grad());
+  EXPECT_CLOSE(frozen.forward_hidden(batch), setup.model.forward_hidden(batch), 0.0);
+  const at::NoGradGuard no_grad;
+  setup.model.parameters()[0].tensor.add_(1.0);
+  EXPECT_GT(max_difference(frozen.parameters()[0].tensor, setup.model.parameters()[0].tensor), 0.5);
+}
+
+TEST(Gradients, UpdatesInPlaceReachTheFusedWeights) {
+  Fixture setup = make_setup(Family::kQwen2, false);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const at::NoGradGuard no_grad;
+  const at::Tensor before = setup.model.forward_hidden(batch);
+  const NamedParameter* k = setup.model.find_parameter("model.layers.1.self_attn.k_proj.weight");
+  ASSERT_NE(k, nullptr);
+  at::Tensor tensor = k->tensor;
+  tensor.mul_(1.5);
+  const LayerWeights& layer = setup.model.weights().layers[1];
+  EXPECT_CLOSE(layer.qkv_weight_QH.narrow(0, 16, 8), tensor, 0.0);
+  EXPECT_GT(max_difference(before, setup.model.forward_hidden(batch)), 1e-6);
+}
+
+TEST(Gradients, ThePrefillCallbackSeesRotatedRowsOnBothPaths) {
+  Fixture setup = make_setup(Family::kQwen3, false);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> seen[2];
+  for (const LayerPath path : {LayerPath::kFast, LayerPath::kPlain}) {
+    auto& list = seen[path == LayerPath::kFast ? 0 : 1];
+    const auto keep = [&](int64_t layer, const at::Tensor& qkv) {
+      EXPECT_EQ(layer, static_cast<int64_t>(list.size()));
+      list.push_back(qkv.clone());
+    };
+    EXPECT_EQ(setup.model.forward_hidden(batch, {path, keep}).size(1), 16);
+  }
+  ASSERT_EQ(seen[0].size(), 2U);
+  ASSERT_EQ(seen[1].size(), 2U);
+  for (size_t i = 0; i < 2; ++i) EXPECT_CLOSE(seen[0][i], seen[1][i], 1e-11);
+}
+
+}  // namespace
+}  // namespace mortise

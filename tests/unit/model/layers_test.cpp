@@ -1,0 +1,192 @@
+// Every fast layer against its plain twin: values and gradients, float64 to rounding and float32 to its precision.
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "model/layers/attention.h"
+#include "model/layers/linear.h"
+#include "model/layers/rms_norm.h"
+#include "model/layers/swiglu.h"
+#include "model/tensor/vector_math.h"
+#include "torch_helpers.h"
+
+namespace mortise {
+namespace {
+
+using Inputs = std::vector<at::Tensor>;
+using Layer = std::function<std::vector<at::Tensor>(const Inputs&)>;
+
+// Values and gradients of sum(out * probe) for both layers on copies of the inputs.
+struct Outcome {
+  std::vector<at::Tensor> outputs;
+  std::vector<at::Tensor> gradients;
+};
+
+Outcome run(const Layer& layer, const Inputs& inputs, at::ScalarType dtype) {
+  Inputs leaves;
+  for (const at::Tensor& input : inputs) leaves.push_back(input.to(dtype).clone().requires_grad_(true));
+  Outcome outcome;
+  outcome.outputs = layer(leaves);
+  at::Tensor loss;
+  uint64_t seed = 100;
+  for (const at::Tensor& output : outcome.outputs) {
+    const at::Tensor term = (output * random_tensor(output.sizes().vec(), seed++, dtype)).sum();
+    loss = loss.defined() ? loss + term : term;
+  }
+  loss.backward();
+  for (const at::Tensor& leaf : leaves) outcome.gradients.push_back(leaf.grad());
+  return outcome;
+}
+
+void expect_same(const Layer& fast, const Layer& plain, const Inputs& inputs) {
+  const Outcome judge = run(plain, inputs, at::kDouble);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    const Outcome got = run(fast, inputs, dtype);
+    const double tolerance = dtype == at::kDouble ? 1e-10 : 3e-5;
+    ASSERT_EQ(got.outputs.size(), judge.outputs.size());
+    for (size_t i = 0; i < judge.outputs.size(); ++i) EXPECT_CLOSE(got.outputs[i], judge.outputs[i], tolerance) << i;
+    for (size_t i = 0; i < judge.gradients.size(); ++i) {
+      const double scale = std::max(1.0, judge.gradients[i].abs().max().item<double>());
+      EXPECT_CLOSE(got.gradients[i], judge.gradients[i], tolerance * scale) << "gradient " << i;
+    }
+  }
+}
+
+TEST(VectorMath, ExpIsAccurateAndSafe) {
+  double worst_float = 0.0;
+  double worst_double = 0.0;
+  for (int i = -8700; i <= 8800; ++i) {
+    const double x = 0.01 * i + 0.000123;
+    const double exact = std::exp(static_cast<double>(static_cast<float>(x)));
+    worst_float = std::max(worst_float, std::abs(static_cast<double>(fast_exp(static_cast<float>(x))) / exact - 1.0));
+    worst_double = std::max(worst_double, std::abs(fast_exp(x) / std::exp(x) - 1.0));
+  }
+  EXPECT_LT(worst_float, 2e-7);
+  EXPECT_LT(worst_double, 1e-15);
+  EXPECT_EQ(fast_exp(-std::numeric_limits<float>::infinity()), 0.0f);
+  EXPECT_EQ(fast_exp(-std::numeric_limits<double>::infinity()), 0.0);
+  EXPECT_EQ(fast_exp(-1000.0f), 0.0f);
+  EXPECT_TRUE(std::isnan(fast_exp(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_TRUE(std::isnan(fast_exp(std::numeric_limits<double>::quiet_NaN())));
+  EXPECT_TRUE(std::isfinite(fast_exp(1e9f)));
+}
+
+TEST(Layers, RmsNorm) {
+  for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{1, 5}, {3, 48}, {131, 64}}) {
+    expect_same([](const Inputs& in) { return Inputs{rms_norm(in[0], in[1], 1e-6)}; },
+                [](const Inputs& in) { return Inputs{rms_norm_plain(in[0], in[1], 1e-6)}; },
+                {random_tensor({rows, width}, 1), random_tensor({width}, 2)});
+  }
+}
+
+TEST(Layers, AddRmsNorm) {
+  const auto fast = [](const Inputs& in) {
+    const auto [sum, normed] = add_rms_norm(in[0], in[1], in[2], 1e-5);
+    return Inputs{sum, normed};
+  };
+  const auto plain = [](const Inputs& in) {
+    const at::Tensor sum = in[0] + in[1];
+    return Inputs{sum, rms_norm_plain(sum, in[2], 1e-5)};
+  };
+  expect_same(fast, plain, {random_tensor({70, 24}, 1), random_tensor({70, 24}, 2), random_tensor({24}, 3)});
+  // Only the normed output is used: the last layer of a model.
+  expect_same([&](const Inputs& in) { return Inputs{fast(in)[1]}; },
+              [&](const Inputs& in) { return Inputs{plain(in)[1]}; },
+              {random_tensor({7, 24}, 1), random_tensor({7, 24}, 2), random_tensor({24}, 3)});
+}
+
+TEST(Layers, QkNorm) {
+  expect_same([](const Inputs& in) { return Inputs{qk_norm(in[0], in[1], in[2], 3, 1, 1e-6)}; },
+              [](const Inputs& in) { return Inputs{qk_norm_plain(in[0], in[1], in[2], 3, 1, 1e-6)}; },
+              {random_tensor({67, 5 * 8}, 1), random_tensor({8}, 2), random_tensor({8}, 3)});
+}
+
+TEST(Layers, Swiglu) {
+  expect_same([](const Inputs& in) { return Inputs{swiglu(in[0])}; },
+              [](const Inputs& in) { return Inputs{swiglu_plain(in[0])}; },
+              {random_tensor({33, 2 * 19}, 1, at::kDouble, 4.0)});
+}
+
+TEST(Layers, FusedLinearGivesEachLeafItsSlice) {
+  const at::Tensor weight = random_tensor({9, 6}, 1);
+  const at::Tensor bias = random_tensor({9}, 2);
+  const Inputs inputs = {random_tensor({5, 6}, 3), weight.narrow(0, 0, 4), weight.narrow(0, 4, 5), bias.narrow(0, 0, 4),
+                         bias.narrow(0, 4, 5)};
+  const auto fast = [&](const Inputs& in) {
+    return Inputs{fused_linear(in[0], weight.to(in[0].scalar_type()), bias.to(in[0].scalar_type()), {in[1], in[2]},
+                               {in[3], in[4]})};
+  };
+  const auto plain = [](const Inputs& in) {
+    const at::Tensor first = in[0].matmul(in[1].t()) + in[3];
+    const at::Tensor second = in[0].matmul(in[2].t()) + in[4];
+    at::Tensor out = at::empty({5, 9}, in[0].options());
+    out.narrow(1, 0, 4).copy_(first);
+    out.narrow(1, 4, 5).copy_(second);
+    return Inputs{out};
+  };
+  expect_same(fast, plain, inputs);
+}
+
+// Segments: two groups with shared prompts, one prompt without completions, one row alone; lengths around the block
+// size.
+struct AttentionCase {
+  std::vector<PackedSegment> segments;
+  at::Tensor positions;
+  int64_t num_tokens = 0;
+};
+
+AttentionCase make_case(const std::vector<std::pair<int64_t, int64_t>>& lengths_and_prefixes) {
+  AttentionCase out;
+  for (const auto& [length, prefix] : lengths_and_prefixes) {
+    const int64_t position = prefix < 0 ? 0 : out.segments[static_cast<size_t>(prefix)].length;
+    out.segments.push_back({out.num_tokens, length, prefix, position});
+    out.num_tokens += length;
+  }
+  out.positions = at::empty({out.num_tokens}, at::kLong);
+  for (const PackedSegment& s : out.segments) {
+    for (int64_t i = 0; i < s.length; ++i) out.positions.mutable_data_ptr<int64_t>()[s.begin + i] = s.position + i;
+  }
+  return out;
+}
+
+void expect_same_attention(const AttentionCase& c, const AttentionShape& shape) {
+  const at::Tensor segments = segments_tensor(c.segments);
+  RopeConfig rope;
+  const auto layer = [&](bool is_fast) {
+    return [&, is_fast](const Inputs& in) {
+      const RopeTable table = make_rope_table(rope, shape.head_dim, 400, in[0].scalar_type());
+      // The fast layer rotates its input in place: give it a producer, as in the decoder.
+      return Inputs{is_fast ? rope_attention(in[0] * 1.0, segments, c.positions, table, shape)
+                            : rope_attention_plain(in[0], segments, c.positions, table, shape)};
+    };
+  };
+  const int64_t width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+  expect_same(layer(true), layer(false), {random_tensor({c.num_tokens, width}, 7)});
+}
+
+TEST(Layers, AttentionWithSharedPrompts) {
+  const AttentionCase groups = make_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  expect_same_attention(groups, {4, 2, 8, 0.35});
+  expect_same_attention(groups, {3, 1, 4, 0.5});
+  expect_same_attention(groups, {2, 2, 6, 0.4});
+}
+
+TEST(Layers, AttentionOverSeveralQueryBlocks) {
+  expect_same_attention(make_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}}), {2, 1, 4, 0.5});
+}
+
+TEST(Layers, RotationsUndoThemselves) {
+  const RopeTable table = make_rope_table(RopeConfig{}, 8, 16, at::kDouble);
+  const at::Tensor x = random_tensor({4, 3 * 8}, 1);
+  const at::Tensor positions = at::empty({4}, at::kLong);
+  for (int64_t i = 0; i < 4; ++i) positions.mutable_data_ptr<int64_t>()[i] = 5 * i;
+  const at::Tensor y = x.clone();
+  rope_rotate_(y, positions, table, 2, 8, false);
+  EXPECT_GT(max_difference(x, y), 0.1);
+  EXPECT_CLOSE(y.narrow(1, 16, 8), x.narrow(1, 16, 8), 0.0);  // the third head is left alone
+  rope_rotate_(y, positions, table, 2, 8, true);
+  EXPECT_CLOSE(x, y, 1e-14);
+}
+
+}  // namespace
+}  // namespace mortise

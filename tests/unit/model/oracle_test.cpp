@@ -1,0 +1,74 @@
+// Folders saved by us, loaded by transformers: same logits, no missing or unexpected tensor. Needs a Python with
+// transformers in MORTISE_ORACLES_PYTHON; without it the tests are skipped, aloud.
+#include <cstdlib>
+#include <filesystem>
+
+#include "foundation/formats/safetensors.h"
+#include "model/padded_eval.h"
+#include "torch_helpers.h"
+
+namespace mortise {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Saves the model and, beside its folder, what we say about a few tokens.
+Path save_case(const Model& model, const std::string& label, const SaveOptions& options = {}) {
+  const Path folder = Path(MORTISE_BINARY_DIR) / "scratch" / "oracle" / label;
+  fs::remove_all(folder);
+  const auto saved = model.save(default_env(), folder, options);
+  EXPECT_TRUE(saved.ok()) << saved.error().to_string();
+  const at::Tensor ids = at::empty({2, 9}, at::kLong);
+  for (int64_t i = 0; i < ids.numel(); ++i)
+    ids.mutable_data_ptr<int64_t>()[i] = (i * 37 + 5) % model.config().vocab_size;
+  const auto ours = evaluate_padded(model, ids, at::empty({2, 9}, at::kLong).fill_(1));
+  EXPECT_TRUE(ours.ok()) << ours.error().to_string();
+  const std::span<const int64_t> id_span(ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.numel()));
+  const at::Tensor logits = ours->logits_BTV.contiguous();
+  const std::span<const float> logit_span(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
+  const std::vector<int64_t>& eos = model.config().eos_token_ids;
+  const TensorView views[] = {
+      {"in.input_ids", DType::kI64, {2, 9}, std::as_bytes(id_span)},
+      {"logits", DType::kF32, logits.sizes().vec(), std::as_bytes(logit_span)},
+      {"eos_token_id", DType::kI64, {static_cast<int64_t>(eos.size())}, std::as_bytes(std::span<const int64_t>(eos))}};
+  EXPECT_TRUE(write_safetensors_file(default_env(), folder.string() + ".ours.safetensors", views).ok());
+  return folder;
+}
+
+Model fresh_model(bool tied) {
+  ModelConfig config = *make_qwen2_config({.vocab_size = 40,
+                                           .hidden_size = 24,
+                                           .intermediate_size = 36,
+                                           .num_heads = 3,
+                                           .num_kv_heads = 1,
+                                           .tie_word_embeddings = tied,
+                                           .initializer_range = 0.2});
+  config.eos_token_ids.push_back(7);
+  if (!tied) config.eos_token_ids.push_back(9);
+  config.pad_token_id = 0;
+  return *Model::random(config, 5);
+}
+
+Model golden_model(const std::string& name) {
+  return *Model::load(default_env(), Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name);
+}
+
+TEST(TransformersOracle, LoadsWhatWeSave) {
+  const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr || *python == '\0') {
+    GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: transformers did not check the saved folders";
+  }
+  std::vector<Path> folders = {save_case(fresh_model(true), "fresh_tied"),
+                               save_case(fresh_model(false), "fresh_untied"),
+                               save_case(golden_model("qwen2_bf16"), "bf16", {"bfloat16"})};
+  for (const char* name : {"qwen2_untied_sharded", "qwen3_untied_v5", "llama3_rope"}) {
+    folders.push_back(save_case(golden_model(name), name));
+  }
+  const Path script = Path(MORTISE_SOURCE_DIR) / "tests/unit/model/transformers_oracle.py";
+  std::string command = std::string("HF_HUB_OFFLINE=1 '") + python + "' '" + script.string() + "'";
+  for (const Path& folder : folders) command += " '" + folder.string() + "'";
+  EXPECT_EQ(std::system((command + " 2>&1").c_str()), 0) << command;
+}
+
+}  // namespace
+}  // namespace mortise

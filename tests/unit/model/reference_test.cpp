@@ -1,0 +1,134 @@
+// Logits, log-probs and entropies of the reference folders (transformers in float64), in all config forms and on both
+// layer paths.
+#include <ATen/ops/from_blob.h>
+
+#include <filesystem>
+
+#include "foundation/formats/safetensors.h"
+#include "model/padded_eval.h"
+#include "torch_helpers.h"
+
+namespace mortise {
+namespace {
+
+Path golden(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name; }
+
+at::Tensor stored(const SafetensorsFile& file, const std::string& name) {
+  auto view = file.get(name);
+  EXPECT_TRUE(view.ok()) << view.error().to_string();
+  auto* bytes = const_cast<std::byte*>(view->bytes.data());
+  return at::from_blob(bytes, view->shape,
+                       at::TensorOptions().dtype(view->dtype == DType::kI64 ? at::kLong : at::kFloat))
+      .clone();
+}
+
+struct Case {
+  std::string name;
+  std::string config = "config.json";
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name << "/" << c.config; }
+
+class Reference : public testing::TestWithParam<Case> {};
+
+// The folder with the asked form of its config, in a scratch folder (files are links).
+Path scratch_folder(const Case& c) {
+  if (c.config == "config.json") return golden(c.name);
+  const Path folder = Path(MORTISE_BINARY_DIR) / "scratch" / "reference" / (c.name + "." + c.config);
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  for (const auto& entry : std::filesystem::directory_iterator(golden(c.name))) {
+    const std::string file = entry.path().filename().string();
+    if (file.starts_with("config")) continue;
+    std::filesystem::create_symlink(entry.path(), folder / file);
+  }
+  std::filesystem::copy_file(golden(c.name) / c.config, folder / "config.json");
+  return folder;
+}
+
+// Only real places are compared: padding is 0 on both sides.
+TEST_P(Reference, EqualsTransformers) {
+  const Path folder = scratch_folder(GetParam());
+  auto file = SafetensorsFile::open(default_env(), folder / "forward.safetensors");
+  ASSERT_TRUE(file.ok()) << file.error().to_string();
+  for (const std::string dtype : {"float32", "float64"}) {
+    auto model = Model::load(default_env(), folder, dtype);
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    for (const LayerPath path : {LayerPath::kFast, LayerPath::kPlain}) {
+      const auto got =
+          evaluate_padded(*model, stored(*file, "in.input_ids"), stored(*file, "in.attention_mask"), {path, {}});
+      ASSERT_TRUE(got.ok()) << got.error().to_string();
+      // The reference keeps its rotation frequencies in float32, hence 5e-6; plain float32 drifts by some 1e-5.
+      const double tolerance = dtype == "float64" ? 5e-6 : 5e-5;
+      if (model->config().is_classifier) {
+        EXPECT_CLOSE(got->scores_BC, stored(*file, "expected.scores"), tolerance) << dtype;
+        continue;
+      }
+      EXPECT_CLOSE(got->logits_BTV, stored(*file, "expected.logits"), tolerance) << dtype;
+      EXPECT_CLOSE(got->log_prob_BT1, stored(*file, "expected.log_prob"), tolerance) << dtype;
+      EXPECT_CLOSE(got->entropy_BT1, stored(*file, "expected.entropy"), tolerance) << dtype;
+    }
+  }
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* name : {"qwen2_tied", "qwen2_untied_sharded", "qwen2_bf16", "qwen2_multi_eos", "qwen2_yarn",
+                           "qwen2_reward", "qwen3_tied", "qwen3_untied_v5", "llama_bias", "llama3_rope", "mistral"}) {
+    for (const char* config : {"config.json", "config.classic.json", "config.v5.json"}) cases.push_back({name, config});
+  }
+  cases.push_back({"llama_classic", "config.json"});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, Reference, testing::ValuesIn(all_cases()), [](const auto& param_info) {
+  std::string name = param_info.param.name + "_" + param_info.param.config;
+  for (char& c : name) {
+    if (c == '.') c = '_';
+  }
+  return name;
+});
+
+TEST(ReferenceFolders, GenerationConfigGoesFirstForEndIds) {
+  const auto config = read_model_config(default_env(), golden("qwen2_multi_eos"));
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->eos_token_ids, (std::vector<int64_t>{137, 252}));
+}
+
+TEST(ReferenceFolders, ClassicAndNewFormsMeanTheSame) {
+  for (const char* name : {"qwen2_tied", "qwen2_yarn", "qwen3_untied_v5", "llama3_rope", "llama_bias"}) {
+    ModelConfig configs[2];
+    for (int i = 0; i < 2; ++i) {
+      const Path path = golden(name) / (i == 0 ? "config.classic.json" : "config.v5.json");
+      auto config = parse_model_config(*default_env().read_file(path), "", path.string());
+      ASSERT_TRUE(config.ok()) << config.error().to_string();
+      configs[i] = *config;
+    }
+    EXPECT_EQ(configs[0].rope, configs[1].rope) << name;
+    EXPECT_EQ(configs[0].head_dim, configs[1].head_dim) << name;
+    EXPECT_EQ(configs[0].num_kv_heads, configs[1].num_kv_heads) << name;
+    EXPECT_EQ(configs[0].num_parameters(), configs[1].num_parameters()) << name;
+  }
+}
+
+TEST(ReferenceFolders, AnAttentionWindowIsRefusedByName) {
+  const auto model = Model::load(default_env(), golden("mistral_sliding"));
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().kind, ErrorKind::kData);
+  EXPECT_NE(model.error().to_string().find("sliding_window"), std::string::npos) << model.error().to_string();
+  EXPECT_NE(model.error().to_string().find("config.json"), std::string::npos) << model.error().to_string();
+}
+
+TEST(ReferenceFolders, IdsOutsideTheVocabularyAreRefusedByRow) {
+  const auto model = Model::load(default_env(), golden("qwen2_tied"));
+  ASSERT_TRUE(model.ok());
+  at::Tensor ids = at::empty({2, 3}, at::kLong).fill_(1);
+  ids.mutable_data_ptr<int64_t>()[5] = 311;
+  const auto got = evaluate_padded(*model, ids, at::empty({2, 3}, at::kLong).fill_(1));
+  ASSERT_FALSE(got.ok());
+  EXPECT_NE(got.error().to_string().find("row 1"), std::string::npos) << got.error().to_string();
+  EXPECT_NE(got.error().to_string().find("311"), std::string::npos) << got.error().to_string();
+}
+
+}  // namespace
+}  // namespace mortise

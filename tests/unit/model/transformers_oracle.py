@@ -1,0 +1,38 @@
+"""Loads folders that Mortise saved with transformers and compares logits.
+
+usage: transformers_oracle.py FOLDER...   FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
+"""
+import sys
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+
+def check(folder: str) -> str:
+    """What is wrong with the folder; empty if nothing is."""
+    ours = load_file(folder + ".ours.safetensors")
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[kind]:
+            return f"{kind}: {info[kind]}"
+    with torch.no_grad():
+        logits = model.eval()(ours["in.input_ids"]).logits
+    difference = (logits - ours["logits"]).abs().max().item()
+    if not difference <= 5e-5:
+        return f"logits differ by {difference}"
+    eos = model.generation_config.eos_token_id
+    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if eos != ours["eos_token_id"].tolist():
+        return f"eos_token_id {eos}, ours {ours['eos_token_id'].tolist()}"
+    return ""
+
+
+def main() -> int:
+    faults = [f"{folder}: {fault}" for folder in sys.argv[1:] if (fault := check(folder))]
+    print("\n".join(faults))
+    return 1 if faults or len(sys.argv) < 2 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

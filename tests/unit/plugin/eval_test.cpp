@@ -1,0 +1,254 @@
+// `mortise plugin ...` end to end, in this process: the golden tensors of the built-in packs through `plugin eval`, and
+// what people read from list and describe.
+#include <iostream>
+#include <sstream>
+
+#include "../../../apps/mortise/commands.h"
+#include "foundation/formats/json.h"
+#include "foundation/formats/jsonl.h"
+#include "foundation/formats/safetensors.h"
+#include "plugin/host/kinds/kl_estimator.h"
+#include "support/close_to.h"
+#include "test_packs.h"
+
+namespace mortise {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Ran {
+  int code = 0;
+  std::string out, err;
+};
+
+Ran mortise_plugin(const std::vector<std::string>& args) {
+  std::ostringstream out, err;
+  auto* const old_out = std::cout.rdbuf(out.rdbuf());
+  auto* const old_err = std::cerr.rdbuf(err.rdbuf());
+  Ran ran;
+  ran.code = cmd_plugin(args);
+  std::cout.rdbuf(old_out);
+  std::cerr.rdbuf(old_err);
+  ran.out = out.str();
+  ran.err = err.str();
+  return ran;
+}
+
+Json parsed(const std::string& text) {
+  auto json = parse_json(text, "output");
+  EXPECT_TRUE(json.ok()) << text;
+  return json.ok() ? *json : Json();
+}
+
+// Below tests/golden: the cases of the built-in packs, and those of what the host composes.
+std::vector<std::string> golden_files() {
+  std::vector<std::string> files;
+  for (const std::string folder : {"tensors", "plugin"}) {
+    auto names = default_env().list_dir(Path(MORTISE_SOURCE_DIR) / "tests/golden" / folder);
+    if (!names.ok()) continue;
+    for (const std::string& name : *names) {
+      if (name.ends_with(".safetensors")) files.push_back(folder + "/" + name);
+    }
+  }
+  return files;
+}
+
+class GoldenEvalTest : public testing::TestWithParam<std::string> {};
+
+void compare_tensors(const SafetensorsFile& expected, const SafetensorsFile& actual) {
+  for (const TensorView& tensor : expected.tensors()) {
+    if (!tensor.name.starts_with("expected.")) continue;
+    const TensorView* got = actual.find(tensor.name.substr(9));
+    ASSERT_NE(got, nullptr) << tensor.name;
+    EXPECT_EQ(got->shape, tensor.shape) << tensor.name;
+    EXPECT_TRUE(test::all_close(got->as<float>(), tensor.as<float>(), 1e-5)) << tensor.name;
+  }
+}
+
+TEST_P(GoldenEvalTest, GivesThePublishedNumbers) {
+  const Path path = Path(MORTISE_SOURCE_DIR) / "tests/golden" / GetParam();
+  ASSERT_OK_AND_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(default_env(), path));
+  const auto& about = file.metadata();
+  const std::string kind = about.at("kind"), plugin = about.at("plugin");
+  ASSERT_OK_AND_ASSIGN(const PluginRegistry registry, PluginRegistry::open({}));
+  if (!registry.find(kind, kl_base_name(plugin)).ok()) GTEST_SKIP() << kind << " " << plugin << " is not built in yet";
+  const test::TempDir temp;
+  std::vector<std::string> args = {
+      "eval", kind, plugin, "--inputs", path.string(), "--outputs", (temp / "out.safetensors").string()};
+  const Json params = parsed(about.at("params"));
+  for (const auto& item : params.items()) {
+    args.emplace_back("--set");
+    args.push_back(item.key() + "=" +
+                   (item.value().is_string() ? item.value().get<std::string>() : dump_json(item.value())));
+  }
+  const Ran ran = mortise_plugin(args);
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  ASSERT_OK_AND_ASSIGN(const SafetensorsFile out, SafetensorsFile::open(default_env(), temp / "out.safetensors"));
+  compare_tensors(file, out);
+  const Json metrics = parsed(ran.out)["metrics"];
+  const Json published = parsed(about.at("metrics"));
+  for (const auto& item : published.items()) {
+    ASSERT_TRUE(metrics.contains(item.key())) << item.key() << " not in " << ran.out;
+    EXPECT_NEAR(metrics[item.key()].get<double>(), item.value().get<double>(), 1e-5) << item.key();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenEvalTest, testing::ValuesIn(golden_files()), [](const auto& name) {
+  std::string text = name.param;
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return text;
+});
+
+TEST(GoldenTest, ThereAreCases) { EXPECT_GT(golden_files().size(), 20U); }
+
+// --- a loss of known numbers -----------------------------------------------------------------------------------------
+
+class EvalTest : public testing::Test {
+ protected:
+  // Rows of 3 and 1 unmasked tokens; plain loss -A log_prob.
+  Path inputs(const std::string& extra = "") {
+    const std::vector<float> log_prob = {-1, -2, -3, -4, -5, -6}, advantages = {1, -1}, mask = {1, 1, 1, 1, 0, 0},
+                             is_weights = {1, 1, 1, 2, 2, 2};
+    std::vector<TensorView> tensors = {
+        view_of<float>("in.log_prob", log_prob, {2, 3}), view_of<float>("in.old_log_prob", log_prob, {2, 3}),
+        view_of<float>("in.advantages", advantages, {2}), view_of<float>("in.response_mask", mask, {2, 3}),
+        view_of<float>("expected.loss", advantages, {2})};
+    if (!extra.empty()) tensors.push_back(view_of<float>(extra, is_weights, {2, 3}));
+    EXPECT_OK(write_safetensors_file(default_env(), temp_ / "in.safetensors", tensors));
+    return temp_ / "in.safetensors";
+  }
+  Ran eval(const Path& in, const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"eval",
+                                     "policy_loss",
+                                     "plain",
+                                     "--plugin-path",
+                                     test::pack_dir("rude").string(),
+                                     "--inputs",
+                                     in.string(),
+                                     "--outputs",
+                                     (temp_ / "out.safetensors").string()};
+    args.insert(args.end(), more.begin(), more.end());
+    return mortise_plugin(args);
+  }
+  float loss(const std::vector<std::string>& more, const std::string& extra = "") {
+    const Ran ran = eval(inputs(extra), more);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    auto out = SafetensorsFile::open(default_env(), temp_ / "out.safetensors");
+    return out.ok() ? out->find("loss")->as<float>()[0] : NAN;
+  }
+  test::TempDir temp_;
+};
+
+TEST_F(EvalTest, AggregatesAsSaid) {
+  // token losses: 1 2 3 | -4
+  EXPECT_FLOAT_EQ(loss({}), 2.0F / 4);
+  EXPECT_FLOAT_EQ(loss({"--set", "loss_agg_mode=token-sum"}), 2);
+  EXPECT_FLOAT_EQ(loss({"--set", "loss_agg_mode=seq-mean-token-mean"}), (2.0F - 4) / 2);
+  EXPECT_FLOAT_EQ(loss({"--set", "loss_agg_mode=seq-mean-token-sum"}), 1);
+  EXPECT_FLOAT_EQ(loss({"--set", "loss_agg_mode=seq-mean-token-sum-norm"}), 2.0F / 3);  // by the width alone
+  EXPECT_FLOAT_EQ(loss({"--set", "loss_agg_mode=seq-mean-token-sum-norm", "--set", "loss_scale_factor=8"}), 2.0F / 8);
+  EXPECT_FLOAT_EQ(
+      loss({"--set", "loss_agg_mode=seq-mean-token-sum-norm", "loss_scale_factor=8", "loss_scale_by_rows=true"}),
+      2.0F / 16);
+  EXPECT_FLOAT_EQ(loss({}, "in.rollout_is_weights"), (6.0F - 8) / 4);
+}
+
+TEST_F(EvalTest, WrongInputsAreNamed) {
+  EXPECT_THAT(eval(inputs("in.entropi"), {}).err,
+              AllOf(HasSubstr("unknown tensor 'in.entropi'"), HasSubstr("did you mean 'entropy'")));
+  EXPECT_EQ(eval(inputs("in.entropi"), {}).code, static_cast<int>(ErrorKind::kData));
+  EXPECT_THAT(eval(temp_ / "absent", {}).err, HasSubstr("absent"));
+  EXPECT_THAT(eval(inputs(), {"--set", "tau=1"}).err, HasSubstr("'plain' has no parameter 'tau'"));
+  EXPECT_THAT(eval(inputs(), {"--set", "loss_agg_mode=token-men"}).err, HasSubstr("did you mean 'token-mean'"));
+  EXPECT_THAT(eval(inputs(), {"--set", "loss_scale_by_rows=maybe"}).err, HasSubstr("must be true or false"));
+  EXPECT_THAT(eval(inputs(), {"--set", "loss_agg_mode=prompt-mean"}).err,
+              HasSubstr("needs the tensor 'in.group_index'"));
+  EXPECT_THAT(eval(inputs(), {"--set", "novalue"}).err, HasSubstr("is not key=value"));
+  const std::vector<float> short_mask = {1, 1};
+  const TensorView bad[] = {view_of<float>("in.log_prob", short_mask, {2})};
+  ASSERT_OK(write_safetensors_file(default_env(), temp_ / "bad.safetensors", bad));
+  EXPECT_THAT(eval(temp_ / "bad.safetensors", {}).err, HasSubstr("has the shape (2), must be (B,T)"));
+}
+
+TEST_F(EvalTest, ARewardScoresRows) {
+  const Path in = temp_.write("rows.jsonl", R"({"prompt":"a","completion":"xyz","finish_reason":"length","answer":3})"
+                                            "\n"
+                                            R"({"prompt":[{"role":"user","content":"q"}],"completion":"w"})"
+                                            "\n\n"
+                                            R"({"completion":"v","answer":null})"
+                                            "\n");
+  const auto run = [&](const std::string& name) {
+    return mortise_plugin({"eval", "reward", name, "--plugin-path", test::pack_dir("rude").string(), "--inputs",
+                           in.string(), "--outputs", (temp_ / "out.jsonl").string()});
+  };
+  const Ran ran = run("row_fails");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(temp_.read("out.jsonl"), R"({"reward":0.5,"values":{"length":3.0}})"
+                                     "\n"
+                                     R"({"reward":null,"error":"cannot parse"})"
+                                     "\n"
+                                     R"({"reward":null})"
+                                     "\n");
+  EXPECT_EQ(ran.out, "{\"metrics\":{}}\n");
+  temp_.write("rows.jsonl", "{\"completion\":\"x\"}\n{\"prompt\":\"no completion\"}\n");
+  EXPECT_THAT(run("row_fails").err, AllOf(HasSubstr("rows.jsonl:2"), HasSubstr("'completion' is missing")));
+  EXPECT_EQ(run("row_fails").code, static_cast<int>(ErrorKind::kData));
+}
+
+// --- list, describe, help --------------------------------------------------------------------------------------------
+
+TEST(ListTest, TellsWhatIsUsedAndWhatIsNot) {
+  const std::vector<std::string> where = {"--plugin-path", test::pack_dir("minimal").string(), "--plugin-path",
+                                          test::pack_dir("wrong_abi").string()};
+  std::vector<std::string> args = {"list", "reward"};
+  args.insert(args.end(), where.begin(), where.end());
+  const Ran ran = mortise_plugin(args);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("reward  one"), HasSubstr("test.minimal"), HasSubstr("1.0.0"),
+                             HasSubstr("portable"), HasSubstr(test::pack_path("minimal").string())));
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("not used:"), HasSubstr("built for plugin ABI 7, this program has ABI 0")));
+  args.emplace_back("--json");
+  const Json json = parsed(mortise_plugin(args).out);
+  bool found = false;
+  for (const Json& plugin : json["plugins"])
+    found = found ||
+            (plugin["name"] == "one" && plugin["kind"] == "reward" && plugin["sha256"].get<std::string>().size() == 64);
+  EXPECT_TRUE(found);
+  EXPECT_EQ(json["rejected"][0]["path"], test::pack_path("wrong_abi").string());
+}
+
+TEST(DescribeTest, ShowsTheParameterTable) {
+  const std::string dir = test::pack_dir("rude").string();
+  const Ran ran = mortise_plugin({"describe", "probe", "--plugin-path", dir});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("reward probe: rude"), HasSubstr("slow | fast"), HasSubstr("how much"),
+                             HasSubstr("test.rude.so")));
+  const Json json = parsed(mortise_plugin({"describe", "needs_values", "--json", "--plugin-path", dir}).out);
+  EXPECT_EQ(json["requires"][0], "values");
+  EXPECT_EQ(json["kind"], "advantage_estimator");
+  EXPECT_THAT(mortise_plugin({"describe", "prob", "--plugin-path", dir}).err, HasSubstr("did you mean 'probe'"));
+  EXPECT_EQ(mortise_plugin({"describe", "prob", "--plugin-path", dir}).code, static_cast<int>(ErrorKind::kPlugin));
+}
+
+TEST(UsageTest, EveryCommandHasHelpAndRefusesNonsense) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--help"}, {"list", "--help"}, {"describe", "-h"}, {"eval", "--help"}}) {
+    const Ran ran = mortise_plugin(args);
+    EXPECT_EQ(ran.code, 0);
+    EXPECT_THAT(ran.out, HasSubstr("usage: mortise plugin"));
+  }
+  const int config = static_cast<int>(ErrorKind::kConfig);
+  EXPECT_EQ(mortise_plugin({}).code, config);
+  EXPECT_THAT(mortise_plugin({"lsit"}).err, HasSubstr("did you mean 'list'"));
+  EXPECT_THAT(mortise_plugin({"list", "rewards"}).err,
+              AllOf(HasSubstr("there is no kind 'rewards'"), HasSubstr("did you mean 'reward'")));
+  EXPECT_EQ(mortise_plugin({"list", "--jsn"}).code, config);
+  EXPECT_EQ(mortise_plugin({"eval", "policy_loss"}).code, config);
+  EXPECT_THAT(mortise_plugin({"eval", "rollout_backend", "echo", "--inputs", "a", "--outputs", "b"}).err,
+              HasSubstr("mortise generate"));
+}
+
+}  // namespace
+}  // namespace mortise

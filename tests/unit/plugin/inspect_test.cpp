@@ -1,0 +1,81 @@
+// Every broken pack of tests/host/packs is refused without running it, and says what, where and what to do.
+#include <sys/stat.h>
+
+#include "foundation/formats/sha256.h"
+#include "plugin/pack/pack_file.h"
+#include "test_packs.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using test::pack_path;
+using testing::HasSubstr;
+
+struct Broken {
+  const char* name;
+  const char* what;
+  const char* next;
+};
+void PrintTo(const Broken& broken, std::ostream* out) { *out << broken.name; }
+class BrokenPackTest : public testing::TestWithParam<Broken> {};
+
+TEST_P(BrokenPackTest, IsRefused) {
+  const Path path = pack_path(GetParam().name);
+  const auto pack = inspect_pack(path);
+  ASSERT_FALSE(pack.ok());
+  EXPECT_EQ(pack.error().kind, ErrorKind::kPlugin);
+  EXPECT_THAT(pack.error().what, HasSubstr(GetParam().what));
+  EXPECT_THAT(pack.error().where, HasSubstr(path.string()));
+  EXPECT_THAT(pack.error().next, HasSubstr(GetParam().next));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BrokenPackTest,
+    testing::Values(Broken{"no_note", "no metadata note", "mortise_add_pack"},
+                    Broken{"two_notes", "two metadata notes", "mortise_add_pack"},
+                    Broken{"no_symbol", "does not export 'mortise_pack_v0'", "MORTISE_PACK"},
+                    Broken{"extra_export", "'leaked_helper', 'leaked_state'", "version script"},
+                    Broken{"wrong_abi", "plugin ABI 7, this program has ABI 0", "build the pack again"},
+                    Broken{"newer_host", "needs a host of plugin ABI 0.99, this one has 0.1", "update mortise"},
+                    Broken{"needs_other", "'libtest_other_library.so', which its note does not list", "NEEDS"},
+                    Broken{"needs_openmp", "second OpenMP runtime", "host->parallel_for"},
+                    Broken{"run_path", "run path '/tmp/somewhere'", "-rpath"},
+                    Broken{"exec_stack", "executable stack", "noexecstack"},
+                    Broken{"deletable", "could be unloaded", "nodelete"},
+                    Broken{"other_torch", "libtorch 1.0.0, this program has no libtorch", "mortise pack build"}));
+
+TEST(InspectTest, ReadsAGoodPackWithoutRunningIt) {
+  const test::TempDir temp;
+  ::setenv("MORTISE_TEST_MARK", (temp / "mark").c_str(), 1);
+  const auto pack = inspect_pack(pack_path("constructor"));
+  ::unsetenv("MORTISE_TEST_MARK");
+  ASSERT_OK(pack);
+  EXPECT_FALSE(std::filesystem::exists(temp / "mark"));
+  EXPECT_EQ(pack->id, "test.constructor");
+  EXPECT_EQ(pack->path, pack_path("constructor").string());
+  ASSERT_OK_AND_ASSIGN(const std::string hash, sha256_file_hex(default_env(), pack_path("constructor")));
+  EXPECT_EQ(pack->sha256, hash);
+}
+
+TEST(InspectTest, ANoteMadeByTheSdkIsReadInFull) {
+  ASSERT_OK_AND_ASSIGN(const PackInfo pack, inspect_pack(test::pack_dir("rude") / "test.rude.so"));
+  const PluginInfo* probe = pack.find_plugin("mortise.reward/1", "probe");
+  ASSERT_NE(probe, nullptr);
+  ASSERT_EQ(probe->params.size(), 4U);
+  EXPECT_EQ(probe->find_param("level")->type, ParamType::kI64);
+  EXPECT_EQ(probe->find_param("mode")->choices, (std::vector<std::string>{"slow", "fast"}));
+  EXPECT_TRUE(pack.find_plugin("mortise.advantage_estimator/1", "needs_values")->requires_input("values"));
+}
+
+TEST(InspectTest, FilesThatAreNoFiles) {
+  const test::TempDir temp;
+  EXPECT_THAT(error_of(inspect_pack(temp / "absent.so")), HasSubstr("absent.so"));
+  EXPECT_THAT(error_of(inspect_pack(temp.path())), HasSubstr("not a regular file"));
+  ASSERT_EQ(::mkfifo((temp / "fifo.so").c_str(), 0600), 0);
+  EXPECT_THAT(error_of(inspect_pack(temp / "fifo.so")), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of(inspect_pack(temp.write("empty.so", ""))), HasSubstr("no ELF header"));
+}
+
+}  // namespace
+}  // namespace mortise

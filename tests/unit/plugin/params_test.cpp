@@ -1,0 +1,90 @@
+#include "plugin/host/params.h"
+
+#include "test_packs.h"
+
+namespace mortise {
+namespace {
+
+using nlohmann::ordered_json;
+using test::error_of;
+using testing::HasSubstr;
+
+PluginInfo info() {
+  PluginInfo out;
+  out.name = "tilted";
+  out.params = {{"clip_ratio", ParamType::kF64, "0.2", "half width", ParamRange{0, 1}, {}},
+                {"steps", ParamType::kI64, "3", "count", ParamRange{1, 9}, {}},
+                {"strict", ParamType::kBool, "true", "", std::nullopt, {}},
+                {"mode", ParamType::kText, "slow", "", std::nullopt, {"slow", "fast"}},
+                {"clip_ratio_low", ParamType::kF64, "none", "", ParamRange{0, 1}, {}},
+                {"beta", ParamType::kF64, std::nullopt, "strength, nats", std::nullopt, {}}};
+  return out;
+}
+
+TEST(ParamsTest, FillsInDefaultsInDeclaredOrder) {
+  ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(info(), {{"beta", 1}, {"steps", 5}}));
+  EXPECT_EQ(full.dump(),
+            R"({"clip_ratio":0.2,"steps":5,"strict":true,"mode":"slow","clip_ratio_low":null,"beta":1.0})");
+}
+
+TEST(ParamsTest, NullSetsOnlyWhatMayBeUnset) {
+  ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(info(), {{"beta", 1}, {"clip_ratio_low", nullptr}}));
+  EXPECT_TRUE(full["clip_ratio_low"].is_null());
+  EXPECT_THAT(error_of(validate_params(info(), {{"beta", 1}, {"clip_ratio", nullptr}})), HasSubstr("must be a number"));
+}
+
+struct BadParams {
+  const char* params;
+  const char* where;
+  const char* says;
+};
+class BadParamsTest : public testing::TestWithParam<BadParams> {};
+
+TEST_P(BadParamsTest, IsAnErrorWithItsKey) {
+  const auto result = validate_params(info(), ordered_json::parse(GetParam().params), "actor.policy_loss");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().kind, ErrorKind::kConfig);
+  EXPECT_EQ(result.error().where, GetParam().where);
+  EXPECT_THAT(result.error().to_string(), HasSubstr(GetParam().says));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadParamsTest,
+    testing::Values(
+        BadParams{R"({"beta":1,"clip_ration":0.1})", "actor.policy_loss.clip_ration", "did you mean 'clip_ratio'"},
+        BadParams{R"({"beta":1,"clip_ratio":2})", "actor.policy_loss.clip_ratio", "give 0 to 1"},
+        BadParams{R"({"beta":1,"clip_ratio":"0.1"})", "actor.policy_loss.clip_ratio", "must be a number, is '\"0.1\"'"},
+        BadParams{R"({"beta":1,"steps":2.5})", "actor.policy_loss.steps", "must be an integer"},
+        BadParams{R"({"beta":1,"steps":18446744073709551615})", "actor.policy_loss.steps", "must be an integer"},
+        BadParams{R"({"beta":1,"steps":0})", "actor.policy_loss.steps", "give 1 to 9"},
+        BadParams{R"({"beta":1,"strict":1})", "actor.policy_loss.strict", "must be true or false"},
+        BadParams{R"({"beta":1,"mode":"fats"})", "actor.policy_loss.mode", "did you mean 'fast'"},
+        BadParams{R"({})", "actor.policy_loss.beta", "needs the parameter 'beta'; it is: strength, nats"},
+        BadParams{R"([1])", "actor.policy_loss", "must be a table"}));
+
+TEST(ParamsTest, TellsEveryFaultAtOnce) {
+  const auto faults = check_params(info(), ordered_json::parse(R"({"clip_ratio":7,"mod":"x","strict":"no"})"));
+  ASSERT_EQ(faults.size(), 4U);
+  EXPECT_EQ(faults[0].key, "clip_ratio");
+  EXPECT_EQ(faults[1].key, "mod");
+  EXPECT_EQ(faults[2].key, "strict");
+  EXPECT_EQ(faults[3].key, "beta");
+  const auto result = validate_params(info(), ordered_json::parse(R"({"clip_ratio":7,"mod":"x"})"));
+  EXPECT_THAT(result.error().to_string(),
+              testing::AllOf(HasSubstr("clip_ratio"), HasSubstr("'mod'"), HasSubstr("'beta'")));
+}
+
+TEST(ParamsTest, TextOfTheCommandLine) {
+  const PluginInfo plugin = info();
+  EXPECT_EQ(parse_param_text(plugin.params[0], "3e-1")->get<double>(), 0.3);
+  EXPECT_EQ(parse_param_text(plugin.params[1], "4")->get<int64_t>(), 4);
+  EXPECT_EQ(parse_param_text(plugin.params[2], "false")->get<bool>(), false);
+  EXPECT_TRUE(parse_param_text(plugin.params[4], "none")->is_null());
+  EXPECT_FALSE(parse_param_text(plugin.params[0], "none").ok());
+  EXPECT_FALSE(parse_param_text(plugin.params[0], "nan").ok());
+  EXPECT_FALSE(parse_param_text(plugin.params[1], "4.0").ok());
+  EXPECT_FALSE(parse_param_text(plugin.params[2], "yes").ok());
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,195 @@
+#include "plugin/host/registry.h"
+
+#include <cstdlib>
+
+#include "plugin/host/instance.h"
+#include "plugin/host/kinds/reward.h"
+#include "test_packs.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using test::only;
+using test::open_registry;
+using test::pack_dir;
+using test::pack_path;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(RegistryTest, FindsByBareAndFullNameAndKind) {
+  const PluginRegistry registry = open_registry({"minimal", "rude"});
+  ASSERT_OK_AND_ASSIGN(const PluginRef bare, registry.find("reward", "one"));
+  EXPECT_EQ(bare.pack->id, "test.minimal");
+  EXPECT_OK(registry.find("mortise.reward/1", "test.minimal/one"));
+  EXPECT_OK(registry.find("reward", "test.minimal/one@^1.0"));
+  EXPECT_OK(registry.find("reward", "one@>=0.9 <2"));
+  EXPECT_THAT(error_of(registry.find("reward", "one@^2")),
+              AllOf(HasSubstr("no version of 'one' fits '^2'"), HasSubstr("1.0.0")));
+  EXPECT_THAT(error_of(registry.find("reward", "one@soon")), HasSubstr("bad version range"));
+}
+
+TEST(RegistryTest, UnknownNameTellsNearestSearchedAndRejected) {
+  RegistryOptions options = only({"minimal", "rude", "wrong_abi"});
+  options.paths.push_back("/nowhere/at/all");
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  const std::string text = error_of(registry->find("policy_loss", "plian"));
+  EXPECT_THAT(text, AllOf(HasSubstr("no policy_loss is named 'plian'"), HasSubstr("did you mean 'plain'?")));
+  EXPECT_THAT(text, AllOf(HasSubstr(pack_dir("minimal").string()), HasSubstr("/nowhere/at/all (does not exist)")));
+  EXPECT_THAT(text, AllOf(HasSubstr(pack_path("wrong_abi").string()), HasSubstr("built for plugin ABI 7")));
+  EXPECT_THAT(error_of(registry->find("policy_loss", "one")), HasSubstr("test.minimal/one, a reward"));
+  EXPECT_THAT(error_of(registry->find("reward", "other.pack/one")), HasSubstr("there is test.minimal/one"));
+}
+
+TEST(RegistryTest, TwoPacksOfOneBareName) {
+  const PluginRegistry registry = open_registry({"twin_a", "twin_b"});
+  EXPECT_THAT(error_of(registry.find("reward", "twin")),
+              AllOf(HasSubstr("more than one reward"), HasSubstr(pack_path("twin_a").string()),
+                    HasSubstr(pack_path("twin_b").string())));
+  EXPECT_OK(registry.find("reward", "test.twin_b/twin"));
+}
+
+TEST(RegistryTest, NewestVersionOfAFolderUnlessARangeSays) {
+  const PluginRegistry registry = open_registry({"versions"});
+  EXPECT_EQ(registry.find("reward", "aged")->pack->version, "2.0.0");
+  EXPECT_EQ(registry.find("reward", "aged@^1.0")->pack->version, "1.2.0");
+  EXPECT_EQ(registry.find("reward", "test.versions/aged@=1.0.0")->pack->version, "1.0.0");
+}
+
+TEST(RegistryTest, TwoFilesOfOneVersionInOneFolder) {
+  const PluginRegistry registry = open_registry({"same_version"});
+  EXPECT_THAT(error_of(registry.find("reward", "same")),
+              AllOf(HasSubstr("same_version_a.so"), HasSubstr("same_version_b.so")));
+}
+
+TEST(RegistryTest, AnEarlierFolderHidesTheSameVersion) {
+  const test::TempDir temp;
+  std::filesystem::copy_file(pack_dir("same_version") / "same_version_a.so", temp / "a.so");
+  RegistryOptions options = only({});
+  options.paths = {temp.path(), pack_dir("same_version")};
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  ASSERT_OK_AND_ASSIGN(const PluginRef ref, registry->find("reward", "same"));
+  EXPECT_EQ(ref.pack->path, (temp / "a.so").string());
+  ASSERT_EQ(registry->candidates().size(), 3U);
+  EXPECT_EQ(registry->candidates()[2].hidden_by, (temp / "a.so").string());
+}
+
+TEST(RegistryTest, BuiltinNamesCannotBeShadowed) {
+  RegistryOptions options = only({"shadow"});
+  options.builtin_dir = pack_dir("builtin");
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  ASSERT_OK_AND_ASSIGN(const PluginRef ref, registry->find("reward", "known"));
+  EXPECT_EQ(ref.pack->id, "mortise.fake");
+  EXPECT_EQ(ref.candidate->origin, PackOrigin::kBuiltin);
+  EXPECT_EQ(registry->find("reward", "test.shadow/known")->pack->id, "test.shadow");
+}
+
+TEST(RegistryTest, BuiltinIdsAreRefusedElsewhere) {
+  const PluginRegistry registry = open_registry({"builtin"});
+  ASSERT_EQ(registry.rejected().size(), 1U);
+  EXPECT_THAT(registry.rejected()[0].reason.to_string(),
+              HasSubstr("'mortise.fake' is kept for the packs of the installation"));
+}
+
+TEST(RegistryTest, ANamedFileThatIsRefusedIsAnError) {
+  RegistryOptions options = only({});
+  options.files = {pack_path("run_path")};
+  EXPECT_THAT(error_of(PluginRegistry::open(options)), HasSubstr("run path"));
+  options.files = {"/absent.so"};
+  EXPECT_THAT(error_of(PluginRegistry::open(options)), HasSubstr("/absent.so"));
+}
+
+TEST(RegistryTest, OtherFilesAreLeftAlone) {
+  const test::TempDir temp;
+  temp.write("README.md", "packs live here");
+  temp.write("broken.so", "not a library");
+  std::filesystem::copy_file(pack_path("minimal"), temp / "ok.so");
+  std::filesystem::create_directory(temp / "folder.so");
+  RegistryOptions options = only({});
+  options.paths = {temp.path()};
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  EXPECT_EQ(registry->candidates().size(), 1U);
+  EXPECT_EQ(registry->rejected().size(), 2U);
+}
+
+TEST(LoadTest, ListingRunsNoCodeLoadingDoes) {
+  const test::TempDir temp;
+  ::setenv("MORTISE_TEST_MARK", (temp / "mark").c_str(), 1);
+  PluginRegistry registry = open_registry({"constructor", "newer_host"});
+  EXPECT_EQ(registry.rejected().size(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(temp / "mark"));
+  EXPECT_FALSE(registry.load("reward", "test.minimal/one").ok());  // newer_host is refused, and so not loaded
+  EXPECT_FALSE(std::filesystem::exists(temp / "mark"));
+  ASSERT_OK(registry.load("reward", "one"));
+  EXPECT_TRUE(std::filesystem::exists(temp / "mark"));
+  ::unsetenv("MORTISE_TEST_MARK");
+}
+
+TEST(LoadTest, TheSameBytesAreLoadedOnce) {
+  PluginRegistry first = open_registry({"minimal"});
+  PluginRegistry second = open_registry({"minimal"});
+  ASSERT_OK_AND_ASSIGN(const LoadedPlugin a, first.load("reward", "one"));
+  ASSERT_OK_AND_ASSIGN(const LoadedPlugin b, second.load("reward", "one"));
+  EXPECT_EQ(a.vtable, b.vtable);
+  EXPECT_EQ(a.pack, b.pack);
+}
+
+TEST(LoadTest, NoteAndTableMustAgree) {
+  PluginRegistry versions = open_registry({"note_differs"});
+  EXPECT_THAT(error_of(versions.load("reward", "one")),
+              AllOf(HasSubstr("table and its metadata note differ (version '1.0.0' against '1.0.1')"),
+                    HasSubstr("note_differs.so")));
+  PluginRegistry params = open_registry({"param_differs"});
+  EXPECT_THAT(error_of(params.load("reward", "one")), HasSubstr("plugin 'one': parameter 'factor'"));
+}
+
+TEST(LoadTest, OpenMayRefuse) {
+  PluginRegistry registry = open_registry({"open_refuses"});
+  EXPECT_THAT(error_of(registry.load("reward", "one")), HasSubstr("open() refused to start: FAILED_PRECONDITION"));
+}
+
+TEST(LoadTest, AFileThatChangedSinceTheScanIsRefused) {
+  const test::TempDir temp;
+  std::filesystem::copy_file(pack_path("twin_a"), temp / "pack.so");
+  RegistryOptions options = only({});
+  options.paths = {temp.path()};
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  std::filesystem::copy_file(pack_path("twin_b"), temp / "pack.so", std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of(registry->load("reward", "twin")), HasSubstr("has changed since it was looked at"));
+}
+
+TEST(LoadTest, HiddenSectionHeadersAreRefused) {
+  const test::TempDir temp;
+  ASSERT_OK_AND_ASSIGN(std::string bytes, default_env().read_file(pack_path("twin_a")));
+  std::fill_n(bytes.begin() + 0x28, 8, '\0');  // e_shoff
+  std::fill_n(bytes.begin() + 0x3c, 4, '\0');  // e_shnum, e_shstrndx
+  temp.write("pack.so", bytes);
+  RegistryOptions options = only({});
+  options.paths = {temp.path()};
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  EXPECT_THAT(error_of(registry->load("reward", "twin")), HasSubstr("no section headers"));
+}
+
+TEST(LoadTest, AnInstanceLivesAndDies) {
+  PluginRegistry registry = open_registry({"minimal"});
+  auto reward = Reward::create(registry, "one", {{"factor", 1.5}}, {});
+  ASSERT_OK(reward);
+  RewardBatch batch;
+  batch.num_rows = 3;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(batch, false, nullptr));
+  EXPECT_THAT(out.rewards, testing::ElementsAre(1.5, 1.5, 1.5));
+  Reward moved = std::move(*reward);
+  EXPECT_OK(moved.score(batch, false, nullptr));
+  EXPECT_THAT(moved.instance().label(), HasSubstr("reward one@test.minimal 1.0.0 ("));
+  EXPECT_THAT(error_of(Reward::create(registry, "one", {{"factor", 7}}, {})), HasSubstr("out of its range"));
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,88 @@
+#include "plugin/host/kinds/reward.h"
+
+#include <cmath>
+
+#include "test_packs.h"
+
+namespace mortise {
+namespace {
+
+using nlohmann::ordered_json;
+using test::error_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class RewardTest : public testing::Test {
+ protected:
+  Result<RewardOutput> score(const std::string& name, const RewardBatch& batch) {
+    auto reward = Reward::create(registry_, name, ordered_json::object(), {});
+    if (!reward.ok()) return reward.error();
+    return reward->score(batch, false, nullptr);
+  }
+  PluginRegistry registry_ = test::open_registry({"rude"});
+};
+
+TEST_F(RewardTest, FailedRowsAreNaNAndKeepTheirReason) {
+  RewardBatch batch;
+  batch.num_rows = 4;
+  for (const char* text : {"abc", "", "x", "y"}) batch.completion.append(text);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, score("row_fails", batch));
+  EXPECT_EQ(out.rewards[0], 0.5);
+  EXPECT_TRUE(std::isnan(out.rewards[1]));  // failed, though a number had been written
+  EXPECT_TRUE(std::isnan(out.rewards[2]));  // does not apply
+  EXPECT_EQ(out.rewards[3], 0.5);
+  ASSERT_EQ(out.failed_rows.size(), 1U);
+  EXPECT_EQ(out.failed_rows[0].row, 1);
+  EXPECT_EQ(out.failed_rows[0].text, "cannot parse");
+  ASSERT_EQ(out.row_values.size(), 1U);
+  EXPECT_EQ(out.row_values[0].name, "length");
+  EXPECT_EQ(out.row_values[0].value, 3);
+}
+
+TEST_F(RewardTest, InfinityAndRowsOutsideAreErrors) {
+  RewardBatch batch;
+  batch.num_rows = 2;
+  EXPECT_THAT(error_of(score("inf_reward", batch)), HasSubstr("gave the reward inf to row 1"));
+  EXPECT_THAT(error_of(score("row_outside", batch)), HasSubstr("called fail_row for row 2 of a batch of 2"));
+}
+
+TEST_F(RewardTest, ColumnsOfOtherLengthsAreTheEnginesBug) {
+  RewardBatch batch;
+  batch.num_rows = 2;
+  batch.completion.append("only one");
+  const auto result = score("row_fails", batch);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().kind, ErrorKind::kInternal);
+}
+
+TEST(DataColumnTest, TakesTheNarrowestType) {
+  const auto column = [](std::vector<ordered_json> values) {
+    std::vector<const ordered_json*> pointers;
+    for (const auto& value : values) pointers.push_back(value.is_string() && value == "ABSENT" ? nullptr : &value);
+    return DataColumn::from_json("c", pointers);
+  };
+  DataColumn text = column({"a", nullptr, "b"});
+  EXPECT_EQ(text.type, ColumnType::kText);
+  EXPECT_THAT(text.valid, ElementsAre(1, 0, 1));
+  EXPECT_EQ(text.text.row(2), "b");
+  EXPECT_EQ(text.text.row(1), "");
+
+  DataColumn integers = column({1, "ABSENT", -3});
+  EXPECT_EQ(integers.type, ColumnType::kI64);
+  EXPECT_THAT(integers.i64, ElementsAre(1, 0, -3));
+
+  DataColumn numbers = column({1, 2.5});
+  EXPECT_EQ(numbers.type, ColumnType::kF64);
+  EXPECT_THAT(numbers.f64, ElementsAre(1, 2.5));
+
+  EXPECT_EQ(column({uint64_t{18446744073709551615U}}).type, ColumnType::kF64);
+  DataColumn mixed = column({1, "x", ordered_json{{"k", 2}}});
+  EXPECT_EQ(mixed.type, ColumnType::kJson);
+  EXPECT_EQ(mixed.text.row(1), "\"x\"");
+  EXPECT_EQ(mixed.text.row(2), R"({"k":2})");
+  EXPECT_EQ(column({true}).type, ColumnType::kJson);
+  EXPECT_EQ(column({nullptr}).type, ColumnType::kText);
+}
+
+}  // namespace
+}  // namespace mortise
