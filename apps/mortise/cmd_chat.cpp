@@ -17,8 +17,10 @@ namespace po = boost::program_options;
 constexpr const char* kUsage =
     "usage: mortise chat render --model DIR --in F.jsonl --out G.jsonl\n"
     "       mortise chat render --template FILE --in F.jsonl --out G.jsonl\n\n"
-    "A row has \"messages\" and may have \"tools\", \"documents\", \"add_generation_prompt\" and \"kwargs\" (further variables).\n"
-    "Written: {\"text\": ...}, with \"assistant_spans\" ([start, end) in characters) where the template marks them with\n"
+    "A row has \"messages\" and may have \"tools\", \"documents\", \"add_generation_prompt\" and \"kwargs\" (further "
+    "variables).\n"
+    "Written: {\"text\": ...}, with \"assistant_spans\" ([start, end) in characters) where the template marks them "
+    "with\n"
     "{% generation %}; or {\"error\": ...} where the template fails on the row.\n"
     "With --model the folder's template is used (with tools the one named tool_use, if there is one), and its special\n"
     "tokens are variables unless the row's kwargs name them.\n";
@@ -29,21 +31,29 @@ struct ChatArguments {
 
 po::options_description options_of(ChatArguments& parsed) {
   po::options_description options("options");
-  options.add_options()("model", po::value(&parsed.model), "model folder")("template", po::value(&parsed.template_file), "template file")(
-      "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(), "JSONL file to write")(
-      "help,h", "this text");
+  options.add_options()("model", po::value(&parsed.model), "model folder")("template", po::value(&parsed.template_file),
+                                                                           "template file")(
+      "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),
+                                                                     "JSONL file to write")("help,h", "this text");
   return options;
 }
 
 Result<ChatArguments> parse(Arguments args) {
-  const auto bad = [](const std::string& what) { return Error{ErrorKind::kConfig, what, "mortise chat", "see mortise chat --help"}; };
-  if (args.empty() || args[0] != "render") return bad(args.empty() ? "render is expected" : "unknown action " + quote(args[0]) + ": render is expected");
+  const auto bad = [](const std::string& what) {
+    return Error{ErrorKind::kConfig, what, "mortise chat", "see mortise chat --help"};
+  };
+  if (args.empty() || args[0] != "render")
+    return bad(args.empty() ? "render is expected" : "unknown action " + quote(args[0]) + ": render is expected");
   ChatArguments parsed;
   const po::options_description options = options_of(parsed);
   try {
     po::variables_map values;
     const po::positional_options_description none;
-    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end())).options(options).positional(none).run(), values);
+    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end()))
+                  .options(options)
+                  .positional(none)
+                  .run(),
+              values);
     po::notify(values);
   } catch (const po::error& error) {
     return bad(error.what());
@@ -64,8 +74,10 @@ class Templates {
     }
     const Tokenizer tokenizer = TRY(Tokenizer::load(args.model));
     const std::string name = (Path(args.model) / "chat template").string();
-    if (const std::string* source = tokenizer.chat_template(false)) made.plain_ = TRY(ChatTemplate::parse(*source, name));
-    if (const std::string* source = tokenizer.chat_template(true)) made.with_tools_ = TRY(ChatTemplate::parse(*source, name));
+    if (const std::string* source = tokenizer.chat_template(false))
+      made.plain_ = TRY(ChatTemplate::parse(*source, name));
+    if (const std::string* source = tokenizer.chat_template(true))
+      made.with_tools_ = TRY(ChatTemplate::parse(*source, name));
     if (!made.plain_ && !made.with_tools_) {
       return Error{ErrorKind::kData, "the folder has no chat template", args.model, "name one with --template"};
     }
@@ -85,7 +97,8 @@ class Templates {
   std::map<std::string, std::string> special_tokens_;
 };
 
-Result<RenderInput> read_row(const Json& row, const std::map<std::string, std::string>& special_tokens, const std::string& where) {
+Result<RenderInput> read_row(const Json& row, const std::map<std::string, std::string>& special_tokens,
+                             const std::string& where) {
   const auto bad = [&](const std::string& what) { return Error{ErrorKind::kData, what, where, ""}; };
   RenderInput input;
   const Json* messages = json_find(row, "messages");
@@ -126,7 +139,8 @@ Result<> run(const ChatArguments& args) {
     const std::string where = args.in + ":" + std::to_string(row->line);
     const RenderInput input = TRY(read_row(row->value, templates.special_tokens(), where));
     const ChatTemplate* chat = templates.choose(!input.tools.is_null());
-    if (chat == nullptr) return Error{ErrorKind::kData, "the folder has no template for conversations without tools", where, ""};
+    if (chat == nullptr)
+      return Error{ErrorKind::kData, "the folder has no template for conversations without tools", where, ""};
     TRY(writer.write(render_row(*chat, input)));
   }
   return writer.close();

@@ -24,8 +24,11 @@ int cmd_eval(Arguments args) {
   boost::program_options::options_description options("options");
   options.add_options()("help,h", "this text")("json", "one JSON object on standard output");
   if (wants_help(args)) {
-    print_run_help("eval", "Samples rollout.val_kwargs.n completions for every row of data.val_files, scores them with the rewards,\n"
-                           "and prints mean, best of k (pass@k for 0/1 rewards) and majority per data source.", options);
+    print_run_help(
+        "eval",
+        "Samples rollout.val_kwargs.n completions for every row of data.val_files, scores them with the rewards,\n"
+        "and prints mean, best of k (pass@k for 0/1 rewards) and majority per data source.",
+        options);
     return 0;
   }
   auto code = run_eval(args, options);

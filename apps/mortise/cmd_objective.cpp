@@ -19,7 +19,8 @@ struct ObjectiveCommand {
   Path inputs, outputs;
 };
 
-std::vector<TensorView> padded_outputs(const float& loss, const std::string& grad_name, const std::vector<float>& grad, const EvalTensors& in) {
+std::vector<TensorView> padded_outputs(const float& loss, const std::string& grad_name, const std::vector<float>& grad,
+                                       const EvalTensors& in) {
   TensorView scalar{"loss", DType::kF32, {}, std::as_bytes(std::span(&loss, 1))};
   return {scalar, view_of<float>(grad_name, grad, {in.num_rows(), in.num_columns()})};
 }
@@ -41,7 +42,8 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   std::vector<float> weight(in.num_tokens()), grad(in.num_tokens());
   const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
   TRY(token_weights(options, counts, layout.row_offsets, mask, layout.group_index, weight));
-  const auto loss = static_cast<float>(value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics));
+  const auto loss = static_cast<float>(
+      value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics));
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 
@@ -96,7 +98,8 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   if (!entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
   const auto loss = static_cast<float>(sums.loss);
   std::vector<TensorView> outputs = padded_outputs(loss, "grad_log_prob", grad, in);
-  if (!grad_entropy.empty()) outputs.push_back(view_of<float>("grad_entropy", grad_entropy, {in.num_rows(), in.num_columns()}));
+  if (!grad_entropy.empty())
+    outputs.push_back(view_of<float>("grad_entropy", grad_entropy, {in.num_rows(), in.num_columns()}));
   return write_eval_outputs(command.outputs, outputs);
 }
 
@@ -120,8 +123,10 @@ Result<int> run_objective(Arguments args, const po::options_description& options
   }
   const std::vector<std::string> overrides(words.begin() + 1, words.end());
   const std::string file = values.count("config") != 0 ? values["config"].as<std::string>() : "";
-  ObjectiveCommand command{TRY(load_config(default_env(), file, overrides)), values["inputs"].as<std::string>(), values["outputs"].as<std::string>()};
-  for (const Error& warning : TRY(check_config(command.config, ConfigUse::kObjective))) std::cerr << "warning: " << warning.to_string() << "\n";
+  ObjectiveCommand command{TRY(load_config(default_env(), file, overrides)), values["inputs"].as<std::string>(),
+                           values["outputs"].as<std::string>()};
+  for (const Error& warning : TRY(check_config(command.config, ConfigUse::kObjective)))
+    std::cerr << "warning: " << warning.to_string() << "\n";
   MetricSet metrics;
   TRY(values.count("critic") != 0 ? eval_critic(command, metrics) : eval_actor(command, metrics));
   Json out = Json::object();
@@ -134,13 +139,17 @@ Result<int> run_objective(Arguments args, const po::options_description& options
 
 int cmd_objective(Arguments args) {
   po::options_description options("options");
-  options.add_options()("help,h", "this text")("config", po::value<std::string>(), "TOML file; only its algorithm, actor, critic and plugins tables matter")(
+  options.add_options()("help,h", "this text")(
+      "config", po::value<std::string>(), "TOML file; only its algorithm, actor, critic and plugins tables matter")(
       "inputs", po::value<std::string>()->required(), "safetensors with in.NAME tensors, (B,T) or (B,)")(
-      "outputs", po::value<std::string>()->required(), "safetensors to write: loss, grad_log_prob (grad_vpreds)")("critic", "the value objective");
+      "outputs", po::value<std::string>()->required(), "safetensors to write: loss, grad_log_prob (grad_vpreds)")(
+      "critic", "the value objective");
   if (wants_help(args)) {
     std::cout << "usage: mortise objective eval --config C.toml [key=value ...] --inputs F --outputs G [--critic]\n\n"
-                 "Policy loss, KL term and entropy bonus as configured, aggregated over the given rows, with the gradient by\n"
-                 "log_prob. Inputs: log_prob, advantages, response_mask; optional old_log_prob, ref_log_prob, rollout_log_prob,\n"
+                 "Policy loss, KL term and entropy bonus as configured, aggregated over the given rows, with the "
+                 "gradient by\n"
+                 "log_prob. Inputs: log_prob, advantages, response_mask; optional old_log_prob, ref_log_prob, "
+                 "rollout_log_prob,\n"
                  "rollout_is_weights, entropy, group_index. With --critic: vpreds, values, returns, response_mask.\n"
                  "Metrics go to standard output as JSON.\n\n"
               << options;

@@ -20,11 +20,14 @@ Result<int> run_sft(Arguments args, const boost::program_options::options_descri
 
 int cmd_sft(Arguments args) {
   boost::program_options::options_description options("options");
-  options.add_options()("help,h", "this text")("resume", boost::program_options::value<std::string>()->default_value(""),
+  options.add_options()("help,h", "this text")("resume",
+                                               boost::program_options::value<std::string>()->default_value(""),
                                                "auto, never, or a global_step_N folder; default: trainer.resume_mode");
   if (wants_help(args)) {
-    print_run_help("sft", "Trains the policy on prompts and given completions (data.response_key): the mean cross-entropy of\n"
-                          "the completion's tokens. Settings: [sft], [model], [data], [actor.optim], [trainer].", options);
+    print_run_help("sft",
+                   "Trains the policy on prompts and given completions (data.response_key): the mean cross-entropy of\n"
+                   "the completion's tokens. Settings: [sft], [model], [data], [actor.optim], [trainer].",
+                   options);
     return 0;
   }
   auto code = run_sft(args, options);

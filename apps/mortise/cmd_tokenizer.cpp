@@ -15,7 +15,8 @@ namespace po = boost::program_options;
 constexpr const char* kUsage =
     "usage: mortise tokenizer encode --model DIR --in F.jsonl --out G.jsonl [--add-special-tokens]\n"
     "       mortise tokenizer decode --model DIR --in F.jsonl --out G.jsonl [--skip-special-tokens]\n\n"
-    "encode reads rows {\"text\": ...} and writes {\"ids\": [...]}; decode the other way round. Other columns are not kept.\n";
+    "encode reads rows {\"text\": ...} and writes {\"ids\": [...]}; decode the other way round. Other columns are not "
+    "kept.\n";
 
 struct TokenizerArguments {
   bool encode = true;
@@ -26,18 +27,24 @@ struct TokenizerArguments {
 
 po::options_description options_of(TokenizerArguments& parsed) {
   po::options_description options("options");
-  options.add_options()("model", po::value(&parsed.model)->required(), "folder with tokenizer.json, or vocab.json and merges.txt")(
-      "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(), "JSONL file to write")(
-      "add-special-tokens", po::bool_switch(&parsed.add_special_tokens), "encode: with the tokens of the post-processor, such as <s>")(
-      "skip-special-tokens", po::bool_switch(&parsed.skip_special_tokens), "decode: leave special tokens out of the text")(
-      "help,h", "this text");
+  options.add_options()("model", po::value(&parsed.model)->required(),
+                        "folder with tokenizer.json, or vocab.json and merges.txt")(
+      "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),
+                                                                     "JSONL file to write")(
+      "add-special-tokens", po::bool_switch(&parsed.add_special_tokens),
+      "encode: with the tokens of the post-processor, such as <s>")(
+      "skip-special-tokens", po::bool_switch(&parsed.skip_special_tokens),
+      "decode: leave special tokens out of the text")("help,h", "this text");
   return options;
 }
 
 Result<TokenizerArguments> parse(Arguments args) {
-  const auto bad = [](const std::string& what) { return Error{ErrorKind::kConfig, what, "mortise tokenizer", "see mortise tokenizer --help"}; };
+  const auto bad = [](const std::string& what) {
+    return Error{ErrorKind::kConfig, what, "mortise tokenizer", "see mortise tokenizer --help"};
+  };
   if (args.empty() || (args[0] != "encode" && args[0] != "decode")) {
-    return bad(args.empty() ? "encode or decode is expected" : "unknown action " + quote(args[0]) + ": encode or decode is expected");
+    return bad(args.empty() ? "encode or decode is expected"
+                            : "unknown action " + quote(args[0]) + ": encode or decode is expected");
   }
   TokenizerArguments parsed;
   parsed.encode = args[0] == "encode";
@@ -45,7 +52,11 @@ Result<TokenizerArguments> parse(Arguments args) {
   try {
     po::variables_map values;
     const po::positional_options_description none;
-    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end())).options(options).positional(none).run(), values);
+    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end()))
+                  .options(options)
+                  .positional(none)
+                  .run(),
+              values);
     po::notify(values);
   } catch (const po::error& error) {
     return bad(error.what());
@@ -55,7 +66,8 @@ Result<TokenizerArguments> parse(Arguments args) {
   return parsed;
 }
 
-Result<Json> encode_row(const Tokenizer& tokenizer, const Json& row, bool add_special_tokens, const std::string& where) {
+Result<Json> encode_row(const Tokenizer& tokenizer, const Json& row, bool add_special_tokens,
+                        const std::string& where) {
   const std::string text = TRY(json_string(row, "text", where));
   auto ids = tokenizer.encode(text, add_special_tokens);
   if (!ids.ok()) {
@@ -66,16 +78,21 @@ Result<Json> encode_row(const Tokenizer& tokenizer, const Json& row, bool add_sp
   return Json{{"ids", *ids}};
 }
 
-Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_special_tokens, const std::string& where) {
+Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_special_tokens,
+                        const std::string& where) {
   const Json* ids = json_find(row, "ids");
-  if (ids == nullptr || !ids->is_array()) return Error{ErrorKind::kData, "key 'ids' has to be a list of token ids", where, ""};
+  if (ids == nullptr || !ids->is_array())
+    return Error{ErrorKind::kData, "key 'ids' has to be a list of token ids", where, ""};
   std::vector<int64_t> values;
   for (const Json& id : *ids) {
-    if (!id.is_number_integer()) return Error{ErrorKind::kData, "'ids' holds " + quote(id.dump()) + ", which is no token id", where, ""};
+    if (!id.is_number_integer())
+      return Error{ErrorKind::kData, "'ids' holds " + quote(id.dump()) + ", which is no token id", where, ""};
     const auto value = id.get<int64_t>();
     if (value < 0 || value >= tokenizer.vocab_size()) {
-      return Error{ErrorKind::kData, "the token id " + std::to_string(value) + " is not in 0.." + std::to_string(tokenizer.vocab_size() - 1), where,
-                   "is --model the folder that made the ids?"};
+      return Error{
+          ErrorKind::kData,
+          "the token id " + std::to_string(value) + " is not in 0.." + std::to_string(tokenizer.vocab_size() - 1),
+          where, "is --model the folder that made the ids?"};
     }
     values.push_back(value);
   }

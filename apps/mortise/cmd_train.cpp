@@ -24,13 +24,17 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
 
 int cmd_train(Arguments args) {
   boost::program_options::options_description options("options");
-  options.add_options()("help,h", "this text")("dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing")(
+  options.add_options()("help,h", "this text")(
+      "dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing")(
       "resume", boost::program_options::value<std::string>()->default_value(""),
-      "auto (the newest valid checkpoint of the run's folder), never, or a global_step_N folder; default: trainer.resume_mode");
+      "auto (the newest valid checkpoint of the run's folder), never, or a global_step_N folder; default: "
+      "trainer.resume_mode");
   if (wants_help(args)) {
-    print_run_help("train", "Samples completions, scores them with reward plugins and trains the policy on them.\n"
-                            "Writes metrics.jsonl, updates.jsonl, TensorBoard events, log.txt and global_step_N/ into\n"
-                            "trainer.default_local_dir. SIGINT or SIGTERM: finishes the step, saves, exits with code 8.", options);
+    print_run_help("train",
+                   "Samples completions, scores them with reward plugins and trains the policy on them.\n"
+                   "Writes metrics.jsonl, updates.jsonl, TensorBoard events, log.txt and global_step_N/ into\n"
+                   "trainer.default_local_dir. SIGINT or SIGTERM: finishes the step, saves, exits with code 8.",
+                   options);
     return 0;
   }
   auto code = run_train(args, options);

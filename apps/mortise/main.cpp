@@ -1,4 +1,6 @@
 // The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
+#include <malloc.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -33,12 +35,16 @@ constexpr std::array kCommands{
 };
 
 void print_usage(std::FILE* out) {
-  std::fprintf(out, "mortise %s - RL post-training for language models, every algorithm a plugin\n\nusage: mortise COMMAND [options]\n\n", MORTISE_VERSION);
-  for (const Command& command : kCommands) std::fprintf(out, "  %-10s %s\n", command.name, command.summary);
   std::fprintf(out,
-               "\n`mortise COMMAND --help` tells more. Exit codes: 0 done, 1 internal error, 2 command line or config,\n"
-               "3 data or model files, 4 plugins, 5 numerics, 6 disk, 7 another rank, 8 stopped by a signal.\n"
-               "First steps: `./dev quickstart`, then `mortise config explain actor`.\n");
+               "mortise %s - RL post-training for language models, every algorithm a plugin\n\nusage: mortise COMMAND "
+               "[options]\n\n",
+               MORTISE_VERSION);
+  for (const Command& command : kCommands) std::fprintf(out, "  %-10s %s\n", command.name, command.summary);
+  std::fprintf(
+      out,
+      "\n`mortise COMMAND --help` tells more. Exit codes: 0 done, 1 internal error, 2 command line or config,\n"
+      "3 data or model files, 4 plugins, 5 numerics, 6 disk, 7 another rank, 8 stopped by a signal.\n"
+      "First steps: `./dev quickstart`, then `mortise config explain actor`.\n");
 }
 
 int run(int argc, char** argv) {
@@ -51,7 +57,8 @@ int run(int argc, char** argv) {
     std::printf("mortise %s\n", MORTISE_VERSION);
     return 0;
   }
-  const auto command = std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& c) { return words[0] == c.name; });
+  const auto command =
+      std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& c) { return words[0] == c.name; });
   if (command == kCommands.end()) {
     std::vector<std::string> names;
     for (const Command& c : kCommands) names.emplace_back(c.name);
@@ -63,13 +70,24 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
+// Big tensors come and go every step: keep their pages instead of giving them back to the kernel each time (6-8% of a
+// training step at 12 M parameters).
+void keep_freed_memory() {
+  constexpr int kLarge = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kLarge);
+  mallopt(M_TRIM_THRESHOLD, kLarge);
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
 int main(int argc, char** argv) {
+  keep_freed_memory();
   mortise::install_stop_signals();
   int code = 1;
   try {
     code = run(argc, argv);
   } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures
-    code = mortise::fail({mortise::ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});
+    code = mortise::fail(
+        {mortise::ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});
   }
   mortise::log_flush();
   return code;

@@ -23,9 +23,13 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
   std::string file;
   if (command.options.count("words") != 0) {
     for (const std::string& word : command.options["words"].as<std::vector<std::string>>()) {
-      if (word.find('=') != std::string::npos || word.starts_with("~")) overrides.push_back(word);
-      else if (file.empty()) file = word;
-      else return Error{ErrorKind::kConfig, "a second file '" + word + "'", "command line", "give one TOML file and key=value settings"};
+      if (word.find('=') != std::string::npos || word.starts_with("~"))
+        overrides.push_back(word);
+      else if (file.empty())
+        file = word;
+      else
+        return Error{ErrorKind::kConfig, "a second file '" + word + "'", "command line",
+                     "give one TOML file and key=value settings"};
     }
   }
   if (file.empty()) return Error{ErrorKind::kConfig, "no config file was given", "command line", "see --help"};
@@ -35,7 +39,9 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
 }
 
 void print_run_help(const std::string& name, const std::string& text, const po::options_description& options) {
-  std::cout << "usage: mortise " << name << " RUN.toml [key=value ...] [options]\n\n" << text << "\n\n" << options
+  std::cout << "usage: mortise " << name << " RUN.toml [key=value ...] [options]\n\n"
+            << text << "\n\n"
+            << options
             << "\nSettings are overridden as in `actor.policy_loss.loss_mode=gspo rollout.n=16 reward.0.weight=2`;\n"
                "`mortise config explain KEY` tells what a key means.\n";
 }

@@ -15,9 +15,11 @@ struct RunCommand {
 };
 
 // Parses the words, loads the file and checks it for `use`; warnings go to the log.
-Result<RunCommand> parse_run_command(Arguments args, const boost::program_options::options_description& options, ConfigUse use);
+Result<RunCommand> parse_run_command(Arguments args, const boost::program_options::options_description& options,
+                                     ConfigUse use);
 
 // The help text of such a command.
-void print_run_help(const std::string& name, const std::string& text, const boost::program_options::options_description& options);
+void print_run_help(const std::string& name, const std::string& text,
+                    const boost::program_options::options_description& options);
 
 }  // namespace mortise

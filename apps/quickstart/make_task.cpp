@@ -33,7 +33,10 @@ Result<> write_rows(const Path& path, const std::vector<int64_t>& order, int64_t
     const int64_t a = kFirst + pair / span;
     const int64_t b = kFirst + pair % span;
     const std::string sum = std::to_string(a + b);
-    TRY(writer.write(Json{{"prompt", std::to_string(a) + "+" + std::to_string(b) + "="}, {"response", sum}, {"answer", sum}, {"data_source", "addition"}}));
+    TRY(writer.write(Json{{"prompt", std::to_string(a) + "+" + std::to_string(b) + "="},
+                          {"response", sum},
+                          {"answer", sum},
+                          {"data_source", "addition"}}));
   }
   return writer.close();
 }

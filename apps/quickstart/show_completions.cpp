@@ -45,8 +45,8 @@ Result<> show(const Path& before_path, const Path& after_path, size_t max_rows) 
   std::printf("  %-10s  %-18s  %-18s\n", "prompt", "before (reward)", "after (reward)");
   for (size_t i = 0; i < std::min(max_rows, order.size()); ++i) {
     const Row& now = after[order[i]->prompt];
-    std::printf("  %-10s  %-10s (%4.2f)   %-10s (%4.2f)\n", order[i]->prompt.c_str(), order[i]->completion.c_str(), order[i]->reward,
-                now.completion.c_str(), now.reward);
+    std::printf("  %-10s  %-10s (%4.2f)   %-10s (%4.2f)\n", order[i]->prompt.c_str(), order[i]->completion.c_str(),
+                order[i]->reward, now.completion.c_str(), now.reward);
   }
   return {};
 }

@@ -13,7 +13,8 @@ namespace mortise {
 
 // `params` (what the user wrote beside the plugin's name) and, for each of `offered` that the plugin declares and the
 // user did not set there, the engine's value. Null values count as not set.
-[[nodiscard]] inline Json offer_params(const PluginInfo& info, Json params, const std::vector<std::pair<std::string_view, Json>>& offered) {
+[[nodiscard]] inline Json offer_params(const PluginInfo& info, Json params,
+                                       const std::vector<std::pair<std::string_view, Json>>& offered) {
   for (const auto& [name, value] : offered) {
     if (value.is_null() || params.contains(name) || info.find_param(name) == nullptr) continue;
     params[std::string(name)] = value;

@@ -12,15 +12,18 @@ namespace {
 Result<std::vector<CheckpointFile>> policy_files(const RunParts& parts) {
   const ModelConfig& config = parts.model->config();
   std::vector<CheckpointFile> files;
-  files.push_back(checkpoint_text_file("huggingface/config.json", TRY(model_config_text(config, parts.config.model.dtype))));
+  files.push_back(
+      checkpoint_text_file("huggingface/config.json", TRY(model_config_text(config, parts.config.model.dtype))));
   files.push_back(checkpoint_text_file("huggingface/generation_config.json", generation_config_text(config)));
   files.push_back({"huggingface/model.safetensors", [&parts](WritableFile& file) -> Result<> {
                      std::vector<TensorView> views;
                      for (const NamedParameter& parameter : parts.model->parameters()) {
                        const auto sizes = parameter.tensor.sizes();
-                       views.push_back({parameter.name, parts.model->dtype() == at::kDouble ? DType::kF64 : DType::kF32,
+                       views.push_back({parameter.name,
+                                        parts.model->dtype() == at::kDouble ? DType::kF64 : DType::kF32,
                                         {sizes.begin(), sizes.end()},
-                                        {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()), parameter.tensor.nbytes()}});
+                                        {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()),
+                                         parameter.tensor.nbytes()}});
                      }
                      return write_safetensors(file, views, {{"format", "pt"}});
                    }});

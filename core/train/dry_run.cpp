@@ -1,5 +1,5 @@
-// `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps and
-// updates that follow from the data, and an estimate of memory by part.
+// `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps
+// and updates that follow from the data, and an estimate of memory by part.
 #include <algorithm>
 
 #include "config/check.h"
@@ -37,7 +37,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
   bytes.weights = bytes.gradients = parameters * element;
   bytes.moments = 2.0 * parameters * element;
   if (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward) bytes.reference = parameters * element;
-  const double per_token = static_cast<double>(4 * model.hidden_size + 2 * model.qkv_size() + 3 * model.intermediate_size);
+  const double per_token =
+      static_cast<double>(4 * model.hidden_size + 2 * model.qkv_size() + 3 * model.intermediate_size);
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
   double tokens = static_cast<double>(config.actor.ppo_max_token_len_per_gpu);
   if (config.actor.ppo_micro_batch_size_per_gpu && !config.actor.use_dynamic_bsz) {
@@ -62,16 +63,19 @@ Result<std::string> dry_run(Env& env, const LoadedConfig& loaded) {
   const MemoryEstimate memory = estimate_memory(model, config);
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string out = config_to_toml(loaded);
-  out += "\n# model: " + format_count(model.num_parameters()) + " parameters, " + std::to_string(model.num_layers) + " layers\n";
-  out += "# data: " + format_count(train_rows) + " training rows, " + std::to_string(train_rows / std::max<int64_t>(1, plan.prompts_per_step)) +
-         " steps per epoch\n";
-  out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(config.rollout.n) + " samples = " +
-         std::to_string(plan.rows_per_step) + " rows; " + std::to_string(plan.updates_per_step) + " updates of " +
-         std::to_string(plan.rows_per_update) + " rows\n";
+  out += "\n# model: " + format_count(model.num_parameters()) + " parameters, " + std::to_string(model.num_layers) +
+         " layers\n";
+  out += "# data: " + format_count(train_rows) + " training rows, " +
+         std::to_string(train_rows / std::max<int64_t>(1, plan.prompts_per_step)) + " steps per epoch\n";
+  out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(config.rollout.n) +
+         " samples = " + std::to_string(plan.rows_per_step) + " rows; " + std::to_string(plan.updates_per_step) +
+         " updates of " + std::to_string(plan.rows_per_update) + " rows\n";
   out += "# run: " + format_count(steps) + " steps, " + format_count(steps * plan.updates_per_step) + " updates\n";
-  out += "# memory, about: weights " + size(memory.weights) + ", gradients " + size(memory.gradients) + ", optimizer " + size(memory.moments);
+  out += "# memory, about: weights " + size(memory.weights) + ", gradients " + size(memory.gradients) + ", optimizer " +
+         size(memory.moments);
   if (memory.reference > 0) out += ", reference " + size(memory.reference);
-  out += ", activations " + size(memory.activations) + " at most, KV cache " + size(memory.kv_cache) + " at most; " + size(memory.total()) + " in all\n";
+  out += ", activations " + size(memory.activations) + " at most, KV cache " + size(memory.kv_cache) + " at most; " +
+         size(memory.total()) + " in all\n";
   return out;
 }
 

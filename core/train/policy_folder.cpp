@@ -5,8 +5,8 @@ namespace mortise {
 Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
   const Path path = config.model.path;
   if (config.model.path.empty() || !env.exists(path / "config.json")) {
-    return Error{ErrorKind::kData, "there is no model folder (no config.json)", config.model.path.empty() ? "model.path" : path.string(),
-                 "set model.path to a Hugging Face folder"};
+    return Error{ErrorKind::kData, "there is no model folder (no config.json)",
+                 config.model.path.empty() ? "model.path" : path.string(), "set model.path to a Hugging Face folder"};
   }
   Tokenizer tokenizer = TRY(Tokenizer::load(path));
   std::optional<ChatTemplate> chat_template;

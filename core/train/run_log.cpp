@@ -18,7 +18,10 @@ Result<> write_lock(Env& env, const Path& path, const PluginRegistry& registry) 
   Json packs = Json::array();
   for (const Candidate& candidate : registry.candidates()) {
     if (!candidate.hidden_by.empty()) continue;
-    packs.push_back({{"id", candidate.info.id}, {"version", candidate.info.version}, {"sha256", candidate.info.sha256}, {"path", candidate.info.path}});
+    packs.push_back({{"id", candidate.info.id},
+                     {"version", candidate.info.version},
+                     {"sha256", candidate.info.sha256},
+                     {"path", candidate.info.path}});
   }
   return write_file_atomic(env, path, dump_json(Json{{"packs", packs}}, 2) + "\n");
 }
@@ -27,8 +30,10 @@ Result<> write_lock(Env& env, const Path& path, const PluginRegistry& registry) 
 std::string cell(std::string_view text, size_t width) {
   std::string out;
   for (const char c : text) {
-    if (c == '\n') out += "\\n";
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else
+      out += c;
   }
   if (out.size() <= width) return out + std::string(width - out.size(), ' ');
   size_t end = width - 3;
@@ -72,7 +77,8 @@ Result<> dump_samples(Env& env, const Path& dir, int64_t step, const PromptBatch
 
 }  // namespace
 
-Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRegistry* registry, const RunLogOptions& options) {
+Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRegistry* registry,
+                            const RunLogOptions& options) {
   const TrainerConfig& trainer = loaded.config.trainer;
   const Path dir = trainer.default_local_dir;
   TRY(env.create_dirs(dir));
@@ -122,8 +128,8 @@ Result<> RunLog::write_step(int64_t step, const MetricSet& metrics) {
   return {};
 }
 
-Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
-                               const AdvantageBatch* advantages) {
+Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
+                               const ScoredBatch& scored, const AdvantageBatch* advantages) {
   if (num_completions_to_print_ > 0) {
     log_info("completions of step " + std::to_string(step) + "\n" +
              completions_table(prompts, samples, scored, advantages, num_completions_to_print_));
@@ -132,7 +138,8 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
   return dump_samples(*env_, rollout_data_dir_, step, prompts, samples, scored, advantages);
 }
 
-Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored) {
+Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
+                                  const ScoredBatch& scored) {
   if (validation_data_dir_.empty()) return {};
   return dump_samples(*env_, validation_data_dir_, step, prompts, samples, scored, nullptr);
 }

@@ -2,7 +2,8 @@
 //   metrics.jsonl          a line per step          updates.jsonl   a line per optimizer update
 //   events.out.tfevents.*  TensorBoard              log.txt         the log
 //   config.resolved.toml   every setting            mortise.lock    the packs in use with their hashes
-//   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is set;
+//   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is
+//   set;
 //                             those of a validation likewise in trainer.validation_data_dir
 // and the progress line on the console. On a resume, lines behind the checkpoint are dropped, so that files read as if
 // the run had never stopped. Thread rule: one thread.
@@ -23,7 +24,7 @@
 namespace mortise {
 
 struct RunLogOptions {
-  int64_t first_step = 0;    // done before this process
+  int64_t first_step = 0;  // done before this process
   int64_t first_update = 0;
   int64_t total_steps = 0;
 };
@@ -31,15 +32,17 @@ struct RunLogOptions {
 class RunLog {
  public:
   // Makes the folder and opens the files. Disk errors are errors of kind kDisk.
-  static Result<RunLog> open(Env& env, const LoadedConfig& config, const PluginRegistry* registry, const RunLogOptions& options);
+  static Result<RunLog> open(Env& env, const LoadedConfig& config, const PluginRegistry* registry,
+                             const RunLogOptions& options);
 
   Result<> write_update(int64_t update, int64_t step, const std::vector<MetricValue>& values);
   Result<> write_step(int64_t step, const MetricSet& metrics);
   // Completions of a step: to JSONL where configured, and the first few to the console where configured.
-  Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
-                         const AdvantageBatch* advantages);
+  Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
+                         const ScoredBatch& scored, const AdvantageBatch* advantages);
   // Completions of a validation, where trainer.validation_data_dir is set.
-  Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored);
+  Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
+                            const ScoredBatch& scored);
   Result<> close();
 
  private:

@@ -18,7 +18,9 @@ RunParts::~RunParts() {
   install_generate_model(nullptr, {});
 }
 
-int64_t response_length(const RunConfig& config) { return config.rollout.response_length.value_or(config.data.max_response_length); }
+int64_t response_length(const RunConfig& config) {
+  return config.rollout.response_length.value_or(config.data.max_response_length);
+}
 
 namespace {
 
@@ -32,7 +34,8 @@ Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& we
   parts.folder = TRY(PolicyFolder::load(parts.env, config));
   parts.encoder = parts.folder->encoder(config);
   parts.model = TRY(Model::load(parts.env, weights_from.value_or(config.model.path), config.model.dtype));
-  const bool wants_reference = kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
+  const bool wants_reference =
+      kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
   if (wants_reference) {
     // On a resume the reference is still the initial policy.
     if (weights_from) {
@@ -80,7 +83,8 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
     parts.rollout = TRY(RolloutRunner::create(*parts.registry, config.rollout.name, config.rollout.params, parts.key));
     parts.plugin_states.add("rollout", parts.rollout->backend().instance());
   }
-  if (parts.val_data) parts.val_rollout = TRY(RolloutRunner::create(*parts.registry, "native", Json::object(), parts.key));
+  if (parts.val_data)
+    parts.val_rollout = TRY(RolloutRunner::create(*parts.registry, "native", Json::object(), parts.key));
   return {};
 }
 
@@ -98,7 +102,8 @@ void load_optimizer(RunParts& parts, int64_t total_steps, int64_t updates_per_st
   const OptimConfig& optim = parts.config.actor.optim;
   std::vector<OptimizedParameter> parameters;
   for (const NamedParameter& p : parts.model->parameters()) parameters.push_back({p.name, p.tensor, p.decay});
-  parts.optimizer.emplace(std::move(parameters), AdamWOptions{optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay});
+  parts.optimizer.emplace(std::move(parameters),
+                          AdamWOptions{optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay});
   ScheduleOptions& schedule = parts.schedule;
   schedule.type = optim.lr_scheduler_type;
   schedule.lr = optim.lr;
@@ -138,7 +143,8 @@ Result<> load_learner(RunParts& parts) {
 
 }  // namespace
 
-Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind, const std::optional<Path>& weights_from) {
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind,
+                                           const std::optional<Path>& weights_from) {
   auto parts = std::make_unique<RunParts>(env, loaded);
   parts->key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
   RegistryOptions registry;

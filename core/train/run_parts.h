@@ -69,8 +69,10 @@ struct RunParts {
   int64_t total_steps = 0;
 };
 
-// Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (a resume).
-Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind, const std::optional<Path>& weights_from);
+// Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (a
+// resume).
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind,
+                                           const std::optional<Path>& weights_from);
 
 // How training samples, and how validation does.
 RolloutPlan train_plan(const RunParts& parts);

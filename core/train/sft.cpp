@@ -20,7 +20,8 @@ Result<std::vector<int64_t>> response_ids(const RunParts& parts, const Prompt& p
   const std::string where = parts.train_data->where(prompt.dataset_row);
   const Json* text = json_find(prompt.columns, key);
   if (text == nullptr || !text->is_string()) {
-    return Error{ErrorKind::kData, "the row has no text column '" + key + "'", where, "name the completion's column with data.response_key"};
+    return Error{ErrorKind::kData, "the row has no text column '" + key + "'", where,
+                 "name the completion's column with data.response_key"};
   }
   auto ids = parts.folder->tokenizer.encode(text->get<std::string>(), /*add_special_tokens=*/false);
   if (!ids.ok()) return Error{ErrorKind::kData, ids.error().what, where, ids.error().next};
@@ -28,7 +29,8 @@ Result<std::vector<int64_t>> response_ids(const RunParts& parts, const Prompt& p
   if (!stop_ids.empty()) ids->push_back(stop_ids.front());
   if (static_cast<int64_t>(ids->size()) > parts.config.data.max_response_length) {
     return Error{ErrorKind::kData,
-                 "the response has " + std::to_string(ids->size()) + " tokens with its end, more than data.max_response_length = " +
+                 "the response has " + std::to_string(ids->size()) +
+                     " tokens with its end, more than data.max_response_length = " +
                      std::to_string(parts.config.data.max_response_length),
                  where, "raise the limit or shorten the row"};
   }
@@ -87,7 +89,8 @@ class SftRun {
     metrics.add("step_time", watch.elapsed_s());
     metrics.add_mean("perf/throughput", static_cast<double>(tokens) / watch.elapsed_s(), 1.0);
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
-    TRY(log_.write_update(counters.num_updates, step, {{"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr}}));
+    TRY(log_.write_update(counters.num_updates, step,
+                          {{"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr}}));
     const SftConfig& sft = parts_.config.sft;
     bool reached = false;
     const bool due = step == parts_.total_steps || (sft.test_freq > 0 && step % sft.test_freq == 0);
@@ -102,7 +105,8 @@ class SftRun {
     const int64_t save_freq = parts_.config.trainer.save_freq;
     if (save_freq > 0 && step % save_freq == 0 && step != parts_.total_steps) TRY(save_run(parts_));
     if (counters.num_skipped > parts_.config.trainer.nonfinite_update_limit) {
-      return Error{ErrorKind::kNumerics, "too many updates had gradients that are not finite", "step " + std::to_string(step), "lower actor.optim.lr"};
+      return Error{ErrorKind::kNumerics, "too many updates had gradients that are not finite",
+                   "step " + std::to_string(step), "lower actor.optim.lr"};
     }
     return reached;
   }
@@ -115,7 +119,8 @@ class SftRun {
 }  // namespace
 
 Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const std::string& resume) {
-  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
+  const std::optional<Checkpoint> checkpoint =
+      TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, RunKind::kSft, weights_from));

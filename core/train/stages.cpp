@@ -87,7 +87,8 @@ Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, Me
   return parts.rollout->collect(prompts, train_plan(parts), parts.folder->tokenizer, &metrics);
 }
 
-Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples, MetricSet& metrics) {
+Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
+                                MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/reward");
   ScoreContext context;
   context.step = prompts.step;
@@ -95,7 +96,8 @@ Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, con
   return parts.reward->score(prompts, samples, context, &metrics);
 }
 
-Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples, MetricSet& metrics) {
+Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
+                                    MetricSet& metrics) {
   LogProbBatch out;
   const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
   // One update over the whole batch starts where the batch was sampled: its own log-probs are the old ones.
@@ -127,8 +129,8 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& sampl
 }
 
 Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
-                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs, int64_t step,
-                                               MetricSet& metrics) {
+                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs,
+                                               int64_t step, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/update_actor");
   TrainBatch batch = make_train_batch(prompts, samples, advantages);
   batch.old_log_prob = log_probs.old_log_prob;
@@ -141,11 +143,13 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
   for (int64_t pass = 0; pass < parts.config.actor.ppo_epochs; ++pass) {
     const std::vector<int64_t> rows = row_order(parts, step, pass);
     for (int64_t begin = 0; begin < static_cast<int64_t>(rows.size()); begin += parts.plan.rows_per_update) {
-      const auto part = std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
+      const auto part =
+          std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
       const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? step - 1 : counters.num_updates;
       const bool measures_old = log_probs.old_log_prob.empty();
-      reports.push_back(TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
-                                                  measures_old ? std::span(first_log_prob) : std::span<float>{})));
+      reports.push_back(
+          TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
+                                    measures_old ? std::span(first_log_prob) : std::span<float>{})));
       ++counters.num_updates;
       if (!reports.back().skipped) {
         ++counters.weight_version;

@@ -11,7 +11,8 @@ namespace mortise {
 Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, MetricSet& metrics);
 
 // SampleBatch -> ScoredBatch, through the reward plugins.
-Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples, MetricSet& metrics);
+Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
+                                MetricSet& metrics);
 
 // Log-probs taken before the advantages: of the policy that sampled (where more than one update uses them, or something
 // else asks) and of the reference. Empty where not needed.
@@ -19,7 +20,8 @@ struct LogProbBatch {
   std::vector<float> old_log_prob;
   std::vector<float> ref_log_prob;
 };
-Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples, MetricSet& metrics);
+Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
+                                    MetricSet& metrics);
 
 // ScoredBatch -> AdvantageBatch, the KL penalty in the reward included.
 Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& samples, const ScoredBatch& scored,
@@ -27,7 +29,7 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& sampl
 
 // AdvantageBatch -> the updates of the step: mini-batches of prompts, ppo_epochs passes.
 Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
-                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs, int64_t step,
-                                               MetricSet& metrics);
+                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs,
+                                               int64_t step, MetricSet& metrics);
 
 }  // namespace mortise

@@ -59,11 +59,13 @@ int64_t count_tokens(const PromptBatch& prompts, const SampleBatch& samples) {
   return static_cast<int64_t>(tokens);
 }
 
-void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t max_prompt_length, MetricSet& metrics) {
+void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t max_prompt_length,
+                        MetricSet& metrics) {
   std::vector<double> prompt_lengths, lengths, terminated;
   double clipped = 0, prompt_clipped = 0, aborted = 0;
   for (const Sample& sample : samples.rows) {
-    const auto prompt_length = static_cast<int64_t>(prompts.prompts[static_cast<size_t>(sample.prompt_index)].token_ids.size());
+    const auto prompt_length =
+        static_cast<int64_t>(prompts.prompts[static_cast<size_t>(sample.prompt_index)].token_ids.size());
     prompt_lengths.push_back(static_cast<double>(prompt_length));
     prompt_clipped += prompt_length >= max_prompt_length ? 1 : 0;
     lengths.push_back(static_cast<double>(sample.token_ids.size()));
@@ -82,8 +84,10 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   metrics.add("completions/max_length", *std::max_element(lengths.begin(), lengths.end()));
   metrics.add_mean("completions/clipped_ratio", clipped / count, 1.0);
   metrics.add_mean("completions/mean_terminated_length", mean_of(terminated), 1.0);
-  metrics.add("completions/min_terminated_length", terminated.empty() ? 0.0 : *std::min_element(terminated.begin(), terminated.end()));
-  metrics.add("completions/max_terminated_length", terminated.empty() ? 0.0 : *std::max_element(terminated.begin(), terminated.end()));
+  metrics.add("completions/min_terminated_length",
+              terminated.empty() ? 0.0 : *std::min_element(terminated.begin(), terminated.end()));
+  metrics.add("completions/max_terminated_length",
+              terminated.empty() ? 0.0 : *std::max_element(terminated.begin(), terminated.end()));
 }
 
 void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics) {
@@ -100,7 +104,8 @@ void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, M
       metrics.add_mean(prefix + "/std", std_of(values), 1.0);
     }
     const auto rows = static_cast<double>(std::max<size_t>(1, column.values.size()));
-    const auto absent = static_cast<double>(column.values.size() - values.size()) - static_cast<double>(column.num_failed);
+    const auto absent =
+        static_cast<double>(column.values.size() - values.size()) - static_cast<double>(column.num_failed);
     metrics.add_mean(prefix + "/not_applicable", absent / rows, 1.0);
     metrics.add(prefix + "/failed", static_cast<double>(column.num_failed));
   }
@@ -147,7 +152,8 @@ void add_rollout_probs_metrics(std::span<const float> rollout_log_prob, std::spa
   metrics.add_mean("sampling/sampling_logp_difference/mean", logp_sum / n, 1.0);
   metrics.add("sampling/sampling_logp_difference/max", logp_max);
   const double variance = (sxx - sx * sx / n) * (syy - sy * sy / n);
-  if (variance > 0) metrics.add_mean("training/rollout_actor_probs_pearson_corr", (sxy - sx * sy / n) / std::sqrt(variance), 1.0);
+  if (variance > 0)
+    metrics.add_mean("training/rollout_actor_probs_pearson_corr", (sxy - sx * sy / n) / std::sqrt(variance), 1.0);
 }
 
 std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl) {
@@ -155,8 +161,9 @@ std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl) {
   const auto tokens = static_cast<double>(std::max<int64_t>(1, update.sums.num_tokens));
   if (with_kl) row.push_back({"kl", update.sums.kl / tokens});
   row.push_back({"entropy", update.sums.entropy / tokens});
-  for (const auto& [name, source] : {std::pair{"clip_ratio_low", "clip_ratio/low_mean"}, std::pair{"clip_ratio_high", "clip_ratio/high_mean"},
-                                     std::pair{"clip_ratio_region", "clip_ratio/region_mean"}}) {
+  for (const auto& [name, source] :
+       {std::pair{"clip_ratio_low", "clip_ratio/low_mean"}, std::pair{"clip_ratio_high", "clip_ratio/high_mean"},
+        std::pair{"clip_ratio_region", "clip_ratio/region_mean"}}) {
     if (const auto value = update.metrics.value(source)) row.push_back({name, *value});
   }
   return row;

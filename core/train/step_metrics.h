@@ -15,7 +15,8 @@
 
 namespace mortise {
 
-void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t max_prompt_length, MetricSet& metrics);
+void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t max_prompt_length,
+                        MetricSet& metrics);
 void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics);
 void add_advantage_metrics(const AdvantageBatch& advantages, MetricSet& metrics);
 

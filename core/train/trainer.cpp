@@ -46,7 +46,8 @@ class Trainer {
     const int64_t tokens = count_tokens(prompts, samples);
     parts_.counters.num_tokens += tokens;
     for (size_t i = 0; i < updates.size(); ++i) {
-      TRY(log_.write_update(first_update + static_cast<int64_t>(i), step, update_row(updates[i], parts_.objective->uses_kl_loss())));
+      TRY(log_.write_update(first_update + static_cast<int64_t>(i), step,
+                            update_row(updates[i], parts_.objective->uses_kl_loss())));
       TRY(metrics.merge(updates[i].metrics));
     }
     TRY(log_.write_samples(step, prompts, samples, scored, &advantages));
@@ -69,7 +70,8 @@ class Trainer {
     return step == parts_.total_steps || (frequency > 0 && step % frequency == 0);
   }
 
-  void add_run_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t tokens, double seconds, MetricSet& metrics) const {
+  void add_run_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t tokens, double seconds,
+                       MetricSet& metrics) const {
     double new_tokens = 0;
     for (const Sample& sample : samples.rows) new_tokens += static_cast<double>(sample.token_ids.size());
     const auto all_tokens = static_cast<double>(tokens);
@@ -83,8 +85,8 @@ class Trainer {
     metrics.add("perf/time_per_step", seconds);
     metrics.add_mean("perf/throughput", all_tokens / seconds, 1.0);
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
-    for (const auto& [part, base] : {std::pair{"gen", new_tokens}, std::pair{"ref", all_tokens}, std::pair{"adv", all_tokens},
-                                     std::pair{"update_actor", all_tokens}}) {
+    for (const auto& [part, base] : {std::pair{"gen", new_tokens}, std::pair{"ref", all_tokens},
+                                     std::pair{"adv", all_tokens}, std::pair{"update_actor", all_tokens}}) {
       if (const auto value = metrics.value(std::string("timing_s/") + part)) {
         metrics.add_mean(std::string("timing_per_token_ms/") + part, *value * 1e3 / base, 1.0);
       }
@@ -98,10 +100,12 @@ class Trainer {
     TRY(log_.write_validation(step, report.prompts, report.samples, report.scored));
     metrics.add("timing_s/testing", watch.elapsed_s());
     for (const MetricValue& metric : report.metrics.values()) {
-      log_info("validation after step " + std::to_string(step) + ": " + metric.name + " " + std::to_string(metric.value));
+      log_info("validation after step " + std::to_string(step) + ": " + metric.name + " " +
+               std::to_string(metric.value));
     }
     if (config_.trainer.log_val_generations > 0) {
-      log_info("\n" + completions_table(report.prompts, report.samples, report.scored, nullptr, config_.trainer.log_val_generations));
+      log_info("\n" + completions_table(report.prompts, report.samples, report.scored, nullptr,
+                                        config_.trainer.log_val_generations));
     }
     return {};
   }
@@ -118,8 +122,8 @@ class Trainer {
     auto saved = save_run(parts_);
     if (!saved.ok()) {
       if (must_succeed) return std::move(saved).error();
-      log_error("the checkpoint of step " + std::to_string(parts_.counters.step) + " could not be saved, earlier ones stand: " +
-                saved.error().to_string());
+      log_error("the checkpoint of step " + std::to_string(parts_.counters.step) +
+                " could not be saved, earlier ones stand: " + saved.error().to_string());
       return {};
     }
     saved_step_ = parts_.counters.step;
@@ -131,9 +135,12 @@ class Trainer {
   Result<> check_limits() const {
     if (parts_.counters.num_skipped <= config_.trainer.nonfinite_update_limit) return {};
     return Error{ErrorKind::kNumerics,
-                 std::to_string(parts_.counters.num_skipped) + " updates had gradients that are not finite, more than "
-                 "trainer.nonfinite_update_limit = " + std::to_string(config_.trainer.nonfinite_update_limit),
-                 "step " + std::to_string(parts_.counters.step), "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
+                 std::to_string(parts_.counters.num_skipped) +
+                     " updates had gradients that are not finite, more than "
+                     "trainer.nonfinite_update_limit = " +
+                     std::to_string(config_.trainer.nonfinite_update_limit),
+                 "step " + std::to_string(parts_.counters.step),
+                 "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
   }
 
   RunParts& parts_;
@@ -147,14 +154,16 @@ class Trainer {
 }  // namespace
 
 Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const std::string& resume) {
-  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
+  const std::optional<Checkpoint> checkpoint =
+      TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, RunKind::kTrain, weights_from));
   if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
-  if (checkpoint) log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step));
+  if (checkpoint)
+    log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step));
   if (loaded.config.trainer.val_only) {
     MetricSet metrics = TRY(validate(*parts, parts->counters.step)).metrics;
     TRY(log.write_step(parts->counters.step, metrics));

@@ -38,7 +38,8 @@ double majority_reward(const std::vector<const Sample*>& samples, const std::vec
 
 }  // namespace
 
-void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics) {
+void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                            MetricSet& metrics) {
   for (size_t begin = 0; begin < samples.rows.size();) {
     const int64_t prompt = samples.rows[begin].prompt_index;
     std::vector<const Sample*> group;
@@ -60,7 +61,8 @@ void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& sampl
     metrics.add_mean(prefix + "mean" + at_n, mean, 1.0);
     if (samples.num_samples_per_prompt == 1) continue;
     metrics.add_mean(prefix + "std" + at_n + "/mean", std::sqrt(square), 1.0);
-    for (int64_t k = 2; k <= n; k *= 2) metrics.add_mean(prefix + "best@" + std::to_string(k) + "/mean", expected_best_of(rewards, k), 1.0);
+    for (int64_t k = 2; k <= n; k *= 2)
+      metrics.add_mean(prefix + "best@" + std::to_string(k) + "/mean", expected_best_of(rewards, k), 1.0);
     metrics.add_mean(prefix + "maj" + at_n + "/mean", majority_reward(group, rewards), 1.0);
   }
 }

@@ -28,6 +28,7 @@ Result<ValidationReport> validate(RunParts& parts, int64_t step);
 double expected_best_of(std::vector<double> values, int64_t k);
 
 // The metrics of some scored completions; n = completions per prompt, rows in prompt-major order.
-void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics);
+void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                            MetricSet& metrics);
 
 }  // namespace mortise

@@ -1,6 +1,6 @@
-// Replayed runs against TRL's trajectories: every update's numbers and the final parameters, for micro-batches of 1, 3 and
-// all rows. Runs the program itself, so the whole path is on trial: config, data, replay backend, column reward, grpo
-// advantages, losses, KL, AdamW, updates.jsonl, checkpoint.
+// Replayed runs against TRL's trajectories: every update's numbers and the final parameters, for micro-batches of 1, 3
+// and all rows. Runs the program itself, so the whole path is on trial: config, data, replay backend, column reward,
+// grpo advantages, losses, KL, AdamW, updates.jsonl, checkpoint.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ class Replay : public testing::TestWithParam<ReplayCase> {
  protected:
   void SetUp() override {
     folder_ = fs::path(MORTISE_SOURCE_DIR) / "tests/golden/replay" / GetParam().name;
-    run_dir_ = fs::path(MORTISE_BINARY_DIR) / "tests/replay" / (GetParam().name + "." + std::to_string(GetParam().micro_batch));
+    run_dir_ = fs::path(MORTISE_BINARY_DIR) / "tests/replay" /
+               (GetParam().name + "." + std::to_string(GetParam().micro_batch));
     fs::remove_all(run_dir_);
     fs::create_directories(run_dir_);
     params_ = read_json_file(default_env(), folder_ / "params.json").value();
@@ -46,33 +47,39 @@ class Replay : public testing::TestWithParam<ReplayCase> {
     std::ofstream out(run_dir_ / "run.toml");
     out.precision(17);
     out << "[model]\npath = \"" << (folder_ / "model").string() << "\"\n"
-        << "[data]\ntrain_files = [\"" << (folder_ / "samples.jsonl").string() << "\"]\nshuffle = false\nmax_response_length = "
-        << trl["max_completion_length"] << "\ntrain_batch_size = " << derived["prompts_per_generation_batch"] << "\n"
+        << "[data]\ntrain_files = [\"" << (folder_ / "samples.jsonl").string()
+        << "\"]\nshuffle = false\nmax_response_length = " << trl["max_completion_length"]
+        << "\ntrain_batch_size = " << derived["prompts_per_generation_batch"] << "\n"
         << "[algorithm]\nadv_estimator = \"grpo\"\nadv_params = {epsilon = 1e-4}\n"
-        << "[actor]\nppo_mini_batch_size = " << derived["prompts_per_optimizer_step"] << "\nppo_epochs = " << trl["num_iterations"]
-        << "\nclip_ratio_low = " << epsilon << "\nclip_ratio_high = " << epsilon_high << "\nclip_ratio_c = 0\nloss_agg_mode = \""
-        << (trl["loss_type"] == "dapo" ? "token-mean" : "seq-mean-token-mean") << "\"\ngrad_clip = " << trl["max_grad_norm"] << "\n";
+        << "[actor]\nppo_mini_batch_size = " << derived["prompts_per_optimizer_step"]
+        << "\nppo_epochs = " << trl["num_iterations"] << "\nclip_ratio_low = " << epsilon
+        << "\nclip_ratio_high = " << epsilon_high << "\nclip_ratio_c = 0\nloss_agg_mode = \""
+        << (trl["loss_type"] == "dapo" ? "token-mean" : "seq-mean-token-mean")
+        << "\"\ngrad_clip = " << trl["max_grad_norm"] << "\n";
     if (GetParam().micro_batch > 0) out << "ppo_micro_batch_size_per_gpu = " << GetParam().micro_batch << "\n";
     if (beta > 0) out << "use_kl_loss = true\nkl_loss_coef = " << beta << "\nkl_loss_type = \"low_var_kl\"\n";
     out << "[actor.policy_loss]\nloss_mode = \"" << (sequence_level ? "gspo" : "vanilla") << "\"\n"
         << "[actor.optim]\nlr = " << trl["learning_rate"] << "\nweight_decay = " << trl["weight_decay"] << "\nbetas = ["
         << trl["adam_beta1"] << ", " << trl["adam_beta2"] << "]\neps = " << trl["adam_epsilon"] << "\n"
-        << "[rollout]\nname = \"replay\"\nn = " << trl["num_generations"] << "\ntemperature = " << trl["temperature"].dump()
-        << "\n[rollout.replay]\npath = \"" << (folder_ / "samples.jsonl").string() << "\"\n"
+        << "[rollout]\nname = \"replay\"\nn = " << trl["num_generations"]
+        << "\ntemperature = " << trl["temperature"].dump() << "\n[rollout.replay]\npath = \""
+        << (folder_ / "samples.jsonl").string() << "\"\n"
         << "[[reward]]\nuse = \"column\"\nkey = \"scores\"\n"
-        << "[trainer]\ntotal_training_steps = " << derived["generation_batches"] << "\nval_before_train = false\ndefault_local_dir = \""
-        << (run_dir_ / "out").string() << "\"\nlogger = []\n";
+        << "[trainer]\ntotal_training_steps = " << derived["generation_batches"]
+        << "\nval_before_train = false\ndefault_local_dir = \"" << (run_dir_ / "out").string() << "\"\nlogger = []\n";
   }
 
   // Largest |ours - theirs| over the updates must stay within ten times the drift of float32, or the floor.
-  void compare(const std::vector<Json>& updates, const std::string& ours, const std::string& theirs, double floor_abs) const {
+  void compare(const std::vector<Json>& updates, const std::string& ours, const std::string& theirs,
+               double floor_abs) const {
     const Json& steps = expected_["steps"];
     ASSERT_EQ(updates.size(), steps.size());
     const std::string drift_key = expected_["tolerance"].contains("window." + theirs) ? "window." + theirs : theirs;
     double scale = 0.0;
     for (const Json& step : steps) scale = std::max(scale, std::abs(value_of(step, theirs)));
     double bound = std::max(floor_abs, 1e-5 * scale);
-    if (expected_["tolerance"].contains(drift_key)) bound = std::max(bound, 10.0 * expected_["tolerance"][drift_key]["abs"].get<double>());
+    if (expected_["tolerance"].contains(drift_key))
+      bound = std::max(bound, 10.0 * expected_["tolerance"][drift_key]["abs"].get<double>());
     for (size_t i = 0; i < steps.size(); ++i) {
       ASSERT_TRUE(updates[i].contains(ours)) << "update " << i + 1 << " has no " << ours;
       EXPECT_NEAR(updates[i][ours].get<double>(), value_of(steps[i], theirs), bound) << ours << " of update " << i + 1;
@@ -87,7 +94,8 @@ class Replay : public testing::TestWithParam<ReplayCase> {
   // L2 distance of the final parameters over the L2 distance they moved.
   void compare_parameters() const {
     const int64_t steps = params_["derived"]["generation_batches"].get<int64_t>();
-    const fs::path saved = run_dir_ / "out" / ("global_step_" + std::to_string(steps)) / "huggingface/model.safetensors";
+    const fs::path saved =
+        run_dir_ / "out" / ("global_step_" + std::to_string(steps)) / "huggingface/model.safetensors";
     const auto ours = SafetensorsFile::open(default_env(), saved).value();
     const auto theirs = SafetensorsFile::open(default_env(), folder_ / "final.safetensors").value();
     const auto initial = SafetensorsFile::open(default_env(), folder_ / "model/model.safetensors").value();
@@ -114,8 +122,8 @@ class Replay : public testing::TestWithParam<ReplayCase> {
 
 TEST_P(Replay, FollowsTrl) {
   write_config();
-  const std::string command = std::string(MORTISE_BINARY_DIR) + "/bin/mortise train " + (run_dir_ / "run.toml").string() + " > " +
-                              (run_dir_ / "console.txt").string() + " 2>&1";
+  const std::string command = std::string(MORTISE_BINARY_DIR) + "/bin/mortise train " +
+                              (run_dir_ / "run.toml").string() + " > " + (run_dir_ / "console.txt").string() + " 2>&1";
   const int status = std::system(command.c_str());
   std::ifstream console(run_dir_ / "console.txt");
   ASSERT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(console), {});
@@ -140,9 +148,11 @@ std::vector<ReplayCase> all_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Replay, testing::ValuesIn(all_cases()), [](const testing::TestParamInfo<ReplayCase>& info) {
-  return info.param.name + "_micro_" + (info.param.micro_batch == 0 ? "all" : std::to_string(info.param.micro_batch));
-});
+INSTANTIATE_TEST_SUITE_P(Cases, Replay, testing::ValuesIn(all_cases()),
+                         [](const testing::TestParamInfo<ReplayCase>& info) {
+                           return info.param.name + "_micro_" +
+                                  (info.param.micro_batch == 0 ? "all" : std::to_string(info.param.micro_batch));
+                         });
 
 }  // namespace
 }  // namespace mortise

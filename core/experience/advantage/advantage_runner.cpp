@@ -18,8 +18,8 @@ AdvantageBatch make_layout(const SampleBatch& samples) {
   return batch;
 }
 
-Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const std::string& estimator, const Json& params,
-                                                const RunKey& key) {
+Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const std::string& estimator,
+                                                const Json& params, const RunKey& key) {
   auto created = TRY(AdvantageEstimator::create(registry, estimator, params, key));
   for (const std::string& input : created.info().requires_inputs) {
     if (input == "rewards" || input == "old_log_prob") continue;
@@ -40,11 +40,13 @@ Result<AdvantageBatch> AdvantageRunner::compute(const SampleBatch& samples, cons
   std::vector<float> weights;
   for (size_t k = 0; k < num_functions; ++k) {
     weights.push_back(static_cast<float>(scored.columns[k].weight));
-    for (size_t i = 0; i < num_rows; ++i) rewards[i * num_functions + k] = static_cast<float>(scored.columns[k].values[i]);
+    for (size_t i = 0; i < num_rows; ++i)
+      rewards[i * num_functions + k] = static_cast<float>(scored.columns[k].values[i]);
   }
   std::vector<uint8_t> row_valid = scored.row_valid;
   for (size_t i = 0; i < num_rows; ++i) {
-    if (batch.row_offsets[i + 1] == batch.row_offsets[i] || samples.rows[i].finish_reason == FinishReason::kAbort) row_valid[i] = 0;
+    if (batch.row_offsets[i + 1] == batch.row_offsets[i] || samples.rows[i].finish_reason == FinishReason::kAbort)
+      row_valid[i] = 0;
     if (row_valid[i] == 0) continue;
     batch.token_level_scores[static_cast<size_t>(batch.row_offsets[i + 1]) - 1] = static_cast<float>(scored.rewards[i]);
   }

@@ -25,7 +25,8 @@ struct AdvantageContext {
 
 class AdvantageRunner {
  public:
-  static Result<AdvantageRunner> create(PluginRegistry& registry, const std::string& estimator, const Json& params, const RunKey& key);
+  static Result<AdvantageRunner> create(PluginRegistry& registry, const std::string& estimator, const Json& params,
+                                        const RunKey& key);
 
   Result<AdvantageBatch> compute(const SampleBatch& samples, const ScoredBatch& scored, const AdvantageContext& context,
                                  MetricSet* metrics);

@@ -59,8 +59,10 @@ Result<Dataset> Dataset::load(Env& env, const PromptEncoder& encoder, const Data
         error = std::move(prompt).error();
       } else if (!(options.filter_overlong_prompts && encoder.is_overlong(*prompt))) {
         auto fitted = encoder.apply_length_policy(*prompt, where_of(row));
-        if (!fitted.ok()) error = std::move(fitted).error();
-        else encoded[static_cast<size_t>(i)] = std::move(prompt).value();
+        if (!fitted.ok())
+          error = std::move(fitted).error();
+        else
+          encoded[static_cast<size_t>(i)] = std::move(prompt).value();
       }
       if (error) {
         const std::lock_guard lock(mutex);
@@ -83,11 +85,12 @@ Result<Dataset> Dataset::load(Env& env, const PromptEncoder& encoder, const Data
     dataset.places_.emplace_back(rows[i].file, rows[i].line);
   }
   if (dataset.num_filtered_ > 0) {
-    log_info(options.key + ": left out " + std::to_string(dataset.num_filtered_) + " of " + std::to_string(rows.size()) +
-             " rows whose prompts are longer than data.max_prompt_length");
+    log_info(options.key + ": left out " + std::to_string(dataset.num_filtered_) + " of " +
+             std::to_string(rows.size()) + " rows whose prompts are longer than data.max_prompt_length");
   }
   if (dataset.prompts_.empty()) {
-    return Error{ErrorKind::kData, "the data set has no rows", options.files.empty() ? "" : options.files.front(), "correct " + options.key};
+    return Error{ErrorKind::kData, "the data set has no rows", options.files.empty() ? "" : options.files.front(),
+                 "correct " + options.key};
   }
   return dataset;
 }

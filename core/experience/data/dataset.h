@@ -1,8 +1,8 @@
 // Dataset: the rows of the JSONL files, encoded once at the start, in the order of the files.
 //
-// All problems of a file are found before the first step: an unreadable line, a row without a prompt, a token id outside
-// the vocabulary, a prompt that is too long. Encoding runs on all cores. Memory: the rows and their ids.
-// Thread rule: read-only after load.
+// All problems of a file are found before the first step: an unreadable line, a row without a prompt, a token id
+// outside the vocabulary, a prompt that is too long. Encoding runs on all cores. Memory: the rows and their ids. Thread
+// rule: read-only after load.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace mortise {
 
 struct DatasetOptions {
   std::vector<std::string> files;
-  int64_t max_samples = -1;             // rows kept, from the front; negative = all
+  int64_t max_samples = -1;  // rows kept, from the front; negative = all
   bool filter_overlong_prompts = false;
-  int64_t vocab_size = 0;               // 0 = ids are not checked
-  std::string key;                      // the config key that names the files, for errors
+  int64_t vocab_size = 0;  // 0 = ids are not checked
+  std::string key;         // the config key that names the files, for errors
 };
 
 class Dataset {

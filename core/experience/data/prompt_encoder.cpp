@@ -22,7 +22,8 @@ Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
   ids.reserve(value.size());
   for (const Json& id : value) {
     if (!id.is_number_integer()) {
-      return Error{ErrorKind::kData, "'prompt_token_ids' holds " + dump_json(id) + ", which is no integer", std::string(where), ""};
+      return Error{ErrorKind::kData, "'prompt_token_ids' holds " + dump_json(id) + ", which is no integer",
+                   std::string(where), ""};
     }
     ids.push_back(id.get<int64_t>());
   }
@@ -31,7 +32,8 @@ Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
 
 Result<> check_ids(const std::vector<int64_t>& ids, int64_t vocab_size, std::string_view where) {
   if (ids.empty()) {
-    return Error{ErrorKind::kData, "the prompt has no tokens", std::string(where), "remove the row or give it a prompt"};
+    return Error{ErrorKind::kData, "the prompt has no tokens", std::string(where),
+                 "remove the row or give it a prompt"};
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && (vocab_size <= 0 || ids[i] < vocab_size)) continue;
@@ -75,7 +77,8 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
     TRY(encode_messages(*text, where, json_find(row, "tools"), prompt));
   } else {
     return Error{ErrorKind::kData,
-                 "the row has no prompt: neither '" + options_.prompt_key + "' (text or messages), 'messages' nor 'prompt_token_ids'",
+                 "the row has no prompt: neither '" + options_.prompt_key +
+                     "' (text or messages), 'messages' nor 'prompt_token_ids'",
                  std::string(where), "name the prompt's column with data.prompt_key"};
   }
   TRY(check_ids(prompt.token_ids, vocab_size, where));
@@ -92,10 +95,11 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   return prompt;
 }
 
-Result<> PromptEncoder::encode_messages(const Json& messages, std::string_view where, const Json* tools, Prompt& prompt) const {
+Result<> PromptEncoder::encode_messages(const Json& messages, std::string_view where, const Json* tools,
+                                        Prompt& prompt) const {
   if (!chat_template_) {
-    return Error{ErrorKind::kData, "the row's prompt is a chat, but the model folder has no chat template", std::string(where),
-                 "set model.custom_chat_template to a Jinja file, or give the prompt as text"};
+    return Error{ErrorKind::kData, "the row's prompt is a chat, but the model folder has no chat template",
+                 std::string(where), "set model.custom_chat_template to a Jinja file, or give the prompt as text"};
   }
   RenderInput input;
   input.messages = messages;
@@ -104,7 +108,8 @@ Result<> PromptEncoder::encode_messages(const Json& messages, std::string_view w
   input.kwargs = options_.template_kwargs;
   auto rendered = chat_template_->render(input);
   if (!rendered.ok()) {
-    return Error{ErrorKind::kData, "the chat template refuses the row: " + rendered.error().what, std::string(where), rendered.error().next};
+    return Error{ErrorKind::kData, "the chat template refuses the row: " + rendered.error().what, std::string(where),
+                 rendered.error().next};
   }
   prompt.text = std::move(rendered->text);
   prompt.messages = dump_json(messages);
@@ -127,9 +132,10 @@ Result<> PromptEncoder::apply_length_policy(Prompt& prompt, std::string_view whe
   switch (options_.truncation) {
     case Truncation::kError:
       return Error{ErrorKind::kData,
-                   "the prompt has " + std::to_string(length) + " tokens, more than data.max_prompt_length = " +
-                       std::to_string(options_.max_prompt_length),
-                   std::string(where), "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true"};
+                   "the prompt has " + std::to_string(length) +
+                       " tokens, more than data.max_prompt_length = " + std::to_string(options_.max_prompt_length),
+                   std::string(where),
+                   "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true"};
     case Truncation::kLeft:
       ids.erase(ids.begin(), ids.begin() + excess);
       break;

@@ -6,15 +6,16 @@
 
 namespace mortise {
 
-PromptSource::PromptSource(const Dataset& dataset, const PromptSourceOptions& options) : dataset_(&dataset), options_(options) {
+PromptSource::PromptSource(const Dataset& dataset, const PromptSourceOptions& options)
+    : dataset_(&dataset), options_(options) {
   load_order();
 }
 
 Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSourceOptions& options) {
   if (dataset.size() < options.batch_size) {
     return Error{ErrorKind::kData,
-                 "the training data has " + std::to_string(dataset.size()) + " prompts, fewer than data.train_batch_size = " +
-                     std::to_string(options.batch_size),
+                 "the training data has " + std::to_string(dataset.size()) +
+                     " prompts, fewer than data.train_batch_size = " + std::to_string(options.batch_size),
                  "data.train_files", "lower data.train_batch_size or add data"};
   }
   return PromptSource(dataset, options);
@@ -22,7 +23,8 @@ Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSo
 
 void PromptSource::load_order() {
   if (options_.shuffle) {
-    order_ = random_permutation(dataset_->size(), options_.seed, RandomPurpose::kDataShuffle, static_cast<uint64_t>(epoch_));
+    order_ =
+        random_permutation(dataset_->size(), options_.seed, RandomPurpose::kDataShuffle, static_cast<uint64_t>(epoch_));
   } else {
     order_.resize(static_cast<size_t>(dataset_->size()));
     std::iota(order_.begin(), order_.end(), 0);

@@ -90,8 +90,8 @@ RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& sam
 RewardRunner::RewardRunner(std::vector<Function> functions, double max_failed_fraction)
     : functions_(std::move(functions)), max_failed_fraction_(max_failed_fraction) {}
 
-Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::vector<RewardSpec>& specs, const RunKey& key,
-                                          double max_failed_fraction) {
+Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::vector<RewardSpec>& specs,
+                                          const RunKey& key, double max_failed_fraction) {
   std::vector<Function> functions;
   for (const RewardSpec& spec : specs) {
     functions.push_back({spec, TRY(Reward::create(registry, spec.use, spec.params, key))});
@@ -99,16 +99,16 @@ Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::v
   return RewardRunner(std::move(functions), max_failed_fraction);
 }
 
-Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
-                                        MetricSet* metrics) {
+Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const SampleBatch& samples,
+                                        const ScoreContext& context, MetricSet* metrics) {
   const RewardBatch batch = make_reward_batch(prompts, samples, context);
   const size_t num_rows = samples.rows.size();
   ScoredBatch scored;
   for (Function& function : functions_) {
     CallOptions options;
     options.timeout_ms = function.spec.timeout_ms;
-    scored.columns.push_back(
-        make_column(function.spec, function.reward.score(batch, /*want_token_rewards=*/false, metrics, options), num_rows));
+    scored.columns.push_back(make_column(
+        function.spec, function.reward.score(batch, /*want_token_rewards=*/false, metrics, options), num_rows));
     const RewardColumn& column = scored.columns.back();
     if (column.num_failed == 0) continue;
     const std::string summary = "reward '" + column.name + "' failed on " + std::to_string(column.num_failed) + " of " +

@@ -1,7 +1,7 @@
 // RewardRunner: all reward functions of the config over a SampleBatch, weighted and summed.
 //
-// A function that does not apply to a row gives NaN and is left out of that row's sum; a row to which none applies is not
-// valid and is left out of its group's statistics. A failure is NaN too, never 0, and is counted: above
+// A function that does not apply to a row gives NaN and is left out of that row's sum; a row to which none applies is
+// not valid and is left out of its group's statistics. A failure is NaN too, never 0, and is counted: above
 // plugins.max_failed_fraction of the rows the run stops. Thread rule: one thread at a time.
 #pragma once
 
@@ -17,8 +17,8 @@
 namespace mortise {
 
 struct RewardSpec {
-  std::string use;         // plugin name
-  std::string label;       // column name
+  std::string use;    // plugin name
+  std::string label;  // column name
   double weight = 1.0;
   int64_t timeout_ms = 0;  // of one call; 0 = none
   Json params = Json::object();
@@ -35,7 +35,8 @@ class RewardRunner {
   static Result<RewardRunner> create(PluginRegistry& registry, const std::vector<RewardSpec>& specs, const RunKey& key,
                                      double max_failed_fraction);
 
-  Result<ScoredBatch> score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context, MetricSet* metrics);
+  Result<ScoredBatch> score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
+                            MetricSet* metrics);
 
   [[nodiscard]] size_t num_functions() const { return functions_.size(); }
   // The functions that keep state across a resume, with the names their state is saved under.

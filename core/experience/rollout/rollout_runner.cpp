@@ -30,8 +30,9 @@ Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std:
   return RolloutRunner(TRY(RolloutBackend::create(registry, backend, params, key)));
 }
 
-Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,
-                                           MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress) {
+Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan,
+                                           const Tokenizer& tokenizer, MetricSet* metrics,
+                                           const std::function<void(int64_t, int64_t)>& progress) {
   const std::vector<RolloutRequest> requests = make_requests(prompts, plan);
   const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
   SampleBatch batch;

@@ -25,7 +25,8 @@ struct RolloutPlan {
 
 class RolloutRunner {
  public:
-  static Result<RolloutRunner> create(PluginRegistry& registry, const std::string& backend, const Json& params, const RunKey& key);
+  static Result<RolloutRunner> create(PluginRegistry& registry, const std::string& backend, const Json& params,
+                                      const RunKey& key);
 
   // `progress(done, total)` is called as rows arrive; may be empty. Stops with a kSignal error when `cancelled` is set.
   Result<SampleBatch> collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,

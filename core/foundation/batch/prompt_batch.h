@@ -15,16 +15,16 @@ namespace mortise {
 
 struct Prompt {
   std::vector<int64_t> token_ids;
-  std::string text;          // the prompt as the model sees it (chat template applied), special tokens included
-  std::string messages;      // JSON of the chat, empty for a plain prompt
-  std::string data_source;   // verl's column; "unknown" when the row has none
-  Json columns;              // the data row's other columns, an object
-  int64_t dataset_row = 0;   // place in the data set (files in the order given)
+  std::string text;         // the prompt as the model sees it (chat template applied), special tokens included
+  std::string messages;     // JSON of the chat, empty for a plain prompt
+  std::string data_source;  // verl's column; "unknown" when the row has none
+  Json columns;             // the data row's other columns, an object
+  int64_t dataset_row = 0;  // place in the data set (files in the order given)
 };
 
 struct PromptBatch {
-  int64_t step = 0;   // of the run, from 1
-  int64_t epoch = 0;  // from 0
+  int64_t step = 0;             // of the run, from 1
+  int64_t epoch = 0;            // from 0
   std::vector<Prompt> prompts;  // [P]
 };
 

@@ -1,6 +1,19 @@
 // See toml.h. The only place that catches toml++'s parse errors.
+//
+// toml++ 3.3 asserts (and with NDEBUG assumes, which is undefined behaviour) that a key starts well, and "[=]" does
+// not. In this file, where its parser is compiled, a broken assertion is an exception instead.
+#undef NDEBUG
+#include <stdexcept>
+namespace mortise {
+[[noreturn]] static void broken_assertion() { throw std::logic_error("malformed key or table header"); }
+}  // namespace mortise
+#define TOML_ASSERT(condition) ((condition) ? void() : ::mortise::broken_assertion())
 #define TOML_IMPLEMENTATION  // the one place where toml++'s code is compiled
 #include "foundation/formats/toml.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "foundation/base/limits.h"
 #include "foundation/base/text.h"
@@ -13,14 +26,77 @@ std::string position_text(std::string_view file, const toml::source_position& po
   return std::string(file) + ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
 }
 
+// A dotted key makes a table for each part, and toml++ frees tables by recursion: one of 100,000 parts ends the stack.
+constexpr int kMaxKeyParts = 256;
+
+// The first line with a dotted key longer than that. Keys end at the line and at any of ",=[]{}" outside quotes.
+std::optional<int64_t> find_overlong_key(std::string_view text) {
+  int64_t line = 1;
+  int num_dots = 0;
+  char quote = 0;
+  bool in_comment = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char character = text[i];
+    if (character == '\n') {
+      ++line;
+      num_dots = 0;
+      quote = 0;
+      in_comment = false;
+    } else if (in_comment) {
+      continue;
+    } else if (character == '.') {
+      if (++num_dots >= kMaxKeyParts && quote == 0) return line;
+    } else if (quote != 0) {
+      if (character == '\\' && quote == '"') ++i;
+      if (character == quote) quote = 0;
+    } else if (character == '"' || character == '\'') {
+      quote = character;
+    } else if (character == '#') {
+      in_comment = true;
+    } else if (std::string_view(",=[]{}").find(character) != std::string_view::npos) {
+      num_dots = 0;
+    }
+  }
+  return std::nullopt;
+}
+
+// Does toml++ meet a broken assertion within the first `size` bytes?
+bool breaks_assertion(std::string_view text, size_t size) {
+  try {
+    (void)toml::parse(text.substr(0, size));
+  } catch (const std::logic_error&) {
+    return true;
+  } catch (const std::exception&) {
+  }
+  return false;
+}
+
+// The line that breaks an assertion, which has no position of its own: the parser goes forward only, so the shortest
+// run of lines that still breaks it ends there. O(size * log lines), after a failure only.
+int64_t find_breaking_line(std::string_view text) {
+  std::vector<size_t> ends;  // of each line
+  for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1)) ends.push_back(at + 1);
+  ends.push_back(text.size());
+  const auto first =
+      std::partition_point(ends.begin(), ends.end(), [text](size_t end) { return !breaks_assertion(text, end); });
+  return std::min<int64_t>(first - ends.begin(), static_cast<int64_t>(ends.size()) - 1) + 1;
+}
+
 }  // namespace
 
 Result<toml::table> parse_toml(std::string_view text, std::string_view where) {
+  if (const std::optional<int64_t> line = find_overlong_key(text)) {
+    return Error{ErrorKind::kConfig, "a key has more than " + std::to_string(kMaxKeyParts) + " parts",
+                 std::string(where) + ":" + std::to_string(*line), "shorten it"};
+  }
   try {
     return toml::table(toml::parse(text, std::string(where)));
   } catch (const toml::parse_error& problem) {
     return Error{ErrorKind::kConfig, std::string(problem.description()), position_text(where, problem.source().begin),
                  "correct the TOML there"};
+  } catch (const std::logic_error& problem) {
+    return Error{ErrorKind::kConfig, problem.what(),
+                 std::string(where) + ":" + std::to_string(find_breaking_line(text)), "correct the TOML there"};
   } catch (const std::exception& problem) {
     return Error{ErrorKind::kConfig, problem.what(), std::string(where), "correct the TOML"};
   }

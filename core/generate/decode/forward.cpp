@@ -69,24 +69,29 @@ void DecodeForward::reserve_positions(int64_t num_positions) {
 }
 
 void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team) {
-  const int members = team.size();
   const auto count = static_cast<int64_t>(rows.size());
+  const int members = team.members_for(count * layers_bytes(weights) / static_cast<int64_t>(sizeof(float)));
   int64_t score_stride = 16;
   for (const PassRow& row : rows) {
     const int64_t pages = KvShape::pages_for(row.prefix_length) + KvShape::pages_for(row.own_length);
     score_stride = std::max(score_stride, pages * kPageTokens + 16);
   }
-  scratch_.resize(static_cast<size_t>(members));
+  scratch_.resize(static_cast<size_t>(team.size()));
   for (FloatBuffer& buffer : scratch_) buffer.reserve(kMaxQueryBlock * score_stride + max_rows_ * kPanel);
   // Rows of one prompt attend to each other's keys within the pass, so they may only be cut by rows when none does.
   const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0; });
   const bool by_rows = alone && count >= 8 * members && layers_bytes(weights) <= kCoreCacheBytes;
   SpinBarrier barrier(by_rows ? 1 : members);
-  team.run([&](int member) {
+  const auto job = [&](int member) {
     const Range r = by_rows ? share(count, member, members) : Range{0, count};
     run_member({&weights, rows, kv, r.begin, r.end, by_rows ? 0 : member, by_rows ? 1 : members, &barrier,
                 &scratch_[static_cast<size_t>(member)], score_stride});
-  });
+  };
+  if (members == 1) {
+    job(0);
+  } else {
+    team.run(job);
+  }
 }
 
 void DecodeForward::run_member(const Member& m) const {

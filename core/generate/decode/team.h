@@ -36,6 +36,9 @@ class Team {
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
   // job(member) on every member; returns when all are done. The job must not throw.
   void run(const std::function<void(int member)>& job);
+  // How many members are worth waking for so many multiply-adds: one below about 40 us of one core's work, where
+  // barriers would cost more than they share.
+  [[nodiscard]] int members_for(int64_t multiply_adds) const { return multiply_adds < 2'000'000 ? 1 : size(); }
 
  private:
   void work(int member);

@@ -61,7 +61,7 @@ void HeadSampler::run(const PackedLinear& head, std::span<const SampleJob> jobs,
                       Team& team) {
   if (jobs.empty()) return;
   const int64_t num_rows = jobs.back().row + 1;
-  const int members = team.size();
+  const int members = team.members_for(num_rows * head.in * padded_size_);
   inverse_temperature_.resize(static_cast<size_t>(num_rows));
   for (const SampleJob& job : jobs)
     inverse_temperature_[static_cast<size_t>(job.row)] = job.params->inverse_temperature();
@@ -69,9 +69,9 @@ void HeadSampler::run(const PackedLinear& head, std::span<const SampleJob> jobs,
   logits_.reserve(block * logit_stride_);
   chunk_max_.resize(static_cast<size_t>(block * num_chunks_));
   chunk_sum_.resize(static_cast<size_t>(block * num_chunks_));
-  scratch_.resize(static_cast<size_t>(members));
+  scratch_.resize(static_cast<size_t>(team.size()));
   SpinBarrier barrier(members);
-  team.run([&](int member) {
+  const auto job = [&](int member) {
     bool sense = false;
     size_t first_job = 0;
     for (int64_t first = 0; first < num_rows; first += block) {
@@ -90,7 +90,12 @@ void HeadSampler::run(const PackedLinear& head, std::span<const SampleJob> jobs,
       first_job = last_job;
       barrier.wait(sense);
     }
-  });
+  };
+  if (members == 1) {
+    job(0);
+  } else {
+    team.run(job);
+  }
 }
 
 }  // namespace mortise

@@ -29,10 +29,12 @@ void ObjectiveSums::add(const ObjectiveSums& other) {
 
 Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginInfo& loss) {
   TokenWeightOptions options;
-  const std::string mode = config.actor.loss_agg_mode == "auto" ? default_loss_agg_mode(loss) : config.actor.loss_agg_mode;
+  const std::string mode =
+      config.actor.loss_agg_mode == "auto" ? default_loss_agg_mode(loss) : config.actor.loss_agg_mode;
   options.mode = TRY(parse_loss_agg_mode(mode));
   options.rows = TRY(parse_loss_agg_rows(config.actor.loss_agg_rows));
-  options.loss_scale_factor = config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
+  options.loss_scale_factor =
+      config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
   options.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   return options;
 }
@@ -78,7 +80,7 @@ Result<> ActorObjective::check_inputs(const ObjectiveInput& input) const {
                        : name == "rollout_log_prob"   ? !input.rollout_log_prob.empty()
                        : name == "rollout_is_weights" ? !input.rollout_is_weights.empty()
                        : name == "entropy"            ? !input.entropy.empty()
-                                                      : name == "old_log_prob" || name == "log_prob" || name == "advantages";
+                                           : name == "old_log_prob" || name == "log_prob" || name == "advantages";
     if (!given && input.layout.num_tokens() > 0) return missing(name);
   }
   if (input.layout.num_tokens() > 0 && kl_ && input.ref_log_prob.empty()) return missing("ref_log_prob");
@@ -86,7 +88,8 @@ Result<> ActorObjective::check_inputs(const ObjectiveInput& input) const {
   return {};
 }
 
-Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics) {
+Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad,
+                                               MetricSet* metrics) {
   TRY(check_inputs(input));
   const auto num_tokens = static_cast<size_t>(input.layout.num_tokens());
   scratch_.resize(num_tokens);
@@ -119,7 +122,8 @@ Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, cons
   return sums;
 }
 
-Result<> ActorObjective::add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums) {
+Result<> ActorObjective::add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics,
+                                ObjectiveSums& sums) {
   KlEstimatorInput kl_input;
   kl_input.layout = input.layout;
   kl_input.log_prob = input.log_prob;
@@ -133,7 +137,8 @@ Result<> ActorObjective::add_kl(const ObjectiveInput& input, const ObjectiveGrad
     if (input.response_mask[t] == 0) continue;
     sums.kl += static_cast<double>(scratch_[t]);
     sums.kl_loss += static_cast<double>(input.weight[t]) * static_cast<double>(scratch_[t]);
-    if (!grad.log_prob.empty()) grad.log_prob[t] += static_cast<float>(kl_loss_coef_ * static_cast<double>(scratch_grad_[t]));
+    if (!grad.log_prob.empty())
+      grad.log_prob[t] += static_cast<float>(kl_loss_coef_ * static_cast<double>(scratch_grad_[t]));
   }
   return {};
 }

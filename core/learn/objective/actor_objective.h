@@ -2,10 +2,10 @@
 // `objective eval` and the tests all come through here.
 //
 //   L = sum_t w_t loss_t + kl_coef sum_t w_t kl_t - entropy_coeff sum_t w_t H_t
-// w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; loss comes
-// from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. Terms that are switched off cost
-// nothing. Shapes: N tokens of B rows, flat (foundation/batch/prompt_batch.h).
-// Thread rule: one call at a time.
+// w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; loss
+// comes from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. Terms that are switched
+// off cost nothing. Shapes: N tokens of B rows, flat (foundation/batch/prompt_batch.h). Thread rule: one call at a
+// time.
 #pragma once
 
 #include <optional>
@@ -22,11 +22,11 @@ namespace mortise {
 
 struct ObjectiveInput {
   Layout layout;
-  std::span<const float> log_prob;         // [N]
-  std::span<const float> old_log_prob;     // [N]
-  std::span<const float> advantages;       // [N]
-  std::span<const uint8_t> response_mask;  // [N]
-  std::span<const float> weight;           // [N]
+  std::span<const float> log_prob;            // [N]
+  std::span<const float> old_log_prob;        // [N]
+  std::span<const float> advantages;          // [N]
+  std::span<const uint8_t> response_mask;     // [N]
+  std::span<const float> weight;              // [N]
   std::span<const float> ref_log_prob;        // [N] or empty
   std::span<const float> rollout_log_prob;    // [N] or empty
   std::span<const float> rollout_is_weights;  // [N] or empty
@@ -43,11 +43,11 @@ struct ObjectiveGrad {
 
 // Sums over the tokens seen; parts of an update add up to the update's.
 struct ObjectiveSums {
-  double loss = 0.0;      // L
-  double pg_loss = 0.0;   // sum w loss
-  double kl_loss = 0.0;   // sum w kl, before its coefficient
-  double kl = 0.0;        // sum over unmasked tokens
-  double entropy = 0.0;   // sum over unmasked tokens
+  double loss = 0.0;          // L
+  double pg_loss = 0.0;       // sum w loss
+  double kl_loss = 0.0;       // sum w kl, before its coefficient
+  double kl = 0.0;            // sum over unmasked tokens
+  double entropy = 0.0;       // sum over unmasked tokens
   double entropy_loss = 0.0;  // sum w H, before its coefficient
   int64_t num_tokens = 0;     // unmasked
 

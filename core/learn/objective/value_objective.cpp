@@ -4,7 +4,8 @@
 
 namespace mortise {
 
-double value_objective(const ValueInput& input, double cliprange_value, std::span<float> grad_vpreds, MetricSet& metrics) {
+double value_objective(const ValueInput& input, double cliprange_value, std::span<float> grad_vpreds,
+                       MetricSet& metrics) {
   double loss = 0.0, clipped = 0.0, tokens = 0.0, sum = 0.0;
   for (size_t t = 0; t < input.vpreds.size(); ++t) {
     grad_vpreds[t] = 0.0F;

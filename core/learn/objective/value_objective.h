@@ -1,4 +1,5 @@
-// The critic's loss per token with its gradient (PPO's clipped value loss, arXiv 1707.06347 and 2005.12729, as verl has it):
+// The critic's loss per token with its gradient (PPO's clipped value loss, arXiv 1707.06347 and 2005.12729, as verl has
+// it):
 //   v_clip = clamp(v, V_old - cliprange, V_old + cliprange)
 //   L = 0.5 sum_t w_t max((v - R)^2, (v_clip - R)^2)
 // w is the aggregation, as for the actor. Shapes: N tokens, flat. Pure function.
@@ -20,6 +21,7 @@ struct ValueInput {
 };
 
 // The loss; grad_vpreds [N] is written whole. Adds critic/vf_clipfrac, critic/vf_loss and critic/vpred_mean.
-double value_objective(const ValueInput& input, double cliprange_value, std::span<float> grad_vpreds, MetricSet& metrics);
+double value_objective(const ValueInput& input, double cliprange_value, std::span<float> grad_vpreds,
+                       MetricSet& metrics);
 
 }  // namespace mortise

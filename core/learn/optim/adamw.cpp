@@ -54,7 +54,8 @@ void AdamW::step_group(bool decay, double lr, double grad_factor) {
   std::optional<at::Tensor> grad_scale;  // the kernel divides by it, which saves a pass over the gradients
   if (grad_factor != 1.0) grad_scale = at::scalar_tensor(1.0 / grad_factor, params.front().options());
   at::_fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, {}, steps, lr, options_.beta1, options_.beta2,
-                    decay ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale);
+                    decay ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
+                    grad_scale);
 }
 
 void AdamW::zero_grad() {
@@ -69,7 +70,8 @@ Result<> AdamW::save_state(StateWriter& writer) const {
     const auto shape = parameters_[i].tensor.sizes();
     const std::span<const int64_t> sizes(shape.data(), shape.size());
     writer.put_tensor("exp_avg." + parameters_[i].name, dtype_of_tensor(exp_avg_[i]), sizes, bytes_of(exp_avg_[i]));
-    writer.put_tensor("exp_avg_sq." + parameters_[i].name, dtype_of_tensor(exp_avg_sq_[i]), sizes, bytes_of(exp_avg_sq_[i]));
+    writer.put_tensor("exp_avg_sq." + parameters_[i].name, dtype_of_tensor(exp_avg_sq_[i]), sizes,
+                      bytes_of(exp_avg_sq_[i]));
   }
   return {};
 }

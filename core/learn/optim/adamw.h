@@ -32,8 +32,8 @@ class AdamW : public Stateful {
  public:
   AdamW(std::vector<OptimizedParameter> parameters, const AdamWOptions& options);
 
-  // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A parameter
-  // without gradient is left as it is. Gradients are left multiplied.
+  // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A
+  // parameter without gradient is left as it is. Gradients are left multiplied.
   void step(double lr, double grad_factor = 1.0);
   void zero_grad();  // zeroes in place: the memory is used again
 
@@ -54,7 +54,8 @@ class AdamW : public Stateful {
   int64_t num_updates_ = 0;
 };
 
-// L2 norm of all gradients together, in double; parameters without gradient count as 0. Not finite if any element is not.
+// L2 norm of all gradients together, in double; parameters without gradient count as 0. Not finite if any element is
+// not.
 [[nodiscard]] double global_grad_norm(const std::vector<OptimizedParameter>& parameters);
 
 // The factor that clips to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1 (as torch clips); a

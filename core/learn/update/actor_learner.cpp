@@ -70,8 +70,8 @@ ActorLearner::ActorLearner(Model& model, AdamW& optimizer, ActorObjective& objec
     : model_(&model), optimizer_(&optimizer), objective_(&objective), options_(options) {}
 
 Result<ActorLearner::Slice> ActorLearner::slice(const TrainBatch& batch, std::span<const int64_t> rows,
-                                                std::span<const int64_t> row_id, const UpdateCounts& counts, int64_t step,
-                                                int64_t update_index) const {
+                                                std::span<const int64_t> row_id, const UpdateCounts& counts,
+                                                int64_t step, int64_t update_index) const {
   Slice out;
   out.step = step;
   out.update_index = update_index;
@@ -85,9 +85,10 @@ Result<ActorLearner::Slice> ActorLearner::slice(const TrainBatch& batch, std::sp
     out.group_index.push_back(batch.group_index[r]);
     out.row_offsets.push_back(out.row_offsets.back() + end - begin);
     out.mask.insert(out.mask.end(), batch.response_mask.begin() + begin, batch.response_mask.begin() + end);
-    for (auto [from, to] : {std::pair{&batch.advantages, &out.advantages}, std::pair{&batch.old_log_prob, &out.old_log_prob},
-                            std::pair{&batch.ref_log_prob, &out.ref_log_prob},
-                            std::pair{&batch.rollout_log_prob, &out.rollout_log_prob}}) {
+    for (auto [from, to] :
+         {std::pair{&batch.advantages, &out.advantages}, std::pair{&batch.old_log_prob, &out.old_log_prob},
+          std::pair{&batch.ref_log_prob, &out.ref_log_prob},
+          std::pair{&batch.rollout_log_prob, &out.rollout_log_prob}}) {
       if (!from->empty()) to->insert(to->end(), from->begin() + begin, from->begin() + end);
     }
   }
@@ -111,7 +112,8 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Tra
     size_t from = 0;
     for (const int64_t row : micro) {
       const auto count = static_cast<size_t>(batch.row_tokens(row));
-      std::copy_n(values.begin() + static_cast<int64_t>(from), count, out.begin() + batch.row_offsets[static_cast<size_t>(row)]);
+      std::copy_n(values.begin() + static_cast<int64_t>(from), count,
+                  out.begin() + batch.row_offsets[static_cast<size_t>(row)]);
       from += count;
     }
   }
@@ -153,8 +155,8 @@ Result<> ActorLearner::backward_one_pass(Slice& slice, const PackedForward& forw
     }
   };
   const EntropyUse entropy = objective_->uses_entropy_gradient() ? EntropyUse::kGradient : EntropyUse::kValue;
-  head_one_pass(forward.hidden_RH, model_->head_weight().detach(), forward.targets_R, options_.temperature, entropy, on_chunk,
-                d_hidden_RH, model_->head_grad());
+  head_one_pass(forward.hidden_RH, model_->head_weight().detach(), forward.targets_R, options_.temperature, entropy,
+                on_chunk, d_hidden_RH, model_->head_grad());
   if (error) return std::move(*error);
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
   const size_t n = slice.num_tokens();
@@ -173,8 +175,10 @@ Result<> ActorLearner::backward_two_pass(Slice& slice, const PackedForward& forw
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
-  head_backward(forward.hidden_RH, weight_VH, forward.targets_R, options_.temperature, tensor_of(slice.grad_log_prob, dtype),
-                objective_->uses_entropy_gradient() ? tensor_of(slice.grad_entropy, dtype) : at::Tensor(), d_hidden_RH, model_->head_grad());
+  head_backward(forward.hidden_RH, weight_VH, forward.targets_R, options_.temperature,
+                tensor_of(slice.grad_log_prob, dtype),
+                objective_->uses_entropy_gradient() ? tensor_of(slice.grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
+                model_->head_grad());
   forward.selected_RH.backward(d_hidden_RH);
   return {};
 }
@@ -189,7 +193,8 @@ Result<> ActorLearner::backward_whole_update(const TrainBatch& batch, std::span<
     size_t at_micro = 0;
     for (const int64_t row : micro) {
       const size_t r = place[row];
-      for (int64_t t = whole.row_offsets[r]; t < whole.row_offsets[r + 1]; ++t) visit(at_micro++, static_cast<size_t>(t));
+      for (int64_t t = whole.row_offsets[r]; t < whole.row_offsets[r + 1]; ++t)
+        visit(at_micro++, static_cast<size_t>(t));
     }
   };
   const at::Tensor weight_VH = model_->head_weight().detach();
@@ -222,14 +227,15 @@ Result<> ActorLearner::backward_whole_update(const TrainBatch& batch, std::span<
     const at::Tensor d_hidden_RH = at::empty_like(out.hidden_RH);
     const auto dtype = out.hidden_RH.scalar_type();
     head_backward(out.hidden_RH, weight_VH, out.targets_R, options_.temperature, tensor_of(grad_log_prob, dtype),
-                  objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH, model_->head_grad());
+                  objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
+                  model_->head_grad());
     out.selected_RH.backward(d_hidden_RH);
   }
   return {};
 }
 
-Result<> ActorLearner::accumulate(const TrainBatch& batch, std::span<const int64_t> rows, int64_t step, int64_t update_index,
-                                  std::span<float> log_prob_out, UpdateReport& report) {
+Result<> ActorLearner::accumulate(const TrainBatch& batch, std::span<const int64_t> rows, int64_t step,
+                                  int64_t update_index, std::span<float> log_prob_out, UpdateReport& report) {
   UpdateCounts counts;
   std::unordered_map<int64_t, int64_t> row_id;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -237,8 +243,10 @@ Result<> ActorLearner::accumulate(const TrainBatch& batch, std::span<const int64
     row_id[rows[i]] = static_cast<int64_t>(i);
     const int64_t length = batch.row_tokens(rows[i]);
     const std::array<int64_t, 2> offsets{0, length};
-    counts.add(count_update(offsets, std::span(batch.response_mask).subspan(static_cast<size_t>(batch.row_offsets[r]), static_cast<size_t>(length)),
-                            std::span(&batch.group_index[r], 1)));
+    counts.add(count_update(
+        offsets,
+        std::span(batch.response_mask).subspan(static_cast<size_t>(batch.row_offsets[r]), static_cast<size_t>(length)),
+        std::span(&batch.group_index[r], 1)));
   }
   const auto keep_log_probs = [&](const Slice& slice) {
     if (log_prob_out.empty()) return;
@@ -263,15 +271,17 @@ Result<> ActorLearner::accumulate(const TrainBatch& batch, std::span<const int64
     Slice part = TRY(slice(batch, micro, ids_of(micro), counts, step, update_index));
     const PackedForward out = TRY(forward_rows(*model_, batch, micro));
     if (out.targets_R.numel() == 0) continue;
-    if (objective_->coupling() == Coupling::kToken) TRY(backward_one_pass(part, out, report));
-    else TRY(backward_two_pass(part, out, report));
+    if (objective_->coupling() == Coupling::kToken)
+      TRY(backward_one_pass(part, out, report));
+    else
+      TRY(backward_two_pass(part, out, report));
     keep_log_probs(part);
   }
   return {};
 }
 
-Result<UpdateReport> ActorLearner::update(const TrainBatch& batch, std::span<const int64_t> rows, double lr, int64_t step,
-                                          int64_t update_index, std::span<float> log_prob_out) {
+Result<UpdateReport> ActorLearner::update(const TrainBatch& batch, std::span<const int64_t> rows, double lr,
+                                          int64_t step, int64_t update_index, std::span<float> log_prob_out) {
   UpdateReport report;
   report.lr = lr;
   model_->zero_grad();

@@ -30,8 +30,8 @@ struct UpdateReport {
   ObjectiveSums sums;
   double grad_norm = 0.0;  // before clipping
   double lr = 0.0;
-  bool skipped = false;    // the gradient was not finite: no parameter was touched
-  MetricSet metrics;       // of the plugins, over the whole update
+  bool skipped = false;  // the gradient was not finite: no parameter was touched
+  MetricSet metrics;     // of the plugins, over the whole update
 };
 
 class ActorLearner {
@@ -53,7 +53,8 @@ class ActorLearner {
   Result<> backward_one_pass(Slice& slice, const PackedForward& forward, UpdateReport& report);
   Result<> backward_two_pass(Slice& slice, const PackedForward& forward, UpdateReport& report);
   Result<> backward_whole_update(const TrainBatch& batch, std::span<const int64_t> rows,
-                                 const std::vector<std::vector<int64_t>>& micro_batches, Slice& whole, UpdateReport& report);
+                                 const std::vector<std::vector<int64_t>>& micro_batches, Slice& whole,
+                                 UpdateReport& report);
   Result<> accumulate(const TrainBatch& batch, std::span<const int64_t> rows, int64_t step, int64_t update_index,
                       std::span<float> log_prob_out, UpdateReport& report);
 

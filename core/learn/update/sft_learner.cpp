@@ -9,8 +9,8 @@
 
 namespace mortise {
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch, const MicroBatchOptions& micro_batch,
-                             double lr, double grad_clip) {
+Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch,
+                             const MicroBatchOptions& micro_batch, double lr, double grad_clip) {
   SftReport report;
   for (const uint8_t m : batch.response_mask) report.num_tokens += m;
   if (report.num_tokens == 0) return report;

@@ -9,13 +9,13 @@
 namespace mortise {
 
 struct SftReport {
-  double loss = 0.0;      // mean over the unmasked response tokens, nats
+  double loss = 0.0;  // mean over the unmasked response tokens, nats
   double grad_norm = 0.0;
   int64_t num_tokens = 0;
-  bool skipped = false;   // the gradient was not finite
+  bool skipped = false;  // the gradient was not finite
 };
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch, const MicroBatchOptions& micro_batch,
-                             double lr, double grad_clip);
+Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch,
+                             const MicroBatchOptions& micro_batch, double lr, double grad_clip);
 
 }  // namespace mortise

@@ -39,7 +39,8 @@ std::vector<Unit> make_units(const TrainBatch& batch, std::span<const int64_t> r
   for (const int64_t row : rows) {
     const auto r = static_cast<size_t>(row);
     const auto prompt_tokens = static_cast<int64_t>(batch.prompt_ids[r].size());
-    const bool joins = !units.empty() && batch.group_index[r] == group && units.back().tokens + batch.row_tokens(row) <= budget;
+    const bool joins =
+        !units.empty() && batch.group_index[r] == group && units.back().tokens + batch.row_tokens(row) <= budget;
     if (!joins) units.push_back({{}, prompt_tokens});
     units.back().rows.push_back(row);
     units.back().tokens += batch.row_tokens(row);

@@ -36,7 +36,7 @@ struct TrainBatch {
 TrainBatch make_train_batch(const PromptBatch& prompts, const SampleBatch& samples, const AdvantageBatch& advantages);
 
 struct MicroBatchOptions {
-  int64_t rows = 0;            // > 0: that many consecutive rows
+  int64_t rows = 0;              // > 0: that many consecutive rows
   int64_t token_budget = 16384;  // else: as few as hold at most this many tokens each, balanced by length
 };
 

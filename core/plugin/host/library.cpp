@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/dll/library_info.hpp>
 #include <boost/dll/shared_library.hpp>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,7 +55,8 @@ Result<> cross_check_exports(const PackFile& file, const PackInfo& info) {
 // Every library that was ever loaded, by hash. Never destroyed: code of packs may run until the process ends.
 struct Loaded {
   std::mutex mutex;
-  std::map<std::string, const Library*> by_hash;
+  std::map<std::string, std::unique_ptr<const Library>> by_hash;
+  std::deque<boost::dll::shared_library> handles;
 };
 Loaded& loaded() {
   static Loaded* const all = new Loaded;
@@ -63,10 +65,10 @@ Loaded& loaded() {
 
 Result<const mortise_pack*> open_library(PackFile& file, const PackInfo& info) {
   try {
-    auto library = std::make_unique<boost::dll::shared_library>();
-    library->load(file.descriptor_path(), boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-    const mortise_pack* pack = &library->get<const mortise_pack>(kPackSymbol);
-    static_cast<void>(library.release());  // immortal, as its descriptor
+    boost::dll::shared_library library;
+    library.load(file.descriptor_path(), boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+    const mortise_pack* pack = &library.get<const mortise_pack>(kPackSymbol);
+    loaded().handles.push_back(std::move(library));
     file.keep_open();
     return pack;
   } catch (const std::exception& e) {
@@ -94,7 +96,7 @@ Result<> call_open(const mortise_pack& pack, const PackInfo& info) {
 Result<const Library*> Library::load(const PackInfo& expected, std::string_view host_torch) {
   Loaded& all = loaded();
   const std::lock_guard lock(all.mutex);
-  if (const auto it = all.by_hash.find(expected.sha256); it != all.by_hash.end()) return it->second;
+  if (const auto it = all.by_hash.find(expected.sha256); it != all.by_hash.end()) return it->second.get();
 
   PackFile file = TRY(PackFile::open(expected.path));
   if (file.sha256() != expected.sha256) {
@@ -110,8 +112,7 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
   std::unique_ptr<Library> library(new Library);
   library->info_ = note;
   for (size_t i = 0; i < note.plugins.size(); ++i) library->vtables_.push_back(table_vtable(*pack, i));
-  all.by_hash[note.sha256] = library.get();
-  return library.release();
+  return (all.by_hash[note.sha256] = std::move(library)).get();
 }
 
 const void* Library::vtable(std::string_view kind, std::string_view name) const {

@@ -14,18 +14,18 @@ namespace mortise::jinja {
 using Symbol = int;
 
 enum class ExprKind {
-  kConst,      // value
-  kName,       // symbol, name
+  kConst,         // value
+  kName,          // symbol, name
   kNamespaceRef,  // symbol . text (only as a target)
-  kList,       // items
-  kTuple,      // items
-  kDict,       // items: key, value, key, value ...
-  kCondition,  // items: test, then [, else]
-  kNot,        // items[0]
-  kAnd,        // items[0], items[1]
+  kList,          // items
+  kTuple,         // items
+  kDict,          // items: key, value, key, value ...
+  kCondition,     // items: test, then [, else]
+  kNot,           // items[0]
+  kAnd,           // items[0], items[1]
   kOr,
-  kCompare,    // items[0] ops[0] items[1] ops[1] ...
-  kBinary,     // ops[0]
+  kCompare,  // items[0] ops[0] items[1] ops[1] ...
+  kBinary,   // ops[0]
   kNegate,
   kPositive,
   kConcat,     // items
@@ -62,7 +62,19 @@ struct Expr {
 };
 
 enum class StmtKind {
-  kText, kPrint, kIf, kFor, kSet, kSetBlock, kMacro, kCallBlock, kFilterBlock, kWith, kBreak, kContinue, kGeneration,
+  kText,
+  kPrint,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kMacro,
+  kCallBlock,
+  kFilterBlock,
+  kWith,
+  kBreak,
+  kContinue,
+  kGeneration,
 };
 
 struct Stmt;
@@ -77,18 +89,18 @@ struct Param {
 struct Stmt {
   StmtKind kind;
   int line = 0;
-  std::string text;                              // kText: the text; kMacro: its name
-  Symbol symbol = -1;                            // kMacro
-  ExprPtr expr;                                  // what is printed, iterated, set, called; kFilterBlock, kSetBlock: the filters
-  ExprPtr target;                                // kFor, kSet, kSetBlock
-  ExprPtr condition;                             // kFor: the `if` behind it
-  bool recursive = false;                        // kFor
+  std::string text;        // kText: the text; kMacro: its name
+  Symbol symbol = -1;      // kMacro
+  ExprPtr expr;            // what is printed, iterated, set, called; kFilterBlock, kSetBlock: the filters
+  ExprPtr target;          // kFor, kSet, kSetBlock
+  ExprPtr condition;       // kFor: the `if` behind it
+  bool recursive = false;  // kFor
   Body body;
-  Body otherwise;                                // kFor: no items
-  std::vector<std::pair<ExprPtr, Body>> branches;  // kIf; the test of `else` is null
+  Body otherwise;                                        // kFor: no items
+  std::vector<std::pair<ExprPtr, Body>> branches;        // kIf; the test of `else` is null
   std::vector<std::pair<ExprPtr, ExprPtr>> assignments;  // kWith
-  std::vector<Param> params;                     // kMacro, kCallBlock
-  bool uses_varargs = false;                     // kMacro, kCallBlock: the body names them
+  std::vector<Param> params;                             // kMacro, kCallBlock
+  bool uses_varargs = false;                             // kMacro, kCallBlock: the body names them
   bool uses_kwargs = false;
   bool uses_caller = false;
 };

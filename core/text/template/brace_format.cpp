@@ -42,7 +42,8 @@ Result<NumberFormat> parse_spec(std::string_view spec, bool is_text) {
   }
   const auto number = [&]() -> Result<int64_t> {
     int64_t value = 0;
-    while (more() && spec[pos] >= '0' && spec[pos] <= '9') value = std::min(value * 10 + (spec[pos++] - '0'), kMaxWidth + 1);
+    while (more() && spec[pos] >= '0' && spec[pos] <= '9')
+      value = std::min(value * 10 + (spec[pos++] - '0'), kMaxWidth + 1);
     if (value > kMaxWidth) return type_error("Too many decimal digits in format string");
     return value;
   };
@@ -127,12 +128,16 @@ class BraceFormat {
     size_t end = path.find_first_of(".[");
     const std::string_view name = path.substr(0, end);
     Value value;
-    const bool number = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number =
+        !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (name.empty() || number) {
-      if (number ? next_ > 0 : next_ < 0) return type_error("cannot switch between automatic field numbering and manual field specification");
-      const size_t index = number ? static_cast<size_t>(parse_int_text(name.substr(0, 9), 10).value_or(0)) : static_cast<size_t>(next_);
+      if (number ? next_ > 0 : next_ < 0)
+        return type_error("cannot switch between automatic field numbering and manual field specification");
+      const size_t index =
+          number ? static_cast<size_t>(parse_int_text(name.substr(0, 9), 10).value_or(0)) : static_cast<size_t>(next_);
       next_ = number ? -1 : next_ + 1;
-      if (index >= args_.positional.size()) return type_error("Replacement index " + std::to_string(index) + " out of range for positional args tuple");
+      if (index >= args_.positional.size())
+        return type_error("Replacement index " + std::to_string(index) + " out of range for positional args tuple");
       value = args_.positional[index];
     } else {
       const Value* found = args_.keyword_value(name);
@@ -174,13 +179,15 @@ Result<std::string> format_value(const Value& value, std::string_view spec) {
   }
   if (!value.is_number()) return type_error("unsupported format string passed to " + type_name(value) + ".__format__");
   const NumberFormat style = TRY(parse_spec(spec, false));
-  if (value.is_integral() && (style.type == '\0' || std::string_view("dnxXob").find(style.type) != std::string_view::npos)) {
+  if (value.is_integral() &&
+      (style.type == '\0' || std::string_view("dnxXob").find(style.type) != std::string_view::npos)) {
     if (style.precision >= 0) return type_error("Precision not allowed in integer format specifier");
     if (value.is(Kind::kBool) && style.type == '\0') return padded_text(TRY(to_text(value)), style);
     return format_integer(value.integer(), style);
   }
   if (style.type != '\0' && std::string_view("eEfFgGn%").find(style.type) == std::string_view::npos) {
-    return type_error("Unknown format code '" + std::string(1, style.type) + "' for object of type '" + type_name(value) + "'");
+    return type_error("Unknown format code '" + std::string(1, style.type) + "' for object of type '" +
+                      type_name(value) + "'");
   }
   return format_double(value.number(), style);
 }

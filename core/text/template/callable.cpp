@@ -3,12 +3,13 @@
 
 namespace mortise::jinja {
 
-Result<BoundArgs> BoundArgs::bind(std::string_view function, const CallArgs& args, std::initializer_list<std::string_view> names,
-                                  size_t num_required) {
+Result<BoundArgs> BoundArgs::bind(std::string_view function, const CallArgs& args,
+                                  std::initializer_list<std::string_view> names, size_t num_required) {
   const std::string prefix = std::string(function) + "() ";
   const std::vector<std::string_view> params(names);
   if (args.positional.size() > params.size()) {
-    return type_error(prefix + "takes at most " + std::to_string(params.size()) + " arguments (" + std::to_string(args.positional.size()) + " given)");
+    return type_error(prefix + "takes at most " + std::to_string(params.size()) + " arguments (" +
+                      std::to_string(args.positional.size()) + " given)");
   }
   BoundArgs bound;
   bound.values_ = args.positional;
@@ -24,7 +25,8 @@ Result<BoundArgs> BoundArgs::bind(std::string_view function, const CallArgs& arg
     bound.given_[index] = true;
   }
   for (size_t i = 0; i < num_required; ++i) {
-    if (!bound.given_[i]) return type_error(prefix + "missing 1 required positional argument: '" + std::string(params[i]) + "'");
+    if (!bound.given_[i])
+      return type_error(prefix + "missing 1 required positional argument: '" + std::string(params[i]) + "'");
   }
   return bound;
 }
@@ -35,7 +37,8 @@ Result<int64_t> BoundArgs::integer(size_t index, int64_t fallback) const {
   if (value.is(Kind::kUndefined)) return undefined_error(value);
   if (!value.is_integral()) return type_error("'" + type_name(value) + "' object cannot be interpreted as an integer");
   constexpr Int kLimit = Int{1} << 62;
-  if (value.integer() > kLimit || value.integer() < -kLimit) return type_error("Python int too large to convert to C ssize_t");
+  if (value.integer() > kLimit || value.integer() < -kLimit)
+    return type_error("Python int too large to convert to C ssize_t");
   return static_cast<int64_t>(value.integer());
 }
 
@@ -48,7 +51,8 @@ Result<std::string> BoundArgs::text(size_t index, std::string_view fallback) con
   if (!given_[index]) return std::string(fallback);
   const Value& value = values_[index];
   if (value.is(Kind::kUndefined)) return undefined_error(value);
-  if (!value.is(Kind::kString)) return type_error("argument " + std::to_string(index + 1) + " must be str, not " + type_name(value));
+  if (!value.is(Kind::kString))
+    return type_error("argument " + std::to_string(index + 1) + " must be str, not " + type_name(value));
   return value.string();
 }
 

@@ -32,6 +32,8 @@ class Callable {
   [[nodiscard]] virtual std::string type_name() const = 0;
   // An attribute of the object itself ("name" of a macro); null where there is none.
   [[nodiscard]] virtual const Value* attribute(std::string_view /*name*/) const { return nullptr; }
+  // How deeply the values that it holds nest.
+  [[nodiscard]] virtual int depth() const { return 0; }
   // How it prints.
   [[nodiscard]] virtual std::string repr() const = 0;
 };
@@ -40,11 +42,13 @@ class Callable {
 class BoundArgs {
  public:
   // `function` is named in errors. num_required: how many of the parameters have no default.
-  static Result<BoundArgs> bind(std::string_view function, const CallArgs& args, std::initializer_list<std::string_view> names,
-                                size_t num_required);
+  static Result<BoundArgs> bind(std::string_view function, const CallArgs& args,
+                                std::initializer_list<std::string_view> names, size_t num_required);
   [[nodiscard]] bool has(size_t index) const { return given_[index]; }
   [[nodiscard]] const Value& operator[](size_t index) const { return values_[index]; }
-  [[nodiscard]] Value get(size_t index, Value fallback) const { return given_[index] ? values_[index] : std::move(fallback); }
+  [[nodiscard]] Value get(size_t index, Value fallback) const {
+    return given_[index] ? values_[index] : std::move(fallback);
+  }
   // Typed access; an absent argument gives the fallback, one of another type an Error.
   [[nodiscard]] Result<int64_t> integer(size_t index, int64_t fallback) const;
   [[nodiscard]] Result<bool> flag(size_t index, bool fallback) const;  // by truth
@@ -55,7 +59,8 @@ class BoundArgs {
   std::vector<bool> given_;
 };
 
-// Number of items of a running loop.
+// Of a running loop: the number of its items, and how deeply they nest.
 size_t loop_length(const LoopState& loop);
+int loop_depth(const LoopState& loop);
 
 }  // namespace mortise::jinja

@@ -16,7 +16,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_vi
 bool ChatTemplate::has_generation_blocks() const { return tree_->has_generation; }
 
 Result<Rendered> ChatTemplate::render(const RenderInput& input) const {
-  if (!input.kwargs.is_object()) return Error{ErrorKind::kData, "the template's variables have to be an object", tree_->name, ""};
+  if (!input.kwargs.is_object())
+    return Error{ErrorKind::kData, "the template's variables have to be an object", tree_->name, ""};
   jinja::Interpreter interpreter(*tree_, jinja::Limits{});
   interpreter.now_s = input.now_s ? *input.now_s : default_env().wall_time_ns() / 1'000'000'000;
   jinja::define_globals(interpreter);
@@ -27,7 +28,8 @@ Result<Rendered> ChatTemplate::render(const RenderInput& input) const {
   for (const auto& [name, value] : input.kwargs.items()) interpreter.define(name, jinja::from_json(value));
   Rendered rendered;
   rendered.text = TRY(interpreter.run());
-  for (const jinja::Span& span : interpreter.generation_spans()) rendered.assistant_spans.push_back({span.begin, span.end});
+  for (const jinja::Span& span : interpreter.generation_spans())
+    rendered.assistant_spans.push_back({span.begin, span.end});
   return rendered;
 }
 

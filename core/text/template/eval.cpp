@@ -11,46 +11,51 @@ namespace mortise::jinja {
 
 Result<Value> Interpreter::eval(const Expr& expr, Scope* scope) {
   if (expr.kind == ExprKind::kConst) return expr.value;
-  if (++depth_ > limits_.max_depth) {
-    --depth_;
-    return type_error("maximum recursion depth exceeded");
-  }
-  if (++steps_ > limits_.max_steps) {
-    --depth_;
-    return type_error("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
-  }
+  const Nesting nesting(*this);
+  TRY(nesting.check());
   auto result = eval_node(expr, scope);
-  --depth_;
+  if (result.ok() && depth_of(*result) > limits_.max_value_depth) return type_error("a value is nested too deeply");
   return result;
 }
 
 Result<Value> Interpreter::eval_node(const Expr& expr, Scope* scope) {
   switch (expr.kind) {
-    case ExprKind::kConst: return expr.value;
-    case ExprKind::kName: return eval_name(expr, scope);
+    case ExprKind::kConst:
+      return expr.value;
+    case ExprKind::kName:
+      return eval_name(expr, scope);
     case ExprKind::kList:
-    case ExprKind::kTuple: return eval_sequence(expr, scope);
-    case ExprKind::kDict: return eval_dict(expr, scope);
-    case ExprKind::kCondition: return eval_condition(expr, scope);
+    case ExprKind::kTuple:
+      return eval_sequence(expr, scope);
+    case ExprKind::kDict:
+      return eval_dict(expr, scope);
+    case ExprKind::kCondition:
+      return eval_condition(expr, scope);
     case ExprKind::kNot:
     case ExprKind::kNegate:
-    case ExprKind::kPositive: return eval_unary(expr, scope);
+    case ExprKind::kPositive:
+      return eval_unary(expr, scope);
     case ExprKind::kAnd:
-    case ExprKind::kOr: return eval_logic(expr, scope);
-    case ExprKind::kCompare: return eval_compare(expr, scope);
+    case ExprKind::kOr:
+      return eval_logic(expr, scope);
+    case ExprKind::kCompare:
+      return eval_compare(expr, scope);
     case ExprKind::kBinary: {
       const Value left = TRY(eval(*expr.items[0], scope));
       const Value right = TRY(eval(*expr.items[1], scope));
       return binary(expr.ops[0], left, right);
     }
-    case ExprKind::kConcat: return eval_concat(expr, scope);
-    case ExprKind::kFilter: return eval_filter(expr, scope, nullptr);
+    case ExprKind::kConcat:
+      return eval_concat(expr, scope);
+    case ExprKind::kFilter:
+      return eval_filter(expr, scope, nullptr);
     case ExprKind::kTest: {
       const Value input = TRY(eval(*expr.items[0], scope));
       const CallArgs args = TRY(eval_args(*expr.args, scope));
       return Value(TRY(test(expr.text, input, args)));
     }
-    case ExprKind::kCall: return eval_call(expr, scope, nullptr);
+    case ExprKind::kCall:
+      return eval_call(expr, scope, nullptr);
     case ExprKind::kAttribute: {
       const Value object = TRY(eval(*expr.items[0], scope));
       return attribute(object, expr.text);
@@ -60,8 +65,10 @@ Result<Value> Interpreter::eval_node(const Expr& expr, Scope* scope) {
       const Value key = TRY(eval(*expr.items[1], scope));
       return item(object, key);
     }
-    case ExprKind::kSlice: return eval_slice(expr, scope);
-    case ExprKind::kNamespaceRef: break;
+    case ExprKind::kSlice:
+      return eval_slice(expr, scope);
+    case ExprKind::kNamespaceRef:
+      break;
   }
   return type_error("an expression that cannot be read");
 }
@@ -109,15 +116,32 @@ Result<Value> Interpreter::eval_compare(const Expr& expr, Scope* scope) {
     Value right = TRY(eval(*expr.items[i + 1], scope));
     bool holds = false;
     switch (expr.ops[i]) {
-      case Operator::kEq: holds = equals(left, right); break;
-      case Operator::kNe: holds = !equals(left, right); break;
-      case Operator::kLt: holds = TRY(less_than(left, right, "<")); break;
-      case Operator::kLe: holds = TRY(at_most(left, right)); break;
-      case Operator::kGt: holds = TRY(greater_than(left, right)); break;
-      case Operator::kGe: holds = TRY(at_least(left, right)); break;
-      case Operator::kIn: holds = TRY(contains(right, left)); break;
-      case Operator::kNotIn: holds = !TRY(contains(right, left)); break;
-      default: break;
+      case Operator::kEq:
+        holds = equals(left, right);
+        break;
+      case Operator::kNe:
+        holds = !equals(left, right);
+        break;
+      case Operator::kLt:
+        holds = TRY(less_than(left, right, "<"));
+        break;
+      case Operator::kLe:
+        holds = TRY(at_most(left, right));
+        break;
+      case Operator::kGt:
+        holds = TRY(greater_than(left, right));
+        break;
+      case Operator::kGe:
+        holds = TRY(at_least(left, right));
+        break;
+      case Operator::kIn:
+        holds = TRY(contains(right, left));
+        break;
+      case Operator::kNotIn:
+        holds = !TRY(contains(right, left));
+        break;
+      default:
+        break;
     }
     if (!holds) return Value(false);
     left = std::move(right);

@@ -85,7 +85,8 @@ Result<Value> map(Interpreter& interpreter, const Value& input, Args args) {
     const BoundArgs bound = TRY(BoundArgs::bind("map", args, {"attribute", "default"}, 0));
     const AttributePath path = TRY(AttributePath::parse(bound[0]));
     const bool has_default = bound.has(1) && !bound[1].is(Kind::kNone);
-    for (const Value& item : items) out.push_back(TRY(path.follow(interpreter, item, has_default ? &bound[1] : nullptr)));
+    for (const Value& item : items)
+      out.push_back(TRY(path.follow(interpreter, item, has_default ? &bound[1] : nullptr)));
     return Value::iterator(std::move(out));
   }
   if (args.positional.empty()) return type_error("map requires a filter argument");
@@ -211,11 +212,24 @@ Result<Value> AttributePath::follow(Interpreter& interpreter, const Value& item,
 }
 
 FilterFunction find_list_filter(std::string_view name) {
-  static constexpr NamedFilter kFilters[] = {
-      {"default", default_filter}, {"d", default_filter}, {"first", first},   {"last", last},       {"length", length},
-      {"count", length},           {"list", list},        {"items", items_filter}, {"join", join},  {"map", map},
-      {"select", select},          {"reject", reject},    {"selectattr", selectattr}, {"rejectattr", rejectattr},
-      {"reverse", reverse},        {"batch", batch},      {"slice", slice},   {"attr", attr}};
+  static constexpr NamedFilter kFilters[] = {{"default", default_filter},
+                                             {"d", default_filter},
+                                             {"first", first},
+                                             {"last", last},
+                                             {"length", length},
+                                             {"count", length},
+                                             {"list", list},
+                                             {"items", items_filter},
+                                             {"join", join},
+                                             {"map", map},
+                                             {"select", select},
+                                             {"reject", reject},
+                                             {"selectattr", selectattr},
+                                             {"rejectattr", rejectattr},
+                                             {"reverse", reverse},
+                                             {"batch", batch},
+                                             {"slice", slice},
+                                             {"attr", attr}};
   for (const NamedFilter& filter : kFilters) {
     if (filter.name == name) return filter.function;
   }

@@ -69,7 +69,8 @@ Result<Value> round_filter(Interpreter& /*interpreter*/, const Value& input, Arg
   const auto method_text = bound.text(1, "common");
   if (!method_text.ok()) return method_text.error();
   const std::string_view method = *method_text;
-  if (method != "common" && method != "ceil" && method != "floor") return type_error("method must be common, ceil or floor");
+  if (method != "common" && method != "ceil" && method != "floor")
+    return type_error("method must be common, ceil or floor");
   if (input.is(Kind::kUndefined)) return undefined_error(input);
   if (!input.is_number()) return type_error("type " + type_name(input) + " doesn't define __round__ method");
   if (method != "common") {
@@ -132,8 +133,9 @@ Result<Value> file_size(Interpreter& /*interpreter*/, const Value& input, Args a
 }  // namespace
 
 FilterFunction find_number_filter(std::string_view name) {
-  static constexpr NamedFilter kFilters[] = {{"abs", abs_filter},     {"int", int_filter}, {"float", float_filter},
-                                             {"round", round_filter}, {"sum", sum},        {"filesizeformat", file_size}};
+  static constexpr NamedFilter kFilters[] = {
+      {"abs", abs_filter},     {"int", int_filter}, {"float", float_filter},
+      {"round", round_filter}, {"sum", sum},        {"filesizeformat", file_size}};
   for (const NamedFilter& filter : kFilters) {
     if (filter.name == name) return filter.function;
   }

@@ -28,7 +28,8 @@ Result<> sort_keyed(std::vector<Keyed>& rows, bool reverse) {
       for (size_t out = begin; out < end; ++out) {
         bool take_right = left >= middle;
         if (!take_right && right < end) {
-          take_right = reverse ? TRY(less_than(rows[left].key, rows[right].key, "<")) : TRY(less_than(rows[right].key, rows[left].key, "<"));
+          take_right = reverse ? TRY(less_than(rows[left].key, rows[right].key, "<"))
+                               : TRY(less_than(rows[right].key, rows[left].key, "<"));
         }
         buffer[out] = std::move(rows[take_right ? right++ : left++]);
       }
@@ -39,11 +40,12 @@ Result<> sort_keyed(std::vector<Keyed>& rows, bool reverse) {
 }
 
 // The keys "a,b.c" of each item; one attribute gives the value itself.
-Result<std::vector<Keyed>> keyed_by(Interpreter& interpreter, const std::vector<Value>& items, const Value& attribute, bool case_sensitive,
-                                    bool several, const Value* fallback) {
+Result<std::vector<Keyed>> keyed_by(Interpreter& interpreter, const std::vector<Value>& items, const Value& attribute,
+                                    bool case_sensitive, bool several, const Value* fallback) {
   std::vector<AttributePath> paths;
   if (several && attribute.is(Kind::kString)) {
-    for (const std::string_view part : split(attribute.string(), ',')) paths.push_back(TRY(AttributePath::parse(Value(part))));
+    for (const std::string_view part : split(attribute.string(), ','))
+      paths.push_back(TRY(AttributePath::parse(Value(part))));
   } else {
     paths.push_back(TRY(AttributePath::parse(attribute)));
   }
@@ -114,18 +116,24 @@ Result<Value> extreme(Interpreter& interpreter, const Value& input, Args args, b
   if (rows.empty()) return Value::undefined("No aggregated item, sequence was empty.");
   size_t best = 0;
   for (size_t i = 1; i < rows.size(); ++i) {
-    const bool better = largest ? TRY(less_than(rows[best].key, rows[i].key, "<")) : TRY(less_than(rows[i].key, rows[best].key, "<"));
+    const bool better =
+        largest ? TRY(less_than(rows[best].key, rows[i].key, "<")) : TRY(less_than(rows[i].key, rows[best].key, "<"));
     if (better) best = i;
   }
   return rows[best].item;
 }
 
-Result<Value> min(Interpreter& interpreter, const Value& input, Args args) { return extreme(interpreter, input, args, false); }
-Result<Value> max(Interpreter& interpreter, const Value& input, Args args) { return extreme(interpreter, input, args, true); }
+Result<Value> min(Interpreter& interpreter, const Value& input, Args args) {
+  return extreme(interpreter, input, args, false);
+}
+Result<Value> max(Interpreter& interpreter, const Value& input, Args args) {
+  return extreme(interpreter, input, args, true);
+}
 
 Value group_tuple(const Value& key, std::vector<Value> items) {
-  Tuple tuple{{key, Value::list(std::move(items))}, {"grouper", "list"}};
-  return Value(std::make_shared<const Tuple>(std::move(tuple)));
+  std::vector<Value> pair = {key, Value::list(std::move(items))};
+  const int depth = depth_around(pair);
+  return Value(std::make_shared<const Tuple>(Tuple{std::move(pair), {"grouper", "list"}, depth}));
 }
 
 Result<Value> groupby(Interpreter& interpreter, const Value& input, Args args) {

@@ -47,7 +47,9 @@ Result<Value> title(Interpreter& /*interpreter*/, const Value& input, Args args)
   for (size_t pos = 0; pos < text.size();) {
     const size_t at = pos;
     const char32_t code = unicode::next_code_point(text, pos);
-    if (!is_python_space(code) && std::string_view("-({[<").find(static_cast<char>(code < 0x80 ? code : 'x')) == std::string_view::npos) continue;
+    if (!is_python_space(code) &&
+        std::string_view("-({[<").find(static_cast<char>(code < 0x80 ? code : 'x')) == std::string_view::npos)
+      continue;
     flush(at);
     out += std::string_view(text).substr(at, pos - at);
     begin = pos;
@@ -81,18 +83,21 @@ Result<Value> string(Interpreter& /*interpreter*/, const Value& input, Args args
 }
 
 Result<Value> tojson(Interpreter& interpreter, const Value& input, Args args) {
-  const BoundArgs bound = TRY(BoundArgs::bind("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0));
+  const BoundArgs bound =
+      TRY(BoundArgs::bind("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0));
   JsonStyle style;
   style.ensure_ascii = TRY(bound.flag(0, false));
   style.sort_keys = TRY(bound.flag(3, false));
   if (bound.has(1) && !bound[1].is(Kind::kNone)) {
-    style.indent = bound[1].is(Kind::kString) ? bound[1].string()
-                                              : std::string(static_cast<size_t>(std::clamp<int64_t>(TRY(bound.integer(1, 0)), 0, 1000)), ' ');
+    style.indent = bound[1].is(Kind::kString)
+                       ? bound[1].string()
+                       : std::string(static_cast<size_t>(std::clamp<int64_t>(TRY(bound.integer(1, 0)), 0, 1000)), ' ');
     style.item_separator = ",";
   }
   if (bound.has(2) && !bound[2].is(Kind::kNone)) {
     const auto parts = TRY(items_of(bound[2]));
-    if (parts.size() != 2 || !parts[0].is(Kind::kString) || !parts[1].is(Kind::kString)) return type_error("separators must be two strings");
+    if (parts.size() != 2 || !parts[0].is(Kind::kString) || !parts[1].is(Kind::kString))
+      return type_error("separators must be two strings");
     style.item_separator = parts[0].string();
     style.key_separator = parts[1].string();
   }
@@ -105,9 +110,13 @@ Result<Value> indent(Interpreter& interpreter, const Value& input, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind("do_indent", args, {"width", "first", "blank"}, 0));
   std::string space(4, ' ');
   if (bound.has(0)) {
-    space = bound[0].is(Kind::kString) ? bound[0].string() : std::string(static_cast<size_t>(std::clamp<int64_t>(TRY(bound.integer(0, 4)), 0, 10000)), ' ');
+    space = bound[0].is(Kind::kString)
+                ? bound[0].string()
+                : std::string(static_cast<size_t>(std::clamp<int64_t>(TRY(bound.integer(0, 4)), 0, 10000)), ' ');
   }
-  if (!input.is(Kind::kString)) return interpreter.binary(Operator::kAdd, input, Value("\n"));  // its error
+  if (input.is(Kind::kUndefined)) return undefined_error(input);
+  if (!input.is(Kind::kString))
+    return type_error("unsupported operand type(s) for +=: '" + type_name(input) + "' and 'str'");
   const bool blank = TRY(bound.flag(2, false));
   const auto lines = split_lines(input.string() + "\n", false);
   TRY(interpreter.charge(input.string().size() + lines.size() * space.size()));
@@ -126,11 +135,13 @@ Result<Value> truncate(Interpreter& /*interpreter*/, const Value& input, Args ar
   const int64_t length = TRY(bound.integer(0, 255));
   const int64_t leeway = bound.has(3) && !bound[3].is(Kind::kNone) ? TRY(bound.integer(3, 5)) : 5;
   const auto end_size = static_cast<int64_t>(unicode::count_code_points(end));
-  if (length < end_size) return type_error("expected length >= " + std::to_string(end_size) + ", got " + std::to_string(length));
+  if (length < end_size)
+    return type_error("expected length >= " + std::to_string(end_size) + ", got " + std::to_string(length));
   if (leeway < 0) return type_error("expected leeway >= 0, got " + std::to_string(leeway));
   if (static_cast<int64_t>(TRY(length_of(input))) <= length + leeway) return input;
   if (!input.is(Kind::kString)) return type_error("only text can be truncated, not " + type_name(input));
-  std::string kept = input.string().substr(0, unicode::byte_offset_of(input.string(), static_cast<size_t>(length - end_size)));
+  std::string kept =
+      input.string().substr(0, unicode::byte_offset_of(input.string(), static_cast<size_t>(length - end_size)));
   if (!TRY(bound.flag(1, false))) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
   return Value(kept + end);
 }
@@ -147,12 +158,23 @@ Result<Value> escape(Interpreter& /*interpreter*/, const Value& input, Args args
   std::string out;
   for (const char c : TRY(to_text(input))) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
     }
   }
   return Value(std::move(out));
@@ -188,7 +210,8 @@ Result<Value> urlencode(Interpreter& /*interpreter*/, const Value& input, Args a
   std::string out;
   for (const Value& pair : pairs) {
     const auto parts = TRY(items_of(pair));
-    if (parts.size() != 2) return type_error("not enough values to unpack (expected 2, got " + std::to_string(parts.size()) + ")");
+    if (parts.size() != 2)
+      return type_error("not enough values to unpack (expected 2, got " + std::to_string(parts.size()) + ")");
     if (!out.empty()) out += '&';
     out += url_quoted(TRY(to_text(parts[0])), true) + "=" + url_quoted(TRY(to_text(parts[1])), true);
   }
@@ -245,11 +268,25 @@ Result<Value> striptags(Interpreter& /*interpreter*/, const Value& input, Args a
 }  // namespace
 
 FilterFunction find_text_filter(std::string_view name) {
-  static constexpr NamedFilter kFilters[] = {
-      {"lower", lower},       {"upper", upper},     {"capitalize", capitalize}, {"title", title},         {"trim", trim_filter},
-      {"replace", replace},   {"string", string},   {"tojson", tojson},         {"indent", indent},       {"truncate", truncate},
-      {"center", center},     {"escape", escape},   {"e", escape},              {"forceescape", escape},  {"safe", string},
-      {"urlencode", urlencode}, {"wordcount", wordcount}, {"format", format},   {"striptags", striptags}};
+  static constexpr NamedFilter kFilters[] = {{"lower", lower},
+                                             {"upper", upper},
+                                             {"capitalize", capitalize},
+                                             {"title", title},
+                                             {"trim", trim_filter},
+                                             {"replace", replace},
+                                             {"string", string},
+                                             {"tojson", tojson},
+                                             {"indent", indent},
+                                             {"truncate", truncate},
+                                             {"center", center},
+                                             {"escape", escape},
+                                             {"e", escape},
+                                             {"forceescape", escape},
+                                             {"safe", string},
+                                             {"urlencode", urlencode},
+                                             {"wordcount", wordcount},
+                                             {"format", format},
+                                             {"striptags", striptags}};
   for (const NamedFilter& filter : kFilters) {
     if (filter.name == name) return filter.function;
   }

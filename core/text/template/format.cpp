@@ -32,7 +32,9 @@ class PercentFormat {
         TRY(field());
       }
     }
-    const bool leftover = next_ < items_.size() && !values_.is(Kind::kDict) && !(used_mapping_);
+    // Python takes whatever can be indexed, texts and tuples aside, for a mapping that need not be used up.
+    const bool mapping_like = values_.is(Kind::kDict) || values_.is(Kind::kList) || values_.is(Kind::kRange);
+    const bool leftover = next_ < items_.size() && !mapping_like && !used_mapping_;
     if (leftover) return type_error("not all arguments converted during string formatting");
     return std::move(out_);
   }
@@ -82,12 +84,18 @@ class PercentFormat {
     bool left = false;
     for (; pos_ < format_.size(); ++pos_) {
       const char flag = format_[pos_];
-      if (flag == '-') left = true;
-      else if (flag == '+') style.sign = '+';
-      else if (flag == ' ' && style.sign != '+') style.sign = ' ';
-      else if (flag == '#') style.alternate = true;
-      else if (flag == '0') style.zero = true;
-      else if (flag != ' ') break;
+      if (flag == '-')
+        left = true;
+      else if (flag == '+')
+        style.sign = '+';
+      else if (flag == ' ' && style.sign != '+')
+        style.sign = ' ';
+      else if (flag == '#')
+        style.alternate = true;
+      else if (flag == '0')
+        style.zero = true;
+      else if (flag != ' ')
+        break;
     }
     style.width = TRY(number_or_star(0));
     if (style.width < 0) {
@@ -106,7 +114,8 @@ class PercentFormat {
       return {};
     }
     if (std::string_view("diouxXeEfFgGcrsa").find(style.type) == std::string_view::npos) {
-      return type_error("unsupported format character '" + std::string(1, style.type) + "' at index " + std::to_string(pos_ - 1));
+      return type_error("unsupported format character '" + std::string(1, style.type) + "' at index " +
+                        std::to_string(pos_ - 1));
     }
     const Value value = mapped ? *mapped : TRY(take());
     style.align = left ? '<' : style.zero && style.type != 's' && style.type != 'r' && style.type != 'a' ? '=' : '>';
@@ -117,25 +126,32 @@ class PercentFormat {
 
   static Result<std::string> one(const Value& value, NumberFormat style) {
     switch (style.type) {
-      case 's': return padded_text(TRY(to_text(value)), style);
+      case 's':
+        return padded_text(TRY(to_text(value)), style);
       case 'r':
-      case 'a': return padded_text(TRY(to_repr(value)), style);
+      case 'a':
+        return padded_text(TRY(to_repr(value)), style);
       case 'c': {
-        if (value.is(Kind::kString) && unicode::count_code_points(value.string()) == 1) return padded_text(value.string(), style);
+        if (value.is(Kind::kString) && unicode::count_code_points(value.string()) == 1)
+          return padded_text(value.string(), style);
         return type_error("%c requires int or char");
       }
       case 'd':
       case 'i':
       case 'u': {
-        if (!value.is_number()) return type_error(std::string("%") + style.type + " format: a real number is required, not " + type_name(value));
-        const Int whole = value.is(Kind::kFloat) ? static_cast<Int>(std::clamp(value.number(), -1e38, 1e38)) : value.integer();
+        if (!value.is_number())
+          return type_error(std::string("%") + style.type + " format: a real number is required, not " +
+                            type_name(value));
+        const Int whole =
+            value.is(Kind::kFloat) ? static_cast<Int>(std::clamp(value.number(), -1e38, 1e38)) : value.integer();
         style.type = 'd';
         return format_integer(whole, style);
       }
       case 'o':
       case 'x':
       case 'X':
-        if (!value.is_integral()) return type_error(std::string("%") + style.type + " format: an integer is required, not " + type_name(value));
+        if (!value.is_integral())
+          return type_error(std::string("%") + style.type + " format: an integer is required, not " + type_name(value));
         return format_integer(value.integer(), style);
       default:
         if (!value.is_number()) return type_error("must be real number, not " + type_name(value));
@@ -154,6 +170,8 @@ class PercentFormat {
 
 }  // namespace
 
-Result<std::string> percent_format(std::string_view format, const Value& values) { return PercentFormat(format, values).run(); }
+Result<std::string> percent_format(std::string_view format, const Value& values) {
+  return PercentFormat(format, values).run();
+}
 
 }  // namespace mortise::jinja

@@ -35,7 +35,8 @@ Result<Value> range(Interpreter& /*interpreter*/, const CallArgs& args) {
   const Int stride = step > 0 ? Int{step} : -Int{step};
   const Int length = span > 0 ? (span + stride - 1) / stride : 0;
   if (length > kMaxRange) {
-    return type_error("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + std::to_string(kMaxRange) + ").");
+    return type_error("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + std::to_string(kMaxRange) +
+                      ").");
   }
   return Value(Range{start, stop, step, static_cast<int64_t>(length)});
 }
@@ -43,7 +44,8 @@ Result<Value> range(Interpreter& /*interpreter*/, const CallArgs& args) {
 // dict(), dict(mapping), dict(pairs), each with keywords.
 Result<std::shared_ptr<Dict>> build_dict(const CallArgs& args) {
   auto dict = std::make_shared<Dict>();
-  if (args.positional.size() > 1) return type_error("dict expected at most 1 argument, got " + std::to_string(args.positional.size()));
+  if (args.positional.size() > 1)
+    return type_error("dict expected at most 1 argument, got " + std::to_string(args.positional.size()));
   if (!args.positional.empty()) {
     const Value& source = args.positional[0];
     if (source.is(Kind::kDict)) {
@@ -51,7 +53,9 @@ Result<std::shared_ptr<Dict>> build_dict(const CallArgs& args) {
     } else {
       for (const Value& pair : TRY(items_of(source))) {
         const auto parts = TRY(items_of(pair));
-        if (parts.size() != 2) return type_error("dictionary update sequence element has length " + std::to_string(parts.size()) + "; 2 is required");
+        if (parts.size() != 2)
+          return type_error("dictionary update sequence element has length " + std::to_string(parts.size()) +
+                            "; 2 is required");
         TRY(dict->set(parts[0], parts[1]));
       }
     }
@@ -70,7 +74,8 @@ Result<Value> name_space(Interpreter& interpreter, const CallArgs& args) {
   for (const auto& [key, value] : values->items()) {
     const std::string name = TRY(to_text(key));
     if (name.starts_with('_')) {
-      return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " + string_repr(name) + ".");
+      return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
+                        string_repr(name) + ".");
     }
     named.emplace_back(name, value);
   }
@@ -106,6 +111,7 @@ class Joiner final : public Callable {
     return Value("");
   }
   [[nodiscard]] std::string type_name() const override { return "Joiner"; }
+  [[nodiscard]] int depth() const override { return depth_of(separator_) + 1; }
   [[nodiscard]] std::string repr() const override { return "<Joiner>"; }
 
  private:
@@ -121,10 +127,15 @@ Result<Value> joiner(Interpreter& /*interpreter*/, const CallArgs& args) {
 }  // namespace
 
 void define_globals(Interpreter& interpreter) {
-  static constexpr std::pair<std::string_view, Function::Body> kFunctions[] = {
-      {"range", range}, {"dict", dict}, {"namespace", name_space}, {"raise_exception", raise_exception}, {"strftime_now", strftime_now}, {"joiner", joiner}};
+  static constexpr std::pair<std::string_view, Function::Body> kFunctions[] = {{"range", range},
+                                                                               {"dict", dict},
+                                                                               {"namespace", name_space},
+                                                                               {"raise_exception", raise_exception},
+                                                                               {"strftime_now", strftime_now},
+                                                                               {"joiner", joiner}};
   for (const auto& [name, body] : kFunctions) {
-    interpreter.define(name, Value(std::shared_ptr<const Callable>(std::make_shared<Function>(std::string(name), body))));
+    interpreter.define(name,
+                       Value(std::shared_ptr<const Callable>(std::make_shared<Function>(std::string(name), body))));
   }
 }
 

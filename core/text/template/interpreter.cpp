@@ -7,56 +7,8 @@
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
-namespace {
-
-// A macro, or the body of a call block. Scopes live as long as the interpreter, so a plain pointer will do.
-class Macro final : public Callable {
- public:
-  Macro(const Stmt& stmt, Scope* scope, std::string name) : stmt_(stmt), scope_(scope), name_(std::move(name)), name_value_(name_) {
-    std::vector<Value> names;
-    for (const Param& param : stmt.params) names.emplace_back(param.name);
-    arguments_ = Value::tuple(std::move(names));
-  }
-  Result<Value> call(Interpreter& interpreter, CallArgs args) const override {
-    return Value(TRY(interpreter.call_macro(stmt_, scope_, name_, args)));
-  }
-  [[nodiscard]] std::string type_name() const override { return "Macro"; }
-  [[nodiscard]] std::string repr() const override { return "<Macro " + string_repr(name_) + ">"; }
-  [[nodiscard]] const Value* attribute(std::string_view name) const override {
-    if (name == "name") return &name_value_;
-    if (name == "arguments") return &arguments_;
-    return nullptr;
-  }
-
- private:
-  const Stmt& stmt_;
-  Scope* scope_;
-  std::string name_;
-  Value name_value_;
-  Value arguments_;
-};
-
-}  // namespace
-
 size_t loop_length(const LoopState& loop) { return loop.items->size(); }
-
-class Interpreter::Nesting {
- public:
-  explicit Nesting(Interpreter& interpreter) : interpreter_(interpreter) { ++interpreter_.depth_; }
-  Nesting(const Nesting&) = delete;
-  Nesting& operator=(const Nesting&) = delete;
-  ~Nesting() { --interpreter_.depth_; }
-  [[nodiscard]] Result<> check() const {
-    if (interpreter_.depth_ > interpreter_.limits_.max_depth) return type_error("maximum recursion depth exceeded");
-    if (++interpreter_.steps_ > interpreter_.limits_.max_steps) {
-      return type_error("the template takes more than " + std::to_string(interpreter_.limits_.max_steps) + " steps");
-    }
-    return {};
-  }
-
- private:
-  Interpreter& interpreter_;
-};
+int loop_depth(const LoopState& loop) { return loop.depth; }
 
 Interpreter::~Interpreter() {
   for (const auto& space : namespaces_) space->values.clear();
@@ -67,9 +19,20 @@ Value Interpreter::make_namespace(std::vector<std::pair<std::string, Value>> val
   return Value(namespaces_.back());
 }
 
+Result<> Interpreter::check_limits() {
+  const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  const uintptr_t used = stack_start_ > here ? stack_start_ - here : here - stack_start_;
+  if (depth_ > limits_.max_depth || used > limits_.max_stack_bytes)
+    return type_error("maximum recursion depth exceeded");
+  if (++steps_ > limits_.max_steps)
+    return type_error("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
+  return {};
+}
+
 void Interpreter::define(std::string_view name, Value value) { globals_.emplace_back(name, std::move(value)); }
 
 Result<std::string> Interpreter::run() {
+  stack_start_ = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   root_ = open_scope(nullptr);
   root_->captured = true;
   const auto& names = template_.symbols.names;
@@ -128,7 +91,8 @@ Error Interpreter::located(Error error, int line) const {
 
 Result<> Interpreter::charge(size_t bytes) {
   made_bytes_ += bytes;
-  if (made_bytes_ > limits_.max_made_bytes || bytes > limits_.max_output_bytes) return type_error("the template makes too much data");
+  if (made_bytes_ > limits_.max_made_bytes || bytes > limits_.max_output_bytes)
+    return type_error("the template makes too much data");
   return {};
 }
 
@@ -152,19 +116,32 @@ Result<Interpreter::Flow> Interpreter::exec_one(const Stmt& stmt, Scope* scope, 
   const Nesting nesting(*this);
   TRY(nesting.check());
   switch (stmt.kind) {
-    case StmtKind::kText: TRY(write(out, stmt.text)); break;
+    case StmtKind::kText:
+      TRY(write(out, stmt.text));
+      break;
     case StmtKind::kPrint: {
       const Value value = TRY(eval(*stmt.expr, scope));
       const std::string text = TRY(to_text(value));
       TRY(write(out, text));
       break;
     }
-    case StmtKind::kIf: return exec_if(stmt, scope, out);
-    case StmtKind::kFor: TRY(exec_for(stmt, scope, out)); break;
-    case StmtKind::kSet: TRY(exec_set(stmt, scope)); break;
-    case StmtKind::kSetBlock: TRY(exec_set_block(stmt, scope)); break;
-    case StmtKind::kMacro: TRY(exec_macro(stmt, scope)); break;
-    case StmtKind::kCallBlock: TRY(exec_call_block(stmt, scope, out)); break;
+    case StmtKind::kIf:
+      return exec_if(stmt, scope, out);
+    case StmtKind::kFor:
+      TRY(exec_for(stmt, scope, out));
+      break;
+    case StmtKind::kSet:
+      TRY(exec_set(stmt, scope));
+      break;
+    case StmtKind::kSetBlock:
+      TRY(exec_set_block(stmt, scope));
+      break;
+    case StmtKind::kMacro:
+      TRY(exec_macro(stmt, scope));
+      break;
+    case StmtKind::kCallBlock:
+      TRY(exec_call_block(stmt, scope, out));
+      break;
     case StmtKind::kFilterBlock: {
       Value text = TRY(capture(stmt.body, scope));
       const Value filtered = TRY(apply_block_filters(stmt.expr.get(), std::move(text), scope));
@@ -172,10 +149,15 @@ Result<Interpreter::Flow> Interpreter::exec_one(const Stmt& stmt, Scope* scope, 
       TRY(write(out, printed));
       break;
     }
-    case StmtKind::kWith: return exec_with(stmt, scope, out);
-    case StmtKind::kBreak: return Flow::kBreak;
-    case StmtKind::kContinue: return Flow::kContinue;
-    case StmtKind::kGeneration: TRY(exec_generation(stmt, scope, out)); break;
+    case StmtKind::kWith:
+      return exec_with(stmt, scope, out);
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
+    case StmtKind::kGeneration:
+      TRY(exec_generation(stmt, scope, out));
+      break;
   }
   return Flow::kNormal;
 }
@@ -216,10 +198,12 @@ Result<> Interpreter::exec_loop(const Stmt& stmt, Scope* scope, const Value& sou
   auto loop = std::make_shared<LoopState>();
   loop->owned = TRY(loop_items(stmt, scope, source));
   loop->items = &loop->owned;
+  loop->depth = depth_around(loop->owned);
   loop->depth0 = depth0;
   loop->stmt = &stmt;
   loop->scope = scope;
-  const std::shared_ptr<LoopState> forget(loop.get(), [](LoopState* state) { state->last_changed.clear(); });  // it may hold itself
+  const std::shared_ptr<LoopState> forget(loop.get(),
+                                          [](LoopState* state) { state->last_changed.clear(); });  // it may hold itself
   for (size_t i = 0; i < loop->items->size(); ++i) {
     loop->index0 = i;
     Scope* inner = open_scope(scope);
@@ -267,20 +251,6 @@ Result<Interpreter::Flow> Interpreter::exec_with(const Stmt& stmt, Scope* scope,
   return flow;
 }
 
-Result<> Interpreter::exec_macro(const Stmt& stmt, Scope* scope) {
-  for (Scope* at = scope; at != nullptr; at = at->parent) at->captured = true;
-  set(scope, stmt.symbol, Value(std::shared_ptr<const Callable>(std::make_shared<Macro>(stmt, scope, stmt.text))));
-  return {};
-}
-
-Result<> Interpreter::exec_call_block(const Stmt& stmt, Scope* scope, std::string& out) {
-  for (Scope* at = scope; at != nullptr; at = at->parent) at->captured = true;
-  const Value caller(std::shared_ptr<const Callable>(std::make_shared<Macro>(stmt, scope, "caller")));
-  const Value result = TRY(eval_call(*stmt.expr, scope, &caller));
-  const std::string text = TRY(to_text(result));
-  return write(out, text);
-}
-
 Result<> Interpreter::exec_generation(const Stmt& stmt, Scope* scope, std::string& out) {
   const std::string text = TRY(capture(stmt.body, scope));
   const size_t begin = unicode::count_code_points(*main_out_);
@@ -301,62 +271,10 @@ Result<Value> Interpreter::apply_block_filters(const Expr* filters, Value text, 
   return eval_filter(*filters, scope, &text);
 }
 
-Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std::string_view name, const CallArgs& args) {
-  const Nesting nesting(*this);
-  TRY(nesting.check());
-  Scope* inner = open_scope(scope);
-  const std::string quoted_name = string_repr(name);
-  std::vector<std::pair<std::string, Value>> keyword = args.keyword;
-  const auto take = [&](std::string_view key) -> std::optional<Value> {
-    const auto it = std::find_if(keyword.begin(), keyword.end(), [&](const auto& entry) { return entry.first == key; });
-    if (it == keyword.end()) return std::nullopt;
-    Value value = std::move(it->second);
-    keyword.erase(it);
-    return value;
-  };
-  for (size_t i = 0; i < stmt.params.size(); ++i) {
-    const Param& param = stmt.params[i];
-    if (i < args.positional.size()) {
-      if (std::any_of(keyword.begin(), keyword.end(), [&](const auto& entry) { return entry.first == param.name; })) {
-        return type_error("macro " + quoted_name + " got multiple values for argument " + string_repr(param.name));
-      }
-      set(inner, param.symbol, args.positional[i]);
-    } else if (auto value = take(param.name)) {
-      set(inner, param.symbol, std::move(*value));
-    } else if (param.fallback != nullptr) {
-      set(inner, param.symbol, TRY(eval(*param.fallback, inner)));
-    } else {
-      set(inner, param.symbol, Value::undefined("parameter " + string_repr(param.name) + " was not provided"));
-    }
-  }
-  const size_t num_taken = std::min(stmt.params.size(), args.positional.size());
-  std::vector<Value> rest(args.positional.begin() + static_cast<std::ptrdiff_t>(num_taken), args.positional.end());
-  if (stmt.uses_caller) set(inner, template_.symbols.caller, take("caller").value_or(Value::undefined("No caller defined")));
-  if (!keyword.empty() && !stmt.uses_kwargs) {
-    const auto is_caller = [](const auto& entry) { return entry.first == "caller"; };
-    if (std::any_of(keyword.begin(), keyword.end(), is_caller)) {
-      return type_error("macro " + quoted_name + " was invoked with two values for the special caller argument. This is most likely a bug.");
-    }
-    return type_error("macro " + quoted_name + " takes no keyword argument " + string_repr(keyword.front().first));
-  }
-  if (!rest.empty() && !stmt.uses_varargs) {
-    return type_error("macro " + quoted_name + " takes not more than " + std::to_string(stmt.params.size()) + " argument(s)");
-  }
-  if (stmt.uses_varargs) set(inner, template_.symbols.varargs, Value::tuple(std::move(rest)));
-  if (stmt.uses_kwargs) {
-    auto dict = std::make_shared<Dict>();
-    for (auto& [key, value] : keyword) TRY(dict->set(Value(key), std::move(value)));
-    set(inner, template_.symbols.kwargs, Value(std::shared_ptr<const Dict>(std::move(dict))));
-  }
-  std::string out;
-  TRY(exec(stmt.body, inner, out));
-  close_scope(inner);
-  return out;
-}
-
 Result<> Interpreter::check_namespace(const Expr& target, const Scope* scope) const {
   const Value* object = look_up(target.symbol, scope);
-  if (object == nullptr || !object->is(Kind::kNamespace)) return type_error("cannot assign attribute on non-namespace object");
+  if (object == nullptr || !object->is(Kind::kNamespace))
+    return type_error("cannot assign attribute on non-namespace object");
   return {};
 }
 
@@ -368,9 +286,12 @@ Result<> Interpreter::assign(const Expr& target, const Value& value, Scope* scop
   }
   TRY(check_namespace(target, scope));
   const Value* object = look_up(target.symbol, scope);
-  if (target.text.starts_with('_')) return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " + string_repr(target.text) + ".");
+  if (target.text.starts_with('_'))
+    return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
+                      string_repr(target.text) + ".");
   auto& values = object->name_space().values;
-  const auto it = std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == target.text; });
+  const auto it =
+      std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == target.text; });
   if (it != values.end()) {
     it->second = value;
   } else {
@@ -388,7 +309,8 @@ Result<> Interpreter::assign_tuple(const Expr& target, const Value& value, Scope
   const size_t wanted = target.items.size();
   if (items->size() > wanted) return type_error("too many values to unpack (expected " + std::to_string(wanted) + ")");
   if (items->size() < wanted) {
-    return type_error("not enough values to unpack (expected " + std::to_string(wanted) + ", got " + std::to_string(items->size()) + ")");
+    return type_error("not enough values to unpack (expected " + std::to_string(wanted) + ", got " +
+                      std::to_string(items->size()) + ")");
   }
   for (size_t i = 0; i < wanted; ++i) TRY(assign(*target.items[i], (*items)[i], scope));
   return {};

@@ -1,7 +1,7 @@
 // Runs a parsed template: a walk over the tree.
 //
-// Scopes follow Jinja: a turn of a loop, a macro, `with`, a set block, a filter block and a generation block have one of
-// their own, `if` has not. Everything is bounded: steps, nesting, the size of texts and lists made, the output.
+// Scopes follow Jinja: a turn of a loop, a macro, `with`, a set block, a filter block and a generation block have one
+// of their own, `if` has not. Everything is bounded: steps, nesting, the size of texts and lists made, the output.
 // Thread rule: one Interpreter per rendering, one thread.
 #pragma once
 
@@ -18,10 +18,12 @@
 namespace mortise::jinja {
 
 struct Limits {
-  int64_t max_steps = 20'000'000;             // nodes visited
-  int max_depth = 2500;                       // nodes open at once: about 4 MB of stack
+  int64_t max_steps = 20'000'000;            // nodes visited
+  int max_depth = 2500;                      // nodes open at once
+  size_t max_stack_bytes = size_t{3} << 20;  // whatever the build makes of that
+  int max_value_depth = 300;                 // containers in containers
   size_t max_output_bytes = size_t{64} << 20;
-  size_t max_made_bytes = size_t{1} << 30;    // texts and lists made in one rendering, all together
+  size_t max_made_bytes = size_t{1} << 30;  // texts and lists made in one rendering, all together
 };
 
 struct Scope {
@@ -41,10 +43,11 @@ struct LoopState {
   size_t index0 = 0;
   int depth0 = 0;
   const Stmt* stmt = nullptr;
-  Scope* scope = nullptr;             // where the loop stands
+  Scope* scope = nullptr;  // where the loop stands
   std::vector<Value> last_changed;
   bool has_changed = false;
-  std::vector<Value> owned;           // the items
+  std::vector<Value> owned;  // the items
+  int depth = 1;             // how deeply they nest
 };
 
 class Interpreter {
@@ -76,7 +79,6 @@ class Interpreter {
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
-  class Nesting;
 
   Result<Flow> exec(const Body& body, Scope* scope, std::string& out);
   Result<Flow> exec_one(const Stmt& stmt, Scope* scope, std::string& out);
@@ -113,6 +115,19 @@ class Interpreter {
   Result<CallArgs> eval_args(const ArgList& args, Scope* scope);
   Result<Value> apply_block_filters(const Expr* filters, Value text, Scope* scope);
 
+  Result<> check_limits();
+  // Counts one more open node while it lives.
+  class Nesting {
+   public:
+    explicit Nesting(Interpreter& interpreter) : interpreter_(interpreter) { ++interpreter_.depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+    ~Nesting() { --interpreter_.depth_; }
+    [[nodiscard]] Result<> check() const { return interpreter_.check_limits(); }
+
+   private:
+    Interpreter& interpreter_;
+  };
   Scope* open_scope(Scope* parent);
   void close_scope(Scope* scope);
   static void set(Scope* scope, Symbol symbol, Value value);
@@ -130,6 +145,7 @@ class Interpreter {
   std::vector<Span> spans_;
   int64_t steps_ = 0;
   int depth_ = 0;
+  uintptr_t stack_start_ = 0;
   size_t made_bytes_ = 0;
 };
 

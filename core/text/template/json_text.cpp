@@ -27,14 +27,29 @@ class Writer {
       const size_t begin = pos;
       const char32_t code = unicode::next_code_point(text, pos);
       switch (code) {
-        case '"': out_ += "\\\""; continue;
-        case '\\': out_ += "\\\\"; continue;
-        case '\n': out_ += "\\n"; continue;
-        case '\r': out_ += "\\r"; continue;
-        case '\t': out_ += "\\t"; continue;
-        case '\b': out_ += "\\b"; continue;
-        case '\f': out_ += "\\f"; continue;
-        default: break;
+        case '"':
+          out_ += "\\\"";
+          continue;
+        case '\\':
+          out_ += "\\\\";
+          continue;
+        case '\n':
+          out_ += "\\n";
+          continue;
+        case '\r':
+          out_ += "\\r";
+          continue;
+        case '\t':
+          out_ += "\\t";
+          continue;
+        case '\b':
+          out_ += "\\b";
+          continue;
+        case '\f':
+          out_ += "\\f";
+          continue;
+        default:
+          break;
       }
       if (code >= 0x20 && (code < 0x7F || !style_.ensure_ascii || code == 0x7F)) {
         out_ += text.substr(begin, pos - begin);
@@ -82,12 +97,17 @@ class Writer {
   // Keys that are no text print as JSON would print them.
   static Result<std::string> key_text(const Value& key) {
     switch (key.kind()) {
-      case Kind::kString: return key.string();
-      case Kind::kNone: return std::string("null");
-      case Kind::kBool: return std::string(key.boolean() ? "true" : "false");
+      case Kind::kString:
+        return key.string();
+      case Kind::kNone:
+        return std::string("null");
+      case Kind::kBool:
+        return std::string(key.boolean() ? "true" : "false");
       case Kind::kInt:
-      case Kind::kFloat: return to_repr(key);
-      default: return type_error("keys must be str, int, float, bool or None, not " + type_name(key));
+      case Kind::kFloat:
+        return to_repr(key);
+      default:
+        return type_error("keys must be str, int, float, bool or None, not " + type_name(key));
     }
   }
 
@@ -118,15 +138,29 @@ class Writer {
   Result<> write(const Value& value, int depth) {
     if (depth > kMaxDepth) return type_error("maximum recursion depth exceeded while encoding a JSON object");
     switch (value.kind()) {
-      case Kind::kNone: out_ += "null"; return {};
-      case Kind::kBool: out_ += value.boolean() ? "true" : "false"; return {};
-      case Kind::kInt: out_ += int_text(value.integer()); return {};
-      case Kind::kFloat: number(value.number()); return {};
-      case Kind::kString: string(value.string()); return {};
-      case Kind::kList: return list(value.list_value().items, depth);
-      case Kind::kTuple: return list(value.tuple_value().items, depth);
-      case Kind::kDict: return dict(value.dict(), depth);
-      default: return type_error("Object of type " + type_name(value) + " is not JSON serializable");
+      case Kind::kNone:
+        out_ += "null";
+        return {};
+      case Kind::kBool:
+        out_ += value.boolean() ? "true" : "false";
+        return {};
+      case Kind::kInt:
+        out_ += int_text(value.integer());
+        return {};
+      case Kind::kFloat:
+        number(value.number());
+        return {};
+      case Kind::kString:
+        string(value.string());
+        return {};
+      case Kind::kList:
+        return list(value.list_value().items, depth);
+      case Kind::kTuple:
+        return list(value.tuple_value().items, depth);
+      case Kind::kDict:
+        return dict(value.dict(), depth);
+      default:
+        return type_error("Object of type " + type_name(value) + " is not JSON serializable");
     }
   }
 
@@ -138,11 +172,16 @@ class Writer {
 
 Value from_json(const Json& json) {
   switch (json.type()) {
-    case Json::value_t::boolean: return Value(json.get<bool>());
-    case Json::value_t::number_integer: return Value(json.get<int64_t>());
-    case Json::value_t::number_unsigned: return Value(static_cast<Int>(json.get<uint64_t>()));
-    case Json::value_t::number_float: return Value(json.get<double>());
-    case Json::value_t::string: return Value(json.get_ref<const std::string&>());
+    case Json::value_t::boolean:
+      return Value(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value(json.get<int64_t>());
+    case Json::value_t::number_unsigned:
+      return Value(static_cast<Int>(json.get<uint64_t>()));
+    case Json::value_t::number_float:
+      return Value(json.get<double>());
+    case Json::value_t::string:
+      return Value(json.get_ref<const std::string&>());
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -151,10 +190,12 @@ Value from_json(const Json& json) {
     }
     case Json::value_t::object: {
       auto dict = std::make_shared<Dict>();
-      for (const auto& [key, item] : json.items()) static_cast<void>(dict->set(Value(key), from_json(item)));  // text keys always fit
+      for (const auto& [key, item] : json.items())
+        static_cast<void>(dict->set(Value(key), from_json(item)));  // text keys always fit
       return Value(std::shared_ptr<const Dict>(std::move(dict)));
     }
-    default: return Value();
+    default:
+      return Value();
   }
 }
 

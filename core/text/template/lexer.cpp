@@ -13,7 +13,9 @@ namespace mortise::jinja {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_name_start(char32_t code) { return code == '_' || unicode::is_in(code, unicode::kLetters | mask_of(unicode::Category::kNl)); }
+bool is_name_start(char32_t code) {
+  return code == '_' || unicode::is_in(code, unicode::kLetters | mask_of(unicode::Category::kNl));
+}
 bool is_name_part(char32_t code) { return code == '_' || (unicode::is_word(code) && code != 0x200C && code != 0x200D); }
 
 // "\r\n" and "\r" become "\n"; one newline at the end is dropped.
@@ -52,7 +54,9 @@ class Lexer {
   [[nodiscard]] Error fail(const std::string& what) const {
     return Error{ErrorKind::kData, what, name_ + ":" + std::to_string(line_), ""};
   }
-  [[nodiscard]] bool at(std::string_view text) const { return std::string_view(source_).substr(pos_).starts_with(text); }
+  [[nodiscard]] bool at(std::string_view text) const {
+    return std::string_view(source_).substr(pos_).starts_with(text);
+  }
   void advance(size_t count) {
     line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(pos_),
                                          source_.begin() + static_cast<std::ptrdiff_t>(pos_ + count), '\n'));
@@ -61,7 +65,8 @@ class Lexer {
   }
   void skip_space() {
     size_t end = pos_;
-    for (size_t next = end; next < source_.size() && is_python_space(unicode::next_code_point(source_, next));) end = next;
+    for (size_t next = end; next < source_.size() && is_python_space(unicode::next_code_point(source_, next));)
+      end = next;
     advance(end - pos_);
   }
   void push(TokenType type, std::string text) { tokens_.push_back({type, std::move(text), line_}); }
@@ -79,7 +84,8 @@ class Lexer {
       return {};
     }
     const char kind = source_[tag + 1];
-    const char sign = tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
+    const char sign =
+        tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
     push_data(tag, sign, kind == '{');
     advance(tag - pos_ + 2 + (sign != '\0' ? 1 : 0));
     if (kind == '#') return comment();
@@ -98,7 +104,8 @@ class Lexer {
       text = text.substr(0, without_space_at_end(text));
     } else if (sign != '+' && !is_variable) {
       const size_t line_start = text.rfind('\n') + 1;
-      if ((line_start > 0 || line_starting_) && without_space_at_end(text) <= line_start) text = text.substr(0, line_start);
+      if ((line_start > 0 || line_starting_) && without_space_at_end(text) <= line_start)
+        text = text.substr(0, line_start);
     }
     if (!text.empty()) push(TokenType::kData, std::string(text));
   }
@@ -128,7 +135,8 @@ class Lexer {
 
   Result<> raw_block() {
     for (size_t tag = source_.find("{%", pos_); tag != std::string::npos; tag = source_.find("{%", tag + 2)) {
-      const char sign = tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
+      const char sign =
+          tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
       const size_t body = pos_;
       const size_t skip = 2 + (sign != '\0' ? 1 : 0);
       pos_ = tag + skip;
@@ -162,7 +170,8 @@ class Lexer {
     while (true) {
       skip_space();
       if (pos_ >= source_.size()) {
-        return fail(is_block ? "unexpected end of template, expected 'end of statement block'." : "unexpected end of template, expected 'end of print statement'.");
+        return fail(is_block ? "unexpected end of template, expected 'end of statement block'."
+                             : "unexpected end of template, expected 'end of print statement'.");
       }
       if (braces_.empty()) {
         const bool strips = at("-" + std::string(closing));
@@ -199,13 +208,16 @@ class Lexer {
   template <class IsDigit>
   [[nodiscard]] size_t digits_end(size_t from, IsDigit digit) const {
     size_t end = from;
-    while (end < source_.size() && (digit(source_[end]) || (source_[end] == '_' && end > from && end + 1 < source_.size() && digit(source_[end + 1])))) ++end;
+    while (end < source_.size() && (digit(source_[end]) || (source_[end] == '_' && end > from &&
+                                                            end + 1 < source_.size() && digit(source_[end + 1]))))
+      ++end;
     return end;
   }
 
   Result<> number() {
     const auto decimal = [](char c) { return is_digit(c); };
-    const char marker = pos_ + 1 < source_.size() && source_[pos_] == '0' ? static_cast<char>(source_[pos_ + 1] | 0x20) : '\0';
+    const char marker =
+        pos_ + 1 < source_.size() && source_[pos_] == '0' ? static_cast<char>(source_[pos_ + 1] | 0x20) : '\0';
     size_t end = pos_;
     bool is_float = false;
     if (marker == 'x' || marker == 'o' || marker == 'b') {
@@ -242,7 +254,8 @@ class Lexer {
   Result<> string(char mark) {
     size_t end = pos_ + 1;
     while (end < source_.size() && source_[end] != mark) end += source_[end] == '\\' ? 2 : 1;
-    if (end >= source_.size()) return fail("unexpected char " + quote(source_.substr(pos_, 1)) + " at " + std::to_string(pos_));
+    if (end >= source_.size())
+      return fail("unexpected char " + quote(source_.substr(pos_, 1)) + " at " + std::to_string(pos_));
     auto value = unescape_string(std::string_view(source_).substr(pos_ + 1, end - pos_ - 1));
     if (!value.ok()) return fail(value.error().what);
     push(TokenType::kString, *std::move(value));
@@ -251,15 +264,17 @@ class Lexer {
   }
 
   Result<> op() {
-    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-                                                      "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                                      "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                                      ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     for (const std::string_view text : kOperators) {
       if (!at(text)) continue;
       if (text == "(" || text == "[" || text == "{") braces_.push_back(text == "(" ? ')' : text == "[" ? ']' : '}');
       if (text == ")" || text == "]" || text == "}") {
         if (braces_.empty()) return fail("unexpected '" + std::string(text) + "'");
         const char expected = braces_.back();
-        if (expected != text[0]) return fail("unexpected '" + std::string(text) + "', expected '" + std::string(1, expected) + "'");
+        if (expected != text[0])
+          return fail("unexpected '" + std::string(text) + "', expected '" + std::string(1, expected) + "'");
         braces_.pop_back();
       }
       push(TokenType::kOperator, std::string(text));
@@ -283,6 +298,8 @@ class Lexer {
 
 bool is_python_space(char32_t code) { return unicode::is_white_space(code) || (code >= 0x1C && code <= 0x1F); }
 
-Result<std::vector<Token>> tokenize(std::string_view source, std::string_view name) { return Lexer(source, name).run(); }
+Result<std::vector<Token>> tokenize(std::string_view source, std::string_view name) {
+  return Lexer(source, name).run();
+}
 
 }  // namespace mortise::jinja

@@ -15,10 +15,16 @@ using Name = std::string_view;
 
 class Method final : public Callable {
  public:
-  Method(MethodFunction function, std::string name, Value self) : function_(function), name_(std::move(name)), self_(std::move(self)) {}
-  Result<Value> call(Interpreter& interpreter, CallArgs args) const override { return function_(interpreter, name_, self_, args); }
+  Method(MethodFunction function, std::string name, Value self)
+      : function_(function), name_(std::move(name)), self_(std::move(self)) {}
+  Result<Value> call(Interpreter& interpreter, CallArgs args) const override {
+    return function_(interpreter, name_, self_, args);
+  }
   [[nodiscard]] std::string type_name() const override { return "builtin_function_or_method"; }
-  [[nodiscard]] std::string repr() const override { return "<built-in method " + name_ + " of " + jinja::type_name(self_) + " object>"; }
+  [[nodiscard]] int depth() const override { return depth_of(self_) + 1; }
+  [[nodiscard]] std::string repr() const override {
+    return "<built-in method " + name_ + " of " + jinja::type_name(self_) + " object>";
+  }
 
  private:
   MethodFunction function_;
@@ -32,7 +38,8 @@ Result<Value> dict_view(Interpreter& /*interpreter*/, Name name, const Value& se
   for (const auto& [key, value] : self.dict().items()) {
     items.push_back(name == "items" ? Value::tuple({key, value}) : name == "keys" ? key : value);
   }
-  return Value(std::make_shared<const View>(View{"dict_" + std::string(name), std::move(items)}));
+  const int depth = depth_around(items);
+  return Value(std::make_shared<const View>(View{"dict_" + std::string(name), std::move(items), depth}));
 }
 
 Result<Value> dict_get(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
@@ -47,12 +54,15 @@ Result<Value> copy(Interpreter& /*interpreter*/, Name name, const Value& self, A
   return self;
 }
 
-const std::vector<Value>& items_in(const Value& self) { return self.is(Kind::kList) ? self.list_value().items : self.tuple_value().items; }
+const std::vector<Value>& items_in(const Value& self) {
+  return self.is(Kind::kList) ? self.list_value().items : self.tuple_value().items;
+}
 
 Result<Value> sequence_count(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"value"}, 1));
   const auto& items = items_in(self);
-  return Value(static_cast<int64_t>(std::count_if(items.begin(), items.end(), [&](const Value& item) { return equals(item, bound[0]); })));
+  return Value(static_cast<int64_t>(
+      std::count_if(items.begin(), items.end(), [&](const Value& item) { return equals(item, bound[0]); })));
 }
 
 Result<Value> sequence_index(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
@@ -65,7 +75,8 @@ Result<Value> sequence_index(Interpreter& /*interpreter*/, Name name, const Valu
   for (int64_t i = start; i < stop; ++i) {
     if (equals(items[static_cast<size_t>(i)], bound[0])) return Value(i);
   }
-  return type_error(self.is(Kind::kList) ? TRY(to_repr(bound[0])) + " is not in list" : "tuple.index(x): x not in tuple");
+  return type_error(self.is(Kind::kList) ? TRY(to_repr(bound[0])) + " is not in list"
+                                         : "tuple.index(x): x not in tuple");
 }
 
 Result<Value> is_integer(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
@@ -100,7 +111,8 @@ std::optional<Value> loop_attribute(const LoopState& loop, std::string_view name
   if (name == "depth") return Value(loop.depth0 + 1);
   if (name == "depth0") return Value(loop.depth0);
   if (name == "previtem") return index > 0 ? (*loop.items)[index - 1] : Value::undefined("there is no previous item");
-  if (name == "nextitem") return index + 1 < length ? (*loop.items)[index + 1] : Value::undefined("there is no next item");
+  if (name == "nextitem")
+    return index + 1 < length ? (*loop.items)[index + 1] : Value::undefined("there is no next item");
   return std::nullopt;
 }
 
@@ -110,7 +122,8 @@ std::optional<Value> own_attribute(const Value& object, const std::string& name)
     return Value(std::shared_ptr<const Callable>(std::make_shared<Method>(method, name, object)));
   }
   if (is_mutator(object, name) || name.starts_with("__")) {
-    return Value::undefined("access to attribute " + string_repr(name) + " of " + string_repr(type_name(object)) + " object is unsafe.");
+    return Value::undefined("access to attribute " + string_repr(name) + " of " + string_repr(type_name(object)) +
+                            " object is unsafe.");
   }
   if (object.is(Kind::kNamespace)) {
     for (const auto& [key, value] : object.name_space().values) {
@@ -127,7 +140,7 @@ std::optional<Value> own_attribute(const Value& object, const std::string& name)
       if (tuple.names[i] == name) return tuple.items[i];
     }
   } else if (object.is_number()) {
-    if (name == "real" || name == "numerator") return object;
+    if (name == "real" || name == "numerator") return object.is_integral() ? Value(object.integer()) : object;
     if (name == "imag") return Value(0);
     if (name == "denominator" && object.is_integral()) return Value(1);
   }
@@ -135,22 +148,27 @@ std::optional<Value> own_attribute(const Value& object, const std::string& name)
 }
 
 Result<Value> missing(const Value& object, const Value& key) {
-  if (key.is(Kind::kString)) return Value::undefined(string_repr(object_name(object)) + " has no attribute " + string_repr(key.string()));
+  if (key.is(Kind::kString))
+    return Value::undefined(string_repr(object_name(object)) + " has no attribute " + string_repr(key.string()));
   return Value::undefined(object_name(object) + " has no element " + TRY(to_repr(key)));
 }
 
 }  // namespace
 
 bool is_mutator(const Value& self, std::string_view name) {
-  static constexpr std::string_view kList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+  static constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                               "insert", "sort",  "extend", "remove"};
   static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  const auto among = [&](const auto& names) { return std::find(std::begin(names), std::end(names), name) != std::end(names); };
+  const auto among = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
   return (self.is(Kind::kList) && among(kList)) || (self.is(Kind::kDict) && among(kDict));
 }
 
 MethodFunction find_method(const Value& self, std::string_view name) {
   switch (self.kind()) {
-    case Kind::kString: return find_string_method(name);
+    case Kind::kString:
+      return find_string_method(name);
     case Kind::kDict:
       if (name == "items" || name == "keys" || name == "values") return dict_view;
       if (name == "get") return dict_get;
@@ -161,11 +179,13 @@ MethodFunction find_method(const Value& self, std::string_view name) {
       if (name == "count") return sequence_count;
       if (name == "index") return sequence_index;
       return name == "copy" && self.is(Kind::kList) ? copy : nullptr;
-    case Kind::kFloat: return name == "is_integer" ? is_integer : nullptr;
+    case Kind::kFloat:
+      return name == "is_integer" ? is_integer : nullptr;
     case Kind::kLoop:
       if (name == "cycle") return loop_cycle;
       return name == "changed" ? loop_changed : nullptr;
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 

@@ -125,7 +125,8 @@ Result<Value> replace(Interpreter& interpreter, Name name, const Value& self, Ar
   const std::string old_text = TRY(bound.text(0, ""));
   const std::string new_text = TRY(bound.text(1, ""));
   const int64_t count = TRY(bound.integer(2, -1));
-  TRY(interpreter.charge(self.string().size() + static_cast<size_t>(count_text(self.string(), old_text)) * new_text.size()));
+  TRY(interpreter.charge(self.string().size() +
+                         static_cast<size_t>(count_text(self.string(), old_text)) * new_text.size()));
   return Value(replace_text(self.string(), old_text, new_text, count));
 }
 
@@ -135,7 +136,8 @@ Result<Value> join(Interpreter& interpreter, Name name, const Value& self, Args 
   std::string out;
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is(Kind::kString)) {
-      return type_error("sequence item " + std::to_string(i) + ": expected str instance, " + type_name(items[i]) + " found");
+      return type_error("sequence item " + std::to_string(i) + ": expected str instance, " + type_name(items[i]) +
+                        " found");
     }
     TRY(interpreter.charge(items[i].string().size() + self.string().size()));
     if (i > 0) out += self.string();
@@ -160,7 +162,8 @@ Result<Value> zfill(Interpreter& interpreter, Name name, const Value& self, Args
   TRY(interpreter.charge(static_cast<size_t>(std::max<int64_t>(width, 0))));
   const std::string& text = self.string();
   const bool sign = text.starts_with('-') || text.starts_with('+');
-  const std::string body = pad_text(std::string_view(text).substr(sign ? 1 : 0), width - (sign ? 1 : 0), "0", Side::kRight);
+  const std::string body =
+      pad_text(std::string_view(text).substr(sign ? 1 : 0), width - (sign ? 1 : 0), "0", Side::kRight);
   return Value((sign ? text.substr(0, 1) : "") + body);
 }
 
@@ -205,18 +208,50 @@ Result<Value> format(Interpreter& interpreter, Name name, const Value& self, Arg
 }  // namespace
 
 MethodFunction find_string_method(std::string_view name) {
-  static constexpr std::pair<std::string_view, MethodFunction> kMethods[] = {
-      {"capitalize", simple},   {"casefold", simple},      {"center", pad},          {"count", find},
-      {"endswith", starts_or_ends}, {"expandtabs", expand_tabs}, {"find", find},      {"format", format},
-      {"format_map", format},   {"index", find},           {"isalnum", classify},    {"isalpha", classify},
-      {"isascii", classify},    {"isdecimal", classify},   {"isdigit", classify},    {"isidentifier", classify},
-      {"islower", classify},    {"isnumeric", classify},   {"isprintable", classify}, {"isspace", classify},
-      {"istitle", classify},    {"isupper", classify},     {"join", join},           {"ljust", pad},
-      {"lower", simple},        {"lstrip", strip},         {"partition", partition}, {"removeprefix", remove_affix},
-      {"removesuffix", remove_affix}, {"replace", replace}, {"rfind", find},         {"rindex", find},
-      {"rjust", pad},           {"rpartition", partition}, {"rsplit", split},        {"rstrip", strip},
-      {"split", split},         {"splitlines", splitlines}, {"startswith", starts_or_ends}, {"strip", strip},
-      {"swapcase", simple},     {"title", simple},         {"upper", simple},        {"zfill", zfill}};
+  static constexpr std::pair<std::string_view, MethodFunction> kMethods[] = {{"capitalize", simple},
+                                                                             {"casefold", simple},
+                                                                             {"center", pad},
+                                                                             {"count", find},
+                                                                             {"endswith", starts_or_ends},
+                                                                             {"expandtabs", expand_tabs},
+                                                                             {"find", find},
+                                                                             {"format", format},
+                                                                             {"format_map", format},
+                                                                             {"index", find},
+                                                                             {"isalnum", classify},
+                                                                             {"isalpha", classify},
+                                                                             {"isascii", classify},
+                                                                             {"isdecimal", classify},
+                                                                             {"isdigit", classify},
+                                                                             {"isidentifier", classify},
+                                                                             {"islower", classify},
+                                                                             {"isnumeric", classify},
+                                                                             {"isprintable", classify},
+                                                                             {"isspace", classify},
+                                                                             {"istitle", classify},
+                                                                             {"isupper", classify},
+                                                                             {"join", join},
+                                                                             {"ljust", pad},
+                                                                             {"lower", simple},
+                                                                             {"lstrip", strip},
+                                                                             {"partition", partition},
+                                                                             {"removeprefix", remove_affix},
+                                                                             {"removesuffix", remove_affix},
+                                                                             {"replace", replace},
+                                                                             {"rfind", find},
+                                                                             {"rindex", find},
+                                                                             {"rjust", pad},
+                                                                             {"rpartition", partition},
+                                                                             {"rsplit", split},
+                                                                             {"rstrip", strip},
+                                                                             {"split", split},
+                                                                             {"splitlines", splitlines},
+                                                                             {"startswith", starts_or_ends},
+                                                                             {"strip", strip},
+                                                                             {"swapcase", simple},
+                                                                             {"title", simple},
+                                                                             {"upper", simple},
+                                                                             {"zfill", zfill}};
   for (const auto& [known, function] : kMethods) {
     if (known == name) return function;
   }

@@ -65,7 +65,10 @@ std::string padded_text(std::string_view text, const NumberFormat& style) {
 Result<std::string> format_integer(Int value, const NumberFormat& style) {
   const bool negative = value < 0;
   auto rest = negative ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
-  const unsigned base = style.type == 'x' || style.type == 'X' ? 16 : style.type == 'o' ? 8 : style.type == 'b' ? 2 : 10;
+  const unsigned base = style.type == 'x' || style.type == 'X' ? 16
+                        : style.type == 'o'                    ? 8
+                        : style.type == 'b'                    ? 2
+                                                               : 10;
   std::string digits;
   do {
     digits += "0123456789abcdef"[static_cast<unsigned>(rest % base)];
@@ -77,7 +80,8 @@ Result<std::string> format_integer(Int value, const NumberFormat& style) {
   }
   const char* prefix = base == 16 ? (style.type == 'X' ? "0X" : "0x") : base == 8 ? "0o" : base == 2 ? "0b" : "";
   if (style.type == 'X') {
-    std::transform(digits.begin(), digits.end(), digits.begin(), [](char c) { return static_cast<char>(std::toupper(c)); });
+    std::transform(digits.begin(), digits.end(), digits.begin(),
+                   [](char c) { return static_cast<char>(std::toupper(c)); });
   }
   return assembled(negative, style.alternate ? prefix : "", grouped(digits, style.group, base == 10 ? 3 : 4), style);
 }
@@ -92,7 +96,8 @@ Result<std::string> format_double(double value, const NumberFormat& style) {
     body = std::isnan(value) ? "nan" : "inf";
     if (std::isupper(static_cast<unsigned char>(style.type)) != 0) body = std::isnan(value) ? "NAN" : "INF";
   } else if (style.type == '\0') {
-    body = style.precision < 0 ? float_text(size) : printf_double(size, 'g', std::max<int64_t>(style.precision, 1), style.alternate);
+    body = style.precision < 0 ? float_text(size)
+                               : printf_double(size, 'g', std::max<int64_t>(style.precision, 1), style.alternate);
     if (style.precision >= 0 && body.find_first_of(".e") == std::string::npos) body += ".0";
   } else {
     const char type = percent ? 'f' : style.type == 'n' ? 'g' : style.type;

@@ -15,8 +15,8 @@ struct NumberFormat {
   bool alternate = false;  // #
   bool zero = false;
   int64_t width = 0;
-  char group = '\0';        // , or _
-  int64_t precision = -1;   // -1: none
+  char group = '\0';       // , or _
+  int64_t precision = -1;  // -1: none
   char type = '\0';
 };
 

@@ -10,8 +10,8 @@ namespace {
 constexpr std::string_view kSymbols[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
 Error unsupported(Operator op, const Value& a, const Value& b) {
-  return type_error("unsupported operand type(s) for " + std::string(kSymbols[static_cast<size_t>(op)]) + ": '" + type_name(a) + "' and '" +
-                    type_name(b) + "'");
+  return type_error("unsupported operand type(s) for " + std::string(kSymbols[static_cast<size_t>(op)]) + ": '" +
+                    type_name(a) + "' and '" + type_name(b) + "'");
 }
 
 Error too_large() { return type_error("an integer result is too large (more than 127 bits)"); }
@@ -47,9 +47,12 @@ Result<Value> integer_power(Int base, Int exponent) {
 Result<Value> integer_op(Operator op, Int a, Int b) {
   Int result = 0;
   switch (op) {
-    case Operator::kAdd: return __builtin_add_overflow(a, b, &result) ? Result<Value>(too_large()) : Value(result);
-    case Operator::kSub: return __builtin_sub_overflow(a, b, &result) ? Result<Value>(too_large()) : Value(result);
-    case Operator::kMul: return __builtin_mul_overflow(a, b, &result) ? Result<Value>(too_large()) : Value(result);
+    case Operator::kAdd:
+      return __builtin_add_overflow(a, b, &result) ? Result<Value>(too_large()) : Value(result);
+    case Operator::kSub:
+      return __builtin_sub_overflow(a, b, &result) ? Result<Value>(too_large()) : Value(result);
+    case Operator::kMul:
+      return __builtin_mul_overflow(a, b, &result) ? Result<Value>(too_large()) : Value(result);
     case Operator::kDiv:
       if (b == 0) return type_error("division by zero");
       return Value(static_cast<double>(a) / static_cast<double>(b));
@@ -59,15 +62,19 @@ Result<Value> integer_op(Operator op, Int a, Int b) {
     case Operator::kMod:
       if (b == 0) return type_error("integer modulo by zero");
       return Value(a - floor_div(a, b) * b);
-    default: return integer_power(a, b);
+    default:
+      return integer_power(a, b);
   }
 }
 
 Result<Value> float_op(Operator op, double a, double b) {
   switch (op) {
-    case Operator::kAdd: return Value(a + b);
-    case Operator::kSub: return Value(a - b);
-    case Operator::kMul: return Value(a * b);
+    case Operator::kAdd:
+      return Value(a + b);
+    case Operator::kSub:
+      return Value(a - b);
+    case Operator::kMul:
+      return Value(a * b);
     case Operator::kDiv:
       if (b == 0) return type_error("float division by zero");
       return Value(a / b);
@@ -80,7 +87,8 @@ Result<Value> float_op(Operator op, double a, double b) {
     default:
       if (a == 0 && b < 0) return type_error("0.0 cannot be raised to a negative power");
       if (a < 0 && std::isfinite(b) && b != std::floor(b)) return type_error("complex numbers are not supported");
-      if (const double power = std::pow(a, b); !std::isinf(power) || std::isinf(a) || std::isinf(b)) return Value(power);
+      if (const double power = std::pow(a, b); !std::isinf(power) || std::isinf(a) || std::isinf(b))
+        return Value(power);
       return type_error("(34, 'Numerical result out of range')");
   }
 }
@@ -121,7 +129,8 @@ static Result<Value> repeat_sequence(Interpreter& interpreter, const Value& sequ
   const auto* items = items_if_sequence(sequence);
   const size_t size = items != nullptr ? items->size() * sizeof(Value) : sequence.string().size();
   if (count < 0 || size == 0) count = 0;
-  if (count > 0 && static_cast<Int>(size) > (Int{1} << 40) / count) return type_error("the template makes too much data");
+  if (count > 0 && static_cast<Int>(size) > (Int{1} << 40) / count)
+    return type_error("the template makes too much data");
   TRY(interpreter.charge(size * static_cast<size_t>(count)));
   if (items == nullptr) {
     std::string out;
@@ -143,9 +152,12 @@ Result<Value> Interpreter::binary(Operator op, const Value& left, const Value& r
   }
   if (left.is(Kind::kUndefined)) return undefined_error(left);
   if (right.is(Kind::kUndefined)) return undefined_error(right);
-  if (op == Operator::kAdd && (left.is(Kind::kString) || items_if_sequence(left) != nullptr)) return add_sequences(*this, left, right);
+  if (op == Operator::kAdd && (left.is(Kind::kString) || items_if_sequence(left) != nullptr))
+    return add_sequences(*this, left, right);
   if (op == Operator::kMul) {
-    const auto repeats = [](const Value& value) { return value.is(Kind::kString) || items_if_sequence(value) != nullptr; };
+    const auto repeats = [](const Value& value) {
+      return value.is(Kind::kString) || items_if_sequence(value) != nullptr;
+    };
     if (repeats(left) && right.is_integral()) return repeat_sequence(*this, left, right.integer());
     if (repeats(right) && left.is_integral()) return repeat_sequence(*this, right, left.integer());
     if (repeats(left) || repeats(right)) {

@@ -13,19 +13,29 @@ constexpr int kMaxBlockNesting = 60;
 
 std::string token_name(const Token& token) {
   switch (token.type) {
-    case TokenType::kData: return "template data";
-    case TokenType::kBlockBegin: return "begin of statement block";
-    case TokenType::kBlockEnd: return "end of statement block";
-    case TokenType::kVariableBegin: return "begin of print statement";
-    case TokenType::kVariableEnd: return "end of print statement";
-    case TokenType::kEnd: return "end of template";
-    default: return token.text;
+    case TokenType::kData:
+      return "template data";
+    case TokenType::kBlockBegin:
+      return "begin of statement block";
+    case TokenType::kBlockEnd:
+      return "end of statement block";
+    case TokenType::kVariableBegin:
+      return "begin of print statement";
+    case TokenType::kVariableEnd:
+      return "end of print statement";
+    case TokenType::kEnd:
+      return "end of template";
+    default:
+      return token.text;
   }
 }
 
 class Parser {
  public:
-  Parser(std::vector<Token> tokens, std::string name) : stream_(std::move(tokens), name), template_(std::make_shared<Template>()), expr_(stream_, template_->symbols.names) {
+  Parser(std::vector<Token> tokens, std::string name)
+      : stream_(std::move(tokens), name),
+        template_(std::make_shared<Template>()),
+        expr_(stream_, template_->symbols.names) {
     template_->name = std::move(name);
     template_->symbols.loop = expr_.intern("loop");
     template_->symbols.caller = expr_.intern("caller");
@@ -90,10 +100,12 @@ class Parser {
   Made statement() {
     const std::string tag = stream_.current().text;
     static constexpr std::pair<std::string_view, Made (Parser::*)()> kTags[] = {
-        {"for", &Parser::for_stmt},       {"if", &Parser::if_stmt},         {"set", &Parser::set_stmt},
-        {"macro", &Parser::macro_stmt},   {"call", &Parser::call_stmt},     {"filter", &Parser::filter_stmt},
-        {"with", &Parser::with_stmt},     {"break", &Parser::break_stmt},   {"continue", &Parser::break_stmt},
-        {"generation", &Parser::generation_stmt}, {"print", &Parser::print_stmt}};
+        {"for", &Parser::for_stmt},        {"if", &Parser::if_stmt},
+        {"set", &Parser::set_stmt},        {"macro", &Parser::macro_stmt},
+        {"call", &Parser::call_stmt},      {"filter", &Parser::filter_stmt},
+        {"with", &Parser::with_stmt},      {"break", &Parser::break_stmt},
+        {"continue", &Parser::break_stmt}, {"generation", &Parser::generation_stmt},
+        {"print", &Parser::print_stmt}};
     for (const auto& [name, parse] : kTags) {
       if (name != tag) continue;
       open_.push_back(tag);
@@ -102,7 +114,8 @@ class Parser {
       return made;
     }
     static constexpr std::string_view kKnown[] = {"include", "import", "from", "extends", "block", "autoescape"};
-    if (std::find(std::begin(kKnown), std::end(kKnown), tag) != std::end(kKnown)) return stream_.fail("the tag '" + tag + "' is not supported");
+    if (std::find(std::begin(kKnown), std::end(kKnown), tag) != std::end(kKnown))
+      return stream_.fail("the tag '" + tag + "' is not supported");
     std::string what = "Encountered unknown tag '" + tag + "'.";
     if (!open_.empty()) what += " The innermost block that needs to be closed is '" + open_.back() + "'.";
     return stream_.fail(what);

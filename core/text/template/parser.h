@@ -58,7 +58,9 @@ class ExprParser {
   Result<ExprPtr> filters(ExprPtr input, bool inline_start);
   Symbol intern(const std::string& name);
   // How often a name has been read so far.
-  [[nodiscard]] size_t uses_of(Symbol symbol) const { return static_cast<size_t>(symbol) < uses_.size() ? uses_[static_cast<size_t>(symbol)] : 0; }
+  [[nodiscard]] size_t uses_of(Symbol symbol) const {
+    return static_cast<size_t>(symbol) < uses_.size() ? uses_[static_cast<size_t>(symbol)] : 0;
+  }
 
   // Inside an `if` or a conditional expression, an unknown filter or test is an error only when it runs. Elsewhere it
   // is kept here, for the parser to fail with.

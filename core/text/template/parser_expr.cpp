@@ -1,70 +1,17 @@
 // Expressions: precedence climbing by one method per level, as Jinja binds them: if-else, or, and, not, comparisons,
 // + -, ~, * / // %, **, unary - + with filters behind, postfix. See parser.h.
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
 #include "foundation/base/text.h"
-#include "text/template/filters.h"
-#include "text/template/parser.h"
-#include "text/template/tests.h"
+#include "text/template/parser_nodes.h"
 
 namespace mortise::jinja {
 namespace {
 
-constexpr int kMaxNesting = 200;  // parentheses in parentheses
-constexpr int kMaxDepth = 600;    // of an expression's tree
-
-ExprPtr make(ExprKind kind, int line) {
-  auto node = std::make_unique<Expr>();
-  node->kind = kind;
-  node->line = line;
-  return node;
-}
-
-ExprPtr make(ExprKind kind, int line, ExprPtr only) {
-  ExprPtr node = make(kind, line);
-  node->items.push_back(std::move(only));
-  return node;
-}
-
-ExprPtr constant(Value value, int line) {
-  ExprPtr node = make(ExprKind::kConst, line);
-  node->value = std::move(value);
-  return node;
-}
-
-Result<Value> integer_value(std::string text, const TokenStream& stream) {
-  unsigned base = 10;
-  if (text.size() > 2 && text[0] == '0') {
-    const char marker = static_cast<char>(text[1] | 0x20);
-    base = marker == 'x' ? 16 : marker == 'o' ? 8 : marker == 'b' ? 2 : 10;
-    if (base != 10) text = text.substr(2);
-  }
-  Int value = 0;
-  for (const char c : text) {
-    const int digit = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
-    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) || __builtin_add_overflow(value, Int{digit}, &value)) {
-      return stream.fail("the integer " + quote(text) + " is too large");
-    }
-  }
-  return Value(value);
-}
+constexpr int kMaxDepth = 600;  // of an expression's tree
 
 }  // namespace
-
-// Counts open recursion of the parser itself.
-class DepthGuard {
- public:
-  explicit DepthGuard(ExprParser& parser) : parser_(parser) { ++parser_.nesting_; }
-  DepthGuard(const DepthGuard&) = delete;
-  DepthGuard& operator=(const DepthGuard&) = delete;
-  ~DepthGuard() { --parser_.nesting_; }
-  [[nodiscard]] bool too_deep() const { return parser_.nesting_ > kMaxNesting; }
-
- private:
-  ExprParser& parser_;
-};
 
 Symbol ExprParser::intern(const std::string& name) {
   const auto it = std::find(symbols_.begin(), symbols_.end(), name);
@@ -152,13 +99,15 @@ Result<ExprPtr> ExprParser::not_expr() {
 }
 
 Result<ExprPtr> ExprParser::compare() {
-  static constexpr std::pair<std::string_view, Operator> kCompare[] = {{"==", Operator::kEq}, {"!=", Operator::kNe}, {"<=", Operator::kLe},
-                                                                       {">=", Operator::kGe}, {"<", Operator::kLt},  {">", Operator::kGt}};
+  static constexpr std::pair<std::string_view, Operator> kCompare[] = {{"==", Operator::kEq}, {"!=", Operator::kNe},
+                                                                       {"<=", Operator::kLe}, {">=", Operator::kGe},
+                                                                       {"<", Operator::kLt},  {">", Operator::kGt}};
   const int line = stream_.line();
   ExprPtr first = TRY(math1());
   ExprPtr node = make(ExprKind::kCompare, line, std::move(first));
   while (true) {
-    const auto* known = std::find_if(std::begin(kCompare), std::end(kCompare), [&](const auto& op) { return stream_.at_op(op.first); });
+    const auto* known =
+        std::find_if(std::begin(kCompare), std::end(kCompare), [&](const auto& op) { return stream_.at_op(op.first); });
     if (known != std::end(kCompare)) {
       stream_.next();
       node->ops.push_back(known->second);
@@ -202,7 +151,8 @@ Result<ExprPtr> ExprParser::math2() {
       {"*", Operator::kMul}, {"/", Operator::kDiv}, {"//", Operator::kFloorDiv}, {"%", Operator::kMod}};
   ExprPtr left = TRY(pow());
   while (true) {
-    const auto* known = std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& op) { return stream_.at_op(op.first); });
+    const auto* known =
+        std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& op) { return stream_.at_op(op.first); });
     if (known == std::end(kOps)) return left;
     const int line = stream_.next().line;
     ExprPtr right = TRY(pow());
@@ -256,9 +206,14 @@ Result<ExprPtr> ExprParser::primary() {
       while (stream_.at(TokenType::kString)) text += stream_.next().text;
       return constant(std::move(text), token.line);
     }
-    case TokenType::kInteger: stream_.next(); return constant(TRY(integer_value(token.text, stream_)), token.line);
-    case TokenType::kFloat: stream_.next(); return constant(std::strtod(token.text.c_str(), nullptr), token.line);
-    default: break;
+    case TokenType::kInteger:
+      stream_.next();
+      return constant(TRY(integer_value(token.text, stream_)), token.line);
+    case TokenType::kFloat:
+      stream_.next();
+      return constant(std::strtod(token.text.c_str(), nullptr), token.line);
+    default:
+      break;
   }
   if (stream_.skip_op("(")) {
     if (stream_.skip_op(")")) return make(ExprKind::kTuple, token.line);
@@ -311,186 +266,10 @@ Result<ExprPtr> ExprParser::tuple(bool with_condition, std::string_view end_name
     is_tuple = true;
   }
   if (is_tuple) return finish(std::move(node));
-  if (node->items.empty()) return stream_.fail("Expected an expression, got " + quote(stream_.at(TokenType::kOperator) ? stream_.current().text : "end of tag"));
+  if (node->items.empty())
+    return stream_.fail("Expected an expression, got " +
+                        quote(stream_.at(TokenType::kOperator) ? stream_.current().text : "end of tag"));
   return std::move(node->items[0]);
-}
-
-Result<ExprPtr> ExprParser::postfix(ExprPtr node) {
-  while (true) {
-    if (stream_.at_op(".") || stream_.at_op("[")) {
-      node = TRY(subscript(std::move(node)));
-    } else if (stream_.at_op("(")) {
-      node = TRY(call(std::move(node)));
-    } else {
-      return node;
-    }
-  }
-}
-
-Result<ExprPtr> ExprParser::filter_expr(ExprPtr node) {
-  while (true) {
-    if (stream_.at_op("|")) {
-      node = TRY(filters(std::move(node), false));
-    } else if (stream_.at_name("is")) {
-      node = TRY(test(std::move(node)));
-    } else if (stream_.at_op("(")) {
-      node = TRY(call(std::move(node)));
-    } else {
-      return node;
-    }
-  }
-}
-
-Result<ExprPtr> ExprParser::filters(ExprPtr input, bool inline_start) {
-  while (stream_.at_op("|") || inline_start) {
-    if (!inline_start) stream_.next();
-    inline_start = false;
-    ExprPtr node = make(ExprKind::kFilter, stream_.line());
-    node->text = TRY(stream_.name());
-    while (stream_.skip_op(".")) node->text += "." + TRY(stream_.name());
-    if (find_filter(node->text) == nullptr) note_unknown("No filter named '" + node->text + "'.", node->line);
-    if (input != nullptr) node->items.push_back(std::move(input));
-    node->args = stream_.at_op("(") ? TRY(call_args()) : std::make_unique<ArgList>();
-    input = TRY(finish(std::move(node)));
-  }
-  return input;
-}
-
-Result<ExprPtr> ExprParser::test(ExprPtr node) {
-  const int line = stream_.next().line;
-  const bool negated = stream_.skip_name("not");
-  ExprPtr made = make(ExprKind::kTest, line, std::move(node));
-  made->text = TRY(stream_.name());
-  while (stream_.skip_op(".")) made->text += "." + TRY(stream_.name());
-  if (find_test(made->text) == nullptr) note_unknown("No test named '" + made->text + "'.", line);
-  made->args = std::make_unique<ArgList>();
-  const bool at_word = stream_.at(TokenType::kName) && !stream_.at_name("else") && !stream_.at_name("or") && !stream_.at_name("and");
-  const bool at_value = stream_.at(TokenType::kString) || stream_.at(TokenType::kInteger) || stream_.at(TokenType::kFloat) ||
-                        stream_.at_op("[") || stream_.at_op("{");
-  if (stream_.at_op("(")) {
-    made->args = TRY(call_args());
-  } else if (at_word || at_value) {
-    if (stream_.at_name("is")) return stream_.fail("You cannot chain multiple tests with is");
-    ExprPtr argument = TRY(primary());
-    made->args->positional.push_back(TRY(postfix(std::move(argument))));
-  }
-  made = TRY(finish(std::move(made)));
-  return negated ? finish(make(ExprKind::kNot, line, std::move(made))) : Result<ExprPtr>(std::move(made));
-}
-
-Result<ExprPtr> ExprParser::subscript(ExprPtr node) {
-  const Token& token = stream_.next();
-  const int line = token.line;
-  if (token.text == ".") {
-    const Token attribute = stream_.next();
-    if (attribute.type == TokenType::kName) {
-      ExprPtr made = make(ExprKind::kAttribute, line, std::move(node));
-      made->text = attribute.text;
-      return finish(std::move(made));
-    }
-    if (attribute.type != TokenType::kInteger) return stream_.fail_at("expected name or number", line);
-    ExprPtr made = make(ExprKind::kItem, line, std::move(node));
-    made->items.push_back(constant(TRY(integer_value(attribute.text, stream_)), line));
-    return finish(std::move(made));
-  }
-  ExprPtr made = TRY(subscript_part(std::move(node)));
-  if (stream_.at_op(",")) {  // a[1, 2] takes a tuple
-    if (made->kind == ExprKind::kSlice) return stream_.fail("a slice cannot be part of a tuple");
-    ExprPtr key = make(ExprKind::kTuple, line, std::move(made->items[1]));
-    while (stream_.skip_op(",")) key->items.push_back(TRY(expression()));
-    made->items[1] = TRY(finish(std::move(key)));
-  }
-  TRY(stream_.expect_op("]"));
-  return finish(std::move(made));
-}
-
-Result<ExprPtr> ExprParser::subscript_part(ExprPtr node) {
-  const int line = stream_.line();
-  ExprPtr first;
-  if (!stream_.at_op(":")) {
-    if (stream_.at_op("]")) return stream_.fail("Expected an expression, got ']'");
-    first = TRY(expression());
-  }
-  ExprPtr made = make(stream_.at_op(":") ? ExprKind::kSlice : ExprKind::kItem, line, std::move(node));
-  made->items.push_back(std::move(first));
-  if (!stream_.skip_op(":")) return made;
-  const auto at_end = [&] { return stream_.at_op("]") || stream_.at_op(",") || stream_.at_op(":"); };
-  made->items.push_back(at_end() ? nullptr : TRY(expression()));
-  made->items.push_back(nullptr);
-  if (stream_.skip_op(":") && !at_end()) made->items[3] = TRY(expression());
-  return made;
-}
-
-Result<ExprPtr> ExprParser::call(ExprPtr node) {
-  ExprPtr made = make(ExprKind::kCall, stream_.line(), std::move(node));
-  made->args = TRY(call_args());
-  return finish(std::move(made));
-}
-
-Result<std::unique_ptr<ArgList>> ExprParser::call_args() {
-  const int line = stream_.line();
-  TRY(stream_.expect_op("("));
-  auto args = std::make_unique<ArgList>();
-  bool need_comma = false;
-  const auto invalid = [&] { return stream_.fail_at("invalid syntax for function call expression", line); };
-  while (!stream_.at_op(")")) {
-    if (need_comma) {
-      TRY(stream_.expect_op(","));
-      if (stream_.at_op(")")) break;
-    }
-    if (stream_.skip_op("*")) {
-      if (args->star != nullptr || args->double_star != nullptr) return invalid();
-      args->star = TRY(expression());
-    } else if (stream_.skip_op("**")) {
-      if (args->double_star != nullptr) return invalid();
-      args->double_star = TRY(expression());
-    } else if (stream_.at(TokenType::kName) && stream_.ahead().type == TokenType::kOperator && stream_.ahead().text == "=") {
-      if (args->double_star != nullptr) return invalid();
-      const std::string key = stream_.next().text;
-      stream_.next();
-      args->keyword.emplace_back(key, TRY(expression()));
-    } else {
-      if (args->star != nullptr || args->double_star != nullptr || !args->keyword.empty()) return invalid();
-      args->positional.push_back(TRY(expression()));
-    }
-    need_comma = true;
-  }
-  TRY(stream_.expect_op(")"));
-  return args;
-}
-
-Result<ExprPtr> ExprParser::target_primary(bool with_namespace) {
-  const DepthGuard guard(*this);
-  if (guard.too_deep()) return stream_.fail("a target is nested too deeply");
-  const int line = stream_.line();
-  if (stream_.skip_op("(")) {
-    ExprPtr node = TRY(target(true, with_namespace));
-    TRY(stream_.expect_op(")"));
-    return node;
-  }
-  const std::string name = TRY(stream_.name());
-  static constexpr std::string_view kReserved[] = {"true", "True", "false", "False", "none", "None"};
-  if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) return stream_.fail_at("can't assign to 'const'", line);
-  ExprPtr node = make(ExprKind::kName, line);
-  node->text = name;
-  node->symbol = intern(name);
-  if (with_namespace && stream_.skip_op(".")) {
-    node->kind = ExprKind::kNamespaceRef;
-    node->text = TRY(stream_.name());
-  }
-  return node;
-}
-
-Result<ExprPtr> ExprParser::target(bool with_tuple, bool with_namespace, std::string_view end_name) {
-  ExprPtr first = TRY(target_primary(with_namespace));
-  if (!with_tuple || !stream_.at_op(",")) return first;
-  const int line = first->line;
-  ExprPtr node = make(ExprKind::kTuple, line, std::move(first));
-  while (stream_.skip_op(",")) {
-    if (at_tuple_end(end_name) || stream_.at_op("=")) break;
-    node->items.push_back(TRY(target_primary(with_namespace)));
-  }
-  return finish(std::move(node));
 }
 
 }  // namespace mortise::jinja

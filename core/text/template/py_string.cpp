@@ -22,8 +22,8 @@ constexpr unicode::CategoryMask kCased = kUpperOrTitle | mask_of(Category::kLl);
 bool is_cased(char32_t code) { return is_in(code, kCased); }
 
 bool is_case_ignorable(char32_t code) {
-  constexpr unicode::CategoryMask kIgnorable = mask_of(Category::kMn) | mask_of(Category::kMe) | mask_of(Category::kCf) |
-                                               mask_of(Category::kLm) | mask_of(Category::kSk);
+  constexpr unicode::CategoryMask kIgnorable = mask_of(Category::kMn) | mask_of(Category::kMe) |
+                                               mask_of(Category::kCf) | mask_of(Category::kLm) | mask_of(Category::kSk);
   return is_in(code, kIgnorable) || code == '\'' || code == '.' || code == ':' || code == 0xB7 || code == 0x2019;
 }
 
@@ -55,7 +55,8 @@ void append_lower_at(std::string& out, std::string_view text, size_t begin, size
 }
 
 bool is_line_end(char32_t code) {
-  return (code >= 0xA && code <= 0xD) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 || code == 0x2029;
+  return (code >= 0xA && code <= 0xD) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 ||
+         code == 0x2029;
 }
 
 std::vector<std::string> split_at_space(std::string_view text, int64_t max_splits) {
@@ -102,7 +103,9 @@ std::optional<std::string> without_underscores(std::string_view text) {
       out += text[i];
       continue;
     }
-    const auto alnum = [&](size_t at) { return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])) != 0; };
+    const auto alnum = [&](size_t at) {
+      return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])) != 0;
+    };
     if (i == 0 || !alnum(i - 1) || !alnum(i + 1)) return std::nullopt;
   }
   return out;
@@ -186,7 +189,9 @@ std::string swapcase_text(std::string_view text) {
 
 std::string_view strip_text(std::string_view text, std::optional<std::string_view> chars, Side side) {
   const std::u32string set = chars ? unicode::to_code_points(*chars) : std::u32string();
-  const auto stripped = [&](char32_t code) { return chars ? set.find(code) != std::u32string::npos : is_python_space(code); };
+  const auto stripped = [&](char32_t code) {
+    return chars ? set.find(code) != std::u32string::npos : is_python_space(code);
+  };
   size_t begin = 0;
   size_t end = text.size();
   if (side != Side::kRight) {
@@ -198,7 +203,8 @@ std::string_view strip_text(std::string_view text, std::optional<std::string_vie
   return text.substr(begin, end - begin);
 }
 
-Result<std::vector<std::string>> split_text(std::string_view text, std::optional<std::string_view> separator, int64_t max_splits, bool from_right) {
+Result<std::vector<std::string>> split_text(std::string_view text, std::optional<std::string_view> separator,
+                                            int64_t max_splits, bool from_right) {
   if (!separator) return from_right ? split_at_space_from_right(text, max_splits) : split_at_space(text, max_splits);
   if (separator->empty()) return type_error("empty separator");
   std::vector<std::string> parts;
@@ -228,7 +234,8 @@ std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
   return lines;
 }
 
-std::string replace_text(std::string_view text, std::string_view old_text, std::string_view new_text, int64_t max_count) {
+std::string replace_text(std::string_view text, std::string_view old_text, std::string_view new_text,
+                         int64_t max_count) {
   std::string out;
   int64_t count = 0;
   size_t pos = 0;
@@ -296,7 +303,9 @@ std::optional<Int> parse_int_text(std::string_view text, int base) {
     if (c >= '0' && c <= '9') digit = c - '0';
     if (std::isalpha(static_cast<unsigned char>(c)) != 0) digit = (c | 0x20) - 'a' + 10;
     if (digit >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) || __builtin_add_overflow(value, Int{digit}, &value)) return std::nullopt;
+    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) ||
+        __builtin_add_overflow(value, Int{digit}, &value))
+      return std::nullopt;
   }
   return negative ? -value : value;
 }
@@ -327,12 +336,14 @@ std::optional<bool> classify_text(std::string_view name, std::string_view text) 
   if (name == "isalnum") return all([](char32_t c) { return is_in(c, unicode::kLetters | unicode::kNumbers); });
   if (name == "isspace") return all(is_python_space);
   if (name == "isascii") return all_codes(text, [](char32_t c) { return c < 0x80; });
-  if (name == "isprintable") return string_repr(text).size() == text.size() + 2 && text.find_first_of("\\'") == std::string_view::npos;
+  if (name == "isprintable")
+    return string_repr(text).size() == text.size() + 2 && text.find_first_of("\\'") == std::string_view::npos;
   if (name == "isidentifier") {
     size_t pos = 0;
     if (text.empty()) return false;
     const char32_t first = unicode::next_code_point(text, pos);
-    return (first == '_' || is_in(first, unicode::kLetters)) && all_codes(text, [](char32_t c) { return unicode::is_word(c); });
+    return (first == '_' || is_in(first, unicode::kLetters)) &&
+           all_codes(text, [](char32_t c) { return unicode::is_word(c); });
   }
   if (name != "islower" && name != "isupper" && name != "istitle") return std::nullopt;
   bool cased = false;

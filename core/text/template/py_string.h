@@ -20,11 +20,14 @@ enum class Side { kLeft, kRight, kBoth };
 // Without chars: white space.
 std::string_view strip_text(std::string_view text, std::optional<std::string_view> chars, Side side);
 
-// str.split and rsplit; without a separator at runs of white space. max_splits < 0: all. An empty separator is an Error.
-Result<std::vector<std::string>> split_text(std::string_view text, std::optional<std::string_view> separator, int64_t max_splits, bool from_right);
+// str.split and rsplit; without a separator at runs of white space. max_splits < 0: all. An empty separator is an
+// Error.
+Result<std::vector<std::string>> split_text(std::string_view text, std::optional<std::string_view> separator,
+                                            int64_t max_splits, bool from_right);
 std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
 // max_count < 0: all.
-std::string replace_text(std::string_view text, std::string_view old_text, std::string_view new_text, int64_t max_count);
+std::string replace_text(std::string_view text, std::string_view old_text, std::string_view new_text,
+                         int64_t max_count);
 int64_t count_text(std::string_view text, std::string_view part);
 std::string pad_text(std::string_view text, int64_t width, std::string_view fill, Side text_side);  // kBoth: centred
 

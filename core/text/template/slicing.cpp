@@ -64,7 +64,8 @@ Result<> check_order(const Value& a, const Value& b, std::string_view symbol) {
 
 Result<Value> slice_value(const Value& object, const Value& start, const Value& stop, const Value& step) {
   switch (object.kind()) {
-    case Kind::kUndefined: return undefined_error(object);
+    case Kind::kUndefined:
+      return undefined_error(object);
     case Kind::kString: {
       const std::u32string codes = unicode::to_code_points(object.string());
       const Cut cut = TRY(cut_of(start, stop, step, static_cast<int64_t>(codes.size())));
@@ -87,19 +88,30 @@ Result<Value> slice_value(const Value& object, const Value& start, const Value& 
       const int64_t by = range.step * cut.step;
       return Value(Range{from, from + by * cut.count, by, cut.count});
     }
-    case Kind::kDict: return type_error("unhashable type: 'slice'");
-    default: return type_error("'" + type_name(object) + "' object is not subscriptable");
+    case Kind::kDict:
+      return type_error("unhashable type: 'slice'");
+    default:
+      return type_error("'" + type_name(object) + "' object is not subscriptable");
   }
 }
 
 std::optional<Value> item_at(const Value& object, Int index) {
   Int size = 0;
   switch (object.kind()) {
-    case Kind::kString: size = static_cast<Int>(unicode::count_code_points(object.string())); break;
-    case Kind::kList: size = static_cast<Int>(object.list_value().items.size()); break;
-    case Kind::kTuple: size = static_cast<Int>(object.tuple_value().items.size()); break;
-    case Kind::kRange: size = object.range().length; break;
-    default: return std::nullopt;
+    case Kind::kString:
+      size = static_cast<Int>(unicode::count_code_points(object.string()));
+      break;
+    case Kind::kList:
+      size = static_cast<Int>(object.list_value().items.size());
+      break;
+    case Kind::kTuple:
+      size = static_cast<Int>(object.tuple_value().items.size());
+      break;
+    case Kind::kRange:
+      size = object.range().length;
+      break;
+    default:
+      return std::nullopt;
   }
   if (index < 0) index += size;
   if (index < 0 || index >= size) return std::nullopt;

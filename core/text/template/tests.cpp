@@ -40,14 +40,17 @@ bool is_iterable(const Value& v) {
     case Kind::kInt:
     case Kind::kFloat:
     case Kind::kNamespace:
-    case Kind::kCallable: return false;
-    default: return true;
+    case Kind::kCallable:
+      return false;
+    default:
+      return true;
   }
 }
 
 // What has a length and can be indexed.
 bool is_sequence(const Value& v) {
-  return v.is(Kind::kString) || v.is(Kind::kList) || v.is(Kind::kTuple) || v.is(Kind::kDict) || v.is(Kind::kRange) || v.is(Kind::kUndefined);
+  return v.is(Kind::kString) || v.is(Kind::kList) || v.is(Kind::kTuple) || v.is(Kind::kDict) || v.is(Kind::kRange) ||
+         v.is(Kind::kUndefined);
 }
 
 Result<bool> is_lower(Interpreter& /*interpreter*/, const Value& input, Args args) {
@@ -86,12 +89,18 @@ template <Operator kOp>
 Result<bool> compare(Interpreter& /*interpreter*/, const Value& input, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind("test", args, {"other"}, 1));
   switch (kOp) {
-    case Operator::kEq: return equals(input, bound[0]);
-    case Operator::kNe: return !equals(input, bound[0]);
-    case Operator::kLt: return less_than(input, bound[0], "<");
-    case Operator::kLe: return at_most(input, bound[0]);
-    case Operator::kGt: return greater_than(input, bound[0]);
-    default: return at_least(input, bound[0]);
+    case Operator::kEq:
+      return equals(input, bound[0]);
+    case Operator::kNe:
+      return !equals(input, bound[0]);
+    case Operator::kLt:
+      return less_than(input, bound[0], "<");
+    case Operator::kLe:
+      return at_most(input, bound[0]);
+    case Operator::kGt:
+      return greater_than(input, bound[0]);
+    default:
+      return at_least(input, bound[0]);
   }
 }
 
@@ -120,20 +129,45 @@ Result<bool> names_test(Interpreter& /*interpreter*/, const Value& input, Args a
 }  // namespace
 
 TestFunction find_test(std::string_view name) {
-  static constexpr std::pair<std::string_view, TestFunction> kTests[] = {
-      {"defined", plain<is_defined>},   {"undefined", plain<is_undefined>}, {"none", plain<is_none>},
-      {"string", plain<is_string>},     {"number", plain<is_number>},       {"float", plain<is_float>},
-      {"integer", plain<is_integer>},   {"boolean", plain<is_boolean>},     {"true", plain<is_true>},
-      {"false", plain<is_false>},       {"mapping", plain<is_mapping>},     {"callable", plain<is_callable>},
-      {"escaped", plain<is_escaped>},   {"iterable", plain<is_iterable>},   {"sequence", plain<is_sequence>},
-      {"lower", is_lower},              {"upper", is_upper},                {"odd", is_odd},
-      {"even", is_even},                {"divisibleby", divisible_by},      {"in", is_in},
-      {"sameas", same_as},              {"filter", names_filter},           {"test", names_test},
-      {"eq", compare<Operator::kEq>},   {"equalto", compare<Operator::kEq>}, {"==", compare<Operator::kEq>},
-      {"ne", compare<Operator::kNe>},   {"!=", compare<Operator::kNe>},     {"lt", compare<Operator::kLt>},
-      {"lessthan", compare<Operator::kLt>}, {"<", compare<Operator::kLt>},  {"le", compare<Operator::kLe>},
-      {"<=", compare<Operator::kLe>},   {"gt", compare<Operator::kGt>},     {"greaterthan", compare<Operator::kGt>},
-      {">", compare<Operator::kGt>},    {"ge", compare<Operator::kGe>},     {">=", compare<Operator::kGe>}};
+  static constexpr std::pair<std::string_view, TestFunction> kTests[] = {{"defined", plain<is_defined>},
+                                                                         {"undefined", plain<is_undefined>},
+                                                                         {"none", plain<is_none>},
+                                                                         {"string", plain<is_string>},
+                                                                         {"number", plain<is_number>},
+                                                                         {"float", plain<is_float>},
+                                                                         {"integer", plain<is_integer>},
+                                                                         {"boolean", plain<is_boolean>},
+                                                                         {"true", plain<is_true>},
+                                                                         {"false", plain<is_false>},
+                                                                         {"mapping", plain<is_mapping>},
+                                                                         {"callable", plain<is_callable>},
+                                                                         {"escaped", plain<is_escaped>},
+                                                                         {"iterable", plain<is_iterable>},
+                                                                         {"sequence", plain<is_sequence>},
+                                                                         {"lower", is_lower},
+                                                                         {"upper", is_upper},
+                                                                         {"odd", is_odd},
+                                                                         {"even", is_even},
+                                                                         {"divisibleby", divisible_by},
+                                                                         {"in", is_in},
+                                                                         {"sameas", same_as},
+                                                                         {"filter", names_filter},
+                                                                         {"test", names_test},
+                                                                         {"eq", compare<Operator::kEq>},
+                                                                         {"equalto", compare<Operator::kEq>},
+                                                                         {"==", compare<Operator::kEq>},
+                                                                         {"ne", compare<Operator::kNe>},
+                                                                         {"!=", compare<Operator::kNe>},
+                                                                         {"lt", compare<Operator::kLt>},
+                                                                         {"lessthan", compare<Operator::kLt>},
+                                                                         {"<", compare<Operator::kLt>},
+                                                                         {"le", compare<Operator::kLe>},
+                                                                         {"<=", compare<Operator::kLe>},
+                                                                         {"gt", compare<Operator::kGt>},
+                                                                         {"greaterthan", compare<Operator::kGt>},
+                                                                         {">", compare<Operator::kGt>},
+                                                                         {"ge", compare<Operator::kGe>},
+                                                                         {">=", compare<Operator::kGe>}};
   for (const auto& [known, function] : kTests) {
     if (known == name) return function;
   }

@@ -43,9 +43,45 @@ Result<bool> sequence_less(const std::vector<Value>& a, const std::vector<Value>
 
 }  // namespace
 
-Value Value::list(std::vector<Value> items) { return Value(std::make_shared<const List>(List{std::move(items)})); }
-Value Value::tuple(std::vector<Value> items) { return Value(std::make_shared<const Tuple>(Tuple{std::move(items), {}})); }
-Value Value::iterator(std::vector<Value> items) { return Value(std::make_shared<Iterator>(Iterator{std::move(items), 0})); }
+int depth_of(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kList:
+      return value.list_value().depth;
+    case Kind::kTuple:
+      return value.tuple_value().depth;
+    case Kind::kDict:
+      return value.dict().depth();
+    case Kind::kView:
+      return value.view().depth;
+    case Kind::kIterator:
+      return value.iterator_value().depth;
+    case Kind::kCallable:
+      return value.callable().depth();
+    case Kind::kLoop:
+      return loop_depth(value.loop());
+    default:
+      return 0;  // a namespace is emptied by the interpreter that made it
+  }
+}
+
+int depth_around(const std::vector<Value>& items) {
+  int depth = 0;
+  for (const Value& item : items) depth = std::max(depth, depth_of(item));
+  return depth + 1;
+}
+
+Value Value::list(std::vector<Value> items) {
+  const int depth = depth_around(items);
+  return Value(std::make_shared<const List>(List{std::move(items), depth}));
+}
+Value Value::tuple(std::vector<Value> items) {
+  const int depth = depth_around(items);
+  return Value(std::make_shared<const Tuple>(Tuple{std::move(items), {}, depth}));
+}
+Value Value::iterator(std::vector<Value> items) {
+  const int depth = depth_around(items);
+  return Value(std::make_shared<Iterator>(Iterator{std::move(items), 0, depth}));
+}
 Value Value::undefined(std::string message) {
   return Value(std::make_shared<const Undefined>(Undefined{std::move(message)}));
 }
@@ -58,6 +94,7 @@ bool Value::same_as(const Value& other) const {
 
 Result<> Dict::set(Value key, Value value) {
   TRY(check_hashable(key));
+  depth_ = std::max({depth_, depth_of(key) + 1, depth_of(value) + 1});
   if (Value* known = const_cast<Value*>(find(key))) {  // find() is const, what it found is ours
     *known = std::move(value);
     return {};
@@ -94,21 +131,36 @@ const Value* Dict::find(const Value& key) const {
 
 std::string type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return value.tuple_value().names.empty() ? "tuple" : "_GroupTuple";
-    case Kind::kDict: return "dict";
-    case Kind::kView: return value.view().type_name;
-    case Kind::kIterator: return "generator";
-    case Kind::kRange: return "range";
-    case Kind::kNamespace: return "TemplateNamespace";
-    case Kind::kCallable: return value.callable().type_name();
-    case Kind::kLoop: return "LoopContext";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return value.tuple_value().names.empty() ? "tuple" : "_GroupTuple";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kView:
+      return value.view().type_name;
+    case Kind::kIterator:
+      return "generator";
+    case Kind::kRange:
+      return "range";
+    case Kind::kNamespace:
+      return "TemplateNamespace";
+    case Kind::kCallable:
+      return value.callable().type_name();
+    case Kind::kLoop:
+      return "LoopContext";
   }
   return "object";
 }
@@ -123,19 +175,32 @@ Error undefined_error(const Value& value) { return type_error(value.undefined_va
 
 Result<bool> truth(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return false;
-    case Kind::kNone: return false;
-    case Kind::kBool: return value.boolean();
-    case Kind::kInt: return value.integer() != 0;
-    case Kind::kFloat: return value.number() != 0;
-    case Kind::kString: return !value.string().empty();
-    case Kind::kList: return !value.list_value().items.empty();
-    case Kind::kTuple: return !value.tuple_value().items.empty();
-    case Kind::kDict: return value.dict().size() > 0;
-    case Kind::kView: return !value.view().items.empty();
-    case Kind::kRange: return value.range().length > 0;
-    case Kind::kLoop: return true;
-    default: return true;
+    case Kind::kUndefined:
+      return false;
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+      return value.boolean();
+    case Kind::kInt:
+      return value.integer() != 0;
+    case Kind::kFloat:
+      return value.number() != 0;
+    case Kind::kString:
+      return !value.string().empty();
+    case Kind::kList:
+      return !value.list_value().items.empty();
+    case Kind::kTuple:
+      return !value.tuple_value().items.empty();
+    case Kind::kDict:
+      return value.dict().size() > 0;
+    case Kind::kView:
+      return !value.view().items.empty();
+    case Kind::kRange:
+      return value.range().length > 0;
+    case Kind::kLoop:
+      return true;
+    default:
+      return true;
   }
 }
 
@@ -144,17 +209,23 @@ bool equals(const Value& a, const Value& b) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
-    case Kind::kString: return a.string() == b.string();
-    case Kind::kList: return items_equal(a.list_value().items, b.list_value().items);
-    case Kind::kTuple: return items_equal(a.tuple_value().items, b.tuple_value().items);
-    case Kind::kDict: return dicts_equal(a.dict(), b.dict());
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.string() == b.string();
+    case Kind::kList:
+      return items_equal(a.list_value().items, b.list_value().items);
+    case Kind::kTuple:
+      return items_equal(a.tuple_value().items, b.tuple_value().items);
+    case Kind::kDict:
+      return dicts_equal(a.dict(), b.dict());
     case Kind::kRange: {
       const Range& x = a.range();
       const Range& y = b.range();
       return x.length == y.length && (x.length == 0 || (x.start == y.start && (x.length == 1 || x.step == y.step)));
     }
-    default: return a.same_as(b);
+    default:
+      return a.same_as(b);
   }
 }
 
@@ -167,27 +238,38 @@ Result<bool> less_than(const Value& a, const Value& b, std::string_view symbol) 
     if (a.is(Kind::kList)) return sequence_less(a.list_value().items, b.list_value().items, symbol);
     if (a.is(Kind::kTuple)) return sequence_less(a.tuple_value().items, b.tuple_value().items, symbol);
   }
-  return type_error("'" + std::string(symbol) + "' not supported between instances of '" + type_name(a) + "' and '" + type_name(b) + "'");
+  return type_error("'" + std::string(symbol) + "' not supported between instances of '" + type_name(a) + "' and '" +
+                    type_name(b) + "'");
 }
 
 Result<size_t> length_of(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return size_t{0};
-    case Kind::kString: return unicode::count_code_points(value.string());
-    case Kind::kList: return value.list_value().items.size();
-    case Kind::kTuple: return value.tuple_value().items.size();
-    case Kind::kDict: return value.dict().size();
-    case Kind::kView: return value.view().items.size();
-    case Kind::kRange: return static_cast<size_t>(value.range().length);
-    case Kind::kLoop: return loop_length(value.loop());
-    default: return type_error("object of type '" + type_name(value) + "' has no len()");
+    case Kind::kUndefined:
+      return size_t{0};
+    case Kind::kString:
+      return unicode::count_code_points(value.string());
+    case Kind::kList:
+      return value.list_value().items.size();
+    case Kind::kTuple:
+      return value.tuple_value().items.size();
+    case Kind::kDict:
+      return value.dict().size();
+    case Kind::kView:
+      return value.view().items.size();
+    case Kind::kRange:
+      return static_cast<size_t>(value.range().length);
+    case Kind::kLoop:
+      return loop_length(value.loop());
+    default:
+      return type_error("object of type '" + type_name(value) + "' has no len()");
   }
 }
 
 Result<std::vector<Value>> items_of(const Value& value) {
   std::vector<Value> items;
   switch (value.kind()) {
-    case Kind::kUndefined: return items;
+    case Kind::kUndefined:
+      return items;
     case Kind::kString:
       for (size_t pos = 0; pos < value.string().size();) {
         const size_t size = unicode::utf8_length(value.string()[pos]);
@@ -195,12 +277,15 @@ Result<std::vector<Value>> items_of(const Value& value) {
         pos += size;
       }
       return items;
-    case Kind::kList: return value.list_value().items;
-    case Kind::kTuple: return value.tuple_value().items;
+    case Kind::kList:
+      return value.list_value().items;
+    case Kind::kTuple:
+      return value.tuple_value().items;
     case Kind::kDict:
       for (const auto& [key, unused] : value.dict().items()) items.push_back(key);
       return items;
-    case Kind::kView: return value.view().items;
+    case Kind::kView:
+      return value.view().items;
     case Kind::kIterator: {
       Iterator& iterator = value.iterator_value();
       items.assign(iterator.items.begin() + static_cast<std::ptrdiff_t>(iterator.next), iterator.items.end());
@@ -208,9 +293,11 @@ Result<std::vector<Value>> items_of(const Value& value) {
       return items;
     }
     case Kind::kRange:
-      for (int64_t i = 0; i < value.range().length; ++i) items.emplace_back(value.range().start + i * value.range().step);
+      for (int64_t i = 0; i < value.range().length; ++i)
+        items.emplace_back(value.range().start + i * value.range().step);
       return items;
-    default: return type_error("'" + type_name(value) + "' object is not iterable");
+    default:
+      return type_error("'" + type_name(value) + "' object is not iterable");
   }
 }
 

@@ -35,20 +35,24 @@ struct Undefined {
 };
 struct List {
   std::vector<Value> items;
+  int depth = 1;  // how deeply it nests: a bound for walks over it, its destruction among them
 };
 struct Tuple {
   std::vector<Value> items;
   std::vector<std::string> names;  // of a named tuple; else empty
+  int depth = 1;
 };
 // What dict.items(), keys() and values() give: iterable, with a length, without positions.
 struct View {
   std::string type_name;
   std::vector<Value> items;
+  int depth = 1;
 };
 // A generator: can be walked once.
 struct Iterator {
   std::vector<Value> items;
   size_t next = 0;
+  int depth = 1;
 };
 struct Range {
   int64_t start;
@@ -62,32 +66,46 @@ struct Namespace {
 };
 
 enum class Kind {
-  kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kTuple,
-  kDict, kView, kIterator, kRange, kNamespace, kCallable, kLoop,
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kView,
+  kIterator,
+  kRange,
+  kNamespace,
+  kCallable,
+  kLoop,
 };
 
 class Value {
  public:
-  using Variant = std::variant<std::shared_ptr<const Undefined>, None, bool, Int, double, std::shared_ptr<const std::string>,
-                               std::shared_ptr<const List>, std::shared_ptr<const Tuple>, std::shared_ptr<const Dict>,
-                               std::shared_ptr<const View>, std::shared_ptr<Iterator>, Range, std::shared_ptr<Namespace>,
-                               std::shared_ptr<const Callable>, std::shared_ptr<LoopState>>;
+  using Variant =
+      std::variant<std::shared_ptr<const Undefined>, None, bool, Int, double, std::shared_ptr<const std::string>,
+                   std::shared_ptr<const List>, std::shared_ptr<const Tuple>, std::shared_ptr<const Dict>,
+                   std::shared_ptr<const View>, std::shared_ptr<Iterator>, Range, std::shared_ptr<Namespace>,
+                   std::shared_ptr<const Callable>, std::shared_ptr<LoopState>>;
 
   Value() : data_(None{}) {}
-  Value(None value) : data_(value) {}            // NOLINT(google-explicit-constructor)
-  Value(bool value) : data_(value) {}            // NOLINT(google-explicit-constructor)
-  Value(int value) : data_(Int{value}) {}        // NOLINT(google-explicit-constructor)
-  Value(int64_t value) : data_(Int{value}) {}    // NOLINT(google-explicit-constructor)
+  Value(None value) : data_(value) {}                      // NOLINT(google-explicit-constructor)
+  Value(bool value) : data_(value) {}                      // NOLINT(google-explicit-constructor)
+  Value(int value) : data_(Int{value}) {}                  // NOLINT(google-explicit-constructor)
+  Value(int64_t value) : data_(Int{value}) {}              // NOLINT(google-explicit-constructor)
   Value(size_t value) : data_(static_cast<Int>(value)) {}  // NOLINT(google-explicit-constructor)
-  Value(Int value) : data_(value) {}             // NOLINT(google-explicit-constructor)
-  Value(double value) : data_(value) {}          // NOLINT(google-explicit-constructor)
+  Value(Int value) : data_(value) {}                       // NOLINT(google-explicit-constructor)
+  Value(double value) : data_(value) {}                    // NOLINT(google-explicit-constructor)
   Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}  // NOLINT
   Value(std::string_view value) : Value(std::string(value)) {}  // NOLINT(google-explicit-constructor)
   Value(const char* value) : Value(std::string(value)) {}       // NOLINT(google-explicit-constructor)
-  Value(Range value) : data_(value) {}           // NOLINT(google-explicit-constructor)
+  Value(Range value) : data_(value) {}                          // NOLINT(google-explicit-constructor)
   template <class Pointer>
-    requires(std::constructible_from<Variant, Pointer> && !std::is_arithmetic_v<Pointer>)
-  explicit Value(Pointer pointer) : data_(std::move(pointer)) {}
+  requires(std::constructible_from<Variant, Pointer> && !std::is_arithmetic_v<Pointer>) explicit Value(Pointer pointer)
+      : data_(std::move(pointer)) {}
 
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
@@ -103,7 +121,9 @@ class Value {
   [[nodiscard]] const Undefined& undefined_value() const { return *std::get<0>(data_); }
   [[nodiscard]] bool boolean() const { return std::get<bool>(data_); }
   [[nodiscard]] Int integer() const { return is(Kind::kBool) ? Int{boolean()} : std::get<Int>(data_); }
-  [[nodiscard]] double number() const { return is(Kind::kFloat) ? std::get<double>(data_) : static_cast<double>(integer()); }
+  [[nodiscard]] double number() const {
+    return is(Kind::kFloat) ? std::get<double>(data_) : static_cast<double>(integer());
+  }
   [[nodiscard]] const std::string& string() const { return *std::get<std::shared_ptr<const std::string>>(data_); }
   [[nodiscard]] const List& list_value() const { return *std::get<std::shared_ptr<const List>>(data_); }
   [[nodiscard]] const Tuple& tuple_value() const { return *std::get<std::shared_ptr<const Tuple>>(data_); }
@@ -131,9 +151,11 @@ class Dict {
   [[nodiscard]] const Value* find(std::string_view key) const;
   [[nodiscard]] const Items& items() const { return items_; }
   [[nodiscard]] size_t size() const { return items_.size(); }
+  [[nodiscard]] int depth() const { return depth_; }
 
  private:
   Items items_;
+  int depth_ = 1;
   std::unordered_map<std::string, size_t> index_;  // of text keys, once there are many
 };
 
@@ -141,6 +163,11 @@ class Dict {
 std::string type_name(const Value& value);
 // "'dict object'", "None": how jinja's messages name an object, without the quotes.
 std::string object_name(const Value& value);
+
+// How deeply containers nest in it: 0 for what holds nothing.
+int depth_of(const Value& value);
+// 1 + that of the deepest item.
+int depth_around(const std::vector<Value>& items);
 
 Error type_error(std::string what);
 Error undefined_error(const Value& value);

@@ -20,7 +20,8 @@ bool is_printable(char32_t code) {
   return code == ' ' || !unicode::is_in(code, kHidden);
 }
 
-Result<std::string> join_reprs(const std::vector<Value>& items, std::string_view open, std::string_view close, int depth) {
+Result<std::string> join_reprs(const std::vector<Value>& items, std::string_view open, std::string_view close,
+                               int depth) {
   std::string out(open);
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += ", ";
@@ -81,7 +82,8 @@ std::string float_text(double value) {
   }
   if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   if (count <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  return out + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." + digits.substr(static_cast<size_t>(exponent + 1));
+  return out + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." +
+         digits.substr(static_cast<size_t>(exponent + 1));
 }
 
 std::string string_repr(std::string_view text) {
@@ -121,20 +123,30 @@ Result<std::string> to_text(const Value& value) {
 Result<std::string> to_repr(const Value& value, int depth) {
   if (depth > kMaxReprDepth) return type_error("maximum recursion depth exceeded while printing a value");
   switch (value.kind()) {
-    case Kind::kUndefined: return std::string("Undefined");
-    case Kind::kNone: return std::string("None");
-    case Kind::kBool: return std::string(value.boolean() ? "True" : "False");
-    case Kind::kInt: return int_text(value.integer());
-    case Kind::kFloat: return float_text(value.number());
-    case Kind::kString: return string_repr(value.string());
-    case Kind::kList: return join_reprs(value.list_value().items, "[", "]", depth);
+    case Kind::kUndefined:
+      return std::string("Undefined");
+    case Kind::kNone:
+      return std::string("None");
+    case Kind::kBool:
+      return std::string(value.boolean() ? "True" : "False");
+    case Kind::kInt:
+      return int_text(value.integer());
+    case Kind::kFloat:
+      return float_text(value.number());
+    case Kind::kString:
+      return string_repr(value.string());
+    case Kind::kList:
+      return join_reprs(value.list_value().items, "[", "]", depth);
     case Kind::kTuple: {
       const auto& items = value.tuple_value().items;
       return join_reprs(items, "(", items.size() == 1 ? ",)" : ")", depth);
     }
-    case Kind::kDict: return dict_repr(value.dict(), depth);
-    case Kind::kView: return join_reprs(value.view().items, value.view().type_name + "([", "])", depth);
-    case Kind::kIterator: return std::string("<generator object>");
+    case Kind::kDict:
+      return dict_repr(value.dict(), depth);
+    case Kind::kView:
+      return join_reprs(value.view().items, value.view().type_name + "([", "])", depth);
+    case Kind::kIterator:
+      return std::string("<generator object>");
     case Kind::kRange: {
       const Range& range = value.range();
       std::string out = "range(" + std::to_string(range.start) + ", " + std::to_string(range.stop);
@@ -146,8 +158,10 @@ Result<std::string> to_repr(const Value& value, int depth) {
       for (const auto& [name, item] : value.name_space().values) TRY(dict.set(name, item));
       return "<Namespace " + TRY(dict_repr(dict, depth)) + ">";
     }
-    case Kind::kCallable: return value.callable().repr();
-    case Kind::kLoop: return std::string("<LoopContext>");
+    case Kind::kCallable:
+      return value.callable().repr();
+    case Kind::kLoop:
+      return std::string("<LoopContext>");
   }
   return std::string();
 }

@@ -9,8 +9,12 @@
 namespace mortise {
 namespace {
 
-bool word_before(std::string_view text, size_t pos) { return pos > 0 && unicode::is_word(unicode::previous_code_point(text, pos)); }
-bool word_at(std::string_view text, size_t pos) { return pos < text.size() && unicode::is_word(unicode::next_code_point(text, pos)); }
+bool word_before(std::string_view text, size_t pos) {
+  return pos > 0 && unicode::is_word(unicode::previous_code_point(text, pos));
+}
+bool word_at(std::string_view text, size_t pos) {
+  return pos < text.size() && unicode::is_word(unicode::next_code_point(text, pos));
+}
 
 size_t skip_space_left(std::string_view text, size_t pos) {
   for (size_t at = pos; at > 0 && unicode::is_white_space(unicode::previous_code_point(text, at));) pos = at;
@@ -101,13 +105,13 @@ const std::string* AddedTokens::shown_text(int64_t id) const {
   return it == tokens_.end() ? nullptr : &it->second.shown;
 }
 
-bool AddedTokens::is_special(int64_t id) const {
-  const std::string* shown = shown_text(id);
-  const int32_t named = shown == nullptr ? kNoToken : vocab_.find(*shown);
-  return named != kNoToken && tokens_.at(named).token.special;
+bool AddedTokens::is_special(std::string_view text) const {
+  const int32_t id = vocab_.find(text);
+  return id != kNoToken && tokens_.at(id).token.special;
 }
 
-void AddedTokens::split(const TokenTrie& trie, std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const {
+void AddedTokens::split(const TokenTrie& trie, std::string_view text, bool skip_special,
+                        std::vector<AddedSpan>& out) const {
   size_t done = 0;  // everything before it is in `out`
   size_t pos = 0;
   while ((pos = trie.next_start(text, pos)) < text.size()) {
@@ -126,7 +130,7 @@ void AddedTokens::split(const TokenTrie& trie, std::string_view text, bool skip_
     if (token.lstrip) begin = std::max(skip_space_left(text, begin), done);
     if (token.rstrip) end = skip_space_right(text, end);
     if (done < begin) out.push_back({done, begin, kNoToken});
-    out.push_back({begin, end, id});
+    if (begin < end) out.push_back({begin, end, id});  // not if the match before took all of it
     done = end;
   }
   if (done < text.size()) out.push_back({done, text.size(), kNoToken});

@@ -73,8 +73,9 @@ class AddedTokens {
   [[nodiscard]] int32_t find(std::string_view text) const { return vocab_.find(text); }
   // As decoding shows it: the normalised text of a token with `normalized`. Null where there is no such token.
   [[nodiscard]] const std::string* shown_text(int64_t id) const;
-  // Whether the text shown is that of a special token (one that normalising changes is not, as in the library).
-  [[nodiscard]] bool is_special(int64_t id) const;
+  // Whether this is the text of a special token. A token that normalising changes does not count, as in the library:
+  // its text as decoding shows it is another one.
+  [[nodiscard]] bool is_special(std::string_view text) const;
   [[nodiscard]] int64_t id_limit() const { return vocab_.id_limit(); }
   [[nodiscard]] size_t size() const { return vocab_.size(); }
 

@@ -67,13 +67,16 @@ Result<> BpeModel::add_merges(const std::vector<TextPair>& merges, const Compone
   merges_.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
-    const std::string_view tail = std::string_view(right).substr(
-        std::min(options_.continuing_subword_prefix.size(), right.size()));
+    const std::string_view tail =
+        std::string_view(right).substr(std::min(options_.continuing_subword_prefix.size(), right.size()));
     const int32_t left_id = vocab_.find(left);
     const int32_t right_id = vocab_.find(right);
     const int32_t merged = vocab_.find(left + std::string(tail));
-    for (const auto& [id, text] : {std::pair(left_id, left), std::pair(right_id, right), std::pair(merged, left + std::string(tail))}) {
-      if (id == kNoToken) return place.fail("merge number " + std::to_string(rank) + " needs " + quote(text) + ", which is not in the vocabulary");
+    for (const auto& [id, text] :
+         {std::pair(left_id, left), std::pair(right_id, right), std::pair(merged, left + std::string(tail))}) {
+      if (id == kNoToken)
+        return place.fail("merge number " + std::to_string(rank) + " needs " + quote(text) +
+                          ", which is not in the vocabulary");
     }
     merges_.put(left_id, right_id, {static_cast<int32_t>(rank), merged});
   }
@@ -81,7 +84,8 @@ Result<> BpeModel::add_merges(const std::vector<TextPair>& merges, const Compone
 }
 
 bool BpeModel::take_bytes() {
-  if (!options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty() || options_.byte_fallback) return false;
+  if (!options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty() || options_.byte_fallback)
+    return false;
   const auto& alphabet = byte_level_alphabet();
   for (size_t byte = 0; byte < 256; ++byte) byte_ids_[byte] = vocab_.find(alphabet[byte]);
   if (options_.ignore_merges) {
@@ -107,7 +111,8 @@ int32_t BpeModel::symbol_id(std::string_view piece, size_t begin, size_t end) co
 }
 
 bool BpeModel::add_fallback_bytes(std::string_view text, std::vector<int32_t>& ids) const {
-  const bool known = std::all_of(text.begin(), text.end(), [this](char c) { return fallback_ids_[static_cast<uint8_t>(c)] != kNoToken; });
+  const bool known = std::all_of(text.begin(), text.end(),
+                                 [this](char c) { return fallback_ids_[static_cast<uint8_t>(c)] != kNoToken; });
   if (!known) return false;
   for (const char c : text) ids.push_back(fallback_ids_[static_cast<uint8_t>(c)]);
   return true;
@@ -140,7 +145,8 @@ void BpeModel::merge(std::vector<int32_t>& ids) const {
   symbols.clear();
   heap.clear();
   const auto count = static_cast<int32_t>(ids.size());
-  for (int32_t i = 0; i < count; ++i) symbols.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1, true});
+  for (int32_t i = 0; i < count; ++i)
+    symbols.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1, true});
   const auto at = [](int32_t pos) -> Symbol& { return symbols[static_cast<size_t>(pos)]; };
   const auto consider = [&](int32_t pos) {
     if (pos < 0 || at(pos).next < 0) return;
@@ -202,7 +208,8 @@ Result<std::unique_ptr<TokenModel>> make_bpe(const Json& spec, const ComponentPl
   options.fuse_unk = TRY(component_bool(spec, "fuse_unk", false, place));
   options.byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
   options.ignore_merges = TRY(component_bool(spec, "ignore_merges", false, place));
-  if (const Json* dropout = json_find(spec, "dropout"); dropout != nullptr && dropout->is_number() && dropout->get<double>() > 0) {
+  if (const Json* dropout = json_find(spec, "dropout");
+      dropout != nullptr && dropout->is_number() && dropout->get<double>() > 0) {
     return place.fail("dropout is not supported: it makes the tokens random");
   }
   Vocab vocab = TRY(read_vocab(spec, place));

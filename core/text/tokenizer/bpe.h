@@ -26,7 +26,8 @@ struct BpeOptions {
 class BpeModel final : public TokenModel {
  public:
   // merges: pairs of token texts, the first one applied first.
-  static Result<std::unique_ptr<BpeModel>> make(Vocab vocab, const std::vector<std::pair<std::string, std::string>>& merges,
+  static Result<std::unique_ptr<BpeModel>> make(Vocab vocab,
+                                                const std::vector<std::pair<std::string, std::string>>& merges,
                                                 BpeOptions options, const ComponentPlace& place);
 
   Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const override;
@@ -48,8 +49,8 @@ class BpeModel final : public TokenModel {
   int32_t unk_id_ = kNoToken;
   int32_t fallback_ids_[256];  // of the tokens <0x00> .. <0xFF>
   bool bytes_ = false;
-  int32_t byte_ids_[256];      // bytes_: id of each byte's character
-  Vocab byte_vocab_;           // bytes_ and ignore_merges: raw bytes of every token
+  int32_t byte_ids_[256];  // bytes_: id of each byte's character
+  Vocab byte_vocab_;       // bytes_ and ignore_merges: raw bytes of every token
   mutable WordCache cache_;
 };
 

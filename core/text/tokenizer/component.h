@@ -19,8 +19,8 @@ struct ComponentPlace {
     return Error{ErrorKind::kData, std::string(role) + ": " + what, std::string(file), ""};
   }
   [[nodiscard]] Error unsupported(std::string_view type) const {
-    return Error{ErrorKind::kData, "the " + std::string(role) + " '" + std::string(type) + "' is not supported", std::string(file),
-                 "save the tokenizer without it, or use another model"};
+    return Error{ErrorKind::kData, "the " + std::string(role) + " '" + std::string(type) + "' is not supported",
+                 std::string(file), "save the tokenizer without it, or use another model"};
   }
 };
 

@@ -131,16 +131,17 @@ class ByteFallback final : public WholeTokenStage {
   }
 
   DecodeMode mode_;
-  std::string run_;              // bytes not yet shown
-  unicode::Utf8Repair repair_;   // kStream: the character at hand
-  bool broken_ = false;          // kStream: the run cannot become valid
-  bool open_ = false;            // kStream: part of the run has been handed on
+  std::string run_;             // bytes not yet shown
+  unicode::Utf8Repair repair_;  // kStream: the character at hand
+  bool broken_ = false;         // kStream: the run cannot become valid
+  bool open_ = false;           // kStream: part of the run has been handed on
 };
 
 // At most `start` and `stop` copies of a character off the ends of each token.
 class StripDecode final : public DecodeStage {
  public:
-  StripDecode(std::string content, size_t start, size_t stop) : content_(std::move(content)), start_(start), stop_(stop) {}
+  StripDecode(std::string content, size_t start, size_t stop)
+      : content_(std::move(content)), start_(start), stop_(stop) {}
 
   void push(std::string_view chunk, bool ends) override {
     while (left_ < start_ && !chunk.empty()) {
@@ -178,7 +179,8 @@ class StripDecode final : public DecodeStage {
 // A single character is replaced chunk by chunk; a longer pattern needs the whole token.
 class ReplaceDecode final : public DecodeStage {
  public:
-  ReplaceDecode(Regex pattern, std::string content, bool single) : pattern_(std::move(pattern)), content_(std::move(content)), single_(single) {}
+  ReplaceDecode(Regex pattern, std::string content, bool single)
+      : pattern_(std::move(pattern)), content_(std::move(content)), single_(single) {}
   void push(std::string_view chunk, bool ends) override {
     held_.append(chunk);
     if (!ends && !single_) return;
@@ -245,10 +247,11 @@ class WordPieceDecode final : public WholeTokenStage {
  private:
   static void clean_up(std::string& text) {
     static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},     {" ' ", "'"},     {" n't", "n't"},
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
         {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     for (const auto& [from, to] : kRules) {
-      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+        text.replace(at, from.size(), to);
     }
   }
   std::string prefix_;
@@ -273,7 +276,8 @@ class SuffixDecode final : public WholeTokenStage {
 
  private:
   [[nodiscard]] std::string replaced(std::string text, std::string_view with) const {
-    for (size_t at = text.find(suffix_); at != std::string::npos && !suffix_.empty(); at = text.find(suffix_, at + with.size())) {
+    for (size_t at = text.find(suffix_); at != std::string::npos && !suffix_.empty();
+         at = text.find(suffix_, at + with.size())) {
       text.replace(at, suffix_.size(), with);
     }
     return text;
@@ -334,7 +338,8 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
     const std::string content = TRY(component_string(spec, "content", place));
     const int64_t start = TRY(component_int(spec, "start", 0, place));
     const int64_t stop = TRY(component_int(spec, "stop", 0, place));
-    if (unicode::count_code_points(content) != 1 || start < 0 || stop < 0) return place.fail("Strip needs one character and counts");
+    if (unicode::count_code_points(content) != 1 || start < 0 || stop < 0)
+      return place.fail("Strip needs one character and counts");
     makers_.push_back([=](DecodeMode) {
       return std::make_unique<StripDecode>(content, static_cast<size_t>(start), static_cast<size_t>(stop));
     });

@@ -9,7 +9,8 @@
 namespace mortise {
 namespace {
 
-constexpr std::string_view kNamedTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+constexpr std::string_view kNamedTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                             "pad_token", "cls_token", "mask_token"};
 
 Error bad(const Path& file, const std::string& what) { return Error{ErrorKind::kData, what, file.string(), ""}; }
 
@@ -29,7 +30,8 @@ Result<std::optional<AddedToken>> read_token(const Json& spec, const Path& file)
 
 Result<> add_extra_tokens(const Json& extra, const Path& file, FolderConfig& config) {
   if (extra.is_null()) return {};
-  if (!extra.is_array() && !extra.is_object()) return bad(file, "the additional special tokens have to be a list or an object");
+  if (!extra.is_array() && !extra.is_object())
+    return bad(file, "the additional special tokens have to be a list or an object");
   for (const auto& [key, value] : extra.items()) {
     const auto token = TRY(read_token(value, file));
     if (!token) continue;
@@ -169,7 +171,8 @@ Result<FolderConfig> read_folder_config(const Path& folder, Env& env) {
   }
   TRY(read_added_tokens_file(folder, env, config));
   TRY(read_template_files(folder, env, config));
-  std::sort(config.added_tokens.begin(), config.added_tokens.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(config.added_tokens.begin(), config.added_tokens.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   return config;
 }
 

@@ -17,7 +17,7 @@ const Json& member(const Json& spec, std::string_view key) {
 // The id that a file gives to an added token is not looked at, as in the tokenizers library: one that the model's
 // vocabulary has keeps that id, the others are numbered behind the vocabulary in the order they come.
 int64_t next_id(const TokenizerParts& parts) {
-  const auto vocab_size = static_cast<int64_t>(parts.model->vocab().size());
+  const int64_t vocab_size = parts.model->size();
   const int64_t limit = parts.added.id_limit();
   return limit > vocab_size ? limit : vocab_size;
 }
@@ -61,7 +61,8 @@ Result<std::vector<std::pair<std::string, std::string>>> read_merges_file(const 
     if (line.empty() || line.starts_with("#version")) continue;
     const size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-      return Error{ErrorKind::kData, "a merge has to be two tokens with a space between", file.string() + ":" + std::to_string(line_number), ""};
+      return Error{ErrorKind::kData, "a merge has to be two tokens with a space between",
+                   file.string() + ":" + std::to_string(line_number), ""};
     }
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
@@ -87,13 +88,18 @@ Result<> load_legacy(const Path& folder, Env& env, FolderConfig& config, Tokeniz
   const std::string kind = without_fast(config.tokenizer_class);
   const bool qwen = kind == "Qwen2Tokenizer";
   if (!qwen && kind != "GPT2Tokenizer") {
-    return Error{ErrorKind::kData, "the tokenizer class " + quote(config.tokenizer_class) + " with vocab.json and merges.txt is not supported",
-                 config_name, "save the folder with transformers' fast tokenizer, which writes tokenizer.json"};
+    return Error{
+        ErrorKind::kData,
+        "the tokenizer class " + quote(config.tokenizer_class) + " with vocab.json and merges.txt is not supported",
+        config_name, "save the folder with transformers' fast tokenizer, which writes tokenizer.json"};
   }
   const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space}, {"use_regex", !qwen}};
   Json pre = byte_level;
   if (qwen) {
-    const Json splitter = {{"type", "Split"}, {"pattern", {{"Regex", std::string(kQwen2Pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
+    const Json splitter = {{"type", "Split"},
+                           {"pattern", {{"Regex", std::string(kQwen2Pattern)}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
     pre = {{"type", "Sequence"}, {"pretokenizers", Json::array({splitter, byte_level})}};
     parts.normalizer = make_nfc_normalizer();
   }
@@ -124,8 +130,10 @@ Result<> apply_config(const FolderConfig& config, const std::string& file, Token
       const auto it = config.special_tokens.find(name);
       return it == config.special_tokens.end() ? kNoToken : parts.token_id(it->second);
     };
-    if (config.add_bos_token.value_or(false) && id_of("bos_token") != kNoToken) wrap.before.push_back(id_of("bos_token"));
-    if (config.add_eos_token.value_or(false) && id_of("eos_token") != kNoToken) wrap.after.push_back(id_of("eos_token"));
+    if (config.add_bos_token.value_or(false) && id_of("bos_token") != kNoToken)
+      wrap.before.push_back(id_of("bos_token"));
+    if (config.add_eos_token.value_or(false) && id_of("eos_token") != kNoToken)
+      wrap.after.push_back(id_of("eos_token"));
     parts.post_processor = std::move(wrap);
   }
   parts.split_special_tokens = config.split_special_tokens;
@@ -147,9 +155,11 @@ Result<Tokenizer> Tokenizer::load(const Path& folder, Env& env) {
     TRY(load_legacy(folder, env, config, *parts));
   } else {
     const bool sentencepiece = env.exists(folder / "tokenizer.model");
-    return Error{ErrorKind::kData, "there is no tokenizer.json, and no vocab.json with merges.txt", folder.string(),
-                 sentencepiece ? "tokenizer.model alone is not read: save the folder once with transformers, which writes tokenizer.json"
-                               : "name a folder that holds a tokenizer"};
+    return Error{
+        ErrorKind::kData, "there is no tokenizer.json, and no vocab.json with merges.txt", folder.string(),
+        sentencepiece
+            ? "tokenizer.model alone is not read: save the folder once with transformers, which writes tokenizer.json"
+            : "name a folder that holds a tokenizer"};
   }
   TRY(apply_config(config, (folder / "tokenizer_config.json").string(), *parts));
   TRY(parts->added.build(parts->normalizer.get()));

@@ -10,14 +10,17 @@ namespace {
 
 class WordLevel final : public TokenModel {
  public:
-  WordLevel(Vocab vocab, std::string unk) : vocab_(std::move(vocab)), unk_(std::move(unk)), unk_id_(vocab_.find(unk_)) {}
+  WordLevel(Vocab vocab, std::string unk)
+      : vocab_(std::move(vocab)), unk_(std::move(unk)), unk_id_(vocab_.find(unk_)) {}
 
   Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const override {
     int32_t id = vocab_.find(piece);
     if (id == kNoToken) id = unk_id_;
     if (id == kNoToken) {
-      return Error{ErrorKind::kData, "the word " + quote(piece) + " is not in the vocabulary, and neither is the unknown token " + quote(unk_),
-                   "", ""};
+      return Error{
+          ErrorKind::kData,
+          "the word " + quote(piece) + " is not in the vocabulary, and neither is the unknown token " + quote(unk_), "",
+          ""};
     }
     out.push_back(id);
     return {};
@@ -92,7 +95,8 @@ Result<std::unique_ptr<TokenModel>> make_word_piece(const Json& spec, const Comp
   if (unk_id == kNoToken) return place.fail("the unknown token " + quote(unk) + " is not in the vocabulary");
   std::string prefix = TRY(component_string(spec, "continuing_subword_prefix", place));
   const int64_t max_chars = TRY(component_int(spec, "max_input_chars_per_word", 100, place));
-  return std::make_unique<WordPiece>(std::move(vocab), unk_id, std::move(prefix), static_cast<size_t>(std::max<int64_t>(max_chars, 0)));
+  return std::make_unique<WordPiece>(std::move(vocab), unk_id, std::move(prefix),
+                                     static_cast<size_t>(std::max<int64_t>(max_chars, 0)));
 }
 
 Result<std::unique_ptr<TokenModel>> make_model(const Json& spec, const ComponentPlace& place) {

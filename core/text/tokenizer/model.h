@@ -18,7 +18,10 @@ class TokenModel {
   // Appends the ids of a piece. The piece is never empty.
   virtual Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const = 0;
   [[nodiscard]] virtual const Vocab& vocab() const = 0;
-  // True: from now on pieces are raw bytes, not characters of the byte-level alphabet (pre_tokenizer.h). False: not possible.
+  // Number of entries, behind which added tokens are numbered (unigram files may hold a text twice).
+  [[nodiscard]] virtual int64_t size() const { return static_cast<int64_t>(vocab().size()); }
+  // True: from now on pieces are raw bytes, not characters of the byte-level alphabet (pre_tokenizer.h). False: not
+  // possible.
   virtual bool take_bytes() { return false; }
 };
 

@@ -21,13 +21,15 @@ class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(int options) : options_(options) {}
   Result<> apply(NormalText& piece) const override {
-    const bool ascii = std::all_of(piece.text.begin(), piece.text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+    const bool ascii =
+        std::all_of(piece.text.begin(), piece.text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
     if (ascii) return {};
     utf8proc_uint8_t* mapped = nullptr;
     const auto* source = reinterpret_cast<const utf8proc_uint8_t*>(piece.text.data());
     const utf8proc_ssize_t size = utf8proc_map(source, static_cast<utf8proc_ssize_t>(piece.text.size()), &mapped,
                                                static_cast<utf8proc_option_t>(options_ | UTF8PROC_STABLE));
-    if (size < 0) return Error{ErrorKind::kData, std::string("Unicode normalization failed: ") + utf8proc_errmsg(size), "", ""};
+    if (size < 0)
+      return Error{ErrorKind::kData, std::string("Unicode normalization failed: ") + utf8proc_errmsg(size), "", ""};
     piece.text.assign(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
     std::free(mapped);
     return {};
@@ -42,7 +44,8 @@ class Lowercase final : public Normalizer {
   Result<> apply(NormalText& piece) const override {
     std::string out;
     out.reserve(piece.text.size());
-    for (size_t pos = 0; pos < piece.text.size();) unicode::append_lower(out, unicode::next_code_point(piece.text, pos));
+    for (size_t pos = 0; pos < piece.text.size();)
+      unicode::append_lower(out, unicode::next_code_point(piece.text, pos));
     piece.text = std::move(out);
     return {};
   }
@@ -92,8 +95,11 @@ class Strip final : public Normalizer {
   Result<> apply(NormalText& piece) const override {
     size_t begin = 0;
     size_t end = piece.text.size();
-    for (size_t pos = 0; left_ && pos < end && unicode::is_white_space(unicode::next_code_point(piece.text, pos));) begin = pos;
-    for (size_t pos = end; right_ && pos > begin && unicode::is_white_space(unicode::previous_code_point(piece.text, pos));) end = pos;
+    for (size_t pos = 0; left_ && pos < end && unicode::is_white_space(unicode::next_code_point(piece.text, pos));)
+      begin = pos;
+    for (size_t pos = end;
+         right_ && pos > begin && unicode::is_white_space(unicode::previous_code_point(piece.text, pos));)
+      end = pos;
     if (begin > 0) piece.at_start = false;
     piece.text = piece.text.substr(begin, end - begin);
     return {};

@@ -1,5 +1,6 @@
 // Hash table from a pair of token ids to the merge of the two. Open addressing, power-of-two size, at most half full:
-// about one cache miss per look-up, which is most of the cost of BPE on new words. Thread rule: constant after building.
+// about one cache miss per look-up, which is most of the cost of BPE on new words. Thread rule: constant after
+// building.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@
 namespace mortise {
 namespace {
 
-Result<> append_special_ids(const Json& spec, const std::string& name, const ComponentPlace& place, std::vector<int64_t>& out) {
+Result<> append_special_ids(const Json& spec, const std::string& name, const ComponentPlace& place,
+                            std::vector<int64_t>& out) {
   const Json* table = json_find(spec, "special_tokens");
   const Json* entry = table == nullptr ? nullptr : json_find(*table, name);
   const Json* ids = entry == nullptr ? nullptr : json_find(*entry, "ids");

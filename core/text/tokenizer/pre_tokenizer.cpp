@@ -40,8 +40,9 @@ class RegexSplit final : public PreTokenizer {
   RegexSplit(Regex pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   Result<> apply(PieceList& list) const override {
-    return split_pieces(list, behavior_, invert_,
-                        [this](std::string_view text, std::vector<TextSpan>& out) { return pattern_.find_all(text, out); });
+    return split_pieces(list, behavior_, invert_, [this](std::string_view text, std::vector<TextSpan>& out) {
+      return pattern_.find_all(text, out);
+    });
   }
 
  private:
@@ -73,24 +74,25 @@ class CharSplit final : public PreTokenizer {
 class WordSplit final : public PreTokenizer {
  public:
   Result<> apply(PieceList& list) const override {
-    return split_pieces(list, SplitBehavior::kRemoved, true, [](std::string_view text, std::vector<TextSpan>& out) -> Result<> {
-      enum Class { kNone, kSpace, kWord, kOther };
-      Class open = kNone;
-      for (size_t pos = 0; pos < text.size();) {
-        const size_t begin = pos;
-        const char32_t code = unicode::next_code_point(text, pos);
-        const Class now = unicode::is_word(code) ? kWord : unicode::is_white_space(code) ? kSpace : kOther;
-        if (now != kSpace) {
-          if (now == open) {
-            out.back().end = pos;
-          } else {
-            out.push_back({begin, pos});
+    return split_pieces(
+        list, SplitBehavior::kRemoved, true, [](std::string_view text, std::vector<TextSpan>& out) -> Result<> {
+          enum Class { kNone, kSpace, kWord, kOther };
+          Class open = kNone;
+          for (size_t pos = 0; pos < text.size();) {
+            const size_t begin = pos;
+            const char32_t code = unicode::next_code_point(text, pos);
+            const Class now = unicode::is_word(code) ? kWord : unicode::is_white_space(code) ? kSpace : kOther;
+            if (now != kSpace) {
+              if (now == open) {
+                out.back().end = pos;
+              } else {
+                out.push_back({begin, pos});
+              }
+            }
+            open = now;
           }
-        }
-        open = now;
-      }
-      return {};
-    });
+          return {};
+        });
   }
 };
 
@@ -98,14 +100,15 @@ class FixedLength final : public PreTokenizer {
  public:
   explicit FixedLength(size_t length) : length_(length) {}
   Result<> apply(PieceList& list) const override {
-    return split_pieces(list, SplitBehavior::kIsolated, false, [this](std::string_view text, std::vector<TextSpan>& out) -> Result<> {
-      for (size_t begin = 0; begin < text.size();) {
-        const size_t end = begin + unicode::byte_offset_of(text.substr(begin), length_);
-        out.push_back({begin, end});
-        begin = end;
-      }
-      return {};
-    });
+    return split_pieces(list, SplitBehavior::kIsolated, false,
+                        [this](std::string_view text, std::vector<TextSpan>& out) -> Result<> {
+                          for (size_t begin = 0; begin < text.size();) {
+                            const size_t end = begin + unicode::byte_offset_of(text.substr(begin), length_);
+                            out.push_back({begin, end});
+                            begin = end;
+                          }
+                          return {};
+                        });
   }
 
  private:
@@ -124,8 +127,9 @@ class ByteLevel final : public PreTokenizer {
       }
     }
     if (pattern_) {
-      TRY(split_pieces(list, SplitBehavior::kIsolated, false,
-                       [this](std::string_view text, std::vector<TextSpan>& out) { return pattern_->find_all(text, out); }));
+      TRY(split_pieces(
+          list, SplitBehavior::kIsolated, false,
+          [this](std::string_view text, std::vector<TextSpan>& out) { return pattern_->find_all(text, out); }));
     }
     if (map_bytes_) {
       for (Piece& piece : list.pieces) piece.text = list.keep(byte_level_text(piece.text));
@@ -162,8 +166,9 @@ class Metaspace final : public PreTokenizer {
       piece.text = list.keep(std::move(text));
     }
     if (!splitter_) return {};
-    return split_pieces(list, SplitBehavior::kMergedWithNext, false,
-                        [this](std::string_view text, std::vector<TextSpan>& out) { return splitter_->find_all(text, out); });
+    return split_pieces(
+        list, SplitBehavior::kMergedWithNext, false,
+        [this](std::string_view text, std::vector<TextSpan>& out) { return splitter_->find_all(text, out); });
   }
 
  private:
@@ -179,7 +184,9 @@ class PreTokenizerSequence final : public PreTokenizer {
     for (const auto& part : parts_) TRY(part->apply(list));
     return {};
   }
-  [[nodiscard]] bool ends_in_byte_level() const override { return !parts_.empty() && parts_.back()->ends_in_byte_level(); }
+  [[nodiscard]] bool ends_in_byte_level() const override {
+    return !parts_.empty() && parts_.back()->ends_in_byte_level();
+  }
   void leave_out_byte_level() override {
     if (!parts_.empty()) parts_.back()->leave_out_byte_level();
   }
@@ -254,7 +261,8 @@ Made make_char_stage(const std::string& type, const Json& spec, const ComponentP
     if (unicode::count_code_points(text) != 1) return place.fail("'delimiter' has to be one character");
     size_t pos = 0;
     const char32_t delimiter = unicode::next_code_point(text, pos);
-    return std::make_unique<CharSplit>([delimiter](char32_t code) { return code == delimiter; }, SplitBehavior::kRemoved);
+    return std::make_unique<CharSplit>([delimiter](char32_t code) { return code == delimiter; },
+                                       SplitBehavior::kRemoved);
   }
   std::vector<std::unique_ptr<PreTokenizer>> parts;  // BertPreTokenizer
   parts.push_back(std::make_unique<CharSplit>(unicode::is_white_space, SplitBehavior::kRemoved));
@@ -277,7 +285,8 @@ Made make_pre_tokenizer(const Json& spec, const ComponentPlace& place) {
     if (length < 1) return place.fail("'length' has to be positive");
     return std::make_unique<FixedLength>(static_cast<size_t>(length));
   }
-  static constexpr std::string_view kCharStages[] = {"WhitespaceSplit", "Digits", "Punctuation", "CharDelimiterSplit", "BertPreTokenizer"};
+  static constexpr std::string_view kCharStages[] = {"WhitespaceSplit", "Digits", "Punctuation", "CharDelimiterSplit",
+                                                     "BertPreTokenizer"};
   for (const std::string_view name : kCharStages) {
     if (type == name) return make_char_stage(type, spec, place);
   }

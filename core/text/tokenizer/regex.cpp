@@ -78,7 +78,8 @@ struct Regex::Code {
 
 Result<Regex> Regex::compile(std::string_view pattern, std::string_view where) {
   if (const auto bad = find_invalid_utf8(pattern)) {
-    return Error{ErrorKind::kData, "a regular expression is not UTF-8 at its byte " + std::to_string(*bad), std::string(where), ""};
+    return Error{ErrorKind::kData, "a regular expression is not UTF-8 at its byte " + std::to_string(*bad),
+                 std::string(where), ""};
   }
   const std::string translated = TRY(translate_regex(pattern, where, !pcre_has_unicode14()));
   using Context = std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)>;
@@ -87,10 +88,11 @@ Result<Regex> Regex::compile(std::string_view pattern, std::string_view where) {
   int code = 0;
   PCRE2_SIZE offset = 0;
   constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_UTF_CHECK;
-  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &code,
-                                       &offset, context.get());
+  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions,
+                                       &code, &offset, context.get());
   if (compiled == nullptr) {
-    return Error{ErrorKind::kData, "the regular expression " + quote(pattern) + " cannot be used: " + pcre_message(code),
+    return Error{ErrorKind::kData,
+                 "the regular expression " + quote(pattern) + " cannot be used: " + pcre_message(code),
                  std::string(where), ""};
   }
   auto owned = std::make_shared<const Code>(compiled, std::string(pattern));
@@ -98,7 +100,9 @@ Result<Regex> Regex::compile(std::string_view pattern, std::string_view where) {
   return Regex(std::move(owned));
 }
 
-Result<Regex> Regex::literal(std::string_view text, std::string_view where) { return compile(escape_literal(text), where); }
+Result<Regex> Regex::literal(std::string_view text, std::string_view where) {
+  return compile(escape_literal(text), where);
+}
 
 Result<> Regex::find_all(std::string_view text, std::vector<TextSpan>& out) const {
   static thread_local const MatchScratch scratch;
@@ -107,11 +111,13 @@ Result<> Regex::find_all(std::string_view text, std::vector<TextSpan>& out) cons
   size_t from = 0;
   size_t last_end = std::string_view::npos;
   while (from <= text.size()) {
-    const int count = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data(), scratch.context());
+    const int count =
+        pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data(), scratch.context());
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0) {
-      return Error{ErrorKind::kData, "matching the regular expression " + quote(code_->pattern) + " failed: " + pcre_message(count),
-                   "", ""};
+      return Error{ErrorKind::kData,
+                   "matching the regular expression " + quote(code_->pattern) + " failed: " + pcre_message(count), "",
+                   ""};
     }
     if (span[0] >= span[1] && span[1] == last_end) {
       from += from < text.size() ? unicode::utf8_length(text[from]) : 1;

@@ -55,12 +55,30 @@ struct Property {
   std::string_view short_name;
 };
 constexpr Property kLongNames[] = {
-    {"Letter", "L"},           {"Cased_Letter", "L&"},      {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"},
-    {"Titlecase_Letter", "Lt"}, {"Modifier_Letter", "Lm"},  {"Other_Letter", "Lo"},     {"Mark", "M"},
-    {"Nonspacing_Mark", "Mn"}, {"Spacing_Mark", "Mc"},      {"Enclosing_Mark", "Me"},   {"Number", "N"},
-    {"Decimal_Number", "Nd"},  {"Letter_Number", "Nl"},     {"Other_Number", "No"},     {"Punctuation", "P"},
-    {"Symbol", "S"},           {"Math_Symbol", "Sm"},       {"Currency_Symbol", "Sc"},  {"Separator", "Z"},
-    {"Space_Separator", "Zs"}, {"Other", "C"},              {"Control", "Cc"},          {"Format", "Cf"},
+    {"Letter", "L"},
+    {"Cased_Letter", "L&"},
+    {"Uppercase_Letter", "Lu"},
+    {"Lowercase_Letter", "Ll"},
+    {"Titlecase_Letter", "Lt"},
+    {"Modifier_Letter", "Lm"},
+    {"Other_Letter", "Lo"},
+    {"Mark", "M"},
+    {"Nonspacing_Mark", "Mn"},
+    {"Spacing_Mark", "Mc"},
+    {"Enclosing_Mark", "Me"},
+    {"Number", "N"},
+    {"Decimal_Number", "Nd"},
+    {"Letter_Number", "Nl"},
+    {"Other_Number", "No"},
+    {"Punctuation", "P"},
+    {"Symbol", "S"},
+    {"Math_Symbol", "Sm"},
+    {"Currency_Symbol", "Sc"},
+    {"Separator", "Z"},
+    {"Space_Separator", "Zs"},
+    {"Other", "C"},
+    {"Control", "Cc"},
+    {"Format", "Cf"},
 };
 
 class Translator {
@@ -93,7 +111,8 @@ class Translator {
         begin_atom();
         out_ += TRY(char_class());
         return {};
-      case '(': return open_group();
+      case '(':
+        return open_group();
       case ')':
         ++pos_;
         out_ += ')';
@@ -102,7 +121,8 @@ class Translator {
           groups_.pop_back();
         }
         return {};
-      case '{': return braces();
+      case '{':
+        return braces();
       default: {
         const size_t start = pos_;
         unicode::next_code_point(pattern_, pos_);
@@ -135,8 +155,9 @@ class Translator {
   Result<> braces() {
     const size_t close = pattern_.find('}', pos_);
     const std::string_view body = close == std::string_view::npos ? "" : pattern_.substr(pos_ + 1, close - pos_ - 1);
-    const bool is_interval = !body.empty() && body != "," && std::count(body.begin(), body.end(), ',') <= 1 &&
-                             std::all_of(body.begin(), body.end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
+    const bool is_interval =
+        !body.empty() && body != "," && std::count(body.begin(), body.end(), ',') <= 1 &&
+        std::all_of(body.begin(), body.end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
     if (!is_interval) {
       begin_atom();
       out_ += "\\{";
@@ -161,25 +182,41 @@ class Translator {
       return items;
     };
     switch (c) {
-      case 's': pos_ += 2; return wrap(range_text(unicode::white_space_ranges()), false);
+      case 's':
+        pos_ += 2;
+        return wrap(range_text(unicode::white_space_ranges()), false);
       case 'S':
         pos_ += 2;
         if (!in_class) return wrap(range_text(unicode::white_space_ranges()), true);
         return range_text(unicode::complement(unicode::white_space_ranges()));
-      case 'd': pos_ += 2; return wrap(category_items("Nd"), false);
-      case 'D': pos_ += 2; return in_class ? outside(mask_of(Category::kNd)) : wrap(category_items("Nd"), true);
-      case 'w': pos_ += 2; return wrap(word_items(), false);
+      case 'd':
+        pos_ += 2;
+        return wrap(category_items("Nd"), false);
+      case 'D':
+        pos_ += 2;
+        return in_class ? outside(mask_of(Category::kNd)) : wrap(category_items("Nd"), true);
+      case 'w':
+        pos_ += 2;
+        return wrap(word_items(), false);
       case 'W':
         pos_ += 2;
         if (in_class) return fail("\\W inside [] is not supported");
         return wrap(word_items(), true);
-      case 'h': pos_ += 2; return wrap("0-9A-Fa-f", false);
-      case 'H': pos_ += 2; return in_class ? Result<std::string>(fail("\\H inside [] is not supported")) : wrap("0-9A-Fa-f", true);
+      case 'h':
+        pos_ += 2;
+        return wrap("0-9A-Fa-f", false);
+      case 'H':
+        pos_ += 2;
+        return in_class ? Result<std::string>(fail("\\H inside [] is not supported")) : wrap("0-9A-Fa-f", true);
       case 'b':
-      case 'B': pos_ += 2; return in_class ? std::string("\\x{8}") : boundary(c == 'B');
+      case 'B':
+        pos_ += 2;
+        return in_class ? std::string("\\x{8}") : boundary(c == 'B');
       case 'p':
-      case 'P': return property(in_class);
-      case 'u': return unicode_escape();
+      case 'P':
+        return property(in_class);
+      case 'u':
+        return unicode_escape();
       default: {
         const size_t start = pos_;
         ++pos_;
@@ -192,7 +229,8 @@ class Translator {
 
   Result<std::string> unicode_escape() {
     const std::string_view digits = pattern_.substr(pos_ + 2, 4);
-    const bool hex = digits.size() == 4 && std::all_of(digits.begin(), digits.end(), [](unsigned char d) { return std::isxdigit(d) != 0; });
+    const bool hex = digits.size() == 4 &&
+                     std::all_of(digits.begin(), digits.end(), [](unsigned char d) { return std::isxdigit(d) != 0; });
     if (!hex) return fail("\\u needs four hexadecimal digits");
     pos_ += 6;
     return "\\x{" + std::string(digits) + "}";
@@ -236,7 +274,8 @@ class Translator {
   }
 
   [[nodiscard]] std::string word_items() const {
-    std::string items = category_items("L") + category_items("M") + category_items("Nd") + category_items("Nl") + category_items("Pc");
+    std::string items =
+        category_items("L") + category_items("M") + category_items("Nd") + category_items("Nl") + category_items("Pc");
     // Oniguruma's table also holds these six characters of Latin-1 (superscripts and fractions).
     return items + range_text(unicode::other_word_ranges()) + range_text({{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}});
   }
@@ -301,8 +340,8 @@ class Translator {
   bool exact_ranges_;
   size_t pos_ = 0;
   std::string out_;
-  size_t atom_ = 0;              // where the last atom starts in out_
-  std::vector<size_t> groups_;   // starts of the open groups
+  size_t atom_ = 0;             // where the last atom starts in out_
+  std::vector<size_t> groups_;  // starts of the open groups
 };
 
 }  // namespace

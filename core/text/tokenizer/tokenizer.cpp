@@ -60,7 +60,7 @@ std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_to
   std::string text;
   for (const int64_t id : ids) {
     const auto token = parts_->token_text(id);
-    if (!token || (skip_special_tokens && parts_->added.is_special(id))) continue;
+    if (!token || (skip_special_tokens && parts_->added.is_special(*token))) continue;
     text += run.push(*token);
   }
   return text += run.finish();
@@ -80,7 +80,7 @@ IncrementalDecoder::~IncrementalDecoder() = default;
 std::string IncrementalDecoder::push(int64_t id) {
   const TokenizerParts& parts = *state_->parts;
   const auto token = parts.token_text(id);
-  if (!token || (state_->skip_special_tokens && parts.added.is_special(id))) return {};
+  if (!token || (state_->skip_special_tokens && parts.added.is_special(*token))) return {};
   return state_->run.push(*token);
 }
 
@@ -103,7 +103,10 @@ std::optional<std::string> Tokenizer::token_text(int64_t id) const {
   return text ? std::optional<std::string>(*text) : std::nullopt;
 }
 
-bool Tokenizer::is_special(int64_t id) const { return parts_->added.is_special(id); }
+bool Tokenizer::is_special(int64_t id) const {
+  const auto text = parts_->token_text(id);
+  return text && parts_->added.is_special(*text);
+}
 
 namespace {
 

@@ -11,13 +11,13 @@ namespace mortise {
 namespace {
 
 constexpr std::array<std::string_view, 9> kFiles = {
-    "tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",        "chat_template.jinja",   "chat_template.json",      "tokenizer.model"};
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "chat_template.jinja",   "chat_template.json",      "tokenizer.model"};
 constexpr std::string_view kTemplateFolder = "additional_chat_templates";
 
 Json added_token(const std::string& text, int64_t id) {
-  return {{"id", id},          {"content", text},     {"single_word", false}, {"lstrip", false},
-          {"rstrip", false},   {"normalized", false}, {"special", true}};
+  return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
 
 }  // namespace
@@ -45,7 +45,8 @@ Result<> save_tokenizer_files(const Path& source_folder, const Path& target_fold
 
 Result<CharTokenizerFiles> make_char_tokenizer(const CharTokenizerSpec& spec) {
   if (spec.special_tokens.empty()) {
-    return Error{ErrorKind::kConfig, "a character tokenizer needs a special token for unknown characters", "", "name one first"};
+    return Error{ErrorKind::kConfig, "a character tokenizer needs a special token for unknown characters", "",
+                 "name one first"};
   }
   if (const auto bad = find_invalid_utf8(spec.characters)) {
     return Error{ErrorKind::kConfig, "the characters are not UTF-8 at byte " + std::to_string(*bad), "", ""};
@@ -54,7 +55,8 @@ Result<CharTokenizerFiles> make_char_tokenizer(const CharTokenizerSpec& spec) {
   Json added = Json::array();
   std::set<std::string> seen;
   const auto take = [&](const std::string& text) -> Result<> {
-    if (text.empty() || !seen.insert(text).second) return Error{ErrorKind::kConfig, "the token " + quote(text) + " is empty or given twice", "", ""};
+    if (text.empty() || !seen.insert(text).second)
+      return Error{ErrorKind::kConfig, "the token " + quote(text) + " is empty or given twice", "", ""};
     vocab.push_back({text, static_cast<int64_t>(vocab.size())});
     return {};
   };
@@ -69,20 +71,25 @@ Result<CharTokenizerFiles> make_char_tokenizer(const CharTokenizerSpec& spec) {
   }
   CharTokenizerFiles files;
   // The pattern that matches any character, newlines too; each match is a piece of its own.
-  files.tokenizer_json = dump_json(
-      {{"version", "1.0"},
-       {"truncation", nullptr},
-       {"padding", nullptr},
-       {"added_tokens", added},
-       {"normalizer", nullptr},
-       {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(?m:.)"}}}, {"behavior", "Isolated"}, {"invert", false}}},
-       {"post_processor", nullptr},
-       {"decoder", {{"type", "Fuse"}}},
-       {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", spec.special_tokens.front()}}}},
-      2);
-  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}, {"unk_token", spec.special_tokens.front()}};
+  files.tokenizer_json =
+      dump_json({{"version", "1.0"},
+                 {"truncation", nullptr},
+                 {"padding", nullptr},
+                 {"added_tokens", added},
+                 {"normalizer", nullptr},
+                 {"pre_tokenizer",
+                  {{"type", "Split"}, {"pattern", {{"Regex", "(?m:.)"}}}, {"behavior", "Isolated"}, {"invert", false}}},
+                 {"post_processor", nullptr},
+                 {"decoder", {{"type", "Fuse"}}},
+                 {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", spec.special_tokens.front()}}}},
+                2);
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                 {"clean_up_tokenization_spaces", false},
+                 {"unk_token", spec.special_tokens.front()}};
   for (const auto& [role, token] : spec.roles) {
-    if (!seen.contains(token)) return Error{ErrorKind::kConfig, "the token " + quote(token) + " of " + quote(role) + " is not in the vocabulary", "", ""};
+    if (!seen.contains(token))
+      return Error{ErrorKind::kConfig, "the token " + quote(token) + " of " + quote(role) + " is not in the vocabulary",
+                   "", ""};
     config[role] = token;
   }
   if (!spec.chat_template.empty()) config["chat_template"] = spec.chat_template;

@@ -18,8 +18,8 @@ namespace mortise {
 
 struct TokenizerParts {
   Path folder;
-  std::unique_ptr<Normalizer> normalizer;        // null: none
-  std::unique_ptr<PreTokenizer> pre_tokenizer;   // null: none
+  std::unique_ptr<Normalizer> normalizer;       // null: none
+  std::unique_ptr<PreTokenizer> pre_tokenizer;  // null: none
   std::unique_ptr<TokenModel> model;
   PostProcessor post_processor;
   DecoderChain decoder;
@@ -42,7 +42,7 @@ struct TokenizerParts {
 // tokenizer_config.json, special_tokens_map.json, chat templates (folder_config.cpp).
 struct FolderConfig {
   std::string tokenizer_class;
-  bool add_prefix_space = false;      // of the classes that are built from vocab.json
+  bool add_prefix_space = false;  // of the classes that are built from vocab.json
   bool split_special_tokens = false;
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;

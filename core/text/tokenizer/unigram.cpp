@@ -54,6 +54,7 @@ class Unigram final : public TokenModel {
     return {};
   }
   [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
+  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(scores_.size()); }
 
  private:
   struct Step {
@@ -97,7 +98,8 @@ class Unigram final : public TokenModel {
       for (const char c : text) out.push_back(byte_ids_[static_cast<uint8_t>(c)]);
       return {};
     }
-    if (unk_id_ == kNoToken) return Error{ErrorKind::kData, "no token covers " + quote(text) + " and there is no unknown token", "", ""};
+    if (unk_id_ == kNoToken)
+      return Error{ErrorKind::kData, "no token covers " + quote(text) + " and there is no unknown token", "", ""};
     out.push_back(unk_id_);
     return {};
   }
@@ -124,7 +126,8 @@ Result<std::unique_ptr<TokenModel>> make_unigram(const Json& spec, const Compone
     scores.push_back(entry[1].get<double>());
   }
   const int64_t unk_id = TRY(component_int(spec, "unk_id", kNoToken, place));
-  if (unk_id != kNoToken && (unk_id < 0 || static_cast<size_t>(unk_id) >= scores.size())) return place.fail("'unk_id' is not in the vocabulary");
+  if (unk_id != kNoToken && (unk_id < 0 || static_cast<size_t>(unk_id) >= scores.size()))
+    return place.fail("'unk_id' is not in the vocabulary");
   const bool byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
   return std::make_unique<Unigram>(std::move(vocab), std::move(scores), static_cast<int32_t>(unk_id), byte_fallback);
 }

@@ -7,8 +7,9 @@ namespace mortise {
 
 Result<> Vocab::add(std::string_view text, int64_t id, std::string_view where) {
   if (id < 0 || id > kMaxTokenId) {
-    return Error{ErrorKind::kData, "the token " + quote(text) + " has the id " + std::to_string(id) + ", which is not in 0.." +
-                                       std::to_string(kMaxTokenId),
+    return Error{ErrorKind::kData,
+                 "the token " + quote(text) + " has the id " + std::to_string(id) + ", which is not in 0.." +
+                     std::to_string(kMaxTokenId),
                  std::string(where), ""};
   }
   const auto index = static_cast<size_t>(id);

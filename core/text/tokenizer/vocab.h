@@ -36,7 +36,7 @@ class Vocab {
     const bool inside = id >= 0 && static_cast<size_t>(id) < texts_.size();
     return inside && texts_[static_cast<size_t>(id)].data() != nullptr ? &texts_[static_cast<size_t>(id)] : nullptr;
   }
-  [[nodiscard]] size_t size() const { return ids_.size(); }  // number of tokens
+  [[nodiscard]] size_t size() const { return ids_.size(); }                               // number of tokens
   [[nodiscard]] int64_t id_limit() const { return static_cast<int64_t>(texts_.size()); }  // largest id + 1
   void reserve(size_t num_tokens) { ids_.reserve(num_tokens); }
 

@@ -47,7 +47,9 @@ class WordCache {
   static constexpr size_t kNumShards = 64;
   static constexpr size_t kMaxWordsPerShard = 2048;
 
-  Shard& shard_of(std::string_view word) { return shards_[std::hash<std::string_view>{}(word) >> 7 & (kNumShards - 1)]; }
+  Shard& shard_of(std::string_view word) {
+    return shards_[std::hash<std::string_view>{}(word) >> 7 & (kNumShards - 1)];
+  }
   std::array<Shard, kNumShards> shards_;
 };
 

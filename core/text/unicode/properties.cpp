@@ -104,7 +104,8 @@ bool is_white_space(char32_t code) {
 }
 
 bool is_word(char32_t code) {
-  constexpr CategoryMask kWord = kLetters | kMarks | mask_of(Category::kNd) | mask_of(Category::kNl) | mask_of(Category::kPc);
+  constexpr CategoryMask kWord =
+      kLetters | kMarks | mask_of(Category::kNd) | mask_of(Category::kNl) | mask_of(Category::kPc);
   if (is_in(code, kWord) || code == 0x200C || code == 0x200D) return true;
   return std::any_of(std::begin(kOtherWord), std::end(kOtherWord),
                      [code](const CodeRange& range) { return code >= range.first && code <= range.last; });

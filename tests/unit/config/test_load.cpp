@@ -51,6 +51,14 @@ seed = "x"
 TEST(Load, SyntaxErrorsHaveAPlace) {
   EXPECT_THAT(load_error("[rollout\nn = 1"), ::testing::StartsWith("run.toml:1:"));
   EXPECT_THAT(load_error("a = \"\xff\""), ::testing::StartsWith("run.toml"));
+  std::string key = "a", list = "0.5";
+  for (int i = 0; i < 300; ++i) key += ".a", list += ", 0.5";
+  EXPECT_EQ(load_error("\n" + key + " = 1"), "run.toml:2: a key has more than 256 parts; shorten it");
+  EXPECT_THAT(load_error("[algorithm.adv_params]\nx = [" + list + "]  # " + key + "\ny = \"" + key + "\""), "ok");
+  EXPECT_THAT(load_error("[rollout]\n\u00e9 = 1"), ::testing::StartsWith("run.toml:2:"));
+  EXPECT_EQ(config_of("[model]\npath = \"\"\"a\\\n  \u00e9\"\"\"").model.path, "a\u00e9");
+  EXPECT_THAT(load_error("[rollout]\nn = 1\n[=]\nb = 1\n"), ::testing::StartsWith("run.toml:3:"));
+  EXPECT_THAT(load_error("x = \"\"\"\n[=]\n\"\"\"\n[[.a]]"), ::testing::StartsWith("run.toml:4:"));
   EXPECT_THAT(load_error("[actor]\nclip_ratio = 1\nclip_ratio = 2"), ::testing::StartsWith("run.toml:3:"));
 }
 

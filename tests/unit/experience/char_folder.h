@@ -19,7 +19,9 @@ class CharFolder {
     dir_.write("tokenizer.json", files.tokenizer_json);
     dir_.write("tokenizer_config.json", files.tokenizer_config_json);
   }
-  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const { return dir_.write(name, text).string(); }
+  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
+    return dir_.write(name, text).string();
+  }
   [[nodiscard]] Tokenizer tokenizer() const { return Tokenizer::load(dir_.path()).value(); }
 
  private:

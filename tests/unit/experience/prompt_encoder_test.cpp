@@ -11,7 +11,8 @@ class PromptEncoderTest : public ::testing::Test {
  protected:
   PromptEncoder encoder(PromptEncoderOptions options = {}, bool with_template = true) {
     std::optional<ChatTemplate> chat;
-    if (with_template) chat = ChatTemplate::parse("{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:", "t").value();
+    if (with_template)
+      chat = ChatTemplate::parse("{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:", "t").value();
     return PromptEncoder(tokenizer_, std::move(chat), std::move(options));
   }
   test::CharFolder folder_;
@@ -35,7 +36,13 @@ TEST_F(PromptEncoderTest, ReadsEveryFormOfAPrompt) {
 }
 
 TEST_F(PromptEncoderTest, KeepsColumnsAndFindsTheAnswerWhereVerlPutsIt) {
-  const Prompt p = encoder().encode(Json::parse(R"({"prompt": "1", "data_source": "gsm", "reward_model": {"style": "rule", "ground_truth": "7"}, "extra_info": {"index": 3}})"), "f:1", 100).value();
+  const Prompt p =
+      encoder()
+          .encode(
+              Json::parse(
+                  R"({"prompt": "1", "data_source": "gsm", "reward_model": {"style": "rule", "ground_truth": "7"}, "extra_info": {"index": 3}})"),
+              "f:1", 100)
+          .value();
   EXPECT_EQ(p.data_source, "gsm");
   EXPECT_EQ(p.columns["ground_truth"], "7");
   EXPECT_EQ(p.columns["extra_info"]["index"], 3);
@@ -71,7 +78,8 @@ TEST_F(PromptEncoderTest, LengthPolicies) {
   EXPECT_EQ(cut(Truncation::kLeft).value(), "345");
   EXPECT_EQ(cut(Truncation::kRight).value(), "123");
   EXPECT_EQ(cut(Truncation::kMiddle).value(), "145");
-  EXPECT_NE(cut(Truncation::kError).error().to_string().find("5 tokens, more than data.max_prompt_length = 3"), std::string::npos);
+  EXPECT_NE(cut(Truncation::kError).error().to_string().find("5 tokens, more than data.max_prompt_length = 3"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ TEST_F(PromptSourceTest, ResumesAtEveryPosition) {
     auto resumed = PromptSource::create(*dataset_, {2, true, 9}).value();
     ASSERT_TRUE(loaded.add(resumed).ok());
     ASSERT_TRUE(loaded.load(snapshot, "test").ok());
-    for (int i = stop; i < stop + 5; ++i) EXPECT_EQ(texts(straight.next(i + 1)), texts(resumed.next(i + 1))) << stop << " " << i;
+    for (int i = stop; i < stop + 5; ++i)
+      EXPECT_EQ(texts(straight.next(i + 1)), texts(resumed.next(i + 1))) << stop << " " << i;
   }
 }
 

@@ -154,6 +154,32 @@ TEST(Engine, ManyRowsTakeTheirOwnWayThroughTheLayers) {
   expect_same(run_all(*make_engine(model), requests), run_all(*make_engine(model, options), requests), "rows");
 }
 
+// Passes with enough work that the members share every matrix: a long prompt, and layers beyond a core's cache.
+TEST(Engine, SharedMatricesGiveTheSame) {
+  Qwen2Shape shape;
+  shape.vocab_size = 300;
+  shape.hidden_size = 192;
+  shape.intermediate_size = 520;
+  shape.num_layers = 2;
+  shape.num_heads = 6;
+  shape.num_kv_heads = 2;
+  shape.initializer_range = 0.1;
+  auto config = make_qwen2_config(shape);
+  ASSERT_TRUE(config.ok());
+  const auto model = Model::random(*std::move(config), 5);
+  ASSERT_TRUE(model.ok());
+  std::vector<int64_t> prompt;
+  for (int64_t i = 0; i < 150; ++i) prompt.push_back(i * 11 % 300);
+  const std::vector<GenerateRequest> requests = {make_request(1, prompt, 11, sampled(20))};
+  EngineOptions alone;
+  alone.num_threads = 1;
+  EngineOptions many;
+  many.num_threads = 3;
+  const Sequences want = run_all(*make_engine(*model, alone), requests);
+  expect_same(want, run_all(*make_engine(*model, many), requests), "threads");
+  expect_log_probs_of_model(*model, requests, want);
+}
+
 TEST(Engine, InstructionSetsAndPlainPathAgree) {
   const Model model = tiny_model();
   const auto requests = three_requests(sampled(30));

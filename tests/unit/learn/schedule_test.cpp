@@ -16,7 +16,8 @@ TEST(Schedule, WarmupStartsAtZeroAndConstantStays) {
 
 TEST(Schedule, LinearFollowsTransformers) {  // lr * (max - s) / (max - warmup)
   const ScheduleOptions options{"linear", 1e-3, 2, 12, 0.0, 0.5};
-  for (int64_t s = 2; s < 12; ++s) EXPECT_NEAR(learning_rate(options, s), 1e-3 * static_cast<double>(12 - s) / 10.0, 1e-18);
+  for (int64_t s = 2; s < 12; ++s)
+    EXPECT_NEAR(learning_rate(options, s), 1e-3 * static_cast<double>(12 - s) / 10.0, 1e-18);
   EXPECT_EQ(learning_rate(options, 12), 0.0);
   EXPECT_EQ(learning_rate(options, 40), 0.0);  // past the end it does not go below
 }

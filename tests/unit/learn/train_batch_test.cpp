@@ -75,7 +75,8 @@ TEST(PlanMicroBatches, GroupsStayTogetherWhereTheyFit) {
   const auto parts = plan_micro_batches(f.batch, f.all(), {0, 25});
   ASSERT_EQ(parts.size(), 2U);
   for (const auto& part : parts) {
-    EXPECT_EQ(f.batch.group_index[static_cast<size_t>(part.front())], f.batch.group_index[static_cast<size_t>(part.back())]);
+    EXPECT_EQ(f.batch.group_index[static_cast<size_t>(part.front())],
+              f.batch.group_index[static_cast<size_t>(part.back())]);
   }
 }
 

@@ -1,6 +1,7 @@
 """Loads folders that Mortise saved with transformers and compares logits.
 
-usage: transformers_oracle.py FOLDER...   FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
+usage: transformers_oracle.py FOLDER...
+FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
 """
 import sys
 

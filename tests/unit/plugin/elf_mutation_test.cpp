@@ -65,7 +65,7 @@ class Mutator {
   std::vector<std::byte> original_;
 };
 
-uint64_t rounds() { return std::getenv("MORTISE_LONG_TESTS") != nullptr ? 200'000 : 5'000; }
+uint64_t rounds() { return std::getenv("MORTISE_LONG_TESTS") != nullptr ? 200'000 : 20'000; }
 
 TEST(ElfMutationTest, RandomChangesNeverReadOutside) {
   int reached[4] = {};

@@ -53,7 +53,8 @@ TEST(StepMetrics, Lengths) {
 }
 
 TEST(StepMetrics, RolloutProbabilities) {
-  const std::vector<float> rollout{std::log(0.5F), std::log(0.25F), 0.0F}, train{std::log(0.4F), std::log(0.25F), -9.0F};
+  const std::vector<float> rollout{std::log(0.5F), std::log(0.25F), 0.0F},
+      train{std::log(0.4F), std::log(0.25F), -9.0F};
   const std::vector<uint8_t> mask{1, 1, 0};
   MetricSet metrics;
   add_rollout_probs_metrics(rollout, train, mask, metrics);

@@ -42,7 +42,7 @@ inline constexpr int kBlock = 128;
 template <class T, class = void>
 struct MetricsOf {
   static constexpr int slots = 0;
-  static constexpr bool extremes = false;
+  static constexpr bool extremes(int) { return false; }
 };
 template <class T>
 struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
@@ -51,12 +51,12 @@ struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
     for (const Metric& m : T::metrics) n = m.slot >= n ? m.slot + 1 : n;
     return n;
   }();
-  static constexpr bool extremes = [] {
+  static constexpr bool extremes(int slot) {
     for (const Metric& m : T::metrics) {
-      if (m.how == Average::kLowest || m.how == Average::kHighest) return true;
+      if (m.slot == slot && (m.how == Average::kLowest || m.how == Average::kHighest)) return true;
     }
     return false;
-  }();
+  }
 };
 
 // The values of one block, a line per slot.
@@ -104,7 +104,7 @@ class Totals {
     for (int s = 0; s < kSlots; ++s) {
       const double* v = block.value[s];
       slots_[s].row += span_sum(v, active, begin, end);
-      if constexpr (MetricsOf<T>::extremes) {
+      if (MetricsOf<T>::extremes(s)) {
         slots_[s].low = least(slots_[s].low, false, v, active, begin, end);
         slots_[s].high = -least(-slots_[s].high, true, v, active, begin, end);
       }

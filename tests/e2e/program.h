@@ -1,0 +1,79 @@
+// Runs the program and its helpers in a temporary folder and reads what they leave behind.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "foundation/formats/jsonl.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // standard output and error together
+};
+
+inline Outcome run(const std::string& command, const Path& dir) {
+  const Path log = dir / "console.txt";
+  const int status = std::system(("cd " + dir.string() + " && { " + command + " ; } > " + log.string() + " 2>&1").c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, default_env().read_file(log).value()};
+}
+
+inline std::string program(const std::string& name = "mortise") { return std::string(MORTISE_BINARY_DIR) + "/bin/" + name; }
+
+inline std::vector<Json> rows_of(const Path& path) {
+  std::vector<Json> rows;
+  auto reader = JsonlReader::open(default_env(), path);
+  if (!reader.ok()) return rows;
+  while (true) {
+    auto row = reader->next();
+    if (!row.ok() || !row->has_value()) return rows;
+    rows.push_back((*row)->value);
+  }
+}
+
+// A folder with the quickstart's task: a fresh tiny model in model/, data/{train,val,sft}.jsonl, and a short run.toml whose
+// reward asks for a completion that begins with 7.
+class TaskFolder {
+ public:
+  TaskFolder() {
+    const Outcome made = run(program("make_task") + " . --seed 3", dir_.path());
+    if (made.code != 0) ADD_FAILURE() << made.output;
+    dir_.write("run.toml", R"(
+[model]
+path = "model"
+[data]
+train_files = ["data/train.jsonl"]
+train_batch_size = 16
+max_prompt_length = 8
+max_response_length = 3
+[actor]
+ppo_mini_batch_size = 16
+[actor.optim]
+lr = 2e-3
+weight_decay = 0.0
+[rollout]
+n = 8
+[[reward]]
+use = "regex"
+pattern = "^7"
+[trainer]
+total_training_steps = 40
+val_before_train = false
+default_local_dir = "out"
+num_threads = 2
+)");
+  }
+  [[nodiscard]] const Path& path() const { return dir_.path(); }
+  [[nodiscard]] Outcome mortise(const std::string& args) const { return run(program() + " " + args, path()); }
+  Path write(const std::string& name, const std::string& text) const { return dir_.write(name, text); }
+
+ private:
+  TempDir dir_;
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,86 @@
+// A run that learns, one that is resumed, and one that is repeated.
+#include <gtest/gtest.h>
+
+#include "foundation/formats/sha256.h"
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+double mean_reward(const std::vector<Json>& rows, size_t first, size_t last) {
+  double sum = 0.0;
+  for (size_t i = first; i < last; ++i) sum += rows[i]["critic/score/mean"].get<double>();
+  return sum / static_cast<double>(last - first);
+}
+
+std::string hash_of(const Path& path) {
+  auto hash = sha256_file_hex(default_env(), path);
+  return hash.ok() ? *hash : hash.error().to_string();
+}
+
+// A line of updates.jsonl without what depends on the clock: all of it.
+std::string lines_of(const Path& path) { return default_env().read_file(path).value(); }
+
+TEST(Run, LearnsWhatTheRewardAsksFor) {
+  for (const char* loss : {"vanilla", "gspo"}) {
+    const TaskFolder task;
+    const Outcome outcome = task.mortise(std::string("train run.toml actor.policy_loss.loss_mode=") + loss);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+    ASSERT_EQ(rows.size(), 40U);
+    EXPECT_LT(mean_reward(rows, 0, 5), 0.5) << loss;
+    EXPECT_GT(mean_reward(rows, 35, 40), 0.9) << loss;
+    // The sampler and the trainer agree on what was sampled.
+    for (const Json& row : rows) EXPECT_LT(row["training/rollout_probs_diff_mean"].get<double>(), 1e-6);
+  }
+}
+
+TEST(Run, ResumedRunGivesTheSameBits) {
+  const TaskFolder straight, stopped;
+  const std::string settings = "train run.toml actor.ppo_mini_batch_size=8 actor.ppo_epochs=2 trainer.total_training_steps=6 trainer.save_freq=2 ";
+  ASSERT_EQ(straight.mortise(settings).code, 0);
+  ASSERT_EQ(stopped.mortise(settings).code, 0);
+  // As if the run had been killed after step 4: everything later is gone, and the log has a half-written line.
+  ASSERT_OK(remove_tree(default_env(), stopped.path() / "out/global_step_6"));
+  ASSERT_OK(write_file(default_env(), stopped.path() / "out/latest", "global_step_4\n"));
+  const std::string updates = lines_of(stopped.path() / "out/updates.jsonl");
+  ASSERT_OK(write_file(default_env(), stopped.path() / "out/updates.jsonl", updates.substr(0, updates.size() - 20)));
+  const Outcome resumed = stopped.mortise(settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("resumed from"), std::string::npos) << resumed.output;
+  for (const char* file : {"out/global_step_6/huggingface/model.safetensors", "out/global_step_6/state.safetensors"}) {
+    EXPECT_EQ(hash_of(straight.path() / file), hash_of(stopped.path() / file)) << file;
+  }
+  EXPECT_EQ(lines_of(straight.path() / "out/updates.jsonl"), lines_of(stopped.path() / "out/updates.jsonl"));
+  EXPECT_EQ(rows_of(stopped.path() / "out/metrics.jsonl").size(), 6U);
+}
+
+TEST(Run, SupervisedWarmStartLowersTheLoss) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("sft run.toml sft.total_training_steps=30 sft.train_batch_size=64 data.train_files=data/sft.jsonl");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 30U);
+  EXPECT_LT(rows.back()["loss"].get<double>(), 0.8 * rows.front()["loss"].get<double>());
+}
+
+TEST(Run, EvaluatesAndGenerates) {
+  const TaskFolder task;
+  const Outcome eval = task.mortise("eval run.toml data.val_files=data/val.jsonl data.val_max_samples=20 rollout.val_kwargs.n=4 "
+                                    "rollout.val_kwargs.do_sample=true rollout.val_kwargs.temperature=1.0 --json");
+  ASSERT_EQ(eval.code, 0) << eval.output;
+  for (const char* name : {"mean@4", "best@2/mean", "best@4/mean", "maj@4/mean"}) {
+    EXPECT_NE(eval.output.find(std::string("val-core/addition/reward/") + name), std::string::npos) << eval.output;
+  }
+  const Outcome generated = task.mortise("generate --model model --prompts data/val.jsonl --out g.jsonl rollout.n=2 rollout.response_length=4");
+  ASSERT_EQ(generated.code, 0) << generated.output;
+  const std::vector<Json> rows = rows_of(task.path() / "g.jsonl");
+  ASSERT_EQ(rows.size(), 500U);
+  for (const Json& completion : rows[7]["completions"]) {
+    EXPECT_EQ(completion["token_ids"].size(), completion["log_probs"].size());
+    EXPECT_LE(completion["token_ids"].size(), 4U);
+  }
+}
+
+}  // namespace
+}  // namespace mortise::test

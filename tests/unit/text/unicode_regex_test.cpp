@@ -1,0 +1,131 @@
+// Unicode 16 tables, repair of broken UTF-8, and regular expressions rewritten from Oniguruma.
+#include "foundation/base/text.h"
+#include "text/tokenizer/regex.h"
+#include "text/unicode/properties.h"
+#include "text/unicode/utf8.h"
+#include "text_test_support.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(Unicode, CategoriesAreOfVersion16) {
+  using unicode::Category;
+  EXPECT_EQ(unicode::category('a'), Category::kLl);
+  EXPECT_EQ(unicode::category(0x10D50), Category::kLu);  // Garay, new in 16
+  EXPECT_EQ(unicode::category(0x1E4D0), Category::kLo);  // Nag Mundari, new in 15
+  EXPECT_EQ(unicode::category(0x1171E), Category::kMc);  // was Mn before
+  EXPECT_EQ(unicode::category(0x10FFFF), Category::kCn);
+  EXPECT_TRUE(unicode::is_white_space(0x85));
+  EXPECT_TRUE(unicode::is_white_space(0x3000));
+  for (const char32_t code : {0x180E, 0x200B, 0xFEFF, 0x1C})
+    EXPECT_FALSE(unicode::is_white_space(code)) << std::hex << code;
+}
+
+TEST(Unicode, RangesAgreeWithTheCategoryOfEachCodePoint) {
+  for (const auto mask : {unicode::kLetters, unicode::kNumbers, unicode::kPunctuation}) {
+    const auto ranges = unicode::ranges_of(mask);
+    size_t at = 0;
+    for (uint32_t code = 0; code <= 0x10FFFF; ++code) {
+      while (at < ranges.size() && ranges[at].last < code) ++at;
+      const bool inside = at < ranges.size() && ranges[at].first <= code;
+      ASSERT_EQ(inside, unicode::is_in(code, mask)) << std::hex << code;
+    }
+  }
+}
+
+TEST(Unicode, FullCaseMappings) {
+  const auto mapped = [](void (*map)(std::string&, char32_t), char32_t code) {
+    std::string out;
+    map(out, code);
+    return out;
+  };
+  EXPECT_EQ(mapped(unicode::append_upper, U'ß'), "SS");
+  EXPECT_EQ(mapped(unicode::append_lower, U'İ'), "i̇");
+  EXPECT_EQ(mapped(unicode::append_title, U'ǆ'), "ǅ");
+  EXPECT_EQ(mapped(unicode::append_lower, 0x10D50), "\xF0\x90\xB5\xB0");
+  EXPECT_EQ(mapped(unicode::append_upper, U'я'), "Я");
+}
+
+std::string repaired(std::string_view bytes) {
+  unicode::Utf8Repair repair;
+  std::string out;
+  repair.push(bytes, out);
+  repair.finish(out);
+  return out;
+}
+
+TEST(Utf8Repair, OneReplacementPerMaximalSubpart) {
+  EXPECT_EQ(repaired("aé中😀"), "aé中😀");
+  EXPECT_EQ(repaired("\xF0\x9F\x98"), "\uFFFD");
+  EXPECT_EQ(repaired("\xF0\x9F\x41"), "\uFFFDA");
+  EXPECT_EQ(repaired("\xE0\x80\x80"), "\uFFFD\uFFFD\uFFFD");  // overlong
+  EXPECT_EQ(repaired("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");  // a surrogate
+  EXPECT_EQ(repaired("\xF5\x80"), "\uFFFD\uFFFD");
+  EXPECT_EQ(repaired("\xC3\xC3\xA9"), "\uFFFDé");
+}
+
+std::vector<std::string> matches(std::string_view pattern, std::string_view text) {
+  auto regex = Regex::compile(pattern, "test");
+  EXPECT_OK(regex);
+  std::vector<TextSpan> spans;
+  EXPECT_OK(regex->find_all(text, spans));
+  std::vector<std::string> out;
+  for (const TextSpan& span : spans) out.emplace_back(text.substr(span.begin, span.end - span.begin));
+  return out;
+}
+
+TEST(Regex, OnigurumaMeaningInPcre2) {
+  EXPECT_THAT(matches(R"(\p{N}{1,3}+)", "1234567 8"), ElementsAre("1234567", "8"));
+  EXPECT_THAT(matches(R"(a{,2}b)", "b ab aaab"), ElementsAre("b", "ab", "aab"));
+  EXPECT_THAT(matches(R"([\p{L}&&[^a-c]]+)", "abcdeé1"), ElementsAre("deé"));
+  EXPECT_THAT(matches(R"([a[x-z]]+)", "axbz"), ElementsAre("ax", "z"));
+  EXPECT_THAT(matches(R"((?m:a.b))", "a\nb"), ElementsAre("a\nb"));
+  EXPECT_THAT(matches(R"(a.b)", "a\nb"), ElementsAre());
+  EXPECT_THAT(matches(R"(\h+)", "xyz09afg"), ElementsAre("09af"));
+  EXPECT_THAT(matches(R"([^\S\n]+)", "a \t\n b"), ElementsAre(" \t", " "));
+  EXPECT_THAT(matches(R"(\u4e2d)", "中文"), ElementsAre("中"));
+  EXPECT_THAT(matches("", "ab"), ElementsAre("", "", ""));
+  EXPECT_THAT(matches(R"(\s)", "\u180e\u0085\u200b"), ElementsAre("\u0085"));
+  EXPECT_THAT(matches(R"(\p{L}+)", "\U00010D50x\U0001E4D0"), ElementsAre("\U00010D50x\U0001E4D0"));
+}
+
+// The two ways to write a category have to find the same characters.
+TEST(Regex, RangesAndPcreTablesAgree) {
+  std::string all;
+  for (uint32_t code = 1; code <= 0x10FFFF; ++code) {
+    if (code < 0xD800 || code > 0xDFFF) append_utf8(all, code);
+  }
+  for (const std::string pattern : {R"(\p{L}+)", R"([\p{N}\s]+)", R"([^\s\p{L}\p{N}]+)", R"(\P{P}+)", R"(\p{M})"}) {
+    const auto exact = translate_regex(pattern, "test", true);
+    ASSERT_OK(exact);
+    EXPECT_EQ(exact->find("\\p{"), std::string::npos);
+    const auto short_form = Regex::compile(pattern, "test");
+    const auto long_form = Regex::compile(*exact, "test");
+    ASSERT_OK(short_form);
+    ASSERT_OK(long_form);
+    std::vector<TextSpan> a;
+    std::vector<TextSpan> b;
+    ASSERT_OK(short_form->find_all(all, a));
+    ASSERT_OK(long_form->find_all(all, b));
+    ASSERT_EQ(a.size(), b.size()) << pattern;
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(a[i].begin, b[i].begin) << pattern;
+      ASSERT_EQ(a[i].end, b[i].end) << pattern;
+    }
+  }
+}
+
+TEST(Regex, BadPatternsAreErrorsThatShowThem) {
+  for (const char* pattern : {"(", "[a", "\\p{Nope}", "a\\", "(?x: a)", "\\p", "\\u12"}) {
+    EXPECT_THAT(error_of(Regex::compile(pattern, "file.json")),
+                testing::AllOf(HasSubstr("regular expression"), HasSubstr("file.json")))
+        << pattern;
+  }
+}
+
+}  // namespace
+}  // namespace mortise
