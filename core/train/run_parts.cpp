@@ -8,6 +8,7 @@
 #include "foundation/base/rng.h"
 #include "generate/extension.h"
 #include "learn/objective/actor_objective.h"
+#include "plugin/host/params.h"
 
 namespace mortise {
 
@@ -26,6 +27,37 @@ namespace {
 
 uint64_t sampling_seed(const RunConfig& config) {
   return static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
+}
+
+// Every plugin parameter that a user wrote, against the plugins' own tables, with the place where it was written.
+Result<> check_plugin_params(const RunParts& parts, RunKind kind) {
+  struct Use {
+    std::string kind, name, key;
+    const Json* params;
+  };
+  const RunConfig& config = parts.config;
+  std::vector<Use> uses;
+  for (size_t i = 0; i < config.reward.size(); ++i) {
+    uses.push_back({"reward", config.reward[i].use, "reward." + std::to_string(i), &config.reward[i].params});
+  }
+  if (kind == RunKind::kTrain) {
+    uses.push_back(
+        {"policy_loss", config.actor.policy_loss.loss_mode, "actor.policy_loss", &config.actor.policy_loss.params});
+    uses.push_back(
+        {"advantage_estimator", config.algorithm.adv_estimator, "algorithm.adv_params", &config.algorithm.adv_params});
+    uses.push_back({"rollout_backend", config.rollout.name, "rollout." + config.rollout.name, &config.rollout.params});
+  }
+  std::string problems;
+  for (const Use& use : uses) {
+    const PluginRef ref = TRY(parts.registry->find(use.kind, use.name));
+    for (const ParamError& error : check_params(*ref.plugin, *use.params)) {
+      const std::string key = error.key.empty() ? use.key : use.key + "." + error.key;
+      problems += (problems.empty() ? "" : "\n") +
+                  Error{ErrorKind::kConfig, error.what, parts.loaded.where(key), error.next}.to_string();
+    }
+  }
+  if (problems.empty()) return {};
+  return Error{ErrorKind::kConfig, problems, "", ""};
 }
 
 Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& weights_from) {
@@ -77,6 +109,7 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   const RunConfig& config = parts.config;
   EngineOptions options;
   options.max_num_seqs = config.rollout.max_num_seqs;
+  if (config.model.dtype == "float64") options.path = GeneratePath::kPlain;  // the fast kernels are float32
   install_generate_model(&*parts.model, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
   if (kind == RunKind::kTrain) {
@@ -151,6 +184,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   registry.files.assign(loaded.config.plugins.files.begin(), loaded.config.plugins.files.end());
   registry.paths.assign(loaded.config.plugins.paths.begin(), loaded.config.plugins.paths.end());
   parts->registry = TRY(PluginRegistry::open(registry));
+  TRY(check_plugin_params(*parts, kind));
   TRY(load_model(*parts, kind, weights_from));
   TRY(load_data(*parts, kind));
   TRY(load_rollout(*parts, kind));

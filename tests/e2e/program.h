@@ -19,11 +19,14 @@ struct Outcome {
 
 inline Outcome run(const std::string& command, const Path& dir) {
   const Path log = dir / "console.txt";
-  const int status = std::system(("cd " + dir.string() + " && { " + command + " ; } > " + log.string() + " 2>&1").c_str());
+  const int status =
+      std::system(("cd " + dir.string() + " && { " + command + " ; } > " + log.string() + " 2>&1").c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, default_env().read_file(log).value()};
 }
 
-inline std::string program(const std::string& name = "mortise") { return std::string(MORTISE_BINARY_DIR) + "/bin/" + name; }
+inline std::string program(const std::string& name = "mortise") {
+  return std::string(MORTISE_BINARY_DIR) + "/bin/" + name;
+}
 
 inline std::vector<Json> rows_of(const Path& path) {
   std::vector<Json> rows;
@@ -36,8 +39,8 @@ inline std::vector<Json> rows_of(const Path& path) {
   }
 }
 
-// A folder with the quickstart's task: a fresh tiny model in model/, data/{train,val,sft}.jsonl, and a short run.toml whose
-// reward asks for a completion that begins with 7.
+// A folder with the quickstart's task: a fresh tiny model in model/, data/{train,val,sft}.jsonl, and a short run.toml
+// whose reward asks for a completion that begins with 7.
 class TaskFolder {
  public:
   TaskFolder() {

@@ -37,7 +37,9 @@ TEST(Run, LearnsWhatTheRewardAsksFor) {
 
 TEST(Run, ResumedRunGivesTheSameBits) {
   const TaskFolder straight, stopped;
-  const std::string settings = "train run.toml actor.ppo_mini_batch_size=8 actor.ppo_epochs=2 trainer.total_training_steps=6 trainer.save_freq=2 ";
+  const std::string settings =
+      "train run.toml actor.ppo_mini_batch_size=8 actor.ppo_epochs=2 trainer.total_training_steps=6 "
+      "trainer.save_freq=2 ";
   ASSERT_EQ(straight.mortise(settings).code, 0);
   ASSERT_EQ(stopped.mortise(settings).code, 0);
   // As if the run had been killed after step 4: everything later is gone, and the log has a half-written line.
@@ -57,7 +59,9 @@ TEST(Run, ResumedRunGivesTheSameBits) {
 
 TEST(Run, SupervisedWarmStartLowersTheLoss) {
   const TaskFolder task;
-  const Outcome outcome = task.mortise("sft run.toml sft.total_training_steps=30 sft.train_batch_size=64 data.train_files=data/sft.jsonl");
+  const Outcome outcome = task.mortise(
+      "sft run.toml sft.total_training_steps=30 sft.train_batch_size=64 data.train_files=data/sft.jsonl "
+      "data.max_response_length=8");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 30U);
@@ -66,13 +70,15 @@ TEST(Run, SupervisedWarmStartLowersTheLoss) {
 
 TEST(Run, EvaluatesAndGenerates) {
   const TaskFolder task;
-  const Outcome eval = task.mortise("eval run.toml data.val_files=data/val.jsonl data.val_max_samples=20 rollout.val_kwargs.n=4 "
-                                    "rollout.val_kwargs.do_sample=true rollout.val_kwargs.temperature=1.0 --json");
+  const Outcome eval = task.mortise(
+      "eval run.toml data.val_files=data/val.jsonl data.val_max_samples=20 rollout.val_kwargs.n=4 "
+      "rollout.val_kwargs.do_sample=true rollout.val_kwargs.temperature=1.0 --json");
   ASSERT_EQ(eval.code, 0) << eval.output;
   for (const char* name : {"mean@4", "best@2/mean", "best@4/mean", "maj@4/mean"}) {
     EXPECT_NE(eval.output.find(std::string("val-core/addition/reward/") + name), std::string::npos) << eval.output;
   }
-  const Outcome generated = task.mortise("generate --model model --prompts data/val.jsonl --out g.jsonl rollout.n=2 rollout.response_length=4");
+  const Outcome generated = task.mortise(
+      "generate --model model --prompts data/val.jsonl --out g.jsonl rollout.n=2 rollout.response_length=4");
   ASSERT_EQ(generated.code, 0) << generated.output;
   const std::vector<Json> rows = rows_of(task.path() / "g.jsonl");
   ASSERT_EQ(rows.size(), 500U);

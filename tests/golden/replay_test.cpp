@@ -148,11 +148,12 @@ std::vector<ReplayCase> all_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Replay, testing::ValuesIn(all_cases()),
-                         [](const testing::TestParamInfo<ReplayCase>& info) {
-                           return info.param.name + "_micro_" +
-                                  (info.param.micro_batch == 0 ? "all" : std::to_string(info.param.micro_batch));
-                         });
+std::string case_name(const testing::TestParamInfo<ReplayCase>& test) {
+  const ReplayCase& replay = test.param;
+  return replay.name + "_micro_" + (replay.micro_batch == 0 ? "all" : std::to_string(replay.micro_batch));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Replay, testing::ValuesIn(all_cases()), case_name);
 
 }  // namespace
 }  // namespace mortise

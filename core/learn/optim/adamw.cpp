@@ -1,5 +1,6 @@
 #include "learn/optim/adamw.h"
 
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -52,7 +53,12 @@ void AdamW::step_group(bool decay, double lr, double grad_factor) {
   }
   if (params.empty()) return;
   std::optional<at::Tensor> grad_scale;  // the kernel divides by it, which saves a pass over the gradients
-  if (grad_factor != 1.0) grad_scale = at::scalar_tensor(1.0 / grad_factor, params.front().options());
+  if (grad_factor != 1.0) {
+    if (params.front().scalar_type() == at::kFloat)
+      grad_scale = at::scalar_tensor(1.0 / grad_factor, at::kFloat);
+    else
+      at::_foreach_mul_(grads, grad_factor);  // the scale is float32 only, too coarse for float64 training
+  }
   at::_fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, {}, steps, lr, options_.beta1, options_.beta2,
                     decay ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
                     grad_scale);

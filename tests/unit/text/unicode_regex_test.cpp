@@ -22,7 +22,7 @@ TEST(Unicode, CategoriesAreOfVersion16) {
   EXPECT_TRUE(unicode::is_white_space(0x85));
   EXPECT_TRUE(unicode::is_white_space(0x3000));
   for (const char32_t code : {0x180E, 0x200B, 0xFEFF, 0x1C})
-    EXPECT_FALSE(unicode::is_white_space(code)) << std::hex << code;
+    EXPECT_FALSE(unicode::is_white_space(code)) << std::hex << static_cast<uint32_t>(code);
 }
 
 TEST(Unicode, RangesAgreeWithTheCategoryOfEachCodePoint) {
