@@ -97,6 +97,7 @@ fi
 test_release
 if [[ -z $quick ]]; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
+  export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0
   if build_or_note asan; then run_tests asan; fi
   test_tsan
   if build_or_note clang; then record 1 0 0; fi

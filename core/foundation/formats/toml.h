@@ -4,6 +4,8 @@
 // toml++ 3.3 declares the end of its tests for white space unreachable, and gets there with most characters above
 // U+00A0 (the "é" of a key). What is meant there is "no".
 // clang-format off
+#include <cstdint>
+
 #include <toml++/impl/preprocessor.h>
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false

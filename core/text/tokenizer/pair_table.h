@@ -3,6 +3,7 @@
 // building.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
