@@ -121,6 +121,13 @@ std::string describe_value(const Json& value) {
 
 }  // namespace
 
+ConfigNode::ConfigNode() = default;
+ConfigNode::ConfigNode(const ConfigNode&) = default;
+ConfigNode::ConfigNode(ConfigNode&&) noexcept = default;
+ConfigNode& ConfigNode::operator=(const ConfigNode&) = default;
+ConfigNode& ConfigNode::operator=(ConfigNode&&) noexcept = default;
+ConfigNode::~ConfigNode() = default;
+
 ConfigNode ConfigNode::table(std::string where) {
   ConfigNode node;
   node.kind = Kind::kTable;

@@ -30,6 +30,14 @@ struct ConfigNode {
   std::vector<ConfigNode> items;
   std::string where;  // of the key, "run.toml:12:3"
 
+  // Defined in the .cpp, where the type is complete: clang looks into the pair of `entries` before.
+  ConfigNode();
+  ConfigNode(const ConfigNode&);
+  ConfigNode(ConfigNode&&) noexcept;
+  ConfigNode& operator=(const ConfigNode&);
+  ConfigNode& operator=(ConfigNode&&) noexcept;
+  ~ConfigNode();
+
   static ConfigNode table(std::string where);
   [[nodiscard]] bool is_table() const { return kind == Kind::kTable; }
   [[nodiscard]] ConfigNode* find(std::string_view key);

@@ -1,4 +1,4 @@
-// The table of CPU kernels under decoding: one implementation (kernels_impl.h) compiled once per instruction set.
+// The table of CPU kernels under decoding: one implementation (kernels_impl.inc) compiled once per instruction set.
 //
 // Every output of gemm_panel is one chain of multiply-adds in the order of k, whatever the number of rows in the call,
 // so a row's numbers do not depend on the batch around it. Attention reads keys as pages [head_dim][16 tokens], so that

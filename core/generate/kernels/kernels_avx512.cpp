@@ -1,6 +1,6 @@
-// The decoding kernels for AVX-512; flags in CMakeLists.txt, code in kernels_impl.h.
+// The decoding kernels for AVX-512; flags in CMakeLists.txt, code in kernels_impl.inc.
 #define MORTISE_ISA isa_avx512
 #define MORTISE_ISA_NAME "avx512"
 #define MORTISE_VECTOR 16
 #define MORTISE_ROW_TILE 8
-#include "generate/kernels/kernels_impl.h"
+#include "generate/kernels/kernels_impl.inc"
