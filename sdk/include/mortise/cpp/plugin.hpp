@@ -249,23 +249,25 @@ class Plugin {
   virtual const void* extension(const char*) { return nullptr; }
 
  protected:
-  static Param<double> param(const char* name, double fallback, const char* doc) { return {name, fallback, true, doc}; }
-  static Param<double> param(const char* name, None, const char* doc) {
-    return {name, std::numeric_limits<double>::quiet_NaN(), true, doc};
+  static Param<double> param(const char* name, double fallback, const char* about) {
+    return {name, fallback, true, about};
   }
-  static Param<std::int64_t> param(const char* name, int fallback, const char* doc) {
-    return {name, fallback, true, doc};
+  static Param<double> param(const char* name, None, const char* about) {
+    return {name, std::numeric_limits<double>::quiet_NaN(), true, about};
   }
-  static Param<std::int64_t> param(const char* name, std::int64_t fallback, const char* doc) {
-    return {name, fallback, true, doc};
+  static Param<std::int64_t> param(const char* name, int fallback, const char* about) {
+    return {name, fallback, true, about};
   }
-  static Param<bool> param(const char* name, bool fallback, const char* doc) { return {name, fallback, true, doc}; }
-  static Param<std::string> param(const char* name, const char* fallback, const char* doc) {
-    return {name, fallback, true, doc};
+  static Param<std::int64_t> param(const char* name, std::int64_t fallback, const char* about) {
+    return {name, fallback, true, about};
+  }
+  static Param<bool> param(const char* name, bool fallback, const char* about) { return {name, fallback, true, about}; }
+  static Param<std::string> param(const char* name, const char* fallback, const char* about) {
+    return {name, fallback, true, about};
   }
   template <class T>
-  static Param<T> param(const char* name, Required, const char* doc) {
-    return {name, T{}, false, doc};
+  static Param<T> param(const char* name, Required, const char* about) {
+    return {name, T{}, false, about};
   }
 };
 
