@@ -230,13 +230,33 @@ Result<Value> Interpreter::call(const Value& callee, CallArgs args) {
   return type_error("'" + type_name(callee) + "' object is not callable");
 }
 
+// Made of literals only: jinja2 works such an expression out while it compiles.
+static bool is_constant(const Expr& expr) {
+  switch (expr.kind) {
+    case ExprKind::kConst:
+      return true;
+    case ExprKind::kName:
+    case ExprKind::kNamespaceRef:
+    case ExprKind::kCall:
+      return false;
+    default:
+      break;
+  }
+  const auto constant = [](const ExprPtr& item) { return item == nullptr || is_constant(*item); };
+  if (!std::all_of(expr.items.begin(), expr.items.end(), constant)) return false;
+  return expr.args == nullptr || std::all_of(expr.args->positional.begin(), expr.args->positional.end(), constant);
+}
+
 Result<Value> Interpreter::eval_slice(const Expr& expr, Scope* scope) {
   const Value object = TRY(eval(*expr.items[0], scope));
   Value bounds[3];
   for (size_t i = 0; i < 3; ++i) {
     if (expr.items[i + 1] != nullptr) bounds[i] = TRY(eval(*expr.items[i + 1], scope));
   }
-  return slice_value(object, bounds[0], bounds[1], bounds[2]);
+  auto sliced = slice_value(object, bounds[0], bounds[1], bounds[2]);
+  // jinja2's compile-time evaluation gives undefined where the slice of a variable would be an error.
+  if (!sliced.ok() && is_constant(expr)) return Value::undefined(sliced.error().what);
+  return sliced;
 }
 
 }  // namespace mortise::jinja

@@ -33,6 +33,14 @@ class AttributePath {
   std::vector<Value> parts_;
 };
 
+// A filter that Jinja writes as a generator: `kFill` gives the items, and its error is met only by who walks them.
+template <Result<> (*kFill)(Interpreter&, const Value& input, const CallArgs&, std::vector<Value>& out)>
+Result<Value> generator(Interpreter& interpreter, const Value& input, const CallArgs& args) {
+  std::vector<Value> items;
+  const Result<> done = kFill(interpreter, input, args, items);
+  return Value::iterator(std::move(items), done.ok() ? std::nullopt : std::optional<Error>(done.error()));
+}
+
 // Text in lower case, anything else as it is: how sort, unique, min, max and groupby compare by default.
 Value ignore_case(const Value& value);
 

@@ -24,6 +24,7 @@ Result<Value> first(Interpreter& /*interpreter*/, const Value& input, Args args)
   if (input.is(Kind::kIterator)) {
     Iterator& iterator = input.iterator_value();
     if (iterator.next < iterator.items.size()) return iterator.items[iterator.next++];
+    if (iterator.error) return *std::exchange(iterator.error, std::nullopt);
     return Value::undefined("No first item, sequence was empty.");
   }
   const auto items = TRY(items_of(input));
@@ -33,7 +34,6 @@ Result<Value> first(Interpreter& /*interpreter*/, const Value& input, Args args)
 Result<Value> last(Interpreter& /*interpreter*/, const Value& input, Args args) {
   TRY(BoundArgs::bind("last", args, {}, 0));
   if (input.is(Kind::kIterator)) return type_error("'generator' object is not reversible");
-  if (input.is(Kind::kUndefined)) return type_error("'Undefined' object is not reversible");
   auto items = items_of(input);
   if (!items.ok()) return type_error("'" + type_name(input) + "' object is not reversible");
   return items->empty() ? Value::undefined("No last item, sequence was empty.") : items->back();
@@ -51,13 +51,12 @@ Result<Value> list(Interpreter& interpreter, const Value& input, Args args) {
   return Value::list(std::move(items));
 }
 
-Result<Value> items_filter(Interpreter& /*interpreter*/, const Value& input, Args args) {
+Result<> items_filter_into(Interpreter& /*interpreter*/, const Value& input, Args args, std::vector<Value>& out) {
   TRY(BoundArgs::bind("do_items", args, {}, 0));
-  if (input.is(Kind::kUndefined)) return Value::iterator({});
+  if (input.is(Kind::kUndefined)) return {};
   if (!input.is(Kind::kDict)) return type_error("Can only get item pairs from a mapping.");
-  std::vector<Value> pairs;
-  for (const auto& [key, value] : input.dict().items()) pairs.push_back(Value::tuple({key, value}));
-  return Value::iterator(std::move(pairs));
+  for (const auto& [key, value] : input.dict().items()) out.push_back(Value::tuple({key, value}));
+  return {};
 }
 
 Result<Value> join(Interpreter& interpreter, const Value& input, Args args) {
@@ -78,27 +77,29 @@ Result<Value> join(Interpreter& interpreter, const Value& input, Args args) {
   return Value(std::move(out));
 }
 
-Result<Value> map(Interpreter& interpreter, const Value& input, Args args) {
+Result<> map_into(Interpreter& interpreter, const Value& input, Args args, std::vector<Value>& out) {
+  if (!TRY(truth(input))) return {};  // none as well
   const std::vector<Value> items = TRY(items_of(input));
-  std::vector<Value> out;
   if (args.positional.empty() && args.keyword_value("attribute") != nullptr) {
     const BoundArgs bound = TRY(BoundArgs::bind("map", args, {"attribute", "default"}, 0));
     const AttributePath path = TRY(AttributePath::parse(bound[0]));
     const bool has_default = bound.has(1) && !bound[1].is(Kind::kNone);
     for (const Value& item : items)
       out.push_back(TRY(path.follow(interpreter, item, has_default ? &bound[1] : nullptr)));
-    return Value::iterator(std::move(out));
+    return {};
   }
   if (args.positional.empty()) return type_error("map requires a filter argument");
   const std::string name = TRY(to_text(args.positional[0]));
   CallArgs rest = args;
   rest.positional.erase(rest.positional.begin());
   for (const Value& item : items) out.push_back(TRY(interpreter.filter(name, item, rest)));
-  return Value::iterator(std::move(out));
+  return {};
 }
 
 // select, reject, selectattr, rejectattr.
-Result<Value> pick(Interpreter& interpreter, const Value& input, Args args, bool wanted, bool by_attribute) {
+Result<> pick_into(Interpreter& interpreter, const Value& input, Args args, bool wanted, bool by_attribute,
+                   std::vector<Value>& out) {
+  if (!TRY(truth(input))) return {};  // none as well
   CallArgs rest = args;
   std::optional<AttributePath> path;
   if (by_attribute) {
@@ -111,19 +112,18 @@ Result<Value> pick(Interpreter& interpreter, const Value& input, Args args, bool
     test = TRY(to_text(rest.positional[0]));
     rest.positional.erase(rest.positional.begin());
   }
-  std::vector<Value> out;
   for (const Value& item : TRY(items_of(input))) {
     const Value looked_at = path ? TRY(path->follow(interpreter, item)) : item;
     const bool passes = test ? TRY(interpreter.test(*test, looked_at, rest)) : TRY(truth(looked_at));
     if (passes == wanted) out.push_back(item);
   }
-  return Value::iterator(std::move(out));
+  return {};
 }
 
-Result<Value> select(Interpreter& i, const Value& input, Args args) { return pick(i, input, args, true, false); }
-Result<Value> reject(Interpreter& i, const Value& input, Args args) { return pick(i, input, args, false, false); }
-Result<Value> selectattr(Interpreter& i, const Value& input, Args args) { return pick(i, input, args, true, true); }
-Result<Value> rejectattr(Interpreter& i, const Value& input, Args args) { return pick(i, input, args, false, true); }
+template <bool kWanted, bool kByAttribute>
+Result<> picked_into(Interpreter& interpreter, const Value& input, Args args, std::vector<Value>& out) {
+  return pick_into(interpreter, input, args, kWanted, kByAttribute, out);
+}
 
 Result<Value> reverse(Interpreter& /*interpreter*/, const Value& input, Args args) {
   TRY(BoundArgs::bind("do_reverse", args, {}, 0));
@@ -136,13 +136,12 @@ Result<Value> reverse(Interpreter& /*interpreter*/, const Value& input, Args arg
   return Value(std::move(out));
 }
 
-Result<Value> batch(Interpreter& interpreter, const Value& input, Args args) {
+Result<> batch_into(Interpreter& interpreter, const Value& input, Args args, std::vector<Value>& out) {
   const BoundArgs bound = TRY(BoundArgs::bind("do_batch", args, {"linecount", "fill_with"}, 1));
   const int64_t size = TRY(bound.integer(0, 1));
-  std::vector<Value> rows;
   std::vector<Value> row;
   for (const Value& item : TRY(items_of(input))) {
-    if (static_cast<int64_t>(row.size()) == size) rows.push_back(Value::list(std::exchange(row, {})));
+    if (static_cast<int64_t>(row.size()) == size) out.push_back(Value::list(std::exchange(row, {})));
     row.push_back(item);
   }
   if (!row.empty()) {
@@ -151,20 +150,19 @@ Result<Value> batch(Interpreter& interpreter, const Value& input, Args args) {
       TRY(interpreter.charge(static_cast<size_t>(size) * sizeof(Value)));
       row.resize(static_cast<size_t>(size), bound[1]);
     }
-    rows.push_back(Value::list(std::move(row)));
+    out.push_back(Value::list(std::move(row)));
   }
-  return Value::iterator(std::move(rows));
+  return {};
 }
 
-Result<Value> slice(Interpreter& interpreter, const Value& input, Args args) {
+Result<> slice_into(Interpreter& interpreter, const Value& input, Args args, std::vector<Value>& out) {
   const BoundArgs bound = TRY(BoundArgs::bind("slice", args, {"slices", "fill_with"}, 1));
   const int64_t count = TRY(bound.integer(0, 1));
   const auto items = TRY(items_of(input));
   if (count == 0) return type_error("integer division or modulo by zero");
-  if (count < 0) return Value::iterator({});
+  if (count < 0) return {};
   TRY(interpreter.charge(static_cast<size_t>(count) * sizeof(Value)));
   const auto size = static_cast<int64_t>(items.size());
-  std::vector<Value> rows;
   auto at = items.begin();
   for (int64_t i = 0; i < count; ++i) {
     const bool extra = i < size % count;
@@ -172,9 +170,9 @@ Result<Value> slice(Interpreter& interpreter, const Value& input, Args args) {
     std::vector<Value> row(at, end);
     at = end;
     if (!extra && bound.has(1) && !bound[1].is(Kind::kNone)) row.push_back(bound[1]);
-    rows.push_back(Value::list(std::move(row)));
+    out.push_back(Value::list(std::move(row)));
   }
-  return Value::iterator(std::move(rows));
+  return {};
 }
 
 Result<Value> attr(Interpreter& interpreter, const Value& input, Args args) {
@@ -219,16 +217,16 @@ FilterFunction find_list_filter(std::string_view name) {
                                              {"length", length},
                                              {"count", length},
                                              {"list", list},
-                                             {"items", items_filter},
+                                             {"items", generator<items_filter_into>},
                                              {"join", join},
-                                             {"map", map},
-                                             {"select", select},
-                                             {"reject", reject},
-                                             {"selectattr", selectattr},
-                                             {"rejectattr", rejectattr},
+                                             {"map", generator<map_into>},
+                                             {"select", generator<picked_into<true, false>>},
+                                             {"reject", generator<picked_into<false, false>>},
+                                             {"selectattr", generator<picked_into<true, true>>},
+                                             {"rejectattr", generator<picked_into<false, true>>},
                                              {"reverse", reverse},
-                                             {"batch", batch},
-                                             {"slice", slice},
+                                             {"batch", generator<batch_into>},
+                                             {"slice", generator<slice_into>},
                                              {"attr", attr}};
   for (const NamedFilter& filter : kFilters) {
     if (filter.name == name) return filter.function;

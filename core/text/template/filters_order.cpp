@@ -56,7 +56,7 @@ Result<std::vector<Keyed>> keyed_by(Interpreter& interpreter, const std::vector<
       const Value key = TRY(path.follow(interpreter, item, fallback));
       keys.push_back(case_sensitive ? key : ignore_case(key));
     }
-    rows.push_back({keys.size() == 1 ? keys[0] : Value::list(std::move(keys)), item});
+    rows.push_back({keys.size() == 1 && !several ? keys[0] : Value::list(std::move(keys)), item});
   }
   return rows;
 }
@@ -92,20 +92,19 @@ Result<Value> dictsort(Interpreter& interpreter, const Value& input, Args args) 
   return Value::list(items_in(rows));
 }
 
-Result<Value> unique(Interpreter& interpreter, const Value& input, Args args) {
+Result<> unique_into(Interpreter& interpreter, const Value& input, Args args, std::vector<Value>& out) {
   const BoundArgs bound = TRY(BoundArgs::bind("unique", args, {"case_sensitive", "attribute"}, 0));
   const auto items = TRY(items_of(input));
   const bool case_sensitive = TRY(bound.flag(0, false));
   const auto rows = TRY(keyed_by(interpreter, items, bound.get(1, None{}), case_sensitive, false, nullptr));
   Dict seen;
-  std::vector<Value> out;
   for (const Keyed& row : rows) {
     TRY(check_hashable(row.key));
     if (seen.find(row.key) != nullptr) continue;
     TRY(seen.set(row.key, None{}));
     out.push_back(row.item);
   }
-  return Value::iterator(std::move(out));
+  return {};
 }
 
 Result<Value> extreme(Interpreter& interpreter, const Value& input, Args args, bool largest) {
@@ -163,7 +162,7 @@ Result<Value> groupby(Interpreter& interpreter, const Value& input, Args args) {
 Value ignore_case(const Value& value) { return value.is(Kind::kString) ? Value(lower_text(value.string())) : value; }
 
 FilterFunction find_order_filter(std::string_view name) {
-  static constexpr NamedFilter kFilters[] = {{"sort", sort}, {"dictsort", dictsort}, {"unique", unique},
+  static constexpr NamedFilter kFilters[] = {{"sort", sort}, {"dictsort", dictsort}, {"unique", generator<unique_into>},
                                              {"min", min},   {"max", max},           {"groupby", groupby}};
   for (const NamedFilter& filter : kFilters) {
     if (filter.name == name) return filter.function;

@@ -204,6 +204,7 @@ Result<> Interpreter::exec_loop(const Stmt& stmt, Scope* scope, const Value& sou
   loop->scope = scope;
   const std::shared_ptr<LoopState> forget(loop.get(),
                                           [](LoopState* state) { state->last_changed.clear(); });  // it may hold itself
+  bool finished_a_turn = false;
   for (size_t i = 0; i < loop->items->size(); ++i) {
     loop->index0 = i;
     Scope* inner = open_scope(scope);
@@ -212,8 +213,10 @@ Result<> Interpreter::exec_loop(const Stmt& stmt, Scope* scope, const Value& sou
     const Flow flow = TRY(exec(stmt.body, inner, out));
     close_scope(inner);
     if (flow == Flow::kBreak) break;
+    finished_a_turn = finished_a_turn || flow == Flow::kNormal;
   }
-  if (!loop->items->empty() || stmt.otherwise.empty()) return {};
+  // As jinja2: `else` runs where no turn came to its end, be it for want of items or for break and continue.
+  if (finished_a_turn || stmt.otherwise.empty()) return {};
   Scope* inner = open_scope(scope);
   TRY(exec(stmt.otherwise, inner, out));
   close_scope(inner);

@@ -18,7 +18,7 @@
 namespace mortise::jinja {
 
 struct Limits {
-  int64_t max_steps = 20'000'000;            // nodes visited
+  int64_t max_steps = 10'000'000;            // nodes visited
   int max_depth = 2500;                      // nodes open at once
   size_t max_stack_bytes = size_t{3} << 20;  // whatever the build makes of that
   int max_value_depth = 300;                 // containers in containers

@@ -91,8 +91,7 @@ Result<Value> slice_value(const Value& object, const Value& start, const Value& 
     case Kind::kDict:
       return type_error("unhashable type: 'slice'");
     default:
-      // As jinja2's Environment.getitem: what cannot be subscripted gives undefined, not an error.
-      return Value::undefined("'" + type_name(object) + "' object has no such element");
+      return type_error("'" + type_name(object) + "' object is not subscriptable");
   }
 }
 

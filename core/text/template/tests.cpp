@@ -30,7 +30,7 @@ bool is_boolean(const Value& v) { return v.is(Kind::kBool); }
 bool is_true(const Value& v) { return v.is(Kind::kBool) && v.boolean(); }
 bool is_false(const Value& v) { return v.is(Kind::kBool) && !v.boolean(); }
 bool is_mapping(const Value& v) { return v.is(Kind::kDict); }
-bool is_callable(const Value& v) { return v.is(Kind::kCallable) || v.is(Kind::kLoop); }
+bool is_callable(const Value& v) { return v.is(Kind::kCallable) || v.is(Kind::kLoop) || v.is(Kind::kUndefined); }
 bool is_escaped(const Value& /*v*/) { return false; }
 
 bool is_iterable(const Value& v) {

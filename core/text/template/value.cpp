@@ -78,9 +78,9 @@ Value Value::tuple(std::vector<Value> items) {
   const int depth = depth_around(items);
   return Value(std::make_shared<const Tuple>(Tuple{std::move(items), {}, depth}));
 }
-Value Value::iterator(std::vector<Value> items) {
+Value Value::iterator(std::vector<Value> items, std::optional<Error> error) {
   const int depth = depth_around(items);
-  return Value(std::make_shared<Iterator>(Iterator{std::move(items), 0, depth}));
+  return Value(std::make_shared<Iterator>(Iterator{std::move(items), 0, depth, std::move(error)}));
 }
 Value Value::undefined(std::string message) {
   return Value(std::make_shared<const Undefined>(Undefined{std::move(message)}));
@@ -288,6 +288,7 @@ Result<std::vector<Value>> items_of(const Value& value) {
       return value.view().items;
     case Kind::kIterator: {
       Iterator& iterator = value.iterator_value();
+      if (iterator.error) return *std::exchange(iterator.error, std::nullopt);
       items.assign(iterator.items.begin() + static_cast<std::ptrdiff_t>(iterator.next), iterator.items.end());
       iterator.next = iterator.items.size();
       return items;

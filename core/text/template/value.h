@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -53,6 +54,7 @@ struct Iterator {
   std::vector<Value> items;
   size_t next = 0;
   int depth = 1;
+  std::optional<Error> error;  // what whoever walks past the last item meets
 };
 struct Range {
   int64_t start;
@@ -109,7 +111,7 @@ class Value {
 
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
-  static Value iterator(std::vector<Value> items);
+  static Value iterator(std::vector<Value> items, std::optional<Error> error = std::nullopt);
   static Value undefined(std::string message);
 
   [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }

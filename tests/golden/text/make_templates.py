@@ -3,8 +3,8 @@
     python -W ignore make_templates.py SEED COUNT > random_templates.jsonl      (transformers 5.23, jinja2 3.1.6)
 
 First row: the variables. Then {"template", "text", "spans"} or {"template", "error": true}. Left out, because they show
-how jinja2 is built rather than what templates mean: objects that print their address, generators that nobody walks,
-Markup in lists, filter blocks that give no text, constant expressions folded into tuples.
+how jinja2 is built rather than what templates mean: objects that print their address,
+Markup in lists, filter blocks that give no text, constant lists folded into tuples, slices of what is constant or not by turns, and integers of more than 127 bits.
 """
 import copy
 import json
@@ -69,7 +69,7 @@ lazy=re.compile(r"\|(items|map|select|reject|selectattr|rejectattr|unique|batch|
 print(json.dumps({'messages':MSG,'kwargs':KW}))
 for i in range(N):
     t=stmts(2) if random.random()<.6 else '{{ '+ex(3)+' }}'
-    if len(t)>600 or '[[1,2],[3,4]]' in t: continue
+    if len(t)>600 or '[[1,2],[3,4]]' in t or re.search(r'\)\[[^\]]*:', t) or ('**' in t and ('big' in t or '000' in t or '1f' in t)): continue
     try:
         kw=copy.deepcopy(KW); msg=copy.deepcopy(MSG)
         tp=_compile_jinja_template(t)
@@ -78,7 +78,7 @@ for i in range(N):
             for b in tp.generate(messages=msg,tools=None,documents=None,add_generation_prompt=True,**kw): blocks.append(b)
         if kw!=KW or msg!=MSG: continue
         row={'template':t,'text':''.join(blocks),'spans':[list(x) for x in spans]}
-        if re.search(r'<[^>]*(object|0x|Macro|class|function|built-in|Context|Namespace)|Markup|caller', row['text'], re.I) or len(row['text'])>3000: continue
+        if re.search(r'<[^>]*(object|0x|Macro|class|function|built-in|Context|Namespace)|Markup|caller', row['text'], re.I) or "'<', '>'" in row['text'] or len(row['text'])>3000: continue
     except Exception as error:
         if lazy.search(t) or random.random()<.6: continue
         row={'template':t,'error':True}

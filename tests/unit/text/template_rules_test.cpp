@@ -119,6 +119,13 @@ TEST(Template, RecursionAsDeepAsDataNeeds) {
             "leaf");
 }
 
+TEST(Template, ElseOfALoopRunsWhereNoTurnCameToItsEnd) {
+  EXPECT_EQ(text_of("{% for i in [] %}x{% else %}e{% endfor %}"), "e");
+  EXPECT_EQ(text_of("{% for i in [1, 2] %}{{ i }}{% else %}e{% endfor %}"), "12");
+  EXPECT_EQ(text_of("{% for i in [1, 2] %}{{ i }}{% break %}{% else %}e{% endfor %}"), "1e");
+  EXPECT_EQ(text_of("{% for i in [1, 2] %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}"), "12");
+}
+
 TEST(Template, ANamespaceMayHoldItself) {
   EXPECT_EQ(text_of("{% set ns = namespace(x=1) %}{% set ns.me = ns %}{{ ns.me.me.x }}"), "1");
   EXPECT_EQ(text_of("{% for i in [1, 2] %}{{ loop.changed(loop) }}{% endfor %}"), "TrueFalse");
