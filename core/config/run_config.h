@@ -87,7 +87,7 @@ struct ActorConfig {
   int64_t ppo_mini_batch_size = 256;                    // prompts per update, over all ranks
   std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward; null = by ppo_max_token_len_per_gpu
   bool use_dynamic_bsz = false;                         // cut by tokens even where a row count is given
-  int64_t ppo_max_token_len_per_gpu = 16384;            // tokens per micro-batch where it is cut by tokens
+  std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per micro-batch where it is cut by tokens; null = auto
   int64_t ppo_epochs = 1;                               // passes over the batch of a step (TRL: num_iterations)
   bool shuffle = false;                                 // new order of the mini-batches' rows in every pass
   double grad_clip = 1.0;                               // L2 norm limit (TRL: max_grad_norm); 0 = no clipping

@@ -40,10 +40,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
   const double per_token =
       static_cast<double>(4 * model.hidden_size + 2 * model.qkv_size() + 3 * model.intermediate_size);
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
-  double tokens = static_cast<double>(config.actor.ppo_max_token_len_per_gpu);
-  if (config.actor.ppo_micro_batch_size_per_gpu && !config.actor.use_dynamic_bsz) {
-    tokens = row_tokens * static_cast<double>(*config.actor.ppo_micro_batch_size_per_gpu);
-  }
+  const MicroBatchOptions pass = micro_batch_options(config);
+  auto tokens = static_cast<double>(pass.token_budget);
+  if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
   const BatchPlan plan = plan_batches(config);
   tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
   bytes.activations = tokens * per_token * static_cast<double>(model.num_layers) * element;

@@ -23,6 +23,17 @@ int64_t response_length(const RunConfig& config) {
   return config.rollout.response_length.value_or(config.data.max_response_length);
 }
 
+MicroBatchOptions micro_batch_options(const RunConfig& config) {
+  // Larger passes cost memory and, on a CPU whose caches they overflow, time.
+  constexpr int64_t kTokens = 2048;
+  const ActorConfig& actor = config.actor;
+  MicroBatchOptions options;
+  options.token_budget = actor.ppo_max_token_len_per_gpu.value_or(
+      std::max(kTokens, config.data.max_prompt_length + response_length(config)));
+  if (actor.ppo_micro_batch_size_per_gpu && !actor.use_dynamic_bsz) options.rows = *actor.ppo_micro_batch_size_per_gpu;
+  return options;
+}
+
 namespace {
 
 uint64_t sampling_seed(const RunConfig& config) {
@@ -166,10 +177,7 @@ Result<> load_learner(RunParts& parts) {
   LearnerOptions options;
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
-  options.micro_batch.token_budget = config.actor.ppo_max_token_len_per_gpu;
-  if (config.actor.ppo_micro_batch_size_per_gpu && !config.actor.use_dynamic_bsz) {
-    options.micro_batch.rows = *config.actor.ppo_micro_batch_size_per_gpu;
-  }
+  options.micro_batch = micro_batch_options(config);
   parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, options);
   return {};
 }

@@ -79,4 +79,7 @@ RolloutPlan train_plan(const RunParts& parts);
 RolloutPlan val_plan(const RunParts& parts);
 int64_t response_length(const RunConfig& config);
 
+// How updates (also of sft) are cut into passes.
+MicroBatchOptions micro_batch_options(const RunConfig& config);
+
 }  // namespace mortise

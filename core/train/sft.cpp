@@ -70,8 +70,7 @@ class SftRun {
     const SampleBatch samples = TRY(recorded_samples(parts_, prompts));
     const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
     const double lr = learning_rate(parts_.schedule, counters.num_updates);
-    MicroBatchOptions micro_batch;
-    micro_batch.token_budget = parts_.config.actor.ppo_max_token_len_per_gpu;
+    const MicroBatchOptions micro_batch = micro_batch_options(parts_.config);
     const SftReport report =
         TRY(sft_update(*parts_.model, *parts_.optimizer, batch, micro_batch, lr, parts_.config.actor.grad_clip));
     counters.step = step;

@@ -1,4 +1,4 @@
-// Pack mortise.bench: rewards that only benchmarks use.
+// Pack bench.rewards: rewards that only benchmarks use.
 #include <mortise/cpp/plugin.hpp>
 
 MORTISE_PACK()

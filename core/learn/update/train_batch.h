@@ -37,7 +37,7 @@ TrainBatch make_train_batch(const PromptBatch& prompts, const SampleBatch& sampl
 
 struct MicroBatchOptions {
   int64_t rows = 0;              // > 0: that many consecutive rows
-  int64_t token_budget = 16384;  // else: as few as hold at most this many tokens each, balanced by length
+  int64_t token_budget = 2048;   // else: as few as hold at most this many tokens each, balanced by length
 };
 
 // Cuts `rows` (indices into the batch). A group stays together where the budget allows, so that its prompt is computed

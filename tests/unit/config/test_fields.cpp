@@ -88,7 +88,7 @@ TEST(Fields, VerlDefaultsWhereWeSayTheyAreVerls) {
   EXPECT_EQ(config.data.max_prompt_length, 512);
   EXPECT_EQ(config.data.max_response_length, 512);
   EXPECT_EQ(config.actor.ppo_mini_batch_size, 256);
-  EXPECT_EQ(config.actor.ppo_max_token_len_per_gpu, 16384);
+  EXPECT_FALSE(config.actor.ppo_max_token_len_per_gpu.has_value()) << "where verl says 16384: the gradient is the same";
   EXPECT_EQ(config.actor.clip_ratio, 0.2);
   EXPECT_EQ(config.actor.clip_ratio_c, 3.0);
   EXPECT_EQ(config.actor.loss_agg_mode, "auto") << "token-mean but where verl forces another";
