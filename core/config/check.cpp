@@ -114,7 +114,8 @@ class Checker {
     warn_unused("actor.ppo_micro_batch_size_per_gpu", !actor.use_dynamic_bsz || !actor.ppo_micro_batch_size_per_gpu,
                 "actor.use_dynamic_bsz cuts passes by tokens");
     const double longest = static_cast<double>(config_.data.max_prompt_length) + static_cast<double>(response_length());
-    if (by_tokens && actor.ppo_max_token_len_per_gpu && longest > static_cast<double>(*actor.ppo_max_token_len_per_gpu)) {
+    if (by_tokens && actor.ppo_max_token_len_per_gpu &&
+        longest > static_cast<double>(*actor.ppo_max_token_len_per_gpu)) {
       error("actor.ppo_max_token_len_per_gpu",
             "one row may have " + format_f64(longest) +
                 " tokens (data.max_prompt_length + the longest completion), a pass "

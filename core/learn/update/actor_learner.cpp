@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -9,6 +10,15 @@
 #include <unordered_map>
 
 namespace mortise {
+
+namespace {
+
+// NaN counts: it must reach the norm that finds it.
+bool any_nonzero(std::span<const float> values) {
+  return std::any_of(values.begin(), values.end(), [](float value) { return value != 0.0F; });
+}
+
+}  // namespace
 
 // The per-token inputs of some rows, gathered from the batch: what one objective call sees.
 struct ActorLearner::Slice {
@@ -50,6 +60,7 @@ struct ActorLearner::Slice {
     return {std::span(grad_log_prob).subspan(begin, end - begin), std::span(grad_entropy).subspan(begin, end - begin)};
   }
   [[nodiscard]] Layout layout() const { return {row_offsets, row_id, group_index}; }
+  [[nodiscard]] bool has_gradient() const { return any_nonzero(grad_log_prob) || any_nonzero(grad_entropy); }
 };
 
 namespace {
@@ -161,7 +172,7 @@ Result<> ActorLearner::backward_one_pass(Slice& slice, const PackedForward& forw
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
   const size_t n = slice.num_tokens();
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
-  forward.selected_RH.backward(d_hidden_RH);
+  if (slice.has_gradient()) forward.selected_RH.backward(d_hidden_RH);
   return {};
 }
 
@@ -173,6 +184,7 @@ Result<> ActorLearner::backward_two_pass(Slice& slice, const PackedForward& forw
   if (slice.on_policy) slice.old_log_prob = slice.log_prob;
   const size_t n = slice.num_tokens();
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
+  if (!slice.has_gradient()) return {};
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
   head_backward(forward.hidden_RH, weight_VH, forward.targets_R, options_.temperature,
@@ -217,13 +229,14 @@ Result<> ActorLearner::backward_whole_update(const TrainBatch& batch, std::span<
   report.sums.add(TRY(objective_->evaluate(whole.input(0, n, whole.layout()), whole.grad(0, n), &report.metrics)));
   std::vector<float> grad_log_prob, grad_entropy;
   for (const std::vector<int64_t>& micro : micro_batches) {
-    const PackedForward out = TRY(forward_rows(*model_, batch, micro));
-    grad_log_prob.resize(static_cast<size_t>(out.targets_R.numel()));
-    grad_entropy.resize(grad_log_prob.size());
-    for_tokens(micro, [&](size_t to, size_t from) {
-      grad_log_prob[to] = whole.grad_log_prob[from];
-      grad_entropy[to] = whole.grad_entropy[from];
+    grad_log_prob.clear();
+    grad_entropy.clear();
+    for_tokens(micro, [&](size_t, size_t from) {
+      grad_log_prob.push_back(whole.grad_log_prob[from]);
+      grad_entropy.push_back(whole.grad_entropy[from]);
     });
+    if (!any_nonzero(grad_log_prob) && !any_nonzero(grad_entropy)) continue;
+    const PackedForward out = TRY(forward_rows(*model_, batch, micro));
     const at::Tensor d_hidden_RH = at::empty_like(out.hidden_RH);
     const auto dtype = out.hidden_RH.scalar_type();
     head_backward(out.hidden_RH, weight_VH, out.targets_R, options_.temperature, tensor_of(grad_log_prob, dtype),
@@ -286,6 +299,11 @@ Result<UpdateReport> ActorLearner::update(const TrainBatch& batch, std::span<con
   report.lr = lr;
   model_->zero_grad();
   TRY(accumulate(batch, rows, step, update_index, log_prob_out, report));
+  // Where no pass had a gradient to send back, it is zero, and the optimizer's moments still decay.
+  for (const OptimizedParameter& parameter : optimizer_->parameters()) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
+  }
   report.grad_norm = global_grad_norm(optimizer_->parameters());
   report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.sums.loss);
   if (!report.skipped) optimizer_->step(lr, clip_factor(report.grad_norm, options_.grad_clip));

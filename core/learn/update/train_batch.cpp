@@ -49,6 +49,41 @@ std::vector<Unit> make_units(const TrainBatch& batch, std::span<const int64_t> r
   return units;
 }
 
+bool has_advantage(const TrainBatch& batch, int64_t row) {
+  if (batch.advantages.empty()) return true;
+  const auto begin = batch.advantages.begin() + batch.row_offsets[static_cast<size_t>(row)];
+  return std::any_of(begin, begin + batch.row_tokens(row), [](float advantage) { return advantage != 0.0F; });
+}
+
+// Longest unit first into the emptiest micro-batch (Graham 1969); one more micro-batch until all keep the budget.
+void place_units(const std::vector<Unit>& units, int64_t budget, std::vector<std::vector<int64_t>>& micro_batches) {
+  int64_t total = 0;
+  for (const Unit& unit : units) total += unit.tokens;
+  auto count = static_cast<size_t>(std::max<int64_t>(1, (total + budget - 1) / budget));
+  std::vector<size_t> order(units.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return units[a].tokens > units[b].tokens; });
+  for (;; ++count) {
+    std::vector<int64_t> load(count, 0);
+    std::vector<std::vector<size_t>> bins(count);
+    bool fits = true;
+    for (const size_t u : order) {
+      const auto bin = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+      fits = fits && (load[bin] == 0 || load[bin] + units[u].tokens <= budget);
+      load[bin] += units[u].tokens;
+      bins[bin].push_back(u);
+    }
+    if (!fits) continue;
+    for (auto& bin : bins) {
+      if (bin.empty()) continue;
+      std::sort(bin.begin(), bin.end());  // rows of a micro-batch keep their order
+      std::vector<int64_t>& micro = micro_batches.emplace_back();
+      for (const size_t u : bin) micro.insert(micro.end(), units[u].rows.begin(), units[u].rows.end());
+    }
+    return;
+  }
+}
+
 }  // namespace
 
 std::vector<std::vector<int64_t>> plan_micro_batches(const TrainBatch& batch, std::span<const int64_t> rows,
@@ -61,34 +96,12 @@ std::vector<std::vector<int64_t>> plan_micro_batches(const TrainBatch& batch, st
     }
     return micro_batches;
   }
-  const std::vector<Unit> units = make_units(batch, rows, options.token_budget);
-  int64_t total = 0;
-  for (const Unit& unit : units) total += unit.tokens;
-  auto count = static_cast<size_t>(std::max<int64_t>(1, (total + options.token_budget - 1) / options.token_budget));
-
-  // Longest unit first into the emptiest micro-batch (Graham 1969); one more micro-batch until all keep the budget.
-  std::vector<size_t> order(units.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return units[a].tokens > units[b].tokens; });
-  for (;; ++count) {
-    std::vector<int64_t> load(count, 0);
-    std::vector<std::vector<size_t>> bins(count);
-    bool fits = true;
-    for (const size_t u : order) {
-      const auto bin = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
-      fits = fits && (load[bin] == 0 || load[bin] + units[u].tokens <= options.token_budget);
-      load[bin] += units[u].tokens;
-      bins[bin].push_back(u);
-    }
-    if (!fits) continue;
-    for (auto& bin : bins) {
-      if (bin.empty()) continue;
-      std::sort(bin.begin(), bin.end());  // rows of a micro-batch keep their order
-      std::vector<int64_t>& micro = micro_batches.emplace_back();
-      for (const size_t u : bin) micro.insert(micro.end(), units[u].rows.begin(), units[u].rows.end());
-    }
-    return micro_batches;
-  }
+  // Rows without advantage mostly get no gradient; in micro-batches of their own they need no backward pass.
+  std::vector<int64_t> learned, idle;
+  for (const int64_t row : rows) (has_advantage(batch, row) ? learned : idle).push_back(row);
+  place_units(make_units(batch, learned, options.token_budget), options.token_budget, micro_batches);
+  place_units(make_units(batch, idle, options.token_budget), options.token_budget, micro_batches);
+  return micro_batches;
 }
 
 }  // namespace mortise

@@ -36,12 +36,13 @@ struct TrainBatch {
 TrainBatch make_train_batch(const PromptBatch& prompts, const SampleBatch& samples, const AdvantageBatch& advantages);
 
 struct MicroBatchOptions {
-  int64_t rows = 0;              // > 0: that many consecutive rows
-  int64_t token_budget = 2048;   // else: as few as hold at most this many tokens each, balanced by length
+  int64_t rows = 0;             // > 0: that many consecutive rows
+  int64_t token_budget = 2048;  // else: as few as hold at most this many tokens each, balanced by length
 };
 
 // Cuts `rows` (indices into the batch). A group stays together where the budget allows, so that its prompt is computed
-// once; a row longer than the budget gets a micro-batch of its own. Deterministic.
+// once, and apart from groups without advantage; a row longer than the budget gets a micro-batch of its own.
+// Deterministic.
 std::vector<std::vector<int64_t>> plan_micro_batches(const TrainBatch& batch, std::span<const int64_t> rows,
                                                      const MicroBatchOptions& options);
 

@@ -187,6 +187,10 @@ class HeadPass {
   std::vector<T> partial_;  // [block][row][hidden]: parts of d_hidden
 };
 
+bool any_nonzero(std::span<const double> values) {
+  return std::any_of(values.begin(), values.end(), [](double value) { return value != 0.0; });
+}
+
 template <class T>
 T* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
@@ -271,7 +275,11 @@ void head_one_pass(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, con
       const std::span<const double> entropies =
           entropy == EntropyUse::kNone ? std::span<const double>() : pass.entropy();
       on_chunk({begin, end, pass.log_prob(), entropies, grads, entropy_grads});
-      pass.backward(grads, entropy_grads, data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH));
+      if (any_nonzero(grads) || any_nonzero(entropy_grads)) {
+        pass.backward(grads, entropy_grads, data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH));
+      } else if (d_hidden_RH.defined()) {
+        d_hidden_RH.narrow(0, begin, end - begin).zero_();
+      }
     }
   });
 }
