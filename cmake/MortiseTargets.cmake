@@ -34,7 +34,8 @@ function(mortise_test name)
     target_precompile_headers(${name} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/torch_pch.h")
   endif()
   target_precompile_headers(${name} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/test_pch.h")
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # tests are compiled more often than they run
+  # Tests are compiled more often than they run.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1> $<$<CONFIG:RelWithDebInfo>:-O0>)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests")
 endfunction()

@@ -18,32 +18,11 @@
 #include "foundation/base/rng.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
+#include "workloads.h"
 
 namespace {
 
 using namespace mortise;  // NOLINT: a program of one file
-
-struct Workload {
-  const char* name;
-  Qwen2Shape shape;
-  int64_t prompts, generations, prompt_length, completion_length;
-};
-
-const Workload kWorkloads[] = {
-    {"c1", {.vocab_size = 512}, 8, 8, 16, 64},
-    {"c1v", {.vocab_size = 32768}, 8, 8, 16, 64},
-    {"c2",
-     {.vocab_size = 4096,
-      .hidden_size = 384,
-      .intermediate_size = 1024,
-      .num_layers = 6,
-      .num_heads = 6,
-      .num_kv_heads = 2},
-     4,
-     8,
-     64,
-     128},
-};
 
 std::vector<int64_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
   RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});

@@ -88,5 +88,49 @@ TEST(Run, EvaluatesAndGenerates) {
   }
 }
 
+TEST(Run, TransformersLoadsTheTrainedModel) {
+  const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr || *python == '\0') {
+    GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: transformers did not check the trained model";
+  }
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=3").code, 0);
+  const Outcome checked = run("HF_HUB_OFFLINE=1 " + std::string(python) + " " + MORTISE_SOURCE_DIR +
+                                  "/tests/e2e/transformers_folder.py " + program() + " out/global_step_3/huggingface .",
+                              task.path());
+  EXPECT_EQ(checked.code, 0) << checked.output;
+}
+
+TEST(Run, AFullDiskKeepsTheLastCheckpointAndTheRunAlive) {
+  const TaskFolder task;
+  const std::string mount = "unshare -rm sh -c 'mkdir -p small && mount -t tmpfs -o size=18m tmpfs small && ";
+  if (run(mount + "true'", task.path()).code != 0) GTEST_SKIP() << "this machine lets nobody mount a small disk";
+  const Outcome outcome =
+      run(mount + program() +
+              " train run.toml trainer.total_training_steps=5 trainer.save_freq=1 trainer.default_local_dir=small/out; "
+              "code=$?; cat small/out/latest; ls small/out/global_step_2/huggingface; wc -l small/out/updates.jsonl; "
+              "exit $code'",
+          task.path());
+  EXPECT_EQ(outcome.code, 6) << outcome.output;
+  for (const char* text : {"step 3 could not be saved, earlier ones stand", "the disk is full", "step 5/5",
+                           "global_step_2\n", "model.safetensors", "5 small/out/updates.jsonl"}) {
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << text << "\n" << outcome.output;
+  }
+}
+
+// Conversations in, one template for training and generation.
+TEST(Run, GeneratesFromMessages) {
+  const TaskFolder task;
+  task.write("chat.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+2=\"}]}\n{\"prompt\": \"1+2=\"}\n");
+  task.write("template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  const Outcome generated = task.mortise(
+      "generate --model model --prompts chat.jsonl --out g.jsonl model.custom_chat_template=template.jinja "
+      "rollout.temperature=0 rollout.response_length=3");
+  ASSERT_EQ(generated.code, 0) << generated.output;
+  const std::vector<Json> rows = rows_of(task.path() / "g.jsonl");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["completions"][0]["token_ids"], rows[1]["completions"][0]["token_ids"]);
+}
+
 }  // namespace
 }  // namespace mortise::test
