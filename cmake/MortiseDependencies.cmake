@@ -24,6 +24,7 @@ if(MORTISE_TORCH)
   if(NOT EXISTS "${torch_root}/torch/lib/libtorch_cpu.so")
     message(FATAL_ERROR "libtorch 2.11.0 is not in ${torch_root}. Run: ./dev deps")
   endif()
+  set(MORTISE_TORCH_DIR "${torch_root}/torch")  # for torch-locked packs: mortise_add_pack(... TORCH)
   add_library(mortise_torch INTERFACE)
   target_include_directories(mortise_torch SYSTEM INTERFACE "${torch_root}/torch/include" "${torch_root}/torch/include/torch/csrc/api/include")
   # AT_PER_OPERATOR_HEADERS: an include of all of ATen costs seconds per file.

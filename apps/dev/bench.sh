@@ -1,7 +1,8 @@
-# ./dev bench [peers|decode|train] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
+# ./dev bench [peers|decode|train|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
 #   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode  tokens per second of the generator at the benchmark shapes
 #   train   forward, backward and head at the benchmark shapes
+#   rewards rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N, --work-us N)
 source apps/dev/lib.sh
 what=${1:-peers}
 [[ $# -gt 0 ]] && shift
@@ -22,6 +23,11 @@ case $what in
     say "building"
     build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "build/release/bin/bench_$what" "$@"
+    ;;
+  rewards)
+    say "building"
+    build release bench_rewards >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec build/release/bin/bench_rewards "$@"
     ;;
   -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0" ;;
   *) die $exit_usage "there is no benchmark '$what'; ./dev bench --help lists them" ;;

@@ -7,6 +7,7 @@
 #include "eval_tensors.h"
 #include "learn/objective/actor_objective.h"
 #include "learn/objective/value_objective.h"
+#include "model/tensor/torch_version.h"
 
 namespace mortise {
 
@@ -50,6 +51,7 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
 // The registry of the config's packs; nothing else of a run is needed.
 Result<PluginRegistry> open_registry(const RunConfig& config) {
   RegistryOptions options;
+  options.host_torch = kTorchVersion;
   options.files.assign(config.plugins.files.begin(), config.plugins.files.end());
   options.paths.assign(config.plugins.paths.begin(), config.plugins.paths.end());
   return PluginRegistry::open(options);

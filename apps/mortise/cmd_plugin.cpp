@@ -1,4 +1,5 @@
-// `mortise plugin list|describe|eval`: what plugins there are, what they mean, and one of them alone on given inputs.
+// `mortise plugin list|describe|eval|new|check`: what plugins there are, what they mean, one of them alone on given
+// inputs, a project for one of your own (plugin_new.cpp), and a pack against the rules (plugin_check.cpp).
 //
 // list and describe read the notes of packs and run none of their code.
 #include <algorithm>
@@ -7,7 +8,10 @@
 
 #include "commands.h"
 #include "foundation/base/text.h"
+#include "model/tensor/torch_version.h"
+#include "plugin_check.h"
 #include "plugin_eval.h"
+#include "plugin_new.h"
 #include "plugin_show.h"
 
 namespace mortise {
@@ -21,10 +25,14 @@ constexpr std::string_view kKinds[] = {"policy_loss", "kl_estimator", "advantage
 constexpr const char* kHelp = R"(usage: mortise plugin list [KIND] [--json]
        mortise plugin describe NAME [--kind KIND] [--json]
        mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]
+       mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
+       mortise plugin check FILE [--only GLOB] [--json]
 
 list      every plugin that a config may name, and every pack that was found but refused, with the reason
 describe  what a plugin computes, what it needs, and its parameters
 eval      runs one plugin on the inputs of a file; `mortise plugin eval --help` tells the formats
+new       makes a folder with a plugin of your own that works, its test and its build
+check     tries a pack against the rules of the SDK, each case in a process of its own; see `plugin check --help`
 
 KIND is policy_loss, kl_estimator, advantage_estimator, reward or rollout_backend. NAME is a plugin's name, or
 pack.id/plugin, either with a version range: "gspo", "acme.losses/tilted@^1.2".
@@ -60,6 +68,7 @@ po::options_description registry_options() {
 
 Result<PluginRegistry> open_registry(const po::variables_map& given) {
   RegistryOptions options;
+  options.host_torch = kTorchVersion;
   if (given.count("plugin") != 0) {
     for (const auto& file : given["plugin"].as<std::vector<std::string>>()) options.files.emplace_back(file);
   }
@@ -225,6 +234,11 @@ Result<> run_eval(Arguments args) {
   return {};
 }
 
+Result<> run_new(Arguments args) {
+  if (!args.empty() && args.front().find('-') != 0) TRY(check_kind(args.front()));
+  return run_plugin_new(args);
+}
+
 }  // namespace
 
 int cmd_plugin(Arguments args) {
@@ -239,20 +253,25 @@ int cmd_plugin(Arguments args) {
     return 0;
   }
   Result<> done;
+  int code = 0;
   if (command == "list") {
     done = run_list(rest);
   } else if (command == "describe") {
     done = run_describe(rest);
   } else if (command == "eval") {
     done = run_eval(rest);
+  } else if (command == "new") {
+    done = run_new(rest);
+  } else if (command == "check") {
+    done = run_plugin_check(rest, &code);
   } else {
-    const std::vector<std::string> commands = {"list", "describe", "eval"};
+    const std::vector<std::string> commands = {"list", "describe", "eval", "new", "check"};
     done = usage_error("there is no command 'plugin " + command + "' " + did_you_mean(command, commands));
   }
   if (!done.ok()) return fail(done.error());
   std::cout << std::flush;
   if (!std::cout.good()) return fail({ErrorKind::kDisk, "standard output could not be written", "mortise plugin", ""});
-  return 0;
+  return code;
 }
 
 }  // namespace mortise

@@ -136,6 +136,8 @@ Json describe_json(const PluginRef& ref) {
               {"experimental", (plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0},
               {"concurrent", (plugin.flags & MORTISE_FLAG_CONCURRENT) != 0},
               {"needs_network", (plugin.flags & MORTISE_FLAG_NEEDS_NETWORK) != 0},
+              {"needs_programs", (plugin.flags & MORTISE_FLAG_NEEDS_PROGRAMS) != 0},
+              {"needs_files", (plugin.flags & MORTISE_FLAG_NEEDS_FILES) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;

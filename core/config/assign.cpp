@@ -128,14 +128,18 @@ class Assigner {
     return value;
   }
 
+  [[nodiscard]] bool is_choice(const std::string& value) const {
+    return std::find(field_.choices.begin(), field_.choices.end(), value) != field_.choices.end();
+  }
+
   // A text; of an override whatever was typed, so that `data.prompt_key=1` needs no quotes.
   [[nodiscard]] Result<std::string> text() const {
     if (!is_value()) return wrong_type("");
     std::string value;
     if (node_.value.is_string()) {
       value = node_.value.get<std::string>();
-    } else if (!node_.raw.empty() && !node_.value.is_array() && !node_.value.is_null()) {
-      value = node_.raw;
+    } else if (!node_.raw.empty() && !node_.value.is_array() && (!node_.value.is_null() || is_choice(node_.raw))) {
+      value = node_.raw;  // `isolation=none` is a choice there, and null elsewhere
     } else {
       return wrong_type(node_.value.is_array() || node_.value.is_null() ? "" : "put it in quotes");
     }

@@ -77,11 +77,23 @@ void add_reward(FieldCatalog& catalog) {
   table.add("weight", &RewardConfig::weight, "Factor of this reward in the sum; may be negative.")
       .trl("reward_weights");
   table
-      .add(
-          "timeout", &RewardConfig::timeout,
-          "Longest time for one call: \"500ms\", \"10s\", \"2m\", \"1h\". The rows of a call that takes longer have no "
-          "score from this reward and are counted.")
+      .add("timeout", &RewardConfig::timeout,
+           "Longest time for the rows of a step: \"500ms\", \"10s\", \"2m\", \"1h\". Rows that have no score by then "
+           "get none from this reward and are counted.")
       .at_least(1);
+  table
+      .add(
+          "row_timeout", &RewardConfig::row_timeout,
+          "Longest time for one row, or for one group where the reward scores whole groups. A worker that takes longer "
+          "is killed and replaced, and the row has no score. Without workers (plugins.isolation) only timeout holds. "
+          "0s: a fifth of timeout.")
+      .at_least(0);
+  table
+      .add(
+          "allow", &RewardConfig::allow,
+          "What this reward's workers may use: network, files (to write them), programs (to start them). Reading files "
+          "is always allowed. Has no effect without workers.")
+      .one_of({"network", "files", "programs"});
   table
       .add("params", &RewardConfig::params,
            "Every other key of the table is a parameter of the reward, checked against its table.")
@@ -208,6 +220,31 @@ void add_plugins(FieldCatalog& catalog) {
            "have no score from it.")
       .at_least(0)
       .at_most(1);
+  table
+      .add("isolation", &PluginsConfig::isolation,
+           "Where rewards run. process: in worker processes, so that a crash or a hang costs one row; a machine that "
+           "cannot is an error. none: in the trainer's own process. auto: process where the machine can, else none, "
+           "which the log then tells.")
+      .one_of({"auto", "process", "none"});
+  table
+      .add("num_workers", &PluginsConfig::num_workers,
+           "Worker processes of each reward that score at once; a spare stands by. Results do not depend on it. null: "
+           "one for each core, eight at most.")
+      .at_least(1)
+      .at_most(1024);
+  table.add("bubblewrap", &PluginsConfig::bubblewrap,
+            "Start workers inside bubblewrap (bwrap) where the machine has it: own process list, read-only files, no "
+            "network, as the reward's `allow` says. The filter of system calls holds with and without it.");
+  table
+      .add("worker_memory_mib", &PluginsConfig::worker_memory_mib,
+           "Address space of one worker in MiB; a row that needs more fails. 0: no limit.")
+      .at_least(0);
+  table
+      .add("worker_file_mib", &PluginsConfig::worker_file_mib,
+           "Longest file in MiB that a worker may write, where its reward may write files. 0: no limit.")
+      .at_least(0);
+  table.add("worker_open_files", &PluginsConfig::worker_open_files, "Files that a worker may have open. 0: no limit.")
+      .at_least(0);
 }
 
 }  // namespace

@@ -140,7 +140,9 @@ struct RewardConfig {
   std::string use;                            // reward plugin
   std::string name;                           // label in metrics and dumps; "" in the file = the plugin's bare name
   double weight = 1.0;                        // of its column in the sum (TRL: reward_weights)
-  std::chrono::milliseconds timeout{10'000};  // per call: "500ms", "10s", "2m", "1h"
+  std::chrono::milliseconds timeout{10'000};  // for the rows of a step: "500ms", "10s", "2m", "1h"
+  std::chrono::milliseconds row_timeout{0};   // for one row (or group); 0 = a fifth of timeout
+  std::vector<std::string> allow;             // network | files | programs: what its workers may use
   Json params = Json::object();               // every other key of the [[reward]] table: parameters of the plugin
   bool operator==(const RewardConfig&) const = default;
 };
@@ -183,9 +185,15 @@ struct SftConfig {                          // `mortise sft`; model, data, optim
 };
 
 struct PluginsConfig {
-  std::vector<std::string> paths;    // folders searched for packs, first wins
-  std::vector<std::string> files;    // pack files loaded by name
-  double max_failed_fraction = 0.1;  // share of a step's rows on which a reward may fail
+  std::vector<std::string> paths;      // folders searched for packs, first wins
+  std::vector<std::string> files;      // pack files loaded by name
+  double max_failed_fraction = 0.1;    // share of a step's rows on which a reward may fail
+  std::string isolation = "auto";      // auto | process | none: whether rewards run in worker processes
+  std::optional<int64_t> num_workers;  // per reward; null = one per core, eight at most
+  bool bubblewrap = true;              // put workers into bubblewrap where the machine has it
+  int64_t worker_memory_mib = 8192;    // address space of one worker; 0 = no limit
+  int64_t worker_file_mib = 256;       // longest file that a worker may write; 0 = no limit
+  int64_t worker_open_files = 256;     // of one worker; 0 = no limit
   bool operator==(const PluginsConfig&) const = default;
 };
 

@@ -3,11 +3,14 @@
 #include <ATen/Parallel.h>
 #include <mortise/ext/generate.h>
 
+#include <algorithm>
+
 #include "experience/engine_params.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "generate/extension.h"
 #include "learn/objective/actor_objective.h"
+#include "model/tensor/torch_version.h"
 #include "plugin/host/params.h"
 
 namespace mortise {
@@ -132,13 +135,36 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   return {};
 }
 
+// What a reward's workers may do; its own `allow` adds to what [plugins] gives all.
+WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward) {
+  const auto allowed = [&](const char* what) {
+    return std::find(reward.allow.begin(), reward.allow.end(), what) != reward.allow.end();
+  };
+  WorkerLimits limits;
+  limits.memory_bytes = plugins.worker_memory_mib << 20;
+  limits.file_bytes = plugins.worker_file_mib << 20;
+  limits.open_files = plugins.worker_open_files;
+  limits.network = allowed("network");
+  limits.write_files = allowed("files");
+  limits.start_programs = allowed("programs");
+  return limits;
+}
+
 Result<> load_rewards(RunParts& parts) {
+  const PluginsConfig& plugins = parts.config.plugins;
   std::vector<RewardSpec> specs;
   for (const RewardConfig& reward : parts.config.reward) {
-    specs.push_back({reward.use, reward.name, reward.weight, reward.timeout.count(), reward.params});
+    const int64_t timeout = reward.timeout.count();
+    const int64_t row_timeout = reward.row_timeout.count() > 0 ? reward.row_timeout.count() : (timeout + 4) / 5;
+    specs.push_back(
+        {reward.use, reward.name, reward.weight, timeout, row_timeout, worker_limits(plugins, reward), reward.params});
   }
-  parts.reward = TRY(RewardRunner::create(*parts.registry, specs, parts.key, parts.config.plugins.max_failed_fraction));
-  for (auto& [name, instance] : parts.reward->instances()) parts.plugin_states.add(name, *instance);
+  IsolationOptions isolation;
+  isolation.mode = plugins.isolation;
+  isolation.num_workers = static_cast<int>(plugins.num_workers.value_or(0));
+  isolation.bubblewrap = plugins.bubblewrap;
+  parts.reward = TRY(RewardRunner::create(*parts.registry, specs, parts.key, plugins.max_failed_fraction, isolation));
+  for (auto& [name, function] : parts.reward->functions()) parts.plugin_states.add(name, *function);
   return {};
 }
 
@@ -189,6 +215,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   auto parts = std::make_unique<RunParts>(env, loaded);
   parts->key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
   RegistryOptions registry;
+  registry.host_torch = kTorchVersion;
   registry.files.assign(loaded.config.plugins.files.begin(), loaded.config.plugins.files.end());
   registry.paths.assign(loaded.config.plugins.paths.begin(), loaded.config.plugins.paths.end());
   parts->registry = TRY(PluginRegistry::open(registry));

@@ -23,18 +23,18 @@ Result<> RunCounters::load_state(StateReader& reader) {
 }
 
 Result<> PluginStates::save_state(StateWriter& writer) const {
-  for (const auto& [name, instance] : instances_) {
-    std::optional<std::string> bytes = TRY(instance->save_state());
-    if (bytes) writer.put_bytes(name, std::move(*bytes));
+  for (const StateKeeper& keeper : keepers_) {
+    std::optional<std::string> bytes = TRY(keeper.save());
+    if (bytes) writer.put_bytes(keeper.name, std::move(*bytes));
   }
   return {};
 }
 
 Result<> PluginStates::load_state(StateReader& reader) {
-  for (const auto& [name, instance] : instances_) {
-    if (!reader.has(name)) continue;
-    const std::string bytes = TRY(reader.get_bytes(name));
-    TRY(instance->load_state(bytes));
+  for (const StateKeeper& keeper : keepers_) {
+    if (!reader.has(keeper.name)) continue;
+    const std::string bytes = TRY(reader.get_bytes(keeper.name));
+    TRY(keeper.load(bytes));
   }
   return {};
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "foundation/base/stateful.h"
-#include "plugin/host/instance.h"
 
 namespace mortise {
 
@@ -26,15 +28,24 @@ struct RunCounters : Stateful {
 // The state (mortise.state/1) of plugin instances; those without state save nothing.
 class PluginStates : public Stateful {
  public:
-  // `instance` must outlive this object.
-  void add(std::string name, PluginInstance& instance) { instances_.emplace_back(std::move(name), &instance); }
+  // `instance` is a PluginInstance or a RewardFunction and must outlive this object.
+  template <class Instance>
+  void add(std::string name, Instance& instance) {
+    keepers_.push_back({std::move(name), [&instance] { return instance.save_state(); },
+                        [&instance](std::string_view bytes) { return instance.load_state(bytes); }});
+  }
 
   [[nodiscard]] std::string state_name() const override { return "plugins"; }
   Result<> save_state(StateWriter& writer) const override;
   Result<> load_state(StateReader& reader) override;
 
  private:
-  std::vector<std::pair<std::string, PluginInstance*>> instances_;
+  struct StateKeeper {
+    std::string name;
+    std::function<Result<std::optional<std::string>>()> save;
+    std::function<Result<>(std::string_view)> load;
+  };
+  std::vector<StateKeeper> keepers_;
 };
 
 }  // namespace mortise

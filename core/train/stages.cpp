@@ -62,6 +62,13 @@ Result<std::vector<float>> reward_penalty(RunParts& parts, const AdvantageBatch&
   return kl;
 }
 
+ScoreContext score_context(const RunParts& parts, int64_t step) {
+  ScoreContext context;
+  context.step = step;
+  context.max_response_length = response_length(parts.config);
+  return context;
+}
+
 // The rows of each update: mini-batches of whole prompts, in order, or in a new order each pass.
 std::vector<int64_t> row_order(const RunParts& parts, int64_t step, int64_t pass) {
   const int64_t prompts = parts.plan.prompts_per_step;
@@ -83,17 +90,19 @@ std::vector<int64_t> row_order(const RunParts& parts, int64_t step, int64_t pass
 
 Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
+  const RolloutPlan plan = train_plan(parts);
   TRY(parts.rollout->set_version(parts.counters.weight_version));
-  return parts.rollout->collect(prompts, train_plan(parts), parts.folder->tokenizer, &metrics);
+  // Rewards in workers score a prompt's rows while others are still being sampled.
+  TRY(parts.reward->begin(prompts, plan.num_samples, score_context(parts, prompts.step)));
+  return parts.rollout->collect(
+      prompts, plan, parts.folder->tokenizer, &metrics, {},
+      [&](const SampleBatch& samples, int64_t prompt) { return parts.reward->feed(prompts, samples, prompt); });
 }
 
 Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
                                 MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/reward");
-  ScoreContext context;
-  context.step = prompts.step;
-  context.max_response_length = response_length(parts.config);
-  return parts.reward->score(prompts, samples, context, &metrics);
+  return parts.reward->score(prompts, samples, score_context(parts, prompts.step), &metrics);
 }
 
 Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,

@@ -16,7 +16,7 @@ struct Gspo : mortise::SequenceLoss {
   static constexpr const char* doc =
       "s = exp(mean of log_prob - old_log_prob over the row); L = max(-A s, -A clamp(s, 1-low, 1+high)). "
       "arXiv:2507.18071; aggregate with seq-mean-token-mean";
-  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
   static constexpr Gradient gradient = Gradient::kOwnToken;
 
   double clip_ratio = param("clip_ratio", 0.2, "half width of the trust band of the sequence ratio").at_least(0);

@@ -52,8 +52,9 @@ class Replay : public mortise::RolloutBackend {
       out.weight_version = version_;
       out.num_ids = std::int64_t(s.ids.size());
       out.ids = s.ids.data();
-      if (sink.sequence(sink.context, &out) != 0) break;
+      const bool stop = sink.sequence(sink.context, &out) != 0;  // it has taken this one in any case
       ready_.pop_front();
+      if (stop) break;
     }
     return ready_.size();
   }

@@ -34,14 +34,13 @@ struct Sink {
 
   static int32_t take(void* context, const mortise_rollout_sequence* s) noexcept {
     auto& self = *static_cast<Sink*>(context);
-    if (self.taken.size() == self.room) return 1;
     self.taken.push_back({s->request_id,
                           s->sample_index,
                           s->weight_version,
                           s->finish_reason,
                           {s->ids, s->ids + s->num_ids},
                           s->log_prob != nullptr});
-    return 0;
+    return self.taken.size() == self.room ? 1 : 0;
   }
 };
 

@@ -35,8 +35,9 @@ exports=$(nm -D --defined-only "$pack" | awk '{print $3}')
 readelf -d "$pack" | grep -q NODELETE || fail "not linked with -z nodelete"
 readelf -d "$pack" | grep -qE 'R(UN)?PATH' && fail "has a run path"
 readelf -n "$pack" | grep -q Mortise || fail "has no note"
-PKG_CONFIG_PATH=$(dirname "$(find "$scratch/prefix" -name mortise-sdk.pc)") pkg-config --cflags mortise-sdk | grep -q "$scratch/prefix\|include" ||
-  fail "pkg-config gives no include path"
+export PKG_CONFIG_PATH=$(dirname "$(find "$scratch/prefix" -name mortise-sdk.pc)")
+[[ -f $(pkg-config --variable=includedir mortise-sdk)/mortise/mortise.h ]] || fail "pkg-config gives no include path"
+[[ -x $(pkg-config --variable=note mortise-sdk) ]] || fail "pkg-config gives no note maker"
 # A pack without MORTISE_PACK must fail to build, with a reason.
 echo '#include <mortise/cpp/mortise.hpp>' >"$scratch/match/match.cpp"
 if cmake --build "$scratch/build" >"$scratch/log" 2>&1; then fail "a pack without an exported object was built"; fi

@@ -1,8 +1,10 @@
 #include "experience/reward/reward_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "foundation/base/log.h"
 
@@ -37,6 +39,61 @@ RewardColumn make_column(const RewardSpec& spec, Result<RewardOutput> output, si
   return column;
 }
 
+// Names in order of first appearance, and the narrowest type that holds every value.
+std::vector<std::pair<std::string, ColumnType>> plan_columns(const PromptBatch& prompts) {
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<const Json*>> values;
+  for (size_t i = 0; i < prompts.prompts.size(); ++i) {
+    for (const auto& [name, value] : prompts.prompts[i].columns.items()) {
+      auto [entry, created] = values.try_emplace(name);
+      if (created) {
+        names.push_back(name);
+        entry->second.assign(prompts.prompts.size(), nullptr);
+      }
+      entry->second[i] = &value;
+    }
+  }
+  std::vector<std::pair<std::string, ColumnType>> plan;
+  for (const std::string& name : names) plan.emplace_back(name, DataColumn::narrowest(values[name]));
+  return plan;
+}
+
+// The given rows of `samples`, without the data columns.
+RewardBatch rows_of(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
+                    std::span<const int64_t> rows) {
+  RewardBatch batch;
+  batch.num_rows = static_cast<int64_t>(rows.size());
+  batch.step = context.step;
+  batch.max_response_length = context.max_response_length;
+  batch.is_validation = context.is_validation;
+  for (const int64_t row : rows) {
+    const Sample& sample = samples.rows[static_cast<size_t>(row)];
+    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
+    batch.prompt.append(prompt.text);
+    batch.completion.append(sample.text);
+    batch.messages.append(prompt.messages);
+    batch.prompt_ids.append(prompt.token_ids);
+    batch.completion_ids.append(sample.token_ids);
+    batch.finish_reason.push_back(static_cast<int32_t>(sample.finish_reason));
+    batch.group_index.push_back(sample.prompt_index);
+    batch.sample_index.push_back(sample.sample_index);
+    batch.row_id.push_back(row);
+  }
+  return batch;
+}
+
+void add_columns(const PromptBatch& prompts, const SampleBatch& samples, std::span<const int64_t> rows,
+                 const std::vector<std::pair<std::string, ColumnType>>& plan, RewardBatch& batch) {
+  for (const auto& [name, type] : plan) {
+    std::vector<const Json*> values;
+    for (const int64_t row : rows) {
+      const auto prompt = static_cast<size_t>(samples.rows[static_cast<size_t>(row)].prompt_index);
+      values.push_back(json_find(prompts.prompts[prompt].columns, name));
+    }
+    batch.columns.push_back(DataColumn::from_json(name, type, values));
+  }
+}
+
 void sum_columns(ScoredBatch& scored, size_t num_rows) {
   scored.rewards.assign(num_rows, 0.0);
   scored.row_valid.assign(num_rows, 0);
@@ -55,35 +112,10 @@ void sum_columns(ScoredBatch& scored, size_t num_rows) {
 }  // namespace
 
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context) {
-  RewardBatch batch;
-  batch.num_rows = static_cast<int64_t>(samples.rows.size());
-  batch.step = context.step;
-  batch.max_response_length = context.max_response_length;
-  batch.is_validation = context.is_validation;
-  std::vector<std::string> names;  // in order of first appearance
-  std::map<std::string, std::vector<const Json*>> values;
-  for (size_t i = 0; i < samples.rows.size(); ++i) {
-    const Sample& sample = samples.rows[i];
-    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
-    batch.prompt.append(prompt.text);
-    batch.completion.append(sample.text);
-    batch.messages.append(prompt.messages);
-    batch.prompt_ids.append(prompt.token_ids);
-    batch.completion_ids.append(sample.token_ids);
-    batch.finish_reason.push_back(static_cast<int32_t>(sample.finish_reason));
-    batch.group_index.push_back(sample.prompt_index);
-    batch.sample_index.push_back(sample.sample_index);
-    batch.row_id.push_back(static_cast<int64_t>(i));
-    for (const auto& [name, value] : prompt.columns.items()) {
-      auto [entry, created] = values.try_emplace(name);
-      if (created) {
-        names.push_back(name);
-        entry->second.assign(samples.rows.size(), nullptr);
-      }
-      entry->second[i] = &value;
-    }
-  }
-  for (const std::string& name : names) batch.columns.push_back(DataColumn::from_json(name, values[name]));
+  std::vector<int64_t> rows(samples.rows.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  RewardBatch batch = rows_of(prompts, samples, context, rows);
+  add_columns(prompts, samples, rows, plan_columns(prompts), batch);
   return batch;
 }
 
@@ -91,30 +123,72 @@ RewardRunner::RewardRunner(std::vector<Function> functions, double max_failed_fr
     : functions_(std::move(functions)), max_failed_fraction_(max_failed_fraction) {}
 
 Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::vector<RewardSpec>& specs,
-                                          const RunKey& key, double max_failed_fraction) {
+                                          const RunKey& key, double max_failed_fraction,
+                                          const IsolationOptions& isolation) {
   std::vector<Function> functions;
   for (const RewardSpec& spec : specs) {
-    functions.push_back({spec, TRY(Reward::create(registry, spec.use, spec.params, key))});
+    IsolationOptions own = isolation;
+    own.limits = spec.limits;
+    functions.push_back({spec, TRY(make_reward_function(registry, spec.use, spec.params, key, own))});
   }
   return RewardRunner(std::move(functions), max_failed_fraction);
 }
 
+bool RewardRunner::works_ahead() const {
+  return std::any_of(functions_.begin(), functions_.end(),
+                     [](const Function& function) { return function.reward->works_ahead(); });
+}
+
+Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context) {
+  plan_ = plan_columns(prompts);
+  context_ = context;
+  fed_.assign(prompts.prompts.size(), 0);
+  const auto num_rows = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
+  for (Function& function : functions_) {
+    TRY(function.reward->begin({num_rows, context.step, function.spec.timeout_ms, function.spec.row_timeout_ms}));
+  }
+  return {};
+}
+
+Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt) {
+  if (!works_ahead()) return {};
+  const int64_t n = samples.num_samples_per_prompt;
+  std::vector<int64_t> rows(static_cast<size_t>(n));
+  std::iota(rows.begin(), rows.end(), prompt * n);
+  RewardBatch batch = rows_of(prompts, samples, context_, rows);
+  add_columns(prompts, samples, rows, plan_, batch);
+  for (Function& function : functions_) {
+    if (function.reward->works_ahead()) TRY(function.reward->add(batch));
+  }
+  fed_[static_cast<size_t>(prompt)] = 1;
+  return {};
+}
+
 Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const SampleBatch& samples,
                                         const ScoreContext& context, MetricSet* metrics) {
-  const RewardBatch batch = make_reward_batch(prompts, samples, context);
+  if (fed_.empty()) TRY(begin(prompts, samples.num_samples_per_prompt, context));
+  // All functions have all their work before the first is waited for.
+  const bool was_fed = works_ahead() && std::count(fed_.begin(), fed_.end(), 1) > 0;
+  if (was_fed) {
+    for (size_t prompt = 0; prompt < fed_.size(); ++prompt) {
+      if (fed_[prompt] == 0) TRY(feed(prompts, samples, static_cast<int64_t>(prompt)));
+    }
+  }
+  fed_.clear();
+  const RewardBatch whole = make_reward_batch(prompts, samples, context);
+  for (Function& function : functions_) {
+    if (!was_fed || !function.reward->works_ahead()) TRY(function.reward->add(whole));
+  }
   const size_t num_rows = samples.rows.size();
   ScoredBatch scored;
   for (Function& function : functions_) {
-    CallOptions options;
-    options.timeout_ms = function.spec.timeout_ms;
-    scored.columns.push_back(make_column(
-        function.spec, function.reward.score(batch, /*want_token_rewards=*/false, metrics, options), num_rows));
+    scored.columns.push_back(make_column(function.spec, function.reward->finish(metrics), num_rows));
     const RewardColumn& column = scored.columns.back();
     if (column.num_failed == 0) continue;
     const std::string summary = "reward '" + column.name + "' failed on " + std::to_string(column.num_failed) + " of " +
                                 std::to_string(num_rows) + " rows; first: " + column.first_failure;
     if (static_cast<double>(column.num_failed) > max_failed_fraction_ * static_cast<double>(num_rows)) {
-      return Error{ErrorKind::kPlugin, summary, function.reward.instance().label(),
+      return Error{ErrorKind::kReward, summary, function.reward->label() + ", step " + std::to_string(context.step),
                    "mend the reward, or raise plugins.max_failed_fraction"};
     }
     log_warn(summary);
@@ -123,10 +197,10 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   return scored;
 }
 
-std::vector<std::pair<std::string, PluginInstance*>> RewardRunner::instances() {
-  std::vector<std::pair<std::string, PluginInstance*>> out;
+std::vector<std::pair<std::string, RewardFunction*>> RewardRunner::functions() {
+  std::vector<std::pair<std::string, RewardFunction*>> out;
   for (size_t i = 0; i < functions_.size(); ++i) {
-    out.emplace_back("reward." + std::to_string(i), &functions_[i].reward.instance());
+    out.emplace_back("reward." + std::to_string(i), functions_[i].reward.get());
   }
   return out;
 }

@@ -2,9 +2,11 @@
 //
 // A function that does not apply to a row gives NaN and is left out of that row's sum; a row to which none applies is
 // not valid and is left out of its group's statistics. A failure is NaN too, never 0, and is counted: above
-// plugins.max_failed_fraction of the rows the run stops. Thread rule: one thread at a time.
+// plugins.max_failed_fraction of the rows the run stops. Where the functions run, and what becomes of one that crashes
+// or hangs, is in plugin/worker. Thread rule: one thread at a time.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,7 @@
 #include "foundation/batch/sample_batch.h"
 #include "foundation/batch/scored_batch.h"
 #include "foundation/metrics/registry.h"
-#include "plugin/host/kinds/reward.h"
+#include "plugin/worker/reward_function.h"
 
 namespace mortise {
 
@@ -20,7 +22,9 @@ struct RewardSpec {
   std::string use;    // plugin name
   std::string label;  // column name
   double weight = 1.0;
-  int64_t timeout_ms = 0;  // of one call; 0 = none
+  int64_t timeout_ms = 0;      // of the rows of a step; 0 = none
+  int64_t row_timeout_ms = 0;  // of one row or group; 0 = none
+  WorkerLimits limits;
   Json params = Json::object();
 };
 
@@ -32,25 +36,36 @@ struct ScoreContext {
 
 class RewardRunner {
  public:
+  // `isolation` says where the functions run; the limits in it are replaced by each function's own.
   static Result<RewardRunner> create(PluginRegistry& registry, const std::vector<RewardSpec>& specs, const RunKey& key,
-                                     double max_failed_fraction);
+                                     double max_failed_fraction, const IsolationOptions& isolation);
 
   Result<ScoredBatch> score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
                             MetricSet* metrics);
 
+  // The same while the samples are still being made: begin(), feed() as soon as all rows of a prompt are there, and
+  // score() as above when all are. Functions in workers score meanwhile; the results are the same.
+  Result<> begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context);
+  Result<> feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt);
+
   [[nodiscard]] size_t num_functions() const { return functions_.size(); }
-  // The functions that keep state across a resume, with the names their state is saved under.
-  std::vector<std::pair<std::string, PluginInstance*>> instances();
+  // Every function, with the name that its state is saved under.
+  std::vector<std::pair<std::string, RewardFunction*>> functions();
 
  private:
   struct Function {
     RewardSpec spec;
-    Reward reward;
+    std::unique_ptr<RewardFunction> reward;
   };
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
+  [[nodiscard]] bool works_ahead() const;
 
   std::vector<Function> functions_;
   double max_failed_fraction_;
+  // What begin() learnt of the data columns, so that parts have the types of the whole.
+  std::vector<std::pair<std::string, ColumnType>> plan_;
+  ScoreContext context_;
+  std::vector<uint8_t> fed_;  // by prompt; empty: begin() was not called
 };
 
 // The typed columns of B rows: prompt and completion as text and ids, and every column of the data rows.

@@ -32,7 +32,8 @@ Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std:
 
 Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan,
                                            const Tokenizer& tokenizer, MetricSet* metrics,
-                                           const std::function<void(int64_t, int64_t)>& progress) {
+                                           const std::function<void(int64_t, int64_t)>& progress,
+                                           const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt) {
   const std::vector<RolloutRequest> requests = make_requests(prompts, plan);
   const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
   SampleBatch batch;
@@ -40,6 +41,8 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
   batch.rows.resize(static_cast<size_t>(total));
   std::vector<uint8_t> arrived(static_cast<size_t>(total), 0);
   int64_t num_arrived = 0;
+  std::vector<int64_t> missing(requests.size(), plan.num_samples);  // by prompt
+  Result<> told;
 
   const RolloutSink sink = [&](const RolloutSequence& sequence) {
     const auto row = static_cast<size_t>(sequence.request_id * plan.num_samples + sequence.sample_index);
@@ -51,8 +54,11 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     sample.finish_reason = static_cast<FinishReason>(sequence.finish_reason);
     sample.weight_version = sequence.weight_version;
     sample.text = tokenizer.decode(sample.token_ids, /*skip_special_tokens=*/true);
-    num_arrived += arrived[row] == 0 ? 1 : 0;
+    if (arrived[row] != 0) return true;
     arrived[row] = 1;
+    ++num_arrived;
+    if (--missing[static_cast<size_t>(sequence.request_id)] > 0 || !on_prompt) return true;
+    if (told.ok()) told = on_prompt(batch, sequence.request_id);
     return true;
   };
 
@@ -64,6 +70,7 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     }
     const int64_t before = num_arrived;
     outstanding = TRY(backend_.poll(kPollTimeoutMs, sink, metrics));
+    TRY(told);
     if (progress) progress(num_arrived, total);
     if (outstanding == 0 && num_arrived == before && submitted < requests.size()) {
       return Error{ErrorKind::kPlugin, "the backend takes no more requests though none is outstanding",

@@ -29,8 +29,11 @@ class RolloutRunner {
                                       const RunKey& key);
 
   // `progress(done, total)` is called as rows arrive; may be empty. Stops with a kSignal error when `cancelled` is set.
+  // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch; an error of it ends the
+  // collection.
   Result<SampleBatch> collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,
-                              MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {});
+                              MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {},
+                              const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {});
 
   Result<void> set_version(int64_t version) { return backend_.set_version(version); }
   RolloutBackend& backend() { return backend_; }

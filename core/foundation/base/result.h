@@ -24,6 +24,7 @@ enum class ErrorKind : int {
   kDisk = 6,      // reading or writing files failed
   kRank = 7,      // another process of the run failed
   kSignal = 8,    // stopped by SIGINT or SIGTERM after a clean save
+  kReward = 9,    // a reward failed on more rows than plugins.max_failed_fraction
 };
 
 struct [[nodiscard]] Error {

@@ -49,6 +49,11 @@ Extensions& extensions() {
   return *all;
 }
 
+std::function<void(int32_t, const std::string&)>& log_sink() {
+  static auto* const sink = new std::function<void(int32_t, const std::string&)>;
+  return *sink;
+}
+
 struct Workers {
   std::mutex mutex;
   std::atomic<int> num_threads = 0;
@@ -80,7 +85,9 @@ const void* get_extension(const char* id) noexcept {
 void log(mortise_call* call, int32_t level, mortise_text text) noexcept try {
   const LogLevel levels[] = {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarn, LogLevel::kError};
   const std::string prefix = call != nullptr && call->identity != nullptr ? call->identity->prefix : "plugin";
-  log_message(levels[std::clamp(level, 0, 3)], "[" + prefix + "] " + clean(text));
+  const std::string line = "[" + prefix + "] " + clean(text);
+  if (log_sink()) return log_sink()(std::clamp(level, 0, 3), line);
+  log_message(levels[std::clamp(level, 0, 3)], line);
 } catch (...) {  // out of memory: a lost line is the least of it
 }
 
@@ -269,6 +276,8 @@ void register_host_extension(std::string_view id, const void* extension) {
     all.by_id[std::string(id)] = extension;
   }
 }
+
+void set_plugin_log(std::function<void(int32_t level, const std::string& line)> sink) { log_sink() = std::move(sink); }
 
 void set_plugin_threads(int num_threads) {
   Workers& all = workers();

@@ -34,12 +34,9 @@ struct InstanceIdentity {
   uint64_t rng_seed = 0;  // run seed mixed with the plugin's identity
 };
 
-struct MetricRecord {
-  std::string name;
-  double sum = 0;
-  double weight = 0;
-  int32_t reduction = 0;
-};
+// Where lines of plugins go instead of the log of this process (a worker hands them on); empty: the log. Set it before
+// the first plugin call.
+void set_plugin_log(std::function<void(int32_t level, const std::string& line)> sink);
 
 }  // namespace mortise
 

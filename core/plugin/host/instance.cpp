@@ -92,13 +92,25 @@ PluginInstance::~PluginInstance() = default;
 Result<PluginInstance> PluginInstance::create(PluginRegistry& registry, std::string_view kind, std::string_view name,
                                               const Json& params, const RunKey& key) {
   const PluginRef ref = TRY(registry.find(kind, name));
+  InstanceIdentity identity = TRY(identify(ref, params, key));
+  return create(TRY(registry.load(ref)), std::move(identity), key);
+}
+
+Result<InstanceIdentity> PluginInstance::identify(const PluginRef& ref, const Json& params, const RunKey& key) {
+  InstanceIdentity identity;
+  identity.label = short_kind(ref.plugin->kind) + " " + ref.label();
+  identity.prefix = ref.plugin->name + "@" + ref.pack->id;
+  identity.params = TRY(validate_params(*ref.plugin, params));
+  identity.rng_seed = plugin_seed(key.seed, ref);
+  return identity;
+}
+
+Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, InstanceIdentity identity,
+                                              const RunKey& key) {
   auto impl = std::make_unique<Impl>();
-  impl->identity.label = short_kind(ref.plugin->kind) + " " + ref.label();
-  impl->identity.prefix = ref.plugin->name + "@" + ref.pack->id;
-  impl->identity.params = TRY(validate_params(*ref.plugin, params));
-  impl->identity.rng_seed = plugin_seed(key.seed, ref);
+  impl->identity = std::move(identity);
   impl->key = key;
-  impl->plugin = TRY(registry.load(ref));
+  impl->plugin = plugin;
 
   const auto* head = static_cast<const VtableHead*>(impl->plugin.vtable);
   const CallSite site{&impl->identity, "create", 0};
@@ -139,11 +151,12 @@ Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step
   call.identity = &impl_->identity;
   call.step = step;
   call.num_rows = options.num_rows;
-  call.cancelled = impl_->key.cancelled;
+  call.cancelled = options.cancelled != nullptr ? options.cancelled : impl_->key.cancelled;
   call.progress = &options.progress;
   CallReport report;
   TRY(run_guarded(site, call, options.timeout_ms, slot, &report.seconds));
   TRY(hand_over_metrics(site, call.metrics, metrics));
+  report.metrics = std::move(call.metrics);
   report.failed_rows = std::move(call.failed_rows);
   auto& rows = report.failed_rows;
   std::stable_sort(rows.begin(), rows.end(), [](const FailedRow& a, const FailedRow& b) { return a.row < b.row; });
@@ -151,6 +164,13 @@ Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step
       std::unique(rows.begin(), rows.end(), [](const FailedRow& a, const FailedRow& b) { return a.row == b.row; }),
       rows.end());
   return report;
+}
+
+Result<> add_plugin_metrics(const std::string& label, std::string_view slot_name, int64_t step,
+                            const std::vector<MetricRecord>& records, MetricSet* metrics) {
+  InstanceIdentity identity;
+  identity.label = label;
+  return hand_over_metrics({&identity, slot_name, step}, records, metrics);
 }
 
 Result<std::optional<std::string>> PluginInstance::save_state() {

@@ -23,6 +23,7 @@ struct mortise_call;
 namespace mortise {
 
 class MetricSet;
+struct InstanceIdentity;  // host_services.h
 
 // What instances of one run share. The seed keys their random streams.
 struct RunKey {
@@ -35,6 +36,7 @@ struct CallOptions {
   int64_t timeout_ms = 0;  // 0: none. Measured: a call that ends later is an error
   int64_t num_rows = 0;    // of the batch: what fail_row may name
   std::function<void(double)> progress{};
+  const std::atomic<bool>* cancelled = nullptr;  // in place of RunKey's
 };
 
 struct FailedRow {
@@ -43,8 +45,16 @@ struct FailedRow {
   std::string text{};
 };
 
+struct MetricRecord {
+  std::string name{};
+  double sum = 0;
+  double weight = 0;
+  int32_t reduction = 0;  // MORTISE_REDUCE_*
+};
+
 // What one call left behind besides its outputs.
 struct CallReport {
+  std::vector<MetricRecord> metrics{};   // checked; already in the MetricSet where one was given
   std::vector<FailedRow> failed_rows{};  // ascending by row
   double seconds = 0;
 };
@@ -54,6 +64,10 @@ class PluginInstance {
   // `params` are checked against the note; `name` may be "pack.id/plugin@range".
   static Result<PluginInstance> create(PluginRegistry& registry, std::string_view kind, std::string_view name,
                                        const nlohmann::ordered_json& params, const RunKey& key);
+  // The two halves of it: who the instance is, without running code of its pack; and its creation.
+  static Result<InstanceIdentity> identify(const PluginRef& ref, const nlohmann::ordered_json& params,
+                                           const RunKey& key);
+  static Result<PluginInstance> create(const LoadedPlugin& plugin, InstanceIdentity identity, const RunKey& key);
   PluginInstance(PluginInstance&&) noexcept;
   PluginInstance& operator=(PluginInstance&&) noexcept;
   ~PluginInstance();
@@ -86,6 +100,10 @@ class PluginInstance {
   explicit PluginInstance(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Adds what a plugin gave to `metrics` (null: only checks it). `label` is the instance's.
+Result<void> add_plugin_metrics(const std::string& label, std::string_view slot_name, int64_t step,
+                                const std::vector<MetricRecord>& records, MetricSet* metrics);
 
 // Offers plugins the table `extension` under `id` ("mortise.generate/1"). It must stay valid for ever; null withdraws
 // it.

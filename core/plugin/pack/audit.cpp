@@ -108,7 +108,9 @@ Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_vie
   if (pack.tier == "torch-locked" && pack.torch != host_torch) {
     const std::string host = host_torch.empty() ? "has no libtorch" : "has libtorch " + std::string(host_torch);
     return Error{ErrorKind::kPlugin, "built for libtorch " + pack.torch + ", this program " + host, pack.path,
-                 "build the pack again with: mortise pack build"};
+                 host_torch.empty()
+                     ? "use a program with libtorch " + pack.torch
+                     : "build the pack again with MORTISE_TORCH_DIR naming libtorch " + std::string(host_torch)};
   }
   return audit_needed(elf, pack);
 }

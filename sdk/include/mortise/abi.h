@@ -4,6 +4,14 @@
  * metadata from an ELF note without running any code, then loads it once and never unloads it. All headers here are
  * C11 and C++17, need only <stdint.h> and <stddef.h>, and hold no libtorch.
  *
+ * How these headers are to be read. Every struct and slot is there since minor 0.1 unless its comment says "since".
+ * A slot's comment says when it is called, what it gets and gives, and how it fails; its last word is the thread tag:
+ *   [control]  one thread at a time, and nothing else of the pack is running
+ *   [compute]  one call per instance at a time, on any thread; several with MORTISE_FLAG_CONCURRENT
+ *   [any]      from any thread, whenever its `call` is alive
+ * A field is mandatory unless its comment says "optional", "or null" or "0 = ..."; pointers that the host passes in are
+ * borrowed until the slot returns, those in descriptors live as long as the library. "eg:" gives real values.
+ *
  * Growth rules (RULES.md R1-R9): the first field of every growing struct is `struct_size`, set by whoever fills the
  * struct; fields are only appended; a reader takes min(its size, struct_size) and treats the rest as zero; zero means
  * "not given". Vtables and growing structs are always reached by pointer. No bool, enum, long, bitfield or union.

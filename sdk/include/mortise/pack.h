@@ -46,7 +46,13 @@ typedef struct mortise_param {
 /* descriptor flags */
 #define MORTISE_FLAG_EXPERIMENTAL 1u /* no published outputs to compare with */
 #define MORTISE_FLAG_CONCURRENT 2u   /* slots of one instance may run at the same time from several threads */
+/* What the plugin cannot do without. A host that confines it (rewards in workers) grants it these and says so. */
 #define MORTISE_FLAG_NEEDS_NETWORK 4u
+#define MORTISE_FLAG_NEEDS_PROGRAMS 16u /* starts programs */
+#define MORTISE_FLAG_NEEDS_FILES 32u    /* writes files */
+/* Losses: the gradient is on purpose not that of the reported loss, as parts are held constant (stop-gradient forms).
+ */
+#define MORTISE_FLAG_SURROGATE_GRADIENT 8u
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;
@@ -78,8 +84,11 @@ typedef struct mortise_pack {
   int32_t (*open)(const mortise_host* host) MORTISE_NOEXCEPT;
 } mortise_pack;
 
-/* Slots that every vtable begins with. `create` fully constructs or fails with host->fail; there is no separate init.
- * [control] = one thread at a time, nothing else of the pack running; [compute] = one call per instance, any thread. */
+/* Slots that every vtable begins with. `create` (mandatory) fully constructs an instance with the parameters of the
+ * host, or fails with host->fail and leaves *self alone; there is no separate init. `destroy` (mandatory) is called
+ * once for every instance that create made, never during another call, and leaves no thread behind. No instance is
+ * shared between runs; there may be several of one plugin at a time. [control] = one thread at a time, nothing else of
+ * the pack running; [compute] = one call per instance, any thread. */
 #define MORTISE_VTABLE_HEAD                                                                                      \
   uint32_t struct_size;                                                                                          \
   uint32_t flags;                                                                                /* 0 */         \

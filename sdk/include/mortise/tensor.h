@@ -21,20 +21,22 @@
 #define MORTISE_CPU 1
 #define MORTISE_CUDA 2
 
+/* A frozen leaf. eg: log_prob of 12 tokens: ndim 1, shape {12}, strides {1}, dtype MORTISE_FLOAT 32 x 1. */
 typedef struct mortise_tensor {
-  void* data;
-  int32_t device_type; /* MORTISE_CPU or MORTISE_CUDA */
-  int32_t device_id;
-  int32_t ndim;
-  uint8_t dtype_code; /* MORTISE_FLOAT ... */
-  uint8_t dtype_bits; /* 32 ... */
-  uint16_t dtype_lanes;
-  int64_t* shape;   /* [ndim]; never written through */
-  int64_t* strides; /* [ndim], in elements; never null here; never written through */
+  void* data;           /* may be null where the tensor has no elements */
+  int32_t device_type;  /* MORTISE_CPU or MORTISE_CUDA */
+  int32_t device_id;    /* 0 on the CPU */
+  int32_t ndim;         /* 1, or 2 for [B,K] */
+  uint8_t dtype_code;   /* MORTISE_FLOAT ... */
+  uint8_t dtype_bits;   /* 32, 64, 8 */
+  uint16_t dtype_lanes; /* 1 */
+  int64_t* shape;       /* [ndim]; never written through */
+  int64_t* strides;     /* [ndim], in elements; never null here; never written through */
   uint64_t byte_offset;
 } mortise_tensor;
 
-/* How the rows of a call lie in the flat tensors, and who they are in the whole update. Pointers are host memory. */
+/* eg: two rows of 3 and 2 tokens: num_rows 2, num_tokens 5, row_offsets {0, 3, 5}.
+ * How the rows of a call lie in the flat tensors, and who they are in the whole update. Pointers are host memory. */
 typedef struct mortise_layout {
   uint32_t struct_size;
   uint32_t flags;             /* 0 */

@@ -80,7 +80,9 @@ TEST(Check, TokenBudget) {
   EXPECT_THAT(check_error({"actor.ppo_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4",
                            "actor.use_dynamic_bsz=true"}),
               HasSubstr("one row may have 1024 tokens"));
-  EXPECT_THAT(check_error({"rollout.response_length=20000"}), HasSubstr("one row may have 20512 tokens"));
+  EXPECT_THAT(check_error({"rollout.response_length=20000", "actor.ppo_max_token_len_per_gpu=16384"}),
+              HasSubstr("one row may have 20512 tokens"));
+  EXPECT_EQ(check_error({"rollout.response_length=20000"}), "ok") << "unset, it is as long as the longest row";
 }
 
 TEST(Check, Errors) {

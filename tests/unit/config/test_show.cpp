@@ -43,8 +43,14 @@ TEST(Show, ParametersAndOddTextsRoundTrip) {
   config.actor.policy_loss.params = {
       {"z", 1.0}, {"a", -0.0}, {"big", int64_t{-9223372036854775807 - 1}}, {"list", {{{"k", 1}}, {{"k", 2}}}}};
   config.reward.resize(2);
-  config.reward[0] = {"regex", "label", -2.5, std::chrono::milliseconds(61'001), {{"pattern", "^\\d+$"}}};
-  config.reward[1] = {"p/length@1", "length", 1.0, std::chrono::hours(2), Json::object()};
+  config.reward[0] = {"regex",
+                      "label",
+                      -2.5,
+                      std::chrono::milliseconds(61'001),
+                      std::chrono::milliseconds(50),
+                      {"network", "files"},
+                      {{"pattern", "^\\d+$"}}};
+  config.reward[1] = {"p/length@1", "length", 1.0, std::chrono::hours(2), {}, {}, Json::object()};
   config.preset = "gspo";
   expect_round_trip(config);
 }

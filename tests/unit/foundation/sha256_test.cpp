@@ -24,5 +24,25 @@ TEST(Sha256, StepsAndFilesGiveTheSame) {
   EXPECT_EQ(*sha256_file_hex(default_env(), dir.write("f", bytes)), sha256_hex(bytes));
 }
 
+// The CPU's instructions take whole blocks, libsodium the rest: every length and every cut gives libsodium's own
+// digest.
+TEST(Sha256, EqualsLibsodiumWhateverTheCut) {
+  std::string bytes;
+  for (uint32_t i = 0; i < 1500; ++i) bytes += static_cast<char>((i * 2654435761U) >> 24);
+  for (size_t size = 0; size < 300; ++size) {
+    Sha256Digest expected{};
+    crypto_hash_sha256(expected.data(), reinterpret_cast<const unsigned char*>(bytes.data()), size);
+    EXPECT_EQ(sha256(std::string_view(bytes).substr(0, size)), expected) << size;
+  }
+  const Sha256Digest whole = sha256(bytes);
+  for (size_t cut = 0; cut <= 200; ++cut) {
+    Sha256 hash;
+    hash.update(std::string_view(bytes).substr(0, cut));
+    hash.update(std::string_view(bytes).substr(cut, 128));
+    hash.update(std::string_view(bytes).substr(cut + 128));
+    EXPECT_EQ(hash.finish(), whole) << cut;
+  }
+}
+
 }  // namespace
 }  // namespace mortise

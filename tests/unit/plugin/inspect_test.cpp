@@ -43,7 +43,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Broken{"run_path", "run path '/tmp/somewhere'", "-rpath"},
                     Broken{"exec_stack", "executable stack", "noexecstack"},
                     Broken{"deletable", "could be unloaded", "nodelete"},
-                    Broken{"other_torch", "libtorch 1.0.0, this program has no libtorch", "mortise pack build"}));
+                    Broken{"other_torch", "libtorch 1.0.0, this program has no libtorch",
+                           "use a program with libtorch 1.0.0"}));
 
 TEST(InspectTest, ReadsAGoodPackWithoutRunningIt) {
   const test::TempDir temp;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mortise/kinds/reward.h"
 #include "plugin/host/instance.h"
 
 namespace mortise {
@@ -45,6 +46,9 @@ struct DataColumn {
   // Picks the narrowest type that holds every value: text, i64, f64, else JSON. A null pointer or JSON null is "no
   // value".
   static DataColumn from_json(std::string name, std::span<const nlohmann::ordered_json* const> values);
+  // The two steps of it, for columns that are made in parts. `type` must hold every value.
+  static ColumnType narrowest(std::span<const nlohmann::ordered_json* const> values);
+  static DataColumn from_json(std::string name, ColumnType type, std::span<const nlohmann::ordered_json* const> values);
 };
 
 // B rows. Columns left empty (size 0) are filled with empty text, no ids, stop, and 0, 1, 2 ... as ids.
@@ -76,6 +80,7 @@ struct RewardOutput {
   std::vector<float> token_rewards{};    // as completion_ids; empty unless asked for
   std::vector<FailedRow> failed_rows{};  // ascending
   std::vector<RowValue> row_values{};    // by row, then in the order given
+  std::vector<MetricRecord> metrics{};   // as the plugin gave them
   double seconds = 0;
 };
 
@@ -86,6 +91,8 @@ class Reward {
  public:
   static Result<Reward> create(PluginRegistry& registry, std::string_view name, const nlohmann::ordered_json& params,
                                const RunKey& key);
+  // In a worker: the pack is in memory and the parameters are checked.
+  static Result<Reward> create(const LoadedPlugin& plugin, InstanceIdentity identity, const RunKey& key);
   [[nodiscard]] const PluginInfo& info() const { return instance_.info(); }
   [[nodiscard]] Granularity granularity() const;
   [[nodiscard]] PluginInstance& instance() { return instance_; }
@@ -94,8 +101,12 @@ class Reward {
   // An error only when the whole call failed; rows that fail alone are in failed_rows.
   Result<RewardOutput> score(const RewardBatch& batch, bool want_token_rewards, MetricSet* metrics,
                              const CallOptions& options = {});
+  // The same on rows that lie somewhere else. Every pointer of `in` but messages, prompt_ids and the columns is set.
+  Result<RewardOutput> score(const mortise_reward_in& in, bool want_token_rewards, MetricSet* metrics,
+                             const CallOptions& options);
 
  private:
+  static Result<Reward> checked(PluginInstance instance);
   explicit Reward(PluginInstance instance) : instance_(std::move(instance)) {}
   PluginInstance instance_;
 };

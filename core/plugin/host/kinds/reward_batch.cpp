@@ -13,20 +13,6 @@ bool fits_i64(const Json& value) {
   return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
 }
 
-// The narrowest type that holds every value; JSON where they differ.
-ColumnType narrowest(std::span<const Json* const> values) {
-  bool text = true, integer = true, number = true;
-  for (const Json* value : values) {
-    if (!has_value(value)) continue;
-    text = text && value->is_string();
-    integer = integer && fits_i64(*value);
-    number = number && value->is_number();
-  }
-  if (integer && std::any_of(values.begin(), values.end(), has_value)) return ColumnType::kI64;
-  if (text) return ColumnType::kText;
-  return number ? ColumnType::kF64 : ColumnType::kJson;
-}
-
 }  // namespace
 
 void TextColumn::append(std::string_view text) {
@@ -43,10 +29,28 @@ void IdColumn::append(std::span<const int64_t> row_ids) {
   offsets.push_back(ids.size());
 }
 
+// JSON where they differ.
+ColumnType DataColumn::narrowest(std::span<const Json* const> values) {
+  bool text = true, integer = true, number = true;
+  for (const Json* value : values) {
+    if (!has_value(value)) continue;
+    text = text && value->is_string();
+    integer = integer && fits_i64(*value);
+    number = number && value->is_number();
+  }
+  if (integer && std::any_of(values.begin(), values.end(), has_value)) return ColumnType::kI64;
+  if (text) return ColumnType::kText;
+  return number ? ColumnType::kF64 : ColumnType::kJson;
+}
+
 DataColumn DataColumn::from_json(std::string name, std::span<const Json* const> values) {
+  return from_json(std::move(name), narrowest(values), values);
+}
+
+DataColumn DataColumn::from_json(std::string name, ColumnType type, std::span<const Json* const> values) {
   DataColumn column;
   column.name = std::move(name);
-  column.type = narrowest(values);
+  column.type = type;
   column.valid.reserve(values.size());
   for (const Json* value : values) {
     const bool valid = has_value(value);

@@ -34,6 +34,12 @@ class Row {
   std::int64_t max_response_length() const { return in_->max_response_length; }
   bool is_validation() const { return in_->is_validation != 0; }
 
+  // Of the data columns; the same for every row of a call.
+  std::vector<std::string_view> column_names() const {
+    std::vector<std::string_view> names;
+    for (std::uint64_t k = 0; k < in_->num_columns; ++k) names.push_back(view(in_->columns[k]->name));
+    return names;
+  }
   bool has_column(std::string_view name) const { return find(name) != nullptr; }
   // The value of a data column in this row; nothing when there is no such column, the value is null, or the type is
   // another. number() takes both integers and floats.

@@ -20,8 +20,12 @@ typedef struct mortise_state_sink {
 typedef struct mortise_state {
   uint32_t struct_size;
   uint32_t flags;
-  int32_t (*save)(void* self, mortise_call* call, const mortise_state_sink* sink) MORTISE_NOEXCEPT; /* [control] */
-  int32_t (*load)(void* self, mortise_call* call, mortise_bytes bytes) MORTISE_NOEXCEPT;            /* [control] */
+  /* Mandatory. Writes all that `load` needs to `sink`; called between two slot calls. Failing fails the checkpoint,
+   * which stops the run. [control] */
+  int32_t (*save)(void* self, mortise_call* call, const mortise_state_sink* sink) MORTISE_NOEXCEPT;
+  /* Mandatory. Called at most once, right after create, with what `save` wrote, joined. MORTISE_DATA_LOSS for bytes
+   * that it cannot read; the run then does not start. [control] */
+  int32_t (*load)(void* self, mortise_call* call, mortise_bytes bytes) MORTISE_NOEXCEPT;
 } mortise_state;
 
 #endif /* MORTISE_EXT_STATE_H_ */

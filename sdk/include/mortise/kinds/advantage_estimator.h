@@ -36,8 +36,10 @@ typedef struct mortise_advantage_estimator_out {
 
 typedef struct mortise_advantage_estimator_vtable {
   MORTISE_VTABLE_HEAD
+  /* Mandatory. Fills `out` for all rows of the step; there may be none. A row that is not valid gets 0. Failing stops
+   * the run with the text of host->fail. [compute] */
   int32_t (*compute)(void* self, mortise_call* call, const mortise_advantage_estimator_in* in,
-                     mortise_advantage_estimator_out* out) MORTISE_NOEXCEPT; /* mandatory [compute] */
+                     mortise_advantage_estimator_out* out) MORTISE_NOEXCEPT;
 } mortise_advantage_estimator_vtable;
 
 #endif /* MORTISE_KINDS_ADVANTAGE_ESTIMATOR_H_ */

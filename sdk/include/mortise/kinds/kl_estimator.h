@@ -29,8 +29,10 @@ typedef struct mortise_kl_estimator_out {
 
 typedef struct mortise_kl_estimator_vtable {
   MORTISE_VTABLE_HEAD
+  /* Mandatory. Fills `out` for the tokens of `in`; a call may have none. As a loss term it is called for each
+   * micro-batch, in the reward once per step. Failing stops the run with the text of host->fail. [compute] */
   int32_t (*compute)(void* self, mortise_call* call, const mortise_kl_estimator_in* in,
-                     mortise_kl_estimator_out* out) MORTISE_NOEXCEPT; /* mandatory [compute] */
+                     mortise_kl_estimator_out* out) MORTISE_NOEXCEPT;
 } mortise_kl_estimator_vtable;
 
 #endif /* MORTISE_KINDS_KL_ESTIMATOR_H_ */

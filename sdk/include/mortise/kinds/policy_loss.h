@@ -7,6 +7,9 @@
  *     loss[t]           the loss of that token
  *     grad_log_prob[t]  d( sum_s weight[s] * loss[s] ) / d log_prob[t]
  * Tokens with response_mask 0 or weight 0 carry no gradient; their outputs are set to 0 by the host.
+ * Life: create, compute for every micro-batch of every update of the run, destroy at its end. Failing stops the run; so
+ * does a loss or gradient that is not finite. A call may have 0 rows or 0 tokens. Flags: a loss that must see whole
+ * rows, groups or the update says so by its descriptor's `coupling`.
  */
 #ifndef MORTISE_KINDS_POLICY_LOSS_H_
 #define MORTISE_KINDS_POLICY_LOSS_H_
@@ -41,7 +44,9 @@ typedef struct mortise_policy_loss_out {
 
 typedef struct mortise_policy_loss_vtable {
   MORTISE_VTABLE_HEAD
-  /* Mandatory. [compute] Must not keep state between calls unless it offers mortise.state/1. */
+  /* Mandatory. Fills `out` for the tokens of `in`. Called for each micro-batch; calls of one update come in the order
+   * of its rows. Must not keep state between calls unless it offers mortise.state/1. Fails with a status and
+   * host->fail, and the run stops with the text. [compute] */
   int32_t (*compute)(void* self, mortise_call* call, const mortise_policy_loss_in* in,
                      mortise_policy_loss_out* out) MORTISE_NOEXCEPT;
 } mortise_policy_loss_vtable;

@@ -83,8 +83,12 @@ typedef struct mortise_reward_vtable {
   MORTISE_VTABLE_HEAD
   int32_t granularity; /* MORTISE_REWARD_* */
   int32_t padding;
+  /* Mandatory. Sets rewards[i] for the rows that the function applies to, and leaves NaN elsewhere. Called for the rows
+   * of a step, in pieces of any size down to one row (or group, or none at all: num_rows 0), in any order, in any
+   * number of processes with an instance each. One bad row: host->fail_row(call, i, ...) and go on. Returning a status
+   * fails every row of the call. Past its deadline it may be ended by force. [compute] */
   int32_t (*score)(void* self, mortise_call* call, const mortise_reward_in* in,
-                   mortise_reward_out* out) MORTISE_NOEXCEPT; /* mandatory [compute] */
+                   mortise_reward_out* out) MORTISE_NOEXCEPT;
 } mortise_reward_vtable;
 
 #endif /* MORTISE_KINDS_REWARD_H_ */

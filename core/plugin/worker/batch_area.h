@@ -1,0 +1,42 @@
+// A batch of rows in shared memory: written once by the trainer, read by every worker without a copy.
+//
+// Cost of writing: one copy of the columns. Threading: plain values; a written area is read-only.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "mortise/kinds/reward.h"
+#include "plugin/worker/shared_memory.h"
+
+namespace mortise {
+
+Result<SharedMemory> write_batch(const mortise_reward_in& in);
+
+// The rows of an area. The memory must outlive it.
+class BatchView {
+ public:
+  BatchView() = default;
+  // An area that does not hold what its head says is refused.
+  static Result<BatchView> open(std::span<const std::byte> area);
+
+  [[nodiscard]] int64_t num_rows() const { return all_.num_rows; }
+  // Rows [first, first + count), as a plugin gets them; valid until the next call.
+  const mortise_reward_in& slice(int64_t first, int64_t count);
+
+ private:
+  const uint64_t* rebased(const uint64_t* offsets, int64_t first, int64_t count);
+  void cut(mortise_text_column& column, int64_t first, int64_t count);
+  void cut(mortise_id_column& column, int64_t first, int64_t count);
+
+  mortise_reward_in all_{};
+  std::vector<mortise_column> columns_;
+  mortise_reward_in slice_{};
+  std::vector<mortise_column> slice_columns_;
+  std::vector<const mortise_column*> slice_pointers_;
+  std::vector<uint64_t> slice_offsets_;
+};
+
+}  // namespace mortise

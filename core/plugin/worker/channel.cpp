@@ -1,0 +1,218 @@
+#include "plugin/worker/channel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "foundation/base/env.h"
+
+namespace mortise {
+namespace {
+
+constexpr size_t kMaxBody = size_t{256} << 20;
+constexpr size_t kMaxFds = 4;
+constexpr size_t kReadBytes = size_t{16} << 10;
+
+struct FrameHead {
+  uint32_t size = 0;  // of the body
+  uint16_t kind = 0;
+  uint16_t num_fds = 0;
+};
+
+Error channel_error(std::string what) { return {ErrorKind::kPlugin, std::move(what), "connection to a worker", ""}; }
+Error channel_error(const char* operation, int code) {
+  return channel_error(std::string(operation) + " failed: " + std::strerror(code));
+}
+
+// Until the socket is ready; false at the deadline.
+bool wait_for(int fd, short events, int64_t deadline_ns) {
+  while (true) {
+    int timeout_ms = -1;
+    if (deadline_ns >= 0) {
+      const int64_t left = deadline_ns - default_env().monotonic_ns();
+      timeout_ms = left <= 0 ? 0 : static_cast<int>((left + 999'999) / 1'000'000);
+    }
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, timeout_ms);
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    if (errno != EINTR) return true;  // the operation itself tells what is wrong
+  }
+}
+
+int64_t deadline_after(int timeout_ms) {
+  return timeout_ms < 0 ? -1 : default_env().monotonic_ns() + int64_t{timeout_ms} * 1'000'000;
+}
+
+}  // namespace
+
+Encoder& Encoder::i64(int64_t value) {
+  bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  return *this;
+}
+
+Encoder& Encoder::f64(double value) {
+  bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  return *this;
+}
+
+Encoder& Encoder::text(std::string_view value) {
+  u64(value.size());
+  bytes_.append(value);
+  return *this;
+}
+
+bool Decoder::take(void* out, size_t size) {
+  if (!ok_ || bytes_.size() < size) {
+    ok_ = false;
+    std::memset(out, 0, size);
+    return false;
+  }
+  std::memcpy(out, bytes_.data(), size);
+  bytes_.remove_prefix(size);
+  return true;
+}
+
+int64_t Decoder::i64() {
+  int64_t value = 0;
+  take(&value, sizeof value);
+  return value;
+}
+
+double Decoder::f64() {
+  double value = 0;
+  take(&value, sizeof value);
+  return value;
+}
+
+std::string Decoder::text() {
+  const size_t size = count(1);
+  std::string value(bytes_.substr(0, size));
+  bytes_.remove_prefix(size);
+  return value;
+}
+
+size_t Decoder::count(size_t min_bytes) {
+  const uint64_t n = u64();
+  if (ok_ && n > bytes_.size() / min_bytes) ok_ = false;
+  return ok_ ? static_cast<size_t>(n) : 0;
+}
+
+Result<std::pair<Channel, Channel>> Channel::pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return channel_error("socketpair", errno);
+  return std::pair(Channel(Fd(ends[0])), Channel(Fd(ends[1])));
+}
+
+Result<> Channel::send(uint32_t kind, std::string_view body, std::span<const int> fds, int timeout_ms) {
+  if (body.size() > kMaxBody)
+    return channel_error("a message of " + std::to_string(body.size()) + " bytes is too long");
+  const FrameHead head{static_cast<uint32_t>(body.size()), static_cast<uint16_t>(kind),
+                       static_cast<uint16_t>(fds.size())};
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+  bytes.append(body);
+  const int64_t deadline = deadline_after(timeout_ms);
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFds * sizeof(int))> control{};
+  for (size_t sent = 0; sent < bytes.size();) {
+    iovec part{bytes.data() + sent, bytes.size() - sent};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (sent == 0 && !fds.empty()) {  // descriptors travel with the first byte
+      message.msg_control = control.data();
+      message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+      cmsghdr* const header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(fds.size_bytes());
+      std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+    }
+    const ssize_t n = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      sent += static_cast<size_t>(n);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!wait_for(socket_.get(), POLLOUT, deadline)) return channel_error("the peer does not read");
+    } else if (errno == EPIPE || errno == ECONNRESET) {
+      closed_ = true;
+      return channel_error("the peer has gone");
+    } else if (errno != EINTR) {
+      return channel_error("sendmsg", errno);
+    }
+  }
+  return {};
+}
+
+Result<bool> Channel::read_some() {
+  const size_t old_size = buffer_.size();
+  buffer_.resize(old_size + kReadBytes);
+  iovec part{buffer_.data() + old_size, kReadBytes};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFds * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t n = 0;
+  do {
+    n = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  const int code = errno;
+  buffer_.resize(old_size + static_cast<size_t>(n > 0 ? n : 0));
+  if (n > 0) {
+    for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
+      if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+      std::array<int, kMaxFds> numbers{};
+      const size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      std::memcpy(numbers.data(), CMSG_DATA(h), count * sizeof(int));
+      for (size_t i = 0; i < count; ++i) fds_.emplace_back(numbers[i]);
+    }
+    return true;
+  }
+  if (n == 0 || code == ECONNRESET) {
+    closed_ = true;
+    return false;
+  }
+  if (code == EAGAIN || code == EWOULDBLOCK) return false;
+  return channel_error("recvmsg", code);
+}
+
+Result<std::optional<Frame>> Channel::next_buffered() {
+  const std::string_view rest = std::string_view(buffer_).substr(consumed_);
+  FrameHead head;
+  if (rest.size() < sizeof head) return std::optional<Frame>();
+  std::memcpy(&head, rest.data(), sizeof head);
+  if (head.size > kMaxBody || head.num_fds > kMaxFds) return channel_error("the peer sent what is no message");
+  if (rest.size() < sizeof head + head.size) return std::optional<Frame>();
+  if (fds_.size() < head.num_fds) return channel_error("the peer sent a message without its descriptors");
+  Frame frame;
+  frame.kind = head.kind;
+  frame.body = rest.substr(sizeof head, head.size);
+  for (uint16_t i = 0; i < head.num_fds; ++i) {
+    frame.fds.push_back(std::move(fds_.front()));
+    fds_.pop_front();
+  }
+  consumed_ += sizeof head + head.size;
+  if (consumed_ == buffer_.size()) {
+    buffer_.clear();
+    consumed_ = 0;
+  } else if (consumed_ > kReadBytes) {
+    buffer_.erase(0, consumed_);
+    consumed_ = 0;
+  }
+  return std::optional<Frame>(std::move(frame));
+}
+
+Result<std::optional<Frame>> Channel::receive(int timeout_ms) {
+  const int64_t deadline = deadline_after(timeout_ms);
+  while (true) {
+    std::optional<Frame> frame = TRY(next_buffered());
+    if (frame || closed_) return frame;
+    if (TRY(read_some()) || closed_) continue;
+    if (!wait_for(socket_.get(), POLLIN, deadline)) return std::optional<Frame>();
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,87 @@
+// Frames over a Unix stream socket, with file descriptors beside them: {size, kind, number of descriptors} and a body.
+//
+// Values in a body are little-endian as on this machine: both ends run on it. A peer is foreign code: sizes are bounded
+// and a body that is too short is an error, never a read past the end. Threading: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "plugin/worker/fd.h"
+
+namespace mortise {
+
+class Encoder {
+ public:
+  Encoder& i64(int64_t value);
+  Encoder& u64(uint64_t value) { return i64(static_cast<int64_t>(value)); }
+  Encoder& f64(double value);
+  Encoder& text(std::string_view value);
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads what an Encoder wrote. After a read past the end every value is 0 and ok() is false.
+class Decoder {
+ public:
+  explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
+  int64_t i64();
+  uint64_t u64() { return static_cast<uint64_t>(i64()); }
+  double f64();
+  std::string text();
+  // A count of things of at least `min_bytes` each that can still follow.
+  size_t count(size_t min_bytes);
+  [[nodiscard]] bool ok() const { return ok_; }
+  // Everything was read and nothing is left over.
+  [[nodiscard]] bool done() const { return ok_ && bytes_.empty(); }
+
+ private:
+  bool take(void* out, size_t size);
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+struct Frame {
+  uint32_t kind = 0;
+  std::string body;
+  std::vector<Fd> fds;
+};
+
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(Fd socket) : socket_(std::move(socket)) {}
+  // Two connected ends, closed on exec.
+  static Result<std::pair<Channel, Channel>> pair();
+
+  // Waits while the peer does not read, `timeout_ms` at most (negative: for ever).
+  Result<> send(uint32_t kind, std::string_view body, std::span<const int> fds = {}, int timeout_ms = -1);
+  // The next frame; nothing when none came within `timeout_ms` (0: what is there now) or the peer has gone, which
+  // closed() then tells.
+  Result<std::optional<Frame>> receive(int timeout_ms);
+  [[nodiscard]] bool closed() const { return closed_; }
+  [[nodiscard]] int fd() const { return socket_.get(); }
+  [[nodiscard]] bool valid() const { return socket_.valid(); }
+  Fd take_socket() { return std::move(socket_); }
+
+ private:
+  Result<bool> read_some();  // false: nothing there now
+  Result<std::optional<Frame>> next_buffered();
+
+  Fd socket_;
+  std::string buffer_;
+  size_t consumed_ = 0;
+  std::deque<Fd> fds_;
+  bool closed_ = false;
+};
+
+}  // namespace mortise

@@ -1,0 +1,197 @@
+#include "plugin/worker/launcher.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kHelloTimeoutMs = 10'000;
+constexpr int kLoadTimeoutMs = 60'000;
+
+Error launch_error(std::string what, std::string next = "") {
+  return {ErrorKind::kPlugin, std::move(what), "mortise-worker", std::move(next)};
+}
+
+std::vector<std::string> command_line(const fs::path& program, const fs::path& bubblewrap, const WorkerLimits& limits) {
+  std::vector<std::string> words;
+  if (!bubblewrap.empty()) {
+    words = {bubblewrap.string(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"};
+    if (!limits.network) words.emplace_back("--unshare-net");
+    for (const char* word : {limits.write_files ? "--bind" : "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"})
+      words.emplace_back(word);
+    words.emplace_back("--");
+  }
+  words.push_back(program.string());
+  words.emplace_back(kWorkerArgument);
+  return words;
+}
+
+// The settings of a posix_spawn, freed with their owner.
+struct SpawnSettings {
+  posix_spawn_file_actions_t files{};
+  posix_spawnattr_t attributes{};
+
+  explicit SpawnSettings(int socket) {
+    ::posix_spawn_file_actions_init(&files);
+    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&files, 2, 1);  // what a plugin prints must not enter our standard output
+    ::posix_spawn_file_actions_adddup2(&files, socket, kWorkerSocket);
+    ::posix_spawn_file_actions_addclosefrom_np(&files, kWorkerSocket + 1);
+    ::posix_spawnattr_init(&attributes);
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    ::posix_spawnattr_setsigdefault(&attributes, &all);
+    ::posix_spawnattr_setsigmask(&attributes, &none);
+    ::posix_spawnattr_setpgroup(&attributes, 0);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  ~SpawnSettings() {
+    ::posix_spawn_file_actions_destroy(&files);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+};
+
+}  // namespace
+
+Result<fs::path> find_worker_program() {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed).parent_path();
+  for (const fs::path& place : {self / "mortise-worker", self.parent_path() / "bin" / "mortise-worker"}) {
+    if (::access(place.c_str(), X_OK) == 0) return place;
+  }
+  return launch_error("the program is neither in " + self.string() + " nor in " + (self.parent_path() / "bin").string(),
+                      "install it beside mortise, or set plugins.isolation = \"none\"");
+}
+
+fs::path find_bubblewrap() {
+  const char* const path = std::getenv("PATH");
+  for (const std::string_view folder : split(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
+    const fs::path place = fs::path(folder) / "bwrap";
+    if (!folder.empty() && folder.front() == '/' && ::access(place.c_str(), X_OK) == 0) return place;
+  }
+  return {};
+}
+
+Result<> check_worker_support() {
+  const Fd memory(::memfd_create("mortise-check", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory.valid()) return launch_error(std::string("this machine has no memfd_create: ") + std::strerror(errno));
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!process.valid()) return launch_error(std::string("this machine has no pidfd_open: ") + std::strerror(errno));
+  return {};
+}
+
+Result<std::unique_ptr<Keeper>> Keeper::start(const fs::path& program, const fs::path& bubblewrap,
+                                              const LoadMessage& load) {
+  std::unique_ptr<Keeper> keeper(new Keeper);
+  TRY(keeper->spawn(program, bubblewrap, load.limits));
+  TRY(keeper->greet(load));
+  return keeper;
+}
+
+Result<> Keeper::spawn(const fs::path& program, const fs::path& bubblewrap, const WorkerLimits& limits) {
+  auto [ours, theirs] = TRY(Channel::pair());
+  channel_ = std::move(ours);
+  const SpawnSettings settings(theirs.fd());
+  std::vector<std::string> words = command_line(program, bubblewrap, limits);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const int code =
+      ::posix_spawn(&pid_, arguments[0], &settings.files, &settings.attributes, arguments.data(), ::environ);
+  if (code == 0) return {};
+  pid_ = -1;
+  return launch_error("cannot be started: " + std::string(std::strerror(code)), "look at " + words.front());
+}
+
+Result<> Keeper::greet(const LoadMessage& load) {
+  const auto next = [&](int timeout_ms, const std::string& what) -> Result<Frame> {
+    auto frame = TRY(channel_.receive(timeout_ms));
+    if (!frame && channel_.closed()) return launch_error("ended before it " + what);
+    if (!frame) return launch_error("took too long before it " + what);
+    if (frame->kind == kError) return decode_error(frame->body);
+    return std::move(*frame);
+  };
+  const Frame hello_frame = TRY(next(kHelloTimeoutMs, "said hello"));
+  HelloMessage hello;
+  if (hello_frame.kind != kHello || !decode(hello_frame.body, hello).ok() || hello.protocol != kProtocol ||
+      hello.abi_minor != MORTISE_ABI_MINOR) {
+    return launch_error("speaks protocol " + std::to_string(hello.protocol) + ", ABI minor " +
+                            std::to_string(hello.abi_minor) + ", the trainer " + std::to_string(kProtocol) + " and " +
+                            std::to_string(MORTISE_ABI_MINOR),
+                        "install mortise and mortise-worker of one build");
+  }
+  TRY(channel_.send(kLoad, encode(load), {}, kHelloTimeoutMs));
+  const Frame frame = TRY(next(kLoadTimeoutMs, "had loaded " + load.path));
+  if (frame.kind != kLoaded) return launch_error("answered something else than that the pack is loaded");
+  return decode(frame.body, loaded_);
+}
+
+Keeper::~Keeper() {
+  if (pid_ < 0) return;
+  channel_ = Channel();  // the order to stop
+  for (int waited_ms = 0; waited_ms < 500; ++waited_ms) {
+    if (::waitpid(pid_, nullptr, WNOHANG) != 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+Result<> Keeper::fork_worker(int64_t worker, const Fd& socket) {
+  const int number = socket.get();
+  return channel_.send(kFork, encode(ForkedMessage{worker}), {&number, 1}, kHelloTimeoutMs);
+}
+
+Result<> Keeper::pump(int timeout_ms) {
+  while (auto frame = TRY(channel_.receive(timeout_ms))) {
+    timeout_ms = 0;
+    if (frame->kind == kForked && frame->fds.size() == 1) {
+      ForkedMessage forked;
+      TRY(decode(frame->body, forked));
+      pidfds_[forked.worker] = std::move(frame->fds.front());
+    } else if (frame->kind == kExited) {
+      ExitedMessage exited;
+      TRY(decode(frame->body, exited));
+      exits_[exited.worker] = static_cast<int>(exited.status);
+    } else {
+      return launch_error("sent the unknown message " + std::to_string(frame->kind));
+    }
+  }
+  if (channel_.closed()) return launch_error("the keeper of the workers has ended", "was it killed for its memory?");
+  return {};
+}
+
+int Keeper::pidfd(int64_t worker) const {
+  const auto it = pidfds_.find(worker);
+  return it == pidfds_.end() ? -1 : it->second.get();
+}
+
+std::optional<int> Keeper::exit_status(int64_t worker) const {
+  const auto it = exits_.find(worker);
+  return it == exits_.end() ? std::nullopt : std::optional(it->second);
+}
+
+void Keeper::forget(int64_t worker) {
+  pidfds_.erase(worker);
+  exits_.erase(worker);
+}
+
+}  // namespace mortise

@@ -1,0 +1,180 @@
+#include "plugin/worker/limits.h"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace mortise {
+namespace {
+
+Result<> set_limit(int resource, const char* name, rlim_t value) {
+  rlimit current{};
+  ::getrlimit(static_cast<__rlimit_resource>(resource), &current);
+  if (current.rlim_max != RLIM_INFINITY && value > current.rlim_max) value = current.rlim_max;
+  const rlimit wanted{value, value};
+  if (::setrlimit(static_cast<__rlimit_resource>(resource), &wanted) == 0) return {};
+  return Error{ErrorKind::kPlugin, std::string("setting the limit failed: ") + std::strerror(errno), name,
+               "raise or remove it in [plugins]"};
+}
+
+std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+#if defined(__x86_64__)
+constexpr uint32_t kArch = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kArch = AUDIT_ARCH_AARCH64;
+#else
+constexpr uint32_t kArch = 0;
+#endif
+
+// A program of the kernel's classic packet filter, built rule by rule; all that no rule names is allowed.
+class SystemCallFilter {
+ public:
+  SystemCallFilter() {
+    load(offsetof(seccomp_data, arch));
+    // Another calling convention would have other numbers: nothing may come in through it.
+    add(BPF_JMP | BPF_JEQ | BPF_K, kArch, 1, 0);
+    answer(SECCOMP_RET_KILL_PROCESS);
+#if defined(__x86_64__)
+    load(offsetof(seccomp_data, nr));
+    add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000U, 0, 1);  // x32
+    answer(SECCOMP_RET_ERRNO | ENOSYS);
+#endif
+  }
+
+  void refuse(long number, int code) {
+    load(offsetof(seccomp_data, nr));
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, 1);
+    answer(SECCOMP_RET_ERRNO | static_cast<uint32_t>(code));
+  }
+
+  // Refuses the call where argument `index` has any of `bits`.
+  void refuse_bits(long number, int index, uint32_t bits, int code) {
+    load(offsetof(seccomp_data, nr));
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, 3);
+    load(static_cast<uint32_t>(offsetof(seccomp_data, args)) + static_cast<uint32_t>(index) * 8);
+    add(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1);
+    answer(SECCOMP_RET_ERRNO | static_cast<uint32_t>(code));
+  }
+
+  Result<> install() {
+    answer(SECCOMP_RET_ALLOW);
+    sock_fprog program{static_cast<unsigned short>(rules_.size()), rules_.data()};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0)
+      return {};
+    return Error{ErrorKind::kPlugin, std::strerror(errno), "seccomp", ""};
+  }
+
+ private:
+  void add(int code, uint32_t k, uint8_t yes, uint8_t no) {
+    rules_.push_back({static_cast<uint16_t>(code), yes, no, k});
+  }
+  void load(size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset), 0, 0); }
+  void answer(uint32_t value) { add(BPF_RET | BPF_K, value, 0, 0); }
+
+  std::vector<sock_filter> rules_;
+};
+
+// Nothing that scores a row needs these; some are ways out of a sandbox, some reach into other processes.
+constexpr long kNeverNeeded[] = {SYS_ptrace,
+                                 SYS_process_vm_readv,
+                                 SYS_process_vm_writev,
+                                 SYS_mount,
+                                 SYS_umount2,
+                                 SYS_pivot_root,
+                                 SYS_chroot,
+                                 SYS_setns,
+                                 SYS_unshare,
+                                 SYS_reboot,
+                                 SYS_kexec_load,
+                                 SYS_init_module,
+                                 SYS_swapon,
+                                 SYS_finit_module,
+                                 SYS_delete_module,
+                                 SYS_bpf,
+                                 SYS_perf_event_open,
+                                 SYS_keyctl,
+                                 SYS_add_key,
+                                 SYS_request_key,
+                                 SYS_userfaultfd,
+                                 SYS_settimeofday,
+                                 SYS_clock_settime,
+                                 SYS_sethostname,
+                                 SYS_quotactl,
+                                 SYS_acct,
+                                 SYS_swapoff,
+                                 SYS_io_uring_setup};
+
+constexpr long kWriting[] = {
+    SYS_mkdirat,   SYS_mknodat,     SYS_unlinkat,     SYS_symlinkat, SYS_linkat,   SYS_renameat2,
+    SYS_fchmod,    SYS_fchmodat,    SYS_fchown,       SYS_fchownat,  SYS_truncate, SYS_setxattr,
+    SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr,
+#ifdef SYS_open  // the older names, where the machine has them
+    SYS_creat,     SYS_mkdir,       SYS_mknod,        SYS_unlink,    SYS_rmdir,    SYS_symlink,
+    SYS_link,      SYS_rename,      SYS_renameat,     SYS_chmod,     SYS_chown,    SYS_lchown,
+#endif
+};
+
+Result<> install_filter(const WorkerLimits& limits) {
+  SystemCallFilter filter;
+  for (const long number : kNeverNeeded) filter.refuse(number, EPERM);
+  if (!limits.network) {
+    filter.refuse(SYS_socket, EACCES);
+    filter.refuse(SYS_connect, EACCES);
+    filter.refuse(SYS_bind, EACCES);
+  }
+  if (!limits.write_files) {
+    constexpr uint32_t kWriteBits = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC;
+    filter.refuse_bits(SYS_openat, 2, kWriteBits, EROFS);
+    filter.refuse(SYS_openat2, ENOSYS);  // its flags lie behind a pointer; callers fall back to openat
+#ifdef SYS_open
+    filter.refuse_bits(SYS_open, 1, kWriteBits, EROFS);
+#endif
+    for (const long number : kWriting) filter.refuse(number, EROFS);
+  }
+  if (!limits.start_programs) {
+    filter.refuse(SYS_execve, EPERM);
+    filter.refuse(SYS_execveat, EPERM);
+  }
+  return filter.install();
+}
+
+}  // namespace
+
+Result<std::string> apply_limits(const WorkerLimits& limits) {
+  std::string text;
+  const auto say = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  // 1 and not 0: with 0 the kernel still feeds a core file to a program that collects them, with 1 it makes none.
+  TRY(set_limit(RLIMIT_CORE, "core files", 1));
+  if (limits.memory_bytes > 0) {
+    TRY(set_limit(RLIMIT_AS, "memory", static_cast<rlim_t>(limits.memory_bytes)));
+    say("memory " + mebibytes(limits.memory_bytes));
+  }
+  if (limits.file_bytes > 0) {
+    TRY(set_limit(RLIMIT_FSIZE, "file size", static_cast<rlim_t>(limits.file_bytes)));
+    if (limits.write_files) say("files of " + mebibytes(limits.file_bytes));
+  }
+  if (limits.open_files > 0) TRY(set_limit(RLIMIT_NOFILE, "open files", static_cast<rlim_t>(limits.open_files)));
+  const auto filtered =
+      kArch == 0 ? Result<>(Error{ErrorKind::kPlugin, "not on this processor", "seccomp", ""}) : install_filter(limits);
+  if (!filtered.ok()) {
+    say("no filter of system calls: " + filtered.error().what);
+    return text;
+  }
+  say(limits.network ? "network" : "no network");
+  say(limits.write_files ? "may write files" : "writes no files");
+  say(limits.start_programs ? "may start programs" : "starts no programs");
+  return text;
+}
+
+}  // namespace mortise

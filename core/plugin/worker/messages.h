@@ -1,0 +1,153 @@
+// What the trainer and its workers say to one another. Raise kProtocol with any change.
+//
+//   trainer -> keeper   kLoad, kFork                     keeper -> trainer   kHello, kLoaded, kForked, kExited, kError
+//   trainer -> worker   kPiece, kSaveState, kLoadState   worker -> trainer   kReady, kRow, kDone, kState, kLog, kError
+//
+// The keeper is the first process of a pool: it loads the pack and forks the workers, which hold the instances. The end
+// of a connection is the order to stop. Threading: plain values.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "plugin/host/host_services.h"
+#include "plugin/host/kinds/reward.h"
+#include "plugin/worker/limits.h"
+
+namespace mortise {
+
+inline constexpr int64_t kProtocol = 1;
+
+enum Message : uint32_t {
+  kLoad = 1,
+  kFork = 2,
+  kHello = 10,
+  kLoaded = 11,
+  kForked = 12,
+  kExited = 13,
+  kPiece = 20,
+  kSaveState = 21,
+  kLoadState = 22,
+  kReady = 30,
+  kRow = 31,
+  kDone = 32,
+  kState = 33,
+  kLog = 34,
+  kError = 40,
+};
+
+struct HelloMessage {
+  int64_t protocol = kProtocol;
+  int64_t abi_minor = 0;
+};
+
+struct LoadMessage {
+  std::string path, sha256, kind, name;
+  InstanceIdentity identity;
+  WorkerLimits limits;
+  // The pack starts threads when it is loaded, which a fork would lose: every worker loads it for itself.
+  bool load_in_worker = false;
+};
+
+struct LoadedMessage {
+  int64_t num_threads = 1;  // of the keeper, after loading
+  std::string limits;       // what is in force, for the log
+};
+
+struct ForkedMessage {  // with the pidfd
+  int64_t worker = 0;
+};
+
+struct ExitedMessage {
+  int64_t worker = 0;
+  int64_t status = 0;  // as of waitpid
+};
+
+struct ReadyMessage {
+  int64_t granularity = 0;
+  bool has_state = false;
+  std::string state;
+};
+
+// Rows [first, first + count) of a batch area. With the batch area and the output area as descriptors, each where it is
+// new to the worker.
+struct PieceMessage {
+  int64_t first = 0, count = 0;
+  int64_t row_timeout_ms = 0;  // 0: none
+  int64_t deadline_ns = 0;     // of the batch, CLOCK_MONOTONIC; 0: none
+  bool want_token_rewards = false;
+  bool new_batch = false, new_output = false;
+  int64_t output_rows = 0;  // that the output area has room for
+};
+
+// What one call left behind besides the rewards. Sent before the call counts as done, and only where there is anything.
+struct RowMessage {
+  int64_t first = 0, count = 0;  // rows of the call, counted in the piece
+  std::string call_error;        // the whole call failed
+  std::vector<FailedRow> failed_rows;
+  std::vector<RowValue> values;
+  std::vector<MetricRecord> metrics;
+};
+
+struct StateMessage {
+  bool has_state = false;
+  std::string bytes;
+};
+
+struct LogMessage {
+  int64_t level = 0;
+  std::string line;
+};
+
+std::string encode(const HelloMessage& message);
+std::string encode(const LoadMessage& message);
+std::string encode(const LoadedMessage& message);
+std::string encode(const ForkedMessage& message);
+std::string encode(const ExitedMessage& message);
+std::string encode(const ReadyMessage& message);
+std::string encode(const PieceMessage& message);
+std::string encode(const RowMessage& message);
+std::string encode(const StateMessage& message);
+std::string encode(const LogMessage& message);
+std::string encode(const Error& error);
+
+// Each refuses a body that is too short, too long or out of range.
+Result<> decode(std::string_view body, HelloMessage& message);
+Result<> decode(std::string_view body, LoadMessage& message);
+Result<> decode(std::string_view body, LoadedMessage& message);
+Result<> decode(std::string_view body, ForkedMessage& message);
+Result<> decode(std::string_view body, ExitedMessage& message);
+Result<> decode(std::string_view body, ReadyMessage& message);
+Result<> decode(std::string_view body, PieceMessage& message);
+Result<> decode(std::string_view body, RowMessage& message);
+Result<> decode(std::string_view body, StateMessage& message);
+Result<> decode(std::string_view body, LogMessage& message);
+// The error that the peer sent; of kind kPlugin where it cannot be read.
+Error decode_error(std::string_view body);
+
+// The head of an output area; the rewards, the marks and the token rewards of a piece follow it.
+struct OutputHead {
+  std::atomic<int64_t> at_hand;     // first row of the call that runs, counted in the piece; -1: none
+  std::atomic<int64_t> started_ns;  // of that call
+  std::atomic<bool> cancelled;      // set by the trainer
+};
+
+// Where the parts of an output area lie. `rows` and `tokens` are what it has room for.
+struct OutputArea {
+  OutputArea() = default;
+  OutputArea(std::byte* data, size_t size, size_t num_rows);
+  static size_t bytes(size_t rows, size_t tokens);
+
+  OutputHead* head = nullptr;
+  double* rewards = nullptr;             // [rows]
+  std::atomic<uint8_t>* done = nullptr;  // [rows] 1: the reward stands
+  float* token_rewards = nullptr;        // [tokens]
+  size_t rows = 0, tokens = 0;
+};
+
+}  // namespace mortise

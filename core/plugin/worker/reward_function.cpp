@@ -1,0 +1,112 @@
+#include "plugin/worker/reward_function.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "foundation/base/log.h"
+#include "plugin/worker/launcher.h"
+#include "plugin/worker/reward_pool.h"
+
+namespace mortise {
+namespace {
+
+constexpr int kMaxDefaultWorkers = 8;
+
+// Calls the plugin in this process, with all rows at once.
+class LocalReward : public RewardFunction {
+ public:
+  explicit LocalReward(Reward reward) : reward_(std::move(reward)) {}
+
+  [[nodiscard]] const std::string& label() const override { return reward_.instance().label(); }
+  [[nodiscard]] Granularity granularity() const override { return reward_.granularity(); }
+  [[nodiscard]] bool works_ahead() const override { return false; }
+
+  Result<> begin(const ScoreRequest& request) override {
+    request_ = request;
+    batch_ = nullptr;
+    return {};
+  }
+  Result<> add(const RewardBatch& rows) override {
+    if (batch_ != nullptr)
+      return Error{ErrorKind::kInternal, "rows were given in parts to a reward in this process", label(), ""};
+    batch_ = &rows;
+    return {};
+  }
+  Result<> advance() override { return {}; }
+  Result<RewardOutput> finish(MetricSet* metrics) override {
+    if (batch_ == nullptr) return RewardOutput{};
+    CallOptions options;
+    options.timeout_ms = request_.timeout_ms;
+    return reward_.score(*std::exchange(batch_, nullptr), /*want_token_rewards=*/false, metrics, options);
+  }
+  Result<std::optional<std::string>> save_state() override { return reward_.instance().save_state(); }
+  Result<> load_state(std::string_view bytes) override { return reward_.instance().load_state(bytes); }
+
+ private:
+  Reward reward_;
+  ScoreRequest request_;
+  const RewardBatch* batch_ = nullptr;
+};
+
+// Why this pack cannot run in workers here.
+Result<std::filesystem::path> worker_for(const PackInfo& pack) {
+  if (pack.tier == "torch-locked") {
+    return Error{ErrorKind::kPlugin, "the pack needs libtorch, which workers do not have", pack.path,
+                 "build the reward without libtorch, or set plugins.isolation = \"none\""};
+  }
+  TRY(check_worker_support());
+  return find_worker_program();
+}
+
+// Its config's limits without those on what the plugin declares that it cannot do without: who names such a reward
+// wants it to work.
+WorkerLimits grant_needs(const WorkerLimits& limits, const PluginRef& ref) {
+  WorkerLimits out = limits;
+  std::string granted;
+  const auto grant = [&](uint32_t flag, bool* allowed, const char* what) {
+    if ((ref.plugin->flags & flag) == 0 || *allowed) return;
+    *allowed = true;
+    granted += (granted.empty() ? "" : ", ") + std::string(what);
+  };
+  grant(MORTISE_FLAG_NEEDS_NETWORK, &out.network, "use the network");
+  grant(MORTISE_FLAG_NEEDS_PROGRAMS, &out.start_programs, "start programs");
+  grant(MORTISE_FLAG_NEEDS_FILES, &out.write_files, "write files");
+  if (!granted.empty()) log_info("reward " + ref.label() + " may do what it declares to need: " + granted);
+  return out;
+}
+
+int worker_count(const IsolationOptions& options) {
+  if (options.num_workers > 0) return options.num_workers;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxDefaultWorkers);
+}
+
+}  // namespace
+
+Result<RewardOutput> RewardFunction::score(const ScoreRequest& request, const RewardBatch& rows, MetricSet* metrics) {
+  TRY(begin(request));
+  TRY(add(rows));
+  return finish(metrics);
+}
+
+Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& registry, std::string_view name,
+                                                             const nlohmann::ordered_json& params, const RunKey& key,
+                                                             const IsolationOptions& options) {
+  if (options.mode != "none") {
+    const PluginRef ref = TRY(registry.find(MORTISE_KIND_REWARD, name));
+    auto program = worker_for(*ref.pack);
+    if (program.ok()) {
+      CrewOptions crew;
+      crew.num_workers = worker_count(options);
+      crew.program = *program;
+      if (options.bubblewrap) crew.bubblewrap = find_bubblewrap();
+      InstanceIdentity identity = TRY(PluginInstance::identify(ref, params, key));
+      return RewardPool::start(ref, std::move(identity), key, grant_needs(options.limits, ref), crew);
+    }
+    if (options.mode == "process") return std::move(program).error();
+    log_warn(std::string(name) + " runs in the trainer's own process: " + program.error().to_string());
+  }
+  return std::unique_ptr<RewardFunction>(
+      std::make_unique<LocalReward>(TRY(Reward::create(registry, name, params, key))));
+}
+
+}  // namespace mortise

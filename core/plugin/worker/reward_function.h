@@ -1,0 +1,62 @@
+// A reward function as the engine uses it, wherever it runs: in this process, or in workers of its own.
+//
+// Rows may come in parts while others are still being sampled: begin(), add() as often as rows arrive, finish(). A
+// batch in one part is score(). Results do not depend on the parts, on the number of workers or on who was faster
+// (time-outs aside). Threading: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "plugin/host/kinds/reward.h"
+#include "plugin/worker/limits.h"
+
+namespace mortise {
+
+struct ScoreRequest {
+  int64_t num_rows = 0;
+  int64_t step = 0;
+  int64_t timeout_ms = 0;      // of the whole batch, from the last add() on; 0: none
+  int64_t row_timeout_ms = 0;  // of a row, or of a group; 0: none. In this process only the batch's holds
+};
+
+class RewardFunction {
+ public:
+  virtual ~RewardFunction() = default;
+  [[nodiscard]] virtual const std::string& label() const = 0;
+  [[nodiscard]] virtual Granularity granularity() const = 0;
+  // Whether add() sets workers to work at once; where not, rows are better given in one part.
+  [[nodiscard]] virtual bool works_ahead() const = 0;
+
+  virtual Result<> begin(const ScoreRequest& request) = 0;
+  // Rows of the batch: row i of `rows` is row row_id[i] of it. Whole groups, or the whole batch, where the granularity
+  // asks for that. An error is one of the engine; what fails in the reward is told by finish().
+  virtual Result<> add(const RewardBatch& rows) = 0;
+  // Hands out work and takes in results without waiting; to be called now and then between add() and finish().
+  virtual Result<> advance() = 0;
+  virtual Result<RewardOutput> finish(MetricSet* metrics) = 0;
+
+  // mortise.state/1: nothing when the plugin keeps no state.
+  virtual Result<std::optional<std::string>> save_state() = 0;
+  virtual Result<> load_state(std::string_view bytes) = 0;
+
+  Result<RewardOutput> score(const ScoreRequest& request, const RewardBatch& rows, MetricSet* metrics);
+};
+
+struct IsolationOptions {
+  std::string mode = "auto";  // auto, process, none
+  int num_workers = 0;        // 0: a worker per core, eight at most
+  WorkerLimits limits;
+  bool bubblewrap = true;  // where the machine has it
+};
+
+// The reward `name` of the registry. `auto` is `process` where the machine can; the log says where it cannot, and what
+// limits are in force.
+Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& registry, std::string_view name,
+                                                             const nlohmann::ordered_json& params, const RunKey& key,
+                                                             const IsolationOptions& options);
+
+}  // namespace mortise

@@ -1,0 +1,411 @@
+#include "plugin/worker/reward_pool.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "foundation/base/clock.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/reward_args.h"
+#include "plugin/worker/batch_area.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kMaxPieceRows = 64;
+constexpr int64_t kGraceMs = 50;      // for a plugin that asks for its deadline to stop by itself
+constexpr int kSendTimeoutMs = 1000;  // a worker that does not read for so long is as good as dead
+constexpr int kStateTimeoutMs = 60'000;
+constexpr int kMaxTries = 3;
+constexpr int64_t kMs = 1'000'000;
+
+int64_t now_ns() { return default_env().monotonic_ns(); }
+std::string seconds(int64_t ms) { return format_duration(static_cast<double>(ms) * 1e-3); }
+
+}  // namespace
+
+Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, InstanceIdentity identity,
+                                                          const RunKey& key, const WorkerLimits& limits,
+                                                          const CrewOptions& options) {
+  LoadMessage load;
+  load.path = ref.pack->path;
+  load.sha256 = ref.pack->sha256;
+  load.kind = ref.plugin->kind;
+  load.name = ref.plugin->name;
+  load.identity = std::move(identity);
+  load.limits = limits;
+  std::unique_ptr<RewardPool> pool(new RewardPool);
+  pool->label_ = load.identity.label;
+  pool->key_ = key;
+  pool->crew_ = TRY(Crew::start(load, options));
+  const ReadyMessage& ready = pool->crew_->ready();
+  if (ready.has_state || pool->granularity() == Granularity::kBatch) pool->crew_->use_one_worker();
+  TRY(pool->crew_->refill());
+  if (ready.has_state) pool->state_ = ready.state;
+  const int workers = pool->crew_->num_workers();
+  log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker (" : " workers (") +
+           pool->crew_->limits_text() + (pool->crew_->in_bubblewrap() ? ", in bubblewrap)" : ")"));
+  return std::unique_ptr<RewardFunction>(std::move(pool));
+}
+
+Result<> RewardPool::begin(const ScoreRequest& request) {
+  while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, "given up"));  // of a batch that ended with an error
+  TRY(crew_->refill());
+  request_ = request;
+  account_ = RowAccount(request.num_rows);
+  metrics_.clear();
+  todo_.clear();
+  first_area_ += static_cast<int64_t>(areas_.size());
+  areas_.clear();
+  deadline_ns_ = 0;
+  last_seat_ = nullptr;
+  return {};
+}
+
+Result<> RewardPool::add(const RewardBatch& rows) {
+  TRY(check_reward_batch(rows, label_));
+  const RewardArgs args(rows);
+  Area area{TRY(write_batch(args.in())), {}};
+  for (int64_t i = 0; i < rows.num_rows; ++i) area.row_of.push_back(args.in().row_id[i]);
+  for (const int64_t row : area.row_of) {
+    if (row < 0 || row >= request_.num_rows)
+      return Error{ErrorKind::kInternal, "row " + std::to_string(row) + " is outside of its batch", label_, ""};
+  }
+  areas_.push_back(std::move(area));
+  cut(first_area_ + static_cast<int64_t>(areas_.size()) - 1, rows);
+  return turn(0);
+}
+
+// Which rows lie in which piece has no effect on what they get.
+void RewardPool::cut(int64_t area, const RewardBatch& rows) {
+  const int64_t n = rows.num_rows;
+  if (granularity() == Granularity::kBatch || (granularity() == Granularity::kGroup && rows.group_index.empty())) {
+    if (n > 0) todo_.push_back({area, 0, n});
+    return;
+  }
+  if (granularity() == Granularity::kRow) {
+    const int64_t size = std::clamp<int64_t>(n / (4 * int64_t{crew_->num_workers()}), 1, kMaxPieceRows);
+    for (int64_t first = 0; first < n; first += size) todo_.push_back({area, first, std::min(size, n - first)});
+    return;
+  }
+  for (int64_t first = 0, end = 0; first < n; first = end) {
+    const int64_t group = rows.group_index[static_cast<size_t>(first)];
+    for (end = first; end < n && rows.group_index[static_cast<size_t>(end)] == group;) ++end;
+    todo_.push_back({area, first, end - first});
+  }
+}
+
+// Hands out work, waits for news and takes it in, and ends what takes too long.
+Result<> RewardPool::turn(int timeout_ms) {
+  TRY(hand_out());
+  if (const auto waited = crew_->wait(timeout_ms); !waited.ok()) TRY(recover(waited.error()));
+  TRY(take_in());
+  TRY(enforce_deadlines());
+  return hand_out();
+}
+
+Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
+  if (request_.timeout_ms > 0) deadline_ns_ = now_ns() + request_.timeout_ms * kMs;
+  while (account_.num_open() > 0) {
+    if (todo_.empty() && at_work_.empty()) {
+      return Error{ErrorKind::kInternal, std::to_string(account_.num_open()) + " rows were never given to the reward",
+                   label_, ""};
+    }
+    if (key_.cancelled != nullptr && key_.cancelled->load()) {
+      for (const Work& work : at_work_) work.seat->area.head->cancelled.store(true);
+    }
+    TRY(turn(time_to_next_deadline()));
+  }
+  while (!at_work_.empty()) TRY(turn(time_to_next_deadline()));
+  TRY(keep_state());
+  // In the order of rows, so that sums do not depend on which worker was first.
+  std::stable_sort(metrics_.begin(), metrics_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<MetricRecord> ordered;
+  for (auto& [row, metric] : metrics_) ordered.push_back(std::move(metric));
+  TRY(add_plugin_metrics(label_, "score", request_.step, ordered, metrics));
+  return account_.take();
+}
+
+Result<> RewardPool::hand_out() {
+  while (!todo_.empty()) {
+    Seat* const seat = crew_->take_idle();
+    if (seat == nullptr) return {};
+    Piece piece = todo_.front();
+    todo_.pop_front();
+    const auto given = give(*seat, piece);
+    if (given.ok()) continue;
+    put_back(piece, /*blamed=*/false, given.error().what);
+    TRY(bury(*seat, ""));
+  }
+  return {};
+}
+
+Result<> RewardPool::give(Seat& seat, const Piece& piece) {
+  TRY(bring_state(seat));
+  const Area& area = areas_[static_cast<size_t>(piece.area - first_area_)];
+  PieceMessage message;
+  message.first = piece.first;
+  message.count = piece.count;
+  // The batch's own deadline is set when the last row is given, later than this call: it gets its time from now on.
+  message.row_timeout_ms = granularity() == Granularity::kBatch ? request_.timeout_ms : request_.row_timeout_ms;
+  message.deadline_ns = deadline_ns_;
+  std::vector<int> fds;
+  if (seat.batch != piece.area) {
+    message.new_batch = true;
+    fds.push_back(area.memory.fd());
+    seat.batch = piece.area;
+  }
+  if (seat.area.rows < static_cast<size_t>(piece.count)) {
+    const auto rows = static_cast<size_t>(std::max(piece.count, kMaxPieceRows));
+    seat.output = TRY(SharedMemory::create("mortise-rewards", OutputArea::bytes(rows, 0), SharedMemory::Peer::kWrites));
+    seat.area = OutputArea(seat.output.data(), seat.output.size(), rows);
+    message.new_output = true;
+    fds.push_back(seat.output.fd());
+  }
+  message.output_rows = static_cast<int64_t>(seat.area.rows);
+  for (int64_t i = 0; i < piece.count; ++i) seat.area.done[i].store(0, std::memory_order_relaxed);
+  seat.area.head->at_hand.store(-1);
+  seat.area.head->cancelled.store(false);
+  TRY(seat.channel.send(kPiece, encode(message), fds, kSendTimeoutMs));
+  seat.busy = true;
+  at_work_.push_back({&seat, piece, now_ns()});
+  return {};
+}
+
+Result<> RewardPool::take_in() {
+  for (size_t i = 0; i < crew_->seats().size(); ++i) {
+    Seat& seat = *crew_->seats()[i];
+    while (true) {
+      auto frame = seat.channel.receive(0);
+      if (!frame.ok()) {
+        TRY(bury(seat, frame.error().what));
+        i = static_cast<size_t>(-1);
+        break;
+      }
+      if (!*frame) {
+        if (crew_->has_ended(seat)) {
+          TRY(bury(seat, ""));
+          i = static_cast<size_t>(-1);  // the list has changed: look at all again
+        }
+        break;
+      }
+      TRY(take_frame(seat, **frame));
+    }
+  }
+  return {};
+}
+
+Result<> RewardPool::take_frame(Seat& seat, const Frame& frame) {
+  Work* const work = work_of(seat);
+  if (work == nullptr) return crew_->take_ready(seat, frame);
+  if (frame.kind == kDone) {
+    complete(seat);
+    return {};
+  }
+  if (frame.kind == kRow) {
+    RowMessage report;
+    if (decode(frame.body, report).ok()) {
+      take_report(work->piece, report);
+    } else {
+      fail_rows(work->piece, 0, work->piece.count, MORTISE_DATA_LOSS, "its worker sent what cannot be read");
+    }
+    return {};
+  }
+  if (frame.kind == kLog) return crew_->take_ready(seat, frame);
+  // An error of the worker itself: its rows are tried elsewhere when it ends, which it does next.
+  if (frame.kind == kError) log_warn(label_ + ": " + decode_error(frame.body).to_string());
+  return {};
+}
+
+void RewardPool::take_report(const Piece& piece, RowMessage& report) {
+  if (report.first < 0 || report.count < 0 || report.first + report.count > piece.count) return;
+  if (!report.call_error.empty()) {
+    fail_rows(piece, report.first, report.count, MORTISE_UNKNOWN, report.call_error);
+    return;
+  }
+  if (auto good = add_plugin_metrics(label_, "score", request_.step, report.metrics, nullptr); !good.ok()) {
+    fail_rows(piece, report.first, report.count, MORTISE_INVALID_ARGUMENT, good.error().what);
+    return;
+  }
+  const int64_t row = report.count > 0 ? row_of(piece, report.first) : 0;
+  for (MetricRecord& metric : report.metrics) metrics_.emplace_back(row, std::move(metric));
+  for (FailedRow& failed : report.failed_rows) {
+    if (failed.row < 0 || failed.row >= report.count) continue;
+    account_.fail(row_of(piece, report.first + failed.row), failed.code, std::move(failed.text));
+  }
+  for (RowValue& value : report.values) {
+    if (value.row < 0 || value.row >= report.count) continue;
+    account_.add_value(row_of(piece, report.first + value.row), std::move(value.name), value.value);
+  }
+}
+
+// The rows of a piece that its worker has finished.
+void RewardPool::take_rows(const Work& work) {
+  const OutputArea& area = work.seat->area;
+  for (int64_t i = 0; i < work.piece.count; ++i) {
+    if (area.done[i].load(std::memory_order_acquire) == 0) continue;
+    const double reward = area.rewards[i];
+    if (std::isinf(reward)) {
+      fail_rows(work.piece, i, 1, MORTISE_INVALID_ARGUMENT, "gave the reward " + format_f64(reward));
+    } else {
+      account_.score(row_of(work.piece, i), reward);
+    }
+  }
+}
+
+void RewardPool::complete(Seat& seat) {
+  const Work work = *work_of(seat);
+  take_rows(work);
+  fail_rows(work.piece, 0, work.piece.count, MORTISE_DATA_LOSS, "its worker left it out");
+  std::erase_if(at_work_, [&](const Work& other) { return other.seat == &seat; });
+  seat.busy = false;
+  last_seat_ = &seat;
+}
+
+// Ends a worker, blames the row at hand, and puts the rows that it had not come to back in the queue. `reason` "": it
+// died by itself.
+Result<> RewardPool::bury(Seat& seat, std::string reason) {
+  const std::string exit = crew_->end(seat);
+  TRY(settle(seat, reason.empty() ? "its worker was ended by " + exit + " while it scored the row" : reason,
+             /*may_blame=*/true));
+  return crew_->replace(seat);
+}
+
+// Takes what an ended worker leaves behind.
+Result<> RewardPool::settle(Seat& seat, const std::string& text, bool may_blame) {
+  while (true) {  // what it said before it died
+    auto frame = seat.channel.receive(0);
+    if (!frame.ok() || !*frame) break;
+    TRY(take_frame(seat, **frame));
+  }
+  ++num_replaced_;
+  if (last_seat_ == &seat) last_seat_ = nullptr;
+  const Work* const found = work_of(seat);
+  if (found == nullptr) return {};
+  const Work work = *found;
+  std::erase_if(at_work_, [&](const Work& other) { return other.seat == &seat; });
+  take_rows(work);
+  const int64_t at_hand = seat.area.head->at_hand.load();
+  const bool blamed = may_blame && at_hand >= 0 && at_hand < work.piece.count && seat.area.done[at_hand].load() == 0;
+  const int64_t call_rows = granularity() == Granularity::kRow ? 1 : work.piece.count;
+  if (blamed) fail_rows(work.piece, at_hand, call_rows, MORTISE_ABORTED, text);
+  put_back(work.piece, blamed, text);
+  return {};
+}
+
+// The rows of a piece that nobody has scored go to another worker, unless too many have ended at it.
+void RewardPool::put_back(Piece piece, bool blamed, const std::string& text) {
+  piece.num_tries += blamed ? 0 : 1;
+  if (piece.num_tries >= kMaxTries) fail_rows(piece, 0, piece.count, MORTISE_ABORTED, text);
+  while (piece.count > 0 && !account_.is_open(row_of(piece, 0))) ++piece.first, --piece.count;
+  if (piece.count > 0) todo_.push_front(piece);
+}
+
+// The keeper has ended, and all workers with it.
+Result<> RewardPool::recover(const Error& cause) {
+  log_warn(label_ + ": " + cause.to_string() + "; starting it again");
+  while (!at_work_.empty()) TRY(settle(*at_work_.front().seat, cause.what, /*may_blame=*/false));
+  last_seat_ = nullptr;
+  return crew_->restart();
+}
+
+Result<> RewardPool::enforce_deadlines() {
+  const int64_t now = now_ns();
+  if (deadline_ns_ > 0 && now > deadline_ns_ + kGraceMs * kMs) {
+    const std::string text = "the batch took longer than timeout = " + seconds(request_.timeout_ms);
+    while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, text));
+    fail_the_rest(MORTISE_DEADLINE_EXCEEDED, "not scored: " + text);
+    return {};
+  }
+  if (request_.row_timeout_ms == 0 || granularity() == Granularity::kBatch) return {};
+  for (size_t i = 0; i < at_work_.size(); ++i) {
+    const OutputHead& head = *at_work_[i].seat->area.head;
+    if (head.at_hand.load(std::memory_order_acquire) < 0) continue;
+    if (now - head.started_ns.load() < (request_.row_timeout_ms + kGraceMs) * kMs) continue;
+    TRY(bury(*at_work_[i].seat, std::string(granularity() == Granularity::kRow ? "the row" : "the group") +
+                                    " took longer than row_timeout = " + seconds(request_.row_timeout_ms) +
+                                    "; its worker was killed"));
+    i = static_cast<size_t>(-1);
+  }
+  return {};
+}
+
+void RewardPool::fail_rows(const Piece& piece, int64_t first, int64_t count, int32_t code, const std::string& text) {
+  for (int64_t i = first; i < first + count; ++i) account_.fail(row_of(piece, i), code, text);
+}
+
+void RewardPool::fail_the_rest(int32_t code, const std::string& text) {
+  for (const Piece& piece : todo_) fail_rows(piece, 0, piece.count, code, text);
+  todo_.clear();
+}
+
+int RewardPool::time_to_next_deadline() const {
+  const int64_t now = now_ns();
+  int64_t wait_ms = 1000;  // now and then for a stop of the run
+  if (deadline_ns_ > 0) wait_ms = std::min(wait_ms, (deadline_ns_ - now) / kMs + kGraceMs + 1);
+  if (request_.row_timeout_ms > 0 && granularity() != Granularity::kBatch) {
+    for (const Work& work : at_work_) {
+      const int64_t started = std::max(work.seat->area.head->started_ns.load(), work.given_ns);
+      wait_ms = std::min(wait_ms, (started - now) / kMs + request_.row_timeout_ms + kGraceMs + 1);
+    }
+  }
+  return static_cast<int>(std::max<int64_t>(wait_ms, 0));
+}
+
+int64_t RewardPool::row_of(const Piece& piece, int64_t row) const {
+  return areas_[static_cast<size_t>(piece.area - first_area_)].row_of[static_cast<size_t>(piece.first + row)];
+}
+
+RewardPool::Work* RewardPool::work_of(const Seat& seat) {
+  for (Work& work : at_work_) {
+    if (work.seat == &seat) return &work;
+  }
+  return nullptr;
+}
+
+// State of the plugin.
+
+Result<Frame> RewardPool::ask(Seat& seat, uint32_t kind, std::string_view body) {
+  TRY(seat.channel.send(kind, body, {}, kStateTimeoutMs));
+  while (true) {
+    auto frame = TRY(seat.channel.receive(kStateTimeoutMs));
+    if (!frame) return Error{ErrorKind::kPlugin, "its worker did not answer about its state", label_, ""};
+    if (frame->kind == kError) return decode_error(frame->body);
+    if (frame->kind == kState) return std::move(*frame);
+    TRY(crew_->take_ready(seat, *frame));
+  }
+}
+
+Result<> RewardPool::bring_state(Seat& seat) {
+  if (!crew_->ready().has_state || seat.state_count == state_count_) return {};
+  TRY(ask(seat, kLoadState, state_));
+  seat.state_count = state_count_;
+  return {};
+}
+
+// After a batch the one worker's state is the reward's.
+Result<> RewardPool::keep_state() {
+  if (!crew_->ready().has_state || last_seat_ == nullptr) return {};
+  const Frame frame = TRY(ask(*last_seat_, kSaveState, {}));
+  StateMessage message;
+  TRY(decode(frame.body, message));
+  state_ = std::move(message.bytes);
+  last_seat_->state_count = ++state_count_;
+  return {};
+}
+
+Result<std::optional<std::string>> RewardPool::save_state() {
+  if (!crew_->ready().has_state) return std::optional<std::string>();
+  return std::optional<std::string>(state_);
+}
+
+Result<> RewardPool::load_state(std::string_view bytes) {
+  Seat* const seat = TRY(crew_->wait_idle(kStateTimeoutMs));
+  TRY(ask(*seat, kLoadState, bytes));
+  state_ = bytes;
+  seat->state_count = ++state_count_;
+  return {};
+}
+
+}  // namespace mortise

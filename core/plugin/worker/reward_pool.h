@@ -1,0 +1,100 @@
+// A reward in workers of its own: a crash or a hang costs the row at hand and nothing else.
+//
+// Rows are cut into pieces that idle workers take: single rows in pieces of up to 64 for a row-wise reward, a group, or
+// the whole batch. A worker that dies, or is killed for a row that took too long, is replaced by a spare; the row it
+// was at is NaN with its reason, the rows that it had not come to go to another. A reward with state (mortise.state/1)
+// has one worker, and a successor gets the state as of the last whole batch. Cost: a copy of the columns, two messages
+// a piece. Threading: one thread at a time; it starts none.
+#pragma once
+
+#include <deque>
+
+#include "plugin/worker/crew.h"
+#include "plugin/worker/reward_function.h"
+#include "plugin/worker/row_account.h"
+
+namespace mortise {
+
+class RewardPool : public RewardFunction {
+ public:
+  static Result<std::unique_ptr<RewardFunction>> start(const PluginRef& ref, InstanceIdentity identity,
+                                                       const RunKey& key, const WorkerLimits& limits,
+                                                       const CrewOptions& crew);
+
+  [[nodiscard]] const std::string& label() const override { return label_; }
+  [[nodiscard]] Granularity granularity() const override {
+    return static_cast<Granularity>(crew_->ready().granularity);
+  }
+  [[nodiscard]] bool works_ahead() const override { return granularity() != Granularity::kBatch; }
+
+  Result<> begin(const ScoreRequest& request) override;
+  Result<> add(const RewardBatch& rows) override;
+  Result<> advance() override { return turn(0); }
+  Result<RewardOutput> finish(MetricSet* metrics) override;
+
+  Result<std::optional<std::string>> save_state() override;
+  Result<> load_state(std::string_view bytes) override;
+
+  // Workers that died or were killed so far.
+  [[nodiscard]] int64_t num_replaced() const { return num_replaced_; }
+
+ private:
+  // Rows of the batch in one area.
+  struct Area {
+    SharedMemory memory;
+    std::vector<int64_t> row_of;  // row of the batch
+  };
+  struct Piece {
+    int64_t area = 0;  // place in areas_
+    int64_t first = 0, count = 0;
+    int num_tries = 0;  // ends of workers at it that no row was to blame for
+  };
+  // A piece in work, by seat.
+  struct Work {
+    Seat* seat = nullptr;
+    Piece piece;
+    int64_t given_ns = 0;
+  };
+
+  RewardPool() = default;
+  void cut(int64_t area, const RewardBatch& rows);
+  Result<> turn(int timeout_ms);
+  Result<> hand_out();
+  Result<> give(Seat& seat, const Piece& piece);
+  Result<> take_in();
+  Result<> take_frame(Seat& seat, const Frame& frame);
+  void take_report(const Piece& piece, RowMessage& report);
+  void take_rows(const Work& work);
+  void complete(Seat& seat);
+  Result<> bury(Seat& seat, std::string reason);
+  Result<> settle(Seat& seat, const std::string& text, bool may_blame);
+  void put_back(Piece piece, bool blamed, const std::string& text);
+  Result<> recover(const Error& cause);
+  Result<> enforce_deadlines();
+  void fail_rows(const Piece& piece, int64_t first, int64_t count, int32_t code, const std::string& text);
+  void fail_the_rest(int32_t code, const std::string& text);
+  [[nodiscard]] int time_to_next_deadline() const;
+  [[nodiscard]] int64_t row_of(const Piece& piece, int64_t row) const;
+  Work* work_of(const Seat& seat);
+  Result<Frame> ask(Seat& seat, uint32_t kind, std::string_view body);
+  Result<> bring_state(Seat& seat);
+  Result<> keep_state();
+
+  std::string label_;
+  RunKey key_;
+  std::unique_ptr<Crew> crew_;
+  ScoreRequest request_;
+  int64_t deadline_ns_ = 0;  // set by finish()
+  std::deque<Area> areas_;
+  int64_t first_area_ = 0;  // number of areas_.front() over all batches: seats remember which they have
+  std::deque<Piece> todo_;
+  std::vector<Work> at_work_;
+  RowAccount account_;
+  std::vector<std::pair<int64_t, MetricRecord>> metrics_;  // with the first row of the call that gave it
+  Seat* last_seat_ = nullptr;
+  std::string state_;        // as of the last whole batch
+  int64_t state_count_ = 0;  // of changes of state_
+  int64_t num_replaced_ = 0;
+};
+
+}  // namespace mortise

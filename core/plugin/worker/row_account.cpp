@@ -1,0 +1,45 @@
+#include "plugin/worker/row_account.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace mortise {
+
+RowAccount::RowAccount(int64_t num_rows)
+    : state_(static_cast<size_t>(num_rows), State::kOpen),
+      rewards_(static_cast<size_t>(num_rows), std::numeric_limits<double>::quiet_NaN()),
+      num_open_(num_rows) {}
+
+void RowAccount::score(int64_t row, double reward) {
+  if (!is_open(row)) return;
+  state_[static_cast<size_t>(row)] = State::kScored;
+  rewards_[static_cast<size_t>(row)] = reward;
+  --num_open_;
+}
+
+void RowAccount::fail(int64_t row, int32_t code, std::string text) {
+  if (!is_open(row)) return;
+  state_[static_cast<size_t>(row)] = State::kFailed;
+  failed_.push_back({row, code, std::move(text)});
+  --num_open_;
+}
+
+void RowAccount::add_value(int64_t row, std::string name, double value) {
+  values_.push_back({row, std::move(name), value});
+}
+
+RewardOutput RowAccount::take() {
+  RewardOutput out;
+  out.rewards = std::move(rewards_);
+  out.failed_rows = std::move(failed_);
+  out.row_values = std::move(values_);
+  std::sort(out.failed_rows.begin(), out.failed_rows.end(),
+            [](const FailedRow& a, const FailedRow& b) { return a.row < b.row; });
+  std::stable_sort(out.row_values.begin(), out.row_values.end(),
+                   [](const RowValue& a, const RowValue& b) { return a.row < b.row; });
+  *this = RowAccount();
+  return out;
+}
+
+}  // namespace mortise

@@ -1,0 +1,159 @@
+#include "plugin/worker/serve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "foundation/base/env.h"
+#include "plugin/host/library.h"
+#include "plugin/worker/batch_area.h"
+
+namespace mortise {
+namespace {
+
+class Server {
+ public:
+  explicit Server(Channel& channel) : channel_(channel) {}
+
+  Result<> run(const LoadMessage& load) {
+    set_plugin_threads(1);  // the pool of workers is the parallelism
+    set_plugin_log([this](int32_t level, const std::string& line) {
+      (void)channel_.send(kLog, encode(LogMessage{level, line}));  // a trainer that has gone reads no log
+    });
+    const LoadedPlugin plugin = TRY(load_for_worker(load));
+    reward_ = TRY(Reward::create(plugin, load.identity, RunKey{0, nullptr}));
+    ReadyMessage ready;
+    ready.granularity = static_cast<int64_t>(reward_->granularity());
+    if (auto state = TRY(reward_->instance().save_state())) {
+      ready.has_state = true;
+      ready.state = std::move(*state);
+    }
+    TRY(channel_.send(kReady, encode(ready)));
+    while (true) {
+      const std::optional<Frame> frame = TRY(channel_.receive(-1));
+      if (!frame) return {};
+      TRY(answer(*frame));
+    }
+  }
+
+ private:
+  Result<> answer(const Frame& frame) {
+    if (frame.kind == kPiece) return piece(const_cast<Frame&>(frame));
+    if (frame.kind == kSaveState) {
+      auto saved = reward_->instance().save_state();
+      if (!saved.ok()) return channel_.send(kError, encode(saved.error()));
+      return channel_.send(kState, encode(StateMessage{saved->has_value(), saved->value_or("")}));
+    }
+    if (frame.kind == kLoadState) {
+      const auto loaded = reward_->instance().load_state(frame.body);
+      if (!loaded.ok()) return channel_.send(kError, encode(loaded.error()));
+      return channel_.send(kState, encode(StateMessage{}));
+    }
+    return Error{ErrorKind::kPlugin, "unknown message " + std::to_string(frame.kind), "worker", ""};
+  }
+
+  Result<> piece(Frame& frame) {
+    PieceMessage message;
+    TRY(decode(frame.body, message));
+    size_t next_fd = 0;
+    if (message.new_batch && next_fd < frame.fds.size()) {
+      batch_ = TRY(SharedMemory::map(std::move(frame.fds[next_fd++]), SharedMemory::Peer::kReads));
+      view_ = TRY(BatchView::open({batch_.data(), batch_.size()}));
+    }
+    if (message.new_output && next_fd < frame.fds.size()) {
+      output_ = TRY(SharedMemory::map(std::move(frame.fds[next_fd++]), SharedMemory::Peer::kWrites));
+      area_ = OutputArea(output_.data(), output_.size(), static_cast<size_t>(message.output_rows));
+    }
+    if (area_.head == nullptr || message.first < 0 || message.count < 0 ||
+        message.count > static_cast<int64_t>(area_.rows) || message.first + message.count > view_.num_rows())
+      return Error{ErrorKind::kPlugin, "asked for rows that are not there", "worker", ""};
+    first_id_ = view_.slice(message.first, message.count).completion_ids.ids;
+    const int64_t per_call = reward_->granularity() == Granularity::kRow ? 1 : message.count;
+    for (int64_t row = 0; row < message.count; row += per_call) TRY(call(message, row, per_call));
+    return channel_.send(kDone, {});
+  }
+
+  // Milliseconds for a call that starts now; 0: no limit, -1: the batch's time is over.
+  static int64_t time_left_ms(const PieceMessage& message, int64_t now) {
+    int64_t left = message.row_timeout_ms;
+    if (message.deadline_ns > 0) {
+      const int64_t of_batch = (message.deadline_ns - now) / 1'000'000;
+      if (of_batch <= 0) return -1;
+      left = left == 0 ? of_batch : std::min(left, of_batch);
+    }
+    return left;
+  }
+
+  Result<> call(const PieceMessage& message, int64_t row, int64_t count) {
+    const int64_t now = default_env().monotonic_ns();
+    RowMessage report;
+    report.first = row;
+    report.count = count;
+    CallOptions options;
+    options.timeout_ms = time_left_ms(message, now);
+    options.cancelled = &area_.head->cancelled;
+    if (options.timeout_ms < 0) {
+      report.call_error = "not scored: the batch took longer than its timeout";
+      return finish_call(report, row, count);
+    }
+    area_.head->started_ns.store(now, std::memory_order_relaxed);
+    area_.head->at_hand.store(row, std::memory_order_release);
+    const mortise_reward_in& in = view_.slice(message.first + row, count);
+    auto scored = reward_->score(in, message.want_token_rewards, nullptr, options);
+    if (scored.ok()) {
+      std::copy(scored->rewards.begin(), scored->rewards.end(), area_.rewards + row);
+      copy_tokens(in, *scored);
+      report.failed_rows = std::move(scored->failed_rows);
+      report.values = std::move(scored->row_values);
+      report.metrics = std::move(scored->metrics);
+    } else {
+      report.call_error = scored.error().what;
+    }
+    TRY(finish_call(report, row, count));
+    area_.head->at_hand.store(-1, std::memory_order_release);
+    return {};
+  }
+
+  void copy_tokens(const mortise_reward_in& in, const RewardOutput& scored) {
+    if (scored.token_rewards.empty()) return;
+    const auto at = static_cast<size_t>(in.completion_ids.ids - first_id_);
+    if (at + scored.token_rewards.size() > area_.tokens) return;
+    std::copy(scored.token_rewards.begin(), scored.token_rewards.end(), area_.token_rewards + at);
+  }
+
+  Result<> finish_call(const RowMessage& report, int64_t row, int64_t count) {
+    const bool plain =
+        report.call_error.empty() && report.failed_rows.empty() && report.values.empty() && report.metrics.empty();
+    if (!plain) TRY(channel_.send(kRow, encode(report)));
+    for (int64_t i = row; i < row + count; ++i) area_.done[i].store(1, std::memory_order_release);
+    return {};
+  }
+
+  Channel& channel_;
+  std::optional<Reward> reward_;
+  SharedMemory batch_, output_;
+  BatchView view_;
+  OutputArea area_;
+  const int64_t* first_id_ = nullptr;  // completion ids of the piece begin here
+};
+
+}  // namespace
+
+Result<LoadedPlugin> load_for_worker(const LoadMessage& load) {
+  PackInfo expected;
+  expected.path = load.path;
+  expected.sha256 = load.sha256;
+  const Library* library = TRY(Library::load(expected, /*host_torch=*/""));
+  const PluginInfo* plugin = library->info().find_plugin(load.kind, load.name);
+  const void* vtable = library->vtable(load.kind, load.name);
+  if (plugin == nullptr || vtable == nullptr)
+    return Error{ErrorKind::kPlugin, "the pack has no " + load.kind + " " + load.name, load.path, "build it again"};
+  return LoadedPlugin{&library->info(), plugin, vtable};
+}
+
+void serve(Channel& channel, const LoadMessage& load) {
+  const auto served = Server(channel).run(load);
+  if (!served.ok() && !channel.closed()) (void)channel.send(kError, encode(served.error()));
+}
+
+}  // namespace mortise

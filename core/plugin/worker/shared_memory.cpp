@@ -1,0 +1,73 @@
+#include "plugin/worker/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace mortise {
+namespace {
+
+Error memory_error(const char* operation, size_t size) {
+  const int code = errno;
+  return {ErrorKind::kPlugin, std::string(operation) + " failed: " + std::strerror(code),
+          "shared memory of a worker, " + std::to_string(size) + " bytes",
+          "free memory, or set plugins.isolation = \"none\""};
+}
+
+}  // namespace
+
+Result<SharedMemory> SharedMemory::create(const char* name, size_t size, Peer peer) {
+  SharedMemory memory;
+  memory.size_ = std::max<size_t>(size, 1);
+  memory.fd_ = Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory.fd_.valid()) return memory_error("memfd_create", memory.size_);
+  if (::ftruncate(memory.fd(), static_cast<off_t>(memory.size_)) != 0) return memory_error("ftruncate", memory.size_);
+  void* const address = ::mmap(nullptr, memory.size_, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd(), 0);
+  if (address == MAP_FAILED) return memory_error("mmap", memory.size_);
+  memory.data_ = static_cast<std::byte*>(address);
+  if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return memory_error("sealing", memory.size_);
+  // Kernels before 5.1 lack this seal; there the worker's own promise has to do.
+  if (peer == Peer::kReads && ::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL)
+    return memory_error("sealing", memory.size_);
+  return memory;
+}
+
+Result<SharedMemory> SharedMemory::map(Fd fd, Peer peer) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return memory_error("fstat", 0);
+  SharedMemory memory;
+  memory.size_ = static_cast<size_t>(status.st_size);
+  const int protection = peer == Peer::kReads ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const address = ::mmap(nullptr, memory.size_, protection, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) return memory_error("mmap", memory.size_);
+  memory.data_ = static_cast<std::byte*>(address);
+  memory.fd_ = std::move(fd);
+  return memory;
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+}  // namespace mortise

@@ -1,0 +1,39 @@
+// Memory shared with a worker: an unnamed file (memfd) and its mapping here.
+//
+// The sizes are sealed, so no side can cut pages away under the other; input areas are sealed against writing too, so a
+// worker can map them for reading only. Threading: plain value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "foundation/base/result.h"
+#include "plugin/worker/fd.h"
+
+namespace mortise {
+
+class SharedMemory {
+ public:
+  enum class Peer { kReads, kWrites };
+
+  // Zeroed memory that this process may write; `peer` says what the other one may do. `name` shows in /proc.
+  static Result<SharedMemory> create(const char* name, size_t size, Peer peer);
+  // The other side's view of it.
+  static Result<SharedMemory> map(Fd fd, Peer peer);
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory();
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] size_t size() const { return size_; }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+
+ private:
+  Fd fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace mortise

@@ -1,0 +1,260 @@
+//! The C headers of the plugin ABI (`sdk/include/mortise`), type by type and in their order; see there for what each
+//! field means, when a slot is called and how long a pointer lives. Layouts are tested against `sdk/layout.txt`.
+#![allow(non_camel_case_types, missing_docs)]
+
+use std::os::raw::{c_char, c_void};
+
+pub const MORTISE_ABI_MAJOR: u32 = 0;
+pub const MORTISE_ABI_MINOR: u32 = 1;
+pub const MORTISE_TARGET_MINOR: u32 = 1;
+
+pub const MORTISE_OK: i32 = 0;
+pub const MORTISE_CANCELLED: i32 = 1;
+pub const MORTISE_INVALID_ARGUMENT: i32 = 3;
+pub const MORTISE_NOT_FOUND: i32 = 5;
+pub const MORTISE_INTERNAL: i32 = 13;
+
+pub const MORTISE_PARAM_F64: i32 = 0;
+pub const MORTISE_PARAM_I64: i32 = 1;
+pub const MORTISE_PARAM_BOOL: i32 = 2;
+pub const MORTISE_PARAM_TEXT: i32 = 3;
+
+pub const MORTISE_COUPLING_TOKEN: i32 = 0;
+pub const MORTISE_FLAG_CONCURRENT: u32 = 2;
+
+pub const MORTISE_REDUCE_MEAN: i32 = 0;
+pub const MORTISE_REDUCE_SUM: i32 = 1;
+pub const MORTISE_REDUCE_MAX: i32 = 2;
+pub const MORTISE_REDUCE_MIN: i32 = 3;
+
+pub const MORTISE_COLUMN_TEXT: i32 = 0;
+pub const MORTISE_COLUMN_I64: i32 = 1;
+pub const MORTISE_COLUMN_F64: i32 = 2;
+pub const MORTISE_COLUMN_JSON: i32 = 3;
+
+pub const MORTISE_REWARD_ROW: i32 = 0;
+
+/// Opaque: one call of one slot. The host's; valid until the slot returns; never stored.
+#[repr(C)]
+pub struct mortise_call {
+    _private: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mortise_text {
+    pub data: *const c_char,
+    pub size: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mortise_tensor {
+    pub data: *mut c_void,
+    pub device_type: i32,
+    pub device_id: i32,
+    pub ndim: i32,
+    pub dtype_code: u8,
+    pub dtype_bits: u8,
+    pub dtype_lanes: u16,
+    pub shape: *mut i64,
+    pub strides: *mut i64,
+    pub byte_offset: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mortise_layout {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub num_rows: i64,
+    pub num_tokens: i64,
+    pub row_offsets: *const i64,
+    pub row_id: *const i64,
+    pub group_index: *const i64,
+}
+
+pub type ParallelFn = extern "C" fn(arg: *mut c_void, begin: i64, end: i64);
+
+#[repr(C)]
+pub struct mortise_host {
+    pub struct_size: u32,
+    pub abi_minor: u32,
+    pub get_extension: extern "C" fn(id: *const c_char) -> *const c_void,
+    pub log: extern "C" fn(call: *mut mortise_call, level: i32, text: mortise_text),
+    pub metric: extern "C" fn(call: *mut mortise_call, name: mortise_text, sum: f64, weight: f64, reduction: i32),
+    pub fail: extern "C" fn(call: *mut mortise_call, code: i32, text: mortise_text) -> i32,
+    pub fail_row: extern "C" fn(call: *mut mortise_call, row: i64, code: i32, text: mortise_text) -> i32,
+    pub cancelled: extern "C" fn(call: *mut mortise_call) -> i32,
+    pub deadline_ns: extern "C" fn(call: *mut mortise_call) -> i64,
+    pub progress: extern "C" fn(call: *mut mortise_call, fraction: f64),
+    pub alloc: extern "C" fn(call: *mut mortise_call, size: u64, align: u64) -> *mut c_void,
+    pub stream: extern "C" fn(call: *mut mortise_call) -> *mut c_void,
+    pub parallel_for: extern "C" fn(call: *mut mortise_call, n: i64, grain: i64, f: ParallelFn, arg: *mut c_void),
+    pub random_u64: extern "C" fn(call: *mut mortise_call, lane: u64, counter: u64, n: u64, out: *mut u64),
+    pub param_f64: extern "C" fn(call: *mut mortise_call, name: *const c_char, out: *mut f64) -> i32,
+    pub param_i64: extern "C" fn(call: *mut mortise_call, name: *const c_char, out: *mut i64) -> i32,
+    pub param_bool: extern "C" fn(call: *mut mortise_call, name: *const c_char, out: *mut i32) -> i32,
+    pub param_text: extern "C" fn(call: *mut mortise_call, name: *const c_char, out: *mut mortise_text) -> i32,
+}
+
+#[repr(C)]
+pub struct mortise_param {
+    pub struct_size: u32,
+    pub r#type: i32,
+    pub name: *const c_char,
+    pub default_text: *const c_char,
+    pub doc: *const c_char,
+    pub min: f64,
+    pub max: f64,
+    pub has_range: i32,
+    pub num_choices: u32,
+    pub choices: *const *const c_char,
+}
+
+#[repr(C)]
+pub struct mortise_descriptor {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub kind: *const c_char,
+    pub name: *const c_char,
+    pub summary: *const c_char,
+    pub doc: *const c_char,
+    pub coupling: i32,
+    pub num_params: u32,
+    pub params: *const *const mortise_param,
+    pub requires_inputs: *const *const c_char,
+    pub consumes: *const *const c_char,
+    pub vtable: *const c_void,
+}
+
+#[repr(C)]
+pub struct mortise_pack {
+    pub struct_size: u32,
+    pub abi_minor: u32,
+    pub min_host_minor: u32,
+    pub num_plugins: u32,
+    pub id: *const c_char,
+    pub version: *const c_char,
+    pub plugins: *const *const mortise_descriptor,
+    pub open: Option<extern "C" fn(host: *const mortise_host) -> i32>,
+}
+
+pub type CreateFn = extern "C" fn(host: *const mortise_host, call: *mut mortise_call, out: *mut *mut c_void) -> i32;
+pub type DestroyFn = extern "C" fn(this: *mut c_void);
+pub type ExtensionFn = extern "C" fn(this: *mut c_void, id: *const c_char) -> *const c_void;
+
+#[repr(C)]
+pub struct mortise_policy_loss_in {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub layout: *const mortise_layout,
+    pub log_prob: *const mortise_tensor,
+    pub old_log_prob: *const mortise_tensor,
+    pub advantages: *const mortise_tensor,
+    pub response_mask: *const mortise_tensor,
+    pub weight: *const mortise_tensor,
+    pub ref_log_prob: *const mortise_tensor,
+    pub rollout_log_prob: *const mortise_tensor,
+    pub rollout_is_weights: *const mortise_tensor,
+    pub entropy: *const mortise_tensor,
+    pub step: i64,
+    pub update_index: i64,
+}
+
+#[repr(C)]
+pub struct mortise_policy_loss_out {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub loss: *const mortise_tensor,
+    pub grad_log_prob: *const mortise_tensor,
+    pub grad_entropy: *const mortise_tensor,
+}
+
+#[repr(C)]
+pub struct mortise_policy_loss_vtable {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub create: CreateFn,
+    pub destroy: DestroyFn,
+    pub get_extension: Option<ExtensionFn>,
+    pub compute: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        input: *const mortise_policy_loss_in,
+        output: *mut mortise_policy_loss_out,
+    ) -> i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mortise_text_column {
+    pub bytes: *const c_char,
+    pub offsets: *const u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct mortise_id_column {
+    pub ids: *const i64,
+    pub offsets: *const u64,
+}
+
+#[repr(C)]
+pub struct mortise_column {
+    pub struct_size: u32,
+    pub r#type: i32,
+    pub name: mortise_text,
+    pub valid: *const u8,
+    pub text: mortise_text_column,
+    pub i64: *const i64,
+    pub f64: *const f64,
+}
+
+#[repr(C)]
+pub struct mortise_reward_in {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub num_rows: i64,
+    pub prompt: mortise_text_column,
+    pub completion: mortise_text_column,
+    pub messages: mortise_text_column,
+    pub prompt_ids: mortise_id_column,
+    pub completion_ids: mortise_id_column,
+    pub finish_reason: *const i32,
+    pub group_index: *const i64,
+    pub sample_index: *const i64,
+    pub row_id: *const i64,
+    pub num_columns: u64,
+    pub columns: *const *const mortise_column,
+    pub step: i64,
+    pub max_response_length: i64,
+    pub is_validation: i32,
+}
+
+#[repr(C)]
+pub struct mortise_reward_out {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub rewards: *mut f64,
+    pub token_rewards: *mut f32,
+    pub row_value: Option<extern "C" fn(sink: *mut c_void, row: i64, name: mortise_text, value: f64)>,
+    pub sink: *mut c_void,
+}
+
+#[repr(C)]
+pub struct mortise_reward_vtable {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub create: CreateFn,
+    pub destroy: DestroyFn,
+    pub get_extension: Option<ExtensionFn>,
+    pub granularity: i32,
+    pub padding: i32,
+    pub score: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        input: *const mortise_reward_in,
+        output: *mut mortise_reward_out,
+    ) -> i32,
+}

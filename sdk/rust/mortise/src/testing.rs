@@ -1,0 +1,364 @@
+//! A small host for an author's `cargo test`: makes an instance of the crate's own pack and calls it as a run does.
+
+use crate::{bytes_of, sys, Error, Result, Static};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::os::raw::{c_char, c_void};
+
+/// What the ABI calls opaque: here the state of the one instance under test.
+struct Call {
+    descriptor: &'static sys::mortise_descriptor,
+    settings: BTreeMap<String, CString>,
+    error: Error,
+    failed_rows: Vec<(i64, String)>,
+    metrics: BTreeMap<String, (f64, f64)>,
+    scratch: Vec<Vec<u64>>,
+}
+
+unsafe fn state<'a>(call: *mut sys::mortise_call) -> &'a mut Call {
+    &mut *(call as *mut Call)
+}
+unsafe fn string_of(text: sys::mortise_text) -> String {
+    String::from_utf8_lossy(bytes_of(text)).into_owned()
+}
+
+/// What the test set, else the declared default.
+unsafe fn setting(call: *mut sys::mortise_call, name: *const c_char, r#type: i32) -> Option<&'static CStr> {
+    let call = state(call);
+    let name = CStr::from_ptr(name);
+    let params = (0..call.descriptor.num_params as usize).map(|i| &**call.descriptor.params.add(i));
+    let param = params.into_iter().find(|p| CStr::from_ptr(p.name) == name && p.r#type == r#type)?;
+    match call.settings.get(name.to_str().unwrap_or("")) {
+        Some(text) => Some(CStr::from_ptr(text.as_ptr())),
+        None if param.default_text.is_null() => None,
+        None => Some(CStr::from_ptr(param.default_text)),
+    }
+}
+fn read<T>(call: *mut sys::mortise_call, name: *const c_char, r#type: i32, out: *mut T, parse: fn(&str) -> Option<T>) -> i32 {
+    let text = unsafe { setting(call, name, r#type) }.and_then(|text| text.to_str().ok());
+    match text.map(parse) {
+        Some(Some(value)) => {
+            unsafe { *out = value };
+            sys::MORTISE_OK
+        }
+        Some(None) => sys::MORTISE_INVALID_ARGUMENT,
+        None => sys::MORTISE_NOT_FOUND,
+    }
+}
+
+extern "C" fn get_extension(_: *const c_char) -> *const c_void {
+    std::ptr::null()
+}
+extern "C" fn log(_: *mut sys::mortise_call, level: i32, text: sys::mortise_text) {
+    eprintln!("log {level}: {}", unsafe { string_of(text) });
+}
+extern "C" fn metric(call: *mut sys::mortise_call, name: sys::mortise_text, sum: f64, weight: f64, reduction: i32) {
+    let entry = unsafe { state(call) }.metrics.entry(unsafe { string_of(name) });
+    match reduction {
+        sys::MORTISE_REDUCE_MAX => entry.and_modify(|m| m.0 = m.0.max(sum)).or_insert((sum, 0.0)),
+        sys::MORTISE_REDUCE_MIN => entry.and_modify(|m| m.0 = m.0.min(sum)).or_insert((sum, 0.0)),
+        _ => entry.and_modify(|m| *m = (m.0 + sum, m.1 + weight)).or_insert((sum, weight)),
+    };
+}
+extern "C" fn fail(call: *mut sys::mortise_call, code: i32, text: sys::mortise_text) -> i32 {
+    unsafe { state(call).error = Error { code, text: string_of(text) } };
+    code
+}
+extern "C" fn fail_row(call: *mut sys::mortise_call, row: i64, code: i32, text: sys::mortise_text) -> i32 {
+    unsafe { state(call).failed_rows.push((row, string_of(text))) };
+    code
+}
+extern "C" fn cancelled(_: *mut sys::mortise_call) -> i32 {
+    0
+}
+extern "C" fn deadline_ns(_: *mut sys::mortise_call) -> i64 {
+    0
+}
+extern "C" fn progress(_: *mut sys::mortise_call, _: f64) {}
+extern "C" fn alloc(call: *mut sys::mortise_call, size: u64, _: u64) -> *mut c_void {
+    let scratch = unsafe { &mut state(call).scratch };
+    scratch.push(vec![0; size as usize / 8 + 1]);
+    scratch.last_mut().map_or(std::ptr::null_mut(), |memory| memory.as_mut_ptr() as *mut c_void)
+}
+extern "C" fn stream(_: *mut sys::mortise_call) -> *mut c_void {
+    std::ptr::null_mut()
+}
+extern "C" fn parallel_for(_: *mut sys::mortise_call, n: i64, grain: i64, f: sys::ParallelFn, arg: *mut c_void) {
+    let grain = grain.max(1);
+    for piece in (0..(n + grain - 1) / grain).rev() {
+        f(arg, piece * grain, n.min((piece + 1) * grain));
+    }
+}
+extern "C" fn random_u64(_: *mut sys::mortise_call, lane: u64, counter: u64, n: u64, out: *mut u64) {
+    for i in 0..n {
+        let mut z = lane.wrapping_mul(0x9e3779b97f4a7c15).wrapping_add((counter + i + 1).wrapping_mul(0xbf58476d1ce4e5b9));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d049bb133111eb);
+        unsafe { *out.add(i as usize) = z ^ (z >> 31) };
+    }
+}
+extern "C" fn param_f64(call: *mut sys::mortise_call, name: *const c_char, out: *mut f64) -> i32 {
+    read(call, name, sys::MORTISE_PARAM_F64, out, |text| if text == "none" { Some(f64::NAN) } else { text.parse().ok() })
+}
+extern "C" fn param_i64(call: *mut sys::mortise_call, name: *const c_char, out: *mut i64) -> i32 {
+    read(call, name, sys::MORTISE_PARAM_I64, out, |text| text.parse().ok())
+}
+extern "C" fn param_bool(call: *mut sys::mortise_call, name: *const c_char, out: *mut i32) -> i32 {
+    read(call, name, sys::MORTISE_PARAM_BOOL, out, |text| text.parse::<bool>().ok().map(i32::from))
+}
+extern "C" fn param_text(call: *mut sys::mortise_call, name: *const c_char, out: *mut sys::mortise_text) -> i32 {
+    match unsafe { setting(call, name, sys::MORTISE_PARAM_TEXT) } {
+        Some(text) => {
+            unsafe { *out = sys::mortise_text { data: text.as_ptr(), size: text.to_bytes().len() as u64 } };
+            sys::MORTISE_OK
+        }
+        None => sys::MORTISE_NOT_FOUND,
+    }
+}
+
+static HOST: sys::mortise_host = sys::mortise_host {
+    struct_size: std::mem::size_of::<sys::mortise_host>() as u32,
+    abi_minor: sys::MORTISE_ABI_MINOR,
+    get_extension,
+    log,
+    metric,
+    fail,
+    fail_row,
+    cancelled,
+    deadline_ns,
+    progress,
+    alloc,
+    stream,
+    parallel_for,
+    random_u64,
+    param_f64,
+    param_i64,
+    param_bool,
+    param_text,
+};
+
+/// One instance under test.
+pub struct Plugin {
+    vtable: *const c_void,
+    this: *mut c_void,
+    call: Box<Call>,
+}
+
+/// One completion: prompt, completion, text columns of its data row.
+pub struct Row<'a> {
+    pub prompt: &'a str,
+    pub completion: &'a str,
+    pub columns: &'a [(&'a str, &'a str)],
+}
+
+struct Texts {
+    bytes: Vec<u8>,
+    offsets: Vec<u64>,
+}
+
+impl Texts {
+    fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
+        let mut out = Texts { bytes: Vec::new(), offsets: vec![0] };
+        for text in texts {
+            out.bytes.extend_from_slice(text.as_bytes());
+            out.offsets.push(out.bytes.len() as u64);
+        }
+        out
+    }
+    fn view(&self) -> sys::mortise_text_column {
+        sys::mortise_text_column { bytes: self.bytes.as_ptr() as *const c_char, offsets: self.offsets.as_ptr() }
+    }
+}
+
+impl Plugin {
+    /// An instance of the pack's only plugin with these settings; what `new` refused is the Err.
+    pub fn open(pack: &'static Static<sys::mortise_pack>, settings: &[(&str, &str)]) -> Result<Plugin> {
+        let descriptor = unsafe { &**pack.0.plugins };
+        let mut texts = BTreeMap::new();
+        for (name, value) in settings {
+            texts.insert(name.to_string(), CString::new(*value)?);
+        }
+        let call = Call {
+            descriptor,
+            settings: texts,
+            error: Error { code: 0, text: String::new() },
+            failed_rows: Vec::new(),
+            metrics: BTreeMap::new(),
+            scratch: Vec::new(),
+        };
+        let mut plugin = Plugin { vtable: descriptor.vtable, this: std::ptr::null_mut(), call: Box::new(call) };
+        // Every vtable begins with the same slots.
+        let create = unsafe { &*(plugin.vtable as *const sys::mortise_reward_vtable) }.create;
+        let mut this = std::ptr::null_mut();
+        let status = create(&HOST, plugin.raw(), &mut this);
+        plugin.this = this;
+        plugin.done(status).map(|()| plugin)
+    }
+
+    fn raw(&mut self) -> *mut sys::mortise_call {
+        &mut *self.call as *mut Call as *mut sys::mortise_call
+    }
+    fn done(&mut self, status: i32) -> Result<()> {
+        self.call.scratch.clear();
+        if status == sys::MORTISE_OK { Ok(()) } else { Err(Error { code: status, text: self.call.error.text.clone() }) }
+    }
+
+    /// Weighted mean of a mean metric, the sum or extreme of the others.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.call.metrics.get(name).map(|m| if m.1 != 0.0 { m.0 / m.1 } else { m.0 })
+    }
+    /// Rows that failed, with their texts.
+    pub fn failed_rows(&self) -> &[(i64, String)] {
+        &self.call.failed_rows
+    }
+
+    /// Calls a reward: one number per row, None where it does not apply or failed.
+    pub fn score(&mut self, rows: &[Row]) -> Result<Vec<Option<f64>>> {
+        let n = rows.len();
+        let prompts = Texts::join(rows.iter().map(|row| row.prompt));
+        let completions = Texts::join(rows.iter().map(|row| row.completion));
+        let messages = Texts::join(rows.iter().map(|_| ""));
+        let (zeros, finish, no_ids) = (vec![0i64; n], vec![0i32; n], vec![0u64; n + 1]);
+        let places: Vec<i64> = (0..n as i64).collect();
+        let mut names: Vec<&str> = rows.iter().flat_map(|row| row.columns.iter().map(|c| c.0)).collect();
+        names.sort_unstable();
+        names.dedup();
+        let cell = |row: &Row, name: &str| row.columns.iter().find(|c| c.0 == name).map(|c| c.1.to_string());
+        let cells: Vec<Vec<Option<String>>> =
+            names.iter().map(|name| rows.iter().map(|row| cell(row, name)).collect()).collect();
+        let texts: Vec<Texts> =
+            cells.iter().map(|column| Texts::join(column.iter().map(|c| c.as_deref().unwrap_or("")))).collect();
+        let valid: Vec<Vec<u8>> = cells.iter().map(|column| column.iter().map(|c| c.is_some() as u8).collect()).collect();
+        let columns: Vec<sys::mortise_column> = (0..names.len())
+            .map(|k| sys::mortise_column {
+                struct_size: std::mem::size_of::<sys::mortise_column>() as u32,
+                r#type: sys::MORTISE_COLUMN_TEXT,
+                name: crate::text_of(names[k]),
+                valid: valid[k].as_ptr(),
+                text: texts[k].view(),
+                i64: std::ptr::null(),
+                f64: std::ptr::null(),
+            })
+            .collect();
+        let pointers: Vec<*const sys::mortise_column> = columns.iter().map(|c| c as *const _).collect();
+        let ids = sys::mortise_id_column { ids: zeros.as_ptr(), offsets: no_ids.as_ptr() };
+        let input = sys::mortise_reward_in {
+            struct_size: std::mem::size_of::<sys::mortise_reward_in>() as u32,
+            flags: 0,
+            num_rows: n as i64,
+            prompt: prompts.view(),
+            completion: completions.view(),
+            messages: messages.view(),
+            prompt_ids: ids,
+            completion_ids: ids,
+            finish_reason: finish.as_ptr(),
+            group_index: zeros.as_ptr(),
+            sample_index: places.as_ptr(),
+            row_id: places.as_ptr(),
+            num_columns: pointers.len() as u64,
+            columns: pointers.as_ptr(),
+            step: 1,
+            max_response_length: 0,
+            is_validation: 0,
+        };
+        let mut rewards = vec![f64::NAN; n];
+        let mut output = sys::mortise_reward_out {
+            struct_size: std::mem::size_of::<sys::mortise_reward_out>() as u32,
+            flags: 0,
+            rewards: rewards.as_mut_ptr(),
+            token_rewards: std::ptr::null_mut(),
+            row_value: None,
+            sink: std::ptr::null_mut(),
+        };
+        let score = unsafe { &*(self.vtable as *const sys::mortise_reward_vtable) }.score;
+        let status = score(self.this, self.raw(), &input, &mut output);
+        self.done(status)?;
+        Ok(rewards.into_iter().map(|r| if r.is_nan() { None } else { Some(r) }).collect())
+    }
+
+    /// Calls a policy loss on one row, each token with weight 1: its losses and gradients.
+    pub fn loss(&mut self, log_prob: &[f32], old_log_prob: &[f32], advantages: &[f32], mask: &[u8]) -> Result<(Vec<f32>, Vec<f32>)> {
+        let n = log_prob.len();
+        let (mut shape, mut strides) = ([n as i64], [1i64]);
+        let ones = vec![1.0f32; n];
+        let (mut loss, mut grad) = (vec![0.0f32; n], vec![0.0f32; n]);
+        let mut view = |data: *const c_void, dtype_code: u8, dtype_bits: u8| sys::mortise_tensor {
+            data: data as *mut c_void,
+            device_type: 1,
+            device_id: 0,
+            ndim: 1,
+            dtype_code,
+            dtype_bits,
+            dtype_lanes: 1,
+            shape: shape.as_mut_ptr(),
+            strides: strides.as_mut_ptr(),
+            byte_offset: 0,
+        };
+        let floats = [log_prob, old_log_prob, advantages, &ones].map(|x| view(x.as_ptr() as *const c_void, 2, 32));
+        let bytes = view(mask.as_ptr() as *const c_void, 1, 8);
+        let outputs = [view(loss.as_mut_ptr() as *const c_void, 2, 32), view(grad.as_mut_ptr() as *const c_void, 2, 32)];
+        let (offsets, index) = ([0i64, n as i64], [0i64]);
+        let layout = sys::mortise_layout {
+            struct_size: std::mem::size_of::<sys::mortise_layout>() as u32,
+            flags: 0,
+            num_rows: 1,
+            num_tokens: n as i64,
+            row_offsets: offsets.as_ptr(),
+            row_id: index.as_ptr(),
+            group_index: index.as_ptr(),
+        };
+        let input = sys::mortise_policy_loss_in {
+            struct_size: std::mem::size_of::<sys::mortise_policy_loss_in>() as u32,
+            flags: 0,
+            layout: &layout,
+            log_prob: &floats[0],
+            old_log_prob: &floats[1],
+            advantages: &floats[2],
+            response_mask: &bytes,
+            weight: &floats[3],
+            ref_log_prob: std::ptr::null(),
+            rollout_log_prob: std::ptr::null(),
+            rollout_is_weights: std::ptr::null(),
+            entropy: std::ptr::null(),
+            step: 1,
+            update_index: 1,
+        };
+        let mut output = sys::mortise_policy_loss_out {
+            struct_size: std::mem::size_of::<sys::mortise_policy_loss_out>() as u32,
+            flags: 0,
+            loss: &outputs[0],
+            grad_log_prob: &outputs[1],
+            grad_entropy: std::ptr::null(),
+        };
+        let compute = unsafe { &*(self.vtable as *const sys::mortise_policy_loss_vtable) }.compute;
+        let status = compute(self.this, self.raw(), &input, &mut output);
+        self.done(status).map(|()| (loss, grad))
+    }
+
+    /// The largest |gradient - central difference| of a loss, relative to 1 + |difference|. Keep away from kinks by 0.004.
+    pub fn gradient_error(&mut self, log_prob: &[f32], old_log_prob: &[f32], advantages: &[f32], mask: &[u8]) -> Result<f64> {
+        let step = 1.0f32 / 256.0;
+        let (_, grad) = self.loss(log_prob, old_log_prob, advantages, mask)?;
+        let mut worst = 0.0f64;
+        for t in 0..log_prob.len() {
+            let mut total = [0.0f64; 2];
+            for (side, total) in total.iter_mut().enumerate() {
+                let mut moved = log_prob.to_vec();
+                moved[t] += if side == 0 { -step } else { step };
+                *total = self.loss(&moved, old_log_prob, advantages, mask)?.0.iter().map(|&x| x as f64).sum();
+            }
+            let slope = (total[1] - total[0]) / (2.0 * step as f64);
+            worst = worst.max((grad[t] as f64 - slope).abs() / (1.0 + slope.abs()));
+        }
+        Ok(worst)
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        if !self.this.is_null() {
+            let destroy = unsafe { &*(self.vtable as *const sys::mortise_reward_vtable) }.destroy;
+            destroy(self.this);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The types of `sys` against `sdk/layout.txt`, which is made from the C headers.
+use mortise::sys::*;
+use std::mem::{size_of, MaybeUninit};
+
+fn size_of_pointee<T>(_: *const T) -> usize {
+    size_of::<T>()
+}
+
+// Every listed field has the offset and size of the file, and the file has no other field of the struct.
+macro_rules! check {
+    ($text:expr, $checked:expr, $name:ident { $($field:ident),* $(,)? }) => {{
+        let name = stringify!($name);
+        let value = MaybeUninit::<$name>::uninit();
+        let base = value.as_ptr();
+        let mut expected = vec![format!("struct {name} {}", size_of::<$name>())];
+        $(
+            let field = unsafe { std::ptr::addr_of!((*base).$field) };
+            let offset = field as usize - base as usize;
+            let field_name = stringify!($field).trim_start_matches("r#");
+            expected.push(format!("{name}.{field_name} {offset} {}", size_of_pointee(field)));
+        )*
+        let of_file: Vec<&str> = $text
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("struct {name} ")))
+            .collect();
+        assert_eq!(expected, of_file);
+        $checked += 1;
+    }};
+}
+
+#[test]
+fn layouts_are_those_of_the_c_headers() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../layout.txt");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut checked = 0;
+    check!(text, checked, mortise_text { data, size });
+    check!(text, checked, mortise_tensor {
+        data, device_type, device_id, ndim, dtype_code, dtype_bits, dtype_lanes, shape, strides, byte_offset
+    });
+    check!(text, checked, mortise_layout {
+        struct_size, flags, num_rows, num_tokens, row_offsets, row_id, group_index
+    });
+    check!(text, checked, mortise_host {
+        struct_size, abi_minor, get_extension, log, metric, fail, fail_row, cancelled, deadline_ns, progress, alloc,
+        stream, parallel_for, random_u64, param_f64, param_i64, param_bool, param_text
+    });
+    check!(text, checked, mortise_param {
+        struct_size, r#type, name, default_text, doc, min, max, has_range, num_choices, choices
+    });
+    check!(text, checked, mortise_descriptor {
+        struct_size, flags, kind, name, summary, doc, coupling, num_params, params, requires_inputs, consumes,
+        vtable
+    });
+    check!(text, checked, mortise_pack {
+        struct_size, abi_minor, min_host_minor, num_plugins, id, version, plugins, open
+    });
+    check!(text, checked, mortise_policy_loss_in {
+        struct_size, flags, layout, log_prob, old_log_prob, advantages, response_mask, weight, ref_log_prob,
+        rollout_log_prob, rollout_is_weights, entropy, step, update_index
+    });
+    check!(text, checked, mortise_policy_loss_out { struct_size, flags, loss, grad_log_prob, grad_entropy });
+    check!(text, checked, mortise_policy_loss_vtable { struct_size, flags, create, destroy, get_extension, compute });
+    check!(text, checked, mortise_text_column { bytes, offsets });
+    check!(text, checked, mortise_id_column { ids, offsets });
+    check!(text, checked, mortise_column { struct_size, r#type, name, valid, text, i64, f64 });
+    check!(text, checked, mortise_reward_in {
+        struct_size, flags, num_rows, prompt, completion, messages, prompt_ids, completion_ids, finish_reason,
+        group_index, sample_index, row_id, num_columns, columns, step, max_response_length, is_validation
+    });
+    check!(text, checked, mortise_reward_out { struct_size, flags, rewards, token_rewards, row_value, sink });
+    check!(text, checked, mortise_reward_vtable {
+        struct_size, flags, create, destroy, get_extension, granularity, padding, score
+    });
+    assert_eq!(checked, 16);
+}

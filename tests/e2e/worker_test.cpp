@@ -1,0 +1,94 @@
+// Runs whose rewards live in workers: the same numbers as without, and faults that cost their rows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "foundation/formats/sha256.h"
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::string hash_of(const Path& path) {
+  auto hash = sha256_file_hex(default_env(), path);
+  return hash.ok() ? *hash : hash.error().to_string();
+}
+
+std::string with_faulty_pack(const std::string& settings) {
+  return "train run.toml trainer.total_training_steps=3 plugins.paths='[\"" +
+         (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string() + "\"]' reward.0.use=fussy " + settings;
+}
+
+// run.toml without the parameter of its reward.
+void use_fussy(const TaskFolder& task) {
+  std::string text = default_env().read_file(task.path() / "run.toml").value();
+  const std::string pattern = "pattern = \"^7\"\n";
+  text.erase(text.find(pattern), pattern.size());
+  task.write("run.toml", text);
+}
+
+double sum_of(const std::vector<Json>& rows, const std::string& metric) {
+  double sum = 0;
+  for (const Json& row : rows) sum += row[metric].get<double>();
+  return sum;
+}
+
+TEST(Workers, GiveTheSameBitsAsTheTrainersOwnProcess) {
+  const TaskFolder inside, outside;
+  const std::string settings = "train run.toml trainer.total_training_steps=3 plugins.isolation=";
+  const Outcome in = inside.mortise(settings + "none"),
+                out = outside.mortise(settings + "process plugins.num_workers=3");
+  ASSERT_EQ(in.code, 0) << in.output;
+  ASSERT_EQ(out.code, 0) << out.output;
+  EXPECT_THAT(out.output, HasSubstr("runs in 3 workers"));
+  EXPECT_THAT(out.output, HasSubstr("no network"));
+  EXPECT_EQ(hash_of(inside.path() / "out/global_step_3/huggingface/model.safetensors"),
+            hash_of(outside.path() / "out/global_step_3/huggingface/model.safetensors"));
+}
+
+TEST(Workers, ACrashCostsItsRowsAndIsShown) {
+  const TaskFolder task;
+  use_fussy(task);
+  const Outcome outcome = task.mortise(with_faulty_pack("reward.0.crash_on='\"3\"' plugins.max_failed_fraction=1"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("signal 11 (Segmentation fault)"));
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_GT(sum_of(rows, "rewards/fussy/failed"), 0);
+}
+
+TEST(Workers, TooManyFailuresStopTheRunWithTheirOwnCode) {
+  const TaskFolder task;
+  use_fussy(task);
+  const Outcome outcome = task.mortise(with_faulty_pack("reward.0.crash_on='\"3\"' plugins.max_failed_fraction=0"));
+  EXPECT_EQ(outcome.code, 9) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("raise plugins.max_failed_fraction"));
+  EXPECT_THAT(outcome.output, HasSubstr("reward fussy@test.faulty"));
+}
+
+TEST(Workers, AHangIsEnded) {
+  const TaskFolder task;
+  use_fussy(task);
+  const Outcome outcome = task.mortise(
+      with_faulty_pack("reward.0.hang_on='\"35\"' reward.0.row_timeout=100ms plugins.max_failed_fraction=1"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("took longer than row_timeout = 0.10 s"));
+}
+
+TEST(Workers, EndWithATrainerThatIsKilled) {
+  const TaskFolder task;
+  const Outcome outcome = run("{ " + program() +
+                                  " train run.toml trainer.total_training_steps=100000 plugins.isolation=process & } ; "
+                                  "trainer=$!; for i in $(seq 200); do keeper=$(cat /proc/$trainer/task/*/children); "
+                                  "[ -s out/metrics.jsonl ] && break; sleep 0.05; done; "
+                                  "workers=$(cat /proc/$(echo $keeper)/task/*/children); kill -9 $trainer; sleep 1; "
+                                  "for p in $keeper $workers; do kill -0 $p 2>/dev/null && ! grep -q 'State:.Z' "
+                                  "/proc/$p/status && echo LEFT $p; done; echo were $keeper $workers",
+                              task.path());
+  EXPECT_EQ(outcome.output.find("LEFT"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("were \n"), std::string::npos) << outcome.output;
+}
+
+}  // namespace
+}  // namespace mortise::test

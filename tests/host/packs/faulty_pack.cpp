@@ -1,0 +1,171 @@
+// Rewards that crash, hang, leave children behind and try what they may not, as the completion tells them to.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <mortise/ext/state.h>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <mortise/cpp/mortise.hpp>
+#include <thread>
+
+namespace {
+
+[[noreturn]] void hang() {
+  while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+double obey(std::string_view text, const mortise::Call& call) {
+  const auto is = [&](std::string_view command) { return text.substr(0, command.size()) == command; };
+  if (is("crash")) std::raise(SIGSEGV);
+  if (is("abort")) std::abort();
+  if (is("exit")) ::_exit(7);
+  if (is("hang")) hang();
+  if (is("orphan")) {  // a child that holds the worker's descriptors and outlives it
+    if (::fork() == 0) hang();
+    std::raise(SIGKILL);
+  }
+  if (is("throw")) mortise::fail(MORTISE_INVALID_ARGUMENT, "cannot parse");
+  if (is("polite")) {
+    while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    mortise::fail(MORTISE_CANCELLED, "gave up in time");
+  }
+  if (is("inf")) return 1.0 / 0.0;
+  if (is("none")) return mortise::not_applicable;
+  if (is("log")) call.log(MORTISE_LOG_WARN, "a line from the worker");
+  if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(text.data() + 4)));
+  return double(text.size());
+}
+
+// Row by row, with the services of the call at hand.
+struct Faulty : mortise::BatchReward {
+  static constexpr const char* summary = "does what the completion says";
+  static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;
+  std::int64_t dies_in_create = param("dies_in_create", 0, "1: create ends the process");
+  void setup(mortise::Call) override {
+    if (dies_in_create == 1) std::abort();
+    if (dies_in_create == 2) mortise::fail(MORTISE_NOT_FOUND, "no such judge");
+  }
+  void score(const std::vector<mortise::Row>& rows, mortise::Span<double> rewards, mortise::Call call) override {
+    for (const mortise::Row& row : rows) {
+      std::uint64_t random = 0;
+      call.random(std::uint64_t(row.row_id()), 0, {&random, 1});
+      const double reward = obey(row.completion(), call);
+      rewards[&row - rows.data()] = reward + double(random % 1000) / 1000;
+      row.note("row_id", double(row.row_id()));
+      call.metric("faulty/length", double(row.completion().size()), 1);
+    }
+  }
+};
+MORTISE_REWARD("faulty", Faulty)
+
+// The same without services: nothing but the reward goes back.
+struct Plain : mortise::Reward {
+  static constexpr const char* summary = "length of the completion, or a crash or a hang; takes `work_us` for a row";
+  std::int64_t work_us = param("work_us", 0, "time that a row takes").at_least(0);
+  double score(const mortise::Row& row) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(work_us);
+    if (row.completion() == "crash") std::raise(SIGSEGV);
+    if (row.completion() == "hang") hang();
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    return double(row.completion().size());
+  }
+};
+MORTISE_REWARD("plain", Plain)
+
+// Reward: rows of the call, which shows what the call was given.
+template <std::int32_t kGranularity>
+struct Whole : mortise::BatchReward {
+  static constexpr const char* summary = "number of rows in the call";
+  static constexpr std::int32_t granularity = kGranularity;
+  void score(const std::vector<mortise::Row>& rows, mortise::Span<double> rewards, mortise::Call call) override {
+    for (const mortise::Row& row : rows) {
+      if (row.group_index() != rows[0].group_index() && kGranularity == MORTISE_REWARD_GROUP)
+        mortise::fail(MORTISE_INTERNAL, "rows of two groups in a call");
+      obey(row.completion(), call);
+      rewards[&row - rows.data()] = double(rows.size());
+    }
+  }
+};
+using WholeGroup = Whole<MORTISE_REWARD_GROUP>;
+using WholeBatch = Whole<MORTISE_REWARD_BATCH>;
+MORTISE_REWARD("whole_group", WholeGroup)
+MORTISE_REWARD("whole_batch", WholeBatch)
+
+// Reward: how many rows it has seen so far; that number is its state.
+struct Counter : mortise::Reward {
+  static constexpr const char* summary = "counts the rows over the whole run";
+  double score(const mortise::Row& row) {
+    if (row.completion() == "crash") std::raise(SIGSEGV);
+    return double(++seen);
+  }
+  static Counter& of(void* self) { return *static_cast<mortise::detail::Self<Counter>*>(self)->second; }
+  const void* extension(const char* id) override {
+    static const mortise_state table = {
+        sizeof(mortise_state), 0,
+        [](void* self, mortise_call*, const mortise_state_sink* sink) noexcept -> std::int32_t {
+          const auto& me = of(self);
+          sink->write(sink->context, {&me.seen, sizeof me.seen});
+          return MORTISE_OK;
+        },
+        [](void* self, mortise_call*, mortise_bytes bytes) noexcept -> std::int32_t {
+          if (bytes.size != sizeof(std::int64_t)) return MORTISE_INVALID_ARGUMENT;
+          of(self).seen = *static_cast<const std::int64_t*>(bytes.data);
+          return MORTISE_OK;
+        }};
+    return std::strcmp(id, MORTISE_EXT_STATE) == 0 ? &table : nullptr;
+  }
+  std::int64_t seen = 0;
+};
+MORTISE_REWARD("counter", Counter)
+
+// Reward: 1 where the worker may do what the completion names.
+struct Probe : mortise::Reward {
+  static constexpr const char* summary = "tries what a worker may not do";
+  std::string path = param("path", "/tmp/mortise-probe", "file to write");
+  double score(const mortise::Row& row) const {
+    const std::string_view what = row.completion();
+    if (what == "socket") return close_good(::socket(AF_INET, SOCK_STREAM, 0));
+    if (what == "write") return close_good(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
+    if (what == "read") return close_good(::open("/proc/self/exe", O_RDONLY));
+    if (what == "program") return std::system("exit 3") == 3 << 8 ? 1 : 0;
+    if (what == "memory") {
+      std::string big;
+      big.resize(std::size_t{3} << 30);  // bad_alloc above the limit
+      return 1;
+    }
+    if (what == "pid") return double(::getpid());
+    if (what == "descriptors") return double(num_descriptors());
+    return mortise::not_applicable;
+  }
+  static double close_good(int fd) { return fd >= 0 && ::close(fd) == 0 ? 1 : 0; }
+  static int num_descriptors() {
+    int count = 0;
+    for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+    return count;
+  }
+};
+MORTISE_REWARD("probe", Probe)
+
+// For whole runs: 1 where the completion begins with 7; cannot stand some other beginnings.
+struct Fussy : mortise::Reward {
+  static constexpr const char* summary = "1 for completions that begin with 7";
+  std::string crash_on = param("crash_on", "", "beginning of completions to crash at");
+  std::string hang_on = param("hang_on", "", "beginning of completions to hang at");
+  double score(const mortise::Row& row) const {
+    const auto begins_with = [&](const std::string& text) {
+      return !text.empty() && row.completion().substr(0, text.size()) == text;
+    };
+    if (begins_with(crash_on)) std::raise(SIGSEGV);
+    if (begins_with(hang_on)) hang();
+    return begins_with("7") ? 1 : 0;
+  }
+};
+MORTISE_REWARD("fussy", Fussy)
+
+}  // namespace
+
+MORTISE_PACK()

@@ -1,0 +1,31 @@
+#!/bin/bash
+# docs_examples.sh DOCS PREFIX: the examples of docs/plugins (```cpp pack blocks), each at most 40 lines, built as packs
+# against the installed SDK with warnings on, and accepted by the program.
+set -euo pipefail
+docs=$1 prefix=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "docs_examples.sh: $*" >&2; exit 1; }
+{
+  echo 'cmake_minimum_required(VERSION 3.25)'
+  echo 'project(examples VERSION 1.0.0 LANGUAGES C CXX)'
+  echo 'find_package(mortise-sdk REQUIRED)'
+} >"$scratch/CMakeLists.txt"
+kinds="reward policy_loss kl_estimator advantage_estimator rollout_backend"
+for kind in $kinds; do
+  awk '/^```cpp pack$/ { on = 1; next } /^```/ { on = 0 } on' "$docs/$kind.md" >"$scratch/$kind.cpp"
+  lines=$(wc -l <"$scratch/$kind.cpp")
+  [[ $lines -gt 0 && $lines -le 40 ]] || fail "$kind.md: its example has $lines lines (1 to 40)"
+  echo "mortise_add_pack(docs.${kind//_/-} SOURCES $kind.cpp)" >>"$scratch/CMakeLists.txt"
+done
+cmake -S "$scratch" -B "$scratch/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" >"$scratch/log" 2>&1 || fail "$(tail -n 20 "$scratch/log")"
+cmake --build "$scratch/build" >"$scratch/log" 2>&1 || fail "$(tail -n 40 "$scratch/log")"
+for kind in $kinds; do
+  name=$(sed -nE 's/^MORTISE_PACK\(MORTISE_[A-Z_]+\("([a-z0-9_]+)".*/\1/p' "$scratch/$kind.cpp")
+  "$prefix/bin/mortise" plugin describe "docs.${kind//_/-}/$name" --plugin-path "$scratch/build/lib/mortise/packs" \
+    >"$scratch/log" 2>&1 || fail "$kind: $(cat "$scratch/log")"
+  # What the page writes into a config is this plugin.
+  grep -q "= \"$name\"" "$docs/$kind.md" || fail "$kind.md: its config does not name '$name'"
+done
+echo "docs: the examples of five pages build and load"

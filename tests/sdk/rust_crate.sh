@@ -1,0 +1,12 @@
+#!/bin/bash
+# rust_crate.sh SDK: the crate's own tests (layouts against sdk/layout.txt, dual numbers), offline. Ends with 77 (skipped)
+# where cargo is not installed.
+set -euo pipefail
+if ! command -v cargo >/dev/null; then
+  echo "rust_crate.sh: skipped: cargo is not installed (Debian: apt-get install cargo)"
+  exit 77
+fi
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cp -r "$1/rust" "$1/layout.txt" "$scratch/"  # cargo writes a lock file beside the manifest
+CARGO_TARGET_DIR=$scratch/target RUSTFLAGS="-D warnings" cargo test --offline --manifest-path "$scratch/rust/mortise/Cargo.toml"

@@ -1,0 +1,82 @@
+#!/bin/bash
+# templates.sh LANG PREFIX TASK: what an author does with `mortise plugin new KIND ID --lang LANG`, for every kind of LANG.
+# PREFIX holds an installed SDK, program and built-in packs and nothing of the sources (sdk_prefix.sh); TASK a small task
+# for training. Makes each project in a scratch folder, builds it against PREFIX alone, runs its own test, and trains two
+# steps with all of them through [plugins] paths. Ends with 77 (skipped) where the language's tools are not here.
+set -euo pipefail
+lang=$1 prefix=$2 task=$3
+mortise=$prefix/bin/mortise
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "templates.sh $lang: $*" >&2; exit 1; }
+quietly() { "$@" >"$scratch/log" 2>&1 || fail "$*: $(tail -n 40 "$scratch/log")"; }
+
+kinds="reward policy_loss kl_estimator advantage_estimator rollout_backend"
+case $lang in
+  rust | torch) kinds="reward policy_loss" ;;
+esac
+if [[ $lang == rust ]] && ! command -v cargo >/dev/null; then
+  echo "templates.sh rust: skipped: cargo is not installed (Debian: apt-get install cargo)"
+  exit 77
+fi
+cd "$scratch"
+
+# build_cmake DIR: as the project's README says.
+build_cmake() {
+  quietly cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" ${TORCH_DIR:+-DMORTISE_TORCH_DIR="$TORCH_DIR"}
+  quietly cmake --build "$1/build"
+  quietly ctest --test-dir "$1/build" --output-on-failure --no-tests=error
+}
+# build_make DIR: pkg-config and a C compiler.
+build_make() { PKG_CONFIG_PATH=$pc quietly make -C "$1" test; }
+pc=$(dirname "$(find "$prefix" -name mortise-sdk.pc)")
+
+paths=
+for kind in $kinds; do
+  dir=$scratch/$kind
+  quietly "$mortise" plugin new "$kind" "acme.$lang-${kind//_/-}/my_$kind" --lang "$lang" --out "$dir"
+  grep -rnE '@(ID|NAME|CLASS|KIND|SDK)@' "$dir" && fail "words of the template are left in $dir"
+  if [[ $lang == rust ]]; then
+    (cd "$dir" && CARGO_TARGET_DIR=$scratch/target PATH="$prefix/bin:$PATH" quietly ./build.sh)
+    (cd "$dir" && CARGO_TARGET_DIR=$scratch/target quietly cargo test --offline)
+  else
+    build_cmake "$dir"
+  fi
+  if [[ $lang == c ]]; then
+    build_make "$dir"
+    quietly "$mortise" plugin describe "my_$kind" --plugin "$dir/build/make/acme.c-${kind//_/-}.so"
+  fi
+  paths+="\"$dir/build/lib/mortise/packs\", "
+done
+
+# A project is not written over another one.
+if "$mortise" plugin new reward acme.again --lang "$lang" --out "$scratch/reward" >"$scratch/log" 2>&1; then fail "overwrote a project"; fi
+grep -q "there is something already" "$scratch/log" || fail "the reason is missing: $(cat "$scratch/log")"
+
+# Two steps of training with all of them; the backend's random tokens in a run of their own, as its samples teach nothing.
+settings=(trainer.total_training_steps=2 trainer.num_threads=1 actor.policy_loss.loss_mode=my_policy_loss)
+if [[ $kinds == *kl_estimator* ]]; then
+  settings+=(algorithm.adv_estimator=my_advantage_estimator actor.use_kl_loss=true actor.kl_loss_type=my_kl_estimator)
+fi
+cat >run.toml <<TOML
+base = "$task/run.toml"
+[plugins]
+paths = [${paths%, }]
+[[reward]]
+use = "my_reward"
+TOML
+train() { # OUT setting ...
+  local out=$1
+  shift
+  quietly "$mortise" train run.toml model.path="$task/model" data.train_files="$task/data/train.jsonl" \
+    trainer.default_local_dir="$scratch/$out" "$@"
+  [[ $(wc -l <"$scratch/$out/metrics.jsonl") == 2 ]] || fail "$out: not two steps in metrics.jsonl"
+}
+train run "${settings[@]}"
+grep -q '"critic/score/mean":' run/metrics.jsonl || fail "no rewards in the metrics"
+grep -q '"actor/pg_clipfrac":' run/metrics.jsonl || fail "the loss's metric did not arrive"
+if [[ $kinds == *rollout_backend* ]]; then
+  grep -q '"actor/kl_loss":' run/metrics.jsonl || fail "no KL in the metrics"
+  train random_run "${settings[@]}" rollout.name=my_rollout_backend rollout.my_rollout_backend.vocab_size=10
+fi
+echo "templates $lang: $(wc -w <<<"$kinds") projects made, built, tested and trained with"

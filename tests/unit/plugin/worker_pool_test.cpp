@@ -1,0 +1,169 @@
+// Rewards in workers: the same results as in this process, for any number of workers and any parts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "worker_fixture.h"
+
+namespace mortise::test {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::HasSubstr;
+
+std::vector<std::string> mixed_rows(int count) {
+  std::vector<std::string> rows;
+  for (int i = 0; i < count; ++i) {
+    rows.push_back(i % 17 == 3 ? "throw" : i % 19 == 5 ? "none" : std::string(static_cast<size_t>(i % 31), 'x'));
+  }
+  return rows;
+}
+
+void expect_same(const RewardOutput& a, const RewardOutput& b) {
+  ASSERT_EQ(a.rewards.size(), b.rewards.size());
+  for (size_t i = 0; i < a.rewards.size(); ++i) {
+    EXPECT_TRUE(a.rewards[i] == b.rewards[i] || (std::isnan(a.rewards[i]) && std::isnan(b.rewards[i]))) << "row " << i;
+  }
+  ASSERT_EQ(a.row_values.size(), b.row_values.size());
+  for (size_t i = 0; i < a.row_values.size(); ++i) {
+    EXPECT_EQ(a.row_values[i].row, b.row_values[i].row);
+    EXPECT_EQ(a.row_values[i].value, b.row_values[i].value);
+  }
+}
+
+using WorkerPool = WorkerTest;
+
+TEST_F(WorkerPool, ResultsDoNotDependOnTheNumberOfWorkersOrOnTheProcess) {
+  const RewardBatch rows = rows_of(mixed_rows(500));
+  auto three = make("faulty", 3), one = make("faulty", 1);
+  MetricSet metrics_three, metrics_one;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput a, three->score(request(500), rows, &metrics_three));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput b, one->score(request(500), rows, &metrics_one));
+  expect_same(a, b);
+  EXPECT_EQ(failures(a), failures(b));
+  EXPECT_EQ(failures(a).size(), 30U);
+  EXPECT_THAT(failures(a).at(3), HasSubstr("cannot parse"));
+  EXPECT_EQ(metrics_three.value("faulty/length"), metrics_one.value("faulty/length"));
+
+  mode_ = "none";
+  RewardBatch good = rows_of(std::vector<std::string>(100, "abc"));
+  auto local = make("faulty");
+  MetricSet metrics_local, metrics_pool;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput c, local->score(request(100), good, &metrics_local));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput d, three->score(request(100), good, &metrics_pool));
+  expect_same(c, d);
+  EXPECT_EQ(metrics_local.value("faulty/length"), 3.0);
+  EXPECT_EQ(metrics_pool.value("faulty/length"), 3.0);
+}
+
+TEST_F(WorkerPool, RowsMayComeInPartsAndInAnyOrder) {
+  const std::vector<std::string> texts = mixed_rows(60);
+  auto reward = make("faulty", 2);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput whole, reward->score(request(60), rows_of(texts), nullptr));
+  ASSERT_OK(reward->begin(request(60)));
+  for (int64_t part = 3; part >= 0; --part) {
+    RewardBatch rows;
+    for (int64_t i = part; i < 60; i += 4) {
+      rows.completion.append(texts[static_cast<size_t>(i)]);
+      rows.row_id.push_back(i);
+      ++rows.num_rows;
+    }
+    ASSERT_OK(reward->add(rows));
+    ASSERT_OK(reward->advance());
+  }
+  ASSERT_OK_AND_ASSIGN(const RewardOutput parts, reward->finish(nullptr));
+  expect_same(whole, parts);
+}
+
+TEST_F(WorkerPool, ColumnsAndIdsArriveAsTheyAre) {
+  auto reward = make_reward_function(registry_, "plain", ordered_json::object(), {}, options_);
+  RewardBatch rows = rows_of({"a", "", "\xf0\x9f\x98\x80", std::string(1 << 20, 'z')});
+  const std::vector<ordered_json> values = {1, nullptr, 2.5, 4};
+  std::vector<const ordered_json*> pointers;
+  for (const ordered_json& value : values) pointers.push_back(&value);
+  rows.columns.push_back(DataColumn::from_json("level", pointers));
+  for (int64_t i = 0; i < 4; ++i) rows.completion_ids.append(std::vector<int64_t>(static_cast<size_t>(i), i));
+  ASSERT_TRUE(reward.ok()) << reward.error().to_string();
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, (*reward)->score(request(4), rows, nullptr));
+  EXPECT_THAT(out.rewards, testing::ElementsAre(1, 0, 4, 1 << 20));
+}
+
+TEST_F(WorkerPool, GroupsAndBatchesStayWhole) {
+  const RewardBatch rows = rows_of({"a", "b", "c", "d", "e", "f", "g"}, 3);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput groups, make("whole_group", 3)->score(request(7), rows, nullptr));
+  EXPECT_THAT(groups.rewards, testing::ElementsAre(3, 3, 3, 3, 3, 3, 1));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput batch, make("whole_batch", 3)->score(request(7), rows, nullptr));
+  EXPECT_THAT(batch.rewards, testing::Each(7));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput empty, make("whole_batch")->score(request(0), rows_of({}), nullptr));
+  EXPECT_TRUE(empty.rewards.empty());
+}
+
+TEST_F(WorkerPool, StateLivesInOneWorkerAndCanBeTakenOver) {
+  const RewardBatch rows = rows_of({"a", "b", "c"});
+  auto first = make("counter", 4);
+  ASSERT_OK(first->score(request(3), rows, nullptr));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput second_batch, first->score(request(3), rows, nullptr));
+  EXPECT_THAT(second_batch.rewards, testing::ElementsAre(4, 5, 6));
+  ASSERT_OK_AND_ASSIGN(const std::optional<std::string> state, first->save_state());
+  ASSERT_TRUE(state.has_value());
+
+  auto resumed = make("counter", 2);
+  ASSERT_OK(resumed->load_state(*state));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput after, resumed->score(request(3), rows, nullptr));
+  EXPECT_THAT(after.rewards, testing::ElementsAre(7, 8, 9));
+  EXPECT_FALSE(resumed->load_state("too long for a number").ok());
+  ASSERT_OK_AND_ASSIGN(const auto none, make("plain")->save_state());
+  EXPECT_FALSE(none.has_value());
+}
+
+TEST_F(WorkerPool, RunsElsewhereAndLeavesNothingOpen) {
+  const auto count_open = [] {
+    int count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+  };
+  const int before = count_open();
+  {
+    auto reward = make("probe", 1);
+    const RewardBatch rows = rows_of({"pid", "descriptors", "pid"});
+    ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(3), rows, nullptr));
+    EXPECT_NE(out.rewards[0], static_cast<double>(::getpid()));
+    EXPECT_EQ(out.rewards[0], out.rewards[2]);
+    EXPECT_LE(out.rewards[1], 9);  // standard three, connection, pack, areas: none of the trainer's
+  }
+  EXPECT_EQ(count_open(), before);
+}
+
+TEST_F(WorkerPool, LimitsHold) {
+  const RewardBatch rows = rows_of({"socket", "write", "read", "program", "memory"});
+  options_.limits.memory_bytes = int64_t{1} << 30;
+  options_.limits.network = options_.limits.write_files = options_.limits.start_programs = false;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, make("probe", 1)->score(request(5), rows, nullptr));
+  EXPECT_EQ(out.rewards[0], 0);
+  EXPECT_EQ(out.rewards[1], 0);
+  EXPECT_EQ(out.rewards[2], 1);
+  EXPECT_EQ(out.rewards[3], 0);
+  EXPECT_TRUE(std::isnan(out.rewards[4]));
+  EXPECT_EQ(failures(out).count(4), 1U);
+
+  const TempDir dir;
+  options_.limits = {};
+  auto free = make("probe", 1, {{"path", (dir.path() / "file").string()}});
+  ASSERT_OK_AND_ASSIGN(const RewardOutput all,
+                       free->score(request(4), rows_of({"socket", "write", "read", "program"}), nullptr));
+  EXPECT_THAT(all.rewards, testing::Each(1));
+}
+
+TEST_F(WorkerPool, AnErrorOfCreateIsAnErrorAtOnce) {
+  const auto made = make_reward_function(registry_, "faulty", {{"dies_in_create", 2}}, {}, options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().to_string(), HasSubstr("no such judge"));
+  const auto dead = make_reward_function(registry_, "faulty", {{"dies_in_create", 1}}, {}, options_);
+  ASSERT_FALSE(dead.ok());
+  EXPECT_THAT(dead.error().to_string(), HasSubstr("ended before they were ready"));
+}
+
+}  // namespace
+}  // namespace mortise::test
