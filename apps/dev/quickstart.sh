@@ -37,7 +37,8 @@ run_seed() {
   warm=$(last_value "$dir/warm_run/metrics.jsonl")
   cp -r "$dir/warm_run/$(<"$dir/warm_run/latest")/huggingface" "$dir/warm"
   say "3/3 learning by GRPO: mortise train configs/quickstart.toml"
-  $bin/mortise train configs/quickstart.toml trainer.seed="$seed"
+  $bin/mortise train configs/quickstart.toml trainer.seed="$seed" \
+    trainer.default_local_dir="$dir/train" trainer.validation_data_dir="$dir/train/validation"
   final=$(last_value "$dir/train/metrics.jsonl")
   results+="$(printf '  %4s   %.3f   %.3f   %d s' "$seed" "$warm" "$final" $((SECONDS - began)))"$'\n'
 }
@@ -62,5 +63,5 @@ echo "  $dir/train/$(<"$dir/train/latest")/huggingface/  the trained model"
 echo "  TensorBoard: tensorboard --logdir $dir/train"
 echo
 echo "Next, the same with another loss:"
-echo "  $bin/mortise train configs/quickstart.toml actor.policy_loss.loss_mode=gspo trainer.default_local_dir=runs/gspo"
+echo "  $bin/mortise train configs/quickstart.toml actor.policy_loss.loss_mode=gspo"
 echo "  $bin/mortise plugin list"

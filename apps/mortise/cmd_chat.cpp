@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 
+#include "command_line.h"
 #include "commands.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
@@ -46,18 +47,8 @@ Result<ChatArguments> parse(Arguments args) {
     return bad(args.empty() ? "render is expected" : "unknown action " + quote(args[0]) + ": render is expected");
   ChatArguments parsed;
   const po::options_description options = options_of(parsed);
-  try {
-    po::variables_map values;
-    const po::positional_options_description none;
-    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end()))
-                  .options(options)
-                  .positional(none)
-                  .run(),
-              values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    return bad(error.what());
-  }
+  const auto given = TRY(parse_words(args.subspan(1), options, "mortise chat"));
+  if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
   if (parsed.model.empty() == parsed.template_file.empty()) return bad("either --model or --template is expected");
   return parsed;
 }
@@ -148,16 +139,6 @@ Result<> run(const ChatArguments& args) {
 
 }  // namespace
 
-int cmd_chat(Arguments args) {
-  if (wants_help(args)) {
-    ChatArguments unused;
-    std::cout << kUsage << "\n" << options_of(unused);
-    return 0;
-  }
-  const auto parsed = parse(args);
-  if (!parsed.ok()) return fail(parsed.error());
-  const Result<> done = run(*parsed);
-  return done.ok() ? 0 : fail(done.error());
-}
+int cmd_chat(Arguments args) { return run_parsed<ChatArguments>(args, kUsage, options_of, parse, run); }
 
 }  // namespace mortise

@@ -8,6 +8,7 @@
 #include "config/check.h"
 #include "config/load.h"
 #include "experience/data/prompt_encoder.h"
+#include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "generate/engine.h"
@@ -169,9 +170,14 @@ Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, con
       return std::move(taken).error();
     }
     i += *taken;
+    if (stop_requested())
+      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
     if (*taken == 0) TRY(engine.poll(keep, std::chrono::milliseconds(100)));
   }
-  TRY(engine.poll(keep, std::chrono::nanoseconds(-1)));
+  while (TRY(engine.poll(keep, std::chrono::milliseconds(100))) > 0) {
+    if (stop_requested())
+      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
+  }
   return out;
 }
 

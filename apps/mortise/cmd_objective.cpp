@@ -1,6 +1,7 @@
 // mortise objective eval: the actor's whole objective (or the critic's) as configured, on tensors of a file.
 #include <boost/program_options.hpp>
 
+#include "command_line.h"
 #include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
@@ -106,20 +107,8 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
 }
 
 Result<int> run_objective(Arguments args, const po::options_description& options) {
-  po::options_description all;
-  all.add(options).add_options()("words", po::value<std::vector<std::string>>());
-  po::positional_options_description positional;
-  positional.add("words", -1);
-  po::variables_map values;
-  try {
-    const std::vector<std::string> words(args.begin(), args.end());
-    po::store(po::command_line_parser(words).options(all).positional(positional).run(), values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    return Error{ErrorKind::kConfig, error.what(), "command line", "see `mortise objective --help`"};
-  }
-  std::vector<std::string> words;
-  if (values.count("words") != 0) words = values["words"].as<std::vector<std::string>>();
+  const po::variables_map values = TRY(parse_words(args, options, "mortise objective"));
+  const std::vector<std::string> words = words_of(values);
   if (words.empty() || words[0] != "eval") {
     return Error{ErrorKind::kConfig, "the subcommand is 'eval'", "command line", "see `mortise objective --help`"};
   }

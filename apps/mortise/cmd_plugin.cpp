@@ -6,6 +6,7 @@
 #include <boost/program_options.hpp>
 #include <iostream>
 
+#include "command_line.h"
 #include "commands.h"
 #include "foundation/base/text.h"
 #include "model/tensor/torch_version.h"
@@ -78,27 +79,6 @@ Result<PluginRegistry> open_registry(const po::variables_map& given) {
   return PluginRegistry::open(options);
 }
 
-Result<po::variables_map> parse(Arguments args, const po::options_description& visible) {
-  po::options_description all;
-  all.add(visible).add_options()("words", po::value<std::vector<std::string>>()->default_value({}, ""));
-  po::positional_options_description positional;
-  positional.add("words", -1);
-  po::variables_map given;
-  try {
-    const std::vector<std::string> words(args.begin(), args.end());
-    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(words).options(all).positional(positional).style(style).run(), given);
-    po::notify(given);
-  } catch (const po::error& error) {
-    return Error{ErrorKind::kConfig, error.what(), "mortise plugin", "`mortise plugin --help` shows the usage"};
-  }
-  return given;
-}
-
-std::vector<std::string> words_of(const po::variables_map& given) {
-  return given["words"].as<std::vector<std::string>>();
-}
-
 Error usage_error(std::string what) {
   return {ErrorKind::kConfig, std::move(what), "mortise plugin", "`mortise plugin --help` shows the usage"};
 }
@@ -116,7 +96,7 @@ Result<> run_list(Arguments args) {
   po::options_description options("options");
   options.add_options()("json", "as JSON, with hashes")("help,h", "this text");
   options.add(registry_options());
-  const po::variables_map given = TRY(parse(args, options));
+  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << kHelp << "\n" << options;
     return {};
@@ -143,7 +123,7 @@ Result<> run_describe(Arguments args) {
   options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")("json", "as JSON")("help,h",
                                                                                                           "this text");
   options.add(registry_options());
-  const po::variables_map given = TRY(parse(args, options));
+  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << kHelp << "\n" << options;
     return {};
@@ -209,7 +189,7 @@ Result<> run_eval(Arguments args) {
                                                                      "of the plugin's random numbers")(
       "step", po::value<int64_t>()->default_value(1), "step that the plugin is told")("help,h", "this text");
   options.add(registry_options());
-  const po::variables_map given = TRY(parse(args, options));
+  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << "usage: mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]\n"
               << kEvalHelp << "\n"

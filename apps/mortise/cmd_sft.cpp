@@ -9,7 +9,7 @@ namespace {
 
 Result<int> run_sft(Arguments args, const boost::program_options::options_description& options) {
   const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kSft));
-  const SftSummary summary = TRY(sft(default_env(), command.config, command.options["resume"].as<std::string>()));
+  const SftSummary summary = TRY(sft(default_env(), command.config, resume_request(command)));
   std::string text = "done: " + std::to_string(summary.train.steps) + " updates";
   if (summary.val_accuracy >= 0) text += ", validation reward " + std::to_string(summary.val_accuracy);
   log_info(text + "; model in " + summary.train.last_checkpoint + "/huggingface");
@@ -20,9 +20,8 @@ Result<int> run_sft(Arguments args, const boost::program_options::options_descri
 
 int cmd_sft(Arguments args) {
   boost::program_options::options_description options("options");
-  options.add_options()("help,h", "this text")("resume",
-                                               boost::program_options::value<std::string>()->default_value(""),
-                                               "auto, never, or a global_step_N folder; default: trainer.resume_mode");
+  options.add_options()("help,h", "this text");
+  add_resume_options(options);
   if (wants_help(args)) {
     print_run_help("sft",
                    "Trains the policy on prompts and given completions (data.response_key): the mean cross-entropy of\n"

@@ -2,6 +2,7 @@
 #include <boost/program_options.hpp>
 #include <optional>
 
+#include "command_line.h"
 #include "commands.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
@@ -49,18 +50,8 @@ Result<TokenizerArguments> parse(Arguments args) {
   TokenizerArguments parsed;
   parsed.encode = args[0] == "encode";
   const po::options_description options = options_of(parsed);
-  try {
-    po::variables_map values;
-    const po::positional_options_description none;
-    po::store(po::command_line_parser(std::vector<std::string>(args.begin() + 1, args.end()))
-                  .options(options)
-                  .positional(none)
-                  .run(),
-              values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    return bad(error.what());
-  }
+  const auto given = TRY(parse_words(args.subspan(1), options, "mortise tokenizer"));
+  if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
   if (parsed.encode && parsed.skip_special_tokens) return bad("--skip-special-tokens belongs to decode");
   if (!parsed.encode && parsed.add_special_tokens) return bad("--add-special-tokens belongs to encode");
   return parsed;
@@ -115,16 +106,6 @@ Result<> run(const TokenizerArguments& args) {
 
 }  // namespace
 
-int cmd_tokenizer(Arguments args) {
-  if (wants_help(args)) {
-    TokenizerArguments unused;
-    std::cout << kUsage << "\n" << options_of(unused);
-    return 0;
-  }
-  const auto parsed = parse(args);
-  if (!parsed.ok()) return fail(parsed.error());
-  const Result<> done = run(*parsed);
-  return done.ok() ? 0 : fail(done.error());
-}
+int cmd_tokenizer(Arguments args) { return run_parsed<TokenizerArguments>(args, kUsage, options_of, parse, run); }
 
 }  // namespace mortise

@@ -13,10 +13,12 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
     std::cout << TRY(dry_run(default_env(), command.config));
     return 0;
   }
-  const TrainSummary summary = TRY(train(default_env(), command.config, command.options["resume"].as<std::string>()));
+  const TrainSummary summary = TRY(train(default_env(), command.config, resume_request(command)));
   const std::string& dir = command.config.config.trainer.default_local_dir;
-  log_info("done: " + std::to_string(summary.steps) + " steps; metrics in " + dir + "/metrics.jsonl, model in " +
-           (summary.last_checkpoint.empty() ? dir : summary.last_checkpoint + "/huggingface"));
+  const std::string model =
+      summary.last_checkpoint.empty() ? "" : ", model in " + summary.last_checkpoint + "/huggingface";
+  log_info((summary.stopped_by_signal ? "stopped by a signal, the same command goes on: " : "done: ") +
+           std::to_string(summary.steps) + " steps; metrics in " + dir + "/metrics.jsonl" + model);
   return summary.stopped_by_signal ? static_cast<int>(ErrorKind::kSignal) : 0;
 }
 
@@ -25,10 +27,8 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
 int cmd_train(Arguments args) {
   boost::program_options::options_description options("options");
   options.add_options()("help,h", "this text")(
-      "dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing")(
-      "resume", boost::program_options::value<std::string>()->default_value(""),
-      "auto (the newest valid checkpoint of the run's folder), never, or a global_step_N folder; default: "
-      "trainer.resume_mode");
+      "dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing");
+  add_resume_options(options);
   if (wants_help(args)) {
     print_run_help("train",
                    "Samples completions, scores them with reward plugins and trains the policy on them.\n"

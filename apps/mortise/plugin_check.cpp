@@ -2,6 +2,7 @@
 
 #include <boost/program_options.hpp>
 
+#include "command_line.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
@@ -63,7 +64,7 @@ Result<check::CheckOptions> read_options(const po::variables_map& given) {
   const auto words = [&](const char* name) {
     return given.count(name) == 0 ? std::vector<std::string>() : given[name].as<std::vector<std::string>>();
   };
-  const auto files = words("files");
+  const auto files = words_of(given);
   if (files.size() != 1) return usage_error("it takes one pack file");
   options.pack = files[0];
   options.only = words("only");
@@ -131,19 +132,7 @@ Result<> run_plugin_check(Arguments args, int* code) {
       "jobs", po::value<int>()->default_value(0), "cases at a time; 0: one per core")(
       "json", to_stdout(), "the result as JSON, to a file or to standard output")("junit", to_stdout(), "as JUnit XML")(
       "verbose,v", "a line for every case")("list", "the cases and their rules")("help,h", "this text");
-  po::options_description all;
-  all.add(options).add_options()("files", po::value<Words>());
-  po::positional_options_description positional;
-  positional.add("files", -1);
-  po::variables_map given;
-  try {
-    const Words words(args.begin(), args.end());
-    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(words).options(all).positional(positional).style(style).run(), given);
-    po::notify(given);
-  } catch (const po::error& error) {
-    return usage_error(error.what());
-  }
+  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin check"));
   if (given.count("help") != 0) {
     std::cout << kUsage << "\n" << options;
     return {};

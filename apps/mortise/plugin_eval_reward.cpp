@@ -3,6 +3,7 @@
 // A row is {"prompt", "completion", ...}: prompt is text or a list of messages; completion is text or a message. The
 // members prompt_token_ids, completion_token_ids, finish_reason, messages and group_index are what the engine would
 // give; every other member is a data column. All rows are one batch.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -36,8 +37,10 @@ class RowReader {
     batch.prompt_ids.append(TRY(ids("prompt_token_ids")));
     batch.completion_ids.append(TRY(ids("completion_token_ids")));
     batch.finish_reason.push_back(TRY(finish_reason()));
-    batch.group_index.push_back(TRY(integer("group_index", batch.num_rows)));
-    batch.sample_index.push_back(TRY(integer("sample_index", 0)));
+    const int64_t group = TRY(integer("group_index", batch.num_rows));
+    const auto place = std::count(batch.group_index.begin(), batch.group_index.end(), group);
+    batch.group_index.push_back(group);
+    batch.sample_index.push_back(TRY(integer("sample_index", place)));
     batch.row_id.push_back(batch.num_rows);
     ++batch.num_rows;
     return {};

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 
+#include "command_line.h"
 #include "foundation/base/env.h"
 #include "foundation/base/text.h"
 #include "plugin/host/registry.h"
@@ -192,24 +193,12 @@ Result<> run_plugin_new(Arguments args) {
   options.add_options()("lang", po::value<std::string>()->default_value("cpp"), "c, cpp, torch or rust")(
       "out", po::value<std::string>(), "the folder to make; default: one named as the pack, here")("help,h",
                                                                                                    "this text");
-  po::options_description all;
-  all.add(options).add_options()("words", po::value<std::vector<std::string>>()->default_value({}, ""));
-  po::positional_options_description positional;
-  positional.add("words", -1);
-  po::variables_map given;
-  try {
-    const std::vector<std::string> words(args.begin(), args.end());
-    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(words).options(all).positional(positional).style(style).run(), given);
-    po::notify(given);
-  } catch (const po::error& error) {
-    return usage_error(error.what());
-  }
+  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin new"));
   if (given.count("help") != 0) {
     std::cout << kUsage << "\n" << options;
     return {};
   }
-  const auto words = given["words"].as<std::vector<std::string>>();
+  const auto words = words_of(given);
   if (words.size() != 2) return usage_error("new takes a kind and an id");
   NewPlugin plan = TRY(plan_new_plugin(words[0], words[1], given["lang"].as<std::string>()));
   if (given.count("out") != 0) plan.dir = given["out"].as<std::string>();

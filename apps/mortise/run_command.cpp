@@ -1,5 +1,6 @@
 #include "run_command.h"
 
+#include "command_line.h"
 #include "foundation/base/log.h"
 
 namespace mortise {
@@ -7,35 +8,34 @@ namespace mortise {
 namespace po = boost::program_options;
 
 Result<RunCommand> parse_run_command(Arguments args, const po::options_description& options, ConfigUse use) {
-  po::options_description all;
-  all.add(options).add_options()("words", po::value<std::vector<std::string>>());
-  po::positional_options_description positional;
-  positional.add("words", -1);
   RunCommand command;
-  try {
-    const std::vector<std::string> words(args.begin(), args.end());
-    po::store(po::command_line_parser(words).options(all).positional(positional).run(), command.options);
-    po::notify(command.options);
-  } catch (const po::error& error) {
-    return Error{ErrorKind::kConfig, error.what(), "command line", "see --help"};
-  }
+  command.options = TRY(parse_words(args, options, "mortise"));
   std::vector<std::string> overrides;
   std::string file;
-  if (command.options.count("words") != 0) {
-    for (const std::string& word : command.options["words"].as<std::vector<std::string>>()) {
-      if (word.find('=') != std::string::npos || word.starts_with("~"))
-        overrides.push_back(word);
-      else if (file.empty())
-        file = word;
-      else
-        return Error{ErrorKind::kConfig, "a second file '" + word + "'", "command line",
-                     "give one TOML file and key=value settings"};
-    }
+  for (const std::string& word : words_of(command.options)) {
+    if (word.find('=') != std::string::npos || word.starts_with("~"))
+      overrides.push_back(word);
+    else if (file.empty())
+      file = word;
+    else
+      return Error{ErrorKind::kConfig, "a second file '" + word + "'", "command line",
+                   "give one TOML file and key=value settings"};
   }
   if (file.empty()) return Error{ErrorKind::kConfig, "no config file was given", "command line", "see --help"};
   command.config = TRY(load_config(default_env(), file, overrides));
   for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());
   return command;
+}
+
+void add_resume_options(po::options_description& options) {
+  options.add_options()("resume", po::value<std::string>()->default_value(""),
+                        "auto (the newest valid checkpoint of the run's folder), never, or a global_step_N folder; "
+                        "default: trainer.resume_mode")(
+      "allow-change", "resume with settings that differ from those of the run in the folder");
+}
+
+ResumeRequest resume_request(const RunCommand& command) {
+  return {command.options["resume"].as<std::string>(), command.options.count("allow-change") != 0};
 }
 
 void print_run_help(const std::string& name, const std::string& text, const po::options_description& options) {

@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
+#include "train/resume.h"
 
 namespace mortise {
 
@@ -17,6 +18,10 @@ struct RunCommand {
 // Parses the words, loads the file and checks it for `use`; warnings go to the log.
 Result<RunCommand> parse_run_command(Arguments args, const boost::program_options::options_description& options,
                                      ConfigUse use);
+
+// --resume and --allow-change, of train and sft.
+void add_resume_options(boost::program_options::options_description& options);
+ResumeRequest resume_request(const RunCommand& command);
 
 // The help text of such a command.
 void print_run_help(const std::string& name, const std::string& text,

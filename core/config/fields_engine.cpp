@@ -31,6 +31,7 @@ void add_sampling(FieldTable<RunConfig, RolloutConfig>& table) {
       .add("response_length", &RolloutConfig::response_length,
            "Longest completion in tokens. null: data.max_response_length.")
       .at_least(1)
+      .at_most(1 << 24)
       .trl("max_completion_length");
 }
 
@@ -42,7 +43,10 @@ void add_rollout(FieldCatalog& catalog) {
            "Rollout backend, by plugin name: native samples in this process on the trained weights, replay reads "
            "recorded completions.")
       .plugin("rollout_backend");
-  table.add("n", &RolloutConfig::n, "Completions per prompt: the size of a group.").at_least(1).trl("num_generations");
+  table.add("n", &RolloutConfig::n, "Completions per prompt: the size of a group.")
+      .at_least(1)
+      .at_most(1 << 24)
+      .trl("num_generations");
   add_sampling(table);
   table.add("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time; changes memory and speed.")
       .at_least(1);
@@ -56,7 +60,10 @@ void add_rollout(FieldCatalog& catalog) {
   FieldTable<RunConfig, ValKwargs> validation(
       catalog, "rollout.val_kwargs", "How validation samples: up to response_length, other filters off.",
       [](RunConfig& config) -> ValKwargs& { return config.rollout.val_kwargs; });
-  validation.add("n", &ValKwargs::n, "Completions per validation prompt.").at_least(1).trl("num_generations_eval");
+  validation.add("n", &ValKwargs::n, "Completions per validation prompt.")
+      .at_least(1)
+      .at_most(1 << 24)
+      .trl("num_generations_eval");
   validation.add("temperature", &ValKwargs::temperature, "Temperature where do_sample is true; 0: greedy.").at_least(0);
   validation.add("top_k", &ValKwargs::top_k, "As rollout.top_k.").at_least(-1);
   validation.add("top_p", &ValKwargs::top_p, "As rollout.top_p.").above(0).at_most(1);
@@ -92,7 +99,8 @@ void add_reward(FieldCatalog& catalog) {
       .add(
           "allow", &RewardConfig::allow,
           "What this reward's workers may use: network, files (to write them), programs (to start them). Reading files "
-          "is always allowed. Has no effect without workers.")
+          "is always allowed, and so is what the plugin declares to need (python: programs, files; http: network). "
+          "Has no effect without workers.")
       .one_of({"network", "files", "programs"});
   table
       .add("params", &RewardConfig::params,
@@ -105,6 +113,7 @@ void add_trainer_length(FieldTable<RunConfig, TrainerConfig>& table) {
       .add("total_epochs", &TrainerConfig::total_epochs,
            "Passes over the training files (verl's default is 30). total_training_steps wins where it is given.")
       .at_least(1)
+      .at_most(1'000'000'000)
       .trl("num_train_epochs");
   table
       .add("total_training_steps", &TrainerConfig::total_training_steps,
@@ -245,6 +254,10 @@ void add_plugins(FieldCatalog& catalog) {
       .at_least(0);
   table.add("worker_open_files", &PluginsConfig::worker_open_files, "Files that a worker may have open. 0: no limit.")
       .at_least(0);
+  table.add(
+      "check", &PluginsConfig::check,
+      "Put what plugins write between guard words and look at these after every call: a plugin that writes past its "
+      "outputs stops the run with its name, instead of damaging memory. Costs a copy of the outputs.");
 }
 
 }  // namespace

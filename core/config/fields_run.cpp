@@ -33,9 +33,11 @@ void add_data_rows(FieldTable<RunConfig, DataConfig>& table) {
   table
       .add("max_prompt_length", &DataConfig::max_prompt_length,
            "Longest prompt in tokens, chat template included; truncation says what is done to longer ones.")
-      .at_least(1);
+      .at_least(1)
+      .at_most(1 << 24);
   table.add("max_response_length", &DataConfig::max_response_length, "Longest completion in tokens.")
       .at_least(1)
+      .at_most(1 << 24)
       .trl("max_completion_length");
   table.add("filter_overlong_prompts", &DataConfig::filter_overlong_prompts,
             "Drop rows whose prompt is longer than max_prompt_length when the files are read; their number is told.");

@@ -194,6 +194,7 @@ struct PluginsConfig {
   int64_t worker_memory_mib = 8192;    // address space of one worker; 0 = no limit
   int64_t worker_file_mib = 256;       // longest file that a worker may write; 0 = no limit
   int64_t worker_open_files = 256;     // of one worker; 0 = no limit
+  bool check = false;                  // outputs of plugins between guard words, looked at after every call
   bool operator==(const PluginsConfig&) const = default;
 };
 

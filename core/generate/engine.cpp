@@ -119,7 +119,7 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
       (request.sampling.ignore_eos || request.sampling.min_new_tokens > 0)) {
     return refuse(request, "every token of the vocabulary is a barred end id", "leave some token to sample");
   }
-  if (length + request.sampling.max_new_tokens > config.max_position_embeddings) {
+  if (request.sampling.max_new_tokens > config.max_position_embeddings - length) {
     return refuse(request,
                   std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +
                       " new ones exceed max_position_embeddings = " + std::to_string(config.max_position_embeddings),

@@ -48,20 +48,4 @@ Result<Path> save_run(RunParts& parts) {
   return saved.path;
 }
 
-ResumeChoice resume_choice(const RunConfig& config, const std::string& option) {
-  if (!option.empty()) return {option};
-  if (config.trainer.resume_mode == "disable") return {"never"};
-  if (config.trainer.resume_mode == "resume_path") return {config.trainer.resume_from_path.value_or("")};
-  return {"auto"};
-}
-
-Result<std::optional<Checkpoint>> find_resume(Env& env, const RunConfig& config, const ResumeChoice& choice) {
-  if (choice.mode == "never") return std::optional<Checkpoint>{};
-  if (choice.mode != "auto") return std::optional<Checkpoint>(TRY(Checkpoint::open(env, choice.mode)));
-  auto found = TRY(find_newest_valid(env, config.trainer.default_local_dir));
-  if (!found) return std::optional<Checkpoint>{};
-  for (const std::string& warning : found->warnings) log_warn(warning);
-  return std::optional<Checkpoint>(TRY(Checkpoint::open(env, found->ref.path)));
-}
-
 }  // namespace mortise

@@ -55,9 +55,24 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
 
 Result<std::string> dry_run(Env& env, const LoadedConfig& loaded) {
   const RunConfig& config = loaded.config;
+  const PluginRegistry registry = TRY(open_registry(config.plugins));
+  TRY(check_plugin_params(registry, loaded, RunKind::kTrain));
   const ModelConfig model = TRY(read_model_config(env, config.model.path));
+  const int64_t longest = config.data.max_prompt_length + response_length(config);
+  if (longest > model.max_position_embeddings) {
+    return Error{ErrorKind::kConfig,
+                 "data.max_prompt_length and the longest completion are " + std::to_string(longest) +
+                     " tokens together, the model knows " + std::to_string(model.max_position_embeddings) + " places",
+                 loaded.where("data.max_response_length"), "lower one of the two"};
+  }
   const int64_t train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
   const BatchPlan plan = plan_batches(config);
+  if (train_rows < plan.prompts_per_step) {
+    return Error{
+        ErrorKind::kData,
+        "there are " + std::to_string(train_rows) + " prompts, a step needs " + std::to_string(plan.prompts_per_step),
+        loaded.where("data.train_batch_size"), "lower data.train_batch_size or give more data"};
+  }
   const int64_t steps = plan_total_steps(config, train_rows);
   const MemoryEstimate memory = estimate_memory(model, config);
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };

@@ -82,6 +82,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   const TrainerConfig& trainer = loaded.config.trainer;
   const Path dir = trainer.default_local_dir;
   TRY(env.create_dirs(dir));
+  FolderLock lock = TRY(FolderLock::take(dir));
   LogOptions log_options;
   log_options.file = dir / "log.txt";
   TRY(log_init(log_options));
@@ -95,6 +96,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
 
   RunLog log;
   log.env_ = &env;
+  log.lock_ = std::move(lock);
   log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", resumed));
   log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", resumed));
   for (const std::string& name : trainer.logger) {

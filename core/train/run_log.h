@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "config/load.h"
+#include "foundation/base/folder_lock.h"
 #include "foundation/batch/advantage_batch.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/sample_batch.h"
@@ -48,6 +49,7 @@ class RunLog {
  private:
   RunLog() = default;
   Env* env_ = nullptr;
+  FolderLock lock_;
   std::unique_ptr<MetricSink> metrics_, updates_;
   std::vector<std::unique_ptr<MetricSink>> others_;  // console, TensorBoard
   std::string rollout_data_dir_, validation_data_dir_;

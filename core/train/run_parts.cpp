@@ -37,41 +37,53 @@ MicroBatchOptions micro_batch_options(const RunConfig& config) {
   return options;
 }
 
-namespace {
-
-uint64_t sampling_seed(const RunConfig& config) {
-  return static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
+Result<PluginRegistry> open_registry(const PluginsConfig& plugins) {
+  RegistryOptions options;
+  options.host_torch = kTorchVersion;
+  options.files.assign(plugins.files.begin(), plugins.files.end());
+  options.paths.assign(plugins.paths.begin(), plugins.paths.end());
+  return PluginRegistry::open(options);
 }
 
-// Every plugin parameter that a user wrote, against the plugins' own tables, with the place where it was written.
-Result<> check_plugin_params(const RunParts& parts, RunKind kind) {
+Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
   struct Use {
     std::string kind, name, key;
-    const Json* params;
+    Json params;
   };
-  const RunConfig& config = parts.config;
+  const RunConfig& config = loaded.config;
   std::vector<Use> uses;
   for (size_t i = 0; i < config.reward.size(); ++i) {
-    uses.push_back({"reward", config.reward[i].use, "reward." + std::to_string(i), &config.reward[i].params});
+    uses.push_back({"reward", config.reward[i].use, "reward." + std::to_string(i), config.reward[i].params});
   }
   if (kind == RunKind::kTrain) {
     uses.push_back(
-        {"policy_loss", config.actor.policy_loss.loss_mode, "actor.policy_loss", &config.actor.policy_loss.params});
+        {"policy_loss", config.actor.policy_loss.loss_mode, "actor.policy_loss", config.actor.policy_loss.params});
     uses.push_back(
-        {"advantage_estimator", config.algorithm.adv_estimator, "algorithm.adv_params", &config.algorithm.adv_params});
-    uses.push_back({"rollout_backend", config.rollout.name, "rollout." + config.rollout.name, &config.rollout.params});
+        {"advantage_estimator", config.algorithm.adv_estimator, "algorithm.adv_params", config.algorithm.adv_params});
+    const Json none = Json::object();
+    if (config.actor.use_kl_loss)
+      uses.push_back({"kl_estimator", config.actor.kl_loss_type, "actor.kl_params", config.actor.kl_params});
+    if (config.algorithm.use_kl_in_reward)
+      uses.push_back({"kl_estimator", config.algorithm.kl_penalty, "algorithm.kl_penalty", none});
+    uses.push_back({"rollout_backend", config.rollout.name, "rollout." + config.rollout.name, config.rollout.params});
   }
   std::string problems;
   for (const Use& use : uses) {
-    const PluginRef ref = TRY(parts.registry->find(use.kind, use.name));
-    for (const ParamError& error : check_params(*ref.plugin, *use.params)) {
+    const PluginRef ref = TRY(registry.find(use.kind, use.name));
+    for (const ParamError& error : check_params(*ref.plugin, use.params)) {
       const std::string key = error.key.empty() ? use.key : use.key + "." + error.key;
       problems += (problems.empty() ? "" : "\n") +
-                  Error{ErrorKind::kConfig, error.what, parts.loaded.where(key), error.next}.to_string();
+                  Error{ErrorKind::kConfig, error.what, loaded.where(key), error.next}.to_string();
     }
   }
   if (problems.empty()) return {};
   return Error{ErrorKind::kConfig, problems, "", ""};
+}
+
+namespace {
+
+uint64_t sampling_seed(const RunConfig& config) {
+  return static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
 }
 
 Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& weights_from) {
@@ -150,14 +162,17 @@ WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& rew
   return limits;
 }
 
-Result<> load_rewards(RunParts& parts) {
+Result<> load_rewards(RunParts& parts, RunKind kind) {
   const PluginsConfig& plugins = parts.config.plugins;
+  Json max_steps;  // null where nothing is trained
+  if (kind == RunKind::kTrain) max_steps = plan_total_steps(parts.config, parts.train_data->size());
   std::vector<RewardSpec> specs;
   for (const RewardConfig& reward : parts.config.reward) {
     const int64_t timeout = reward.timeout.count();
     const int64_t row_timeout = reward.row_timeout.count() > 0 ? reward.row_timeout.count() : (timeout + 4) / 5;
-    specs.push_back(
-        {reward.use, reward.name, reward.weight, timeout, row_timeout, worker_limits(plugins, reward), reward.params});
+    const PluginRef ref = TRY(parts.registry->find("reward", reward.use));
+    specs.push_back({reward.use, reward.name, reward.weight, timeout, row_timeout, worker_limits(plugins, reward),
+                     offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
   }
   IsolationOptions isolation;
   isolation.mode = plugins.isolation;
@@ -213,17 +228,15 @@ Result<> load_learner(RunParts& parts) {
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind,
                                            const std::optional<Path>& weights_from) {
   auto parts = std::make_unique<RunParts>(env, loaded);
+  parts->counters.kind = kind == RunKind::kTrain ? "train" : kind == RunKind::kSft ? "sft" : "eval";
   parts->key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
-  RegistryOptions registry;
-  registry.host_torch = kTorchVersion;
-  registry.files.assign(loaded.config.plugins.files.begin(), loaded.config.plugins.files.end());
-  registry.paths.assign(loaded.config.plugins.paths.begin(), loaded.config.plugins.paths.end());
-  parts->registry = TRY(PluginRegistry::open(registry));
-  TRY(check_plugin_params(*parts, kind));
+  parts->key.check_writes = loaded.config.plugins.check;
+  parts->registry = TRY(open_registry(loaded.config.plugins));
+  TRY(check_plugin_params(*parts->registry, loaded, kind));
   TRY(load_model(*parts, kind, weights_from));
   TRY(load_data(*parts, kind));
   TRY(load_rollout(*parts, kind));
-  if (!loaded.config.reward.empty()) TRY(load_rewards(*parts));
+  if (!loaded.config.reward.empty()) TRY(load_rewards(*parts, kind));
   TRY(parts->stateful.add(parts->counters));
   TRY(parts->stateful.add(parts->plugin_states));
   if (kind == RunKind::kEval) return parts;
@@ -261,6 +274,7 @@ RolloutPlan val_plan(const RunParts& parts) {
   RolloutPlan plan = train_plan(parts);
   const ValKwargs& val = parts.config.rollout.val_kwargs;
   plan.num_samples = val.n;
+  plan.stop_on_signal = parts.counters.kind == "eval";
   // Another stream than training's, so that a validation at step k does not see that step's random numbers.
   plan.seed = random_u64({plan.seed, RandomPurpose::kValidation});
   plan.sampling.temperature = val.do_sample ? val.temperature : 0.0;

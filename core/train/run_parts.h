@@ -79,6 +79,13 @@ RolloutPlan train_plan(const RunParts& parts);
 RolloutPlan val_plan(const RunParts& parts);
 int64_t response_length(const RunConfig& config);
 
+// The packs that [plugins] names, and those found without.
+Result<PluginRegistry> open_registry(const PluginsConfig& plugins);
+
+// Every plugin name and plugin parameter that a user wrote, against the plugins' own tables, with the place where it
+// was written.
+Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind);
+
 // How updates (also of sft) are cut into passes.
 MicroBatchOptions micro_batch_options(const RunConfig& config);
 

@@ -3,6 +3,7 @@
 namespace mortise {
 
 Result<> RunCounters::save_state(StateWriter& writer) const {
+  writer.put_bytes("kind", kind);
   writer.put_int("step", step);
   writer.put_int("num_updates", num_updates);
   writer.put_int("num_skipped", num_skipped);
@@ -13,6 +14,13 @@ Result<> RunCounters::save_state(StateWriter& writer) const {
 }
 
 Result<> RunCounters::load_state(StateReader& reader) {
+  const std::string saved_kind = TRY(reader.get_bytes("kind"));
+  if (saved_kind != kind) {
+    return Error{ErrorKind::kConfig,
+                 "the checkpoint is of `mortise " + saved_kind + "`, this is `mortise " + kind + "`", "",
+                 "choose another trainer.default_local_dir; to go on from its weights, set model.path to its "
+                 "huggingface folder"};
+  }
   step = TRY(reader.get_int("step"));
   num_updates = TRY(reader.get_int("num_updates"));
   num_skipped = TRY(reader.get_int("num_skipped"));

@@ -13,6 +13,7 @@
 namespace mortise {
 
 struct RunCounters : Stateful {
+  std::string kind = "train";  // the command: a checkpoint of another one is refused
   int64_t step = 0;            // steps done
   int64_t num_updates = 0;     // optimizer updates tried, skipped ones included: what the schedule counts
   int64_t num_skipped = 0;     // of them, those whose gradient was not finite

@@ -117,9 +117,8 @@ class SftRun {
 
 }  // namespace
 
-Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const std::string& resume) {
-  const std::optional<Checkpoint> checkpoint =
-      TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
+Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, resume));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, RunKind::kSft, weights_from));

@@ -13,6 +13,6 @@ struct SftSummary {
   double val_accuracy = -1.0;  // of the last validation; negative where there was none
 };
 
-Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const std::string& resume);
+Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume);
 
 }  // namespace mortise

@@ -23,9 +23,13 @@ class Trainer {
   Result<TrainSummary> run() {
     if (config_.trainer.val_before_train && parts_.val_data && parts_.counters.step == 0) TRY(first_validation());
     while (parts_.counters.step < parts_.total_steps && !stop_requested()) {
-      TRY(step(parts_.counters.step + 1));
+      const int64_t num_updates = parts_.counters.num_updates;
+      auto done = step(parts_.counters.step + 1);
+      if (done.ok()) continue;
+      if (parts_.counters.num_updates == num_updates) keep_finished_steps();
+      return std::move(done).error();
     }
-    if (saved_step_ != parts_.counters.step && parts_.counters.step > 0) TRY(save(/*must_succeed=*/true));
+    if (saved_step_ != parts_.counters.step) TRY(save(/*must_succeed=*/true));
     TRY(log_.close());
     return TrainSummary{parts_.counters.step, last_checkpoint_, stop_requested()};
   }
@@ -132,6 +136,14 @@ class Trainer {
     return {};
   }
 
+  // A step failed before it learnt anything: what was learnt before it stays.
+  void keep_finished_steps() {
+    if (parts_.counters.step == 0 || saved_step_ == parts_.counters.step) return;
+    parts_.source->give_back();
+    if (save(/*must_succeed=*/false).ok() && !last_checkpoint_.empty())
+      log_info("the " + std::to_string(parts_.counters.step) + " finished steps are saved in " + last_checkpoint_);
+  }
+
   Result<> check_limits() const {
     if (parts_.counters.num_skipped <= config_.trainer.nonfinite_update_limit) return {};
     return Error{ErrorKind::kNumerics,
@@ -146,16 +158,15 @@ class Trainer {
   RunParts& parts_;
   RunLog& log_;
   const RunConfig& config_;
-  int64_t saved_step_ = -1;
-  double save_seconds_ = 0.0;  // of the last save; stands in the next step's line
+  int64_t saved_step_ = parts_.counters.step;  // of a resume: its checkpoint
+  double save_seconds_ = 0.0;                  // of the last save; stands in the next step's line
   std::string last_checkpoint_;
 };
 
 }  // namespace
 
-Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const std::string& resume) {
-  const std::optional<Checkpoint> checkpoint =
-      TRY(find_resume(env, loaded.config, resume_choice(loaded.config, resume)));
+Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, resume));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, RunKind::kTrain, weights_from));
@@ -164,6 +175,13 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const std::stri
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (checkpoint)
     log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step));
+  if (checkpoint && parts->counters.step >= parts->total_steps && !loaded.config.trainer.val_only) {
+    log_info(
+        "this run is finished: nothing to do; raise trainer.total_training_steps, start over with --resume never, "
+        "or choose another trainer.default_local_dir");
+    TRY(log.close());
+    return TrainSummary{parts->counters.step, checkpoint->path().string(), false};
+  }
   if (loaded.config.trainer.val_only) {
     MetricSet metrics = TRY(validate(*parts, parts->counters.step)).metrics;
     TRY(log.write_step(parts->counters.step, metrics));

@@ -6,6 +6,7 @@
 #include "config/load.h"
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
+#include "train/resume.h"
 
 namespace mortise {
 
@@ -15,8 +16,7 @@ struct TrainSummary {
   bool stopped_by_signal = false;
 };
 
-// Trains as configured; `resume` is the command line's auto, never or folder, empty for the config's word.
-Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const std::string& resume);
+Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume);
 
 // Validates model.path once; the metrics as {name: value}.
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded);

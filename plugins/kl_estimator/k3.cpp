@@ -10,8 +10,8 @@ struct K3 : mortise::KlEstimator {
   static constexpr const char* doc = "exp(d) - d - 1 with d = clamp(ref_log_prob - log_prob), the result clamped too";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
-  double max_log_ratio = param("max_log_ratio", 20.0, "d is clamped to +- this; none: not at all").at_least(0);
-  double max_kl = param("max_kl", 10.0, "a token's estimate is clamped to +- this; none: not at all").at_least(0);
+  double max_log_ratio = param("max_log_ratio", 20.0, "d is clamped to +- this; inf: not at all").at_least(0);
+  double max_kl = param("max_kl", 10.0, "a token's estimate is clamped to +- this; inf: not at all").at_least(0);
 
   void setup(mortise::Call) override {
     const double infinity = std::numeric_limits<double>::infinity();

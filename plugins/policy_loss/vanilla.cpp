@@ -21,7 +21,7 @@ struct Vanilla : mortise::TokenLoss {
   double clip_ratio_low = param("clip_ratio_low", mortise::none, "lower half width; not set: clip_ratio").range(0, 1);
   double clip_ratio_high = param("clip_ratio_high", mortise::none, "upper half width; not set: clip_ratio").at_least(0);
   double clip_ratio_c =
-      param("clip_ratio_c", 3.0, "dual clip: bound of the ratio where A < 0, above 1; 0 or none: off").at_least(0);
+      param("clip_ratio_c", 3.0, "dual clip: bound of the ratio where A < 0, above 1; 0: off").at_least(0);
 
   double low = 0, high = 0, bound = 0;
 

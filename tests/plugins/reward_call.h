@@ -20,6 +20,8 @@ struct RewardRows {
   std::vector<TestColumn> columns;
   std::vector<int64_t> num_ids, sample_index;
   int64_t max_response_length = 0;
+  std::vector<std::string> messages{};  // empty: plain prompts
+  int64_t step = 0;
 };
 
 class RewardCall {
@@ -31,7 +33,7 @@ class RewardCall {
     if (plugin.self == nullptr) throw std::runtime_error("create: " + plugin.call.error);
     const size_t n = rows.completions.size();
     const Text completions(rows.completions), prompts{std::vector<std::string>(n, "prompt")};
-    const Text messages{std::vector<std::string>(n)};
+    const Text messages(rows.messages.empty() ? std::vector<std::string>(n) : rows.messages);
     std::vector<uint64_t> id_offsets{0};
     for (size_t i = 0; i < n; ++i)
       id_offsets.push_back(id_offsets.back() + uint64_t(rows.num_ids.empty() ? 1 : rows.num_ids[i]));
@@ -58,10 +60,16 @@ class RewardCall {
     in.num_columns = pointers.size();
     in.columns = pointers.data();
     in.max_response_length = rows.max_response_length;
+    in.step = rows.step;
     std::vector<double> rewards(n, NAN);
     mortise_reward_out out{};
     out.struct_size = sizeof out;
     out.rewards = rewards.data();
+    out.row_value = [](void* sink, int64_t row, mortise_text name, double value) noexcept {
+      static_cast<RewardCall*>(sink)->values[str(name)][row] = value;
+    };
+    out.sink = this;
+    values.clear();
     plugin.call.failed_rows.clear();
     status = plugin.vtable->score(plugin.self, &plugin.call, &in, &out);
     return rewards;
@@ -69,6 +77,7 @@ class RewardCall {
 
   Instance<mortise_reward_vtable> plugin;
   int32_t status = 0;
+  std::map<std::string, std::map<int64_t, double>> values;  // of the last call, by name and row
 
  private:
   struct Text {

@@ -37,6 +37,7 @@ struct mortise_call {
   std::string error;
   int threads = 1;
   bool cancel = false;
+  int64_t deadline_ns = 0;  // CLOCK_MONOTONIC; 0 = none
   std::vector<std::unique_ptr<char[]>> scratch;
 };
 
@@ -95,7 +96,7 @@ inline int32_t fail_row(mortise_call* call, int64_t row, int32_t code, mortise_t
   return code;
 }
 inline int32_t cancelled(mortise_call* call) noexcept { return call->cancel ? 1 : 0; }
-inline int64_t deadline_ns(mortise_call*) noexcept { return 0; }
+inline int64_t deadline_ns(mortise_call* call) noexcept { return call == nullptr ? 0 : call->deadline_ns; }
 inline void progress(mortise_call*, double) noexcept {}
 inline void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept {
   call->scratch.push_back(std::make_unique<char[]>(size + align));

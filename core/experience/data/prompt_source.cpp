@@ -48,6 +48,10 @@ PromptBatch PromptSource::next(int64_t step) {
   return batch;
 }
 
+void PromptSource::give_back() {
+  if (batch_in_epoch_ > 0) --batch_in_epoch_;
+}
+
 Result<> PromptSource::save_state(StateWriter& writer) const {
   writer.put_int("epoch", epoch_);
   writer.put_int("batch_in_epoch", batch_in_epoch_);

@@ -25,6 +25,7 @@ class PromptSource : public Stateful {
   static Result<PromptSource> create(const Dataset& dataset, const PromptSourceOptions& options);
 
   PromptBatch next(int64_t step);
+  void give_back();  // next() gives the last batch once more
 
   [[nodiscard]] int64_t batches_per_epoch() const { return dataset_->size() / options_.batch_size; }
   [[nodiscard]] int64_t epoch() const { return epoch_; }

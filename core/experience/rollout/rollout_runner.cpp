@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "foundation/base/signal.h"
+
 namespace mortise {
 
 namespace {
@@ -71,6 +73,8 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     const int64_t before = num_arrived;
     outstanding = TRY(backend_.poll(kPollTimeoutMs, sink, metrics));
     TRY(told);
+    if (plan.stop_on_signal && stop_requested())
+      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
     if (progress) progress(num_arrived, total);
     if (outstanding == 0 && num_arrived == before && submitted < requests.size()) {
       return Error{ErrorKind::kPlugin, "the backend takes no more requests though none is outstanding",

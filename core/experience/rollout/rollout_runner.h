@@ -21,6 +21,7 @@ struct RolloutPlan {
   int64_t num_samples = 1;  // n per prompt
   Sampling sampling;
   uint64_t seed = 0;
+  bool stop_on_signal = false;  // SIGINT and SIGTERM end the collection with an error (training finishes its step)
 };
 
 class RolloutRunner {
@@ -28,7 +29,7 @@ class RolloutRunner {
   static Result<RolloutRunner> create(PluginRegistry& registry, const std::string& backend, const Json& params,
                                       const RunKey& key);
 
-  // `progress(done, total)` is called as rows arrive; may be empty. Stops with a kSignal error when `cancelled` is set.
+  // `progress(done, total)` is called as rows arrive; may be empty.
   // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch; an error of it ends the
   // collection.
   Result<SampleBatch> collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,

@@ -95,16 +95,25 @@ Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, cons
   scratch_.resize(num_tokens);
   scratch_grad_.resize(num_tokens);
 
+  // Off-policy correction is the engine's but for losses that do it themselves; it is not the KL term's.
+  std::span<const float> weight = input.weight;
+  const bool own_correction = policy_loss_.info().consumes_stage("rollout_is_weights");
+  if (!input.rollout_is_weights.empty() && !own_correction) {
+    corrected_weight_.resize(num_tokens);
+    for (size_t t = 0; t < num_tokens; ++t) corrected_weight_[t] = input.weight[t] * input.rollout_is_weights[t];
+    weight = corrected_weight_;
+  }
+
   PolicyLossInput loss_input;
   loss_input.layout = input.layout;
   loss_input.log_prob = input.log_prob;
   loss_input.old_log_prob = input.old_log_prob;
   loss_input.advantages = input.advantages;
   loss_input.response_mask = input.response_mask;
-  loss_input.weight = input.weight;
+  loss_input.weight = weight;
   loss_input.ref_log_prob = input.ref_log_prob;
   loss_input.rollout_log_prob = input.rollout_log_prob;
-  loss_input.rollout_is_weights = input.rollout_is_weights;
+  if (own_correction) loss_input.rollout_is_weights = input.rollout_is_weights;
   loss_input.entropy = input.entropy;
   loss_input.step = input.step;
   loss_input.update_index = input.update_index;
@@ -114,7 +123,7 @@ Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, cons
   for (size_t t = 0; t < num_tokens; ++t) {
     if (input.response_mask[t] == 0) continue;
     ++sums.num_tokens;
-    sums.pg_loss += static_cast<double>(input.weight[t]) * static_cast<double>(scratch_[t]);
+    sums.pg_loss += static_cast<double>(weight[t]) * static_cast<double>(scratch_[t]);
   }
   if (kl_) TRY(add_kl(input, grad, metrics, sums));
   if (!input.entropy.empty()) add_entropy(input, grad, sums);

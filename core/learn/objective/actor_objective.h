@@ -85,7 +85,7 @@ class ActorObjective {
   double kl_loss_coef_ = 0.0;
   double entropy_coeff_ = 0.0;
   TokenWeightOptions aggregation_;
-  std::vector<float> scratch_, scratch_grad_;  // [N], kept between calls
+  std::vector<float> scratch_, scratch_grad_, corrected_weight_;  // [N], kept between calls
 };
 
 // The aggregation that the config asks for; "auto" is the loss's own habit. The norm mode's default factor is the

@@ -134,6 +134,7 @@ const void* PluginInstance::vtable() const { return impl_->plugin.vtable; }
 void* PluginInstance::self() const { return impl_->self; }
 const Json& PluginInstance::params() const { return impl_->identity.params; }
 const std::string& PluginInstance::label() const { return impl_->identity.label; }
+bool PluginInstance::checks_writes() const { return impl_->key.check_writes; }
 
 Error PluginInstance::error(std::string_view slot_name, int64_t step, std::string what, std::string next) const {
   return guard_error({&impl_->identity, slot_name, step}, std::move(what), std::move(next));

@@ -29,6 +29,7 @@ struct InstanceIdentity;  // host_services.h
 struct RunKey {
   uint64_t seed = 0;
   const std::atomic<bool>* cancelled = nullptr;  // set: host->cancelled() tells the plugin; may be null
+  bool check_writes = false;                     // outputs between guard words (plugins.check)
 };
 
 // Limits of one call.
@@ -79,6 +80,7 @@ class PluginInstance {
   [[nodiscard]] const nlohmann::ordered_json& params() const;  // validated, defaults filled in
   // "policy_loss gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)"
   [[nodiscard]] const std::string& label() const;
+  [[nodiscard]] bool checks_writes() const;  // as its RunKey says
 
   // Runs slot(call) under the guard: status, error text, deadline, exceptions. Metrics go to `metrics` if the call
   // succeeds. step is 0 outside a run.

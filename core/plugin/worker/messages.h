@@ -52,6 +52,7 @@ struct LoadMessage {
   WorkerLimits limits;
   // The pack starts threads when it is loaded, which a fork would lose: every worker loads it for itself.
   bool load_in_worker = false;
+  bool check_writes = false;  // RunKey's
 };
 
 struct LoadedMessage {

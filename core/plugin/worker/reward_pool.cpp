@@ -35,6 +35,7 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   load.name = ref.plugin->name;
   load.identity = std::move(identity);
   load.limits = limits;
+  load.check_writes = key.check_writes;
   std::unique_ptr<RewardPool> pool(new RewardPool);
   pool->label_ = load.identity.label;
   pool->key_ = key;

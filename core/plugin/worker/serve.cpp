@@ -21,7 +21,7 @@ class Server {
       (void)channel_.send(kLog, encode(LogMessage{level, line}));  // a trainer that has gone reads no log
     });
     const LoadedPlugin plugin = TRY(load_for_worker(load));
-    reward_ = TRY(Reward::create(plugin, load.identity, RunKey{0, nullptr}));
+    reward_ = TRY(Reward::create(plugin, load.identity, RunKey{0, nullptr, load.check_writes}));
     ReadyMessage ready;
     ready.granularity = static_cast<int64_t>(reward_->granularity());
     if (auto state = TRY(reward_->instance().save_state())) {

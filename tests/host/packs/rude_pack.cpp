@@ -61,6 +61,17 @@ int32_t inf_gradient(mortise_call* call, const LossIn* in, LossOut* out) {
   if (in->layout->num_tokens > 2) data_of(out->grad_log_prob)[2] = INFINITY;
   return MORTISE_OK;
 }
+// These two damage memory, unless the host looks (RunKey::check_writes).
+int32_t writes_behind(mortise_call* call, const LossIn* in, LossOut* out) {
+  plain(call, in, out);
+  data_of(out->loss)[in->layout->num_tokens] = 1;
+  return MORTISE_OK;
+}
+int32_t writes_before(mortise_call* call, const LossIn* in, LossOut* out) {
+  plain(call, in, out);
+  data_of(out->grad_log_prob)[-3] = 1;
+  return MORTISE_OK;
+}
 int32_t nan_masked(mortise_call* call, const LossIn* in, LossOut* out) {
   plain(call, in, out);
   const auto* mask = static_cast<const uint8_t*>(mortise_tensor_data(in->response_mask));
@@ -151,6 +162,11 @@ int32_t row_fails(void*, mortise_call* call, const RewardIn* in, RewardOut* out)
                  static_cast<double>(in->completion.offsets[1] - in->completion.offsets[0]));
   return MORTISE_OK;
 }
+// As writes_behind.
+int32_t reward_behind(void*, mortise_call*, const RewardIn* in, RewardOut* out) noexcept {
+  for (int64_t i = 0; i <= in->num_rows; ++i) out->rewards[i] = 0.5;
+  return MORTISE_OK;
+}
 int32_t row_outside(void*, mortise_call* call, const RewardIn* in, RewardOut*) noexcept {
   host->fail_row(call, in->num_rows, MORTISE_INTERNAL, text_of("one too far"));
   return MORTISE_OK;
@@ -227,6 +243,8 @@ int32_t needs_values(void*, mortise_call*, const mortise_advantage_estimator_in*
 // --- tables --------------------------------------------------------------------------------------------------------
 const mortise_policy_loss_vtable kPlain = loss_vtable(loss_slot<plain>), kNan = loss_vtable(loss_slot<nan_everywhere>),
                                  kInf = loss_vtable(loss_slot<inf_gradient>),
+                                 kBehind = loss_vtable(loss_slot<writes_behind>),
+                                 kBefore = loss_vtable(loss_slot<writes_before>),
                                  kMasked = loss_vtable(loss_slot<nan_masked>), kWhy = loss_vtable(loss_slot<says_why>),
                                  kBare = loss_vtable(loss_slot<bare_code>), kOdd = loss_vtable(loss_slot<odd_code>),
                                  kYet = loss_vtable(loss_slot<fails_yet_ok>),
@@ -241,7 +259,8 @@ const mortise_policy_loss_vtable kCreateThrows = {
     sizeof(kCreateThrows), 0, reinterpret_cast<CreateSlot>(create_throws), destroy, nullptr, loss_slot<plain>};
 const mortise_policy_loss_vtable kStateful = {sizeof(kStateful), 0, create, destroy, state_extension, loss_slot<plain>};
 const mortise_reward_vtable kInfReward = reward_vtable(inf_reward), kRowFails = reward_vtable(row_fails),
-                            kRowOutside = reward_vtable(row_outside), kProbe = reward_vtable(probe);
+                            kRowOutside = reward_vtable(row_outside), kRewardBehind = reward_vtable(reward_behind),
+                            kProbe = reward_vtable(probe);
 const mortise_kl_estimator_vtable kConstantKl = {sizeof(kConstantKl), 0, create, destroy, nullptr, constant_kl};
 const mortise_advantage_estimator_vtable kNeedsValues = {sizeof(kNeedsValues), 0, create, destroy, nullptr,
                                                          needs_values};
@@ -279,6 +298,8 @@ const mortise_descriptor kAll[] = {
     loss("plain", &kPlain),
     loss("nan_everywhere", &kNan),
     loss("inf_gradient", &kInf),
+    loss("writes_behind", &kBehind),
+    loss("writes_before", &kBefore),
     loss("nan_masked", &kMasked),
     loss("says_why", &kWhy),
     loss("bare_code", &kBare),
@@ -298,6 +319,7 @@ const mortise_descriptor kAll[] = {
     describe(MORTISE_KIND_REWARD, "inf_reward", &kInfReward),
     describe(MORTISE_KIND_REWARD, "row_fails", &kRowFails),
     describe(MORTISE_KIND_REWARD, "row_outside", &kRowOutside),
+    describe(MORTISE_KIND_REWARD, "reward_behind", &kRewardBehind),
     with_params(describe(MORTISE_KIND_REWARD, "probe", &kProbe), 4, kProbeParams),
     describe(MORTISE_KIND_KL_ESTIMATOR, "constant", &kConstantKl),
     requiring(describe(MORTISE_KIND_ADVANTAGE_ESTIMATOR, "needs_values", &kNeedsValues), kValues)};

@@ -80,6 +80,20 @@ TEST_F(RudeTest, NonFiniteOutputsNameTheToken) {
               AllOf(HasSubstr("wrote inf to output 'grad_log_prob'"), HasSubstr("token 2 of row 0")));
 }
 
+TEST_F(RudeTest, WritesBesideAnOutputAreSeenInCheckMode) {
+  RunKey key;
+  key.check_writes = true;
+  EXPECT_EQ(run("plain", {}, key), "ok");
+  EXPECT_THAT(batch_.loss, ElementsAre(1, 2, 0, -4, -5, -6));
+  EXPECT_THAT(
+      run("writes_behind", {}, key),
+      MatchesRegex(R"(policy_loss writes_behind@test\.rude 1\.0\.0 \([0-9a-f]{12}\), compute, step 12: )"
+                   R"(wrote at least [34] bytes behind the end of output 'loss', whose last is token 2 of row 1 )"
+                   R"(\(row 11 of the update\).*R33.*)"));
+  EXPECT_THAT(run("writes_before", {}, key),
+              AllOf(HasSubstr("in front of output 'grad_log_prob'"), HasSubstr("token 0 of row 0")));
+}
+
 TEST_F(RudeTest, MaskedAndWeightlessCellsAreZeroWhateverWasWritten) {
   EXPECT_EQ(run("nan_masked"), "ok");
   EXPECT_EQ(batch_.loss[2], 0.0F);

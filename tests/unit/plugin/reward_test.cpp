@@ -46,6 +46,24 @@ TEST_F(RewardTest, InfinityAndRowsOutsideAreErrors) {
   EXPECT_THAT(error_of(score("row_outside", batch)), HasSubstr("called fail_row for row 2 of a batch of 2"));
 }
 
+TEST_F(RewardTest, WritesBesideTheRewardsAreSeenInCheckMode) {
+  RunKey key;
+  key.check_writes = true;
+  RewardBatch batch;
+  batch.num_rows = 3;
+  batch.row_id = {7, 8, 9};
+  batch.step = 5;
+  auto good = Reward::create(registry_, "row_fails", ordered_json::object(), key);
+  ASSERT_OK(good);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, good->score(batch, false, nullptr));
+  EXPECT_EQ(out.rewards[0], 0.5);
+  auto bad = Reward::create(registry_, "reward_behind", ordered_json::object(), key);
+  ASSERT_OK(bad);
+  EXPECT_THAT(error_of(bad->score(batch, false, nullptr)),
+              testing::AllOf(HasSubstr("reward reward_behind@test.rude 1.0.0 ("), HasSubstr("score, step 5"),
+                             HasSubstr("behind the end of output 'rewards', whose last row is row 9 of the step")));
+}
+
 TEST_F(RewardTest, ColumnsOfOtherLengthsAreTheEnginesBug) {
   RewardBatch batch;
   batch.num_rows = 2;

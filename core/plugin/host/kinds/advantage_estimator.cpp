@@ -46,7 +46,7 @@ Result<AdvantageEstimator> AdvantageEstimator::create(PluginRegistry& registry, 
 Result<void> AdvantageEstimator::compute(const AdvantageInput& input, const AdvantageOutput& output, MetricSet* metrics,
                                          const CallOptions& options) {
   TRY(check_input(instance_, input, output));
-  TensorArgs args;
+  TensorArgs args(instance_.checks_writes());
   const mortise_layout layout = c_layout(input.layout);
   const auto optional = [&](std::span<const float> values, std::string_view name) {
     return values.empty() && !info().requires_input(name) ? nullptr : args.input(values);
@@ -67,13 +67,14 @@ Result<void> AdvantageEstimator::compute(const AdvantageInput& input, const Adva
   in.rollout_is_weights = optional(input.rollout_is_weights, "rollout_is_weights");
   in.step = input.step;
   auto out = make_abi_struct<mortise_advantage_estimator_out>();
-  out.advantages = args.output(output.advantages);
-  out.returns = args.output(output.returns);
+  out.advantages = args.output(output.advantages, "advantages");
+  out.returns = args.output(output.returns, "returns");
 
   const auto slot =
       catchable(read_abi_struct(static_cast<const mortise_advantage_estimator_vtable*>(instance_.vtable())).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,
                      [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
+  TRY(args.check_guards(instance_, kSlot, input.step, input.layout));
   args.finish();
 
   // Masked cells are the estimator's affair (verl's gae fills them too), as long as they are numbers.

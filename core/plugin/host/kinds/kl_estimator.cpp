@@ -50,7 +50,7 @@ Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimat
                    {"old_log_prob", input.old_log_prob.size(), n, false},
                    {"output kl", output.kl.size(), n},
                    {"output grad_log_prob", output.grad_log_prob.size(), n, false}}));
-  TensorArgs args;
+  TensorArgs args(instance_.checks_writes());
   const mortise_layout layout = c_layout(input.layout);
   auto in = make_abi_struct<mortise_kl_estimator_in>();
   in.layout = &layout;
@@ -61,14 +61,15 @@ Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimat
   const bool has_old = !input.old_log_prob.empty() || info().requires_input("old_log_prob");
   in.old_log_prob = has_old ? args.input(input.old_log_prob) : nullptr;
   auto out = make_abi_struct<mortise_kl_estimator_out>();
-  out.kl = args.output(output.kl);
+  out.kl = args.output(output.kl, "kl");
   const bool wants_gradient = !output.grad_log_prob.empty() && !straight_through_;
-  out.grad_log_prob = wants_gradient ? args.output(output.grad_log_prob) : nullptr;
+  out.grad_log_prob = wants_gradient ? args.output(output.grad_log_prob, "grad_log_prob") : nullptr;
 
   const auto slot =
       catchable(read_abi_struct(static_cast<const mortise_kl_estimator_vtable*>(instance_.vtable())).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,
                      [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
+  TRY(args.check_guards(instance_, kSlot, input.step, input.layout));
   args.finish();
   if (straight_through_) write_k2_gradient(input, output.grad_log_prob);
 

@@ -41,7 +41,7 @@ Result<PolicyLoss> PolicyLoss::create(PluginRegistry& registry, std::string_view
 Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossOutput& output, MetricSet* metrics,
                                  const CallOptions& options) {
   TRY(check_input(instance_, input, output));
-  TensorArgs args;
+  TensorArgs args(instance_.checks_writes());
   const mortise_layout layout = c_layout(input.layout);
   const auto optional = [&](std::span<const float> values, std::string_view name) {
     return values.empty() && !info().requires_input(name) ? nullptr : args.input(values);
@@ -60,14 +60,15 @@ Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossO
   in.step = input.step;
   in.update_index = input.update_index;
   auto out = make_abi_struct<mortise_policy_loss_out>();
-  out.loss = args.output(output.loss);
-  out.grad_log_prob = output.grad_log_prob.empty() ? nullptr : args.output(output.grad_log_prob);
-  out.grad_entropy = output.grad_entropy.empty() ? nullptr : args.output(output.grad_entropy);
+  out.loss = args.output(output.loss, "loss");
+  out.grad_log_prob = output.grad_log_prob.empty() ? nullptr : args.output(output.grad_log_prob, "grad_log_prob");
+  out.grad_entropy = output.grad_entropy.empty() ? nullptr : args.output(output.grad_entropy, "grad_entropy");
 
   const auto slot =
       catchable(read_abi_struct(static_cast<const mortise_policy_loss_vtable*>(instance_.vtable())).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,
                      [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
+  TRY(args.check_guards(instance_, kSlot, input.step, input.layout));
   args.finish();
 
   const auto keep = weighted_tokens(input.response_mask, input.weight);

@@ -8,6 +8,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/guarded_output.h"
 #include "plugin/host/host_services.h"
 #include "plugin/host/kinds/reward_args.h"
 
@@ -41,6 +42,37 @@ void take_row_value(void* context, int64_t row, mortise_text name, double value)
   }
 } catch (...) {  // out of memory: the value is lost, the run goes on
 }
+
+// The outputs of a call: those of `result` themselves, or between guard words and copied there after it.
+class GuardedRewards {
+ public:
+  GuardedRewards(bool guarded, RewardOutput& result) : result_(&result) {
+    if (!guarded) return;
+    rewards_.emplace(result.rewards.size() * sizeof(double));
+    tokens_.emplace(result.token_rewards.size() * sizeof(float));
+    std::copy(result.rewards.begin(), result.rewards.end(), rewards());
+    std::copy(result.token_rewards.begin(), result.token_rewards.end(), token_rewards());
+  }
+  [[nodiscard]] double* rewards() const {
+    return rewards_ ? static_cast<double*>(rewards_->data()) : result_->rewards.data();
+  }
+  [[nodiscard]] float* token_rewards() const {
+    return tokens_ ? static_cast<float*>(tokens_->data()) : result_->token_rewards.data();
+  }
+  // What was written beside them, or nothing.
+  [[nodiscard]] std::string finish() const {
+    if (!rewards_) return "";
+    if (const std::string damage = rewards_->damage(); !damage.empty()) return damage + " output 'rewards'";
+    if (const std::string damage = tokens_->damage(); !damage.empty()) return damage + " output 'token_rewards'";
+    std::copy_n(rewards(), result_->rewards.size(), result_->rewards.data());
+    std::copy_n(token_rewards(), result_->token_rewards.size(), result_->token_rewards.data());
+    return "";
+  }
+
+ private:
+  RewardOutput* result_;
+  std::optional<GuardedOutput> rewards_, tokens_;
+};
 
 }  // namespace
 
@@ -83,9 +115,10 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_
     result.token_rewards.assign(in.completion_ids.offsets[rows] - in.completion_ids.offsets[0], 0.0F);
   RowValueSink sink;
   sink.num_rows = in.num_rows;
+  GuardedRewards guarded(instance_.checks_writes(), result);
   auto out = make_abi_struct<mortise_reward_out>();
-  out.rewards = result.rewards.data();
-  out.token_rewards = want_token_rewards ? result.token_rewards.data() : nullptr;
+  out.rewards = guarded.rewards();
+  out.token_rewards = want_token_rewards ? guarded.token_rewards() : nullptr;
   out.row_value = take_row_value;
   out.sink = &sink;
 
@@ -94,6 +127,13 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_
   with_rows.num_rows = in.num_rows;
   CallReport report = TRY(instance_.call(kSlot, in.step, metrics, with_rows,
                                          [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
+  if (const std::string damage = guarded.finish(); !damage.empty()) {
+    const std::string last =
+        rows == 0 ? "" : ", whose last row is row " + std::to_string(in.row_id[rows - 1]) + " of the step";
+    return instance_.error(
+        kSlot, in.step, damage + last,
+        "rewards has num_rows elements, token_rewards those of completion_ids; tell the pack's author (rule R33)");
+  }
   if (!sink.misuse.empty()) return instance_.error(kSlot, in.step, sink.misuse, "tell the pack's author");
 
   result.metrics = std::move(report.metrics);

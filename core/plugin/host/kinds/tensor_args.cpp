@@ -7,6 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/guard.h"
 
 namespace mortise {
 namespace {
@@ -69,10 +70,14 @@ const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
 }
 
-const mortise_tensor* TensorArgs::output(std::span<float> values) {
+const mortise_tensor* TensorArgs::output(std::span<float> values, std::string_view name) {
   void* data = values.data();
   if (values.empty()) data = nothing;
-  if (!is_aligned(data)) {
+  if (guarded_) {
+    guards_.push_back({name, GuardedOutput(values.size_bytes())});
+    data = guards_.back().memory.data();
+    copies_.push_back({data, values});
+  } else if (!is_aligned(data)) {
     data = scratch(values.size_bytes());
     copies_.push_back({data, values});
   }
@@ -80,8 +85,27 @@ const mortise_tensor* TensorArgs::output(std::span<float> values) {
   return add(data, MORTISE_FLOAT, 32, {static_cast<int64_t>(values.size())});
 }
 
+Result<> TensorArgs::check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,
+                                  const Layout& layout) const {
+  for (const Guarded& one : guards_) {
+    const std::string damage = one.memory.damage();
+    if (damage.empty()) continue;
+    const bool behind = damage.find("behind") != std::string::npos;
+    const auto tokens = static_cast<size_t>(layout.num_tokens());
+    std::string where;
+    if (tokens > 0)
+      where =
+          behind ? ", whose last is " + token_place(layout, tokens - 1) : ", whose first is " + token_place(layout, 0);
+    return instance.error(slot, step, damage + " output " + quote(one.name) + where,
+                          "an output has num_tokens elements; tell the pack's author (rule R33)");
+  }
+  return {};
+}
+
 void TensorArgs::finish() {
-  for (const Copy& copy : copies_) std::memcpy(copy.to.data(), copy.from, copy.to.size_bytes());
+  for (const Copy& copy : copies_) {
+    if (!copy.to.empty()) std::memcpy(copy.to.data(), copy.from, copy.to.size_bytes());
+  }
   copies_.clear();
 }
 

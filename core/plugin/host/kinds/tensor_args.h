@@ -1,7 +1,8 @@
 // Spans of the engine as tensor views of the C ABI, for the length of one call.
 //
 // The ABI promises 64-byte aligned data: a span that starts elsewhere is copied into aligned scratch, outputs back at
-// the end (finish()). Outputs are cleared to 0 first. Cost: nothing for aligned inputs; one pass over outputs.
+// the end (finish()). Outputs are cleared to 0 first; in runs with plugins.check they lie between guard words. Cost:
+// nothing for aligned inputs; one pass over outputs.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "foundation/base/result.h"
 #include "mortise/tensor.h"
+#include "plugin/host/guarded_output.h"
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/layout.h"
 
@@ -22,14 +24,18 @@ namespace mortise {
 
 class TensorArgs {
  public:
-  TensorArgs() = default;
+  explicit TensorArgs(bool guarded = false) : guarded_(guarded) {}
   TensorArgs(const TensorArgs&) = delete;
   TensorArgs& operator=(const TensorArgs&) = delete;
 
   // The shape defaults to one axis.
   const mortise_tensor* input(std::span<const float> values, std::span<const int64_t> shape = {});
   const mortise_tensor* input(std::span<const uint8_t> values);
-  const mortise_tensor* output(std::span<float> values);
+  // `name` is that of error texts; it must outlive the call.
+  const mortise_tensor* output(std::span<float> values, std::string_view name = "");
+  // An error where the plugin wrote beside a guarded output.
+  [[nodiscard]] Result<> check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,
+                                      const Layout& layout) const;
   // Copies outputs that went through scratch to where they belong.
   void finish();
 
@@ -45,6 +51,10 @@ class TensorArgs {
     const void* from;
     std::span<float> to;
   };
+  struct Guarded {
+    std::string_view name;
+    GuardedOutput memory;
+  };
   const mortise_tensor* add(void* data, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
   void* scratch(size_t bytes);
   void* aligned_copy(const void* data, size_t bytes);
@@ -52,6 +62,8 @@ class TensorArgs {
   std::deque<Slot> slots_;  // a deque: pointers to slots stay valid
   std::vector<std::unique_ptr<void, FreeAligned>> memory_;
   std::vector<Copy> copies_;
+  bool guarded_;
+  std::vector<Guarded> guards_;
 };
 
 // The C view of a layout. Borrows.

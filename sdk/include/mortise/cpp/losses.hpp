@@ -91,21 +91,25 @@ inline const float* floats(const mortise_tensor* t, const char* name, std::int64
 }
 inline float* optional_floats(const mortise_tensor* t) { return static_cast<float*>(mortise_tensor_data(t)); }
 
+inline TokenArrays loss_arrays(const mortise_policy_loss_in& in, const mortise_policy_loss_out& out) {
+  const std::int64_t n = in.layout->num_tokens;
+  TokenArrays arrays;
+  arrays.x = floats(in.log_prob, "log_prob", n);
+  arrays.a = floats(in.old_log_prob, "old_log_prob", n);
+  arrays.b = floats(in.advantages, "advantages", n);
+  arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in.response_mask));
+  arrays.weight = floats(in.weight, "weight", n);
+  arrays.out = optional_floats(out.loss);
+  arrays.grad = optional_floats(out.grad_log_prob);
+  return arrays;
+}
+
 template <class T>
 struct TokenLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      const std::int64_t n = in->layout->num_tokens;
-      TokenArrays arrays;
-      arrays.x = floats(in->log_prob, "log_prob", n);
-      arrays.a = floats(in->old_log_prob, "old_log_prob", n);
-      arrays.b = floats(in->advantages, "advantages", n);
-      arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in->response_mask));
-      arrays.weight = floats(in->weight, "weight", n);
-      arrays.out = optional_floats(out->loss);
-      arrays.grad = optional_floats(out->grad_log_prob);
-      over_tokens<T, TokenLossEval<T>>(plugin, call, *in->layout, arrays);
+      over_tokens<T, TokenLossEval<T>>(plugin, call, *in->layout, loss_arrays(*in, *out));
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
@@ -120,16 +124,7 @@ struct SequenceLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      const std::int64_t n = in->layout->num_tokens;
-      TokenArrays arrays;
-      arrays.x = floats(in->log_prob, "log_prob", n);
-      arrays.a = floats(in->old_log_prob, "old_log_prob", n);
-      arrays.b = floats(in->advantages, "advantages", n);
-      arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in->response_mask));
-      arrays.weight = floats(in->weight, "weight", n);
-      arrays.out = optional_floats(out->loss);
-      arrays.grad = optional_floats(out->grad_log_prob);
-      over_rows<T>(plugin, call, *in->layout, arrays, T::gradient == SequenceLoss::Gradient::kOwnToken);
+      over_rows<T>(plugin, call, *in->layout, loss_arrays(*in, *out), T::gradient == SequenceLoss::Gradient::kOwnToken);
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
