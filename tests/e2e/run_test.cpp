@@ -118,6 +118,46 @@ TEST(Run, AFullDiskKeepsTheLastCheckpointAndTheRunAlive) {
   }
 }
 
+TEST(Run, AResumeTellsWhatChangedAndAsks) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=2").code, 0);
+  const std::string changed = "train run.toml trainer.total_training_steps=3 actor.policy_loss.loss_mode=gspo";
+  const Outcome refused = task.mortise(changed);
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("actor.policy_loss.loss_mode: \"vanilla\" -> \"gspo\""), std::string::npos)
+      << refused.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
+  const Outcome finished = task.mortise("train run.toml trainer.total_training_steps=2");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_NE(finished.output.find("this run is finished"), std::string::npos) << finished.output;
+  EXPECT_EQ(task.mortise(changed + " --allow-change").code, 0);
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 3U);
+  const Outcome other = task.mortise("sft run.toml data.train_files=data/sft.jsonl data.max_response_length=8");
+  EXPECT_EQ(other.code, 2) << other.output;
+  EXPECT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 --resume never").code, 0);
+  EXPECT_TRUE(default_env().exists(task.path() / "out.before_1/global_step_3/huggingface/model.safetensors"));
+}
+
+TEST(Run, AFailingStepLeavesTheFinishedOnesSaved) {
+  const TaskFolder task;
+  std::string rows;
+  for (int i = 0; i < 48; ++i) {
+    rows += std::string(R"({"prompt": "1+1=", "scores": )") + (i < 32 ? "1" : "\"much\"") + "}\n";
+  }
+  task.write("mid.jsonl", rows);
+  const Outcome outcome = task.mortise(
+      "train run.toml data.train_files=mid.jsonl data.shuffle=false reward.0.use=column reward.0.key=scores "
+      "'~reward.0.pattern' trainer.total_training_steps=3");
+  EXPECT_EQ(outcome.code, 9) << outcome.output;
+  EXPECT_NE(outcome.output.find("the 2 finished steps are saved"), std::string::npos) << outcome.output;
+  EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_2/manifest.json"));
+  // The step that failed gets the same prompts once more, not those behind them.
+  EXPECT_EQ(task.mortise("train run.toml data.train_files=mid.jsonl data.shuffle=false reward.0.use=column "
+                         "reward.0.key=scores '~reward.0.pattern' trainer.total_training_steps=3")
+                .code,
+            9);
+}
+
 // Conversations in, one template for training and generation.
 TEST(Run, GeneratesFromMessages) {
   const TaskFolder task;

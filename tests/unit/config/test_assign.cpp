@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[rollout]\nn = \"16\"", "'rollout.n' must be of type integer, is the text '16'"},
         BadCase{"[rollout]\nn = 16.0", "must be of type integer, is the number 16.0"},
         BadCase{"[rollout]\nn = true", "must be of type integer, is true"},
-        BadCase{"[rollout]\nn = 0", "must be at least 1, is the integer 0"},
+        BadCase{"[rollout]\nn = 0", "must be at least 1 and at most 16777216, is the integer 0"},
         BadCase{"[rollout]\nn = []", "must be of type integer, is a list"},
         BadCase{"[rollout]\nn = {}", "must be of type integer, is a table"},
         BadCase{"[rollout]\nn = [{}]", "must be of type integer, is a list of tables"},
