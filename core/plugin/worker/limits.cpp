@@ -29,6 +29,13 @@ Result<> set_limit(int resource, const char* name, rlim_t value) {
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+// Sanitizers map terabytes of shadow memory.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCanLimitMemory = false;
+#else
+constexpr bool kCanLimitMemory = true;
+#endif
+
 #if defined(__x86_64__)
 constexpr uint32_t kArch = AUDIT_ARCH_X86_64;
 #elif defined(__aarch64__)
@@ -156,7 +163,7 @@ Result<std::string> apply_limits(const WorkerLimits& limits) {
   const auto say = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   // 1 and not 0: with 0 the kernel still feeds a core file to a program that collects them, with 1 it makes none.
   TRY(set_limit(RLIMIT_CORE, "core files", 1));
-  if (limits.memory_bytes > 0) {
+  if (limits.memory_bytes > 0 && kCanLimitMemory) {
     TRY(set_limit(RLIMIT_AS, "memory", static_cast<rlim_t>(limits.memory_bytes)));
     say("memory " + mebibytes(limits.memory_bytes));
   }
