@@ -8,7 +8,7 @@
 #include "eval_tensors.h"
 #include "learn/objective/actor_objective.h"
 #include "learn/objective/value_objective.h"
-#include "model/tensor/torch_version.h"
+#include "train/run_parts.h"
 
 namespace mortise {
 
@@ -49,18 +49,9 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 
-// The registry of the config's packs; nothing else of a run is needed.
-Result<PluginRegistry> open_registry(const RunConfig& config) {
-  RegistryOptions options;
-  options.host_torch = kTorchVersion;
-  options.files.assign(config.plugins.files.begin(), config.plugins.files.end());
-  options.paths.assign(config.plugins.paths.begin(), config.plugins.paths.end());
-  return PluginRegistry::open(options);
-}
-
 Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   const RunConfig& config = command.config.config;
-  PluginRegistry registry = TRY(open_registry(config));
+  PluginRegistry registry = TRY(open_registry(config.plugins));
   RunKey key;
   key.seed = static_cast<uint64_t>(config.trainer.seed);
   ActorObjective objective = TRY(ActorObjective::create(registry, config, key));

@@ -63,8 +63,7 @@ void add_actor_batches(FieldTable<RunConfig, ActorConfig>& table) {
   table
       .add("ppo_max_token_len_per_gpu", &ActorConfig::ppo_max_token_len_per_gpu,
            "Tokens (prompt and completion, without padding) in one pass where passes are cut by tokens; changes memory "
-           "and "
-           "speed, never the gradient. null: 2048, or the longest possible row where that is more.")
+           "and speed, never the gradient. null: 2048, or the longest possible row where that is more.")
       .at_least(1);
   table.add("ppo_epochs", &ActorConfig::ppo_epochs, "Times that the rows of a step are gone through, in updates.")
       .at_least(1)
