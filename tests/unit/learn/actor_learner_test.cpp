@@ -176,5 +176,37 @@ TEST(ActorLearner, RowsWithoutAdvantageAreSeenButSendNothingBack) {
   EXPECT_GT(report.sums.entropy, 0.0);
 }
 
+// A correction weight scales the policy term and leaves the KL term alone.
+TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
+  const std::vector<std::string> overrides = {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.5"};
+  const LoadedConfig loaded = load_config(default_env(), "", overrides).value();
+  RegistryOptions options;
+  options.use_environment = options.use_user_packs = false;
+  options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
+  PluginRegistry registry = PluginRegistry::open(options).value();
+  ActorObjective objective = ActorObjective::create(registry, loaded.config, {}).value();
+  const std::vector<int64_t> offsets = {0, 2}, ids = {0}, groups = {0};
+  const std::vector<float> log_prob = {-1.0F, -2.0F}, ref = {-1.5F, -1.0F}, advantages = {1.0F, -2.0F},
+                           weight = {0.5F, 0.5F}, threes = {3.0F, 3.0F};
+  const std::vector<uint8_t> mask = {1, 1};
+  std::vector<float> plain_grad(2), grad(2);
+  ObjectiveInput in;
+  in.layout = {offsets, ids, groups};
+  in.log_prob = in.old_log_prob = log_prob;
+  in.ref_log_prob = ref;
+  in.advantages = advantages;
+  in.weight = weight;
+  in.response_mask = mask;
+  const ObjectiveSums plain = objective.evaluate(in, {plain_grad, {}}, nullptr).value();
+  in.rollout_is_weights = threes;
+  const ObjectiveSums corrected = objective.evaluate(in, {grad, {}}, nullptr).value();
+  EXPECT_NEAR(plain.pg_loss, 0.5, 1e-6);  // -(1 - 2) / 2 at ratio 1
+  EXPECT_NEAR(corrected.pg_loss, 1.5, 1e-6);
+  EXPECT_GT(plain.kl_loss, 0.0);
+  EXPECT_DOUBLE_EQ(corrected.kl_loss, plain.kl_loss);
+  EXPECT_NEAR(grad[0] - plain_grad[0], -1.0, 1e-6);  // twice more of -advantage x weight
+  EXPECT_NEAR(grad[1] - plain_grad[1], 2.0, 1e-6);
+}
+
 }  // namespace
 }  // namespace mortise
