@@ -1,17 +1,20 @@
-// k1, also named kl: log_prob - ref_log_prob. Unbiased, high variance, may be negative.
+// k1, also named kl: log_prob - ref_log_prob. Unbiased, high variance, may be negative. Clamps: off.
 // J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html.
+// Trap: as a loss term its expected gradient is zero on-policy; use k1+ (gradient of k2) or k2 there.
 #include <mortise/cpp/mortise.hpp>
+
+#include "../shared/kl_clamp.h"
 
 namespace {
 
-struct K1 : mortise::KlEstimator {
+struct K1 : mortise::ClampedKl {
   static constexpr const char* summary = "log ratio: unbiased, high variance";
   static constexpr const char* doc = "log_prob - ref_log_prob";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>
   Real token(Real logp, double ref) const {
-    return logp - ref;
+    return bounded(bounded_ratio(logp - ref));
   }
 };
 

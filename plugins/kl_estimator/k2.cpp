@@ -1,18 +1,20 @@
-// k2, also named mse: half the squared log ratio. Biased, low variance, with the right gradient in expectation.
-// J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html.
+// k2, also named mse: half the squared log ratio. Biased, low variance, with the right gradient in expectation. Clamps:
+// off. J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html.
 #include <mortise/cpp/mortise.hpp>
+
+#include "../shared/kl_clamp.h"
 
 namespace {
 
-struct K2 : mortise::KlEstimator {
+struct K2 : mortise::ClampedKl {
   static constexpr const char* summary = "half the squared log ratio: biased, low variance";
   static constexpr const char* doc = "(log_prob - ref_log_prob)^2 / 2";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>
   Real token(Real logp, double ref) const {
-    const Real x = logp - ref;
-    return 0.5 * (x * x);
+    const Real x = bounded_ratio(logp - ref);
+    return bounded(0.5 * (x * x));
   }
 };
 

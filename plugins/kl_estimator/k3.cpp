@@ -1,28 +1,24 @@
 // k3, also named low_var_kl: exp(d) - d - 1 with d = ref_log_prob - log_prob. Unbiased, low variance, never negative.
-// J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html. The two clamps are verl's; the gradient
-// is 0 beyond them.
+// J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html. Clamps by default are verl's and
+// ms-swift's: d to 20, the estimate to 10. Trap: TRL has no clamps (max_log_ratio = max_kl = none), and beyond a clamp
+// there is no gradient that would bring the policy back.
 #include <mortise/cpp/mortise.hpp>
+
+#include "../shared/kl_clamp.h"
 
 namespace {
 
-struct K3 : mortise::KlEstimator {
+struct K3 : mortise::ClampedKl {
   static constexpr const char* summary = "exp(d) - d - 1: unbiased, low variance, never negative";
   static constexpr const char* doc = "exp(d) - d - 1 with d = clamp(ref_log_prob - log_prob), the result clamped too";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
-  double max_log_ratio = param("max_log_ratio", 20.0, "d is clamped to +- this; inf: not at all").at_least(0);
-  double max_kl = param("max_kl", 10.0, "a token's estimate is clamped to +- this; inf: not at all").at_least(0);
-
-  void setup(mortise::Call) override {
-    const double infinity = std::numeric_limits<double>::infinity();
-    if (!mortise::is_set(max_log_ratio)) max_log_ratio = infinity;
-    if (!mortise::is_set(max_kl)) max_kl = infinity;
-  }
+  K3() : ClampedKl(20.0, 10.0) {}
 
   template <class Real>
   Real token(Real logp, double ref) const {
-    const Real d = clamp(ref - logp, -max_log_ratio, max_log_ratio);
-    return clamp(exp(d) - d - 1.0, -max_kl, max_kl);
+    const Real d = bounded_ratio(ref - logp);
+    return bounded(exp(d) - d - 1.0);
   }
 };
 

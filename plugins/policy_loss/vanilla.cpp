@@ -1,8 +1,10 @@
-// vanilla: PPO's clipped surrogate, with asymmetric edges and the dual clip.
+// vanilla: PPO's clipped surrogate, with asymmetric edges, the dual clip and the two-sided clip.
 //
-//   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = max(-A r, -A clamp(r, 1 - low, 1 + high)),
+//   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = max(-A min(r, delta), -A clamp(r, 1 - low, 1 + high)),
 //   and for A < 0: min(L, -A c).
-// Papers: PPO arXiv:1707.06347, dual clip arXiv:1912.09729, asymmetric edges (DAPO) arXiv:2503.14476.
+// Papers: PPO arXiv:1707.06347, dual clip arXiv:1912.09729, asymmetric edges (DAPO) arXiv:2503.14476, delta
+// (INTELLECT-2) arXiv:2505.07291. Defaults are verl's: 0.2, c = 3, no delta. TRL and ms-swift: clip_ratio_c = 0, and
+// their delta, above 1 + high, is a dual clip with c = delta.
 // Metrics carry verl's names (actor/*) and TRL's (clip_ratio/*); the latter differ where A = 0.
 #include <mortise/cpp/mortise.hpp>
 
@@ -11,10 +13,10 @@
 namespace {
 
 struct Vanilla : mortise::TokenLoss {
-  static constexpr const char* summary = "PPO's clipped surrogate; asymmetric edges, dual clip";
+  static constexpr const char* summary = "PPO's clipped surrogate; asymmetric edges, dual clip, two-sided clip";
   static constexpr const char* doc =
-      "r = exp(log_prob - old_log_prob); L = max(-A r, -A clamp(r, 1-low, 1+high)); A < 0: min(L, -A c). "
-      "arXiv:1707.06347, 1912.09729, 2503.14476";
+      "r = exp(log_prob - old_log_prob); L = max(-A min(r, delta), -A clamp(r, 1-low, 1+high)); A < 0: min(L, -A c). "
+      "arXiv:1707.06347, 1912.09729, 2503.14476, 2505.07291";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   double clip_ratio = param("clip_ratio", 0.2, "half width of the trust band of the ratio, epsilon").at_least(0);
@@ -23,7 +25,11 @@ struct Vanilla : mortise::TokenLoss {
   double clip_ratio_c =
       param("clip_ratio_c", 3.0, "dual clip: bound of the ratio where A < 0, above 1; 0: off").at_least(0);
 
-  double low = 0, high = 0, bound = 0;
+  double delta =
+      param("delta", mortise::none, "two-sided clip: cap of the ratio itself, above 1 + clip_ratio_high; not set: off")
+          .at_least(0);
+
+  double low = 0, high = 0, bound = 0, cap = 0;
 
   void setup(mortise::Call) override {
     low = 1 - mortise::first_set(clip_ratio_low, clip_ratio);
@@ -31,6 +37,7 @@ struct Vanilla : mortise::TokenLoss {
     const bool off = !mortise::is_set(clip_ratio_c) || clip_ratio_c == 0;
     if (!off && clip_ratio_c <= 1)
       mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_ratio_c must be above 1, or 0 for off");
+    cap = mortise::first_set(delta, std::numeric_limits<double>::infinity());
     bound = off ? std::numeric_limits<double>::infinity() : clip_ratio_c;
   }
 
@@ -52,7 +59,7 @@ struct Vanilla : mortise::TokenLoss {
   Real token(Real logp, double old_logp, double adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp(log_ratio);
-    const Real plain = -adv * r;
+    const Real plain = -adv * clamp(r, 0.0, cap);
     const Real clipped = -adv * clamp(r, low, high);
     const Real loss = max(plain, clipped);
     // -A c is infinite when the dual clip is off, and 0 * infinity must not get in.

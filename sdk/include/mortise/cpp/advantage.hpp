@@ -19,12 +19,22 @@
 
 namespace mortise {
 
+// The rows of one prompt that have a reward, in the order of the batch.
+struct ScoredGroup {
+  std::vector<std::int64_t> rows;
+  std::vector<double> rewards;  // outcome of each
+  std::int64_t num_rows = 0;    // of the prompt, those without a reward included
+};
+
 // One step's rows. Spans are valid until compute returns. An input that was not asked for gives empty spans.
 class AdvantageBatch {
  public:
   AdvantageBatch(const mortise_advantage_estimator_in* in, mortise_advantage_estimator_out* out) : in_(in), out_(out) {}
 
   std::int64_t num_rows() const { return in_->layout->num_rows; }
+  std::int64_t num_tokens() const { return in_->layout->num_tokens; }
+  // Place of the row's first token among all tokens.
+  std::int64_t row_begin(std::int64_t row) const { return in_->layout->row_offsets[row]; }
   std::int64_t step() const { return in_->step; }
   std::int64_t group_index(std::int64_t row) const { return in_->layout->group_index[row]; }
   std::int64_t row_id(std::int64_t row) const { return in_->layout->row_id[row]; }
@@ -41,6 +51,20 @@ class AdvantageBatch {
   Span<const float> rollout_is_weights(std::int64_t row) const {
     return tokens<const float>(in_->rollout_is_weights, row);
   }
+  // Reward functions; 0 where the host gives outcomes alone.
+  std::int64_t num_functions() const { return in_->rewards == nullptr ? 0 : in_->rewards->shape[1]; }
+  // What function k gave the row; NaN where it does not apply.
+  double reward(std::int64_t row, std::int64_t k) const {
+    return double(static_cast<const float*>(mortise_tensor_data(in_->rewards))[row * num_functions() + k]);
+  }
+  double reward_weight(std::int64_t k) const {
+    const auto* weights = static_cast<const float*>(mortise_tensor_data(in_->reward_weights));
+    return weights == nullptr ? 1.0 : double(weights[k]);
+  }
+  // Reward of the greedy completion of the row's prompt. Only where requires_inputs names "reward_baselines".
+  double reward_baseline(std::int64_t row) const {
+    return double(static_cast<const float*>(mortise_tensor_data(in_->reward_baselines))[row]);
+  }
   Span<float> advantages(std::int64_t row) { return tokens<float>(out_->advantages, row); }
   Span<float> returns(std::int64_t row) { return tokens<float>(out_->returns, row); }
 
@@ -49,6 +73,42 @@ class AdvantageBatch {
     double total = 0;
     for (const float r : token_rewards(row)) total += double(r);
     return total;
+  }
+
+  // The outcome, or NaN where the row has no reward: not valid, or no number. Such a row is left out of everything and
+  // its advantages stay 0.
+  double score(std::int64_t row) const { return valid(row) ? outcome(row) : std::numeric_limits<double>::quiet_NaN(); }
+  bool has_score(std::int64_t row) const { return !std::isnan(score(row)); }
+
+  // The prompts that have a row with a reward, in the order of first appearance.
+  std::vector<ScoredGroup> groups() const {
+    std::vector<ScoredGroup> all, scored;
+    std::unordered_map<std::int64_t, std::size_t> place;
+    for (std::int64_t row = 0; row < num_rows(); ++row) {
+      const auto [it, added] = place.emplace(group_index(row), all.size());
+      if (added) all.emplace_back();
+      ScoredGroup& group = all[it->second];
+      ++group.num_rows;
+      const double reward = score(row);
+      if (std::isnan(reward)) continue;
+      group.rows.push_back(row);
+      group.rewards.push_back(reward);
+    }
+    for (ScoredGroup& group : all) {
+      if (!group.rows.empty()) scored.push_back(std::move(group));
+    }
+    return scored;
+  }
+
+  // One advantage for all unmasked tokens of the row, as its return too; masked tokens get 0.
+  void broadcast(std::int64_t row, double advantage) {
+    const auto kept = mask(row);
+    const auto to_advantages = advantages(row), to_returns = returns(row);
+    for (std::int64_t t = 0; t < kept.size(); ++t) {
+      const float value = kept[t] != 0 ? float(advantage) : 0.0F;
+      to_advantages[t] = value;
+      if (!to_returns.empty()) to_returns[t] = value;
+    }
   }
 
   const mortise_advantage_estimator_in* raw() const { return in_; }
@@ -85,41 +145,11 @@ class OutcomeEstimator : public AdvantageEstimator {
   virtual void group(const Group& group, Span<double> advantages) const = 0;
 
   void compute(AdvantageBatch& batch, Call) override {
-    for (const std::vector<std::int64_t>& rows : groups_of(batch)) {
-      std::vector<double> rewards, advantages;
-      std::vector<std::int64_t> scored;
-      for (const std::int64_t row : rows) {
-        const double reward = batch.valid(row) ? batch.outcome(row) : std::numeric_limits<double>::quiet_NaN();
-        if (std::isnan(reward)) continue;
-        rewards.push_back(reward);
-        scored.push_back(row);
-      }
-      if (scored.empty()) continue;
-      advantages.assign(scored.size(), 0.0);
-      group(Group{{rewards.data(), std::int64_t(rewards.size())}, std::int64_t(rows.size())}, advantages);
-      for (std::size_t i = 0; i < scored.size(); ++i) broadcast(batch, scored[i], advantages[i]);
-    }
-  }
-
- private:
-  static std::vector<std::vector<std::int64_t>> groups_of(const AdvantageBatch& batch) {
-    std::vector<std::vector<std::int64_t>> groups;
-    std::unordered_map<std::int64_t, std::size_t> place;
-    for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
-      const auto [it, added] = place.emplace(batch.group_index(row), groups.size());
-      if (added) groups.emplace_back();
-      groups[it->second].push_back(row);
-    }
-    return groups;
-  }
-
-  static void broadcast(AdvantageBatch& batch, std::int64_t row, double advantage) {
-    const auto mask = batch.mask(row);
-    const auto advantages = batch.advantages(row), returns = batch.returns(row);
-    for (std::int64_t t = 0; t < mask.size(); ++t) {
-      const float value = mask[t] != 0 ? float(advantage) : 0.0F;
-      advantages[t] = value;
-      if (!returns.empty()) returns[t] = value;
+    std::vector<double> advantages;
+    for (ScoredGroup& scored : batch.groups()) {
+      advantages.assign(scored.rows.size(), 0.0);
+      group(Group{{scored.rewards.data(), std::int64_t(scored.rewards.size())}, scored.num_rows}, advantages);
+      for (std::size_t i = 0; i < scored.rows.size(); ++i) batch.broadcast(scored.rows[i], advantages[i]);
     }
   }
 };

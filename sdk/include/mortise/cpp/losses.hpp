@@ -1,4 +1,4 @@
-/* TokenLoss, SequenceLoss and KlEstimator: a loss is one function of numbers, written once.
+/* TokenLoss and its siblings, and KlEstimator: a loss is one function of numbers, written once.
  *
  *     struct Clip : mortise::TokenLoss {
  *       double eps = param("clip_ratio", 0.2, "half width of the trust band").range(0, 1);
@@ -17,13 +17,14 @@
 #ifndef MORTISE_CPP_LOSSES_HPP_
 #define MORTISE_CPP_LOSSES_HPP_
 
+#include "loss_batch.hpp"
 #include "meter.hpp"
 #include "plugin.hpp"
 #include "token_loop.hpp"
 
 namespace mortise {
 
-// Base of the three: select() found without qualification, for plain numbers too.
+// Base of them all: select() found without qualification, for plain numbers too.
 class LossFunction : public Plugin {
  public:
   static MORTISE_INLINE double select(bool c, double yes, double no) { return mortise::select(c, yes, no); }
@@ -35,11 +36,31 @@ class LossFunction : public Plugin {
 // Each token alone: token(logp, old_logp, adv[, meter]).
 class TokenLoss : public LossFunction {};
 
+// The same with the sampler's log-prob: token(logp, old_logp, rollout_logp, adv[, meter]).
+class RolloutLoss : public LossFunction {
+ public:
+  static constexpr const char* requires_inputs[] = {"rollout_log_prob", nullptr};
+};
+
+// Each token with one number about what is around it (its row, group or update), a constant for the gradient:
+// context(batch, call, numbers) fills it for the unmasked tokens, then token(logp, old_logp, adv, number[, meter])
+// runs.
+class ContextLoss : public LossFunction {
+ public:
+  static constexpr std::int32_t coupling = MORTISE_COUPLING_ROW;
+};
+
+// Anything else: compute(batch, call) puts loss and gradient of every unmasked token (LossBatch::put) by itself.
+class BatchLoss : public LossFunction {
+ public:
+  static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
+};
+
 // The row's mean log ratio decides: sequence(mean_log_ratio, adv[, meter]) is the loss of each token of the row, with
 // mean_log_ratio = sum over unmasked tokens of (log_prob - old_log_prob) / max(their number, 1).
 class SequenceLoss : public LossFunction {
  public:
-  // Where d loss / d mean_log_ratio goes.
+  // Where d loss / d mean_log_ratio goes. A class hides `gradient` with its own, a constant or a member set in setup().
   enum class Gradient {
     kRow,       // to all tokens of the row, 1/n each: the true derivative
     kOwnToken,  // each token's to itself, undivided: GSPO's token form, lp - sg(lp) + sg(mean)
@@ -54,12 +75,41 @@ namespace detail {
 
 template <class T>
 struct TokenLossEval {
+  static constexpr bool third = false;
   template <class Meter>
-  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, Meter& meter) {
+  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.token(logp, old_logp, adv, meter);
     } else {
       return plugin.token(logp, old_logp, adv);
+    }
+  }
+};
+
+template <class T>
+struct RolloutLossEval {
+  static constexpr bool third = true;
+  template <class Meter>
+  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double rollout,
+                                  Meter& meter) {
+    if constexpr (MetricsOf<T>::slots > 0) {
+      return plugin.token(logp, old_logp, rollout, adv, meter);
+    } else {
+      return plugin.token(logp, old_logp, rollout, adv);
+    }
+  }
+};
+
+template <class T>
+struct ContextLossEval {
+  static constexpr bool third = true;
+  template <class Meter>
+  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double number,
+                                  Meter& meter) {
+    if constexpr (MetricsOf<T>::slots > 0) {
+      return plugin.token(logp, old_logp, adv, number, meter);
+    } else {
+      return plugin.token(logp, old_logp, adv, number);
     }
   }
 };
@@ -71,8 +121,9 @@ struct TakesOldLogProb<T, std::void_t<decltype(std::declval<const T&>().token(Du
 
 template <class T>
 struct KlEval {
+  static constexpr bool third = false;
   template <class Meter>
-  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double ref, double old, Meter&) {
+  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double ref, double old, double, Meter&) {
     if constexpr (TakesOldLogProb<T>::value) {
       return plugin.token(logp, ref, old);
     } else {
@@ -81,26 +132,15 @@ struct KlEval {
   }
 };
 
-inline const float* floats(const mortise_tensor* t, const char* name, std::int64_t n) {
-  const auto* data = static_cast<const float*>(mortise_tensor_data(t));
-  if (data == nullptr && n > 0) fail(MORTISE_INVALID_ARGUMENT, std::string("the input '") + name + "' is missing");
-  if (t != nullptr && t->device_type != MORTISE_CPU) {
-    fail(MORTISE_UNIMPLEMENTED, std::string("the input '") + name + "' is not in host memory");
-  }
-  return data;
-}
-inline float* optional_floats(const mortise_tensor* t) { return static_cast<float*>(mortise_tensor_data(t)); }
-
-inline TokenArrays loss_arrays(const mortise_policy_loss_in& in, const mortise_policy_loss_out& out) {
-  const std::int64_t n = in.layout->num_tokens;
+inline TokenArrays loss_arrays(const LossBatch& batch) {
   TokenArrays arrays;
-  arrays.x = floats(in.log_prob, "log_prob", n);
-  arrays.a = floats(in.old_log_prob, "old_log_prob", n);
-  arrays.b = floats(in.advantages, "advantages", n);
-  arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in.response_mask));
-  arrays.weight = floats(in.weight, "weight", n);
-  arrays.out = optional_floats(out.loss);
-  arrays.grad = optional_floats(out.grad_log_prob);
+  arrays.x = batch.log_prob;
+  arrays.a = batch.old_log_prob;
+  arrays.b = batch.advantages;
+  arrays.mask = batch.mask;
+  arrays.weight = batch.weight;
+  arrays.out = batch.loss;
+  arrays.grad = batch.grad;
   return arrays;
 }
 
@@ -109,7 +149,7 @@ struct TokenLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      over_tokens<T, TokenLossEval<T>>(plugin, call, *in->layout, loss_arrays(*in, *out));
+      over_tokens<T, TokenLossEval<T>>(plugin, call, *in->layout, loss_arrays(LossBatch(*in, *out)));
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
@@ -120,11 +160,63 @@ struct TokenLossPlugin {
 };
 
 template <class T>
+struct RolloutLossPlugin {
+  static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
+                              mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](const T& plugin, Call call) {
+      TokenArrays arrays = loss_arrays(LossBatch(*in, *out));
+      const mortise_tensor* rollout = MORTISE_HAS(in, rollout_log_prob) ? in->rollout_log_prob : nullptr;
+      arrays.c = floats(rollout, "rollout_log_prob", in->layout->num_tokens);
+      over_tokens<T, RolloutLossEval<T>>(plugin, call, *in->layout, arrays);
+    });
+  }
+  static constexpr mortise_policy_loss_vtable vtable = {
+      sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+  static mortise_descriptor describe(const char* name) {
+    return detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_TOKEN, &vtable);
+  }
+};
+
+template <class T>
+struct ContextLossPlugin {
+  static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
+                              mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](const T& plugin, Call call) {
+      const LossBatch batch(*in, *out);
+      std::vector<double> numbers(std::size_t(batch.num_tokens()));
+      plugin.context(batch, call, Span<double>(numbers));
+      TokenArrays arrays = loss_arrays(batch);
+      arrays.context = numbers.data();
+      over_tokens<T, ContextLossEval<T>>(plugin, call, *in->layout, arrays);
+    });
+  }
+  static constexpr mortise_policy_loss_vtable vtable = {
+      sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+  static mortise_descriptor describe(const char* name) {
+    return detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
+  }
+};
+
+template <class T>
+struct BatchLossPlugin {
+  static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
+                              mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](const T& plugin, Call call) { plugin.compute(LossBatch(*in, *out), call); });
+  }
+  static constexpr mortise_policy_loss_vtable vtable = {
+      sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+  static mortise_descriptor describe(const char* name) {
+    return detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
+  }
+};
+
+template <class T>
 struct SequenceLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      over_rows<T>(plugin, call, *in->layout, loss_arrays(*in, *out), T::gradient == SequenceLoss::Gradient::kOwnToken);
+      const bool own_token = plugin.gradient == SequenceLoss::Gradient::kOwnToken;
+      over_rows<T>(plugin, call, *in->layout, loss_arrays(LossBatch(*in, *out)), own_token);
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
@@ -162,6 +254,9 @@ struct KlEstimatorPlugin {
 }  // namespace mortise
 
 #define MORTISE_TOKEN_LOSS(name, ...) MORTISE_PLUGIN(name, TokenLossPlugin<__VA_ARGS__>)
+#define MORTISE_ROLLOUT_LOSS(name, ...) MORTISE_PLUGIN(name, RolloutLossPlugin<__VA_ARGS__>)
+#define MORTISE_CONTEXT_LOSS(name, ...) MORTISE_PLUGIN(name, ContextLossPlugin<__VA_ARGS__>)
+#define MORTISE_BATCH_LOSS(name, ...) MORTISE_PLUGIN(name, BatchLossPlugin<__VA_ARGS__>)
 #define MORTISE_SEQUENCE_LOSS(name, ...) MORTISE_PLUGIN(name, SequenceLossPlugin<__VA_ARGS__>)
 #define MORTISE_KL_ESTIMATOR(name, ...) MORTISE_PLUGIN(name, KlEstimatorPlugin<__VA_ARGS__>)
 

@@ -22,5 +22,6 @@
 #include "plugin.hpp"
 #include "reward.hpp"
 #include "rollout.hpp"
+#include "state.hpp"
 
 #endif  // MORTISE_CPP_MORTISE_HPP_

@@ -111,7 +111,7 @@ inline bool is_set(double value) { return !std::isnan(value); }
 
 namespace detail {
 
-// The parameter table of one class, filled in declaring mode. Lives as long as the library, which is never unloaded.
+// The parameter table of one class, filled in declaring mode. Lives as long as the library.
 struct ParamTable {
   struct Entry {
     std::string name, default_text, doc;
@@ -136,6 +136,12 @@ struct ParamTable {
     }
   }
 };
+
+// The tables of the library that this is compiled into: hidden, so that no two packs share them.
+__attribute__((visibility("hidden"))) inline std::deque<ParamTable>& param_tables() {
+  static std::deque<ParamTable> tables;
+  return tables;
+}
 
 // Where the plugin under construction gets its parameters: a table to declare them in, or a host to read them from.
 struct Building {
@@ -356,7 +362,7 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   d.requires_inputs = T::requires_inputs;
   d.consumes = T::consumes;
   try {
-    auto* table = new ParamTable;  // lives as long as the library
+    ParamTable* table = &param_tables().emplace_back();
     const Building b{table, nullptr, nullptr};
     const BuildingScope scope(b);
     T declared;

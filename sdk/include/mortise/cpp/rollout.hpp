@@ -1,7 +1,8 @@
 /* RolloutBackend: completions for prompts, from anywhere.
  *
  * submit() takes requests (copy what you keep), poll() works or waits and hands finished sequences to the sink until
- * the sink says stop. All methods may throw; the exception becomes the slot's status. See kinds/rollout_backend.h for
+ * the sink says stop. A backend that holds a copy of the weights derives from WeightedRolloutBackend and gets them anew
+ * after each update. All methods may throw; the exception becomes the slot's status. See kinds/rollout_backend.h for
  * the life of a backend and the threads.
  */
 #ifndef MORTISE_CPP_ROLLOUT_HPP_
@@ -23,7 +24,55 @@ class RolloutBackend : public Plugin {
   virtual void wake(Call) {}
 };
 
+// A block of one weight. Borrowed: copy what you keep.
+struct WeightShard {
+  std::string_view name;            // "model.layers.0.mlp.up_proj.weight"
+  const mortise_tensor& data;       // the block: contiguous, its own shape
+  Span<const std::int64_t> shape;   // of the whole weight
+  Span<const std::int64_t> offset;  // of the block in it, an entry for each dimension
+  // The block is the weight.
+  bool whole() const {
+    for (std::int64_t d = 0; d < shape.size(); ++d)
+      if (data.shape[d] != shape[d]) return false;
+    return true;
+  }
+};
+
+// After each update of the policy: begin_update, update_weight for every block of every weight, end_update. Sequences
+// that are sampled after end_update carry the new version; until then the old weights stand.
+class WeightedRolloutBackend : public RolloutBackend {
+ public:
+  virtual void begin_update(std::int64_t version, Call call) = 0;
+  virtual void update_weight(const WeightShard& shard, Call call) = 0;
+  virtual void end_update(Call call) = 0;
+};
+
 namespace detail {
+
+// The three slots of a backend that holds weights; null for one that does not.
+template <class T, bool = std::is_base_of<WeightedRolloutBackend, T>::value>
+struct WeightSlots {
+  static constexpr decltype(mortise_rollout_backend_vtable::begin_update) begin_update = nullptr;
+  static constexpr decltype(mortise_rollout_backend_vtable::update_weight) update_weight = nullptr;
+  static constexpr decltype(mortise_rollout_backend_vtable::end_update) end_update = nullptr;
+};
+
+template <class T>
+struct WeightSlots<T, true> {
+  static std::int32_t begin_update(void* self, mortise_call* raw, std::int64_t version) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { plugin.begin_update(version, call); });
+  }
+  static std::int32_t update_weight(void* self, mortise_call* raw, mortise_text name, const mortise_tensor* shard,
+                                    const std::int64_t* global_shape, const std::int64_t* offset) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) {
+      const std::int64_t dims = shard->ndim;
+      plugin.update_weight({view(name), *shard, {global_shape, dims}, {offset, dims}}, call);
+    });
+  }
+  static std::int32_t end_update(void* self, mortise_call* raw) MORTISE_NOEXCEPT {
+    return run<T>(self, raw, [&](T& plugin, Call call) { plugin.end_update(call); });
+  }
+};
 
 template <class T>
 struct RolloutBackendPlugin {
@@ -56,9 +105,9 @@ struct RolloutBackendPlugin {
                                                             destroy<T>,
                                                             get_extension<T>,
                                                             set_version,
-                                                            nullptr,
-                                                            nullptr,
-                                                            nullptr,
+                                                            WeightSlots<T>::begin_update,
+                                                            WeightSlots<T>::update_weight,
+                                                            WeightSlots<T>::end_update,
                                                             submit,
                                                             poll,
                                                             abort,

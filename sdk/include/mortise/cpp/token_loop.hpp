@@ -19,19 +19,24 @@ namespace detail {
 
 inline constexpr std::int64_t kChunkTokens = 32768;
 
-// x is differentiated; a and b are constants (null: zeros). weight null means 1; grad null means value only.
+// x is differentiated; a, b and the third (`c`, or `context` as doubles) are constants (null: zeros). weight null means
+// 1; grad null means value only.
 struct TokenArrays {
-  const float *x = nullptr, *a = nullptr, *b = nullptr, *weight = nullptr;
+  const float *x = nullptr, *a = nullptr, *b = nullptr, *c = nullptr, *weight = nullptr;
+  const double* context = nullptr;
   const std::uint8_t* mask = nullptr;
   float *out = nullptr, *grad = nullptr;
 };
 
 struct Block {
-  double x[kBlock], a[kBlock], b[kBlock], weight[kBlock], active[kBlock], value[kBlock], slope[kBlock];
+  double x[kBlock], a[kBlock], b[kBlock], c[kBlock], weight[kBlock], active[kBlock], value[kBlock], slope[kBlock];
 };
 
-// The tokens of a loop do not depend on one another.
+// The tokens of a loop do not depend on one another. clang warns of a loop that it could not turn into SIMD, as under
+// sanitizers; that is no fault of the loss.
 #if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
 #define MORTISE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define MORTISE_INDEPENDENT _Pragma("GCC ivdep")
@@ -45,12 +50,20 @@ MORTISE_INLINE void widen(const float* from, const double* active, int n, double
   }
   for (int i = 0; i < n; ++i) to[i] = select_of(active[i] != 0.0, double(from[i]), 0.0);
 }
+template <class Eval>
 MORTISE_INLINE void load(const TokenArrays& in, std::int64_t at, int n, Block& block) {
   for (int i = 0; i < n; ++i) block.active[i] = select_of(in.mask[at + i] != 0, 1.0, 0.0);
   widen(in.x + at, block.active, n, 0.0, block.x);
   widen(in.a + at, block.active, n, 0.0, block.a);
   widen(in.b == nullptr ? nullptr : in.b + at, block.active, n, 0.0, block.b);
   widen(in.weight == nullptr ? nullptr : in.weight + at, block.active, n, 1.0, block.weight);
+  if constexpr (Eval::third) {
+    if (in.context == nullptr) {
+      widen(in.c + at, block.active, n, 0.0, block.c);
+    } else {
+      for (int i = 0; i < n; ++i) block.c[i] = in.context[at + i];
+    }
+  }
 }
 
 // A masked token, or one whose weight is 0, has gradient 0 whatever its slope.
@@ -69,7 +82,8 @@ MORTISE_INLINE void evaluate(const T& plugin, Block& block, int n, BlockValues<M
   MORTISE_INDEPENDENT
   for (int i = 0; i < n; ++i) {
     Meter<MetricsOf<T>::slots> meter(metrics, i);
-    const Dual y = Eval::eval(plugin, Dual{block.x[i], 1.0}, block.a[i], block.b[i], meter);
+    const double third = Eval::third ? block.c[i] : 0.0;
+    const Dual y = Eval::eval(plugin, Dual{block.x[i], 1.0}, block.a[i], block.b[i], third, meter);
     block.value[i] = y.value;
     block.slope[i] = y.slope;
   }
@@ -101,7 +115,7 @@ MORTISE_INLINE void token_rows(const T& plugin, const mortise_layout& layout, co
   std::int64_t row = first_row;
   for (std::int64_t at = layout.row_offsets[first_row]; at < end; at += kBlock) {
     const int n = end - at < kBlock ? int(end - at) : kBlock;
-    load(in, at, n, block);
+    load<Eval>(in, at, n, block);
     evaluate<T, Eval>(plugin, block, n, metrics);
     store(in, at, n, block);
     measure(layout, at, n, block, metrics, row, totals);
@@ -127,8 +141,9 @@ MORTISE_INLINE RowMean row_mean(const TokenArrays& in, std::int64_t begin, std::
 
 template <class T>
 struct SequenceEval {
+  static constexpr bool third = false;
   template <class Meter>
-  static MORTISE_INLINE Dual eval(const T& plugin, Dual mean, double, double adv, Meter& meter) {
+  static MORTISE_INLINE Dual eval(const T& plugin, Dual mean, double, double adv, double, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.sequence(mean, adv, meter);
     } else {
@@ -149,7 +164,7 @@ MORTISE_INLINE void sequence_rows(const T& plugin, const mortise_layout& layout,
     double row_slope = 0;
     for (std::int64_t at = begin; at < end; at += kBlock) {
       const int n = end - at < kBlock ? int(end - at) : kBlock;
-      load(in, at, n, block);
+      load<SequenceEval<T>>(in, at, n, block);
       for (int i = 0; i < n; ++i) block.x[i] = mean.log_ratio;
       evaluate<T, SequenceEval<T>>(plugin, block, n, metrics);
       store(in, at, n, block);
@@ -239,5 +254,9 @@ void over_rows(const T& plugin, const Call& call, const mortise_layout& layout, 
 
 }  // namespace detail
 }  // namespace mortise
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
 
 #endif  // MORTISE_CPP_TOKEN_LOOP_HPP_

@@ -1,0 +1,109 @@
+// clip_cov: PPO's clip, and no gradient at a few random tokens of high covariance (arXiv:2505.22617, Clip-Cov).
+//
+//   L = max(-A r, -A clamp(r, 1 - low, 1 + high)),  cov = (A - mean A) (log_prob - mean log_prob) over the update;
+//   L = 0 at max(1, int(clip_cov_ratio N)) tokens drawn from those that PPO does not clip and clip_cov_lb < cov <
+//   clip_cov_ub; at all of them where they are fewer.
+// Defaults 2e-4, 1 and 5 as in the paper and verl. The draw comes from the run's seed, step, update, row and token.
+// Traps: verl chooses in each micro-batch, from torch's global generator, and does not clamp the log ratio (here +-20).
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <mortise/cpp/mortise.hpp>
+
+#include "../shared/clip.h"
+#include "token_covariance.h"
+
+namespace {
+
+struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
+  static constexpr const char* summary = "clipped surrogate without random tokens of high covariance (Clip-Cov)";
+  static constexpr const char* doc =
+      "L = max(-A r, -A clamp(r, 1-low, 1+high)), 0 at a share clip_cov_ratio of the update's tokens, drawn where "
+      "clip_cov_lb < (A - mean A)(log_prob - mean log_prob) < clip_cov_ub. arXiv:2505.22617";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
+
+  double clip_cov_ratio = param("clip_cov_ratio", 2e-4, "share of the tokens that are dropped, above 0").range(0, 1);
+  double clip_cov_lb = param("clip_cov_lb", 1.0, "least covariance of a token that may be dropped, exclusive");
+  double clip_cov_ub = param("clip_cov_ub", 5.0, "greatest covariance of a token that may be dropped, exclusive");
+
+  void setup(mortise::Call call) override {
+    Clipped::setup(call);
+    if (clip_cov_ratio == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_ratio must be above 0");
+  }
+
+  bool clipped_by_ppo(double log_ratio, double adv) const {
+    const double r = std::exp(log_ratio);
+    return (adv > 0 && r > high) || (adv < 0 && r < low);
+  }
+
+  struct Candidate {
+    std::uint64_t draw;
+    std::int64_t token;
+  };
+  // The place of every row when they are ordered by name: what the draw goes by, so that neither the order of the call
+  // nor the names themselves decide.
+  static std::vector<std::uint64_t> ranks(const mortise::LossBatch& batch) {
+    std::vector<std::int64_t> order(std::size_t(batch.num_rows()));
+    std::iota(order.begin(), order.end(), 0);
+    const std::int64_t* id = batch.layout.row_id;
+    std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return id[a] < id[b]; });
+    std::vector<std::uint64_t> rank(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) rank[std::size_t(order[i])] = i;
+    return rank;
+  }
+
+  std::vector<Candidate> candidates(const mortise::LossBatch& batch, const mortise::Call& call,
+                                    const mortise::TokenCovariance& covariance) const {
+    const std::vector<std::uint64_t> rank = ranks(batch);
+    std::vector<Candidate> found;
+    for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
+      std::uint64_t place = 0;  // among the row's unmasked tokens
+      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
+        if (batch.mask[t] == 0) continue;
+        ++place;
+        const double cov = covariance(t);
+        if (!(cov > clip_cov_lb && cov < clip_cov_ub)) continue;
+        if (clipped_by_ppo(batch.log_ratio(t), batch.advantages[t])) continue;
+        std::uint64_t draw = 0;
+        const std::uint64_t counter = (std::uint64_t(batch.update_index) << 32) + place;
+        call.random(rank[std::size_t(row)], counter, mortise::Span<std::uint64_t>(&draw, 1));
+        found.push_back({draw, t});
+      }
+    }
+    return found;
+  }
+
+  // 0 at the dropped tokens, else 1.
+  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> kept) const {
+    std::fill(kept.begin(), kept.end(), 1.0);
+    const mortise::TokenCovariance covariance(batch, call);
+    std::vector<Candidate> found = candidates(batch, call, covariance);
+    const auto wanted = std::max<std::int64_t>(1, std::int64_t(clip_cov_ratio * double(covariance.num_tokens())));
+    if (wanted < std::int64_t(found.size())) {
+      std::nth_element(found.begin(), found.begin() + wanted, found.end(),
+                       [](const Candidate& a, const Candidate& b) { return a.draw < b.draw; });
+      found.resize(std::size_t(wanted));
+    }
+    for (const Candidate& candidate : found) kept[candidate.token] = 0.0;
+  }
+
+  enum { kDropped, kKl };
+  static constexpr mortise::Metric metrics[] = {
+      {kDropped, "actor/pg_clipfrac", mortise::Average::kTokens},
+      {kKl, "actor/ppo_kl", mortise::Average::kTokens},
+  };
+
+  template <class Real, class Meter>
+  Real token(Real logp, double old_logp, double adv, double kept, Meter& meter) const {
+    const Real r = exp(clamp(logp - old_logp, -20.0, 20.0));
+    meter.count(kDropped, kept == 0);
+    meter.add(kKl, old_logp - logp);
+    return kept * max(-adv * r, -adv * clamp(r, low, high));
+  }
+};
+
+}  // namespace
+
+MORTISE_CONTEXT_LOSS("clip_cov", ClipCov)

@@ -1,0 +1,24 @@
+// gspo_token: GSPO with advantages that differ from token to token (GSPO-token, arXiv:2507.18071 section 4.3).
+//
+//   s = exp(mean over the row of log_prob - old_log_prob),  s_t = sg(s) exp(log_prob - sg(log_prob)),
+//   L = max(-A s_t, -A clamp(s_t, 1 - low, 1 + high)),  dL/dlog_prob = -A s where nothing is clipped.
+// ms-swift's level "sequence_token". As verl's gspo takes this form too, it differs from `gspo` by its cap of the log
+// ratio alone (20 here, 10 there). Aggregate with seq-mean-token-mean. Trap: edges as for gspo.
+#include "clipped_sequence.h"
+
+namespace {
+
+struct GspoToken : mortise::ClippedSequence {
+  static constexpr const char* summary =
+      "sequence-level ratio with each token's own advantage and gradient (GSPO-token)";
+  static constexpr const char* doc =
+      "s = exp(mean of log_prob - old_log_prob over the row); s_t = sg(s) exp(log_prob - sg(log_prob)); "
+      "L = max(-A s_t, -A clamp(s_t, 1-low, 1+high)). arXiv:2507.18071 4.3; aggregate with seq-mean-token-mean";
+  static constexpr Gradient gradient = Gradient::kOwnToken;
+
+  GspoToken() : ClippedSequence(20.0) {}
+};
+
+}  // namespace
+
+MORTISE_SEQUENCE_LOSS("gspo_token", GspoToken)

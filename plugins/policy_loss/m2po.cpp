@@ -1,0 +1,90 @@
+// m2po: second-moment trust policy optimization (arXiv:2510.01161), for data that is many updates old.
+//
+//   D = log_prob - old_log_prob over the update's unmasked tokens; the tokens of the largest D^2 are masked until the
+//   mean of D^2 over the others is below m2_threshold (one token always stays);  L = -A exp(D) on those that stay, 0
+//   elsewhere.
+// Default threshold 0.04, the paper's. The choice is a constant for the gradient. The masked tokens keep their share of
+// the aggregation's divisor, as in the paper. Traps: the paper has no further clip; ppo_clip adds PPO's, as AReaL has
+// it, whose D is that of the sampler against the proximal policy.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <mortise/cpp/mortise.hpp>
+
+namespace {
+
+struct M2po : mortise::ContextLoss {
+  static constexpr const char* summary = "surrogate without the tokens of the largest squared log ratio (M2PO)";
+  static constexpr const char* doc =
+      "D = log_prob - old_log_prob; L = -A exp(D), 0 at the tokens of the largest D^2, so many that the mean D^2 of "
+      "the "
+      "update's others is below m2_threshold. arXiv:2510.01161";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
+
+  double m2_threshold = param("m2_threshold", 0.04, "bound of the mean squared log ratio, tau").at_least(0);
+  double ppo_clip =
+      param("ppo_clip", mortise::none, "half width of PPO's clip on top; not set: none, as in the paper").at_least(0);
+  double low = 0, high = 0;
+
+  void setup(mortise::Call) override {
+    const double infinity = std::numeric_limits<double>::infinity();
+    low = mortise::is_set(ppo_clip) ? 1 - ppo_clip : -infinity;
+    high = mortise::is_set(ppo_clip) ? 1 + ppo_clip : infinity;
+  }
+
+  // The greatest D^2 that stays. Tokens below the threshold always stay; of the others, in rising order, as many as
+  // keep the mean below it.
+  double greatest_kept(const mortise::LossBatch& batch) const {
+    std::vector<double> above;
+    double sum = 0, count = 0;
+    for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
+      if (batch.mask[t] == 0) continue;
+      const double d = batch.log_ratio(t), m2 = d * d;
+      if (m2 < m2_threshold) {
+        sum += m2;
+        count += 1;
+      } else if (!std::isnan(m2)) {
+        above.push_back(m2);
+      }
+    }
+    std::sort(above.begin(), above.end());
+    double greatest = m2_threshold;
+    for (const double m2 : above) {
+      sum += m2;
+      count += 1;
+      if (sum >= m2_threshold * count && count > 1) break;
+      greatest = m2;
+    }
+    return greatest;
+  }
+
+  // 1 where the token stays.
+  void context(const mortise::LossBatch& batch, const mortise::Call&, mortise::Span<double> kept) const {
+    const double greatest = greatest_kept(batch);
+    for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
+      const double d = batch.mask[t] != 0 ? batch.log_ratio(t) : 0.0;
+      kept[t] = d * d <= greatest ? 1.0 : 0.0;
+    }
+  }
+
+  enum { kMasked, kKl };
+  static constexpr mortise::Metric metrics[] = {
+      {kMasked, "actor/pg_clipfrac", mortise::Average::kTokens},
+      {kKl, "actor/ppo_kl", mortise::Average::kTokens},
+  };
+
+  template <class Real, class Meter>
+  Real token(Real logp, double old_logp, double adv, double kept, Meter& meter) const {
+    const Real r = exp(clamp(logp - old_logp, -20.0, 20.0));
+    meter.count(kMasked, kept == 0);
+    meter.add(kKl, old_logp - logp);
+    // Not select(): a log-prob that is no number must show.
+    return kept * max(-adv * r, -adv * clamp(r, low, high));
+  }
+};
+
+}  // namespace
+
+MORTISE_CONTEXT_LOSS("m2po", M2po)

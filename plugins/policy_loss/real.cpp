@@ -1,0 +1,126 @@
+// real: rewards as labels (arXiv:2602.05630), policy optimization as classification within the group.
+//
+//   s = mean over the row of log_prob - old_log_prob;  rows with A > 0 are positives, the others negatives;
+//   L of a group = log(1 + sum over negatives of e^(s / tau)) + log(1 + sum over positives of e^(-s / tau)),
+//   0 for a group that lacks one of the two.
+// All tokens of a group have its loss; aggregated by prompt-mean unless told otherwise, which is the mean over groups.
+// tau 0.5 as in ms-swift. Only the sign of the advantage counts: use it with advantages that are not divided by the
+// deviation, or the labels of a reward. Trap: rows without unmasked tokens are no members of their group; ms-swift
+// counts them as negatives with s = 0.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <mortise/cpp/mortise.hpp>
+
+#include "../shared/clip.h"
+
+namespace {
+
+struct RewardsAsLabels : mortise::BatchLoss {
+  static constexpr const char* summary = "classification of good and bad rows of a group by their log ratio (REAL)";
+  static constexpr const char* doc =
+      "s = mean of log_prob - old_log_prob over the row; L of a group = log(1 + sum_(A<=0) e^(s/tau)) + "
+      "log(1 + sum_(A>0) e^(-s/tau)). arXiv:2602.05630; aggregate with prompt-mean";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr std::int32_t coupling = MORTISE_COUPLING_GROUP;
+
+  double tau = param("real_tau", 0.5, "temperature, tau, above 0").at_least(0);
+  std::string loss_agg_mode = mortise::own_aggregation(param("loss_agg_mode", "prompt-mean", mortise::kAggregationDoc));
+
+  void setup(mortise::Call) override {
+    if (tau == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "real_tau must be above 0");
+  }
+
+  struct Row {
+    double tokens = 0, log_ratio = 0, advantage = 0, weight = 0;
+    bool positive() const { return advantage > 0; }
+  };
+  static Row read(const mortise::LossBatch& batch, std::int64_t row) {
+    Row sums;
+    for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
+      if (batch.mask[t] == 0) continue;
+      sums.tokens += 1;
+      sums.log_ratio += batch.log_ratio(t);
+      sums.advantage += double(batch.advantages[t]);
+      sums.weight += double(batch.weight[t]);
+    }
+    return sums;
+  }
+
+  // log(1 + sum of e^(sign s / tau)) over the members of one label.
+  struct Label {
+    double sign, greatest = 0, sum = 0;
+    double loss() const { return greatest + std::log(sum); }
+    // d loss / d s of a member
+    double slope(double s, double tau) const { return sign / tau * std::exp(sign * s / tau - greatest) / sum; }
+  };
+  Label label_of(const std::vector<Row>& rows, const std::int64_t* begin, const std::int64_t* end,
+                 bool positive) const {
+    Label label{positive ? -1.0 : 1.0};
+    const auto each = [&](const auto& work) {
+      for (const std::int64_t* i = begin; i != end; ++i) {
+        const Row& row = rows[std::size_t(*i)];
+        if (row.tokens > 0 && row.positive() == positive) work(label.sign * row.log_ratio / row.tokens / tau);
+      }
+    };
+    each([&](double x) { label.greatest = std::max(label.greatest, x); });
+    label.sum = std::exp(-label.greatest);
+    each([&](double x) { label.sum += std::exp(x - label.greatest); });
+    return label;
+  }
+
+  // True if the group has both labels.
+  bool write_group(const mortise::LossBatch& batch, const std::vector<Row>& rows, const std::int64_t* begin,
+                   const std::int64_t* end) const {
+    const auto has = [&](bool positive) {
+      return std::any_of(begin, end, [&](std::int64_t i) {
+        const Row& row = rows[std::size_t(i)];
+        return row.tokens > 0 && row.positive() == positive;
+      });
+    };
+    const bool both = has(true) && has(false);
+    const Label labels[] = {label_of(rows, begin, end, false), label_of(rows, begin, end, true)};
+    // A sum of log ratios that is no number must show, whatever its label.
+    const double bad = std::accumulate(begin, end, 0.0, [&](double x, std::int64_t i) {
+      return std::isnan(rows[std::size_t(i)].log_ratio) ? rows[std::size_t(i)].log_ratio : x;
+    });
+    const double loss = both ? labels[0].loss() + labels[1].loss() + bad : bad;
+    const double weight =
+        std::accumulate(begin, end, 0.0, [&](double x, std::int64_t i) { return x + rows[std::size_t(i)].weight; });
+    for (const std::int64_t* i = begin; i != end; ++i) {
+      const Row& row = rows[std::size_t(*i)];
+      if (row.tokens == 0) continue;
+      const double slope = both ? labels[row.positive()].slope(row.log_ratio / row.tokens, tau) : 0.0;
+      for (std::int64_t t = batch.begin(*i); t < batch.end(*i); ++t) {
+        if (batch.mask[t] != 0) batch.put(t, loss, weight * slope / row.tokens);
+      }
+    }
+    return both;
+  }
+
+  void compute(const mortise::LossBatch& batch, const mortise::Call& call) const {
+    std::vector<Row> rows(std::size_t(batch.num_rows()));
+    batch.for_rows(call, [&](std::int64_t row) { rows[std::size_t(row)] = read(batch, row); });
+    std::vector<std::int64_t> order(rows.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto group = [&](std::int64_t row) { return batch.layout.group_index[row]; };
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return group(a) < group(b); });
+    double groups = 0, complete = 0, tokens = 0, log_ratio = 0;
+    const std::int64_t *begin = order.data(), *const last = begin + order.size();
+    while (begin != last) {
+      const std::int64_t* end = begin;
+      while (end != last && group(*end) == group(*begin)) ++end;
+      groups += 1;
+      complete += write_group(batch, rows, begin, end) ? 1.0 : 0.0;
+      begin = end;
+    }
+    for (const Row& row : rows) tokens += row.tokens, log_ratio += row.log_ratio;
+    if (groups > 0) call.metric("real/complete_groups", complete, groups);
+    if (tokens > 0) call.metric("actor/ppo_kl", -log_ratio, tokens);
+  }
+};
+
+}  // namespace
+
+MORTISE_BATCH_LOSS("real", RewardsAsLabels)

@@ -1,0 +1,27 @@
+// reinforce: the policy gradient (Williams 1992; for language models arXiv:2402.14740, RLOO, and 2310.10505, ReMax).
+//
+//   L = -A log_prob. Importance weights of the rollout correction come on top of it, from the engine (verl's bypass
+//   mode with loss_type "reinforce"). Without them it is right for one update per batch only.
+// actor/ppo_kl is the mean of old_log_prob - log_prob, as in verl.
+#include <mortise/cpp/mortise.hpp>
+
+namespace {
+
+struct Reinforce : mortise::TokenLoss {
+  static constexpr const char* summary = "plain policy gradient; importance weights by the engine";
+  static constexpr const char* doc = "L = -A log_prob. Williams 1992; arXiv:2402.14740, 2310.10505";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+
+  enum { kKl };
+  static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
+
+  template <class Real, class Meter>
+  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+    meter.add(kKl, old_logp - logp);
+    return -adv * logp;
+  }
+};
+
+}  // namespace
+
+MORTISE_TOKEN_LOSS("reinforce", Reinforce)

@@ -1,0 +1,34 @@
+// What clip_cov and kl_cov share: each token's part of the covariance of advantage and log-prob over the update.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include <mortise/cpp/losses.hpp>
+
+namespace mortise {
+
+class TokenCovariance {
+ public:
+  TokenCovariance(const LossBatch& batch, const Call& call) : batch_(batch) {
+    const double tokens = batch.sum(call, [](std::int64_t) { return 1.0; });
+    if (tokens == 0) return;
+    num_tokens_ = std::int64_t(tokens);
+    mean_advantage_ = batch.sum(call, [&](std::int64_t t) { return double(batch.advantages[t]); }) / tokens;
+    mean_log_prob_ = batch.sum(call, [&](std::int64_t t) { return double(batch.log_prob[t]); }) / tokens;
+  }
+
+  std::int64_t num_tokens() const { return num_tokens_; }  // unmasked
+  // Of an unmasked token; what is no number comes last in any order (and shows in the loss).
+  double operator()(std::int64_t t) const {
+    const double cov = (double(batch_.advantages[t]) - mean_advantage_) * (double(batch_.log_prob[t]) - mean_log_prob_);
+    return std::isnan(cov) ? -std::numeric_limits<double>::infinity() : cov;
+  }
+
+ private:
+  const LossBatch& batch_;
+  std::int64_t num_tokens_ = 0;
+  double mean_advantage_ = 0, mean_log_prob_ = 0;
+};
+
+}  // namespace mortise

@@ -1,0 +1,73 @@
+// vespo: variational sequence-level soft policy optimization (arXiv:2602.10693).
+//
+//   S = sum over the row of clamp(log_prob - old_log_prob, +-20) [+ sum of clamp(log rollout weight, ln 1e-8, 20)],
+//   clamped to [ln 1e-8, 20],  W = exp(S),  phi = e^lambda W^k e^(-lambda W),  L = -sg(phi) A log_prob;
+//   (k, lambda) = (2, 3) where A >= 0, (3, 2) elsewhere.
+// phi is 1 at W = 1 and fades on both sides. The rollout importance weights are part of W, so this loss takes them over
+// from the engine. TRL's names and defaults; lambda is at least 1e-4. Aggregated by token-mean unless told otherwise.
+#include <algorithm>
+#include <cmath>
+
+#include <mortise/cpp/mortise.hpp>
+
+#include "../shared/clip.h"
+
+namespace {
+
+struct Vespo : mortise::ContextLoss {
+  static constexpr const char* summary = "log-prob weighted by a smooth function of the sequence's ratio (VESPO)";
+  static constexpr const char* doc =
+      "W = product over the row of exp(log_prob - old_log_prob), phi = e^lambda W^k e^(-lambda W); L = -sg(phi) A "
+      "log_prob. "
+      "arXiv:2602.10693";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
+
+  double k_pos = param("vespo_k_pos", 2.0, "exponent k where A >= 0").at_least(0);
+  double lambda_pos = param("vespo_lambda_pos", 3.0, "decay lambda where A >= 0").at_least(0);
+  double k_neg = param("vespo_k_neg", 3.0, "exponent k where A < 0").at_least(0);
+  double lambda_neg = param("vespo_lambda_neg", 2.0, "decay lambda where A < 0").at_least(0);
+  std::string loss_agg_mode = mortise::own_aggregation(param("loss_agg_mode", "token-mean", mortise::kAggregationDoc));
+
+  static double phi(double log_w, double k, double lambda) {
+    const double bounded = std::max(lambda, 1e-4);
+    return std::exp(bounded + k * log_w - bounded * std::exp(log_w));
+  }
+
+  // phi of the token's row, for the sign of its advantage.
+  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> weight) const {
+    const double least = std::log(1e-8);
+    const std::vector<double> log_w = batch.row_sums(call, [&](std::int64_t t) {
+      double sum = std::clamp(batch.log_ratio(t), -20.0, 20.0);
+      if (batch.rollout_is_weights != nullptr)
+        sum += std::clamp(std::log(double(batch.rollout_is_weights[t])), least, 20.0);
+      return sum;
+    });
+    std::vector<double> row_phi(log_w.size());
+    batch.for_rows(call, [&](std::int64_t row) {
+      const double w = std::clamp(log_w[std::size_t(row)], least, 20.0);
+      const double positive = phi(w, k_pos, lambda_pos), negative = phi(w, k_neg, lambda_neg);
+      double& shown = row_phi[std::size_t(row)];
+      shown = positive;
+      for (std::int64_t t = batch.end(row); t-- > batch.begin(row);) {
+        if (batch.mask[t] != 0) shown = weight[t] = batch.advantages[t] >= 0 ? positive : negative;
+      }
+    });
+    double sum = 0;
+    for (const double x : row_phi) sum += x;
+    if (!row_phi.empty()) call.metric("vespo/phi_seq_mean", sum, double(row_phi.size()));
+  }
+
+  enum { kKl };
+  static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
+
+  template <class Real, class Meter>
+  Real token(Real logp, double old_logp, double adv, double weight, Meter& meter) const {
+    meter.add(kKl, old_logp - logp);
+    return (-adv * weight) * logp;
+  }
+};
+
+}  // namespace
+
+MORTISE_CONTEXT_LOSS("vespo", Vespo)

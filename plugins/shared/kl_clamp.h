@@ -1,0 +1,34 @@
+// The two clamps that every KL estimator offers, with the gradient 0 beyond them, as in verl.
+#pragma once
+
+#include <limits>
+
+#include <mortise/cpp/losses.hpp>
+
+namespace mortise {
+
+struct ClampedKl : KlEstimator {
+  ClampedKl(double log_ratio, double kl)
+      : max_log_ratio(param("max_log_ratio", log_ratio, "the log ratio is clamped to +- this; none or inf: not at all")
+                          .at_least(0)),
+        max_kl(param("max_kl", kl, "a token's estimate is clamped to +- this; none or inf: not at all").at_least(0)) {}
+  ClampedKl() : ClampedKl(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()) {}
+
+  void setup(Call) override {
+    const double infinity = std::numeric_limits<double>::infinity();
+    if (!is_set(max_log_ratio)) max_log_ratio = infinity;
+    if (!is_set(max_kl)) max_kl = infinity;
+  }
+  template <class Real>
+  Real bounded_ratio(Real log_ratio) const {
+    return clamp(log_ratio, -max_log_ratio, max_log_ratio);
+  }
+  template <class Real>
+  Real bounded(Real kl) const {
+    return clamp(kl, -max_kl, max_kl);
+  }
+
+  double max_log_ratio, max_kl;
+};
+
+}  // namespace mortise

@@ -1,0 +1,106 @@
+/* LossBatch: what a loss gets that looks beyond single tokens (ContextLoss, BatchLoss), as plain arrays.
+ *
+ * N tokens of B rows, flat; row i has the tokens rows(i).begin .. end. Masked tokens hold anything: skip them. Sums
+ * over the update are taken row by row (row_sums), so that they are the same for every number of threads.
+ */
+#ifndef MORTISE_CPP_LOSS_BATCH_HPP_
+#define MORTISE_CPP_LOSS_BATCH_HPP_
+
+#include <vector>
+
+#include "plugin.hpp"
+#include "token_loop.hpp"
+
+namespace mortise {
+
+namespace detail {
+
+inline const float* floats(const mortise_tensor* t, const char* name, std::int64_t n) {
+  const auto* data = static_cast<const float*>(mortise_tensor_data(t));
+  if (data == nullptr && n > 0) fail(MORTISE_INVALID_ARGUMENT, std::string("the input '") + name + "' is missing");
+  if (t != nullptr && t->device_type != MORTISE_CPU) {
+    fail(MORTISE_UNIMPLEMENTED, std::string("the input '") + name + "' is not in host memory");
+  }
+  return data;
+}
+inline float* optional_floats(const mortise_tensor* t) { return static_cast<float*>(mortise_tensor_data(t)); }
+
+}  // namespace detail
+
+struct LossBatch {
+  LossBatch(const mortise_policy_loss_in& in, const mortise_policy_loss_out& out)
+      : layout(*in.layout),
+        log_prob(detail::floats(in.log_prob, "log_prob", num_tokens())),
+        old_log_prob(detail::floats(in.old_log_prob, "old_log_prob", num_tokens())),
+        advantages(detail::floats(in.advantages, "advantages", num_tokens())),
+        weight(detail::floats(in.weight, "weight", num_tokens())),
+        mask(static_cast<const std::uint8_t*>(mortise_tensor_data(in.response_mask))),
+        loss(detail::optional_floats(out.loss)),
+        grad(detail::optional_floats(MORTISE_HAS(&out, grad_log_prob) ? out.grad_log_prob : nullptr)),
+        update_index(MORTISE_HAS(&in, update_index) ? in.update_index : 0) {
+    if (MORTISE_HAS(&in, rollout_log_prob))
+      rollout_log_prob = detail::floats(in.rollout_log_prob, "rollout_log_prob", 0);
+    if (MORTISE_HAS(&in, rollout_is_weights))
+      rollout_is_weights = detail::floats(in.rollout_is_weights, "rollout_is_weights", 0);
+  }
+
+  std::int64_t num_rows() const { return layout.num_rows; }
+  std::int64_t num_tokens() const { return layout.num_tokens; }
+  std::int64_t begin(std::int64_t row) const { return layout.row_offsets[row]; }
+  std::int64_t end(std::int64_t row) const { return layout.row_offsets[row + 1]; }
+
+  // The token's loss, and d loss / d log_prob of this token times its weight, which is the gradient where no other
+  // token's loss depends on it.
+  void put(std::int64_t token, Dual value) const { put(token, value.value, double(weight[token]) * value.slope); }
+  // The same with the whole gradient; weight 0 leaves none.
+  void put(std::int64_t token, double value, double gradient) const {
+    loss[token] = float(value);
+    if (grad != nullptr) grad[token] = weight[token] == 0.0F ? 0.0F : float(gradient);
+  }
+
+  // work(row) for every row, on the host's threads; it must not throw.
+  template <class F>
+  void for_rows(const Call& call, const F& work) const {
+    const std::vector<std::int64_t> borders = detail::chunk_borders(layout);
+    call.parallel_for(std::int64_t(borders.size()) - 1, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t row = borders[std::size_t(first)]; row < borders[std::size_t(last)]; ++row) work(row);
+    });
+  }
+  // value(token) summed over the unmasked tokens of every row.
+  template <class F>
+  std::vector<double> row_sums(const Call& call, const F& value) const {
+    std::vector<double> sums(static_cast<std::size_t>(num_rows()));
+    for_rows(call, [&](std::int64_t row) {
+      double sum = 0;
+      for (std::int64_t t = begin(row); t < end(row); ++t) {
+        if (mask[t] != 0) sum += value(t);
+      }
+      sums[std::size_t(row)] = sum;
+    });
+    return sums;
+  }
+  template <class F>
+  double sum(const Call& call, const F& value) const {
+    double total = 0;
+    for (const double x : row_sums(call, value)) total += x;
+    return total;
+  }
+  // For losses whose requires_inputs names it.
+  const float* required_rollout_log_prob() const {
+    if (rollout_log_prob == nullptr && num_tokens() > 0)
+      fail(MORTISE_INVALID_ARGUMENT, "the input 'rollout_log_prob' is missing");
+    return rollout_log_prob;
+  }
+  double log_ratio(std::int64_t token) const { return double(log_prob[token]) - double(old_log_prob[token]); }
+
+  const mortise_layout& layout;
+  const float *log_prob, *old_log_prob, *advantages, *weight;
+  const std::uint8_t* mask;
+  float *loss, *grad;                                                      // grad null: value only
+  const float *rollout_log_prob = nullptr, *rollout_is_weights = nullptr;  // null: the engine has none
+  std::int64_t update_index;
+};
+
+}  // namespace mortise
+
+#endif  // MORTISE_CPP_LOSS_BATCH_HPP_

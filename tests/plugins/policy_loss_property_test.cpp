@@ -1,0 +1,162 @@
+// Identities between losses, and what no order of the rows may change.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "loss_call.h"
+#include "support/close_to.h"
+
+namespace mortise::test {
+namespace {
+
+const mortise_descriptor* policy_loss(const std::string& name) {
+  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
+}
+
+LossInput random_input(uint64_t seed, int rows, int shortest, int longest) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  LossInput in;
+  for (int i = 0; i < rows; ++i) {
+    const float adv = normal(random);
+    const int n = shortest + int(random() % uint64_t(longest - shortest + 1));
+    for (int t = 0; t < n; ++t) {
+      in.mask.push_back(shortest == longest || random() % 8 != 0);
+      in.old_log_prob.push_back(-0.05F - std::abs(normal(random)));
+      in.log_prob.push_back(std::min(-0.01F, in.old_log_prob.back() + 0.3F * normal(random)));
+      in.rollout_log_prob.push_back(in.old_log_prob.back() + 0.1F * normal(random));
+      in.advantages.push_back(adv);
+      in.weight.push_back(0.1F + float(random() % 100) / 100.0F);
+    }
+    in.row_offsets.push_back(int64_t(in.mask.size()));
+    in.group_index.push_back(i / 3);
+  }
+  return in;
+}
+
+using Params = std::map<std::string, std::string>;
+LossOutput run(const std::string& loss, const Params& params, const LossInput& in) {
+  PolicyLoss plugin(policy_loss(loss), params);
+  EXPECT_EQ(plugin.status, 0) << plugin.call.error;
+  return compute(plugin, in);
+}
+
+void expect_same(const LossOutput& a, const LossOutput& b, double tolerance = 1e-6) {
+  EXPECT_TRUE(all_close(a.loss, b.loss, tolerance));
+  EXPECT_TRUE(all_close(a.grad, b.grad, tolerance));
+}
+
+const Params kNoClip = {{"clip_ratio", "1e300"}, {"clip_ratio_low", "1"}, {"clip_ratio_c", "0"}};
+
+TEST(Identity, SequenceLossesAtLengthOneArePpo) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const LossInput in = random_input(seed, 50, 1, 1);
+    const LossOutput ppo = run("vanilla", {{"clip_ratio_c", "0"}}, in);
+    for (const char* loss : {"gspo", "gspo_token", "luspo"}) expect_same(run(loss, {}, in), ppo);
+    expect_same(run("gspo", {{"gradient", "row"}}, in), ppo);
+  }
+}
+
+// d(-A r)/d log_prob = -A r: REINFORCE weighted by the importance ratio, and REINFORCE itself on-policy.
+TEST(Identity, WithoutAClipPpoIsImportanceWeightedReinforce) {
+  LossInput in = random_input(3, 30, 0, 40);
+  const LossOutput ppo = run("vanilla", kNoClip, in), reinforce = run("reinforce", {}, in);
+  for (size_t i = 0; i < in.mask.size(); ++i) {
+    const double r = std::exp(double(in.log_prob[i]) - double(in.old_log_prob[i]));
+    EXPECT_NEAR(ppo.grad[i], r * reinforce.grad[i], 1e-5);
+  }
+  EXPECT_TRUE(all_close(run("cispo", {{"cap", "1e300"}}, in).grad, ppo.grad, 1e-6));
+  in.old_log_prob = in.log_prob;
+  EXPECT_EQ(run("vanilla", kNoClip, in).grad, reinforce.grad);
+}
+
+TEST(Identity, OnPolicyGradientsAreReinforces) {
+  LossInput in = random_input(4, 30, 1, 40);
+  in.old_log_prob = in.rollout_log_prob = in.log_prob;
+  const LossOutput reinforce = run("reinforce", {}, in);
+  for (const char* loss : {"vanilla", "gspo", "gspo_token", "sapo", "cispo", "gpg", "dppo_tv", "dppo_kl", "vespo",
+                           "fipo", "topr", "aipo", "m2po", "decoupled"}) {
+    SCOPED_TRACE(loss);
+    EXPECT_TRUE(all_close(run(loss, {}, in).grad, reinforce.grad, 1e-6));
+  }
+  EXPECT_TRUE(all_close(run("dro", {{"dro_beta", "0.5"}}, in).grad, reinforce.grad, 1e-6));
+}
+
+TEST(Identity, LossesWithTheirOwnPartSwitchedOff) {
+  LossInput in = random_input(5, 30, 0, 40);
+  const LossOutput ppo = run("vanilla", {{"clip_ratio_c", "0"}}, in), open = run("vanilla", kNoClip, in);
+  expect_same(run("fipo", {{"fipo_clip_range", "0"}, {"fipo_safety_threshold", "none"}}, in), ppo);
+  expect_same(run("clip_cov", {{"clip_cov_lb", "1e9"}, {"clip_cov_ub", "2e9"}}, in), ppo);
+  expect_same(run("kl_cov", {{"ppo_kl_coef", "0"}}, in), open);
+  expect_same(run("m2po", {{"m2_threshold", "1e9"}}, in), open);
+  expect_same(run("m2po", {{"m2_threshold", "1e9"}, {"ppo_clip", "0.2"}}, in), ppo);
+  const LossOutput free = run("cispo", {{"cap", "1e300"}}, in);
+  for (const char* loss : {"dppo_tv", "dppo_kl"})
+    expect_same(run(loss, {{"clip_ratio", "1e300"}, {"clip_ratio_c", "1e300"}}, in), free);
+  in.rollout_log_prob = in.old_log_prob;
+  expect_same(run("decoupled", {}, in), ppo);
+  expect_same(run("aipo", {{"rho", "1.1"}}, in), run("cispo", {{"cap", "1.1"}}, in));
+}
+
+TEST(Identity, ToprIsReinforceWhereTheAdvantageIsPositive) {
+  LossInput in = random_input(6, 30, 1, 40);
+  for (float& a : in.advantages) a = std::abs(a);
+  expect_same(run("topr", {}, in), run("reinforce", {}, in));
+}
+
+// Rows with one advantage and one weight: the token form of GSPO and the true derivative agree, and GMPO without an
+// edge is GSPO without an edge.
+TEST(Identity, FormsOfTheSequenceRatioAgreeForEvenRows) {
+  LossInput in = random_input(7, 30, 2, 40);
+  in.mask.assign(in.mask.size(), 1);
+  for (int64_t row = 0; row < in.num_rows(); ++row) {
+    for (auto t = size_t(in.row_offsets[size_t(row)]); t < size_t(in.row_offsets[size_t(row) + 1]); ++t)
+      in.weight[t] = 0.1F + 0.01F * float(row);
+  }
+  expect_same(run("gspo", {{"gradient", "row"}}, in), run("gspo", {}, in), 1e-5);
+  const Params open = {{"clip_ratio", "1e300"}, {"clip_ratio_low", "1e300"}};
+  expect_same(run("geo_mean", open, in), run("gspo", open, in), 1e-5);
+}
+
+class RowOrder : public testing::TestWithParam<std::string> {};
+std::vector<std::string> all_losses() {
+  const mortise_pack* pack = load_pack(pack_path("policy_loss"));
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < pack->num_plugins; ++i) {
+    if (std::string_view(pack->plugins[i]->name) != "clip_cov") names.emplace_back(pack->plugins[i]->name);
+  }
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(PolicyLoss, RowOrder, testing::ValuesIn(all_losses()),
+                         [](const auto& name) { return name.param; });
+
+// clip_cov is left out: its draw goes by the rows' names, which this test's host gives by place.
+TEST_P(RowOrder, ChangesNothing) {
+  const Params params = GetParam() == "dro" ? Params{{"dro_beta", "0.2"}} : Params{};
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const LossInput in = random_input(seed, 13, 0, 30);
+    std::vector<size_t> order(size_t(in.num_rows()));
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+    LossInput mixed;
+    std::vector<size_t> place;  // in `in` of every token of `mixed`
+    for (const size_t row : order) {
+      for (auto t = size_t(in.row_offsets[row]); t < size_t(in.row_offsets[row + 1]); ++t) place.push_back(t);
+      mixed.row_offsets.push_back(int64_t(place.size()));
+      mixed.group_index.push_back(in.group_index[row]);
+    }
+    const auto pick = [&](const auto& from, auto& to) {
+      for (const size_t t : place) to.push_back(from[t]);
+    };
+    pick(in.log_prob, mixed.log_prob), pick(in.old_log_prob, mixed.old_log_prob);
+    pick(in.advantages, mixed.advantages), pick(in.weight, mixed.weight), pick(in.mask, mixed.mask);
+    pick(in.rollout_log_prob, mixed.rollout_log_prob);
+    const LossOutput plain = run(GetParam(), params, in), other = run(GetParam(), params, mixed);
+    LossOutput expected;
+    pick(plain.loss, expected.loss), pick(plain.grad, expected.grad);
+    expect_same(other, expected);
+  }
+}
+
+}  // namespace
+}  // namespace mortise::test
