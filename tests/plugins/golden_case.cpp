@@ -52,10 +52,10 @@ GoldenCase read_golden(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<GoldenCase> golden_cases(const std::string& kind, const std::string& plugin) {
+std::vector<GoldenCase> golden_cases(const std::string& kind, const std::string& plugin, const std::string& folder) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(MORTISE_SOURCE_DIR) + "/tests/golden/tensors")) {
+       std::filesystem::directory_iterator(std::string(MORTISE_SOURCE_DIR) + "/tests/golden/" + folder)) {
     if (entry.path().filename().string().rfind(kind + "." + plugin + ".", 0) == 0) paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());

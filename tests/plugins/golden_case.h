@@ -23,7 +23,8 @@ struct GoldenCase {
   }
 };
 
-// All cases of a kind and plugin, in the order of their numbers.
-std::vector<GoldenCase> golden_cases(const std::string& kind, const std::string& plugin);
+// All cases of a kind and plugin in a folder of tests/golden, in the order of their numbers.
+std::vector<GoldenCase> golden_cases(const std::string& kind, const std::string& plugin,
+                                     const std::string& folder = "tensors");
 
 }  // namespace mortise::test

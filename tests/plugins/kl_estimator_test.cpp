@@ -1,6 +1,9 @@
 // KL estimators against verl's numbers, and their edges.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
+
 #include "golden_case.h"
 #include "loss_call.h"
 #include "support/close_to.h"
@@ -15,13 +18,14 @@ const mortise_descriptor* estimator(const std::string& name) {
 }
 
 LossOutput compute_kl(Kl& plugin, const std::vector<float>& log_prob, const std::vector<float>& ref, int64_t rows,
-                      float weight = 1, std::vector<uint8_t> mask = {}) {
+                      float weight = 1, std::vector<uint8_t> mask = {}, std::vector<float> old_log_prob = {}) {
+  if (old_log_prob.empty()) old_log_prob = log_prob;
   const auto n = int64_t(log_prob.size());
   if (mask.empty()) mask.assign(log_prob.size(), 1);
   std::vector<int64_t> offsets, id;
   for (int64_t i = 0; i <= rows; ++i) offsets.push_back(rows == 0 ? 0 : i * (n / rows)), id.push_back(i);
   const mortise_layout layout{sizeof layout, 0, rows, n, offsets.data(), id.data(), id.data()};
-  const FlatTensor<float> x(log_prob), y(ref), w(std::vector<float>(log_prob.size(), weight));
+  const FlatTensor<float> x(log_prob), y(ref), z(old_log_prob), w(std::vector<float>(log_prob.size(), weight));
   const FlatTensor<uint8_t> m(mask);
   FlatTensor<float> kl(std::vector<float>(log_prob.size())), grad(std::vector<float>(log_prob.size()));
   mortise_kl_estimator_in in{};
@@ -31,6 +35,7 @@ LossOutput compute_kl(Kl& plugin, const std::vector<float>& log_prob, const std:
   in.ref_log_prob = y.view();
   in.response_mask = m.view();
   in.weight = w.view();
+  in.old_log_prob = z.view();
   mortise_kl_estimator_out out{};
   out.struct_size = sizeof out;
   out.kl = kl.view();
@@ -41,6 +46,10 @@ LossOutput compute_kl(Kl& plugin, const std::vector<float>& log_prob, const std:
 
 class KlGolden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(KlEstimator, KlGolden, testing::Values("k1", "kl", "k2", "mse", "k3", "low_var_kl", "abs"));
+
+class EveryKl : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(KlEstimator, EveryKl,
+                         testing::Values("k1", "kl", "k2", "mse", "k3", "low_var_kl", "abs", "k3_ratio"));
 
 TEST_P(KlGolden, MatchesVerl) {
   const auto cases = golden_cases("kl_estimator", GetParam());
@@ -56,7 +65,7 @@ TEST_P(KlGolden, MatchesVerl) {
   }
 }
 
-TEST_P(KlGolden, WeightScalesTheGradientAlone) {
+TEST_P(EveryKl, WeightScalesTheGradientAlone) {
   Kl plugin(estimator(GetParam()));
   const std::vector<float> lp = {-1, -2, -0.5F}, ref = {-1.5F, -1, -0.25F};
   const auto one = compute_kl(plugin, lp, ref, 1), two = compute_kl(plugin, lp, ref, 1, 2);
@@ -64,9 +73,9 @@ TEST_P(KlGolden, WeightScalesTheGradientAlone) {
   for (size_t i = 0; i < lp.size(); ++i) EXPECT_FLOAT_EQ(two.grad[i], 2 * one.grad[i]);
 }
 
-TEST_P(KlGolden, MaskedIsZero) {
+TEST_P(EveryKl, MaskedIsZero) {
   Kl plugin(estimator(GetParam()));
-  const auto out = compute_kl(plugin, {-1, NAN}, {-2, NAN}, 1, 1, {1, 0});
+  const auto out = compute_kl(plugin, {-1, NAN}, {-2, NAN}, 1, 1, {1, 0}, {-1.5F, INFINITY});
   EXPECT_NE(out.loss[0], 0.0F);
   EXPECT_EQ(out.loss[1], 0.0F);
   EXPECT_EQ(out.grad[1], 0.0F);
@@ -84,6 +93,124 @@ TEST(K3, ClampsAsVerlAndLosesItsGradientThere) {
   EXPECT_FLOAT_EQ(free.loss[1], float(std::exp(3.0) - 4));
   EXPECT_FLOAT_EQ(free.grad[1], float(1 - std::exp(3.0)));
   EXPECT_GT(free.loss[0], 1e12F);
+}
+
+// The clamps of every estimator: value at the bound, no gradient beyond.
+TEST_P(EveryKl, ClampsAreOptions) {
+  Kl bounded(estimator(GetParam()), {{"max_log_ratio", "0.5"}, {"max_kl", "none"}});
+  Kl open(estimator(GetParam()), {{"max_log_ratio", "none"}, {"max_kl", "inf"}});
+  Kl small(estimator(GetParam()), {{"max_log_ratio", "inf"}, {"max_kl", "0.01"}});
+  const auto cut = compute_kl(bounded, {-1}, {-3}, 1), full = compute_kl(open, {-1}, {-3}, 1);
+  const auto edge = compute_kl(open, {-1}, {-1.5F}, 1), least = compute_kl(small, {-1}, {-3}, 1);
+  EXPECT_FLOAT_EQ(cut.loss[0], edge.loss[0]);
+  EXPECT_NE(cut.loss[0], full.loss[0]);
+  EXPECT_FLOAT_EQ(least.loss[0], 0.01F);
+  if (GetParam() == "k3_ratio") return;  // the gradient through the ratio stays
+  EXPECT_EQ(cut.grad[0], 0.0F);
+  EXPECT_EQ(least.grad[0], 0.0F);
+}
+
+TEST_P(EveryKl, GradientIsTheDifferenceQuotient) {
+  Kl plugin(estimator(GetParam()), {{"max_log_ratio", "none"}, {"max_kl", "none"}});
+  for (const float lp : {-0.5F, -1.25F, -2.0F, -3.0F}) {
+    const float h = 1.0F / 256, ref = -1.6F, old = -1.4F;
+    const auto at = compute_kl(plugin, {lp}, {ref}, 1, 1, {}, {old});
+    const auto up = compute_kl(plugin, {lp + h}, {ref}, 1, 1, {}, {old});
+    const auto down = compute_kl(plugin, {lp - h}, {ref}, 1, 1, {}, {old});
+    EXPECT_NEAR(at.grad[0], (up.loss[0] - down.loss[0]) / (2 * h), 2e-4 * (1 + std::abs(at.grad[0]))) << lp;
+  }
+}
+
+// Two policies over eight tokens, and many samples.
+struct Sampling {
+  static constexpr size_t kTokens = 8, kSamples = 200'000;
+  std::mt19937_64 random;
+  std::vector<double> policy, reference, old;
+  double kl = 0, square = 0;  // KL(policy || reference), E[log ratio^2 / 2]
+  std::vector<double> slope;  // d KL / d logit of the policy
+
+  explicit Sampling(uint64_t seed) : random(seed), policy(drawn()), reference(drawn()), old(drawn()), slope(kTokens) {
+    for (size_t a = 0; a < kTokens; ++a) {
+      const double d = std::log(policy[a] / reference[a]);
+      kl += policy[a] * d;
+      square += policy[a] * d * d / 2;
+    }
+    for (size_t a = 0; a < kTokens; ++a) slope[a] = policy[a] * (std::log(policy[a] / reference[a]) - kl);
+  }
+  std::vector<double> drawn() {
+    std::normal_distribution<double> normal(0, 0.6);
+    std::vector<double> p(kTokens);
+    double sum = 0;
+    for (double& x : p) sum += x = std::exp(normal(random));
+    for (double& x : p) x /= sum;
+    return p;
+  }
+
+  struct Estimate {
+    double mean = 0, error = 0;  // of the value; standard error
+    std::vector<double> slope;   // of the gradient with respect to the logits
+    double slope_error = 0;
+  };
+  Estimate estimate(const std::string& name, const std::vector<double>& sampler) {
+    std::discrete_distribution<size_t> draw(sampler.begin(), sampler.end());
+    std::vector<size_t> token(kSamples);
+    std::vector<float> lp, ref, before;
+    for (size_t& a : token) {
+      a = draw(random);
+      lp.push_back(float(std::log(policy[a])));
+      ref.push_back(float(std::log(reference[a])));
+      before.push_back(float(std::log(sampler[a])));
+    }
+    Kl plugin(estimator(name), {{"max_log_ratio", "none"}, {"max_kl", "none"}});
+    const auto out = compute_kl(plugin, lp, ref, 1, 1, {}, before);
+    Estimate e;
+    e.slope.assign(kTokens, 0);
+    double squares = 0, slope_squares = 0;
+    for (size_t i = 0; i < kSamples; ++i) {
+      e.mean += out.loss[i] / double(kSamples);
+      squares += double(out.loss[i]) * out.loss[i] / double(kSamples);
+      slope_squares += double(out.grad[i]) * out.grad[i] / double(kSamples);
+      for (size_t a = 0; a < kTokens; ++a)  // d log policy(token) / d logit(a)
+        e.slope[a] += double(out.grad[i]) * ((token[i] == a ? 1.0 : 0.0) - policy[a]) / double(kSamples);
+    }
+    e.error = std::sqrt((squares - e.mean * e.mean) / double(kSamples));
+    e.slope_error = std::sqrt(slope_squares / double(kSamples));
+    return e;
+  }
+};
+
+TEST(KlBias, OfTheValueBySampling) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    Sampling s(seed);
+    for (const char* name : {"k1", "k3", "k3_ratio"}) {  // unbiased
+      const auto e = s.estimate(name, s.policy);
+      EXPECT_NEAR(e.mean, s.kl, 5 * e.error) << name;
+    }
+    const auto k2 = s.estimate("k2", s.policy);
+    EXPECT_NEAR(k2.mean, s.square, 5 * k2.error);
+    EXPECT_GT(s.estimate("k1", s.policy).error, 1.2 * s.estimate("k3", s.policy).error)
+        << "k3 is the one of low variance";
+    // Off-policy, the ratio keeps k3 unbiased; without it the mean is another number.
+    const auto with = s.estimate("k3_ratio", s.old), without = s.estimate("k3", s.old);
+    EXPECT_NEAR(with.mean, s.kl, 5 * with.error);
+    EXPECT_GT(std::abs(without.mean - s.kl), 5 * without.error);
+  }
+}
+
+// As a loss term: k2 has the gradient of KL in expectation, k1 none at all, and k3_ratio has it off-policy too.
+TEST(KlBias, OfTheGradientBySampling) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    Sampling s(seed);
+    const auto k1 = s.estimate("k1", s.policy), k2 = s.estimate("k2", s.policy), off = s.estimate("k3_ratio", s.old);
+    double largest = 0;
+    for (size_t a = 0; a < Sampling::kTokens; ++a) {
+      EXPECT_NEAR(k1.slope[a], 0, 5 * k1.slope_error);
+      EXPECT_NEAR(k2.slope[a], s.slope[a], 5 * k2.slope_error);
+      EXPECT_NEAR(off.slope[a], s.slope[a], 5 * off.slope_error);
+      largest = std::max(largest, std::abs(s.slope[a]));
+    }
+    EXPECT_GT(largest, 20 * k2.slope_error) << "the test would see a wrong gradient";
+  }
 }
 
 }  // namespace

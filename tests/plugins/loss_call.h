@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <algorithm>
 #include <numeric>
 
 #include "support/fake_host.h"
@@ -16,7 +17,9 @@ inline std::string pack_path(const std::string& kind) {
 struct LossInput {
   std::vector<int64_t> row_offsets{0};
   std::vector<float> log_prob, old_log_prob, advantages, weight;
+  std::vector<float> rollout_log_prob, rollout_is_weights;  // empty: not given
   std::vector<uint8_t> mask;
+  std::vector<int64_t> group_index;  // empty: every row is a group
 
   int64_t num_rows() const { return int64_t(row_offsets.size()) - 1; }
   int64_t num_tokens() const { return row_offsets.back(); }
@@ -33,9 +36,11 @@ using PolicyLoss = Instance<mortise_policy_loss_vtable>;
 inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
   std::vector<int64_t> row_id(size_t(in.num_rows()));
   std::iota(row_id.begin(), row_id.end(), 0);
-  const mortise_layout layout{sizeof layout, 0, in.num_rows(), in.num_tokens(), in.row_offsets.data(), row_id.data(),
-                              row_id.data()};
+  const std::vector<int64_t>& group = in.group_index.empty() ? row_id : in.group_index;
+  const mortise_layout layout{sizeof layout, 0,           in.num_rows(), in.num_tokens(), in.row_offsets.data(),
+                              row_id.data(), group.data()};
   const FlatTensor<float> log_prob(in.log_prob), old(in.old_log_prob), advantages(in.advantages), weight(in.weight);
+  const FlatTensor<float> rollout(in.rollout_log_prob), is_weights(in.rollout_is_weights);
   const FlatTensor<uint8_t> mask(in.mask);
   FlatTensor<float> loss(std::vector<float>(in.mask.size())), grad(std::vector<float>(in.mask.size()));
   mortise_policy_loss_in args{};
@@ -46,6 +51,8 @@ inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_gra
   args.advantages = advantages.view();
   args.response_mask = mask.view();
   args.weight = weight.view();
+  if (!in.rollout_log_prob.empty()) args.rollout_log_prob = rollout.view();
+  if (!in.rollout_is_weights.empty()) args.rollout_is_weights = is_weights.view();
   args.step = args.update_index = 1;
   mortise_policy_loss_out out{};
   out.struct_size = sizeof out;
@@ -55,7 +62,9 @@ inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_gra
   const int32_t status = plugin.vtable->compute(plugin.self, &plugin.call, &args, &out);
   if (status != 0) throw std::runtime_error("compute: " + plugin.call.error);
   LossOutput result{loss.values(), grad.values()};
-  for (size_t i = 0; i < in.mask.size(); ++i) result.total += double(in.weight[i]) * double(result.loss[i]);
+  for (size_t i = 0; i < in.mask.size(); ++i) {
+    if (in.mask[i] != 0) result.total += double(in.weight[i]) * double(result.loss[i]);
+  }
   return result;
 }
 

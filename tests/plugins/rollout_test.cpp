@@ -44,8 +44,10 @@ struct Sink {
   }
 };
 
-int32_t submit(Backend& b, int64_t id, std::vector<int64_t> prompt, int64_t n) {
+int32_t submit(Backend& b, int64_t id, std::vector<int64_t> prompt, int64_t n,
+               const mortise_sampling* sampling = nullptr) {
   mortise_rollout_request request{};
+  request.sampling = sampling;
   request.struct_size = sizeof request;
   request.request_id = id;
   request.prompt_ids = prompt.data();
@@ -135,6 +137,21 @@ TEST_F(Replay, RefusesDamagedLines) {
     EXPECT_EQ(submit(b, 0, {1}, 1), MORTISE_INVALID_ARGUMENT) << line;
     EXPECT_THAT(b.call.error, HasSubstr(why)) << line;
   }
+}
+
+TEST_F(Replay, NamesTheLineOfACompletionThatIsTooLongOrEmpty) {
+  mortise_sampling sampling{};
+  sampling.struct_size = sizeof sampling;
+  sampling.max_new_tokens = 1;
+  Backend b(backend("replay"), {{"path", path}});
+  EXPECT_EQ(submit(b, 0, {3, 4}, 2, &sampling), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(b.call.error, HasSubstr("samples.jsonl:1: completion 0 has 2 tokens, the longest one asked for 1"));
+  EXPECT_EQ(submit(b, 1, {7}, 2, &sampling), 0) << b.call.error;
+  std::ofstream(path) << R"({"prompt_token_ids": [1], "completions": [[]], "finish_reasons": ["stop"]})"
+                      << "\n";
+  Backend empty(backend("replay"), {{"path", path}});
+  EXPECT_EQ(submit(empty, 0, {1}, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(empty.call.error, HasSubstr("samples.jsonl:1: completion 0 is empty"));
 }
 
 TEST_F(Replay, MissingAndEmptyFilesAreRefusedAtOnce) {
