@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "commands.h"
+#include "command_line.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
@@ -21,7 +21,8 @@ constexpr const char* kHelp =
     "outputs  safetensors with logits (B, T, V), log_prob and entropy (B, T-1), all float32: log_prob[t] is that of\n"
     "         token t+1 at temperature 1. A sequence classifier gives scores (B, labels). Padding is 0.\n"
     "--dtype  what is computed in (default float32)\n"
-    "--json   a summary as one JSON object on standard output\n";
+    "--json   a summary as one JSON object on standard output\n\n"
+    "`mortise model save --help`: write a model folder anew, in another dtype, in shards, an adapter merged.\n";
 
 struct ModelArguments {
   std::map<std::string, std::string> values{{"--dtype", "float32"}};
@@ -58,6 +59,8 @@ Result<ModelArguments> parse(Arguments args) {
     return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise model logprob",
                  "`mortise model --help` shows the usage"};
   }
+  TRY(check_distinct({"--inputs", out.values["--inputs"]}, {"--outputs", out.values["--outputs"]},
+                     "mortise model logprob"));
   return out;
 }
 
@@ -90,6 +93,19 @@ Result<at::Tensor> integers(const SafetensorsFile& file, const std::string& name
   return at::from_blob(bytes, view.shape, at::TensorOptions().dtype(type)).to(at::kLong, false, /*copy=*/true);
 }
 
+Result<> check_mask(const at::Tensor& mask_BT, const Path& path) {
+  const std::span<const int64_t> values(mask_BT.const_data_ptr<int64_t>(), static_cast<size_t>(mask_BT.numel()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == 0 || values[i] == 1) continue;
+    const auto width = static_cast<size_t>(mask_BT.size(1));
+    return Error{ErrorKind::kData,
+                 "tensor 'in.attention_mask' holds " + std::to_string(values[i]) + " in row " +
+                     std::to_string(i / width) + ", column " + std::to_string(i % width),
+                 path.string(), "a mask is 1 at real tokens and 0 at padding"};
+  }
+  return {};
+}
+
 Result<int> logprob(Arguments args) {
   const ModelArguments parsed = TRY(parse(args));
   Env& env = default_env();
@@ -97,6 +113,11 @@ Result<int> logprob(Arguments args) {
   const SafetensorsFile file = TRY(SafetensorsFile::open(env, inputs));
   const at::Tensor ids = TRY(integers(file, "in.input_ids"));
   const at::Tensor mask = TRY(integers(file, "in.attention_mask"));
+  TRY(check_mask(mask, inputs));
+  if (ids.numel() == 0) {
+    return Error{ErrorKind::kData, "tensor 'in.input_ids' is empty", inputs.string(),
+                 "give at least one row with at least one token"};
+  }
   const Model model = TRY(Model::load(env, parsed.values.at("--model"), parsed.values.at("--dtype")));
   auto evaluated = evaluate_padded(model, ids, mask);
   if (!evaluated.ok()) {
@@ -129,6 +150,7 @@ Result<int> logprob(Arguments args) {
 }  // namespace
 
 int cmd_model(Arguments args) {
+  if (!args.empty() && args[0] == "save") return cmd_model_save(args.subspan(1));
   if (wants_help(args)) {
     std::cout << kHelp;
     return 0;

@@ -8,12 +8,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
+#include "model/adapters/lora.h"
+#include "model/head/log_prob_head.h"
 #include "model/layers/decoder.h"
 #include "model/layers/decoder_weights.h"
 #include "model/tensor/packing.h"
@@ -22,15 +25,24 @@
 
 namespace mortise {
 
+enum class LoraSave { kMerged, kApart };
+
 struct SaveOptions {
-  std::string dtype;  // "float32", "bfloat16", "float16", "float64"; empty: the model's own
+  // "float32", "bfloat16", "float16", "float64"; empty: the model's own; "stored": file by file and tensor by tensor as
+  // in the folder that was read, the same bytes where nothing was trained.
+  std::string dtype = {};
+  int64_t max_shard_bytes = 0;  // no larger files, but for a single tensor; 0: one file, or as read
+  // Of a model read from an adapter's folder: the sum, or the adapter alone (an error once the weights were trained).
+  LoraSave lora = LoraSave::kMerged;
+  std::string base_model = {};  // kApart: what the adapter names as its base; empty: as read
 };
 
 class Model {
  public:
-  // dtype: "float32" or "float64", whatever the files hold (F16, BF16, F32, F64 are converted).
+  // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32" or "float64", whatever
+  // the files hold (F16, BF16, F32, F64 are converted).
   static Result<Model> load(Env& env, const Path& folder, const std::string& dtype = "float32");
-  // Normal(0, initializer_range) matrices, zero biases, unit norms; a function of (config, seed) alone.
+  // Normal(0, initializer_range) matrices, zero biases, norms that multiply with 1; a function of (config, seed) alone.
   static Result<Model> random(ModelConfig config, uint64_t seed, const std::string& dtype = "float32");
 
   Model(Model&&) = default;
@@ -40,18 +52,21 @@ class Model {
   [[nodiscard]] at::ScalarType dtype() const { return weights_.embedding_VH.scalar_type(); }
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr; }
   // By HF name; null if there is none.
   [[nodiscard]] const NamedParameter* find_parameter(std::string_view name) const;
   [[nodiscard]] const DecoderWeights& weights() const { return weights_; }
 
   // [N, H], final norm applied. Ids and positions were checked by pack_rows.
   [[nodiscard]] at::Tensor forward_hidden(const PackedBatch& batch, const ForwardOptions& options = {}) const;
-  // The leaf of the vocabulary head [V, H] (the embedding where tied): its .grad is where the head adds to.
+  // What turns hidden states into logits (scores of a classifier); outside autograd.
+  [[nodiscard]] VocabularyHead head() const;
+  // The leaf of the head [V, H] (the embedding where tied).
   [[nodiscard]] at::Tensor head_weight() const;
   // head_weight().grad(), made of zeros where there is none yet: pass it as d_weight_VH of the head.
   [[nodiscard]] at::Tensor head_grad() const;
 
-  // config.json, generation_config.json and model.safetensors: a folder that transformers loads.
+  // config.json, generation_config.json and the weights: a folder that transformers loads; an adapter that PEFT loads.
   [[nodiscard]] Result<> save(Env& env, const Path& folder, const SaveOptions& options = {}) const;
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
@@ -60,11 +75,16 @@ class Model {
  private:
   Model() = default;
   void adopt(ParameterStore store);
+  [[nodiscard]] Result<> save_adapter(Env& env, const Path& folder, const SaveOptions& options) const;
+  [[nodiscard]] uint64_t version_sum() const;  // grows with every in-place change of a parameter
 
   ModelConfig config_;
   DecoderWeights weights_;
   std::vector<NamedParameter> parameters_;
   DecoderLeaves leaves_;
+  std::shared_ptr<const StoredLayout> layout_;  // of the folder that was read; null for a model made here
+  std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null where there is none
+  uint64_t loaded_version_ = 0;
 };
 
 }  // namespace mortise

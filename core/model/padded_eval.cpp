@@ -53,14 +53,13 @@ PaddedEval score_rows(const Model& model, const RealTokens& real, const at::Tens
   }
   PaddedEval out;
   out.scores_BC = at::zeros({static_cast<int64_t>(real.ids.size()), model.config().num_labels}, hidden_NH.options());
-  out.scores_BC.index_copy_(0, as_index(rows),
-                            head_logits(hidden_NH.index_select(0, as_index(last)), model.head_weight().detach()));
+  out.scores_BC.index_copy_(0, as_index(rows), head_logits(hidden_NH.index_select(0, as_index(last)), model.head()));
   return out;
 }
 
 PaddedEval probability_rows(const Model& model, const RealTokens& real, const PackedBatch& batch,
                             const at::Tensor& hidden_NH, int64_t width) {
-  const at::Tensor head = model.head_weight().detach();
+  const VocabularyHead head = model.head();
   const int64_t num_rows = batch.num_rows();
   std::vector<int64_t> all_places;
   std::vector<int64_t> pair_places;  // into [B, T-1]

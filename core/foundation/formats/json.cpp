@@ -171,8 +171,13 @@ Result<Json> parse_json(std::string_view text, std::string_view where, const Jso
   } catch (const std::exception& thrown) {  // out of memory, or an error of the library's own
     problem = Problem{thrown.what(), consumed};
   }
+  // The library takes a NUL byte for the end of its input; in JSON there is none.
+  const size_t nul = problem ? std::string_view::npos : text.find('\0');
+  if (nul != std::string_view::npos) problem = Problem{"a NUL byte", nul + 1};
   if (!problem) return builder.take();
-  const TextPosition position = text_position(text, problem->offset > 0 ? problem->offset - 1 : 0);
+  const size_t offset = problem->offset > 0 ? problem->offset - 1 : 0;
+  if (options.error_offset != nullptr) *options.error_offset = offset;
+  const TextPosition position = text_position(text, offset);
   return Error{options.error_kind, problem->what,
                std::string(where) + ":" + std::to_string(position.line + options.first_line - 1) + ":" +
                    std::to_string(position.column),

@@ -1,6 +1,6 @@
 // JSON: strict reading into nlohmann::ordered_json, and writing.
 //
-// Refused, with file:line:column: anything outside RFC 8259 (NaN, comments, trailing commas), duplicate keys, bad
+// Refused, with file:line:column: anything outside RFC 8259 (NaN, comments, trailing commas, NUL), duplicate keys, bad
 // UTF-8, nesting deeper than the limit, numbers that overflow a double. A UTF-8 byte order mark at the start is
 // skipped. O(size); objects keep the file's order, so a lookup by key is a linear walk: iterate over large objects (a
 // vocabulary) instead of indexing them. No exception of nlohmann leaves these functions.
@@ -21,7 +21,8 @@ using Json = nlohmann::ordered_json;
 struct JsonOptions {
   int max_depth = limits::kMaxJsonDepth;
   ErrorKind error_kind = ErrorKind::kData;
-  int64_t first_line = 1;  // line number of the text's first line (rows of a JSONL file)
+  int64_t first_line = 1;          // line number of the text's first line (rows of a JSONL file)
+  size_t* error_offset = nullptr;  // where given: gets the byte at which the text is wrong
 };
 
 // `where` is the file name used in errors.

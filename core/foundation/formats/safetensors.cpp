@@ -39,13 +39,9 @@ class HeaderReader {
 
   Result<SafetensorsContent> read() {
     if (!header_.starts_with('{')) return refuse("the header does not start with '{'", where_, kPrefixBytes);
-    Result<Json> parsed = parse_json(header_, where_);
-    if (!parsed.ok()) {
-      Error error = std::move(parsed).error();
-      error.what = "header of safetensors: " + error.what;
-      error.next = "the file is damaged or not safetensors: fetch or write it again";
-      return error;
-    }
+    size_t offset = 0;
+    Result<Json> parsed = parse_json(header_, where_, {.error_offset = &offset});
+    if (!parsed.ok()) return refuse("header of safetensors: " + parsed.error().what, where_, kPrefixBytes + offset);
     if (!parsed->is_object()) return refuse("the header is not an object", where_, kPrefixBytes);
     SafetensorsContent content;
     for (const auto& [name, value] : parsed->get_ref<const Json::object_t&>()) {
@@ -206,6 +202,12 @@ Result<SafetensorsFile> SafetensorsFile::open(Env& env, const Path& path) {
   file.metadata_ = std::move(content.metadata);
   for (size_t i = 0; i < file.tensors_.size(); ++i) file.by_name_.emplace(file.tensors_[i].name, i);
   return file;
+}
+
+std::string_view SafetensorsFile::head() const {
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file_.bytes().data(), kPrefixBytes);
+  return file_.text().substr(0, kPrefixBytes + header_bytes);
 }
 
 const TensorView* SafetensorsFile::find(std::string_view name) const {

@@ -37,6 +37,8 @@ class SafetensorsFile {
   // By name; an Error that names the nearest tensors otherwise.
   Result<TensorView> get(std::string_view name) const;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // Length and header as they lie in the file: all that comes before the first tensor.
+  [[nodiscard]] std::string_view head() const;
   [[nodiscard]] const Path& path() const { return file_.path(); }
 
  private:

@@ -1,8 +1,9 @@
 // The model families: one file each, saying what its config keys mean and which defaults transformers gives it. The
 // blocks themselves are the same code for all (layers/decoder.cpp), switched by ModelConfig.
-// A new family is one file, one line in the table, and its names in Family.
+// A new family is one file, one line in the table, and its name in Family.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -11,25 +12,57 @@
 
 namespace mortise {
 
+// What transformers takes for keys that are not in the file.
+struct FamilyDefaults {
+  int64_t max_position_embeddings = 32768;
+  double rms_norm_eps = 1e-6;
+  int64_t num_kv_heads = 0;  // 0: as many as query heads
+  bool tie_word_embeddings = false;
+  std::optional<int64_t> bos_token_id = std::nullopt;
+  std::optional<int64_t> eos_token_id = std::nullopt;
+  std::optional<int64_t> pad_token_id = std::nullopt;
+};
+
 struct FamilyInfo {
   Family family;
   std::string_view model_type;               // config.json
   std::string_view causal_architecture;      // "Qwen2ForCausalLM"
   std::string_view classifier_architecture;  // "Qwen2ForSequenceClassification"
-  // Fills what depends on the family (head_dim, biases, qk_norm, attention windows); common keys are read before.
+  FamilyDefaults defaults;
+  // Fills what depends on the family (head_dim, biases, norms, activation, windows, rope); sizes are read before.
   Result<> (*read)(const ConfigReader& reader, ModelConfig& config);
+  // Adds the keys that `read` looks at to a config.json that is written from scratch.
+  void (*write)(const ModelConfig& config, Json& json);
 };
 
-Result<> read_qwen2(const ConfigReader& reader, ModelConfig& config);
-Result<> read_qwen3(const ConfigReader& reader, ModelConfig& config);
-Result<> read_llama(const ConfigReader& reader, ModelConfig& config);
-Result<> read_mistral(const ConfigReader& reader, ModelConfig& config);
+extern const FamilyInfo kQwen2Family;
+extern const FamilyInfo kQwen3Family;
+extern const FamilyInfo kLlamaFamily;
+extern const FamilyInfo kMistralFamily;
+extern const FamilyInfo kGemma2Family;
+extern const FamilyInfo kGemma3Family;
+extern const FamilyInfo kPhi3Family;
 
-std::span<const FamilyInfo> family_table();
+std::span<const FamilyInfo* const> family_table();
 const FamilyInfo& family_info(Family family);
 const FamilyInfo* find_family(std::string_view model_type);  // null if there is none
 
-// Qwen's pair of keys: `sliding_window` counts only with `use_sliding_window`, and then from `max_window_layers` on.
-Result<> refuse_qwen_windows(const ConfigReader& reader, const ModelConfig& config);
+// What several families share.
+
+// The key of the gate's activation ("hidden_act", "hidden_activation"): silu or gelu_pytorch_tanh.
+Result<> read_activation(const ConfigReader& reader, std::string_view key, Activation fallback, ModelConfig& config);
+std::string_view activation_name(Activation activation);
+// Layers that `layer_types` calls sliding_attention get `window`; without the key those for which slides(layer) holds.
+Result<> read_windows(const ConfigReader& reader, std::optional<int64_t> window,
+                      bool (*slides)(int64_t layer, int64_t n), int64_t n, ModelConfig& config);
+// One window for every layer, or none.
+void set_window(std::optional<int64_t> window, ModelConfig& config);
+// Qwen: `sliding_window` counts only with `use_sliding_window`, and then from layer `max_window_layers` on.
+Result<> read_qwen_windows(const ConfigReader& reader, ModelConfig& config);
+void write_qwen_windows(const ModelConfig& config, Json& json);
+// layer_types of a config with windows.
+Json layer_types_json(const ModelConfig& config);
+// The largest window, or null.
+Json window_json(const ModelConfig& config);
 
 }  // namespace mortise

@@ -1,21 +1,33 @@
-// Llama 1 to 3 and what is shaped like it; Mistral is the same without biases and with an attention window.
+// Llama 1 to 3 and what is shaped like it.
 #include "model/families/families.h"
+#include "model/weights/rope_config.h"
 
 namespace mortise {
+namespace {
 
-Result<> read_llama(const ConfigReader& reader, ModelConfig& config) {
+Result<> read(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.qkv_bias = config.o_bias = TRY(reader.flag_or("attention_bias", false));
   config.mlp_bias = TRY(reader.flag_or("mlp_bias", false));
-  return {};
+  TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
+  return read_rope(reader, config);
 }
 
-Result<> read_mistral(const ConfigReader& reader, ModelConfig& config) {
-  config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
-  // null means none, but an absent key means 4096 (transformers' default). A window that no row can leave is none.
-  if (reader.is_null("sliding_window")) return {};
-  if (TRY(reader.positive_or("sliding_window", 4096)) >= config.max_position_embeddings) return {};
-  return reader.unsupported("sliding_window", "null, or at least max_position_embeddings");
+void write(const ModelConfig& config, Json& json) {
+  if (config.head_dim * config.num_heads != config.hidden_size) json["head_dim"] = config.head_dim;
+  json["attention_bias"] = config.qkv_bias;
+  json["mlp_bias"] = config.mlp_bias;
+  json["hidden_act"] = activation_name(config.activation);
 }
+
+}  // namespace
+
+const FamilyInfo kLlamaFamily = {Family::kLlama,
+                                 "llama",
+                                 "LlamaForCausalLM",
+                                 "LlamaForSequenceClassification",
+                                 {.max_position_embeddings = 2048, .bos_token_id = 1, .eos_token_id = 2},
+                                 read,
+                                 write};
 
 }  // namespace mortise

@@ -1,12 +1,27 @@
 // Qwen2 and Qwen2.5: biases on q, k, v alone.
 #include "model/families/families.h"
+#include "model/weights/rope_config.h"
 
 namespace mortise {
+namespace {
 
-Result<> read_qwen2(const ConfigReader& reader, ModelConfig& config) {
+Result<> read(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.qkv_bias = true;
-  return refuse_qwen_windows(reader, config);
+  TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
+  TRY(read_rope(reader, config));
+  return read_qwen_windows(reader, config);
 }
+
+void write(const ModelConfig& config, Json& json) {
+  if (config.head_dim * config.num_heads != config.hidden_size) json["head_dim"] = config.head_dim;
+  json["hidden_act"] = activation_name(config.activation);
+  write_qwen_windows(config, json);
+}
+
+}  // namespace
+
+const FamilyInfo kQwen2Family = {
+    Family::kQwen2, "qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", {.num_kv_heads = 32}, read, write};
 
 }  // namespace mortise

@@ -4,7 +4,8 @@
 //   forward   logits[b] = hidden W_b^T; while they are in the cache, exp and sums against the block's own maximum
 //   backward  d_hidden += f E_b W_b and d_W_b += E_b^T (f hidden), f = -g / (T sum) * exp((max_b - max) / T) per row
 // so the softmax is never normalised in memory: the row factor goes to the small side of each product, and the target's
-// own +g/T is added apart. Only where the loss depends on the entropy are logits kept and turned into gradients.
+// own +g/T is added apart. Only where the loss depends on the entropy, or the logits are capped, are logits kept and
+// turned into gradients.
 #include "model/head/log_prob_head.h"
 
 #include <ATen/TensorOperators.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/tanh.h>
 
 #include <algorithm>
 #include <cmath>
@@ -35,15 +37,16 @@ enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds af
 template <class T>
 class HeadPass {
  public:
-  HeadPass(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature, Keep keep,
-           const HeadOptions& options)
+  HeadPass(const at::Tensor& hidden, const VocabularyHead& head, const at::Tensor& targets, double temperature,
+           Keep keep, const HeadOptions& options)
       : hidden_(hidden.const_data_ptr<T>()),
-        weight_(weight.const_data_ptr<T>()),
+        weight_(head.weight_VH.const_data_ptr<T>()),
+        softcap_(head.softcap),
         targets_(targets.const_data_ptr<int64_t>()),
         inverse_temperature_(1.0 / temperature),
         keep_(keep),
         width_(hidden.size(1)),
-        vocab_(weight.size(0)),
+        vocab_(head.weight_VH.size(0)),
         num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
     const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / vocab_;
     chunk_rows_ = std::min(std::max<int64_t>(1, hidden.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
@@ -97,6 +100,7 @@ class HeadPass {
                weight_ + first * width_, width_, T(0), logits, n);
     for (int64_t r = 0; r < rows_; ++r) {
       T* row = logits + r * n;
+      if (softcap_ > 0.0) row_softcap_(row, n, softcap_);
       const int64_t target = targets_[begin_ + r] - first;
       if (target >= 0 && target < n) target_logits_[static_cast<size_t>(r)] = static_cast<double>(row[target]);
       at(block, r) = keep_ == Keep::kExp ? row_softmax_exp_(row, n, inverse_temperature_)
@@ -121,7 +125,7 @@ class HeadPass {
       for (int64_t r = 0; r < rows_; ++r) {
         row_softmax_grad_(rows + r * n, n, inverse_temperature_, stats_[static_cast<size_t>(r)],
                           grad_log_prob[static_cast<size_t>(r)],
-                          grad_entropy.empty() ? 0.0 : grad_entropy[static_cast<size_t>(r)]);
+                          grad_entropy.empty() ? 0.0 : grad_entropy[static_cast<size_t>(r)], softcap_);
       }
     }
     if (want_hidden) {
@@ -144,9 +148,15 @@ class HeadPass {
     }
   }
 
+  // d loss / d logit of the row's target through its own term.
+  T target_factor(int64_t r, double grad) const {
+    const double t = softcap_ > 0.0 ? target_logits_[static_cast<size_t>(r)] / softcap_ : 0.0;
+    return static_cast<T>(grad * inverse_temperature_ * (1.0 - t * t));
+  }
+
   void add_target(int64_t r, double grad, T* d_weight) const {
     if (d_weight == nullptr) return;
-    const T factor = static_cast<T>(grad * inverse_temperature_);
+    const T factor = target_factor(r, grad);
     const T* hidden = hidden_ + (begin_ + r) * width_;
     T* out = d_weight + targets_[begin_ + r] * width_;
     for (int64_t i = 0; i < width_; ++i) out[i] += factor * hidden[i];
@@ -155,7 +165,7 @@ class HeadPass {
   void write_d_hidden(std::span<const double> grad_log_prob, T* out) const {
     at::parallel_for(0, rows_, std::max<int64_t>(1, 16384 / (width_ * (num_blocks_ + 1))), [&](int64_t b, int64_t e) {
       for (int64_t r = b; r < e; ++r) {
-        const T factor = static_cast<T>(grad_log_prob[static_cast<size_t>(r)] * inverse_temperature_);
+        const T factor = target_factor(r, grad_log_prob[static_cast<size_t>(r)]);
         const T* target = weight_ + targets_[begin_ + r] * width_;
         T* row = out + r * width_;
         for (int64_t i = 0; i < width_; ++i) row[i] = factor * target[i];
@@ -169,6 +179,7 @@ class HeadPass {
 
   const T* hidden_;
   const T* weight_;
+  double softcap_;
   const int64_t* targets_;
   double inverse_temperature_;
   Keep keep_;
@@ -205,17 +216,17 @@ void check_head(const at::Tensor& hidden, const at::Tensor& weight, const at::Te
 
 }  // namespace
 
-LogProbs head_log_prob(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
-  check_head(hidden_RH, weight_VH, targets_R, temperature);
+  check_head(hidden_RH, head.weight_VH, targets_R, temperature);
   const int64_t num = hidden_RH.size(0);
   LogProbs out;
   out.log_prob_R = at::empty({num}, hidden_RH.options().requires_grad(false));
   if (want_entropy) out.entropy_R = at::empty({num}, hidden_RH.options().requires_grad(false));
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
-    HeadPass<T> pass(hidden_RH, weight_VH, targets_R, temperature, Keep::kNothing, options);
+    HeadPass<T> pass(hidden_RH, head, targets_R, temperature, Keep::kNothing, options);
     T* log_prob = out.log_prob_R.mutable_data_ptr<T>();
     for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
       pass.forward(begin, std::min(num, begin + pass.chunk_rows()));
@@ -230,7 +241,7 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const at::Tensor& weight_VH,
   return out;
 }
 
-void head_backward(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
@@ -245,23 +256,23 @@ void head_backward(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, con
     const double* gh = grad_entropy.const_data_ptr<double>();
     std::copy(gh + chunk.begin, gh + chunk.end, chunk.grad_entropy.begin());
   };
-  head_one_pass(hidden_RH, weight_VH, targets_R, temperature, use, inject, d_hidden_RH, d_weight_VH, options);
+  head_one_pass(hidden_RH, head, targets_R, temperature, use, inject, d_hidden_RH, d_weight_VH, options);
 }
 
-void head_one_pass(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
-  check_head(hidden_RH, weight_VH, targets_R, temperature);
+  check_head(hidden_RH, head.weight_VH, targets_R, temperature);
   TORCH_CHECK(!d_hidden_RH.defined() || (d_hidden_RH.is_contiguous() && d_hidden_RH.sizes() == hidden_RH.sizes()),
               "head: d_hidden");
-  TORCH_CHECK(!d_weight_VH.defined() || (d_weight_VH.is_contiguous() && d_weight_VH.sizes() == weight_VH.sizes()),
+  TORCH_CHECK(!d_weight_VH.defined() || (d_weight_VH.is_contiguous() && d_weight_VH.sizes() == head.weight_VH.sizes()),
               "head: d_weight");
   const int64_t num = hidden_RH.size(0);
-  const Keep keep = entropy == EntropyUse::kGradient ? Keep::kLogits : Keep::kExp;
+  const Keep keep = entropy == EntropyUse::kGradient || head.softcap > 0.0 ? Keep::kLogits : Keep::kExp;
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
-    HeadPass<T> pass(hidden_RH, weight_VH, targets_R, temperature, keep, options);
+    HeadPass<T> pass(hidden_RH, head, targets_R, temperature, keep, options);
     std::vector<double> grad(static_cast<size_t>(pass.chunk_rows()));
     std::vector<double> grad_entropy(entropy == EntropyUse::kGradient ? grad.size() : 0);
     for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
@@ -284,13 +295,14 @@ void head_one_pass(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, con
   });
 }
 
-at::Tensor head_logits(const at::Tensor& hidden_RH, const at::Tensor& weight_VH) {
-  return at::matmul(hidden_RH, weight_VH.t());
+at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head) {
+  const at::Tensor logits = at::matmul(hidden_RH, head.weight_VH.t());
+  return head.softcap > 0.0 ? at::tanh(logits / head.softcap) * head.softcap : logits;
 }
 
-LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                              double temperature) {
-  const at::Tensor log_p = at::log_softmax(head_logits(hidden_RH, weight_VH) / temperature, -1);
+  const at::Tensor log_p = at::log_softmax(head_logits(hidden_RH, head) / temperature, -1);
   return {log_p.gather(1, targets_R.unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(-1)};
 }
 

@@ -2,11 +2,11 @@
 // and blocks of the vocabulary, so that tokens x vocabulary is never held. Every gradient of training enters the model
 // here.
 //
-// Shapes: R tokens, H hidden, V vocabulary. hidden_RH and weight_VH are contiguous, of one dtype (float or double);
+// Shapes: R tokens, H hidden, V vocabulary. hidden_RH and the weight are contiguous, of one dtype (float or double);
 // targets_R is int64 in [0, V) (the batch builder checked it). log_prob and entropy come as tensors of that dtype.
 // Cost: head_log_prob 2RHV flops; head_backward and head_one_pass 6RHV (the former recomputes the logits), one exp
-// per logit. Memory: one chunk of logits. The results do not depend on the number of threads (blocks have fixed sizes
-// and are summed in order). No autograd inside.
+// per logit (a capped head one more). Memory: one chunk of logits. The results do not depend on the number of threads
+// (blocks have fixed sizes and are summed in order). No autograd inside.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 
 namespace mortise {
 
@@ -23,17 +24,25 @@ struct HeadOptions {
   int64_t chunk_bytes = int64_t{8} << 20;
 };
 
+// The head of a model: logits = weight_VH hidden, and where softcap > 0 capped to softcap tanh(logit / softcap).
+struct VocabularyHead {
+  VocabularyHead(at::Tensor weight, double cap = 0.0)  // NOLINT(google-explicit-constructor): most heads are a matrix
+      : weight_VH(std::move(weight)), softcap(cap) {}
+  at::Tensor weight_VH;
+  double softcap = 0.0;
+};
+
 struct LogProbs {
   at::Tensor log_prob_R;
   at::Tensor entropy_R;  // undefined unless asked for
 };
 
-LogProbs head_log_prob(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options = {});
 
 // d_hidden_RH is written; d_weight_VH is added to. Either may be undefined: not wanted. grad_entropy_R may be
 // undefined.
-void head_backward(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
 
@@ -55,15 +64,15 @@ struct HeadChunk {
 
 // For token-local losses: `on_chunk` turns log-probs into gradients while the chunk's logits are at hand. Called in
 // order of begin, on the calling thread. d_hidden_RH is written, d_weight_VH added to (either may be undefined).
-void head_one_pass(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
 
 // [R, V], for tools that want the logits themselves.
-at::Tensor head_logits(const at::Tensor& hidden_RH, const at::Tensor& weight_VH);
+at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head);
 
 // The judge: ATen operations with autograd over all logits at once.
-LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const at::Tensor& targets_R,
+LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                              double temperature);
 
 }  // namespace mortise

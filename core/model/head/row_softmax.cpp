@@ -42,19 +42,30 @@ MORTISE_INLINE RowStats stats_body(const T* logits, T* out, int64_t size, double
 }
 
 template <class T>
+MORTISE_INLINE void cap_body(T* logits, int64_t size, double cap) {
+  const T scale = static_cast<T>(cap);
+  const T inverse = static_cast<T>(1.0 / cap);
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) logits[i] = scale * fast_tanh(logits[i] * inverse);
+}
+
+template <class T, bool kCapped>
 MORTISE_INLINE void grad_body(T* logits, int64_t size, double inverse_temperature, const RowStats& stats, double g,
-                              double gh) {
+                              double gh, double cap) {
   const T max = static_cast<T>(stats.max);
   const T scale = static_cast<T>(inverse_temperature);
   const T inverse_sum = static_cast<T>(1.0 / stats.sum);
   // log p + H = d - log sum + H
   const T base = static_cast<T>((g + gh * (stats.entropy() - std::log(stats.sum))) * inverse_temperature);
   const T slope = static_cast<T>(gh * inverse_temperature);
+  const T inverse_cap = kCapped ? static_cast<T>(1.0 / cap) : T(0);
 #pragma omp simd
   for (int64_t i = 0; i < size; ++i) {
+    const T t = kCapped ? logits[i] * inverse_cap : T(0);
     T d = (logits[i] - max) * scale;
     d = d < static_cast<T>(kFloor) ? static_cast<T>(kFloor) : d;
     logits[i] = -fast_exp(d) * inverse_sum * (base + slope * d);
+    if constexpr (kCapped) logits[i] *= T(1) - t * t;
   }
 }
 
@@ -72,11 +83,21 @@ MORTISE_CPU_CLONES void exp_clone(double* x, int64_t n, double t, RowStats* out)
   *out = stats_body<double, true>(x, x, n, t);
 }
 MORTISE_CPU_CLONES void grad_clone(float* x, int64_t n, double t, const RowStats& stats, double g, double gh) {
-  grad_body<float>(x, n, t, stats, g, gh);
+  grad_body<float, false>(x, n, t, stats, g, gh, 0.0);
 }
+MORTISE_CPU_CLONES void capped_grad_clone(float* x, int64_t n, double t, const RowStats& stats, double g, double gh,
+                                          double cap) {
+  grad_body<float, true>(x, n, t, stats, g, gh, cap);
+}
+MORTISE_CPU_CLONES void cap_clone(float* x, int64_t n, double cap) { cap_body(x, n, cap); }
 MORTISE_CPU_CLONES void grad_clone(double* x, int64_t n, double t, const RowStats& stats, double g, double gh) {
-  grad_body<double>(x, n, t, stats, g, gh);
+  grad_body<double, false>(x, n, t, stats, g, gh, 0.0);
 }
+MORTISE_CPU_CLONES void capped_grad_clone(double* x, int64_t n, double t, const RowStats& stats, double g, double gh,
+                                          double cap) {
+  grad_body<double, true>(x, n, t, stats, g, gh, cap);
+}
+MORTISE_CPU_CLONES void cap_clone(double* x, int64_t n, double cap) { cap_body(x, n, cap); }
 
 }  // namespace
 
@@ -117,13 +138,23 @@ RowStats row_softmax_exp_(double* logits, int64_t size, double inverse_temperatu
   exp_clone(logits, size, inverse_temperature, &stats);
   return stats;
 }
+void row_softcap_(float* logits, int64_t size, double cap) { cap_clone(logits, size, cap); }
 void row_softmax_grad_(float* logits, int64_t size, double inverse_temperature, const RowStats& stats,
-                       double grad_log_prob, double grad_entropy) {
-  grad_clone(logits, size, inverse_temperature, stats, grad_log_prob, grad_entropy);
+                       double grad_log_prob, double grad_entropy, double cap) {
+  if (cap > 0.0) {
+    capped_grad_clone(logits, size, inverse_temperature, stats, grad_log_prob, grad_entropy, cap);
+  } else {
+    grad_clone(logits, size, inverse_temperature, stats, grad_log_prob, grad_entropy);
+  }
 }
+void row_softcap_(double* logits, int64_t size, double cap) { cap_clone(logits, size, cap); }
 void row_softmax_grad_(double* logits, int64_t size, double inverse_temperature, const RowStats& stats,
-                       double grad_log_prob, double grad_entropy) {
-  grad_clone(logits, size, inverse_temperature, stats, grad_log_prob, grad_entropy);
+                       double grad_log_prob, double grad_entropy, double cap) {
+  if (cap > 0.0) {
+    capped_grad_clone(logits, size, inverse_temperature, stats, grad_log_prob, grad_entropy, cap);
+  } else {
+    grad_clone(logits, size, inverse_temperature, stats, grad_log_prob, grad_entropy);
+  }
 }
 
 }  // namespace mortise

@@ -33,11 +33,16 @@ RowStats row_softmax_stats(const double* logits, int64_t size, double inverse_te
 RowStats row_softmax_exp_(float* logits, int64_t size, double inverse_temperature);
 RowStats row_softmax_exp_(double* logits, int64_t size, double inverse_temperature);
 
+// logits[i] becomes cap tanh(logits[i] / cap). Precondition: cap > 0.
+void row_softcap_(float* logits, int64_t size, double cap);
+void row_softcap_(double* logits, int64_t size, double cap);
+
 // logits[i] becomes -p (g + gh (log p + H)) / temperature: the gradient of g * log_prob(target) + gh * entropy without
-// the target's own g / temperature. `stats` are those of the whole row.
+// the target's own g / temperature. `stats` are those of the whole row. With cap > 0 the logits are capped ones, and
+// the result is the gradient of what they were before.
 void row_softmax_grad_(float* logits, int64_t size, double inverse_temperature, const RowStats& stats,
-                       double grad_log_prob, double grad_entropy);
+                       double grad_log_prob, double grad_entropy, double cap = 0.0);
 void row_softmax_grad_(double* logits, int64_t size, double inverse_temperature, const RowStats& stats,
-                       double grad_log_prob, double grad_entropy);
+                       double grad_log_prob, double grad_entropy, double cap = 0.0);
 
 }  // namespace mortise

@@ -6,13 +6,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
+#include "model/layers/attention_softmax.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
-#include "model/tensor/vector_math.h"
 
 namespace mortise {
 namespace {
@@ -22,78 +20,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kQueryBlock = 128;
-
-// scores[0, valid) become exp(score - max); the rest of the row becomes 0. Returns lse and 1 / sum.
-template <class T>
-MORTISE_INLINE void softmax_row(T* __restrict scores, int64_t valid, int64_t width, T* lse, T* inverse_sum) {
-  T max = -std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(max : max)
-  for (int64_t i = 0; i < valid; ++i) max = scores[i] > max ? scores[i] : max;
-  T sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < valid; ++i) {
-    const T e = fast_exp(scores[i] - max);
-    scores[i] = e;
-    sum += e;
-  }
-  for (int64_t i = valid; i < width; ++i) scores[i] = 0;
-  *lse = max + std::log(sum);
-  *inverse_sum = T(1) / sum;
-}
-
-// p = exp(score - lse) stays in scores, ds = p (dp - sum p dp) replaces dp; both 0 behind `valid`.
-template <class T>
-MORTISE_INLINE void softmax_grad_row(T* __restrict scores, T* __restrict dp, int64_t valid, int64_t width, T lse) {
-  T dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (int64_t i = 0; i < valid; ++i) {
-    const T p = fast_exp(scores[i] - lse);
-    scores[i] = p;
-    dot += p * dp[i];
-  }
-#pragma omp simd
-  for (int64_t i = 0; i < valid; ++i) dp[i] = scores[i] * (dp[i] - dot);
-  for (int64_t i = valid; i < width; ++i) {
-    scores[i] = 0;
-    dp[i] = 0;
-  }
-}
-
-// A block of query rows; row r sees `first_valid + r` keys of a score row of `width`. Scores become probabilities.
-template <class T>
-MORTISE_INLINE void softmax_block(T* scores, int64_t rows, int64_t width, int64_t first_valid, T* lse,
-                                  int64_t lse_stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    T* row = scores + r * width;
-    T inverse_sum;
-    softmax_row(row, first_valid + r, width, lse + r * lse_stride, &inverse_sum);
-#pragma omp simd
-    for (int64_t i = 0; i < first_valid + r; ++i) row[i] *= inverse_sum;
-  }
-}
-
-template <class T>
-MORTISE_INLINE void softmax_grad_block(T* scores, T* dp, int64_t rows, int64_t width, int64_t first_valid, const T* lse,
-                                       int64_t lse_stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    softmax_grad_row(scores + r * width, dp + r * width, first_valid + r, width, lse[r * lse_stride]);
-  }
-}
-
-MORTISE_CPU_CLONES void forward_kernel(float* s, int64_t rows, int64_t width, int64_t valid, float* lse, int64_t ld) {
-  softmax_block(s, rows, width, valid, lse, ld);
-}
-MORTISE_CPU_CLONES void forward_kernel(double* s, int64_t rows, int64_t width, int64_t valid, double* lse, int64_t ld) {
-  softmax_block(s, rows, width, valid, lse, ld);
-}
-MORTISE_CPU_CLONES void backward_kernel(float* s, float* dp, int64_t rows, int64_t width, int64_t valid,
-                                        const float* lse, int64_t ld) {
-  softmax_grad_block(s, dp, rows, width, valid, lse, ld);
-}
-MORTISE_CPU_CLONES void backward_kernel(double* s, double* dp, int64_t rows, int64_t width, int64_t valid,
-                                        const double* lse, int64_t ld) {
-  softmax_grad_block(s, dp, rows, width, valid, lse, ld);
-}
 
 struct Span {
   int64_t begin = 0;
@@ -152,18 +78,49 @@ struct Attention {
   }
 };
 
-// scores = scale * q [rows] x keys of the prefix and of own tokens [0, own).
+// The keys that a block of queries [first, first + rows) of a segment reaches: the end of its prefix, and own tokens,
+// both cut where the window of the first query begins.
+struct BlockKeys {
+  int64_t prefix_first = 0;
+  int64_t prefix = 0;  // tokens of the prefix
+  int64_t own_first = 0;
+  int64_t own = 0;  // own tokens
+
+  int64_t width() const { return prefix + own; }
+};
+
 template <class T>
-void score_block(const Attention<T>& a, const Span& span, int64_t kv_head, const T* q, int64_t rows, int64_t own,
-                 T* scores) {
-  const int64_t width = span.prefix_length + own;
+BlockKeys block_keys(const Attention<T>& a, const Span& span, int64_t first, int64_t rows) {
+  const int64_t place = span.prefix_length + first;  // of the first query in its row
+  const int64_t low = a.shape.window > 0 ? std::max<int64_t>(0, place - a.shape.window + 1) : 0;
+  BlockKeys keys;
+  keys.prefix_first = std::min(low, span.prefix_length);
+  keys.prefix = span.prefix_length - keys.prefix_first;
+  keys.own_first = std::max<int64_t>(0, low - span.prefix_length);
+  keys.own = first + rows - keys.own_first;
+  return keys;
+}
+
+template <class T>
+ScoreBlock score_shape(const Attention<T>& a, const Span& span, const BlockKeys& keys, int64_t first, int64_t rows) {
+  const int64_t low = keys.prefix_first + keys.own_first;
+  const int64_t place = span.prefix_length + first;
+  const int64_t lag = a.shape.window > 0 ? a.shape.window - 1 - (place - low) : rows;
+  return {rows, keys.width(), place - low + 1, lag, a.shape.softcap};
+}
+
+// scores = scale * q [rows] x keys.
+template <class T>
+void score_block(const Attention<T>& a, const Span& span, int64_t kv_head, const T* q, int64_t rows,
+                 const BlockKeys& keys, T* scores) {
+  const int64_t width = keys.width();
   const T scale = static_cast<T>(a.shape.scale);
-  if (span.prefix_length > 0) {
-    blas::gemm(Trans::kNo, Trans::kYes, rows, span.prefix_length, a.dim(), scale, q, a.row,
-               a.qkv + a.k_at(span.prefix_begin, kv_head), a.row, T(0), scores, width);
+  if (keys.prefix > 0) {
+    blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, a.dim(), scale, q, a.row,
+               a.qkv + a.k_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(0), scores, width);
   }
-  blas::gemm(Trans::kNo, Trans::kYes, rows, own, a.dim(), scale, q, a.row, a.qkv + a.k_at(span.begin, kv_head), a.row,
-             T(0), scores + span.prefix_length, width);
+  blas::gemm(Trans::kNo, Trans::kYes, rows, keys.own, a.dim(), scale, q, a.row,
+             a.qkv + a.k_at(span.begin + keys.own_first, kv_head), a.row, T(0), scores + keys.prefix, width);
 }
 
 template <class T>
@@ -171,18 +128,17 @@ void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* s
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
     for (int64_t first = 0; first < span.length; first += kQueryBlock) {
       const int64_t rows = std::min(kQueryBlock, span.length - first);
-      const int64_t own = first + rows;
-      const int64_t prefix = span.prefix_length;
+      const BlockKeys keys = block_keys(a, span, first, rows);
       const int64_t token = span.begin + first;
-      score_block(a, span, kv_head, a.qkv + a.q_at(token, head), rows, own, scores);
-      forward_kernel(scores, rows, prefix + own, prefix + first + 1, a.lse + token * a.shape.num_heads + head,
-                     a.shape.num_heads);
+      score_block(a, span, kv_head, a.qkv + a.q_at(token, head), rows, keys, scores);
+      attention_softmax_(scores, score_shape(a, span, keys, first, rows), a.lse + token * a.shape.num_heads + head,
+                         a.shape.num_heads);
       T* out = a.out + token * a.out_row() + head * a.dim();
-      blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), own, T(1), scores + prefix, prefix + own,
-                 a.qkv + a.v_at(span.begin, kv_head), a.row, T(0), out, a.out_row());
-      if (prefix > 0) {
-        blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), prefix, T(1), scores, prefix + own,
-                   a.qkv + a.v_at(span.prefix_begin, kv_head), a.row, T(1), out, a.out_row());
+      blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.own, T(1), scores + keys.prefix, keys.width(),
+                 a.qkv + a.v_at(span.begin + keys.own_first, kv_head), a.row, T(0), out, a.out_row());
+      if (keys.prefix > 0) {
+        blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.prefix, T(1), scores, keys.width(),
+                   a.qkv + a.v_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(1), out, a.out_row());
       }
     }
   }
@@ -192,37 +148,39 @@ void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* s
 template <class T>
 void backward_block(const Attention<T>& a, const Span& span, int64_t kv_head, int64_t head, int64_t first, int64_t rows,
                     bool first_touch, T* scores, T* dp) {
-  const int64_t own = first + rows;
-  const int64_t prefix = span.prefix_length;
-  const int64_t width = prefix + own;
+  const BlockKeys keys = block_keys(a, span, first, rows);
+  const int64_t width = keys.width();
   const int64_t dim = a.dim();
   const int64_t token = span.begin + first;
+  const int64_t own = span.begin + keys.own_first;
+  const int64_t prefix = span.prefix_begin + keys.prefix_first;
   const T scale = static_cast<T>(a.shape.scale);
   const T keep = first_touch ? T(0) : T(1);
   const T* q = a.qkv + a.q_at(token, head);
   const T* dout = a.dout + token * a.out_row() + head * dim;
   T* dq = a.dqkv + a.q_at(token, head);
-  score_block(a, span, kv_head, q, rows, own, scores);
-  blas::gemm(Trans::kNo, Trans::kYes, rows, own, dim, T(1), dout, a.out_row(), a.qkv + a.v_at(span.begin, kv_head),
-             a.row, T(0), dp + prefix, width);
-  if (prefix > 0) {
-    blas::gemm(Trans::kNo, Trans::kYes, rows, prefix, dim, T(1), dout, a.out_row(),
-               a.qkv + a.v_at(span.prefix_begin, kv_head), a.row, T(0), dp, width);
+  score_block(a, span, kv_head, q, rows, keys, scores);
+  blas::gemm(Trans::kNo, Trans::kYes, rows, keys.own, dim, T(1), dout, a.out_row(), a.qkv + a.v_at(own, kv_head), a.row,
+             T(0), dp + keys.prefix, width);
+  if (keys.prefix > 0) {
+    blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, dim, T(1), dout, a.out_row(),
+               a.qkv + a.v_at(prefix, kv_head), a.row, T(0), dp, width);
   }
-  backward_kernel(scores, dp, rows, width, prefix + first + 1, a.lse + token * a.shape.num_heads + head,
-                  a.shape.num_heads);
-  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, own, scale, dp + prefix, width, a.qkv + a.k_at(span.begin, kv_head),
+  attention_softmax_grad_(scores, dp, score_shape(a, span, keys, first, rows), a.lse + token * a.shape.num_heads + head,
+                          a.shape.num_heads);
+  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.own, scale, dp + keys.prefix, width, a.qkv + a.k_at(own, kv_head),
              a.row, T(0), dq, a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, own, dim, rows, scale, dp + prefix, width, q, a.row, keep,
-             a.dqkv + a.k_at(span.begin, kv_head), a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, own, dim, rows, T(1), scores + prefix, width, dout, a.out_row(), keep,
-             a.dqkv + a.v_at(span.begin, kv_head), a.row);
-  if (prefix == 0) return;
-  T* part = a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * prefix) * 2 * dim;
-  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, prefix, scale, dp, width, a.qkv + a.k_at(span.prefix_begin, kv_head),
-             a.row, T(1), dq, a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, prefix, dim, rows, scale, dp, width, q, a.row, keep, part, 2 * dim);
-  blas::gemm(Trans::kYes, Trans::kNo, prefix, dim, rows, T(1), scores, width, dout, a.out_row(), keep, part + dim,
+  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, scale, dp + keys.prefix, width, q, a.row, keep,
+             a.dqkv + a.k_at(own, kv_head), a.row);
+  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, T(1), scores + keys.prefix, width, dout, a.out_row(), keep,
+             a.dqkv + a.v_at(own, kv_head), a.row);
+  if (keys.prefix == 0) return;
+  T* part =
+      a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * span.prefix_length + keys.prefix_first) * 2 * dim;
+  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.prefix, scale, dp, width, a.qkv + a.k_at(prefix, kv_head), a.row,
+             T(1), dq, a.row);
+  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, scale, dp, width, q, a.row, keep, part, 2 * dim);
+  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, T(1), scores, width, dout, a.out_row(), keep, part + dim,
              2 * dim);
 }
 
@@ -230,7 +188,7 @@ template <class T>
 void backward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scratch, int64_t longest_row) {
   T* scores = scratch;
   T* dp = scratch + kQueryBlock * longest_row;
-  bool first_touch = true;
+  bool first_touch = a.shape.window == 0;  // with a window the gradients come zeroed
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
     // From the last block, which reaches every key, so that the first touch sets all gradients of the segment.
     for (int64_t first = (span.length - 1) / kQueryBlock * kQueryBlock; first >= 0; first -= kQueryBlock) {
@@ -305,7 +263,9 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
     });
     ctx->save_for_backward({qkv, segments, positions, table.cos_PD2, table.sin_PD2, lse});
     ctx->saved_data["heads"] = std::vector<int64_t>{shape.num_heads, shape.num_kv_heads, shape.head_dim};
+    ctx->saved_data["window"] = shape.window;
     ctx->saved_data["scale"] = shape.scale;
+    ctx->saved_data["softcap"] = shape.softcap;
     return out;
   }
 
@@ -313,11 +273,18 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& qkv = saved[0];
     const std::vector<int64_t> heads = ctx->saved_data["heads"].toIntVector();
-    const AttentionShape shape{heads[0], heads[1], heads[2], ctx->saved_data["scale"].toDouble()};
+    const Spans spans = read_spans(saved[1]);
+    AttentionShape shape{heads[0], heads[1], heads[2], ctx->saved_data["scale"].toDouble()};
+    shape.softcap = ctx->saved_data["softcap"].toDouble();
+    const int64_t window = ctx->saved_data["window"].toInt();
+    if (window < spans.longest_row) shape.window = window;  // else no row can leave it
     const at::Tensor dout = grads[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
-    const Spans spans = read_spans(saved[1]);
     at::Tensor parts = at::empty({spans.part_tokens, shape.num_kv_heads, 2 * shape.head_dim}, qkv.options());
+    if (shape.window > 0) {
+      dqkv.zero_();
+      parts.zero_();
+    }
     dispatch_float(qkv, [&](auto zero) {
       using T = decltype(zero);
       Attention<T> a{};

@@ -1,10 +1,12 @@
 // Attention over the segments of a packed batch: causal within a segment, and to the whole of its prefix segment;
-// grouped-query heads; rotary embedding applied on the way in.
+// grouped-query heads; rotary embedding applied on the way in; where asked for, a window (Beltagy et al. 2020) and
+// capped scores.
 //
 // Fast path: one task per (segment, key-value head), queries in blocks, products by BLAS on strided views of the qkv
 // rows (nothing is transposed or copied), softmax by vector kernels. Backward recomputes the probabilities from the
 // saved log-sum-exp (Dao et al. 2022) and sums a shared prompt's gradients from per-segment parts in a fixed order, so
-// the result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward.
+// the result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward; a window W
+// makes Lk at most W + 128.
 // Memory: lse [N, Hq]; scratch of one query block x its keys per thread.
 #pragma once
 
@@ -22,7 +24,9 @@ struct AttentionShape {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  double scale = 0.0;  // 1 / sqrt(head_dim) in all families so far
+  double scale = 0.0;    // of the scores
+  int64_t window = 0;    // tokens that a token sees, itself included; 0: all before it
+  double softcap = 0.0;  // scores become softcap tanh(score / softcap); 0: they do not
 };
 
 // [S, 4] int64: begin, length, prefix segment, (unused here) position.

@@ -3,7 +3,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 
 #include <limits>
 
@@ -44,7 +46,11 @@ at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segm
     const at::Tensor q = heads_of(own, 0, hq, dim, 1);
     const at::Tensor k = heads_of(keys, hq, hk, dim, hq / hk);
     const at::Tensor v = heads_of(keys, hq + hk, hk, dim, hq / hk);
-    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * shape.scale;
+    if (shape.window > 0) {  // key j of row i is in sight where j > i - window; i counts the prefix too
+      mask = mask.logical_and(at::ones_like(mask).triu(keys.size(0) - own.size(0) - shape.window + 1));
+    }
+    at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * shape.scale;
+    if (shape.softcap > 0.0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
     const at::Tensor p =
         at::softmax(scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity()), -1);
     outputs.push_back(at::matmul(p, v).transpose(0, 1).reshape({own.size(0), hq * dim}));

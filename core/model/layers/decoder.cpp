@@ -6,12 +6,12 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 
-#include <cmath>
+#include <utility>
 
 #include "model/layers/attention.h"
+#include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
-#include "model/layers/swiglu.h"
 
 namespace mortise {
 namespace {
@@ -23,7 +23,17 @@ struct Pass {
   at::Tensor segments;
   at::Tensor positions;
   RopeTable table;
-  AttentionShape shape;
+  RopeTable window_table;  // of the layers with a window, where those have their own
+
+  AttentionShape shape(int64_t layer) const {
+    AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
+    out.window = config.window(layer);
+    out.softcap = config.attention_softcap;
+    return out;
+  }
+  const RopeTable& rope(int64_t layer) const { return config.uses_window_rope(layer) ? window_table : table; }
+  // What a norm multiplies with.
+  at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -39,9 +49,11 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
                           const at::Tensor& x) {
   at::Tensor qkv = fused_linear(x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases);
   if (pass.config.qk_norm) {
-    qkv = qk_norm(qkv, l.q_norm, l.k_norm, pass.shape.num_heads, pass.shape.num_kv_heads, pass.config.rms_norm_eps);
+    qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
+                  pass.config.rms_norm_eps);
   }
-  return rope_attention(qkv, pass.segments, pass.positions, pass.table, pass.shape, layer_callback(pass, layer));
+  return rope_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer),
+                        layer_callback(pass, layer));
 }
 
 at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
@@ -51,64 +63,74 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l
   }
   at::Tensor qkv = at::cat(parts, 1);
   if (pass.config.qk_norm) {
-    qkv =
-        qk_norm_plain(qkv, l.q_norm, l.k_norm, pass.shape.num_heads, pass.shape.num_kv_heads, pass.config.rms_norm_eps);
+    qkv = qk_norm_plain(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
+                        pass.config.num_kv_heads, pass.config.rms_norm_eps);
   }
-  return rope_attention_plain(qkv, pass.segments, pass.positions, pass.table, pass.shape, layer_callback(pass, layer));
+  return rope_attention_plain(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer),
+                              layer_callback(pass, layer));
 }
 
-at::Tensor mlp_plain(const LayerLeaves& l, const at::Tensor& x) {
+at::Tensor mlp_plain(const Pass& pass, const LayerLeaves& l, const at::Tensor& x) {
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < l.gate_up_weights.size(); ++i) {
     parts.push_back(linear(x, l.gate_up_weights[i], l.gate_up_biases.empty() ? at::Tensor() : l.gate_up_biases[i]));
   }
-  return linear(swiglu_plain(at::cat(parts, 1)), l.down_weight, l.down_bias);
+  return linear(gated_plain(at::cat(parts, 1), pass.config.activation), l.down_weight, l.down_bias);
 }
 
 at::Tensor forward_fast(const Pass& pass, const DecoderWeights& weights, const DecoderLeaves& leaves,
                         at::Tensor hidden) {
   const double eps = pass.config.rms_norm_eps;
-  at::Tensor normed = rms_norm(hidden, leaves.layers[0].input_norm, eps);
+  at::Tensor normed = rms_norm(hidden, pass.scale(leaves.layers[0].input_norm), eps);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& w = weights.layers[i];
     const LayerLeaves& l = leaves.layers[i];
     const at::Tensor mixed = attention_fast(pass, static_cast<int64_t>(i), w, l, normed);
-    std::tie(hidden, normed) = add_rms_norm(linear(mixed, l.o_weight, l.o_bias), hidden, l.post_norm, eps);
+    at::Tensor out = linear(mixed, l.o_weight, l.o_bias);
+    if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
+    std::tie(hidden, normed) = add_rms_norm(out, hidden, pass.scale(l.post_norm), eps);
     const at::Tensor gate_up =
         fused_linear(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases);
-    const at::Tensor down = linear(swiglu(gate_up), l.down_weight, l.down_bias);
+    out = linear(gated(gate_up, pass.config.activation), l.down_weight, l.down_bias);
+    if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
     const at::Tensor& next_norm = i + 1 < weights.layers.size() ? leaves.layers[i + 1].input_norm : leaves.final_norm;
-    std::tie(hidden, normed) = add_rms_norm(down, hidden, next_norm, eps);
+    std::tie(hidden, normed) = add_rms_norm(out, hidden, pass.scale(next_norm), eps);
   }
   return normed;
 }
 
 at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tensor hidden) {
-  const double eps = pass.config.rms_norm_eps;
+  const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
+    return rms_norm_plain(x, pass.scale(weight), pass.config.rms_norm_eps);
+  };
   for (size_t i = 0; i < leaves.layers.size(); ++i) {
     const LayerLeaves& l = leaves.layers[i];
-    const at::Tensor mixed =
-        attention_plain(pass, static_cast<int64_t>(i), l, rms_norm_plain(hidden, l.input_norm, eps));
-    hidden = hidden + linear(mixed, l.o_weight, l.o_bias);
-    hidden = hidden + mlp_plain(l, rms_norm_plain(hidden, l.post_norm, eps));
+    at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.input_norm));
+    out = linear(out, l.o_weight, l.o_bias);
+    hidden = hidden + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
+    out = mlp_plain(pass, l, norm(hidden, l.post_norm));
+    hidden = hidden + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
   }
-  return rms_norm_plain(hidden, leaves.final_norm, eps);
+  return norm(hidden, leaves.final_norm);
 }
 
 }  // namespace
 
 at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weights, const DecoderLeaves& leaves,
                            const PackedBatch& batch, const ForwardOptions& options) {
-  const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim,
-                             1.0 / std::sqrt(static_cast<double>(config.head_dim))};
-  const Pass pass{
-      config,
-      options,
-      segments_tensor(batch.segments),
-      batch.positions_N,
-      make_rope_table(config.rope, config.head_dim, batch.max_position() + 1, leaves.embedding.scalar_type()),
-      shape};
-  const at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
+  const int64_t num_positions = batch.max_position() + 1;
+  const at::ScalarType dtype = leaves.embedding.scalar_type();
+  Pass pass{config,
+            options,
+            segments_tensor(batch.segments),
+            batch.positions_N,
+            make_rope_table(config.rope, config.head_dim, num_positions, dtype),
+            {}};
+  if (config.window_rope) {
+    pass.window_table = make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype);
+  }
+  at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
+  if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() == 0) return hidden;
   return options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, hidden)
                                           : forward_plain(pass, leaves, hidden);

@@ -1,4 +1,4 @@
-// The decoder: embedding, pre-norm blocks of attention and SwiGLU, final norm; one code for all families, switched by
+// The decoder: embedding, blocks of attention and gated MLP, final norm; one code for all families, switched by
 // ModelConfig. Fast layers or the plain ones that judge them.
 //
 // Cost: 2 flops per parameter and token forward, twice that backward, plus attention. About nine autograd nodes a
@@ -35,11 +35,13 @@ struct LayerLeaves {
   at::Tensor k_norm;
   at::Tensor o_weight;
   at::Tensor o_bias;
+  at::Tensor attention_norm;
   at::Tensor post_norm;
   std::vector<at::Tensor> gate_up_weights;
   std::vector<at::Tensor> gate_up_biases;
   at::Tensor down_weight;
   at::Tensor down_bias;
+  at::Tensor mlp_norm;
 };
 
 struct DecoderLeaves {

@@ -15,6 +15,14 @@
 namespace mortise {
 namespace {
 
+// Beyond the trained length the base grows with the length at hand ("NTK-aware", transformers' dynamic).
+double dynamic_theta(const RopeConfig& rope, int64_t head_dim, int64_t num_positions) {
+  const double trained = rope.original_max_position_embeddings;
+  const double length = std::max(static_cast<double>(num_positions), trained);
+  const double size = static_cast<double>(head_dim);
+  return rope.theta * std::pow(rope.factor * length / trained - (rope.factor - 1.0), size / (size - 2.0));
+}
+
 double llama3_frequency(const RopeConfig& rope, double frequency) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   const double original = rope.original_max_position_embeddings;
@@ -77,13 +85,15 @@ MORTISE_CPU_CLONES void rotate_kernel(double* x, int64_t stride, const int64_t* 
 
 }  // namespace
 
-std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int64_t head_dim) {
+std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t num_positions) {
   std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
+  const double theta = rope.type == RopeType::kDynamic ? dynamic_theta(rope, head_dim, num_positions) : rope.theta;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
-    const double base = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double base = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     double& frequency = frequencies[static_cast<size_t>(i)];
     switch (rope.type) {
       case RopeType::kDefault:
+      case RopeType::kDynamic:
         frequency = base;
         break;
       case RopeType::kLinear:
@@ -101,7 +111,7 @@ std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int64_t hea
 }
 
 RopeTable make_rope_table(const RopeConfig& rope, int64_t head_dim, int64_t num_positions, at::ScalarType dtype) {
-  const std::vector<double> frequencies = rope_inverse_frequencies(rope, head_dim);
+  const std::vector<double> frequencies = rope_inverse_frequencies(rope, head_dim, num_positions);
   const int64_t half = head_dim / 2;
   RopeTable table{at::empty({num_positions, half}, dtype), at::empty({num_positions, half}, dtype)};
   dispatch_float(table.cos_PD2, [&](auto zero) {

@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021, RoFormer), rotating pairs (i, i + D/2), with the frequency scalings of
-// linear, llama3 and yarn (Peng et al. 2023). Tables are computed in double and rounded once.
+// linear, dynamic, llama3 and yarn (Peng et al. 2023). Tables are computed in double and rounded once.
 //
 // Cost: table O(positions D), applied O(N heads D). Thread rule: pure functions.
 #pragma once
@@ -12,8 +12,9 @@
 
 namespace mortise {
 
-// D/2 inverse frequencies after scaling.
-std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int64_t head_dim);
+// D/2 inverse frequencies after scaling. `num_positions` counts for dynamic alone, and there only beyond
+// max_position_embeddings (training and generation never go there; evaluation may).
+std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t num_positions = 0);
 
 // cos and sin by position (times attention_factor): each [num_positions, D/2], contiguous, float or double.
 struct RopeTable {

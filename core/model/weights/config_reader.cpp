@@ -38,6 +38,14 @@ Result<int64_t> ConfigReader::positive(std::string_view key) const {
   return value->get<int64_t>();
 }
 
+Result<int64_t> ConfigReader::whole(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr || !value->is_number_integer() || value->get<int64_t>() < 0) {
+    return wrong(key, "a whole number, 0 or more");
+  }
+  return value->get<int64_t>();
+}
+
 Result<int64_t> ConfigReader::positive_or(std::string_view key, int64_t fallback) const {
   return has(key) ? positive(key) : Result<int64_t>(fallback);
 }

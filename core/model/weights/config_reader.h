@@ -20,9 +20,11 @@ class ConfigReader {
 
   [[nodiscard]] const Json* find(std::string_view key) const;  // null where absent or null
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
+  [[nodiscard]] bool present(std::string_view key) const { return json_find(object_, key) != nullptr; }  // maybe null
   [[nodiscard]] bool is_null(std::string_view key) const;  // there, and null
 
   Result<int64_t> positive(std::string_view key) const;  // must be there
+  Result<int64_t> whole(std::string_view key) const;     // must be there; 0 or more
   Result<int64_t> positive_or(std::string_view key, int64_t fallback) const;
   Result<double> number_or(std::string_view key, double fallback) const;
   Result<bool> flag_or(std::string_view key, bool fallback) const;

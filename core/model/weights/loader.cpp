@@ -1,197 +1,142 @@
 // See loader.h.
 #include "model/weights/loader.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 
-#include <map>
-#include <optional>
-#include <set>
+#include <algorithm>
+#include <unordered_map>
 
 #include "foundation/base/text.h"
-#include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 
 namespace mortise {
 namespace {
 
-constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr size_t kMaxKeptBytes = size_t{1} << 20;  // of redundant tensors, for a save of the same bytes
 
-struct StoredTensor {
-  TensorView view;
-  std::string where;  // the file
-};
-
-// All files of a folder, mapped; views stay valid while this lives.
-struct WeightFiles {
-  std::vector<SafetensorsFile> files;
-  std::map<std::string, StoredTensor> tensors;
-};
-
-std::optional<at::ScalarType> torch_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return at::kDouble;
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kF16:
-      return at::kHalf;
-    case DType::kBF16:
-      return at::kBFloat16;
-    default:
-      return std::nullopt;
+class Loader {
+ public:
+  Loader(Env& env, const Path& folder, const ModelConfig& config, std::vector<NamedParameter>& parameters)
+      : env_(env), folder_(folder), config_(config), parameters_(parameters) {
+    for (size_t i = 0; i < parameters.size(); ++i) index_.emplace(parameters[i].name, i);
+    filled_.resize(parameters.size(), false);
   }
-}
 
-DType stored_type(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return DType::kF64;
-    case at::kHalf:
-      return DType::kF16;
-    case at::kBFloat16:
-      return DType::kBF16;
-    default:
-      return DType::kF32;
-  }
-}
-
-std::string shape_text(at::IntArrayRef shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-// File name -> the tensors that the index places there; a null set means all of the file's.
-Result<std::map<std::string, std::optional<std::set<std::string>>>> list_files(Env& env, const Path& folder) {
-  std::map<std::string, std::optional<std::set<std::string>>> files;
-  if (env.exists(folder / kSingleFile)) {
-    files[kSingleFile] = std::nullopt;
-    return files;
-  }
-  const Path index = folder / kIndexFile;
-  if (!env.exists(index)) {
-    return Error{ErrorKind::kData, std::string("neither ") + kSingleFile + " nor " + kIndexFile + " in this folder",
-                 folder.string(), "convert the weights to safetensors (no pickle is read)"};
-  }
-  const Json json = TRY(read_json_file(env, index));
-  const Json* map = json_find(json, "weight_map");
-  if (map == nullptr || !map->is_object()) {
-    return Error{ErrorKind::kData, "key 'weight_map' must be an object", index.string(), {}};
-  }
-  for (const auto& [name, file] : map->items()) {
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) {
-      return Error{ErrorKind::kData,
-                   "weight_map of tensor " + quote(name) + " must be a file name in this folder",
-                   index.string(),
-                   {}};
+  Result<StoredLayout> load() {
+    FileList list = TRY(list_weight_files(env_, folder_));
+    layout_.index_text = std::move(list.index_text);
+    for (const ListedFile& file : list.files) TRY(load_file(file));
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (filled_[i]) continue;
+      return Error{ErrorKind::kData, "tensor " + quote(parameters_[i].name) + " is missing from the weights",
+                   folder_.string(), did_you_mean(parameters_[i].name, left_over_)};
     }
-    std::optional<std::set<std::string>>& names = files[file.get<std::string>()];
-    if (!names) names.emplace();
-    names->insert(name);
+    if (!left_over_.empty()) {
+      return Error{ErrorKind::kData, "tensor " + quote(left_over_.front()) + " is not part of this model",
+                   left_over_where_, "config.json and weights must belong together"};
+    }
+    TRY(check_tied_head());
+    if (kept_bytes_ > kMaxKeptBytes) layout_.files.clear();
+    return std::move(layout_);
   }
-  return files;
-}
 
-Result<WeightFiles> open_files(Env& env, const Path& folder) {
-  WeightFiles out;
-  for (const auto& [file, names] : TRY(list_files(env, folder))) {
-    const std::string where = (folder / file).string();
-    out.files.push_back(TRY(SafetensorsFile::open(env, folder / file)));
-    std::set<std::string> missing = names.value_or(std::set<std::string>());
-    for (const TensorView& view : out.files.back().tensors()) {
-      if (names && !names->contains(view.name)) continue;
+ private:
+  Result<> load_file(const ListedFile& listed) {
+    const SafetensorsFile file = TRY(SafetensorsFile::open(env_, folder_ / listed.name));
+    const std::string where = file.path().string();
+    std::set<std::string> missing = listed.tensors.value_or(std::set<std::string>());
+    StoredFile stored{listed.name, std::string(file.head()), {}};
+    bool is_whole = true;  // every tensor of the file is listed
+    for (const TensorView& view : file.tensors()) {
+      if (listed.tensors && !listed.tensors->contains(view.name)) {
+        is_whole = false;
+        continue;
+      }
       missing.erase(view.name);
-      out.tensors[view.name] = {view, where};
+      StoredSlot slot{"", view.dtype, ""};
+      TRY(load_tensor(view, where, slot));
+      stored.slots.push_back(std::move(slot));
     }
     if (!missing.empty()) {
       return Error{ErrorKind::kData, "tensor " + quote(*missing.begin()) + " is not in this file, the index says it is",
                    where, "download the folder again"};
     }
+    if (!is_whole) kept_bytes_ = kMaxKeptBytes + 1;  // what else is in it would be lost: saved afresh
+    layout_.files.push_back(std::move(stored));
+    return {};
   }
-  return out;
-}
 
-bool is_redundant(const std::string& name, const ModelConfig& config) {
-  if (name.ends_with("rotary_emb.inv_freq")) return true;
-  return name == "lm_head.weight" && (config.tie_word_embeddings || config.is_classifier);
-}
+  Result<> load_tensor(const TensorView& view, const std::string& where, StoredSlot& slot) {
+    const auto found = index_.find(view.name);
+    if (found != index_.end()) {
+      TRY(copy_stored(view, where, parameters_[found->second].tensor.detach()));
+      filled_[found->second] = true;
+      if (view.name == kEmbedding) layout_.dtype = view.dtype;
+      slot.parameter = view.name;
+      return {};
+    }
+    if (view.name == kHead && config_.tie_word_embeddings && !config_.is_classifier) {
+      slot.parameter = kEmbedding;
+      tied_head_file_ = where;
+      return {};
+    }
+    if (view.name.ends_with("rotary_emb.inv_freq") || (view.name == kHead && config_.is_classifier)) {
+      kept_bytes_ += view.bytes.size();
+      if (kept_bytes_ > kMaxKeptBytes) return {};
+      slot.bytes.assign(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+      return {};
+    }
+    if (left_over_.empty()) left_over_where_ = where;
+    left_over_.push_back(view.name);
+    return {};
+  }
 
-Result<> copy_tensor(const StoredTensor& stored, at::Tensor target) {
-  const TensorView& view = stored.view;
-  const std::optional<at::ScalarType> type = torch_type(view.dtype);
-  if (!type) {
-    return Error{ErrorKind::kData, "tensor " + quote(view.name) + " has dtype " + std::string(dtype_name(view.dtype)),
-                 stored.where, "supported: F64, F32, F16, BF16"};
+  // A head beside tied embeddings must be the same matrix: transformers would use both where they differ.
+  Result<> check_tied_head() const {
+    if (tied_head_file_.empty()) return {};
+    const SafetensorsFile file = TRY(SafetensorsFile::open(env_, tied_head_file_));
+    const TensorView view = TRY(file.get(kHead));
+    const at::Tensor embedding = parameters_[index_.at(kEmbedding)].tensor.detach();
+    constexpr int64_t kRows = 4096;
+    const auto bytes_of_row = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, embedding.size(0));
+    for (int64_t row = 0; row < embedding.size(0); row += kRows) {
+      const int64_t count = std::min(kRows, embedding.size(0) - row);
+      TensorView part = view;
+      if (!part.shape.empty() && part.shape[0] == embedding.size(0)) {
+        part.shape[0] = count;
+        part.bytes = view.bytes.subspan(static_cast<size_t>(row * bytes_of_row));
+      }
+      const at::Tensor expected = embedding.narrow(0, row, count);
+      const at::Tensor head = at::empty_like(expected);
+      TRY(copy_stored(part, tied_head_file_.string(), head));
+      if (at::equal(head, expected)) continue;
+      return Error{ErrorKind::kData, "tensor 'lm_head.weight' differs from the embeddings that config.json ties it to",
+                   tied_head_file_.string(), "set tie_word_embeddings to false in config.json, or take the tensor out"};
+    }
+    return {};
   }
-  if (at::IntArrayRef(view.shape) != target.sizes()) {
-    return Error{ErrorKind::kData,
-                 "tensor " + quote(view.name) + " has shape " + shape_text(view.shape) + ", config.json asks for " +
-                     shape_text(target.sizes()),
-                 stored.where, "config.json and weights must belong together"};
-  }
-  auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
-  target.copy_(at::from_blob(bytes, view.shape, at::TensorOptions().dtype(*type)));
-  return {};
-}
+
+  Env& env_;
+  const Path& folder_;
+  const ModelConfig& config_;
+  std::vector<NamedParameter>& parameters_;
+  std::unordered_map<std::string, size_t> index_;
+  std::vector<bool> filled_;
+  std::vector<std::string> left_over_;
+  std::string left_over_where_;
+  Path tied_head_file_;
+  size_t kept_bytes_ = 0;
+  StoredLayout layout_;
+};
 
 }  // namespace
 
-Result<at::ScalarType> parse_scalar_type(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "float64") return at::kDouble;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  return Error{ErrorKind::kConfig, "unknown dtype " + quote(name), {}, "use float32, float64, bfloat16 or float16"};
-}
-
-std::string scalar_type_name(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return "float64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    default:
-      return "float32";
-  }
-}
-
-Result<> load_weights(Env& env, const Path& folder, const ModelConfig& config,
-                      std::vector<NamedParameter>& parameters) {
-  const WeightFiles files = TRY(open_files(env, folder));
-  std::set<std::string> wanted;
-  std::vector<std::string> known;
-  for (const auto& [name, stored] : files.tensors) known.push_back(name);
-  for (NamedParameter& parameter : parameters) {
-    const auto found = files.tensors.find(parameter.name);
-    if (found == files.tensors.end()) {
-      return Error{ErrorKind::kData, "tensor " + quote(parameter.name) + " is missing from the weights",
-                   folder.string(), did_you_mean(parameter.name, known)};
-    }
-    TRY(copy_tensor(found->second, parameter.tensor.detach()));
-    wanted.insert(parameter.name);
-  }
-  for (const auto& [name, stored] : files.tensors) {
-    if (wanted.contains(name) || is_redundant(name, config)) continue;
-    return Error{ErrorKind::kData, "tensor " + quote(name) + " is not part of this model", stored.where,
-                 "config.json and weights must belong together"};
-  }
-  return {};
-}
-
-Result<> save_weights(Env& env, const Path& folder, const std::vector<NamedParameter>& parameters,
-                      at::ScalarType stored) {
-  std::vector<at::Tensor> held;
-  std::vector<TensorView> views;
-  for (const NamedParameter& parameter : parameters) {
-    const at::Tensor tensor = parameter.tensor.detach().to(stored).contiguous();
-    held.push_back(tensor);
-    const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
-    views.push_back({parameter.name, stored_type(stored), tensor.sizes().vec(), {data, tensor.nbytes()}});
-  }
-  return write_safetensors_file(env, folder / kSingleFile, views, {{"format", "pt"}});
+Result<StoredLayout> load_weights(Env& env, const Path& folder, const ModelConfig& config,
+                                  std::vector<NamedParameter>& parameters) {
+  return Loader(env, folder, config, parameters).load();
 }
 
 }  // namespace mortise

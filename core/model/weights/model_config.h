@@ -15,15 +15,15 @@
 
 namespace mortise {
 
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                            // linear, llama3, yarn
+  double factor = 1.0;                            // all but default
   double low_freq_factor = 1.0;                   // llama3
   double high_freq_factor = 4.0;                  // llama3
-  double original_max_position_embeddings = 0.0;  // llama3, yarn
+  double original_max_position_embeddings = 0.0;  // llama3, yarn; dynamic: max_position_embeddings
   double beta_fast = 32.0;                        // yarn
   double beta_slow = 1.0;                         // yarn
   double attention_factor = 1.0;                  // yarn: cos and sin are multiplied by it
@@ -31,7 +31,9 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-enum class Family { kQwen2, kQwen3, kLlama, kMistral };
+enum class Family { kQwen2, kQwen3, kLlama, kMistral, kGemma2, kGemma3, kPhi3 };
+
+enum class Activation { kSilu, kGeluTanh };  // of the gate in the MLP
 
 struct ModelConfig {
   Family family = Family::kQwen2;
@@ -49,10 +51,21 @@ struct ModelConfig {
   bool qkv_bias = false;  // by family, or attention_bias
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;        // RMSNorm over each head of q and k
-  bool is_classifier = false;  // ...ForSequenceClassification: `score.weight` instead of a vocabulary head
-  int64_t num_labels = 0;      // of a classifier
+  bool qk_norm = false;            // RMSNorm over each head of q and k
+  bool norm_plus_one = false;      // norms multiply with 1 + weight
+  bool sandwich_norm = false;      // a norm behind attention and MLP too, before the residual sum
+  bool fused_projections = false;  // files hold qkv_proj and gate_up_proj, not their parts
+  Activation activation = Activation::kSilu;
+  double embedding_scale = 1.0;
+  double attention_scale = 0.0;    // scores are multiplied by it; 0 stands for 1 / sqrt(head_dim)
+  double attention_softcap = 0.0;  // scores become cap tanh(score / cap); 0: they do not
+  double final_softcap = 0.0;      // the same for the logits of the vocabulary head
+  bool is_classifier = false;      // ...ForSequenceClassification: `score.weight` instead of a vocabulary head
+  int64_t num_labels = 0;          // of a classifier
   RopeConfig rope;
+  // By layer: a token sees that many tokens, itself being one of them; 0: all before it. Empty: 0 in every layer.
+  std::vector<int64_t> windows;
+  std::optional<RopeConfig> window_rope;  // of the layers with a window, where it is not `rope`
 
   std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json; may be empty
   std::optional<int64_t> bos_token_id;
@@ -65,6 +78,11 @@ struct ModelConfig {
   [[nodiscard]] int64_t q_size() const { return num_heads * head_dim; }
   [[nodiscard]] int64_t kv_size() const { return num_kv_heads * head_dim; }
   [[nodiscard]] int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  [[nodiscard]] int64_t window(int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
+  }
+  [[nodiscard]] bool uses_window_rope(int64_t layer) const { return window_rope && window(layer) > 0; }
+  [[nodiscard]] double score_scale() const;
   [[nodiscard]] int64_t num_parameters() const;  // tied embeddings counted once
 };
 

@@ -22,6 +22,9 @@ Json rope_json(const RopeConfig& rope) {
     case RopeType::kLinear:
       out["rope_type"] = "linear";
       break;
+    case RopeType::kDynamic:
+      out["rope_type"] = "dynamic";
+      break;
     case RopeType::kLlama3:
       out["rope_type"] = "llama3";
       out["low_freq_factor"] = rope.low_freq_factor;
@@ -36,7 +39,7 @@ Json rope_json(const RopeConfig& rope) {
       break;
   }
   out["factor"] = rope.factor;
-  if (rope.type != RopeType::kLinear) {
+  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
     out["original_max_position_embeddings"] = static_cast<int64_t>(rope.original_max_position_embeddings);
   }
   return out;
@@ -53,17 +56,12 @@ Json fresh_config(const ModelConfig& config, const std::string& stored_dtype) {
   json["num_hidden_layers"] = config.num_layers;
   json["num_attention_heads"] = config.num_heads;
   json["num_key_value_heads"] = config.num_kv_heads;
-  if (config.head_dim * config.num_heads != config.hidden_size || config.qk_norm) json["head_dim"] = config.head_dim;
-  json["hidden_act"] = "silu";
   json["max_position_embeddings"] = config.max_position_embeddings;
   json["rms_norm_eps"] = config.rms_norm_eps;
   json["rope_theta"] = config.rope.theta;
   json["rope_scaling"] = rope_json(config.rope);
   json["attention_dropout"] = 0.0;
-  if (config.family == Family::kQwen2 || config.family == Family::kQwen3) json["use_sliding_window"] = false;
-  if (config.family == Family::kMistral) json["sliding_window"] = nullptr;
-  if (config.family == Family::kQwen3 || config.family == Family::kLlama) json["attention_bias"] = config.qkv_bias;
-  if (config.family == Family::kLlama) json["mlp_bias"] = config.mlp_bias;
+  info.write(config, json);
   json["initializer_range"] = config.initializer_range;
   json["tie_word_embeddings"] = config.tie_word_embeddings;
   if (config.is_classifier) {

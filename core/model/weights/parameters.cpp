@@ -45,14 +45,18 @@ class Builder {
 
 void add_attention(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
                    LayerLeaves& leaves) {
-  const std::vector<int64_t> rows = {config.q_size(), config.kv_size(), config.kv_size()};
+  const std::vector<int64_t> rows = config.fused_projections
+                                        ? std::vector<int64_t>{config.qkv_size()}
+                                        : std::vector<int64_t>{config.q_size(), config.kv_size(), config.kv_size()};
+  const auto names = [&](const std::string& suffix) {
+    if (config.fused_projections) return std::vector<std::string>{prefix + "qkv_proj" + suffix};
+    return std::vector<std::string>{prefix + "q_proj" + suffix, prefix + "k_proj" + suffix, prefix + "v_proj" + suffix};
+  };
   weights.qkv_weight_QH = builder.empty({config.qkv_size(), config.hidden_size});
-  leaves.qkv_weights = builder.slices({prefix + "q_proj.weight", prefix + "k_proj.weight", prefix + "v_proj.weight"},
-                                      rows, weights.qkv_weight_QH);
+  leaves.qkv_weights = builder.slices(names(".weight"), rows, weights.qkv_weight_QH);
   if (config.qkv_bias) {
     weights.qkv_bias_Q = builder.empty({config.qkv_size()});
-    leaves.qkv_biases = builder.slices({prefix + "q_proj.bias", prefix + "k_proj.bias", prefix + "v_proj.bias"}, rows,
-                                       weights.qkv_bias_Q);
+    leaves.qkv_biases = builder.slices(names(".bias"), rows, weights.qkv_bias_Q);
   }
   if (config.qk_norm) {
     leaves.q_norm = builder.leaf(prefix + "q_norm.weight", weights.q_norm_D = builder.empty({config.head_dim}));
@@ -67,21 +71,38 @@ void add_attention(Builder& builder, const ModelConfig& config, const std::strin
 
 void add_mlp(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
              LayerLeaves& leaves) {
-  const std::vector<int64_t> rows = {config.intermediate_size, config.intermediate_size};
-  weights.gate_up_weight_2IH = builder.empty({2 * config.intermediate_size, config.hidden_size});
-  leaves.gate_up_weights =
-      builder.slices({prefix + "gate_proj.weight", prefix + "up_proj.weight"}, rows, weights.gate_up_weight_2IH);
+  const int64_t width = config.intermediate_size;
+  const std::vector<int64_t> rows =
+      config.fused_projections ? std::vector<int64_t>{2 * width} : std::vector<int64_t>{width, width};
+  const auto names = [&](const std::string& suffix) {
+    if (config.fused_projections) return std::vector<std::string>{prefix + "gate_up_proj" + suffix};
+    return std::vector<std::string>{prefix + "gate_proj" + suffix, prefix + "up_proj" + suffix};
+  };
+  weights.gate_up_weight_2IH = builder.empty({2 * width, config.hidden_size});
+  leaves.gate_up_weights = builder.slices(names(".weight"), rows, weights.gate_up_weight_2IH);
   weights.down_weight_HI = builder.empty({config.hidden_size, config.intermediate_size});
   if (config.mlp_bias) {
-    weights.gate_up_bias_2I = builder.empty({2 * config.intermediate_size});
-    leaves.gate_up_biases =
-        builder.slices({prefix + "gate_proj.bias", prefix + "up_proj.bias"}, rows, weights.gate_up_bias_2I);
+    weights.gate_up_bias_2I = builder.empty({2 * width});
+    leaves.gate_up_biases = builder.slices(names(".bias"), rows, weights.gate_up_bias_2I);
   }
   leaves.down_weight = builder.leaf(prefix + "down_proj.weight", weights.down_weight_HI);
   if (config.mlp_bias) {
     leaves.down_bias =
         builder.leaf(prefix + "down_proj.bias", weights.down_bias_H = builder.empty({config.hidden_size}));
   }
+}
+
+// The norms but the one before the MLP, which comes behind attention in the order of parameters.
+void add_norms(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
+               LayerLeaves& leaves) {
+  const auto add = [&](const char* name, at::Tensor& weight) {
+    weight = builder.empty({config.hidden_size});
+    return builder.leaf(prefix + name, weight);
+  };
+  leaves.input_norm = add("input_layernorm.weight", weights.input_norm_H);
+  if (!config.sandwich_norm) return;
+  leaves.attention_norm = add("post_attention_layernorm.weight", weights.attention_norm_H);
+  leaves.mlp_norm = add("post_feedforward_layernorm.weight", weights.mlp_norm_H);
 }
 
 bool is_norm(const NamedParameter& parameter) { return parameter.name.find("norm") != std::string::npos; }
@@ -97,11 +118,11 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     LayerWeights weights;
     LayerLeaves leaves;
-    weights.input_norm_H = builder.empty({config.hidden_size});
-    weights.post_norm_H = builder.empty({config.hidden_size});
-    leaves.input_norm = builder.leaf(prefix + "input_layernorm.weight", weights.input_norm_H);
+    add_norms(builder, config, prefix, weights, leaves);
     add_attention(builder, config, prefix + "self_attn.", weights, leaves);
-    leaves.post_norm = builder.leaf(prefix + "post_attention_layernorm.weight", weights.post_norm_H);
+    leaves.post_norm = builder.leaf(
+        prefix + (config.sandwich_norm ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"),
+        weights.post_norm_H = builder.empty({config.hidden_size}));
     add_mlp(builder, config, prefix + "mlp.", weights, leaves);
     store.weights.layers.push_back(std::move(weights));
     store.leaves.layers.push_back(std::move(leaves));
@@ -127,7 +148,7 @@ void initialize_parameters(ParameterStore& store, const ModelConfig& config, uin
     NamedParameter& parameter = store.parameters[p];
     at::Tensor tensor = parameter.tensor.detach();
     if (tensor.dim() == 1) {
-      tensor.fill_(is_norm(parameter) ? 1.0 : 0.0);
+      tensor.fill_(is_norm(parameter) && !config.norm_plus_one ? 1.0 : 0.0);
       continue;
     }
     const bool is_double = tensor.scalar_type() == at::kDouble;

@@ -65,7 +65,7 @@ TEST(Env, ErrorsNamePathCauseAndNextStep) {
   Env& env = default_env();
   const Result<std::string> missing = env.read_file(dir / "no_such");
   ASSERT_FALSE(missing.ok());
-  EXPECT_EQ(missing.error().kind, ErrorKind::kDisk);
+  EXPECT_EQ(missing.error().kind, ErrorKind::kData);
   EXPECT_EQ(missing.error().where, (dir / "no_such").string());
   EXPECT_THAT(missing.error().what, HasSubstr("No such file"));
   EXPECT_EQ(missing.error().next, "check the path");
@@ -74,6 +74,12 @@ TEST(Env, ErrorsNamePathCauseAndNextStep) {
   EXPECT_THAT(error_of(env.unlink(dir / "no_such")), HasSubstr("cannot delete"));
   EXPECT_THAT(error_of(env.rename(dir / "no_such", dir / "x")), HasSubstr("cannot rename to"));
   EXPECT_THAT(error_of(env.list_dir(dir / "no_such")), HasSubstr("cannot list"));
+  for (const auto& kind : {env.map_file(dir.path()).error().kind, env.list_dir(dir / "no_such").error().kind,
+                           env.info(dir / "no_such").error().kind})
+    EXPECT_EQ(kind, ErrorKind::kData);
+  for (const auto& kind : {env.unlink(dir / "no_such").error().kind,
+                           env.open_for_write(dir / "no_such/file", WriteMode::kTruncate).error().kind})
+    EXPECT_EQ(kind, ErrorKind::kDisk);
   EXPECT_THAT(disk_error(ENOSPC, "write", "/x").to_string(), HasSubstr("the disk is full"));
   EXPECT_THAT(disk_error(EDQUOT, "write", "/x").to_string(), HasSubstr("quota"));
   EXPECT_THAT(disk_error(123456, "write", "/x").to_string(), HasSubstr("123456"));

@@ -40,6 +40,8 @@ TEST(Json, RefusesWithPlace) {
                           "1.",   "[1 2]", "{\"a\" 1}", "{a:1}", "'x'",      "\"\n\"",      "\"\\x\"",   "\"\\ud800\"",
                           "[1]]", "[1] 2", "// c\n1",   "1e999", "\"\xFF\"", "[\"a\xC3\"]", "{\"k\":1}x"})
     EXPECT_THAT(error_for(bad), StartsWith("f.json:1:")) << bad;
+  EXPECT_THAT(error_for(std::string_view("{}\0", 3)), StartsWith("f.json:1:3: a NUL byte"));
+  EXPECT_THAT(error_for(std::string_view("{}\0}", 4)), StartsWith("f.json:1:3: a NUL byte"));
 }
 
 TEST(Json, DuplicateKeysInLargeAndNestedObjects) {

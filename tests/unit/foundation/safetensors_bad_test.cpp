@@ -112,15 +112,42 @@ const BadHeader kBadHeaders[] = {
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate key"},
     {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "duplicate key 'a'"},
     {"{} ", 1, "1 bytes after"},
+    {"\xEF\xBB\xBF{}", 0, "does not start with '{'"},
+    {"{,}", 0, "header of safetensors"},
+    {"{\"a\"}", 0, "header of safetensors"},
+    {"{\"a\":}", 0, "header of safetensors"},
+    {"{a:{}}", 0, "header of safetensors"},
+    {"{'a':{}}", 0, "header of safetensors"},
+    {"{\"a\":\"F32\"}", 0, "not described by an object"},
+    {"{\"\\ud800\":{" F32 SHAPE AT "}}", 4, "header of safetensors"},
+    {"{\"a\nb\":{" F32 SHAPE AT "}}", 4, "header of safetensors"},
+    {"{\"a\":{" F32 SHAPE AT ",}}", 4, "header of safetensors"},
+    {"{\"a\":{" F32 SHAPE AT "},}", 4, "header of safetensors"},
+    {"{\"a\":{" F32 SHAPE AT "}} //", 4, "header of safetensors"},
+    {ONE(F32 "\"shape\":[01]," AT), 4, "header of safetensors"},
+    {ONE(F32 "\"shape\":[+1]," AT), 4, "header of safetensors"},
+    {ONE(F32 "\"shape\":[NaN]," AT), 4, "header of safetensors"},
+    {ONE(F32 "\"shape\":[1e0]," AT), 4, "not made of whole numbers"},
+    {ONE(F32 SHAPE "\"data_offsets\":[-0,4]"), 4, "no pair of data_offsets"},
+    {ONE("\"dtype\":{\"F32\":null}," SHAPE AT), 4, "has no dtype"},
+    {ONE("\"dtype\":\"F4\"," SHAPE AT), 4, "unknown dtype 'F4'"},
+    {ONE("\"DTYPE\":\"F32\"," SHAPE AT), 4, "unknown member 'DTYPE'"},
+    {"{\"a\":[\"F32\",[1],[0,4]]}", 4, "not described by an object"},
 };
 
 TEST(SafetensorsBad, HandMadeHeadersAreRefusedWithKeyAndOffset) {
+  static_assert(std::size(kBadHeaders) >= 90);
   for (const BadHeader& bad : kBadHeaders) {
     const std::string text = refusal(file_of(bad.header, std::string(bad.data_bytes, 'x')));
     EXPECT_THAT(text, HasSubstr(bad.expected)) << bad.header;
     EXPECT_THAT(text, testing::StartsWith("x.safetensors")) << bad.header;
+    EXPECT_THAT(text, HasSubstr("(at byte ")) << bad.header;
   }
   EXPECT_THAT(refusal(file_of(ONE(F32 SHAPE AT), "")), HasSubstr("tensor 'a'"));
+  for (const std::string_view tail : {std::string_view("\0", 1), std::string_view("\0}", 2)}) {
+    EXPECT_THAT(refusal(file_of("{}" + std::string(tail), "")), HasSubstr("a NUL byte (at byte 10)"));
+  }
+  EXPECT_THAT(refusal(file_of("{\"a\":}", "")), HasSubstr("(at byte 13)"));  // the place of '}'
   EXPECT_THAT(refusal(file_of("{\"a\":{" F32 SHAPE AT "},\"bb\":{" F32 SHAPE AT "}}", "1234")),
               HasSubstr("tensor 'bb' overlaps the tensor before it (at byte 62)"));
 }

@@ -47,7 +47,8 @@ TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
       {"hidden_act", "gelu"},
       {"attention_dropout", 0.1},
       {"quantization_config", Json{{"bits", 4}}},
-      {"layer_types", Json::array({"full_attention", "sliding_attention"})},
+      {"layer_types", Json::array({"full_attention", "linear_attention"})},
+      {"layer_types", Json::array({"full_attention"})},
       {"partial_rotary_factor", 0.5},
       {"is_causal", false},
       {"model_type", "mamba"},
@@ -58,25 +59,108 @@ TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
     json[key] = value;
     expect_refused(json, key);
   }
-  Json window = base();
-  window["use_sliding_window"] = true;
-  window["sliding_window"] = 4;
-  window["max_window_layers"] = 1;
-  expect_refused(window, "use_sliding_window");
-  window["max_window_layers"] = 2;  // no layer is windowed
-  EXPECT_TRUE(parse(window).ok());
-  Json dynamic = base();
-  dynamic["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
-  expect_refused(dynamic, "rope_scaling.rope_type");
-  Json old_dynamic = base();
-  old_dynamic["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
-  expect_refused(old_dynamic, "rope_scaling.type");
+  Json no_window = base();
+  no_window["layer_types"] = Json::array({"full_attention", "sliding_attention"});
+  expect_refused(no_window, "sliding_window");
+  Json longrope = base();
+  longrope["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 2.0}};
+  expect_refused(longrope, "rope_scaling.rope_type");
+  Json old_key = base();
+  old_key["rope_scaling"] = {{"type", "su"}, {"factor", 2.0}};
+  expect_refused(old_key, "rope_scaling.type");
   Json per_layer = base();
   per_layer["rope_parameters"] = {{"full_attention", {{"rope_theta", 1.0}}}};
   expect_refused(per_layer, "rope_parameters");
   Json incomplete = base();
   incomplete["rope_parameters"] = {{"rope_type", "llama3"}, {"factor", 2.0}};
   expect_refused(incomplete, "rope_parameters.low_freq_factor");
+}
+
+// The second architecture of each family, with a field of its own that would change the numbers.
+TEST(ModelConfig, FamiliesRefuseTheirOwnFieldsByName) {
+  struct Refusal {
+    const char* model_type;
+    const char* architecture;
+    const char* key;
+    Json value;
+  };
+  const Refusal cases[] = {
+      {"phi3", "Phi3ForCausalLM", "resid_pdrop", 0.1},
+      {"phi3", "Phi3ForCausalLM", "partial_rotary_factor", 0.75},
+      {"phi3", "Phi3ForCausalLM", "rope_scaling", Json{{"type", "linear"}, {"factor", 2.0}}},
+      {"gemma2", "Gemma2ForCausalLM", "use_bidirectional_attention", true},
+      {"gemma2", "Gemma2ForCausalLM", "hidden_activation", "relu"},
+      {"gemma2", "Gemma2ForCausalLM", "sliding_window", nullptr},
+      {"gemma2", "Gemma2ForCausalLM", "query_pre_attn_scalar", 0},
+      {"gemma3_text", "Gemma3ForCausalLM", "rope_parameters", Json{{"rope_type", "default"}}},
+      {"gemma3_text", "Gemma3ForCausalLM", "final_logit_softcapping", -1.0},
+      {"mistral", "MistralForCausalLM", "sliding_window", 0},
+      {"llama", "LlamaForCausalLM", "hidden_act", "gelu"},
+  };
+  for (const Refusal& c : cases) {
+    Json json = base();
+    json["model_type"] = c.model_type;
+    json["architectures"] = Json::array({c.architecture});
+    ASSERT_TRUE(parse(json).ok()) << c.model_type << parse(json).error().to_string();
+    json[c.key] = c.value;
+    expect_refused(json, c.key);
+  }
+}
+
+std::vector<int64_t> windows_of(Json json, const char* model_type) {
+  json["model_type"] = model_type;
+  json.erase("architectures");
+  const auto config = parse(json);
+  EXPECT_TRUE(config.ok()) << config.error().to_string();
+  return config.ok() ? config->windows : std::vector<int64_t>{-1};
+}
+
+TEST(ModelConfig, WindowsByFamily) {
+  using Windows = std::vector<int64_t>;
+  Json json = base();
+  json["sliding_window"] = 7;
+  EXPECT_EQ(windows_of(json, "qwen2"), Windows());  // use_sliding_window is not set
+  EXPECT_EQ(windows_of(json, "llama"), Windows());
+  EXPECT_EQ(windows_of(json, "mistral"), Windows({7, 7}));
+  EXPECT_EQ(windows_of(json, "phi3"), Windows({7, 7}));
+  EXPECT_EQ(windows_of(json, "gemma2"), Windows({7, 0}));
+  EXPECT_EQ(windows_of(json, "gemma3_text"), Windows({7, 7}));  // every sixth layer is full
+  EXPECT_EQ(windows_of(base(), "mistral"), Windows({4096, 4096}));
+  EXPECT_EQ(windows_of(base(), "phi3"), Windows());
+  json["use_sliding_window"] = true;
+  EXPECT_EQ(windows_of(json, "qwen3"), Windows());  // max_window_layers is 28
+  json["max_window_layers"] = 1;
+  EXPECT_EQ(windows_of(json, "qwen3"), Windows({0, 7}));
+  json["layer_types"] = Json::array({"sliding_attention", "full_attention"});
+  EXPECT_EQ(windows_of(json, "qwen2"), Windows({7, 0}));
+  json["sliding_window_pattern"] = 2;
+  json.erase("layer_types");
+  EXPECT_EQ(windows_of(json, "gemma3_text"), Windows({7, 0}));
+}
+
+TEST(ModelConfig, DefaultsOfFamiliesForAbsentKeys) {
+  Json json = base();
+  json.erase("num_key_value_heads");
+  json["model_type"] = "gemma2";
+  json["num_attention_heads"] = 4;
+  json.erase("architectures");
+  const auto gemma = parse(json);
+  ASSERT_TRUE(gemma.ok()) << gemma.error().to_string();
+  EXPECT_TRUE(gemma->tie_word_embeddings);
+  EXPECT_EQ(gemma->head_dim, 256);
+  EXPECT_EQ(gemma->num_kv_heads, 4);
+  EXPECT_EQ(gemma->eos_token_ids, std::vector<int64_t>{1});
+  EXPECT_EQ(gemma->pad_token_id, 0);
+  EXPECT_DOUBLE_EQ(gemma->attention_softcap, 50.0);
+  EXPECT_DOUBLE_EQ(gemma->final_softcap, 30.0);
+  EXPECT_DOUBLE_EQ(gemma->score_scale(), 1.0 / 16.0);
+  json["model_type"] = "llama";
+  json["eos_token_id"] = nullptr;
+  const auto llama = parse(json);
+  ASSERT_TRUE(llama.ok()) << llama.error().to_string();
+  EXPECT_EQ(llama->num_kv_heads, 4);
+  EXPECT_TRUE(llama->eos_token_ids.empty());
+  EXPECT_EQ(llama->bos_token_id, 1);
 }
 
 TEST(ModelConfig, RefusesMissingAndWrongKeys) {

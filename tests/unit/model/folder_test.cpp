@@ -1,8 +1,14 @@
 // Model folders: save and load again, dtypes, random models, and what is refused.
 #include <ATen/core/grad_mode.h>
 
-#include <filesystem>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
 
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "model/model.h"
 #include "torch_helpers.h"
@@ -87,6 +93,153 @@ TEST(ModelFolder, RandomModelsDependOnTheSeedAlone) {
   expect_same_parameters(a, *Model::load(default_env(), folder));
 }
 
+// Same names, same bytes.
+void expect_same_files(const Path& saved, const Path& original, const std::vector<std::string>& expected) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(saved)) names.push_back(entry.path().filename().string());
+  EXPECT_THAT(names, testing::UnorderedElementsAreArray(expected));
+  for (const std::string& name : names) {
+    EXPECT_EQ(text_of(saved / name), text_of(original / name)) << original.string() << "/" << name;
+  }
+}
+
+TEST(ModelFolder, UntrainedFoldersAreSavedByteForByte) {
+  for (const auto& entry : fs::directory_iterator(Path(MORTISE_SOURCE_DIR) / "tests/golden/models")) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_directory() || name.starts_with("lora_")) continue;
+    const auto model = Model::load(default_env(), golden(name));
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    const Path folder = scratch("same_" + name);
+    ASSERT_TRUE(model->save(default_env(), folder, {.dtype = "stored"}).ok());
+    std::vector<std::string> expected;
+    for (const auto& file : fs::directory_iterator(golden(name))) {
+      const std::string file_name = file.path().filename().string();
+      const bool is_case = file_name == "forward.safetensors" || file_name == "greedy.json" ||
+                           file_name == "config.classic.json" || file_name == "config.v5.json";
+      if (!is_case) expected.push_back(file_name);
+    }
+    expect_same_files(folder, golden(name), expected);
+  }
+}
+
+// What was trained is saved in the layout that was read, and read back.
+TEST(ModelFolder, TrainedWeightsKeepTheLayout) {
+  auto model = Model::load(default_env(), golden("qwen2_untied_sharded"));
+  ASSERT_TRUE(model.ok());
+  {
+    const at::NoGradGuard no_grad;
+    for (NamedParameter& p : model->parameters()) p.tensor.add_(0.25);
+  }
+  const Path folder = scratch("trained");
+  ASSERT_TRUE(model->save(default_env(), folder, {.dtype = "stored"}).ok());
+  EXPECT_TRUE(fs::exists(folder / "model-00005-of-00005.safetensors"));
+  EXPECT_NE(text_of(folder / "model-00005-of-00005.safetensors"),
+            text_of(golden("qwen2_untied_sharded") / "model-00005-of-00005.safetensors"));
+  expect_same_parameters(*model, *Model::load(default_env(), folder));
+}
+
+TEST(ModelFolder, ShardsHoldNoMoreThanAsked) {
+  const auto model = Model::load(default_env(), golden("qwen2_tied"));
+  ASSERT_TRUE(model.ok());
+  const Path folder = scratch("shards");
+  ASSERT_TRUE(model->save(default_env(), folder).ok());  // one file, which must be gone afterwards
+  constexpr int64_t kMost = 40000;
+  ASSERT_TRUE(model->save(default_env(), folder, {.dtype = "bfloat16", .max_shard_bytes = kMost}).ok());
+  EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+  const Json index = *read_json_file(default_env(), folder / "model.safetensors.index.json");
+  std::set<std::string> files;
+  for (const auto& [name, file] : index["weight_map"].items()) files.insert(file.get<std::string>());
+  EXPECT_GT(files.size(), 2U);
+  int64_t total = 0;
+  for (const std::string& name : files) {
+    const auto file = SafetensorsFile::open(default_env(), folder / name);
+    ASSERT_TRUE(file.ok()) << file.error().to_string();
+    int64_t size = 0;
+    for (const TensorView& tensor : file->tensors()) {
+      EXPECT_EQ(index["weight_map"][tensor.name], name);
+      EXPECT_EQ(tensor.dtype, DType::kBF16);
+      size += static_cast<int64_t>(tensor.bytes.size());
+    }
+    EXPECT_LE(size, kMost);
+    total += size;
+  }
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+  EXPECT_EQ(index["metadata"]["total_parameters"], model->config().num_parameters());
+  const auto back = Model::load(default_env(), folder);
+  ASSERT_TRUE(back.ok()) << back.error().to_string();
+  for (size_t i = 0; i < back->parameters().size(); ++i) {
+    const at::Tensor rounded = model->parameters()[i].tensor.to(at::kBFloat16).to(at::kFloat);
+    EXPECT_CLOSE(back->parameters()[i].tensor, rounded, 0.0);
+  }
+  ASSERT_TRUE(model->save(default_env(), folder).ok());
+  EXPECT_FALSE(fs::exists(folder / "model.safetensors.index.json"));
+  expect_same_parameters(*model, *Model::load(default_env(), folder));
+}
+
+// A head beside tied embeddings: fine where it is the same matrix, an error where it is not.
+TEST(ModelFolder, ATiedHeadMustEqualTheEmbeddings) {
+  const auto model = Model::load(default_env(), golden("qwen2_tied"));
+  ASSERT_TRUE(model.ok());
+  for (const bool is_same : {true, false}) {
+    const Path folder = scratch("tied_head");
+    fs::copy(golden("qwen2_tied"), folder);
+    std::vector<at::Tensor> held;
+    std::vector<TensorView> views;
+    for (const NamedParameter& p : model->parameters()) held.push_back(p.tensor.detach().contiguous());
+    held.push_back(model->parameters()[0].tensor.detach().clone());
+    if (!is_same) held.back().mutable_data_ptr<float>()[held.back().numel() - 1] += 1.0f;
+    for (size_t i = 0; i < held.size(); ++i) {
+      const std::string name = i + 1 < held.size() ? model->parameters()[i].name : "lm_head.weight";
+      const auto* data = static_cast<const std::byte*>(held[i].const_data_ptr());
+      views.push_back({name, DType::kF32, held[i].sizes().vec(), {data, held[i].nbytes()}});
+    }
+    ASSERT_TRUE(write_safetensors_file(default_env(), folder / "model.safetensors", views).ok());
+    const auto back = Model::load(default_env(), folder);
+    EXPECT_EQ(back.ok(), is_same);
+    if (is_same) {
+      const Path again = scratch("tied_head_again");
+      ASSERT_TRUE(back->save(default_env(), again, {.dtype = "stored"}).ok());
+      EXPECT_EQ(text_of(again / "model.safetensors"), text_of(folder / "model.safetensors"));
+    } else {
+      EXPECT_NE(back.error().to_string().find("'lm_head.weight' differs"), std::string::npos);
+    }
+  }
+}
+
+TEST(LoraFolder, SavedApartItIsTheSameAndMergedItIsTheSum) {
+  for (const char* name : {"lora_qwen2_tied", "lora_llama_rs"}) {
+    const auto model = Model::load(default_env(), golden(name));
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    EXPECT_TRUE(model->has_adapter());
+    const Path apart = scratch(std::string("apart_") + name);
+    ASSERT_TRUE(model->save(default_env(), apart, {.lora = LoraSave::kApart}).ok());
+    expect_same_files(apart, golden(name), {"adapter_config.json", "adapter_model.safetensors"});
+    const std::string base = name == std::string("lora_llama_rs") ? "llama_classic" : "qwen2_tied";
+    ASSERT_TRUE(
+        model->save(default_env(), apart, {.lora = LoraSave::kApart, .base_model = golden(base).string()}).ok());
+    const auto again = Model::load(default_env(), apart);
+    ASSERT_TRUE(again.ok()) << again.error().to_string();
+    expect_same_parameters(*model, *again);
+    const Path merged = scratch(std::string("merged_") + name);
+    ASSERT_TRUE(model->save(default_env(), merged).ok());
+    const auto whole = Model::load(default_env(), merged);
+    ASSERT_TRUE(whole.ok()) << whole.error().to_string();
+    EXPECT_FALSE(whole->has_adapter());
+    expect_same_parameters(*model, *whole);
+    EXPECT_FALSE(whole->save(default_env(), scratch("none"), {.lora = LoraSave::kApart}).ok());
+  }
+}
+
+TEST(LoraFolder, TrainedWeightsAreNotSavedApart) {
+  auto model = Model::load(default_env(), golden("lora_qwen2_tied"));
+  ASSERT_TRUE(model.ok());
+  const at::NoGradGuard no_grad;
+  model->parameters()[3].tensor.add_(1.0);
+  const auto saved = model->save(default_env(), scratch("stale"), {.lora = LoraSave::kApart});
+  ASSERT_FALSE(saved.ok());
+  EXPECT_NE(saved.error().to_string().find("trained"), std::string::npos) << saved.error().to_string();
+}
+
 // Copies a golden folder and lets a test break it.
 Path broken(const std::string& name, const std::string& label) {
   const Path folder = scratch(label);
@@ -99,6 +252,72 @@ void expect_load_error(const Path& folder, const std::string& part) {
   const auto model = Model::load(default_env(), folder);
   ASSERT_FALSE(model.ok());
   EXPECT_NE(model.error().to_string().find(part), std::string::npos) << model.error().to_string();
+}
+
+// The adapter with one key of its configuration changed, its base named by an absolute path.
+Path adapter_with(const std::string& key, const Json& value) {
+  const Path folder = broken("lora_qwen2_tied", "adapter");
+  Json json = *read_json_file(default_env(), folder / "adapter_config.json");
+  json["base_model_name_or_path"] = golden("qwen2_tied").string();
+  json[key] = value;
+  EXPECT_TRUE(write_file(default_env(), folder / "adapter_config.json", dump_json(json)).ok());
+  return folder;
+}
+
+TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
+  ASSERT_TRUE(Model::load(default_env(), adapter_with("inference_mode", false)).ok());
+  const std::pair<const char*, Json> fields[] = {{"use_dora", true},
+                                                 {"fan_in_fan_out", true},
+                                                 {"lora_bias", true},
+                                                 {"peft_type", "IA3"},
+                                                 {"init_lora_weights", "pissa"},
+                                                 {"layer_replication", Json::array({Json::array({0, 1})})},
+                                                 {"trainable_token_indices", Json::array({1})},
+                                                 {"r", 0},
+                                                 {"lora_alpha", "8"},
+                                                 {"rank_pattern", Json{{"q_proj", -1}}},
+                                                 {"alpha_pattern", Json{{"q_proj(", 1}}}};
+  for (const auto& [key, value] : fields) expect_load_error(adapter_with(key, value), "'" + std::string(key) + "'");
+  expect_load_error(adapter_with("r", 3), "lora_A.weight' has shape");
+  expect_load_error(adapter_with("base_model_name_or_path", "not/here"), "not/here");
+  Path folder = adapter_with("inference_mode", true);
+  fs::remove(folder / "adapter_model.safetensors");
+  expect_load_error(folder, "adapter_model.safetensors");
+  // One tensor each: B is missing, no such module, a variant's tensor, not PEFT's prefix.
+  const std::vector<float> values(4 * 48, 0.5F);
+  const auto with_tensor = [&](const std::string& name) {
+    const std::vector<TensorView> views = {view_of<float>(name, values, {4, 48})};
+    EXPECT_TRUE(write_safetensors_file(default_env(), folder / "adapter_model.safetensors", views).ok());
+    return folder;
+  };
+  const std::string layer = "base_model.model.model.layers.0.self_attn.";
+  expect_load_error(with_tensor(layer + "q_proj.lora_A.weight"), "no lora_B");
+  expect_load_error(with_tensor(layer + "q_prof.weight"), "did you mean");
+  expect_load_error(with_tensor(layer + "q_proj.lora_magnitude_vector.weight"), "variant");
+  expect_load_error(with_tensor("model.layers.0.self_attn.q_proj.lora_A.weight"), "base_model.model.");
+}
+
+// Loading takes no second copy: under a limit of little more than the parameters themselves it succeeds.
+TEST(ModelFolderDeathTest, LoadingTakesNoSecondCopy) {
+  const ModelConfig config = *make_qwen2_config({.vocab_size = 24000, .hidden_size = 512, .intermediate_size = 1024});
+  const Path folder = scratch("large");
+  ASSERT_TRUE(Model::random(config, 3)->save(default_env(), folder).ok());
+  const auto bytes = static_cast<uint64_t>(config.num_parameters()) * sizeof(float);
+  ASSERT_GT(bytes, uint64_t{90} << 20);
+  const auto load_within = [&](double times) {
+    std::ifstream status("/proc/self/status");
+    uint64_t used_kib = 0;
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmData:")) used_kib = std::stoull(line.substr(7));
+    }
+    at::set_num_threads(1);
+    const auto most = static_cast<rlim_t>(used_kib * 1024 + static_cast<uint64_t>(static_cast<double>(bytes) * times));
+    const rlimit limit{most, most};
+    if (setrlimit(RLIMIT_DATA, &limit) != 0) std::exit(3);
+    std::exit(Model::load(default_env(), folder).ok() ? 0 : 1);
+  };
+  EXPECT_EXIT(load_within(1.2), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(load_within(0.8), testing::ExitedWithCode(1), "");  // the limit does bite
 }
 
 TEST(ModelFolder, BrokenFoldersAreRefusedByName) {
@@ -123,7 +342,7 @@ TEST(ModelFolder, BrokenFoldersAreRefusedByName) {
     EXPECT_TRUE(write_file(default_env(), edited / "config.json", text).ok());
     return edited;
   };
-  expect_load_error(with_config("\"intermediate_size\": 96", "\"intermediate_size\": 95"), "gate_proj.weight");
+  expect_load_error(with_config("\"intermediate_size\": 96", "\"intermediate_size\": 95"), "down_proj.weight");
   expect_load_error(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"), "model.layers.2.");
   expect_load_error(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"), "is not part of this model");
 }

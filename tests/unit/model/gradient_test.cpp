@@ -33,10 +33,25 @@ ModelConfig small_config(Family family, bool tied) {
                                            .num_kv_heads = 2,
                                            .tie_word_embeddings = tied,
                                            .initializer_range = 0.3});
+  const bool is_gemma = family == Family::kGemma2 || family == Family::kGemma3;
   config.family = family;
-  config.qkv_bias = family != Family::kQwen3;
-  config.qk_norm = family == Family::kQwen3;
+  config.qkv_bias = family == Family::kQwen2 || family == Family::kLlama;
+  config.qk_norm = family == Family::kQwen3 || family == Family::kGemma3;
   config.o_bias = config.mlp_bias = family == Family::kLlama;
+  config.fused_projections = family == Family::kPhi3;
+  if (family == Family::kMistral) config.windows = {3, 3};
+  if (is_gemma) {
+    config.norm_plus_one = config.sandwich_norm = true;
+    config.activation = Activation::kGeluTanh;
+    config.embedding_scale = 2.0;
+    config.attention_scale = 0.7;
+    config.windows = {4, 0};
+  }
+  if (family == Family::kGemma2) {
+    config.attention_softcap = 1.5;
+    config.final_softcap = 2.0;
+  }
+  if (family == Family::kGemma3) config.window_rope.emplace().theta = 100.0;
   return config;
 }
 
@@ -74,7 +89,7 @@ Loss forward_backward(Model& model, const PackedBatch& batch, LayerPath path, bo
                       int64_t first_target = 0) {
   const at::Tensor hidden = model.forward_hidden(batch, {path, {}});
   const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
-  const at::Tensor head = model.head_weight().detach();
+  const VocabularyHead head = model.head();
   const LogProbs out = head_log_prob(rows.detach().contiguous(), head, batch.targets_R, 0.9, true);
   const at::Tensor probe =
       random_tensor({64}, 77, rows.scalar_type()).narrow(0, first_target, batch.num_targets()).contiguous();
@@ -178,7 +193,9 @@ TEST_P(EveryFamily, RowsOneByOneGiveTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          testing::Values(std::pair{Family::kQwen2, false}, std::pair{Family::kQwen2, true},
-                                         std::pair{Family::kQwen3, false}, std::pair{Family::kLlama, false}));
+                                         std::pair{Family::kQwen3, false}, std::pair{Family::kLlama, false},
+                                         std::pair{Family::kMistral, false}, std::pair{Family::kGemma2, true},
+                                         std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false}));
 
 TEST(Gradients, Float32IsCloseToFloat64) {
   Fixture exact = make_setup(Family::kQwen2, true);

@@ -141,6 +141,29 @@ TEST(Head, OnePassGivesGradientsOfATokenLocalLoss) {
   }
 }
 
+TEST(Head, CappedLogitsEqualAutograd) {
+  for (const HeadShape& s : kShapes) {
+    for (const bool use_entropy : {false, true}) {
+      const Case c = make_case(s.rows, s.width, s.vocab, at::kDouble);
+      const at::Tensor hidden = c.hidden.clone().requires_grad_(true);
+      const at::Tensor weight = c.weight.clone().requires_grad_(true);
+      const LogProbs want = head_log_prob_plain(hidden, {weight, 1.7}, c.targets, 0.8);
+      at::Tensor loss = (want.log_prob_R * c.g).sum();
+      if (use_entropy) loss = loss + (want.entropy_R * c.gh).sum();
+      loss.backward();
+      const at::Tensor d_hidden = at::empty_like(c.hidden);
+      const at::Tensor d_weight = at::zeros_like(c.weight);
+      const VocabularyHead head(c.weight, 1.7);
+      head_backward(c.hidden, head, c.targets, 0.8, c.g, use_entropy ? c.gh : at::Tensor(), d_hidden, d_weight);
+      const LogProbs got = head_log_prob(c.hidden, head, c.targets, 0.8, true);
+      EXPECT_CLOSE(got.log_prob_R, want.log_prob_R, 1e-12) << s.vocab;
+      EXPECT_CLOSE(got.entropy_R, want.entropy_R, 1e-12) << s.vocab;
+      EXPECT_CLOSE(d_hidden, hidden.grad(), 1e-10) << s.vocab << " entropy " << use_entropy;
+      EXPECT_CLOSE(d_weight, weight.grad(), 1e-10) << s.vocab << " entropy " << use_entropy;
+    }
+  }
+}
+
 TEST(Head, ChunkSizeDoesNotChangeLogProbs) {
   const Case c = make_case(300, 16, 3000, at::kFloat);
   const LogProbs small = head_log_prob(c.hidden, c.weight, c.targets, 1.0, true, {.chunk_bytes = 1});

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "model/layers/attention.h"
+#include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
-#include "model/layers/swiglu.h"
 #include "model/tensor/vector_math.h"
 #include "torch_helpers.h"
 
@@ -71,6 +71,22 @@ TEST(VectorMath, ExpIsAccurateAndSafe) {
   EXPECT_TRUE(std::isfinite(fast_exp(1e9f)));
 }
 
+TEST(VectorMath, TanhIsAccurateAndSafe) {
+  double worst_float = 0.0;
+  double worst_double = 0.0;
+  for (int i = -2000; i <= 2000; ++i) {
+    const double x = 0.01 * i + 0.000123;
+    const double exact = std::tanh(static_cast<double>(static_cast<float>(x)));
+    worst_float = std::max(worst_float, std::abs(static_cast<double>(fast_tanh(static_cast<float>(x))) / exact - 1.0));
+    worst_double = std::max(worst_double, std::abs(fast_tanh(x) - std::tanh(x)));
+  }
+  EXPECT_LT(worst_float, 3e-7);
+  EXPECT_LT(worst_double, 1e-15);
+  EXPECT_EQ(fast_tanh(1e9f), 1.0f);
+  EXPECT_EQ(fast_tanh(-1e9f), -1.0f);
+  EXPECT_TRUE(std::isnan(fast_tanh(std::numeric_limits<float>::quiet_NaN())));
+}
+
 TEST(Layers, RmsNorm) {
   for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{1, 5}, {3, 48}, {131, 64}}) {
     expect_same([](const Inputs& in) { return Inputs{rms_norm(in[0], in[1], 1e-6)}; },
@@ -101,10 +117,12 @@ TEST(Layers, QkNorm) {
               {random_tensor({67, 5 * 8}, 1), random_tensor({8}, 2), random_tensor({8}, 3)});
 }
 
-TEST(Layers, Swiglu) {
-  expect_same([](const Inputs& in) { return Inputs{swiglu(in[0])}; },
-              [](const Inputs& in) { return Inputs{swiglu_plain(in[0])}; },
-              {random_tensor({33, 2 * 19}, 1, at::kDouble, 4.0)});
+TEST(Layers, GatedActivations) {
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    expect_same([&](const Inputs& in) { return Inputs{gated(in[0], activation)}; },
+                [&](const Inputs& in) { return Inputs{gated_plain(in[0], activation)}; },
+                {random_tensor({33, 2 * 19}, 1, at::kDouble, 4.0)});
+  }
 }
 
 TEST(Layers, FusedLinearGivesEachLeafItsSlice) {
@@ -173,6 +191,27 @@ TEST(Layers, AttentionWithSharedPrompts) {
 
 TEST(Layers, AttentionOverSeveralQueryBlocks) {
   expect_same_attention(make_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}}), {2, 1, 4, 0.5});
+}
+
+// Windows shorter and longer than rows, than prompts and than a block of queries; caps that bite.
+TEST(Layers, AttentionWithWindowsAndCaps) {
+  const AttentionCase small = make_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  const AttentionCase large = make_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}});
+  for (const double cap : {0.0, 2.0}) {
+    for (const int64_t window : {1, 2, 5, 8, 100}) expect_same_attention(small, {4, 2, 8, 0.35, window, cap});
+    for (const int64_t window : {1, 100, 129, 200}) expect_same_attention(large, {2, 1, 4, 0.5, window, cap});
+  }
+  expect_same_attention(large, {2, 1, 4, 0.5, 0, 2.0});
+}
+
+TEST(Layers, DynamicRopeChangesOnlyBeyondTheTrainedLength) {
+  RopeConfig rope;
+  rope.type = RopeType::kDynamic;
+  rope.factor = 2.0;
+  rope.original_max_position_embeddings = 10;
+  EXPECT_EQ(rope_inverse_frequencies(rope, 8, 10), rope_inverse_frequencies(RopeConfig{}, 8));
+  // base 10000 (2 * 20 / 10 - 1)^(8/6), to the power of -1/4
+  EXPECT_NEAR(rope_inverse_frequencies(rope, 8, 20)[1], std::pow(10000.0 * std::pow(3.0, 8.0 / 6.0), -0.25), 1e-12);
 }
 
 TEST(Layers, RotationsUndoThemselves) {

@@ -53,6 +53,15 @@ Model golden_model(const std::string& name) {
   return *Model::load(default_env(), Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name);
 }
 
+// The family of a golden folder with weights and a config.json made here.
+Model remade_model(const std::string& name) {
+  ModelConfig config = golden_model(name).config();
+  config.config_text.clear();
+  config.generation_config_text.clear();
+  config.initializer_range = 0.2;
+  return *Model::random(config, 9);
+}
+
 TEST(TransformersOracle, LoadsWhatWeSave) {
   const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
   if (python == nullptr || *python == '\0') {
@@ -61,9 +70,14 @@ TEST(TransformersOracle, LoadsWhatWeSave) {
   std::vector<Path> folders = {save_case(fresh_model(true), "fresh_tied"),
                                save_case(fresh_model(false), "fresh_untied"),
                                save_case(golden_model("qwen2_bf16"), "bf16", {"bfloat16"})};
-  for (const char* name : {"qwen2_untied_sharded", "qwen3_untied_v5", "llama3_rope"}) {
+  for (const char* name : {"qwen2_untied_sharded", "qwen3_untied_v5", "llama3_rope", "lora_llama_rs"}) {
     folders.push_back(save_case(golden_model(name), name));
   }
+  for (const char* name :
+       {"qwen2_yarn", "qwen3_tied", "llama3_rope", "llama_bias", "mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
+    folders.push_back(save_case(remade_model(name), std::string("remade_") + name));
+  }
+  folders.push_back(save_case(golden_model("gemma2"), "shards", {.max_shard_bytes = 20000}));
   const Path script = Path(MORTISE_SOURCE_DIR) / "tests/unit/model/transformers_oracle.py";
   std::string command = std::string("HF_HUB_OFFLINE=1 '") + python + "' '" + script.string() + "'";
   for (const Path& folder : folders) command += " '" + folder.string() + "'";

@@ -58,8 +58,12 @@ TEST_P(Reference, EqualsTransformers) {
       const auto got =
           evaluate_padded(*model, stored(*file, "in.input_ids"), stored(*file, "in.attention_mask"), {path, {}});
       ASSERT_TRUE(got.ok()) << got.error().to_string();
-      // The reference keeps its rotation frequencies in float32, hence 5e-6; plain float32 drifts by some 1e-5.
-      const double tolerance = dtype == "float64" ? 5e-6 : 5e-5;
+      // The reference keeps its rotation frequencies in float32, which is half of its drift; plain float32 drifts by
+      // some 1e-5, in an adapted model with larger logits by four times that. Never more than 1e-4.
+      const double drift =
+          file->metadata().contains("float32_drift") ? std::stod(file->metadata().at("float32_drift")) : 0;
+      const double tolerance = dtype == "float64" ? std::max(5e-6, 0.5 * drift) : std::max(5e-5, 2.5 * drift);
+      ASSERT_LE(tolerance, 1e-4);
       if (model->config().is_classifier) {
         EXPECT_CLOSE(got->scores_BC, stored(*file, "expected.scores"), tolerance) << dtype;
         continue;
@@ -74,10 +78,11 @@ TEST_P(Reference, EqualsTransformers) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const char* name : {"qwen2_tied", "qwen2_untied_sharded", "qwen2_bf16", "qwen2_multi_eos", "qwen2_yarn",
-                           "qwen2_reward", "qwen3_tied", "qwen3_untied_v5", "llama_bias", "llama3_rope", "mistral"}) {
+                           "qwen2_reward", "qwen3_tied", "qwen3_untied_v5", "llama_bias", "llama3_rope", "mistral",
+                           "mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
     for (const char* config : {"config.json", "config.classic.json", "config.v5.json"}) cases.push_back({name, config});
   }
-  cases.push_back({"llama_classic", "config.json"});
+  for (const char* name : {"llama_classic", "lora_qwen2_tied", "lora_llama_rs"}) cases.push_back({name, "config.json"});
   return cases;
 }
 
@@ -96,7 +101,8 @@ TEST(ReferenceFolders, GenerationConfigGoesFirstForEndIds) {
 }
 
 TEST(ReferenceFolders, ClassicAndNewFormsMeanTheSame) {
-  for (const char* name : {"qwen2_tied", "qwen2_yarn", "qwen3_untied_v5", "llama3_rope", "llama_bias"}) {
+  for (const char* name : {"qwen2_tied", "qwen2_yarn", "qwen3_untied_v5", "llama3_rope", "llama_bias",
+                           "mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
     ModelConfig configs[2];
     for (int i = 0; i < 2; ++i) {
       const Path path = golden(name) / (i == 0 ? "config.classic.json" : "config.v5.json");
@@ -105,18 +111,12 @@ TEST(ReferenceFolders, ClassicAndNewFormsMeanTheSame) {
       configs[i] = *config;
     }
     EXPECT_EQ(configs[0].rope, configs[1].rope) << name;
+    EXPECT_EQ(configs[0].window_rope, configs[1].window_rope) << name;
+    EXPECT_EQ(configs[0].windows, configs[1].windows) << name;
     EXPECT_EQ(configs[0].head_dim, configs[1].head_dim) << name;
     EXPECT_EQ(configs[0].num_kv_heads, configs[1].num_kv_heads) << name;
     EXPECT_EQ(configs[0].num_parameters(), configs[1].num_parameters()) << name;
   }
-}
-
-TEST(ReferenceFolders, AnAttentionWindowIsRefusedByName) {
-  const auto model = Model::load(default_env(), golden("mistral_sliding"));
-  ASSERT_FALSE(model.ok());
-  EXPECT_EQ(model.error().kind, ErrorKind::kData);
-  EXPECT_NE(model.error().to_string().find("sliding_window"), std::string::npos) << model.error().to_string();
-  EXPECT_NE(model.error().to_string().find("config.json"), std::string::npos) << model.error().to_string();
 }
 
 TEST(ReferenceFolders, IdsOutsideTheVocabularyAreRefusedByRow) {

@@ -1,0 +1,101 @@
+// mortise model save: a model folder, or an adapter merged into its base, written anew: other dtype, other shards.
+#include <cctype>
+
+#include "command_line.h"
+#include "foundation/base/text.h"
+#include "model/model.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+namespace {
+
+namespace po = boost::program_options;
+constexpr const char* kCommand = "mortise model save";
+constexpr const char* kUsage =
+    "usage: mortise model save --model DIR --out DIR [--dtype D] [--max-shard-size N] [--lora merged|apart]\n\n"
+    "Writes a Hugging Face folder (weights, configuration, tokenizer files) that transformers loads. DIR may be the\n"
+    "folder of a LoRA adapter, which is merged into its base unless --lora apart.\n";
+
+struct SaveArguments {
+  std::string model, out, dtype, max_shard_size, lora;
+};
+
+po::options_description options_of(SaveArguments& a) {
+  po::options_description options("options");
+  auto add = options.add_options();
+  add("model", po::value(&a.model), "folder to read");
+  add("out", po::value(&a.out), "folder to write; must not be the one that is read");
+  add("dtype", po::value(&a.dtype)->default_value("stored"),
+      "stored (as in the files that are read, which gives the same bytes), float32, bfloat16, float16, float64");
+  add("max-shard-size", po::value(&a.max_shard_size)->default_value("0"),
+      "most bytes of a weight file, as 500MB or 5GB; 0: as read with --dtype stored, else one file");
+  add("lora", po::value(&a.lora)->default_value("merged"), "of an adapter: merged, or apart (the adapter alone)");
+  return options;
+}
+
+Error bad(const std::string& option, const std::string& problem, const std::string& next) {
+  return {ErrorKind::kConfig, "option --" + option + " " + problem, kCommand, next};
+}
+
+Result<SaveArguments> parse(Arguments args) {
+  SaveArguments a;
+  TRY(parse_words(args, options_of(a), kCommand));
+  if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
+  if (a.out.empty()) return bad("out", "is missing", "name the folder to write");
+  if (a.lora != "merged" && a.lora != "apart") return bad("lora", "is " + quote(a.lora), "use merged or apart");
+  std::error_code ignored;
+  if (std::filesystem::equivalent(a.model, a.out, ignored)) {
+    return bad("out", "names the folder that is read", "name another");
+  }
+  return a;
+}
+
+// "500MB" -> 500,000,000; also KB, GB, and KiB, MiB, GiB.
+Result<int64_t> parse_size(const std::string& text) {
+  size_t digits = 0;
+  while (digits < text.size() && std::isdigit(static_cast<unsigned char>(text[digits])) != 0) ++digits;
+  const std::string unit = text.substr(digits);
+  const std::pair<const char*, int64_t> units[] = {{"", 1},
+                                                   {"B", 1},
+                                                   {"KB", 1000},
+                                                   {"MB", 1000'000},
+                                                   {"GB", 1000'000'000},
+                                                   {"KiB", 1024},
+                                                   {"MiB", int64_t{1} << 20},
+                                                   {"GiB", int64_t{1} << 30}};
+  for (const auto& [name, factor] : units) {
+    if (unit != name || digits == 0 || digits > 9) continue;
+    return std::stoll(text.substr(0, digits)) * factor;
+  }
+  return bad("max-shard-size", "is " + quote(text), "write a whole number of bytes, or one as 500MB, 5GB, 2GiB");
+}
+
+// The tokenizer of an adapter's folder, or else of its base.
+Result<Path> tokenizer_folder(Env& env, const Path& folder) {
+  if (!is_adapter_folder(env, folder) || !TRY(list_tokenizer_files(folder, env)).empty()) return folder;
+  const LoraConfig config = TRY(read_lora_config(env, folder));
+  return find_base_folder(env, folder, config);
+}
+
+Result<> run(const SaveArguments& a) {
+  Env& env = default_env();
+  SaveOptions options;
+  options.dtype = a.dtype;
+  options.max_shard_bytes = TRY(parse_size(a.max_shard_size));
+  options.lora = a.lora == "apart" ? LoraSave::kApart : LoraSave::kMerged;
+  const Model model = TRY(Model::load(env, a.model, a.dtype == "float64" ? "float64" : "float32"));
+  if (options.lora == LoraSave::kApart && model.has_adapter()) {
+    const LoraConfig config = TRY(read_lora_config(env, a.model));
+    // As written where it is absolute; else the new folder would look for its base in the wrong place.
+    const Path base = TRY(find_base_folder(env, a.model, config));
+    if (Path(config.base_model).is_relative()) options.base_model = std::filesystem::absolute(base).lexically_normal();
+  }
+  TRY(model.save(env, a.out, options));
+  return save_tokenizer_files(TRY(tokenizer_folder(env, a.model)), a.out, env);
+}
+
+}  // namespace
+
+int cmd_model_save(Arguments args) { return run_parsed<SaveArguments>(args, kUsage, options_of, parse, run); }
+
+}  // namespace mortise

@@ -1,0 +1,39 @@
+// adapter_config.json of a LoRA adapter in PEFT's form (Hu et al. 2021; Kalajdzievski 2023 for rslora): ranks, scales,
+// base model. A field that would change the numbers and is not supported is an error that names it.
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+struct LoraConfig {
+  std::string base_model;  // base_model_name_or_path as written
+  int64_t rank = 0;
+  double alpha = 0.0;
+  bool use_rslora = false;
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;  // pattern of module names -> rank, first match counts
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::string text;  // the file as read
+
+  [[nodiscard]] int64_t rank_of(const std::string& module) const;
+  // What B A is multiplied with: alpha / r, with rslora alpha / sqrt(r).
+  [[nodiscard]] double scale_of(const std::string& module) const;
+};
+
+constexpr const char* kAdapterConfigFile = "adapter_config.json";
+constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
+
+// True where `folder` holds an adapter and no model of its own.
+bool is_adapter_folder(Env& env, const Path& folder);
+Result<LoraConfig> read_lora_config(Env& env, const Path& folder);
+// Relative to the adapter's folder where that leads to a model, else as written.
+Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraConfig& config);
+
+}  // namespace mortise

@@ -1,0 +1,19 @@
+// The rotary embedding's keys of a config.json, in the form of transformers 4 (rope_theta, rope_scaling) and of 5
+// (rope_parameters), for families with one rotation and for those with a second one in windowed layers.
+// Thread rule: pure functions.
+#pragma once
+
+#include "model/weights/config_reader.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// One rotation for all layers: config.rope.
+Result<> read_rope(const ConfigReader& reader, ModelConfig& config);
+
+// Gemma 3: config.rope for full attention, config.window_rope for windowed layers. Classic files give the second base
+// as rope_local_base_freq; rope_scaling belongs to full attention alone.
+Result<> read_rope_by_layer_type(const ConfigReader& reader, double full_theta, double window_theta,
+                                 ModelConfig& config);
+
+}  // namespace mortise

@@ -1,0 +1,145 @@
+// See weight_files.h.
+#include "model/weights/weight_files.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <map>
+
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+
+namespace mortise {
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+Result<FileList> list_indexed(const std::string& text, const Path& index) {
+  const Json json = TRY(parse_json(text, index.string()));
+  const Json* map = json_find(json, "weight_map");
+  if (map == nullptr || !map->is_object() || map->empty()) {
+    return Error{ErrorKind::kData, "key 'weight_map' must be an object with a file for each tensor", index.string(),
+                 "download the folder again"};
+  }
+  std::map<std::string, std::set<std::string>> files;
+  for (const auto& [name, file] : map->items()) {
+    if (!file.is_string() || !is_plain_name(file.get<std::string>())) {
+      return Error{ErrorKind::kData, "weight_map of tensor " + quote(name) + " must be a file name in this folder",
+                   index.string(), "download the folder again"};
+    }
+    files[file.get<std::string>()].insert(name);
+  }
+  FileList out;
+  out.index_text = text;
+  for (auto& [file, names] : files) out.files.push_back({file, std::move(names)});
+  return out;
+}
+
+}  // namespace
+
+Result<FileList> list_weight_files(Env& env, const Path& folder) {
+  if (env.exists(folder / kSingleFile)) return FileList{{{kSingleFile, std::nullopt}}, ""};
+  const Path index = folder / kIndexFile;
+  if (env.exists(index)) return list_indexed(TRY(env.read_file(index)), index);
+  const bool has_pickle =
+      env.exists(folder / "pytorch_model.bin") || env.exists(folder / "pytorch_model.bin.index.json");
+  return Error{ErrorKind::kData,
+               std::string("neither ") + kSingleFile + " nor " + kIndexFile + " in this folder" +
+                   (has_pickle ? ", only pytorch_model.bin" : ""),
+               folder.string(), "convert the weights to safetensors (no pickle is read)"};
+}
+
+std::optional<at::ScalarType> torch_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return at::kDouble;
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kBF16:
+      return at::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+DType stored_type(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return DType::kF64;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kBFloat16:
+      return DType::kBF16;
+    default:
+      return DType::kF32;
+  }
+}
+
+Result<at::ScalarType> parse_scalar_type(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "float64") return at::kDouble;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  return Error{ErrorKind::kConfig, "unknown dtype " + quote(name), {}, "use float32, float64, bfloat16 or float16"};
+}
+
+std::string scalar_type_name(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    default:
+      return "float32";
+  }
+}
+
+Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target) {
+  const std::optional<at::ScalarType> type = torch_type(view.dtype);
+  if (!type) {
+    return Error{ErrorKind::kData, "tensor " + quote(view.name) + " has dtype " + std::string(dtype_name(view.dtype)),
+                 where, "supported: F64, F32, F16, BF16"};
+  }
+  if (at::IntArrayRef(view.shape) != target.sizes()) {
+    return Error{ErrorKind::kData,
+                 "tensor " + quote(view.name) + " has shape " + shape_text(view.shape) +
+                     ", the configuration asks for " + shape_text(target.sizes()),
+                 where, "configuration and weights must belong together"};
+  }
+  auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
+  target.copy_(at::from_blob(bytes, view.shape, at::TensorOptions().dtype(*type)));
+  return {};
+}
+
+Result<> write_weight_file(Env& env, const Path& path, const std::function<Result<>(WritableFile&)>& write) {
+  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  const Path temporary = folder / unique_name(env, ".tmp_" + path.filename().string() + ".");
+  const auto all = [&]() -> Result<> {
+    const auto file = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
+    TRY(write(*file));
+    TRY(file->sync());
+    TRY(file->close());
+    TRY(env.rename(temporary, path));
+    return env.sync_dir(folder);
+  };
+  Result<> written = all();
+  if (!written.ok()) (void)env.unlink(temporary);
+  return written;
+}
+
+}  // namespace mortise

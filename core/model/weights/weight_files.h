@@ -1,0 +1,60 @@
+// The safetensors files of a folder, as they lie there, and what is remembered of them so that a save of unchanged
+// weights gives the same bytes. Thread rule: plain values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/base/result.h"
+#include "foundation/base/tensor_view.h"
+
+namespace mortise {
+
+// A file that is to be read, and the tensors that the index places in it (all of them where there is no index).
+struct ListedFile {
+  std::string name;
+  std::optional<std::set<std::string>> tensors;
+};
+struct FileList {
+  std::vector<ListedFile> files;
+  std::string index_text;  // empty without an index
+};
+// model.safetensors, or what model.safetensors.index.json names.
+Result<FileList> list_weight_files(Env& env, const Path& folder);
+
+// One tensor of a stored file. `parameter` names the leaf that fills it; where that is empty, `bytes` do.
+struct StoredSlot {
+  std::string parameter;
+  DType dtype = DType::kF32;
+  std::string bytes;
+};
+struct StoredFile {
+  std::string name;
+  std::string head;  // length and header, up to the first tensor
+  std::vector<StoredSlot> slots;
+};
+struct StoredLayout {
+  std::vector<StoredFile> files;
+  std::string index_text;
+  DType dtype = DType::kF32;  // of the embedding
+};
+
+std::optional<at::ScalarType> torch_type(DType dtype);  // of the floating dtypes
+DType stored_type(at::ScalarType type);
+// "float32" and so on, as config.json names them.
+Result<at::ScalarType> parse_scalar_type(const std::string& name);
+std::string scalar_type_name(at::ScalarType type);
+
+// target = what is stored, raised or lowered to its dtype; errors name tensor and file.
+Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target);
+
+// path = what `write` appends: temp file beside it, fsync, rename.
+Result<> write_weight_file(Env& env, const Path& path, const std::function<Result<>(WritableFile&)>& write);
+
+}  // namespace mortise
