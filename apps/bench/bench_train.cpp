@@ -71,8 +71,7 @@ void step(Model& model, const PackedBatch& batch, Times& best) {
   const auto loss = [](const HeadChunk& chunk) {
     for (size_t i = 0; i < chunk.grad_log_prob.size(); ++i) chunk.grad_log_prob[i] = (i % 2 == 0 ? 1e-3 : -1e-3);
   };
-  head_one_pass(rows.detach(), model.head_weight().detach(), batch.targets_R, 1.0, EntropyUse::kValue, loss, d_rows,
-                model.head_grad());
+  head_one_pass(rows.detach(), model.head(), batch.targets_R, 1.0, EntropyUse::kValue, loss, d_rows, model.head_grad());
   const double head = seconds();
   const double cpu_head = cpu_seconds();
   rows.backward(d_rows);

@@ -10,6 +10,15 @@ namespace {
 
 KvShape kv_shape(const ModelConfig& config) { return {config.num_layers, config.num_kv_heads, config.head_dim}; }
 
+SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv) {
+  SchedulerOptions out;
+  out.max_num_seqs = options.max_num_seqs;
+  out.holds_pages = options.path == GeneratePath::kFast;
+  out.max_unused_prefix_pages = std::max<int64_t>(0, options.prefix_cache_bytes) / kv.shape().page_bytes();
+  out.tokenizer = options.tokenizer;
+  return out;
+}
+
 Error refuse(const GenerateRequest& request, std::string what, std::string next) {
   return {ErrorKind::kData, std::move(what), "generate: request " + std::to_string(request.request_id),
           std::move(next)};
@@ -23,11 +32,48 @@ Result<> check_sampling(const GenerateRequest& request) {
   if (!(s.top_p > 0.0 && s.top_p <= 1.0))
     return refuse(request, "top_p must be above 0 and at most 1", "1 turns it off");
   if (!(s.min_p >= 0.0 && s.min_p <= 1.0)) return refuse(request, "min_p must be from 0 to 1", "0 turns it off");
+  if (!(s.typical_p > 0.0 && s.typical_p <= 1.0))
+    return refuse(request, "typical_p must be above 0 and at most 1", "1 turns it off");
+  if (!(s.repetition_penalty > 0.0) || !std::isfinite(s.repetition_penalty))
+    return refuse(request, "repetition_penalty must be above 0", "1 turns it off");
+  if (!std::isfinite(s.presence_penalty) || !std::isfinite(s.frequency_penalty))
+    return refuse(request, "presence_penalty and frequency_penalty must be numbers", "0 turns them off");
+  if (request.num_top_log_probs < 0) return refuse(request, "num_top_log_probs must not be negative", "0: none");
   if (s.max_new_tokens < 1) return refuse(request, "max_new_tokens must be 1 or more", "raise it");
   if (request.num_samples < 1) return refuse(request, "num_samples must be 1 or more", "raise it");
   if (request.step < 0 || request.first_row_id < 0) {
     return refuse(request, "step and first_row_id must not be negative", "they are part of the random key");
   }
+  return {};
+}
+
+// Stop ids, stop strings, bad words: in the vocabulary, and something is left to sample.
+Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has_tokenizer) {
+  const SamplingParams& s = request.sampling;
+  const auto outside = [&](int64_t id) { return id < 0 || id >= vocab_size; };
+  const std::string vocabulary = " is outside the vocabulary of " + std::to_string(vocab_size);
+  std::set<int64_t> barred;
+  for (const int64_t id : s.stop_ids) {
+    if (outside(id)) return refuse(request, "stop id " + std::to_string(id) + vocabulary, "correct the end ids");
+    if (s.ignore_eos || s.min_new_tokens > 0) barred.insert(id);
+  }
+  for (const std::vector<int64_t>& word : s.bad_words) {
+    if (word.empty()) return refuse(request, "a bad word has no ids", "leave it out");
+    for (const int64_t id : word) {
+      if (outside(id)) return refuse(request, "id " + std::to_string(id) + " of a bad word" + vocabulary, "correct it");
+    }
+    barred.insert(word.back());
+  }
+  if (static_cast<int64_t>(barred.size()) == vocab_size) {
+    return refuse(request, "every token of the vocabulary is a barred end id or ends a bad word",
+                  "leave some token to sample");
+  }
+  if (s.stop_strings.empty()) return {};
+  if (!has_tokenizer)
+    return refuse(request, "stop strings need a tokenizer, and the engine has none", "give stop ids instead");
+  if (s.ignore_eos) return refuse(request, "ignore_eos and stop strings exclude each other", "leave one of them out");
+  if (std::ranges::any_of(s.stop_strings, &std::string::empty))
+    return refuse(request, "a stop string is empty", "leave it out");
   return {};
 }
 
@@ -38,7 +84,7 @@ GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
       options_(options),
       kv_(kv_shape(model.config()),
           std::max<int64_t>(1, options.kv_cache_bytes / kv_shape(model.config()).page_bytes())),
-      scheduler_(kv_, options.max_num_seqs) {}
+      scheduler_(kv_, scheduler_options(options, kv_)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
   if (options.max_num_seqs < 1 || options.max_batch_tokens < 1 || options.kv_cache_bytes < 1 ||
@@ -52,13 +98,14 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   }
   std::unique_ptr<GenerateEngine> engine(new GenerateEngine(model, options));
   const int threads = options.num_threads > 0 ? options.num_threads : at::get_num_threads();
-  const RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens};
+  const RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens, options.shared_weights};
   if (options.path == GeneratePath::kPlain) {
     engine->runner_ = make_plain_runner(model, runner);
   } else {
     engine->runner_ = TRY(make_fast_runner(model, engine->kv_, runner));
   }
   engine->fingerprint_ = engine->weights_fingerprint();
+  engine->tell_weights_state();
   return engine;
 }
 
@@ -82,9 +129,14 @@ Result<> GenerateEngine::set_version(int64_t version) {
   }
   version_ = version;
   fingerprint_ = weights_fingerprint();
-  runner_->weights_changed();
+  tell_weights_state();
   scheduler_.forget_prompts();
   return {};
+}
+
+// Engines that share packed weights agree on when they are stale by this number.
+void GenerateEngine::tell_weights_state() {
+  runner_->weights_changed(fingerprint_ * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(version_));
 }
 
 Result<> GenerateEngine::notice_changed_weights() {
@@ -106,19 +158,7 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
                     "is this the model's tokenizer?");
     }
   }
-  for (const int64_t id : request.sampling.stop_ids) {
-    if (id < 0 || id >= config.vocab_size) {
-      return refuse(
-          request,
-          "stop id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(config.vocab_size),
-          "correct the end ids");
-    }
-  }
-  const std::set<int64_t> ends(request.sampling.stop_ids.begin(), request.sampling.stop_ids.end());
-  if (static_cast<int64_t>(ends.size()) == config.vocab_size &&
-      (request.sampling.ignore_eos || request.sampling.min_new_tokens > 0)) {
-    return refuse(request, "every token of the vocabulary is a barred end id", "leave some token to sample");
-  }
+  TRY(check_ends(request, config.vocab_size, options_.tokenizer != nullptr));
   if (request.sampling.max_new_tokens > config.max_position_embeddings - length) {
     return refuse(request,
                   std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +

@@ -1,11 +1,11 @@
 // GenerateEngine: completions from the very weights that are being trained, in this process.
 //
 // Submit requests, poll until nothing is outstanding; after an update of the weights call set_version. Work is done
-// inside poll, on the caller's thread and the team's. A prompt is computed once for all its samples, a finished sample
-// leaves the batch at once, a waiting one takes its place.
-// A token is a function of (weights, prompt, seed, step, row id, position, sampling) alone: not of other requests,
-// slots, max_num_seqs or threads, bit for bit on one kind of CPU. Thread rule: one thread at a time. The model must
-// outlive the engine and is only read.
+// inside poll, on the caller's thread and the team's. A prompt is computed once for all its samples, a start that
+// prompts have in common once for all of them; a finished sample leaves the batch at once, a waiting one takes its
+// place. A token is a function of (weights, prompt, seed, step, row id, position, sampling) alone: not of other
+// requests, slots, max_num_seqs or threads, bit for bit on one kind of CPU. Thread rule: one thread at a time. The
+// model must outlive the engine and is only read.
 #pragma once
 
 #include <chrono>
@@ -32,6 +32,9 @@ struct EngineOptions {
   GeneratePath path = GeneratePath::kFast;
   Isa isa = Isa::kAuto;
   RandomPurpose purpose = RandomPurpose::kSampling;
+  std::shared_ptr<SharedWeights> shared_weights;   // of all engines on one model; null: this one's own
+  int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that prompts nobody uses any more may keep of the KV cache
+  const Tokenizer* tokenizer = nullptr;            // finds stop strings; outlives the engine. null: they are refused
 };
 
 class GenerateEngine {
@@ -59,6 +62,8 @@ class GenerateEngine {
   // Name of what computes: "avx512", "avx2", "base" or "plain".
   [[nodiscard]] std::string_view path_name() const { return runner_->name(); }
   [[nodiscard]] uint64_t num_generated_tokens() const { return num_generated_tokens_; }
+  // Prompt tokens that were computed, without those whose pages were there already.
+  [[nodiscard]] uint64_t num_prefilled_tokens() const { return scheduler_.num_prefilled_tokens(); }
 
  private:
   GenerateEngine(const Model& model, const EngineOptions& options);
@@ -66,6 +71,7 @@ class GenerateEngine {
   Result<> step();
   Result<> notice_changed_weights();
   [[nodiscard]] uint64_t weights_fingerprint() const;
+  void tell_weights_state();
 
   const Model& model_;
   EngineOptions options_;

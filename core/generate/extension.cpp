@@ -1,6 +1,7 @@
 // See extension.h. Nothing thrown crosses the border: every slot ends in guarded().
 #include "generate/extension.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "plugin/host/abi_struct.h"
@@ -84,6 +85,35 @@ int32_t set_version(void* self, mortise_call* call, int64_t version) noexcept {
   return guarded(self, call, [&](GenerateEngine& engine) { return engine.set_version(version); });
 }
 
+// A field that the other side does not have is zero, which means off.
+double or_one(double value) { return value == 0.0 ? 1.0 : value; }
+
+Sampling read_sampling(const mortise_sampling* from) {
+  const auto in = read_abi_struct(from);
+  Sampling out;
+  out.max_new_tokens = in.max_new_tokens;
+  out.min_new_tokens = in.min_new_tokens;
+  out.temperature = in.temperature;
+  out.top_k = in.top_k;
+  out.top_p = in.top_p;
+  out.min_p = in.min_p;
+  out.typical_p = or_one(in.typical_p);
+  out.repetition_penalty = or_one(in.repetition_penalty);
+  out.presence_penalty = in.presence_penalty;
+  out.frequency_penalty = in.frequency_penalty;
+  out.ignore_eos = in.ignore_eos != 0;
+  if (in.stop_ids != nullptr) out.stop_ids.assign(in.stop_ids, in.stop_ids + in.num_stop_ids);
+  for (uint64_t i = 0; in.stop_strings != nullptr && i < in.num_stop_strings; ++i)
+    out.stop_strings.emplace_back(in.stop_strings[i].data, in.stop_strings[i].size);
+  const int64_t* ids = in.bad_word_ids;
+  for (uint64_t i = 0; in.bad_word_lengths != nullptr && i < in.num_bad_words; ++i) {
+    const auto length = static_cast<std::ptrdiff_t>(std::max<int64_t>(0, in.bad_word_lengths[i]));
+    out.bad_words.emplace_back(ids, ids + length);
+    ids += length;
+  }
+  return out;
+}
+
 Result<GenerateRequest> read_request(const mortise_rollout_request* from) {
   const auto request = read_abi_struct(from);
   GenerateRequest out;
@@ -98,17 +128,7 @@ Result<GenerateRequest> read_request(const mortise_rollout_request* from) {
   out.first_row_id = request.first_row_id;
   out.seed = request.seed;
   out.step = request.step;
-  const auto sampling = read_abi_struct(request.sampling);
-  out.sampling.max_new_tokens = sampling.max_new_tokens;
-  out.sampling.min_new_tokens = sampling.min_new_tokens;
-  out.sampling.temperature = sampling.temperature;
-  out.sampling.top_k = sampling.top_k;
-  out.sampling.top_p = sampling.top_p;
-  out.sampling.min_p = sampling.min_p;
-  out.sampling.ignore_eos = sampling.ignore_eos != 0;
-  if (sampling.stop_ids != nullptr) {
-    out.sampling.stop_ids.assign(sampling.stop_ids, sampling.stop_ids + sampling.num_stop_ids);
-  }
+  out.sampling = read_sampling(request.sampling);
   return out;
 }
 
@@ -185,6 +205,7 @@ void install_generate_model(const Model* model, const EngineOptions& options) {
   const std::lock_guard lock(source.mutex);
   source.model = model;
   source.options = options;
+  if (model != nullptr && !options.shared_weights) source.options.shared_weights = std::make_shared<SharedWeights>();
 }
 
 const mortise_rollout_backend_vtable* generate_extension() {

@@ -17,7 +17,7 @@ struct Prompt {
   std::vector<int64_t> token_ids;
   std::string text;         // the prompt as the model sees it (chat template applied), special tokens included
   std::string messages;     // JSON of the chat, empty for a plain prompt
-  std::string data_source;  // verl's column; "unknown" when the row has none
+  std::string data_source;  // verl's column; "unknown" where it is absent or empty
   Json columns;             // the data row's other columns, an object
   int64_t dataset_row = 0;  // place in the data set (files in the order given)
 };

@@ -4,7 +4,6 @@
 #include "generate/decode/forward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "model/layers/rope.h"
@@ -61,11 +60,17 @@ DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, 
 
 void DecodeForward::reserve_positions(int64_t num_positions) {
   if (num_positions <= num_positions_) return;
-  num_positions_ = std::max(num_positions, 2 * num_positions_);
-  const RopeTable table = make_rope_table(config_.rope, config_.head_dim, num_positions_, at::kFloat);
-  const auto size = static_cast<size_t>(num_positions_ * config_.head_dim / 2);
-  cos_.assign(table.cos_PD2.const_data_ptr<float>(), table.cos_PD2.const_data_ptr<float>() + size);
-  sin_.assign(table.sin_PD2.const_data_ptr<float>(), table.sin_PD2.const_data_ptr<float>() + size);
+  // Never beyond what the model was made for: dynamic rope would turn differently there.
+  const int64_t most = std::max(num_positions, config_.max_position_embeddings);
+  num_positions_ = std::min(most, std::max(num_positions, 2 * num_positions_));
+  const auto fill = [&](const RopeConfig& rope, Rotation& out) {
+    const RopeTable table = make_rope_table(rope, config_.head_dim, num_positions_, at::kFloat);
+    const auto size = static_cast<size_t>(num_positions_ * config_.head_dim / 2);
+    out.cos.assign(table.cos_PD2.const_data_ptr<float>(), table.cos_PD2.const_data_ptr<float>() + size);
+    out.sin.assign(table.sin_PD2.const_data_ptr<float>(), table.sin_PD2.const_data_ptr<float>() + size);
+  };
+  fill(config_.rope, rotation_);
+  if (config_.window_rope) fill(*config_.window_rope, window_rotation_);
 }
 
 void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team) {
@@ -97,10 +102,12 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
 void DecodeForward::run_member(const Member& m) const {
   const int64_t hidden = config_.hidden_size;
   const Range mine = m.my_rows();
+  const auto scale = static_cast<float>(config_.embedding_scale);
   bool sense = false;
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    std::memcpy(x_.data() + i * hidden_stride_, m.weights->embedding + m.rows[static_cast<size_t>(i)].token * hidden,
-                static_cast<size_t>(hidden) * sizeof(float));
+    const float* const from = m.weights->embedding + m.rows[static_cast<size_t>(i)].token * hidden;
+    float* const to = x_.data() + i * hidden_stride_;
+    for (int64_t j = 0; j < hidden; ++j) to[j] = from[j] * scale;
   }
   for (int64_t index = 0; index < config_.num_layers; ++index) layer(m, index, sense);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
@@ -131,11 +138,29 @@ void DecodeForward::norm_rows(const float* weight, int64_t begin, int64_t end) c
   }
 }
 
+// x += linear(input), with a norm in between where the family has one; whole rows are then ready for this member.
+void DecodeForward::project(const Member& m, const PackedLinear& linear, const float* input, int64_t input_stride,
+                            const float* norm, bool& sense) const {
+  const int64_t rows = m.last - m.first;
+  const Range panels = share(linear.panels, m.part, m.parts);
+  FloatBuffer const& target = norm == nullptr ? x_ : normed_;
+  multiply(kernels_, linear, input, input_stride, target.data() + m.first * hidden_stride_, hidden_stride_, rows,
+           panels, norm == nullptr);
+  m.join(sense);
+  if (norm == nullptr) return;
+  const Range mine = m.my_rows();
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    float* const out = normed_.data() + i * hidden_stride_;
+    float* const x = x_.data() + i * hidden_stride_;
+    kernels_.rms_norm(out, norm, static_cast<float>(config_.rms_norm_eps), config_.hidden_size, out);
+    for (int64_t j = 0; j < config_.hidden_size; ++j) x[j] += out[j];
+  }
+}
+
 void DecodeForward::layer(const Member& m, int64_t index, bool& sense) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const Range mine = m.my_rows();
   const int64_t rows = m.last - m.first;
-  float* const x = x_.data() + m.first * hidden_stride_;
   float* const normed = normed_.data() + m.first * hidden_stride_;
 
   norm_rows(layer.input_norm, mine.begin, mine.end);
@@ -147,16 +172,12 @@ void DecodeForward::layer(const Member& m, int64_t index, bool& sense) const {
   m.join(sense);
   attention(m, index, mine.begin, mine.end);
   m.join(sense);
-  multiply(kernels_, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, x, hidden_stride_, rows,
-           share(layer.o.panels, m.part, m.parts), true);
-  m.join(sense);
+  project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm, sense);
   norm_rows(layer.post_norm, mine.begin, mine.end);
   m.join(sense);
   gated_mlp(m, layer);
   m.join(sense);
-  multiply(kernels_, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, x, hidden_stride_, rows,
-           share(layer.down.panels, m.part, m.parts), true);
-  m.join(sense);
+  project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm, sense);
 }
 
 void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const {
@@ -164,6 +185,7 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
   const int64_t dim = config_.head_dim;
   const int64_t half = dim / 2;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const Rotation& rotation = config_.uses_window_rope(index) ? window_rotation_ : rotation_;
   for (int64_t i = begin; i < end; ++i) {
     const PassRow& row = m.rows[static_cast<size_t>(i)];
     float* const q = qkv_.data() + i * qkv_stride_;
@@ -176,8 +198,8 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
         kernels_.rms_norm(k + h * dim, layer.k_norm, eps, dim, k + h * dim);
       }
     }
-    kernels_.rope(q, config_.num_heads + config_.num_kv_heads, dim, cos_.data() + row.position * half,
-                  sin_.data() + row.position * half);
+    kernels_.rope(q, config_.num_heads + config_.num_kv_heads, dim, rotation.cos.data() + row.position * half,
+                  rotation.sin.data() + row.position * half);
     float* const page = row.own_pages[(row.own_length - 1) / kPageTokens];
     const int64_t place = (row.own_length - 1) % kPageTokens;
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
@@ -196,13 +218,17 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
   args.num_queries = group;
   args.head_dim = dim;
   args.value_stride = m.kv.value_stride();
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  args.scale = static_cast<float>(config_.score_scale());
+  args.softcap = static_cast<float>(config_.attention_softcap);
+  const int64_t window = config_.window(index);
   args.scores = m.scratch->data();
   args.score_stride = m.score_stride;
   for (int64_t i = begin; i < end; ++i) {
     const PassRow& row = m.rows[static_cast<size_t>(i)];
-    args.spans[0] = {row.prefix_pages, row.prefix_length};
-    args.spans[1] = {row.own_pages, row.own_length};
+    // The first token in sight, counted over the prompt and then the row's own.
+    const int64_t first = window > 0 ? std::max<int64_t>(0, row.prefix_length + row.own_length - window) : 0;
+    args.spans[0] = {row.prefix_pages, row.prefix_length, std::min(first, row.prefix_length)};
+    args.spans[1] = {row.own_pages, row.own_length, std::max<int64_t>(0, first - row.prefix_length)};
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
       args.q = qkv_.data() + i * qkv_stride_ + h * group * dim;
       args.out = attended_.data() + i * attended_stride_ + h * group * dim;
@@ -215,12 +241,13 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
 void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   const Range panels = share(layer.gate_up.panels, m.part, m.parts);
   const int64_t rows = m.last - m.first;
+  const auto gate_mul = config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     kernels_.gemm_panel(normed, hidden_stride_, rows, layer.gate_up.in, layer.gate_up.panel(p),
                         layer.gate_up.panel_bias(p), both, kPanel, false);
-    kernels_.silu_mul(both, kPanel, rows, mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2), mlp_stride_);
+    gate_mul(both, kPanel, rows, mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2), mlp_stride_);
   }
 }
 

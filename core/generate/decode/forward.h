@@ -2,8 +2,9 @@
 // the KV pages, final norm. Every row's result depends on its own tokens only, bit for bit, whatever rows run beside it
 // and on however many threads.
 //
-// Cost: 2 flops a weight and row, 7 barriers a layer (none where small weights let each thread take its own rows
-// through all layers). Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
+// Cost: 2 flops a weight and row, 7 barriers a layer, 8 with sandwich norms (none where small weights let each thread
+// take its own rows through all layers). Memory: activations of max_rows rows. Thread rule: run() from one thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -48,15 +49,20 @@ class DecodeForward {
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void gated_mlp(const Member& m, const PackedLayer& layer) const;
   void norm_rows(const float* weight, int64_t begin, int64_t end) const;
+  void project(const Member& m, const PackedLinear& linear, const float* x, int64_t x_stride, const float* norm,
+               bool& sense) const;
 
   ModelConfig config_;
   const Kernels& kernels_;
   int64_t max_rows_;
   int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
+  struct Rotation {
+    std::vector<float> cos, sin;  // [positions][head_dim / 2]
+  };
   int64_t num_positions_ = 0;
-  std::vector<float> cos_, sin_;      // [positions][head_dim / 2]
-  std::vector<FloatBuffer> scratch_;  // by member: scores, and a panel of gate_up
+  Rotation rotation_, window_rotation_;  // the second for windowed layers that have their own
+  std::vector<FloatBuffer> scratch_;     // by member: scores, and a panel of gate_up
 };
 
 }  // namespace mortise

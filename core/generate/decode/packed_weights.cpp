@@ -68,28 +68,39 @@ int64_t bytes_of(const PackedLinear& linear) {
 
 }  // namespace
 
-void PackedWeights::pack(const DecoderWeights& weights, Team& team) {
+const float* PackedWeights::norm_of(const ModelConfig& config, const at::Tensor& weight) {
+  if (!config.norm_plus_one || !weight.defined()) return data_of(weight);
+  FloatBuffer& out = norms_.emplace_back(weight.numel());
+  for (int64_t i = 0; i < weight.numel(); ++i) out.data()[i] = 1.0F + weight.const_data_ptr<float>()[i];
+  return out.data();
+}
+
+void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weights, Team& team) {
+  norms_.clear();
   layers.resize(weights.layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     PackedLayer& to = layers[i];
-    to.input_norm = data_of(from.input_norm_H);
-    to.post_norm = data_of(from.post_norm_H);
-    to.q_norm = data_of(from.q_norm_D);
-    to.k_norm = data_of(from.k_norm_D);
+    to.input_norm = norm_of(config, from.input_norm_H);
+    to.attention_norm = norm_of(config, from.attention_norm_H);
+    to.post_norm = norm_of(config, from.post_norm_H);
+    to.mlp_norm = norm_of(config, from.mlp_norm_H);
+    to.q_norm = norm_of(config, from.q_norm_D);
+    to.k_norm = norm_of(config, from.k_norm_D);
     pack_linear(from.qkv_weight_QH, from.qkv_bias_Q, plain_row, team, to.qkv);
     pack_linear(from.o_weight_HQ, from.o_bias_H, plain_row, team, to.o);
     pack_linear(from.gate_up_weight_2IH, from.gate_up_bias_2I, gate_up_row, team, to.gate_up);
     pack_linear(from.down_weight_HI, from.down_bias_H, plain_row, team, to.down);
   }
   embedding = data_of(weights.embedding_VH);
-  final_norm = data_of(weights.final_norm_H);
+  final_norm = norm_of(config, weights.final_norm_H);
   pack_linear(weights.head_VH, {}, plain_row, team, head);
   ready_ = true;
 }
 
 void PackedWeights::free() {
   layers.clear();
+  norms_.clear();
   head = {};
   ready_ = false;
 }

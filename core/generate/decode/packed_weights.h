@@ -1,5 +1,6 @@
 // The weights as the decode kernels read them: panels of 32 output columns, [k][32], so that every step streams them in
-// order. Rebuilt when the weights change; norms and embedding are read where the model keeps them.
+// order. Rebuilt when the weights change; norms (but those that count from 1) and embedding are read where the model
+// keeps them.
 //
 // Cost: one copy of all matrices (float32) and about 1 ns a weight to make it, on all members of the team; at the
 // benchmark shapes that is 2 to 4 % of the generation that follows. Row-major weights read in place would need gathers
@@ -7,11 +8,13 @@
 // after pack().
 #pragma once
 
+#include <deque>
 #include <vector>
 
 #include "generate/decode/aligned.h"
 #include "generate/decode/team.h"
 #include "model/layers/decoder_weights.h"
+#include "model/weights/model_config.h"
 
 namespace mortise {
 
@@ -27,8 +30,10 @@ struct PackedLinear {
 
 struct PackedLayer {
   const float* input_norm = nullptr;
+  const float* attention_norm = nullptr;  // null unless sandwich_norm
   const float* post_norm = nullptr;
-  const float* q_norm = nullptr;  // null unless qk_norm
+  const float* mlp_norm = nullptr;  // null unless sandwich_norm
+  const float* q_norm = nullptr;    // null unless qk_norm
   const float* k_norm = nullptr;
   PackedLinear qkv;
   PackedLinear o;
@@ -39,8 +44,7 @@ struct PackedLayer {
 class PackedWeights {
  public:
   // Copies the matrices of a float32 CPU decoder. Buffers are reused from the last time.
-  void pack(const DecoderWeights& weights, Team& team);
-  void mark_stale() { ready_ = false; }  // keeps the buffers for the next pack()
+  void pack(const ModelConfig& config, const DecoderWeights& weights, Team& team);
   void free();
 
   [[nodiscard]] bool ready() const { return ready_; }
@@ -52,6 +56,9 @@ class PackedWeights {
   PackedLinear head;
 
  private:
+  const float* norm_of(const ModelConfig& config, const at::Tensor& weight);
+
+  std::deque<FloatBuffer> norms_;  // 1 + weight; addresses stay
   bool ready_ = false;
 };
 

@@ -21,6 +21,7 @@ inline constexpr int64_t kMaxQueryBlock =
 struct KvSpan {
   const float* const* pages = nullptr;
   int64_t length = 0;
+  int64_t first = 0;  // tokens before it are out of the window; at most `length`
 };
 
 struct AttendArgs {
@@ -31,6 +32,7 @@ struct AttendArgs {
   int64_t value_stride = 0;  // head_dim rounded up to 16; the rest is zeros
   int64_t offset = 0;        // floats from the start of a page
   float scale = 0;
+  float softcap = 0;         // scores become softcap tanh(score / softcap); 0: they do not
   KvSpan spans[2];           // the prompt's, then the row's own; lengths may be 0
   float* scores = nullptr;   // scratch [kMaxQueryBlock][score_stride]
   int64_t score_stride = 0;  // >= 16 * pages of both spans
@@ -45,9 +47,13 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t size, float* y);
   // out[i][j] = silu(gate_up[i][j]) * gate_up[i][16 + j], j < 16
   void (*silu_mul)(const float* gate_up, int64_t gate_up_stride, int64_t m, float* out, int64_t out_stride);
+  // The same with tanh-GELU in the place of silu.
+  void (*gelu_mul)(const float* gate_up, int64_t gate_up_stride, int64_t m, float* out, int64_t out_stride);
   // Rotates pairs (i, i + head_dim/2) of each head in place.
   void (*rope)(float* x, int64_t num_heads, int64_t head_dim, const float* cos, const float* sin);
   void (*attend)(const AttendArgs& args);
+  // x = cap tanh(x / cap). n is a multiple of 16.
+  void (*softcap)(float* x, int64_t n, float cap);
   // Largest of n logits and sum of exp((logit - max) * inverse_temperature). n is a multiple of 32; -inf means never.
   void (*exp_sum)(const float* logits, int64_t n, float inverse_temperature, float* max, float* sum);
   // out = exp((x - max) * inverse_temperature). n is a multiple of 16.

@@ -12,8 +12,9 @@ constexpr int64_t kPanelsPerChunk = kChunkLogits / kPanelColumns;
 
 }  // namespace
 
-HeadSampler::HeadSampler(int64_t hidden_size, int64_t vocab_size, const Kernels& kernels)
+HeadSampler::HeadSampler(int64_t hidden_size, int64_t vocab_size, double softcap, const Kernels& kernels)
     : kernels_(kernels),
+      softcap_(static_cast<float>(softcap)),
       vocab_size_(vocab_size),
       padded_size_((vocab_size + kPanelColumns - 1) / kPanelColumns * kPanelColumns),
       num_chunks_((padded_size_ + kChunkLogits - 1) / kChunkLogits),
@@ -36,6 +37,7 @@ void HeadSampler::score_chunks(const PackedLinear& head, int64_t first_row, int6
     const int64_t size = panel_end * kPanelColumns - c * kChunkLogits;
     for (int64_t i = 0; i < rows; ++i) {
       float* const row = logits_.data() + i * logit_stride_;
+      if (softcap_ > 0.0F) kernels_.softcap(row + c * kChunkLogits, size, softcap_);
       if (panel_end == head.panels)
         std::fill(row + vocab_size_, row + padded_size_, -std::numeric_limits<float>::infinity());
       kernels_.exp_sum(row + c * kChunkLogits, size, inverse_temperature_[static_cast<size_t>(first_row + i)],
@@ -53,7 +55,9 @@ void HeadSampler::sample_jobs(std::span<const SampleJob> jobs, std::span<Sampled
     const LogitRow row{logits_.data() + i * logit_stride_, vocab_size_, padded_size_,
                        chunk_max_.data() + i * num_chunks_, chunk_sum_.data() + i * num_chunks_};
     const double uniform = job.params->greedy() ? 0.0 : unit_double(random_u64(job.key));
-    out[j] = sample_token(kernels_, row, *job.params, job.params->barred(job.key.token), uniform, scratch);
+    out[j] = sample_token(kernels_, row, {job.params, job.edits, uniform}, scratch);
+    if (job.num_top_log_probs > 0)
+      append_top_log_probs(kernels_, row, *job.params, job.num_top_log_probs, scratch, *job.top);
   }
 }
 

@@ -21,11 +21,15 @@ struct SampleJob {
   int64_t row = 0;                         // which input
   const SamplingParams* params = nullptr;  // jobs of one row share the temperature
   RngKey key;                              // key.token is the position in the completion
+  TokenEdits edits{};
+  int64_t num_top_log_probs = 0;
+  std::vector<TokenLogProb>* top = nullptr;  // gets those, where any are wanted
 };
 
 class HeadSampler {
  public:
-  HeadSampler(int64_t hidden_size, int64_t vocab_size, const Kernels& kernels);
+  // softcap: of the logits (0: none).
+  HeadSampler(int64_t hidden_size, int64_t vocab_size, double softcap, const Kernels& kernels);
 
   // Room for `rows` inputs; input(i) [H] is to be filled before run().
   void reserve_inputs(int64_t rows);
@@ -39,6 +43,7 @@ class HeadSampler {
                    SamplingScratch& scratch) const;
 
   const Kernels& kernels_;
+  float softcap_;
   int64_t vocab_size_, padded_size_, num_chunks_;
   int64_t input_stride_, logit_stride_, block_rows_;
   FloatBuffer input_, logits_;

@@ -1,11 +1,13 @@
 // See sampling.h. Without filters: inverse of the cumulative distribution over chunks, then inside one chunk. With
 // them: the kept set is every (logit, index) at or above a threshold pair, found by selection (top_k) and by a
-// histogram of mass over distance from the maximum (top_p).
+// histogram of mass over distance from the maximum (top_p); typical_p selects among those by weight.
 #include "generate/sample/sampling.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "generate/sample/row_edits.h"
 
 namespace mortise {
 namespace {
@@ -198,6 +200,59 @@ Threshold cut_tail(const LogitRow& row, std::span<const int64_t> barred, const T
   return inside.empty() ? from : Threshold{row.logits[inside.back()], inside.back()};
 }
 
+double entropy_of(std::span<const double> mass, double all) {
+  double entropy = 0;
+  for (const double m : mass) {
+    if (m > 0) entropy += m / all * (std::log(all) - std::log(m));
+  }
+  return entropy;
+}
+
+// How far from the entropy a kept token's information may lie: the distance at which the mass of the nearer ones
+// reaches typical_p of `all`. mass[i] is relative to the best. A selection by weight: linear on average.
+double typical_limit(std::span<const double> mass, double all, double typical_p, SamplingScratch& scratch) {
+  std::vector<std::pair<double, double>>& items = scratch.distances;
+  items.clear();
+  const double entropy = entropy_of(mass, all);
+  for (const double m : mass) {
+    if (m > 0) items.emplace_back(std::abs(std::log(all) - std::log(m) - entropy), m);
+  }
+  auto begin = items.begin();
+  auto end = items.end();
+  double below = 0;  // mass of the items before `begin`
+  while (end - begin > 1) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, [](const auto& a, const auto& b) { return a.first < b.first; });
+    double left = 0;
+    for (auto item = begin; item != middle; ++item) left += item->second;
+    if (below + left >= typical_p * all) {
+      end = middle;
+    } else {
+      below += left;
+      begin = middle;
+    }
+  }
+  return begin < end ? begin->first : 0.0;
+}
+
+// Drops what is not typical from scratch.indices and scratch.doubles; returns the mass of the rest.
+double keep_typical(double all, double typical_p, SamplingScratch& scratch) {
+  std::vector<double>& mass = scratch.doubles;
+  const double entropy = entropy_of(mass, all);
+  const double limit = typical_limit(mass, all, typical_p, scratch);
+  double left = 0;
+  size_t kept = 0;
+  for (size_t i = 0; i < mass.size(); ++i) {
+    if (mass[i] <= 0 || std::abs(std::log(all) - std::log(mass[i]) - entropy) > limit) continue;
+    scratch.indices[kept] = scratch.indices[i];
+    mass[kept++] = mass[i];
+    left += mass[kept - 1];
+  }
+  scratch.indices.resize(kept);
+  mass.resize(kept);
+  return left;
+}
+
 SampledToken sample_filtered(const LogitRow& row, const SamplingParams& params, std::span<const int64_t> barred,
                              double uniform, const RowTotal& total, SamplingScratch& scratch) {
   const double inverse_temperature = 1.0 / params.temperature;
@@ -223,6 +278,7 @@ SampledToken sample_filtered(const LogitRow& row, const SamplingParams& params, 
     all += p;
   });
   if (scratch.indices.empty()) return take_largest(row, barred, total);
+  if (params.typical_p < 1.0) all = keep_typical(all, params.typical_p, scratch);
   double target = uniform * all;
   size_t pick = 0;
   for (size_t i = 0; i < scratch.doubles.size(); ++i) {
@@ -238,62 +294,43 @@ SampledToken sample_filtered(const LogitRow& row, const SamplingParams& params, 
 
 }  // namespace
 
-SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const SamplingParams& params,
-                          std::span<const int64_t> barred, double uniform, SamplingScratch& scratch) {
+SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const DrawInput& input,
+                          SamplingScratch& scratch) {
+  const SamplingParams& params = *input.params;
   const float inverse_temperature = params.inverse_temperature();
-  const RowTotal total = join_chunks(kernels, row, inverse_temperature, scratch);
-  if (params.greedy()) return take_largest(row, barred, total);
-  if (params.filters()) return sample_filtered(row, params, barred, uniform, total, scratch);
-  return sample_all(kernels, row, inverse_temperature, barred, uniform, total, scratch);
+  const auto draw = [&](const LogitRow& from, std::span<const int64_t> barred, const RowTotal& total) {
+    if (params.greedy()) return take_largest(from, barred, total);
+    if (params.filters()) return sample_filtered(from, params, barred, input.uniform, total, scratch);
+    return sample_all(kernels, from, inverse_temperature, barred, input.uniform, total, scratch);
+  };
+  // Many bars cost less in a copy than in a look at all of them for each token.
+  constexpr size_t kFewBars = 8;
+  const bool penalised_row = params.penalises() && !input.edits.seen.empty();
+  if (!penalised_row && input.edits.barred.size() <= kFewBars) {
+    return draw(row, input.edits.barred, join_chunks(kernels, row, inverse_temperature, scratch));
+  }
+  const RowTotal own = join_chunks(kernels, row, inverse_temperature, scratch);
+  const LogitRow changed = edit_row(kernels, row, params, input.edits, scratch);
+  SampledToken token = draw(changed, {}, join_chunks(kernels, changed, inverse_temperature, scratch));
+  token.log_prob = log_prob_of(row, token.id, own, inverse_temperature);
+  return token;
 }
 
-SampledToken sample_plain(std::span<const float> logits, const SamplingParams& params, std::span<const int64_t> barred,
-                          double uniform) {
-  const double temperature = params.greedy() ? 1.0 : params.temperature;
-  const auto size = static_cast<int64_t>(logits.size());
-  std::vector<double> x(logits.size());
-  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(logits[i]) / temperature;
-  const double top_all = *std::ranges::max_element(x);
-  double sum_all = 0;
-  for (const double v : x) sum_all += std::exp(v - top_all);
-  std::vector<int64_t> kept;  // ascending, equals by index
-  for (int64_t i = 0; i < size; ++i) {
-    if (!is_barred(barred, i) && x[static_cast<size_t>(i)] > static_cast<double>(kNever)) kept.push_back(i);
-  }
-  const auto value = [&](int64_t i) { return x[static_cast<size_t>(i)]; };
-  std::ranges::stable_sort(kept, [&](int64_t a, int64_t b) { return value(a) < value(b); });
-  const double top = value(kept.back());
-  const auto mass = [&](int64_t i) { return std::exp(value(i) - top); };
-  const auto drop_if_below = [&](double least) { std::erase_if(kept, [&](int64_t i) { return value(i) < least; }); };
-  if (params.greedy()) {
-    const auto first = std::ranges::find_if(kept, [&](int64_t i) { return value(i) == top; });
-    return {*first, static_cast<float>(value(*first) - top_all - std::log(sum_all)), 0.0F};
-  }
-  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(kept.size())) {
-    drop_if_below(value(kept[kept.size() - static_cast<size_t>(params.top_k)]));
-  }
-  if (params.top_p < 1.0) {
-    double all = 0;
-    for (const int64_t i : kept) all += mass(i);
-    double tail = 0;
-    size_t cut = 0;
-    while (cut + 1 < kept.size() && tail + mass(kept[cut]) <= (1.0 - params.top_p) * all) tail += mass(kept[cut++]);
-    kept.erase(kept.begin(), kept.begin() + static_cast<int64_t>(cut));
-  }
-  std::erase_if(kept, [&](int64_t i) { return mass(i) < params.min_p; });
-  std::ranges::sort(kept);
-  double all = 0;
-  for (const int64_t i : kept) all += mass(i);
-  double target = uniform * all;
-  int64_t pick = kept.front();
-  for (const int64_t i : kept) {
-    if (mass(i) <= 0) continue;
-    pick = i;
-    if (target < mass(i)) break;
-    target -= mass(i);
-  }
-  return {pick, static_cast<float>(value(pick) - top_all - std::log(sum_all)),
-          static_cast<float>(value(pick) - top - std::log(all))};
+void append_top_log_probs(const Kernels& kernels, const LogitRow& row, const SamplingParams& params, int64_t count,
+                          SamplingScratch& scratch, std::vector<TokenLogProb>& out) {
+  count = std::min(count, row.vocab_size);
+  if (count <= 0) return;
+  const float inverse_temperature = params.inverse_temperature();
+  const RowTotal total = join_chunks(kernels, row, inverse_temperature, scratch);
+  const float least = kth_largest(row, {}, count, scratch);
+  std::vector<int64_t>& ids = scratch.indices;
+  ids.clear();
+  visit_from(row, {}, least, [&](float, int64_t i) { ids.push_back(i); });
+  std::ranges::sort(ids, [&](int64_t a, int64_t b) {
+    return row.logits[a] != row.logits[b] ? row.logits[a] > row.logits[b] : a < b;
+  });
+  ids.resize(std::min(ids.size(), static_cast<size_t>(count)));
+  for (const int64_t id : ids) out.push_back({id, log_prob_of(row, id, total, inverse_temperature)});
 }
 
 }  // namespace mortise

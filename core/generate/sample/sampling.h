@@ -1,43 +1,28 @@
 // From one row of logits to one token and its log-probability.
 //
-// Order and meaning are those of transformers: end ids that are barred go first, then temperature, top_k (ties with the
-// k-th stay), top_p (the tail whose mass in ascending order stays within 1 - top_p goes; among equals the lower index
-// goes first), min_p (below min_p times the best). Temperature 0 takes the largest logit, the lowest index among
-// equals. Cost: without top_k/top_p/min_p two levels of sums that the head has already made; with them one pass over
-// the row and a selection, never a sort of the vocabulary. sample_plain is the judge: doubles and a full sort. Thread
-// rule: pure functions; `scratch` belongs to one thread.
+// Order and meaning are those of transformers: penalties and bars first (row_edits.h), then temperature, top_k (ties
+// with the k-th stay), top_p (the tail whose mass in ascending order stays within 1 - top_p goes; among equals the
+// lower index goes first), min_p (below min_p times the best), typical_p (the tokens whose information is nearest to
+// the entropy of what is left, up to that mass). Temperature 0 takes the largest logit, the lowest index among equals.
+// Cost: without filters two levels of sums that the head has already made; with them one pass over the row and a
+// selection, never a sort of the vocabulary; penalties copy the row. sample_plain is the judge: doubles and a full
+// sort. Thread rule: pure functions; `scratch` belongs to one thread.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "foundation/batch/sampling.h"
 #include "generate/kernels/kernels.h"
+#include "generate/sample/token_history.h"
 
 namespace mortise {
 
 inline constexpr int64_t kChunkLogits = 128;  // vocabulary entries whose maximum and sum of exp the head keeps
 
-struct SamplingParams {
-  int64_t max_new_tokens = 16;
-  int64_t min_new_tokens = 0;
-  double temperature = 1.0;  // 0: greedy
-  int64_t top_k = 0;         // <= 0: off
-  double top_p = 1.0;        // 1: off
-  double min_p = 0.0;        // 0: off
-  bool ignore_eos = false;
-  std::vector<int64_t> stop_ids;
-
-  [[nodiscard]] bool greedy() const { return temperature == 0.0; }
-  [[nodiscard]] bool filters() const { return !greedy() && (top_k > 0 || top_p < 1.0 || min_p > 0.0); }
-  // What logits are multiplied with before exp; 1 when greedy.
-  [[nodiscard]] float inverse_temperature() const { return greedy() ? 1.0F : static_cast<float>(1.0 / temperature); }
-  // The end ids that may not come as token number `position` of the completion.
-  [[nodiscard]] std::span<const int64_t> barred(int64_t position) const {
-    if (ignore_eos || position < min_new_tokens) return stop_ids;
-    return {};
-  }
-};
+using SamplingParams = Sampling;
 
 // A row of logits and its chunks' statistics. The row is padded with -inf to whole panels of 32.
 struct LogitRow {
@@ -48,24 +33,44 @@ struct LogitRow {
   const float* chunk_sum = nullptr;  // [chunks] sum of exp((logit - chunk_max) * inverse_temperature)
 };
 
+struct TokenLogProb {
+  int64_t id = 0;
+  float log_prob = 0;
+  bool operator==(const TokenLogProb&) const = default;
+};
+
 struct SampledToken {
   int64_t id = 0;
-  float log_prob = 0;           // at temperature (1 when greedy) over the whole vocabulary
-  float filtered_log_prob = 0;  // after barring, top_k, top_p, min_p
+  float log_prob = 0;           // at temperature (1 when greedy) over the whole vocabulary, as the model has it
+  float filtered_log_prob = 0;  // of what the token was drawn from: after penalties, bars and filters
+};
+
+// What one draw depends on beside the row.
+struct DrawInput {
+  const SamplingParams* params = nullptr;
+  TokenEdits edits{};  // ids lie in [0, vocab_size)
+  double uniform = 0;  // in [0, 1): picks the token
 };
 
 struct SamplingScratch {
   std::vector<float> floats;
   std::vector<double> doubles;
   std::vector<int64_t> indices;
+  std::vector<std::pair<double, double>> distances;  // typical_p: (distance, mass)
+  // The row as penalties and bars change it.
+  std::vector<float> logits, chunk_max, chunk_sum;
 };
 
-// `uniform` in [0, 1) picks the token. Barred ids lie in [0, vocab_size).
-SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const SamplingParams& params,
-                          std::span<const int64_t> barred, double uniform, SamplingScratch& scratch);
+SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const DrawInput& input,
+                          SamplingScratch& scratch);
+// The `count` likeliest tokens (fewer where the vocabulary has not so many) of the model's own distribution at
+// temperature, best first, the lower id first among equals; appended.
+void append_top_log_probs(const Kernels& kernels, const LogitRow& row, const SamplingParams& params, int64_t count,
+                          SamplingScratch& scratch, std::vector<TokenLogProb>& out);
 
-// The judge. Looks at row.logits[0 .. vocab_size) only.
-SampledToken sample_plain(std::span<const float> logits, const SamplingParams& params, std::span<const int64_t> barred,
-                          double uniform);
+// The judges. They look at logits[0 .. vocab_size) only.
+SampledToken sample_plain(std::span<const float> logits, const DrawInput& input);
+void append_top_log_probs_plain(std::span<const float> logits, const SamplingParams& params, int64_t count,
+                                std::vector<TokenLogProb>& out);
 
 }  // namespace mortise

@@ -16,13 +16,16 @@ class FastRunner final : public StepRunner {
       : model_(model),
         kv_(kv),
         purpose_(options.purpose),
+        shared_(options.shared_weights ? options.shared_weights : std::make_shared<SharedWeights>()),
+        weights_(shared_->weights),
         team_(std::max(1, options.num_threads)),
         forward_(model.config(), kernels, std::max<int64_t>(8, options.max_batch_tokens)),
-        head_(model.config().hidden_size, model.config().vocab_size, kernels),
+        head_(model.config().hidden_size, model.config().vocab_size, model.config().final_softcap, kernels),
         kernels_(kernels) {}
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
-    if (!weights_.ready()) weights_.pack(model_.weights(), team_);
+    const std::lock_guard lock(shared_->mutex);
+    pack_weights();
     prefill(samples);
     head_.reserve_inputs(static_cast<int64_t>(samples.size()));
     decode(samples);
@@ -30,11 +33,21 @@ class FastRunner final : public StepRunner {
     return {};
   }
 
-  void weights_changed() override { weights_.mark_stale(); }
-  void free_caches() override { weights_.free(); }
+  void weights_changed(uint64_t state) override { state_ = state; }
+  void free_caches() override {
+    const std::lock_guard lock(shared_->mutex);
+    weights_.free();
+  }
   std::string_view name() const override { return kernels_.name; }
 
  private:
+  void pack_weights() {
+    if (weights_.ready() && shared_->state == state_) return;
+    weights_.pack(model_.config(), model_.weights(), team_);
+    shared_->state = state_;
+    ++shared_->num_packs;
+  }
+
   void flush() {
     forward_.run(weights_, rows_, kv_.shape(), team_);
     rows_.clear();
@@ -53,9 +66,9 @@ class FastRunner final : public StepRunner {
       group.prefilled = true;
       group.last_hidden.resize(static_cast<size_t>(model_.config().hidden_size));
       const int64_t length = group.num_prompt_ids();
-      while (static_cast<int64_t>(group.pages.size()) < KvShape::pages_for(length)) group.pages.push_back(kv_.take());
       forward_.reserve_positions(length + group.request.sampling.max_new_tokens);
-      for (int64_t i = 0; i < length; ++i) {
+      // Known pages are of prompts admitted before: computed, or in an earlier row of these passes.
+      for (int64_t i = group.num_known; i < length; ++i) {
         PassRow row;
         row.token = group.request.prompt_ids[static_cast<size_t>(i)];
         row.position = i;
@@ -75,7 +88,8 @@ class FastRunner final : public StepRunner {
     const GenerateGroup* last_fresh = nullptr;
     for (const std::unique_ptr<RunningSample>& sample : samples) {
       const GenerateGroup& group = *sample->group;
-      const auto count = static_cast<int64_t>(sample->sequence.ids.size());
+      GeneratedSequence& sequence = sample->sequence;
+      const auto count = static_cast<int64_t>(sequence.ids.size());
       if (count > 0) {
         float* const hidden = head_.input(num_inputs++);
         push(token_row(*sample, count, hidden));
@@ -83,7 +97,8 @@ class FastRunner final : public StepRunner {
         std::ranges::copy(group.last_hidden, head_.input(num_inputs++));
         last_fresh = &group;
       }
-      jobs_.push_back({num_inputs - 1, &group.request.sampling, key_of(*sample, purpose_)});
+      jobs_.push_back({num_inputs - 1, &group.request.sampling, key_of(*sample, purpose_), sample->history.edits(),
+                       group.request.num_top_log_probs, &sequence.top});
     }
     if (!rows_.empty()) flush();
   }
@@ -103,8 +118,10 @@ class FastRunner final : public StepRunner {
   const Model& model_;
   KvCache& kv_;
   RandomPurpose purpose_;
+  std::shared_ptr<SharedWeights> shared_;
+  PackedWeights& weights_;
+  uint64_t state_ = 0;  // of the model's weights
   Team team_;
-  PackedWeights weights_;
   DecodeForward forward_;
   HeadSampler head_;
   const Kernels& kernels_;

@@ -1,7 +1,5 @@
 // The plain path: every step runs the model's plain layers on each whole sequence and samples with doubles and a sort.
 // Slow on purpose; it judges the fast one and serves models of other dtypes.
-#include <ATen/ops/mm.h>
-
 #include <c10/core/InferenceMode.h>
 
 #include "generate/schedule/runner.h"
@@ -28,12 +26,13 @@ class PlainRunner final : public StepRunner {
       const at::Tensor hidden = model_.forward_hidden(batch, {LayerPath::kPlain, {}});
       for (size_t i = 0; i < samples.size(); ++i) {
         const at::Tensor last = hidden.narrow(0, batch.last_index[i], 1);
-        const at::Tensor logits = at::mm(last, model_.weights().head_VH.t()).to(at::kFloat).contiguous();
-        const RunningSample& sample = *samples[i];
-        const SamplingParams& params = sample.group->request.sampling;
+        const at::Tensor logits = head_logits(last, model_.head()).to(at::kFloat).contiguous();
+        RunningSample& sample = *samples[i];
+        const GenerateRequest& request = sample.group->request;
         const RngKey key = key_of(sample, purpose_);
         const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
-        out[i] = sample_plain(row, params, params.barred(key.token), unit_double(random_u64(key)));
+        out[i] = sample_plain(row, {&request.sampling, sample.history.edits(), unit_double(random_u64(key))});
+        append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, sample.sequence.top);
       }
     } catch (const std::exception& e) {
       return Error{ErrorKind::kInternal, std::string("libtorch failed: ") + e.what(), "generate", ""};
@@ -41,7 +40,7 @@ class PlainRunner final : public StepRunner {
     return {};
   }
 
-  void weights_changed() override {}
+  void weights_changed(uint64_t /*state*/) override {}
   void free_caches() override {}
   std::string_view name() const override { return "plain"; }
 

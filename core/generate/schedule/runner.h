@@ -6,6 +6,7 @@
 
 #include "foundation/base/result.h"
 #include "foundation/base/rng.h"
+#include "generate/decode/shared_weights.h"
 #include "generate/schedule/scheduler.h"
 #include "model/model.h"
 
@@ -17,7 +18,7 @@ class StepRunner {
   // out[i] becomes the next token of samples[i]. Thread rule: one thread at a time.
   virtual Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples,
                                std::span<SampledToken> out) = 0;
-  virtual void weights_changed() = 0;  // what was derived from them is stale
+  virtual void weights_changed(uint64_t state) = 0;  // what was derived from them in another state is stale
   virtual void free_caches() = 0;
   virtual std::string_view name() const = 0;
 };
@@ -26,7 +27,8 @@ struct RunnerOptions {
   RandomPurpose purpose = RandomPurpose::kSampling;
   Isa isa = Isa::kAuto;
   int num_threads = 1;
-  int64_t max_batch_tokens = 256;  // rows of one pass
+  int64_t max_batch_tokens = 256;                 // rows of one pass
+  std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
 };
 
 // Kernels of this room, KV cache, prompts computed once. Needs a float32 CPU model.

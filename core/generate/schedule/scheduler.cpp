@@ -26,15 +26,43 @@ void Scheduler::admit(int64_t weight_version) {
   }
 }
 
+bool Scheduler::reserve(int64_t pages) {
+  prefixes_.make_room(pages);
+  return kv_.reserve(pages);
+}
+
+// Reserves the pages of the group's prompt and `further_pages`; all or nothing.
+bool Scheduler::hold_prompt(GenerateGroup& group, int64_t further_pages) {
+  const int64_t pages = prompt_pages(group.request);
+  if (!options_.holds_pages) return reserve(pages + further_pages);
+  const std::span<const int64_t> ids = group.request.prompt_ids;
+  PrefixCache::Node* const known = prefixes_.acquire(ids, group.pages);
+  const auto num_known = static_cast<int64_t>(group.pages.size());
+  if (!reserve(pages - num_known + further_pages)) {
+    prefixes_.release(known);
+    group.pages.clear();
+    return false;
+  }
+  while (static_cast<int64_t>(group.pages.size()) < pages) group.pages.push_back(kv_.take());
+  const auto first = static_cast<size_t>(num_known);
+  const auto last = static_cast<size_t>(PrefixCache::num_blocks(ids));
+  group.prefix = prefixes_.insert(ids, known, std::span(group.pages).subspan(first, last - first));
+  group.num_known = num_known * kPageTokens;
+  num_prefilled_tokens_ += ids.size() - static_cast<size_t>(group.num_known);
+  return true;
+}
+
 bool Scheduler::admit_one(GenerateGroup& group, int64_t weight_version) {
-  if (static_cast<int64_t>(running_.size()) >= max_num_seqs_) return false;
+  if (static_cast<int64_t>(running_.size()) >= options_.max_num_seqs) return false;
   const int64_t own = own_pages(group.request);
-  const int64_t shared = group.has_pages ? 0 : prompt_pages(group.request);
-  if (!kv_.reserve(own + shared)) return false;
+  if (!(group.has_pages ? reserve(own) : hold_prompt(group, own))) return false;
   group.has_pages = true;
   auto sample = std::make_unique<RunningSample>();
   sample->group = &group;
   sample->reserved_pages = own;
+  sample->history.start(group.request.sampling, group.request.prompt_ids);
+  if (!group.request.sampling.stop_strings.empty() && options_.tokenizer != nullptr)
+    sample->stop_strings.emplace(*options_.tokenizer, group.request.sampling.stop_strings);
   sample->sequence.request_id = group.request.request_id;
   sample->sequence.sample_index = group.next_sample++;
   sample->sequence.weight_version = weight_version;
@@ -43,21 +71,28 @@ bool Scheduler::admit_one(GenerateGroup& group, int64_t weight_version) {
   return true;
 }
 
+// Does the sample end with the token that it just got?
+std::optional<FinishReason> Scheduler::end_of(RunningSample& sample) {
+  const SamplingParams& sampling = sample.group->request.sampling;
+  const int64_t id = sample.sequence.ids.back();
+  const auto length = static_cast<int64_t>(sample.sequence.ids.size());
+  // The finder sees every token; what it finds before min_new_tokens does not count.
+  const bool found = sample.stop_strings && sample.stop_strings->push(id) && length >= sampling.min_new_tokens;
+  if (found || std::ranges::find(sampling.stop_ids, id) != sampling.stop_ids.end()) return FinishReason::kStop;
+  if (length >= sampling.max_new_tokens) return FinishReason::kLength;
+  return std::nullopt;
+}
+
 void Scheduler::accept(std::span<const SampledToken> tokens) {
   for (size_t i = 0; i < running_.size(); ++i) {
     RunningSample& sample = *running_[i];
-    const SamplingParams& sampling = sample.group->request.sampling;
     GeneratedSequence& sequence = sample.sequence;
     sequence.ids.push_back(tokens[i].id);
     sequence.log_prob.push_back(tokens[i].log_prob);
-    if (sampling.filters() || (!sampling.greedy() && (sampling.ignore_eos || sampling.min_new_tokens > 0))) {
+    if (sample.group->request.sampling.changes_distribution())
       sequence.filtered_log_prob.push_back(tokens[i].filtered_log_prob);
-    }
-    if (std::ranges::find(sampling.stop_ids, tokens[i].id) != sampling.stop_ids.end()) {
-      finish(sample, FinishReason::kStop);
-    } else if (static_cast<int64_t>(sequence.ids.size()) >= sampling.max_new_tokens) {
-      finish(sample, FinishReason::kLength);
-    }
+    sample.history.push(tokens[i].id);
+    if (const auto reason = end_of(sample)) finish(sample, *reason);
   }
   std::erase_if(running_, [](const std::unique_ptr<RunningSample>& sample) { return sample->group == nullptr; });
   drop_finished_groups();
@@ -74,8 +109,15 @@ void Scheduler::finish(RunningSample& sample, FinishReason reason) {
 
 void Scheduler::release(GenerateGroup& group) {
   if (!group.has_pages) return;
-  kv_.give_back(group.pages);
-  kv_.unreserve(prompt_pages(group.request));
+  const int64_t shared = options_.holds_pages ? PrefixCache::num_blocks(group.request.prompt_ids) : 0;
+  kv_.unreserve(prompt_pages(group.request) - shared);
+  if (options_.holds_pages) {
+    group.pages.erase(group.pages.begin(), group.pages.begin() + shared);  // those stay in the tree
+    kv_.give_back(group.pages);
+    prefixes_.release(group.prefix);
+  }
+  group.prefix = nullptr;
+  group.num_known = 0;
   group.has_pages = false;
   group.prefilled = false;
 }
@@ -111,6 +153,7 @@ void Scheduler::abort(int64_t request_id, int64_t weight_version) {
 
 void Scheduler::forget_prompts() {
   for (GenerateGroup& group : groups_) release(group);
+  prefixes_.clear();
 }
 
 int64_t Scheduler::num_waiting_requests() const {

@@ -2,7 +2,8 @@
 // leave at once, and completions wait for a reader.
 //
 // A sample's pages are reserved for its longest completion when it is admitted, so nothing that runs is ever evicted. A
-// prompt's pages are reserved with its first sample and freed with its last.
+// prompt's pages are reserved with its first sample and given up with its last; prompts that begin alike share whole
+// pages (prefix_cache.h).
 // Thread rule: one thread at a time. No libtorch here.
 #pragma once
 
@@ -10,12 +11,15 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "foundation/batch/sample_batch.h"
 #include "generate/decode/kv_cache.h"
 #include "generate/sample/sampling.h"
+#include "generate/sample/stop_strings.h"
+#include "generate/schedule/prefix_cache.h"
 
 namespace mortise {
 
@@ -27,6 +31,7 @@ struct GenerateRequest {
   uint64_t seed = 0;
   int64_t step = 0;
   SamplingParams sampling;
+  int64_t num_top_log_probs = 0;  // of the likeliest tokens at each place, beside the sampled one's
 };
 
 struct GeneratedSequence {
@@ -36,7 +41,8 @@ struct GeneratedSequence {
   int64_t weight_version = 0;
   std::vector<int64_t> ids;
   std::vector<float> log_prob;
-  std::vector<float> filtered_log_prob;  // empty where nothing was filtered or barred
+  std::vector<float> filtered_log_prob;  // empty where nothing was penalised, barred or filtered
+  std::vector<TokenLogProb> top;         // [tokens * num_top_log_probs], best first
 };
 
 // A prompt and what its samples share.
@@ -46,8 +52,10 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;
-  std::vector<float> last_hidden;  // [H] of the last prompt token, final norm applied: where every sample begins
+  std::vector<float*> pages;            // of the prompt; empty where the runner keeps none
+  int64_t num_known = 0;                // tokens whose pages were there already
+  PrefixCache::Node* prefix = nullptr;  // what of `pages` lies in the prefix cache
+  std::vector<float> last_hidden;       // [H] of the last prompt token, final norm applied: where every sample begins
 
   [[nodiscard]] int64_t num_prompt_ids() const { return static_cast<int64_t>(request.prompt_ids.size()); }
 };
@@ -56,12 +64,22 @@ struct RunningSample {
   GenerateGroup* group = nullptr;
   int64_t reserved_pages = 0;
   std::vector<float*> pages;  // of its own tokens
+  TokenHistory history;
+  std::optional<StopStringFinder> stop_strings;
   GeneratedSequence sequence;
+};
+
+struct SchedulerOptions {
+  int64_t max_num_seqs = 256;
+  bool holds_pages = true;               // the runner keeps keys and values in pages
+  int64_t max_unused_prefix_pages = 0;   // of prompts that are done
+  const Tokenizer* tokenizer = nullptr;  // for stop strings; null: no request has any
 };
 
 class Scheduler {
  public:
-  Scheduler(KvCache& kv, int64_t max_num_seqs) : kv_(kv), max_num_seqs_(max_num_seqs) {}
+  Scheduler(KvCache& kv, const SchedulerOptions& options)
+      : kv_(kv), options_(options), prefixes_(kv, options.max_unused_prefix_pages) {}
 
   // Pages that one sample of this request needs at most, prompt included.
   [[nodiscard]] static int64_t pages_for(const GenerateRequest& request);
@@ -81,18 +99,25 @@ class Scheduler {
   [[nodiscard]] int64_t num_waiting_requests() const;
   [[nodiscard]] uint64_t outstanding() const;  // samples not yet taken by a reader
   [[nodiscard]] std::deque<GeneratedSequence>& finished() { return finished_; }
+  [[nodiscard]] const PrefixCache& prefixes() const { return prefixes_; }
+  [[nodiscard]] uint64_t num_prefilled_tokens() const { return num_prefilled_tokens_; }
 
  private:
   bool admit_one(GenerateGroup& group, int64_t weight_version);
+  bool hold_prompt(GenerateGroup& group, int64_t further_pages);
+  [[nodiscard]] bool reserve(int64_t pages);
+  static std::optional<FinishReason> end_of(RunningSample& sample);
   void finish(RunningSample& sample, FinishReason reason);
   void release(GenerateGroup& group);
   void drop_finished_groups();
 
   KvCache& kv_;
-  int64_t max_num_seqs_;
+  SchedulerOptions options_;
+  PrefixCache prefixes_;
   std::list<GenerateGroup> groups_;  // with samples that wait or run; addresses stay
   std::vector<std::unique_ptr<RunningSample>> running_;
   std::deque<GeneratedSequence> finished_;
+  uint64_t num_prefilled_tokens_ = 0;
 };
 
 }  // namespace mortise

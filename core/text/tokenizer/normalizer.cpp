@@ -166,6 +166,7 @@ Made make_normalizer(const Json& spec, const ComponentPlace& place) {
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
   if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  if (type == "Precompiled") return make_precompiled_normalizer(spec, place);
   if (type == "Prepend") return std::make_unique<Prepend>(TRY(component_string(spec, "prepend", place)));
   if (type == "Sequence") return make_sequence(spec, place);
   if (type == "Strip") {

@@ -24,5 +24,7 @@ class Normalizer {
 // From the "normalizer" of tokenizer.json; null gives null.
 Result<std::unique_ptr<Normalizer>> make_normalizer(const Json& spec, const ComponentPlace& place);
 std::unique_ptr<Normalizer> make_nfc_normalizer();
+// SentencePiece's table (precompiled.cpp).
+Result<std::unique_ptr<Normalizer>> make_precompiled_normalizer(const Json& spec, const ComponentPlace& place);
 
 }  // namespace mortise

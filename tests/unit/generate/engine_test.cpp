@@ -65,10 +65,13 @@ TEST_P(Golden, GreedyContinuations) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          testing::Values("qwen2_tied", "qwen2_multi_eos", "qwen2_bf16", "qwen2_untied_sharded",
-                                         "qwen2_yarn", "qwen3_tied", "llama3_rope"),
+                                         "qwen2_yarn", "qwen3_tied", "qwen3_untied_v5", "llama3_rope", "llama_classic",
+                                         "llama_bias", "mistral", "mistral_sliding", "gemma2", "gemma3_text", "phi3",
+                                         "lora_qwen2_tied", "lora_llama_rs"),
                          [](const auto& test) { return std::string(test.param); });
 
-void expect_log_probs_of_model(const Model& model, const std::vector<GenerateRequest>& requests, const Sequences& got) {
+void expect_log_probs_of_model(const Model& model, const std::vector<GenerateRequest>& requests, const Sequences& got,
+                               double tolerance = 1e-5) {
   for (const auto& [key, sequence] : got) {
     const GenerateRequest& request = requests[static_cast<size_t>(key.first - 1)];
     const PackRow row{request.prompt_ids, sequence.ids, -1};
@@ -79,11 +82,35 @@ void expect_log_probs_of_model(const Model& model, const std::vector<GenerateReq
     const at::NoGradGuard no_grad;
     const at::Tensor hidden = model.forward_hidden(*batch).index_select(0, batch->predict_index_R);
     const double temperature = request.sampling.greedy() ? 1.0 : request.sampling.temperature;
-    const LogProbs want = head_log_prob(hidden, model.weights().head_VH, batch->targets_R, temperature, false);
+    const LogProbs want = head_log_prob(hidden, model.head(), batch->targets_R, temperature, false);
     ASSERT_EQ(sequence.log_prob.size(), sequence.ids.size());
     for (size_t t = 0; t < sequence.ids.size(); ++t) {
-      ASSERT_NEAR(sequence.log_prob[t], want.log_prob_R.const_data_ptr<float>()[t], 1e-5)
+      ASSERT_NEAR(sequence.log_prob[t], want.log_prob_R.const_data_ptr<float>()[t], tolerance)
           << "request " << key.first << " sample " << key.second << " token " << t;
+    }
+  }
+}
+
+// Windows that begin inside the prompt's pages and later inside the row's own, caps, two rotations, sandwich norms.
+TEST(Engine, LogProbsOfEveryKindOfLayerAreThoseOfTheModel) {
+  for (const char* name : {"mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
+    const auto model = Model::load(default_env(), Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name);
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    SamplingParams params = sampled(24);
+    params.ignore_eos = true;
+    std::vector<GenerateRequest> requests = three_requests(params);
+    for (GenerateRequest& request : requests) {
+      for (int64_t& id : request.prompt_ids) id %= model->config().vocab_size;
+    }
+    EngineOptions options;
+    const Sequences got = run_all(*make_engine(*model, options), requests);
+    EXPECT_EQ(got.size(), 9U);
+    expect_log_probs_of_model(*model, requests, got, 3e-5);  // their logits are large
+    options.max_num_seqs = 2;
+    options.num_threads = 1;
+    for (const auto& [key, sequence] : run_all(*make_engine(*model, options), requests)) {
+      EXPECT_EQ(sequence.ids, got.at(key).ids) << name;
+      EXPECT_EQ(sequence.log_prob, got.at(key).log_prob) << name;
     }
   }
 }
@@ -355,6 +382,28 @@ TEST(Engine, NewWeightsAreUsed) {
   expect_log_probs_of_model(model, requests, run_all(*engine, requests));
   engine->free_caches();
   expect_log_probs_of_model(model, requests, run_all(*engine, requests));
+}
+
+// Training and validation each have an engine: the weights of a version are packed once for both.
+TEST(Engine, EnginesOnOneModelShareTheirPackedWeights) {
+  Model model = tiny_model();
+  EngineOptions options;
+  options.shared_weights = std::make_shared<SharedWeights>();
+  auto training = make_engine(model, options), validation = make_engine(model, options);
+  const auto requests = three_requests(sampled(20));
+  for (const int64_t version : {1, 2}) {
+    {
+      const at::NoGradGuard no_grad;
+      for (NamedParameter& p : model.parameters()) p.tensor.mul_(0.9);
+    }
+    for (auto* engine : {training.get(), validation.get(), training.get()}) {
+      ASSERT_TRUE(engine->set_version(version).ok());
+      expect_log_probs_of_model(model, requests, run_all(*engine, requests));
+    }
+    EXPECT_EQ(options.shared_weights->num_packs, version);
+  }
+  validation->free_caches();
+  expect_log_probs_of_model(model, requests, run_all(*training, requests));
 }
 
 TEST(Engine, WeightsMayNotChangeUnderHalfDoneSamples) {

@@ -112,6 +112,82 @@ TEST_F(ExtensionTest, GivesWhatTheEngineGives) {
   EXPECT_EQ(table_->abort(self_, &call_, -1), MORTISE_OK);
 }
 
+// Every option reaches the sampler, and fields that an older caller's struct does not have are off.
+TEST_F(ExtensionTest, TakesEveryOptionOfSampling) {
+  SamplingParams want;
+  want.max_new_tokens = 12;
+  want.temperature = 1.2;
+  want.typical_p = 0.8;
+  want.repetition_penalty = 1.3;
+  want.presence_penalty = 0.4;
+  want.frequency_penalty = 0.2;
+  want.bad_words = {{5, 6}, {7}};
+  const int64_t lengths[] = {2, 1};
+  const int64_t bad_ids[] = {5, 6, 7};
+  mortise_sampling params = sampling();
+  params.max_new_tokens = 12;
+  params.temperature = 1.2;
+  params.typical_p = 0.8;
+  params.repetition_penalty = 1.3;
+  params.presence_penalty = 0.4;
+  params.frequency_penalty = 0.2;
+  params.num_bad_words = 2;
+  params.bad_word_lengths = lengths;
+  params.bad_word_ids = bad_ids;
+  const std::vector<int64_t> ids = {5, 6, 7};
+  for (const bool older : {false, true}) {
+    if (older) {
+      params.struct_size = offsetof(mortise_sampling, typical_p);
+      want = {};
+      want.max_new_tokens = 12;
+      want.temperature = 1.2;
+    }
+    mortise_rollout_request request{};
+    request.struct_size = sizeof(request);
+    request.request_id = 1;
+    request.prompt_ids = ids.data();
+    request.num_prompt_ids = 3;
+    request.num_samples = 3;
+    request.first_row_id = 100;
+    request.seed = 17;
+    request.step = 4;
+    request.sampling = &params;
+    const mortise_rollout_request* const requests[] = {&request};
+    uint64_t accepted = 0;
+    ASSERT_EQ(table_->submit(self_, &call_, requests, 1, &accepted), MORTISE_OK) << call_.text;
+    Received received;
+    mortise_rollout_sink sink{};
+    sink.struct_size = sizeof(sink);
+    sink.context = &received;
+    sink.sequence = Received::take;
+    uint64_t outstanding = 9;
+    ASSERT_EQ(table_->poll(self_, &call_, &sink, int64_t{60} * 1000000000, &outstanding), MORTISE_OK) << call_.text;
+    const Sequences same = run_all(*make_engine(model_), {make_request(1, ids, 3, want)});
+    ASSERT_EQ(received.sequences.size(), 3U);
+    for (const GeneratedSequence& s : received.sequences)
+      EXPECT_EQ(s.ids, same.at({s.request_id, s.sample_index}).ids) << older;
+  }
+}
+
+TEST_F(ExtensionTest, StopStringsNeedATokenizer) {
+  const std::vector<int64_t> ids = {5};
+  const std::string stop = "x";
+  const mortise_text texts[] = {{stop.data(), stop.size()}};
+  mortise_sampling params = sampling();
+  params.num_stop_strings = 1;
+  params.stop_strings = texts;
+  mortise_rollout_request request{};
+  request.struct_size = sizeof(request);
+  request.prompt_ids = ids.data();
+  request.num_prompt_ids = 1;
+  request.num_samples = 1;
+  request.sampling = &params;
+  const mortise_rollout_request* const requests[] = {&request};
+  uint64_t accepted = 0;
+  EXPECT_EQ(table_->submit(self_, &call_, requests, 1, &accepted), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(call_.text, testing::HasSubstr("tokenizer"));
+}
+
 TEST_F(ExtensionTest, ErrorsNameTheRequest) {
   const std::vector<int64_t> ids = {5, 999};
   const mortise_sampling params = sampling();

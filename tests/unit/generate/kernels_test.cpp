@@ -107,6 +107,35 @@ TEST_P(KernelsTest, SiluMulMatchesDouble) {
   }
 }
 
+TEST_P(KernelsTest, GeluMulMatchesDouble) {
+  auto both = random_floats(3 * 40, 9, 3.0F);
+  both[0] = -200.0F;
+  both[1] = 200.0F;
+  std::vector<float> out(3 * 20);
+  kernels_->gelu_mul(both.data(), 40, 3, out.data(), 20);
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t j = 0; j < 16; ++j) {
+      const auto g = static_cast<double>(both[i * 40 + j]);
+      const double inner = std::sqrt(2.0 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
+      const double want = 0.5 * g * (1.0 + std::tanh(inner)) * static_cast<double>(both[i * 40 + 16 + j]);
+      ASSERT_NEAR(out[i * 20 + j], want, 2e-6 * (1.0 + std::abs(want))) << g;
+    }
+  }
+}
+
+TEST_P(KernelsTest, SoftcapMatchesDouble) {
+  auto x = random_floats(160, 21, 30.0F);
+  x[0] = 0.0F;
+  x[1] = 1e-3F;
+  x[2] = -INFINITY;
+  const auto before = x;
+  kernels_->softcap(x.data(), 160, 25.0F);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = 25.0 * std::tanh(static_cast<double>(before[i]) / 25.0);
+    ASSERT_NEAR(x[i], want, 4e-7 * std::abs(want)) << before[i];
+  }
+}
+
 TEST_P(KernelsTest, RopeRotatesPairs) {
   for (const int64_t dim : {8, 12, 32, 64}) {
     const int64_t half = dim / 2;
@@ -193,6 +222,56 @@ TEST_P(KernelsTest, AttendMatchesDouble) {
                 << "dim " << dim << " prefix " << prefix << " own " << own << " query " << i;
           }
         }
+      }
+    }
+  }
+}
+
+// Tokens out of the window do not count, wherever it begins: in the prompt, at a page's border, in the row's own pages.
+TEST_P(KernelsTest, AttendWithWindowAndCap) {
+  const int64_t dim = 12;
+  const int64_t prefix = 37;
+  const int64_t own = 20;
+  const Pages first(dim, prefix, 20);
+  const Pages second(dim, own, 30);
+  const auto q = random_floats(static_cast<size_t>(3 * dim), 40, 3.0F);
+  for (const int64_t window : {1, 4, 20, 21, 25, 41, 50, 57}) {
+    const int64_t begin = prefix + own - window;
+    std::vector<float> out(static_cast<size_t>(3 * dim), 99.0F);
+    std::vector<float> scores(4 * 128);
+    AttendArgs args;
+    args.q = q.data();
+    args.out = out.data();
+    args.num_queries = 3;
+    args.head_dim = dim;
+    args.value_stride = first.stride;
+    args.scale = 0.3F;
+    args.softcap = 2.0F;
+    args.spans[0] = {first.pointers.data(), prefix, std::min(begin, prefix)};
+    args.spans[1] = {second.pointers.data(), own, std::max<int64_t>(0, begin - prefix)};
+    args.scores = scores.data();
+    args.score_stride = 128;
+    kernels_->attend(args);
+    for (int64_t i = 0; i < 3; ++i) {
+      std::vector<double> want(static_cast<size_t>(dim), 0.0);
+      double sum = 0;
+      for (int64_t t = begin; t < prefix + own; ++t) {
+        const Pages& part = t < prefix ? first : second;
+        const int64_t place = t < prefix ? t : t - prefix;
+        double score = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          score += static_cast<double>(q[static_cast<size_t>(i * dim + d)]) *
+                   static_cast<double>(part.keys[static_cast<size_t>(place * dim + d)]);
+        }
+        const double e = std::exp(2.0 * std::tanh(0.3 * score / 2.0));
+        sum += e;
+        for (int64_t d = 0; d < dim; ++d) {
+          want[static_cast<size_t>(d)] += e * static_cast<double>(part.values[static_cast<size_t>(place * dim + d)]);
+        }
+      }
+      for (int64_t d = 0; d < dim; ++d) {
+        ASSERT_NEAR(out[static_cast<size_t>(i * dim + d)], want[static_cast<size_t>(d)] / sum, 1e-5)
+            << "window " << window << " query " << i;
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "foundation/base/rng.h"
@@ -24,28 +25,58 @@ std::vector<float> random_logits(size_t size, uint32_t seed, float scale) {
   return out;
 }
 
-SampledToken sample(const OwnedLogitRow& row, const SamplingParams& params, double uniform,
-                    std::span<const int64_t> barred = {}) {
+SampledToken sample(const OwnedLogitRow& row, const SamplingParams& params, double uniform, TokenEdits edits = {}) {
   SamplingScratch scratch;
-  return sample_token(kernels(), row.view(), params, barred, uniform, scratch);
+  return sample_token(kernels(), row.view(), {&params, edits, uniform}, scratch);
 }
 
 struct Case {
   const char* name;
-  double temperature;
-  int64_t top_k;
-  double top_p;
-  double min_p;
-  bool bars;
+  double temperature = 1.0;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double typical_p = 1.0;
+  double repetition = 1.0;
+  double presence = 0.0;
+  double frequency = 0.0;
+  size_t num_barred = 0;  // the likeliest one first
 };
 const Case kCases[] = {
-    {"plain", 1.0, 0, 1.0, 0.0, false},       {"hot", 1.7, 0, 1.0, 0.0, false},
-    {"cold", 0.3, 0, 1.0, 0.0, false},        {"barred", 1.0, 0, 1.0, 0.0, true},
-    {"top_k", 0.9, 7, 1.0, 0.0, false},       {"top_p", 1.1, 0, 0.7, 0.0, false},
-    {"min_p", 1.2, 0, 1.0, 0.1, false},       {"all", 0.8, 40, 0.9, 0.05, false},
-    {"all_barred", 0.8, 40, 0.9, 0.05, true}, {"top_k_1", 1.0, 1, 1.0, 0.0, false},
-    {"tiny_top_p", 1.0, 0, 1e-9, 0.0, false}, {"top_k_huge", 1.0, 100000, 1.0, 0.0, true},
-    {"greedy", 0.0, 0, 1.0, 0.0, false},      {"greedy_barred", 0.0, 5, 0.5, 0.0, true},
+    {.name = "plain"},
+    {.name = "hot", .temperature = 1.7},
+    {.name = "cold", .temperature = 0.3},
+    {.name = "barred", .num_barred = 2},
+    {.name = "many_barred", .num_barred = 20},
+    {.name = "top_k", .temperature = 0.9, .top_k = 7},
+    {.name = "top_p", .temperature = 1.1, .top_p = 0.7},
+    {.name = "min_p", .temperature = 1.2, .min_p = 0.1},
+    {.name = "typical", .typical_p = 0.6},
+    {.name = "typical_hot", .temperature = 1.6, .typical_p = 0.95},
+    {.name = "tiny_typical", .typical_p = 1e-9},
+    {.name = "repetition", .repetition = 1.4},
+    {.name = "rewarded_repetition", .repetition = 0.7},
+    {.name = "presence", .presence = 0.8},
+    {.name = "frequency", .temperature = 0.8, .frequency = 0.5},
+    {.name = "negative_frequency", .frequency = -0.3},
+    {.name = "all", .temperature = 0.8, .top_k = 40, .top_p = 0.9, .min_p = 0.05},
+    {.name = "all_barred", .temperature = 0.8, .top_k = 40, .top_p = 0.9, .min_p = 0.05, .num_barred = 2},
+    {.name = "every_option",
+     .temperature = 1.3,
+     .top_k = 60,
+     .top_p = 0.95,
+     .min_p = 0.01,
+     .typical_p = 0.9,
+     .repetition = 1.2,
+     .presence = 0.3,
+     .frequency = 0.2,
+     .num_barred = 3},
+    {.name = "top_k_1", .top_k = 1},
+    {.name = "tiny_top_p", .top_p = 1e-9},
+    {.name = "top_k_huge", .top_k = 100000, .num_barred = 2},
+    {.name = "greedy", .temperature = 0.0},
+    {.name = "greedy_barred", .temperature = 0.0, .top_k = 5, .top_p = 0.5, .num_barred = 2},
+    {.name = "greedy_penalised", .temperature = 0.0, .repetition = 2.0, .presence = 1.0},
 };
 SamplingParams params_of(const Case& c) {
   SamplingParams params;
@@ -53,8 +84,28 @@ SamplingParams params_of(const Case& c) {
   params.top_k = c.top_k;
   params.top_p = c.top_p;
   params.min_p = c.min_p;
+  params.typical_p = c.typical_p;
+  params.repetition_penalty = c.repetition;
+  params.presence_penalty = c.presence;
+  params.frequency_penalty = c.frequency;
   return params;
 }
+
+// What came before the token at hand: every third id, some of them in the prompt only; and what may not come.
+struct OwnedEdits {
+  OwnedEdits(const Case& c, std::span<const float> logits) {
+    const auto size = static_cast<int64_t>(logits.size());
+    for (int64_t id = 0; id < size; id += 3) seen.push_back({id, id % 4});
+    std::vector<int64_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, std::greater<>(), [&](int64_t id) { return logits[static_cast<size_t>(id)]; });
+    for (size_t i = 0; i < c.num_barred && i + 1 < order.size(); ++i)
+      barred.push_back(i == 0 ? order[0] : order[order.size() / 2 - i % (order.size() / 2)]);
+  }
+  [[nodiscard]] TokenEdits view() const { return {barred, seen}; }
+  std::vector<SeenToken> seen;
+  std::vector<int64_t> barred;
+};
 
 class SamplingCases : public testing::TestWithParam<Case> {};
 
@@ -67,16 +118,12 @@ TEST_P(SamplingCases, EqualsTheJudge) {
     for (uint32_t seed = 0; seed < 8; ++seed) {
       const OwnedLogitRow row(random_logits(size, seed, 1.0F + static_cast<float>(seed)), kernels(),
                               params.inverse_temperature());
-      std::vector<int64_t> barred;
-      if (GetParam().bars && size > 1) {  // the most likely one, and another
-        const auto best = std::max_element(row.values.begin(), row.values.end()) - row.values.begin();
-        barred = {best, static_cast<int64_t>(size) - 1};
-        if (barred[0] == barred[1]) barred.pop_back();
-      }
+      const std::span<const float> logits(row.values.data(), size);
+      const OwnedEdits edits(GetParam(), logits);
       for (int i = 0; i < 50; ++i) {
         const double uniform = random.next_double();
-        const SampledToken fast = sample(row, params, uniform, barred);
-        const SampledToken plain = sample_plain({row.values.data(), size}, params, barred, uniform);
+        const SampledToken fast = sample(row, params, uniform, edits.view());
+        const SampledToken plain = sample_plain(logits, {&params, edits.view(), uniform});
         ++total;
         if (fast.id != plain.id) {
           ++different;  // the uniform number fell on a boundary
@@ -92,36 +139,71 @@ TEST_P(SamplingCases, EqualsTheJudge) {
   EXPECT_LE(different, total / 500) << "of " << total;
 }
 
-// Probabilities by the definition of transformers' warpers, written once more without sampling.
-std::map<int64_t, double> exact_distribution(const std::vector<float>& logits, const SamplingParams& params,
-                                             const std::vector<int64_t>& barred) {
-  std::vector<std::pair<double, int64_t>> left;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const auto id = static_cast<int64_t>(i);
-    if (std::ranges::find(barred, id) == barred.end())
-      left.emplace_back(static_cast<double>(logits[i]) / params.temperature, id);
+using Probabilities = std::map<int64_t, double>;
+
+void normalise(Probabilities& p) {
+  double all = 0;
+  for (const auto& [id, x] : p) all += x;
+  for (auto& [id, x] : p) x /= all;
+}
+
+// Ids from the likeliest to the least likely; among equals the higher id first, which top_p keeps longer.
+std::vector<int64_t> by_probability(const Probabilities& p) {
+  std::vector<int64_t> ids;
+  for (const auto& [id, x] : p) ids.push_back(id);
+  std::ranges::sort(ids, [&](int64_t a, int64_t b) { return p.at(a) != p.at(b) ? p.at(a) > p.at(b) : a > b; });
+  return ids;
+}
+
+void keep_top_p(Probabilities& p, double top_p) {
+  std::vector<int64_t> ids = by_probability(p);
+  double tail = 0;
+  while (ids.size() > 1 && tail + p.at(ids.back()) <= 1.0 - top_p) {
+    tail += p.at(ids.back());
+    p.erase(ids.back());
+    ids.pop_back();
   }
-  std::ranges::sort(left, std::greater<>());
-  if (params.top_k > 0 && static_cast<int64_t>(left.size()) > params.top_k)
-    left.resize(static_cast<size_t>(params.top_k));
-  const auto total = [&] {
-    double sum = 0;
-    for (const auto& [x, id] : left) sum += std::exp(x);
-    return sum;
-  };
-  if (params.top_p < 1.0) {
-    const double all = total();
-    double tail = 0;
-    while (left.size() > 1 && tail + std::exp(left.back().first) <= (1.0 - params.top_p) * all) {
-      tail += std::exp(left.back().first);
-      left.pop_back();
-    }
+  normalise(p);
+}
+
+void keep_typical_p(Probabilities& p, double typical_p) {
+  double entropy = 0;
+  for (const auto& [id, x] : p) entropy -= x * std::log(x);
+  std::vector<int64_t> ids = by_probability(p);
+  const auto distance = [&](int64_t id) { return std::abs(-std::log(p.at(id)) - entropy); };
+  std::ranges::sort(ids, {}, distance);
+  double mass = 0;
+  size_t kept = 0;
+  while (kept < ids.size() && mass < typical_p) mass += p.at(ids[kept++]);
+  for (size_t i = kept; i < ids.size(); ++i) p.erase(ids[i]);
+  normalise(p);
+}
+
+// Probabilities by the definitions of the options, one after the other, written once more without sampling.
+Probabilities exact_distribution(const std::vector<float>& logits, const SamplingParams& params,
+                                 const OwnedEdits& edits) {
+  Probabilities p;
+  for (size_t i = 0; i < logits.size(); ++i) p[static_cast<int64_t>(i)] = static_cast<double>(logits[i]);
+  for (const SeenToken& seen : edits.seen) {
+    double& x = p[seen.id];
+    x *= x > 0 ? 1.0 / params.repetition_penalty : params.repetition_penalty;
+    x -= static_cast<double>(seen.count) * params.frequency_penalty;
+    x -= seen.count > 0 ? params.presence_penalty : 0.0;
   }
-  while (std::exp(left.back().first) < params.min_p * std::exp(left.front().first)) left.pop_back();
-  const double all = total();
-  std::map<int64_t, double> out;
-  for (const auto& [x, id] : left) out[id] = std::exp(x) / all;
-  return out;
+  for (const int64_t id : edits.barred) p.erase(id);
+  for (auto& [id, x] : p) x = std::exp(x / params.temperature);
+  normalise(p);
+  if (params.top_k > 0) {
+    const std::vector<int64_t> ids = by_probability(p);
+    for (size_t i = static_cast<size_t>(params.top_k); i < ids.size(); ++i) p.erase(ids[i]);
+    normalise(p);
+  }
+  if (params.top_p < 1.0) keep_top_p(p, params.top_p);
+  const double best = p.at(by_probability(p).front());
+  std::erase_if(p, [&](const auto& entry) { return entry.second < params.min_p * best; });
+  normalise(p);
+  if (params.typical_p < 1.0) keep_typical_p(p, params.typical_p);
+  return p;
 }
 
 TEST_P(SamplingCases, FrequenciesFitTheDistribution) {
@@ -131,14 +213,13 @@ TEST_P(SamplingCases, FrequenciesFitTheDistribution) {
   const size_t size = 200;
   const auto logits = random_logits(size, 77, 1.5F);
   const OwnedLogitRow row(logits, kernels(), params.inverse_temperature());
-  std::vector<int64_t> barred;
-  if (c.bars) barred = {std::max_element(logits.begin(), logits.end()) - logits.begin(), 150};
-  const auto exact = exact_distribution(logits, params, barred);
+  const OwnedEdits edits(c, logits);
+  const Probabilities exact = exact_distribution(logits, params, edits);
   constexpr int kDraws = 20000;
   std::map<int64_t, int> counts;
   for (int i = 0; i < kDraws; ++i) {
     const double uniform = unit_double(random_u64({5, RandomPurpose::kTest, 3, static_cast<uint64_t>(i), 2}));
-    ++counts[sample(row, params, uniform, barred).id];
+    ++counts[sample(row, params, uniform, edits.view()).id];
   }
   double chi2 = 0;
   int cells = 0;
@@ -184,6 +265,66 @@ TEST(Sampling, LogProbIsWithinAMillionthOfDouble) {
   }
 }
 
+TEST(Sampling, FilteredLogProbIsThatOfTheDistribution) {
+  const auto logits = random_logits(200, 78, 1.5F);
+  for (const Case& c : kCases) {
+    if (c.temperature == 0.0) continue;
+    const SamplingParams params = params_of(c);
+    const OwnedLogitRow row(logits, kernels(), params.inverse_temperature());
+    const OwnedEdits edits(c, logits);
+    const Probabilities exact = exact_distribution(logits, params, edits);
+    for (const double uniform : {0.01, 0.3, 0.7, 0.99}) {
+      const SampledToken token = sample(row, params, uniform, edits.view());
+      ASSERT_TRUE(exact.contains(token.id)) << c.name;
+      EXPECT_NEAR(token.filtered_log_prob, std::log(exact.at(token.id)), 1e-5) << c.name;
+    }
+  }
+}
+
+// What a penalty or a bar does to the draw does not reach the log-probability that is trained on.
+TEST(Sampling, LogProbIsTheModelsOwn) {
+  const auto logits = random_logits(300, 79, 2.0F);
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) / 0.7);
+  for (const Case& c : kCases) {
+    SamplingParams params = params_of(c);
+    params.temperature = 0.7;
+    const OwnedLogitRow row(logits, kernels(), params.inverse_temperature());
+    const OwnedEdits edits(c, logits);
+    const SampledToken token = sample(row, params, 0.4, edits.view());
+    EXPECT_NEAR(token.log_prob, static_cast<double>(logits[static_cast<size_t>(token.id)]) / 0.7 - std::log(sum), 1e-5)
+        << c.name;
+  }
+}
+
+TEST(Sampling, TopLogProbsAreTheLikeliest) {
+  auto logits = random_logits(700, 80, 2.0F);
+  logits[5] = logits[600] = *std::ranges::max_element(logits) + 1.0F;  // equals: the lower id first
+  for (const double temperature : {1.0, 0.6, 0.0}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    params.top_k = 2;  // filters do not matter
+    const OwnedLogitRow row(logits, kernels(), params.inverse_temperature());
+    for (const int64_t count : {1, 3, 20, 700, 1000}) {
+      SamplingScratch scratch;
+      std::vector<TokenLogProb> fast, plain;
+      append_top_log_probs(kernels(), row.view(), params, count, scratch, fast);
+      append_top_log_probs_plain(logits, params, count, plain);
+      ASSERT_EQ(fast.size(), static_cast<size_t>(std::min<int64_t>(count, 700)));
+      ASSERT_EQ(plain.size(), fast.size());
+      EXPECT_EQ(fast[0].id, 5);
+      for (size_t i = 0; i < fast.size(); ++i) {
+        EXPECT_EQ(fast[i].id, plain[i].id) << i;
+        EXPECT_NEAR(fast[i].log_prob, plain[i].log_prob, 1e-5);
+        const SampledToken same = sample(row, params, 0.0, {});
+        if (same.id == fast[i].id) {
+          EXPECT_NEAR(same.log_prob, fast[i].log_prob, 1e-6);
+        }
+      }
+    }
+  }
+}
+
 TEST(Sampling, EqualLogitsFollowTransformers) {
   const std::vector<float> logits = {1.0F, 3.0F, 3.0F, 3.0F, 0.0F};
   const OwnedLogitRow row(logits, kernels(), 1.0F);
@@ -208,8 +349,9 @@ TEST(Sampling, UniformAtTheEndsStaysInside) {
   logits[10] = 0.0F;
   logits[290] = 0.0F;
   const OwnedLogitRow row(logits, kernels(), 1.0F);
-  EXPECT_EQ(sample(row, {}, 0.0).id, 10);
-  EXPECT_EQ(sample(row, {}, std::nextafter(1.0, 0.0)).id, 290);
+  const SamplingParams params;
+  EXPECT_EQ(sample(row, params, 0.0).id, 10);
+  EXPECT_EQ(sample(row, params, std::nextafter(1.0, 0.0)).id, 290);
 }
 
 }  // namespace

@@ -17,13 +17,19 @@ GenerateRequest request(int64_t id, int64_t prompt, int64_t samples, int64_t max
   return out;
 }
 
+SchedulerOptions rows(int64_t max_num_seqs) {
+  SchedulerOptions options;
+  options.max_num_seqs = max_num_seqs;
+  return options;
+}
+
 std::vector<SampledToken> tokens(size_t count) {
   return std::vector<SampledToken>(count, SampledToken{9, -1.0F, -1.0F});
 }
 
 TEST(Scheduler, AdmitsInOrderUpToTheRows) {
   KvCache kv(kShape, 1000);
-  Scheduler scheduler(kv, 3);
+  Scheduler scheduler(kv, rows(3));
   scheduler.add(request(1, 4, 2, 2));
   scheduler.add(request(2, 4, 3, 1));
   scheduler.admit(0);
@@ -46,7 +52,7 @@ TEST(Scheduler, AdmitsInOrderUpToTheRows) {
 
 TEST(Scheduler, ReservesForTheLongestCompletion) {
   KvCache kv(kShape, 5);
-  Scheduler scheduler(kv, 100);
+  Scheduler scheduler(kv, rows(100));
   scheduler.add(request(1, 17, 3, 17));  // 2 pages of prompt, 1 for each sample: the last token needs no place
   scheduler.add(request(2, 1, 1, 1));
   scheduler.admit(0);
@@ -72,7 +78,7 @@ TEST(Scheduler, PagesComeBack) {
 
 TEST(Scheduler, AbortOfWaitingOnesGivesEmptySequences) {
   KvCache kv(kShape, 100);
-  Scheduler scheduler(kv, 1);
+  Scheduler scheduler(kv, rows(1));
   scheduler.add(request(1, 4, 2, 9));
   scheduler.admit(5);
   scheduler.accept(tokens(1));

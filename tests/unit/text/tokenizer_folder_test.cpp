@@ -36,8 +36,8 @@ TEST(TokenizerFolder, NamesWhatItDoesNotSupportAndTheFile) {
   const auto unsupported = [&](const std::string& key, const char* value) {
     return error_of(load_with(dir, key, Json::parse(value)));
   };
-  EXPECT_THAT(unsupported("normalizer", R"({"type":"Precompiled"})"),
-              AllOf(HasSubstr("normalizer 'Precompiled'"), HasSubstr("tokenizer.json")));
+  EXPECT_THAT(unsupported("normalizer", R"({"type":"Nmt"})"),
+              AllOf(HasSubstr("normalizer 'Nmt'"), HasSubstr("tokenizer.json")));
   EXPECT_THAT(unsupported("pre_tokenizer", R"({"type":"UnicodeScripts"})"),
               HasSubstr("pre-tokenizer 'UnicodeScripts'"));
   EXPECT_THAT(unsupported("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"Nope"}]})"),
@@ -46,6 +46,59 @@ TEST(TokenizerFolder, NamesWhatItDoesNotSupportAndTheFile) {
   EXPECT_THAT(unsupported("decoder", R"({"type":"CTC"})"), HasSubstr("decoder 'CTC'"));
   EXPECT_THAT(unsupported("model", R"({"type":"Nope"})"), HasSubstr("model 'Nope'"));
   EXPECT_THAT(unsupported("model", R"({"type":"BPE","dropout":0.1,"vocab":{},"merges":[]})"), HasSubstr("dropout"));
+}
+
+std::string base64(const std::string& bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; ++j)
+      bits = bits << 8 | (i + j < bytes.size() ? static_cast<uint8_t>(bytes[i + j]) : uint32_t{0});
+    for (size_t j = 0; j < 4; ++j) out += i + j <= bytes.size() ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
+  }
+  return out;
+}
+
+// A table of one key, "a": the root's children from place 256 on, the key's value at place 512.
+std::string one_key_table(uint32_t value, const std::string& replacements) {
+  std::vector<uint32_t> units(513, 0x80000000U);
+  constexpr uint32_t kPlace = 256 ^ 'a';
+  units[0] = 256U << 10;
+  units[kPlace] = 'a' | 256U | (kPlace ^ 512U) << 10;
+  units[512] = 0x80000000U | value;
+  std::string bytes;
+  const auto put = [&](uint32_t word) {
+    for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(word >> shift & 0xFF));
+  };
+  put(static_cast<uint32_t>(units.size() * 4));
+  for (const uint32_t unit : units) put(unit);
+  return bytes + replacements;
+}
+
+TEST(TokenizerFolder, PrecompiledReplacesAndStaysInsideItsTable) {
+  const test::TempDir dir;
+  const auto load = [&](const std::string& table) {
+    Json spec = {{"type", "Precompiled"}, {"precompiled_charsmap", base64(table)}};
+    Json file = word_level();
+    file["model"] = {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", {{"?", 0}, {"bxyzb", 1}, {"bab", 2}}}};
+    file["normalizer"] = spec;
+    file["pre_tokenizer"] = nullptr;
+    dir.write("tokenizer.json", file.dump());
+    return Tokenizer::load(dir.path());
+  };
+  const std::string replacements("one\0xyz\0", 8);
+  const auto good = load(one_key_table(4, replacements));
+  ASSERT_OK(good);
+  EXPECT_THAT(*good->encode("bab"), testing::ElementsAre(1));
+  const auto outside = load(one_key_table(4000, replacements));  // the value points behind the table
+  ASSERT_OK(outside);
+  EXPECT_THAT(*outside->encode("bab"), testing::ElementsAre(2));
+  EXPECT_THAT(error_of(load(one_key_table(0, replacements).substr(0, 900))), HasSubstr("cut off"));
+  EXPECT_THAT(error_of(load("abc")), HasSubstr("cut off"));
+  EXPECT_THAT(error_of(load(one_key_table(0, "\xFF"))), HasSubstr("not UTF-8"));
+  EXPECT_THAT(error_of(load_with(dir, "normalizer", Json{{"type", "Precompiled"}, {"precompiled_charsmap", "a?=="}})),
+              HasSubstr("base64"));
 }
 
 TEST(TokenizerFolder, SaysWhatIsWrongInAFile) {

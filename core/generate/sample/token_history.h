@@ -1,0 +1,47 @@
+// What the next token of a sample may depend on besides the logits: which tokens came before, and which may not come.
+//
+// Cost: nothing where no option asks for it; else one hash look-up per token and a look at the last few ids.
+// Thread rule: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "foundation/batch/sampling.h"
+
+namespace mortise {
+
+struct SeenToken {
+  int64_t id = 0;
+  int64_t count = 0;  // in the completion; 0: in the prompt only
+};
+
+// Borrowed from a TokenHistory.
+struct TokenEdits {
+  std::span<const int64_t> barred{};  // may hold an id twice
+  std::span<const SeenToken> seen{};  // each id once
+};
+
+class TokenHistory {
+ public:
+  // `params` must outlive the history.
+  void start(const Sampling& params, std::span<const int64_t> prompt_ids);
+  void push(int64_t id);
+  // For the next token. Valid until the next call.
+  [[nodiscard]] TokenEdits edits();
+
+ private:
+  void see(int64_t id, int64_t count);
+
+  const Sampling* params_ = nullptr;
+  int64_t length_ = 0;  // of the completion
+  std::vector<SeenToken> seen_;
+  std::unordered_map<int64_t, size_t> places_;  // id -> place in seen_
+  std::vector<int64_t> tail_;                   // the last ids, as many as bad words look at
+  size_t tail_size_ = 0;
+  std::vector<int64_t> barred_;
+};
+
+}  // namespace mortise

@@ -1,0 +1,102 @@
+// The assistant's tokens of a rendered conversation.
+#include "text/tokenizer/assistant_mask.h"
+
+#include "text/unicode/utf8.h"
+#include "text_test_support.h"
+
+namespace mortise {
+namespace {
+
+using testing::HasSubstr;
+using testing_text::golden;
+using testing_text::read_rows;
+
+Tokenizer load(const char* name) {
+  auto tokenizer = Tokenizer::load(golden("tokenizers") / name);
+  EXPECT_TRUE(tokenizer.ok());
+  return *std::move(tokenizer);
+}
+
+std::string masked_text(const Tokenizer& tokenizer, const std::vector<int64_t>& ids, const std::vector<uint8_t>& mask) {
+  std::vector<int64_t> kept;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (mask[i] != 0) kept.push_back(ids[i]);
+  }
+  return tokenizer.decode(kept);
+}
+
+std::string slice(const std::string& text, size_t begin, size_t end) {
+  const size_t from = unicode::byte_offset_of(text, begin);
+  return text.substr(from, unicode::byte_offset_of(text, end) - from);
+}
+
+// Conversations of the golden template with {% generation %}: the masked tokens hold the blocks, and are few more.
+TEST(AssistantMask, HoldsTheGenerationBlocks) {
+  const auto source = default_env().read_file(golden("chat_templates") / "generation" / "template.jinja");
+  ASSERT_TRUE(source.ok());
+  const auto chat = ChatTemplate::parse(*source, "generation");
+  ASSERT_TRUE(chat.ok());
+  int num_spans = 0;
+  for (const char* const name : {"qwen2", "llama3", "metaspace_first"}) {
+    const Tokenizer tokenizer = load(name);
+    for (const Json& row : read_rows(golden("chat_templates") / "generation" / "cases.jsonl")) {
+      if (!row.contains("expected")) continue;
+      RenderInput input;
+      input.messages = row["messages"];
+      input.add_generation_prompt = row["add_generation_prompt"].get<bool>();
+      input.kwargs = row["kwargs"];
+      const auto rendered = chat->render(input);
+      ASSERT_TRUE(rendered.ok()) << rendered.error().to_string();
+      const auto ids = tokenizer.encode(rendered->text);
+      ASSERT_TRUE(ids.ok());
+      if (tokenizer.decode(*ids) != rendered->text) continue;  // refused: below
+      const auto mask = assistant_mask(tokenizer, rendered->text, *ids, rendered->assistant_spans);
+      ASSERT_TRUE(mask.ok()) << mask.error().to_string();
+      std::string want;
+      for (const TextRange& span : rendered->assistant_spans) {
+        want += slice(rendered->text, span.begin, span.end);
+        ++num_spans;
+      }
+      const std::string got = masked_text(tokenizer, *ids, *mask);
+      // A token may reach over an end of a block: by a few characters, never by a turn.
+      EXPECT_GE(got.size() + 1, want.size()) << rendered->text;
+      EXPECT_LE(got.size(), want.size() + 8 * rendered->assistant_spans.size()) << rendered->text;
+      if (rendered->assistant_spans.empty()) {
+        EXPECT_EQ(got, "");
+      }
+    }
+  }
+  EXPECT_GT(num_spans, 20);
+}
+
+TEST(AssistantMask, CharactersInSeveralTokens) {
+  const Tokenizer tokenizer = load("llama3");
+  const std::string text = "ab 🦜🦜 cd";
+  const auto ids = tokenizer.encode(text);
+  ASSERT_TRUE(ids.ok());
+  ASSERT_GT(ids->size(), 5U);  // the birds are bytes there
+  const std::vector<TextRange> spans = {{3, 4}, {4, 4}, {7, 8}};
+  const auto mask = assistant_mask(tokenizer, text, *ids, spans);
+  ASSERT_TRUE(mask.ok());
+  std::string got;  // the mask as the tokens are laid: one letter each
+  for (const uint8_t m : *mask) got += m != 0 ? '1' : '0';
+  const std::string bird = masked_text(tokenizer, *ids, *mask);
+  EXPECT_THAT(bird, HasSubstr("🦜")) << got;
+  EXPECT_EQ(bird.find("🦜"), bird.rfind("🦜")) << got;
+  EXPECT_EQ(mask->front(), 0);
+  EXPECT_EQ(mask->back(), 1) << got;
+}
+
+TEST(AssistantMask, ATextThatTheTokensDoNotGiveBackIsRefused) {
+  const Tokenizer tokenizer = load("qwen2");  // NFC
+  const std::string text = "cafe\u0301!";
+  const auto ids = tokenizer.encode(text);
+  ASSERT_TRUE(ids.ok());
+  const std::vector<TextRange> spans = {{0, 3}};
+  const auto mask = assistant_mask(tokenizer, text, *ids, spans);
+  ASSERT_FALSE(mask.ok());
+  EXPECT_THAT(mask.error().to_string(), HasSubstr("from byte 3 on"));
+}
+
+}  // namespace
+}  // namespace mortise
