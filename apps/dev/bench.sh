@@ -1,7 +1,8 @@
-# ./dev bench [peers|decode|train|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
+# ./dev bench [peers|decode|train|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
 #   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode  tokens per second of the generator at the benchmark shapes
 #   train   forward, backward and head at the benchmark shapes
+#   tokenizer MB per second of encoding beside the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs the oracles
 #   rewards rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N, --work-us N)
 source apps/dev/lib.sh
 what=${1:-peers}
@@ -23,6 +24,14 @@ case $what in
     say "building"
     build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "build/release/bin/bench_$what" "$@"
+    ;;
+  tokenizer)
+    need_apt test
+    install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
+    say "building"
+    build release bench_tokenizer >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec "$oracles_dir/bin/python" apps/bench/peers/tokenizer_peer.py --program build/release/bin/bench_tokenizer --out build/bench/tokenizer "$@" \
+      tests/golden/text/tokenizers/{llama3,gemma_replace,llama2_prepend}
     ;;
   rewards)
     say "building"

@@ -1,8 +1,7 @@
 # ./dev test [--quick] [--long]: the tests that decide whether a change may land. CI runs this and nothing else.
 #   release   all tests
-#   asan      all tests above the libtorch line, with AddressSanitizer and UBSan
+#   asan      all tests above the libtorch line, with AddressSanitizer and UBSan, compiled by clang: a second compiler takes it all
 #   tsan      those of them with the ctest label "threads", with ThreadSanitizer
-#   clang     a build by the second compiler
 # --quick stops after release; --long sets MORTISE_LONG=1, by which tests take their full counts.
 # Ends with the line "N passed, N failed" over all of it, and with 1 where anything failed.
 source apps/dev/lib.sh
@@ -97,10 +96,8 @@ fi
 test_release
 if [[ -z $quick ]]; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
-  export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp:print_suppressions=0
   if build_or_note asan; then run_tests asan; fi
   test_tsan
-  if build_or_note clang; then record 1 0 0; fi
 fi
 [[ -z $oracles_job ]] || wait "$oracles_job" || true
 

@@ -15,7 +15,7 @@ kinds="reward policy_loss kl_estimator advantage_estimator rollout_backend"
 case $lang in
   rust | torch) kinds="reward policy_loss" ;;
 esac
-if [[ $lang == rust ]] && ! command -v cargo >/dev/null; then
+if [[ $lang == rust ]] && ! cargo --version >/dev/null 2>&1; then  # rustup may lack a toolchain
   echo "templates.sh rust: skipped: cargo is not installed (Debian: apt-get install cargo)"
   exit 77
 fi
