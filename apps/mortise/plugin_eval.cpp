@@ -176,8 +176,7 @@ Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval
                      std::to_string(rewards.num_columns) + " columns",
                  eval.inputs.string(), "give a weight for every column"};
   }
-  const auto valid = TRY(in.optional_rows("row_valid"));
-  const std::vector<uint8_t> row_valid(valid.begin(), valid.end());
+  const std::vector<uint8_t> row_valid = TRY(in.optional_row_flags("row_valid"));
   const auto values = TRY(in.optional_tokens("values")), old_log_prob = TRY(in.optional_tokens("old_log_prob"));
   const auto sum_pi_squared = TRY(in.optional_tokens("sum_pi_squared")),
              is_weights = TRY(in.optional_tokens("rollout_is_weights"));

@@ -9,6 +9,7 @@
 
 #include "foundation/formats/json.h"
 #include "plugin/host/instance.h"
+#include "plugin/worker/reward_function.h"
 
 namespace mortise {
 
@@ -20,6 +21,9 @@ struct PluginEval {
   std::vector<std::pair<std::string, std::string>> settings;  // --set, in order
   uint64_t seed = 0;
   int64_t step = 1;
+  // Of rewards: where they run and what they may do there.
+  IsolationOptions isolation;
+  int64_t timeout_ms = 0, row_timeout_ms = 0;  // 0: none
 };
 
 // Each writes the outputs file and returns the plugin's metrics as a JSON object.

@@ -2,7 +2,8 @@
 //
 // A row is {"prompt", "completion", ...}: prompt is text or a list of messages; completion is text or a message. The
 // members prompt_token_ids, completion_token_ids, finish_reason, messages and group_index are what the engine would
-// give; every other member is a data column. All rows are one batch.
+// give; every other member is a data column. All rows are one batch. The reward runs as in a run: in workers, where the
+// machine has what they need.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,7 +12,6 @@
 #include "foundation/batch/sample_batch.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/metrics/registry.h"
-#include "plugin/host/kinds/reward.h"
 #include "plugin_eval.h"
 
 namespace mortise {
@@ -27,17 +27,23 @@ bool is_own_key(std::string_view key) {
 
 class RowReader {
  public:
-  RowReader(const std::filesystem::path& path, const JsonlRow& row)
-      : row_(row.value), where_(path.string() + ":" + std::to_string(row.line)) {}
+  // `place`: of the row in the file, counted from 0.
+  RowReader(const std::filesystem::path& path, const JsonlRow& row, size_t place)
+      : row_(row.value), where_(path.string() + ":" + std::to_string(row.line)), place_(static_cast<int64_t>(place)) {}
+
+  // A row without one is a group of its own.
+  [[nodiscard]] Result<int64_t> group() const {
+    if (!row_.is_object()) return bad("the row is no object", "write {\"prompt\": ..., \"completion\": ...}");
+    return integer("group_index", place_);
+  }
 
   Result<> append_to(RewardBatch& batch) const {
-    if (!row_.is_object()) return bad("the row is no object", "write {\"prompt\": ..., \"completion\": ...}");
     TRY(append_prompt(batch));
     batch.completion.append(TRY(completion()));
     batch.prompt_ids.append(TRY(ids("prompt_token_ids")));
     batch.completion_ids.append(TRY(ids("completion_token_ids")));
     batch.finish_reason.push_back(TRY(finish_reason()));
-    const int64_t group = TRY(integer("group_index", batch.num_rows));
+    const int64_t group = TRY(this->group());
     const auto place = std::count(batch.group_index.begin(), batch.group_index.end(), group);
     batch.group_index.push_back(group);
     batch.sample_index.push_back(TRY(integer("sample_index", place)));
@@ -120,21 +126,38 @@ class RowReader {
 
   const Json& row_;
   std::string where_;
+  int64_t place_;
 };
 
 struct Rows {
   RewardBatch batch;
   std::vector<Json> values;
+  std::vector<size_t> place;  // of the file's rows in the batch
 };
 
+// Rows of a group side by side, as a run gives them; groups in the order of first sight.
+Result<std::vector<size_t>> batch_order(const std::filesystem::path& path, const std::vector<JsonlRow>& lines) {
+  std::vector<size_t> rank, order;
+  std::map<int64_t, size_t> first;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const int64_t group = TRY(RowReader(path, lines[i], i).group());
+    rank.push_back(first.try_emplace(group, i).first->second);
+    order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank[a] < rank[b]; });
+  return order;
+}
+
 Result<Rows> read_rows(const std::filesystem::path& path) {
-  Rows rows;
+  std::vector<JsonlRow> lines;
   JsonlReader reader = TRY(JsonlReader::open(default_env(), path));
-  while (true) {
-    auto row = TRY(reader.next());
-    if (!row) break;
-    TRY(RowReader(path, *row).append_to(rows.batch));
-    rows.values.push_back(std::move(row->value));
+  while (auto row = TRY(reader.next())) lines.push_back(std::move(*row));
+  Rows rows;
+  rows.place.resize(lines.size());
+  for (const size_t i : TRY(batch_order(path, lines))) {
+    rows.place[i] = rows.values.size();
+    TRY(RowReader(path, lines[i], i).append_to(rows.batch));
+    rows.values.push_back(std::move(lines[i].value));
   }
   // Every name that occurs in any row is a column, in the order of first sight.
   std::vector<std::string> names;
@@ -173,13 +196,14 @@ Json result_row(const RewardOutput& out, size_t row) {
 Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
   const PluginRef ref = TRY(registry.find("reward", eval.name));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
-  Reward reward = TRY(Reward::create(registry, eval.name, params, {eval.seed, nullptr}));
+  const auto reward = TRY(make_reward_function(registry, eval.name, params, {eval.seed, nullptr}, eval.isolation));
   Rows rows = TRY(read_rows(eval.inputs));
   rows.batch.step = eval.step;
   MetricSet metrics;
-  const RewardOutput out = TRY(reward.score(rows.batch, false, &metrics));
+  const ScoreRequest request{rows.batch.num_rows, eval.step, eval.timeout_ms, eval.row_timeout_ms};
+  const RewardOutput out = TRY(reward->score(request, rows.batch, &metrics));
   JsonlWriter writer = TRY(JsonlWriter::open(default_env(), eval.outputs, {.append = false, .sync_each = false}));
-  for (size_t i = 0; i < out.rewards.size(); ++i) TRY(writer.write(result_row(out, i)));
+  for (const size_t row : rows.place) TRY(writer.write(result_row(out, row)));
   TRY(writer.close());
   Json json = Json::object();
   for (const MetricValue& metric : metrics.values()) json[metric.name] = metric.value;

@@ -146,8 +146,15 @@ class Replay : public mortise::RolloutBackend {
     if (!reasons.is_array() || reasons.size() != completions.size())
       refuse("finish_reasons needs one entry per completion");
     for (std::size_t i = 0; i < completions.size(); ++i) {
-      ready_.push_back({request.request_id, std::int64_t(i), finish_reason(reasons[i]),
-                        ids(completions[i], "completion " + std::to_string(i))});
+      const std::string what = "completion " + std::to_string(i);
+      Sequence sequence{request.request_id, std::int64_t(i), finish_reason(reasons[i]), ids(completions[i], what)};
+      const auto longest = request.sampling != nullptr ? request.sampling->max_new_tokens : INT64_MAX;
+      if (std::int64_t(sequence.ids.size()) > longest) {
+        refuse(what + " has " + std::to_string(sequence.ids.size()) + " tokens, the longest one asked for " +
+               std::to_string(longest) + "; raise data.max_response_length (or rollout.response_length)");
+      }
+      if (sequence.ids.empty() && sequence.finish_reason != MORTISE_FINISH_ABORT) refuse(what + " is empty");
+      ready_.push_back(std::move(sequence));
     }
   }
 

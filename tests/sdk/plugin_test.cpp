@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -188,6 +189,64 @@ TEST(CPack, WorksWithoutTheCppLayer) {
   EXPECT_EQ(note_of("test.c")["plugins"][0]["name"], "bytes");
   RewardCall call(find_plugin(load_pack(path_of("test.c")), MORTISE_KIND_REWARD, "bytes"));
   EXPECT_EQ(call.score({{"abc", ""}, {}, {}, {}, 0}), (std::vector<double>{3, 0}));
+}
+
+// --- weights ---------------------------------------------------------------------------------------------------------
+
+using Backend = Instance<mortise_rollout_backend_vtable>;
+
+struct Ids {
+  std::vector<std::vector<int64_t>> all;
+  int64_t version = -1;
+  static int32_t take(void* context, const mortise_rollout_sequence* s) noexcept {
+    auto& ids = *static_cast<Ids*>(context);
+    ids.all.emplace_back(s->ids, s->ids + s->num_ids);
+    ids.version = s->weight_version;
+    return 0;
+  }
+};
+
+int32_t give_weight(Backend& b, const char* name, std::vector<float> values, int64_t whole) {
+  int64_t shape = int64_t(values.size()), stride = 1, offset = 0;
+  const mortise_tensor block{values.data(), MORTISE_CPU, 0, 1, MORTISE_FLOAT, 32, 1, &shape, &stride, 0};
+  return b.vtable->update_weight(b.self, &b.call, {name, std::strlen(name)}, &block, &whole, &offset);
+}
+
+TEST(Weights, ReachABackendThatHoldsThem) {
+  Backend b(sample(MORTISE_KIND_ROLLOUT_BACKEND, "holder"));
+  ASSERT_EQ(b.vtable->set_version(b.self, &b.call, 4), MORTISE_OK);
+  mortise_rollout_request request{};
+  request.struct_size = sizeof request;
+  request.num_samples = 2;
+  const mortise_rollout_request* const list[] = {&request};
+  uint64_t accepted = 0, outstanding = 0;
+  EXPECT_EQ(b.vtable->submit(b.self, &b.call, list, 1, &accepted), MORTISE_FAILED_PRECONDITION) << "no weights yet";
+
+  ASSERT_EQ(b.vtable->begin_update(b.self, &b.call, 4), MORTISE_OK);
+  EXPECT_EQ(give_weight(b, "first", {1, 2, -5}, 3), MORTISE_OK);  // |1| + |2| + |-5| = 8
+  EXPECT_EQ(give_weight(b, "second", {6}, 1), MORTISE_OK);
+  EXPECT_EQ(give_weight(b, "refused", {1}, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(b.call.error, HasSubstr("no place for it"));
+  EXPECT_EQ(give_weight(b, "half", {1}, 2), MORTISE_UNIMPLEMENTED);
+  EXPECT_THAT(b.call.error, HasSubstr("half: whole weights only"));
+  ASSERT_EQ(b.vtable->end_update(b.self, &b.call), MORTISE_OK);
+
+  ASSERT_EQ(b.vtable->submit(b.self, &b.call, list, 1, &accepted), MORTISE_OK);
+  Ids ids;
+  const mortise_rollout_sink sink{sizeof sink, 0, &ids, &Ids::take};
+  ASSERT_EQ(b.vtable->poll(b.self, &b.call, &sink, 0, &outstanding), MORTISE_OK);
+  EXPECT_EQ(outstanding, 0U);
+  EXPECT_EQ(ids.all, (std::vector<std::vector<int64_t>>{{3, 1}, {3, 1}}));
+  EXPECT_EQ(ids.version, 4);
+}
+
+TEST(Weights, ABackendWithoutThemHasNoSlots) {
+  const auto* vtable =
+      static_cast<const mortise_rollout_backend_vtable*>(sample(MORTISE_KIND_ROLLOUT_BACKEND, "forgetful")->vtable);
+  EXPECT_EQ(vtable->begin_update, nullptr);
+  EXPECT_EQ(vtable->update_weight, nullptr);
+  EXPECT_EQ(vtable->end_update, nullptr);
+  EXPECT_NE(vtable->submit, nullptr);
 }
 
 }  // namespace

@@ -82,8 +82,73 @@ struct TokenThrows : mortise::TokenLoss {
   }
 };
 
+// Holds a copy of the weights: answers with the sum of each, in the order in which they came.
+struct Holder : mortise::WeightedRolloutBackend {
+  static constexpr const char* summary = "answers with sums over the weights that it was given";
+  std::vector<std::int64_t> sums, coming;
+  std::vector<std::pair<std::int64_t, std::int64_t>> waiting;  // request, sample
+  std::int64_t version = 0, next_version = 0, held_version = -1;
+
+  void set_version(std::int64_t v, mortise::Call) override { version = v; }
+  void begin_update(std::int64_t v, mortise::Call) override {
+    next_version = v;
+    coming.clear();
+  }
+  void update_weight(const mortise::WeightShard& shard, mortise::Call) override {
+    if (shard.name == "refused") mortise::fail(MORTISE_INVALID_ARGUMENT, "no place for it");
+    if (!shard.whole()) mortise::fail(MORTISE_UNIMPLEMENTED, std::string(shard.name) + ": whole weights only");
+    std::int64_t size = 1;
+    for (const std::int64_t n : shard.shape) size *= n;
+    const auto* values = static_cast<const float*>(mortise_tensor_data(&shard.data));
+    double sum = 0;
+    for (std::int64_t i = 0; i < size; ++i) sum += std::abs(double(values[i]));
+    coming.push_back(std::int64_t(sum));
+  }
+  void end_update(mortise::Call call) override {
+    sums = coming;
+    held_version = next_version;
+    call.log(MORTISE_LOG_INFO,
+             "holds " + std::to_string(sums.size()) + " weights of version " + std::to_string(held_version));
+  }
+  std::uint64_t submit(mortise::Span<const mortise_rollout_request* const> requests, mortise::Call) override {
+    if (held_version != version) mortise::fail(MORTISE_FAILED_PRECONDITION, "its weights are of another version");
+    for (const mortise_rollout_request* r : requests)
+      for (std::int64_t s = 0; s < r->num_samples; ++s) waiting.emplace_back(r->request_id, s);
+    return std::uint64_t(requests.size());
+  }
+  std::uint64_t poll(const mortise_rollout_sink& sink, std::int64_t, mortise::Call) override {
+    while (!waiting.empty()) {
+      std::vector<std::int64_t> ids;
+      for (const std::int64_t sum : sums)
+        if (ids.size() < 3) ids.push_back(sum % 5);
+      mortise_rollout_sequence s{};
+      s.struct_size = sizeof s;
+      s.finish_reason = MORTISE_FINISH_LENGTH;
+      s.request_id = waiting.back().first;
+      s.sample_index = waiting.back().second;
+      s.weight_version = held_version;
+      s.num_ids = std::int64_t(ids.size());
+      s.ids = ids.data();
+      waiting.pop_back();
+      if (sink.sequence(sink.context, &s) != 0) break;
+    }
+    return waiting.size();
+  }
+  void abort(std::int64_t, mortise::Call) override { waiting.clear(); }
+};
+
+// Another without a copy: its table has none of the three slots.
+struct Forgetful : mortise::RolloutBackend {
+  void set_version(std::int64_t, mortise::Call) override {}
+  std::uint64_t submit(mortise::Span<const mortise_rollout_request* const>, mortise::Call) override { return 0; }
+  std::uint64_t poll(const mortise_rollout_sink&, std::int64_t, mortise::Call) override { return 0; }
+  void abort(std::int64_t, mortise::Call) override {}
+};
+
 }  // namespace
 
-MORTISE_PACK(MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws) MORTISE_REWARD("group_mean", GroupMean)
-                 MORTISE_TOKEN_LOSS("clip", Clip) MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio)
-                     MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3) MORTISE_TOKEN_LOSS("token_throws", TokenThrows))
+MORTISE_PACK(MORTISE_ROLLOUT_BACKEND("holder", Holder) MORTISE_ROLLOUT_BACKEND("forgetful", Forgetful)
+                 MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws)
+                     MORTISE_REWARD("group_mean", GroupMean) MORTISE_TOKEN_LOSS("clip", Clip)
+                         MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio) MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3)
+                             MORTISE_TOKEN_LOSS("token_throws", TokenThrows))

@@ -54,6 +54,8 @@ void fill_tokens(TokenBatch& batch, Random& random) {
 
 // An outcome reward at the row's last unmasked token, the sum of two functions' rewards.
 void fill_rewards(TokenBatch& batch, Random& random) {
+  for (const char* name : {"reward_0", "reward_1", "reward_baselines"})
+    batch.rows[name];  // also where there are no rows
   for (size_t row = 0; row + 1 < batch.row_offsets.size(); ++row) {
     const float first = random.uniform(-1.0F, 1.0F), second = random.uniform(0.0F, 1.0F);
     batch.rows["reward_0"].push_back(first);

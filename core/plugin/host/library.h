@@ -1,6 +1,6 @@
 // A pack in memory: verified, loaded once through Boost.DLL, opened, never unloaded.
 //
-// The bytes that were hashed and audited are read from an open descriptor, and dlopen is given that same descriptor.
+// What is loaded is the very bytes that were hashed and audited: a sealed copy of them, by its open descriptor.
 // Cost: a second read of the file at first use. Threading: load on one thread at a time.
 #pragma once
 

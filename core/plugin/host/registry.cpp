@@ -73,13 +73,13 @@ class RegistryScan {
       const SearchPlace& place = places[place_];
       if (!place.refused.empty()) {
         const std::string path = place.path.string();
-        registry_.rejected_.push_back({path, {ErrorKind::kConfig, place.refused, path, ""}});
+        registry_.rejected_.push_back({path, {ErrorKind::kConfig, place.refused, path, "write it from /"}});
       } else if (place.is_file) {
         const size_t before = registry_.rejected_.size();
         look_at(place.path, place.origin);
-        if (registry_.rejected_.size() > before) return registry_.rejected_.back().reason;
+        if (registry_.rejected_.size() > before) return named(place, registry_.rejected_.back().reason);
       } else {
-        look_into(place);
+        TRY(look_into(place));
       }
     }
     return {};
@@ -92,16 +92,40 @@ class RegistryScan {
     return failed ? path : out;
   }
 
-  void look_into(const SearchPlace& place) {
+  // The error of a place that somebody named, with where that was done.
+  static Error named(const SearchPlace& place, Error error) {
+    if (!place.where.empty()) error.where = place.where + (error.where.empty() ? "" : ": " + error.where);
+    return error;
+  }
+
+  // A folder that the user named is there, or the run ends: nobody names one for nothing. Of the others none has to be.
+  static Error missing(const SearchPlace& place) {
+    const std::string path = quote(place.path.string());
+    std::error_code ignored;
+    if (fs::exists(place.path, ignored))
+      return named(place, {ErrorKind::kConfig, path + " is a file, not a folder of packs", "",
+                           "name packs themselves in plugins.files (or --plugin)"});
+    const std::string from =
+        place.path.is_absolute() ? "" : " (a relative path starts at " + fs::current_path(ignored).string() + ")";
+    return named(place, {ErrorKind::kConfig, "the folder of packs " + path + " does not exist" + from, "",
+                         "correct the path, or make the folder"});
+  }
+
+  Result<> look_into(const SearchPlace& place) {
     std::error_code failed;
     fs::directory_iterator it(place.path, failed);
     registry_.searched_.push_back({place.path.string(), place.origin, !failed});
     if (failed) {
-      if (fs::exists(place.path))
-        registry_.rejected_.push_back(
-            {place.path.string(),
-             {ErrorKind::kDisk, "cannot be listed: " + failed.message(), place.path.string(), ""}});
-      return;
+      std::error_code ignored;
+      const bool is_folder = fs::is_directory(place.path, ignored);
+      if (place.origin == PackOrigin::kConfig && !is_folder) return missing(place);
+      if (fs::exists(place.path, ignored)) {
+        Error error{ErrorKind::kDisk, "cannot be listed: " + failed.message(), place.path.string(),
+                    "look at its rights"};
+        if (place.origin == PackOrigin::kConfig) return named(place, std::move(error));
+        registry_.rejected_.push_back({place.path.string(), std::move(error)});
+      }
+      return {};
     }
     std::vector<fs::path> files;
     for (; !failed && it != fs::directory_iterator(); it.increment(failed)) {
@@ -109,6 +133,7 @@ class RegistryScan {
     }
     std::sort(files.begin(), files.end());  // the order of a folder is random
     for (const fs::path& file : files) look_at(file, place.origin);
+    return {};
   }
 
   void look_at(const fs::path& path, PackOrigin origin) {
@@ -126,7 +151,8 @@ class RegistryScan {
       registry_.rejected_.push_back({info.path, {ErrorKind::kPlugin, std::move(what), info.path, std::move(next)}});
     };
     for (const std::string& glob : disabled_) {
-      if (glob_matches(glob, info.id)) return reject("disabled by MORTISE_PLUGINS_DISABLE=" + glob, "");
+      if (glob_matches(glob, info.id))
+        return reject("disabled by MORTISE_PLUGINS_DISABLE=" + glob, "take it out there to use the pack");
     }
     const bool installed = canonical(path).parent_path() == builtin_dir_;
     if (installed) origin = PackOrigin::kInstalled;
@@ -234,9 +260,12 @@ Error PluginRegistry::not_found(std::string_view kind, std::string_view name) co
   error.next = did_you_mean(parts.plugin, list);
   if (error.next.empty() && !list.empty()) error.next = "there are: " + join(list, ", ");
   for (const PluginRef& ref : matches("", parts.plugin, "")) {
-    const std::string other = kind.empty() || ref.plugin->kind == kind
-                                  ? full_name(ref)
-                                  : full_name(ref) + ", a " + short_kind(ref.plugin->kind);
+    std::string other = full_name(ref);
+    if (!kind.empty() && ref.plugin->kind != kind) {
+      const bool revision = short_kind(ref.plugin->kind) == short_kind(kind);
+      other += revision ? ", of the kind " + ref.plugin->kind + " which this program does not know"
+                        : ", a " + short_kind(ref.plugin->kind);
+    }
     error.next += (error.next.empty() ? "" : "; ") + ("there is " + other);
   }
   error.next += (error.next.empty() ? "" : "\n") + search_report();

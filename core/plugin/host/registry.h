@@ -17,10 +17,19 @@
 
 namespace mortise {
 
+// A file or folder that somebody named, and where ("run.toml:12:3"; may be empty).
+struct NamedPlace {
+  NamedPlace(std::filesystem::path named, std::string by = "")  // NOLINT(google-explicit-constructor)
+      : path(std::move(named)), where(std::move(by)) {}
+  NamedPlace(const char* named) : path(named) {}  // NOLINT(google-explicit-constructor)
+  std::filesystem::path path;
+  std::string where;
+};
+
 struct RegistryOptions {
-  std::vector<std::filesystem::path> files;  // single packs, before every folder
-  std::vector<std::filesystem::path> paths;  // folders, before the environment's
-  bool use_environment = true;               // MORTISE_PLUGIN_PATH, MORTISE_PLUGINS_DISABLE, XDG_DATA_HOME
+  std::vector<NamedPlace> files;  // single packs, before every folder
+  std::vector<NamedPlace> paths;  // folders, before the environment's
+  bool use_environment = true;    // MORTISE_PLUGIN_PATH, MORTISE_PLUGINS_DISABLE, XDG_DATA_HOME
   bool use_user_packs = true;
   // Folder of the built-in packs; empty: <program>/../lib/mortise/packs.
   std::filesystem::path builtin_dir;
@@ -68,8 +77,8 @@ struct LoadedPlugin {
 
 class PluginRegistry {
  public:
-  // Looks through all places. Damaged or refused packs end in rejected(); only an explicitly named file that is
-  // missing or refused is an error.
+  // Looks through all places. Damaged or refused packs end in rejected(); only what was named and cannot be used is an
+  // error: a file that is missing or refused, a folder that is not there.
   static Result<PluginRegistry> open(const RegistryOptions& options = {});
   PluginRegistry(PluginRegistry&&) noexcept;
   PluginRegistry& operator=(PluginRegistry&&) noexcept;

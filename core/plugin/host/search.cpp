@@ -39,8 +39,10 @@ std::filesystem::path expand_home(const std::filesystem::path& path) {
 
 std::vector<SearchPlace> search_places(const RegistryOptions& options) {
   std::vector<SearchPlace> places;
-  for (const auto& file : options.files) places.push_back({expand_home(file), PackOrigin::kConfig, true, ""});
-  for (const auto& path : options.paths) places.push_back({expand_home(path), PackOrigin::kConfig, false, ""});
+  for (const NamedPlace& file : options.files)
+    places.push_back({expand_home(file.path), PackOrigin::kConfig, true, "", file.where});
+  for (const NamedPlace& folder : options.paths)
+    places.push_back({expand_home(folder.path), PackOrigin::kConfig, false, "", folder.where});
   if (options.use_environment) {
     const std::string variable = environment("MORTISE_PLUGIN_PATH");
     for (const std::string_view entry : split(variable, ':')) {

@@ -15,6 +15,7 @@ struct SearchPlace {
   PackOrigin origin = PackOrigin::kConfig;
   bool is_file = false;  // a pack named by itself
   std::string refused;   // why it is not looked into; empty: it is
+  std::string where{};   // who named it, where that is known
 };
 
 // In search order. Environment variables are not read in a program with raised rights (AT_SECURE).

@@ -27,6 +27,9 @@ class PackFile {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] const std::string& sha256() const { return sha256_; }
+  // Puts a sealed copy of bytes() in memory in the place of the file: whoever writes into the file from now on, as a
+  // build does, changes nothing here. Where the machine has no such memory the file itself stays.
+  void seal();
   // Path of the open descriptor, good for dlopen whatever happens to the name: "/proc/self/fd/7".
   [[nodiscard]] std::string descriptor_path() const;
   // Lets go of the descriptor without closing it; it stays open for the life of the process.

@@ -45,10 +45,14 @@ Result<> Crew::start_keeper(int num_seats) {
   keeper_.reset();
   auto keeper = Keeper::start(options_.program, options_.bubblewrap, load_);
   if (!keeper.ok() && !options_.bubblewrap.empty()) {
-    // Many machines forbid what it needs; the filter of system calls remains.
-    log_debug("bubblewrap cannot be used here: " + keeper.error().to_string());
+    // Many machines forbid what it needs; the filter of system calls remains. A pack that cannot be loaded fails again.
+    const std::string why = keeper.error().to_string();
     options_.bubblewrap.clear();
     keeper = Keeper::start(options_.program, options_.bubblewrap, load_);
+    if (keeper.ok()) {
+      options_.without = "bubblewrap cannot be used here";
+      log_debug(options_.without + ": " + why);
+    }
   }
   if (!keeper.ok()) return std::move(keeper).error();
   if ((*keeper)->loaded().num_threads > 1 && !load_.load_in_worker) {
@@ -60,6 +64,19 @@ Result<> Crew::start_keeper(int num_seats) {
   keeper_ = std::move(*keeper);
   for (int i = 0; i < num_seats; ++i) TRY(add_seat());
   return {};
+}
+
+std::string Crew::limits_text() const {
+  const WorkerLimits& limits = load_.limits;
+  std::string text = keeper_->loaded().limits;
+  if (!options_.bubblewrap.empty()) {
+    text += "; in bubblewrap: sees no other processes";
+    if (!limits.network) text += ", has no network";
+    if (!limits.write_files) text += ", finds all files read-only";
+  } else if (!options_.without.empty()) {
+    text += "; " + options_.without;
+  }
+  return text;
 }
 
 Result<> Crew::add_seat() {
@@ -140,19 +157,20 @@ bool Crew::has_ended(const Seat& seat) const {
   return handle >= 0 && ::poll(&entry, 1, 0) > 0;
 }
 
-std::string Crew::end(Seat& seat) {
+WorkerEnd Crew::end(Seat& seat) {
   const int64_t deadline = default_env().monotonic_ns() + int64_t{kExitReportMs} * 1'000'000;
   // One that was only just asked for may not have its handle yet.
   while (keeper_->pidfd(seat.id) < 0 && !keeper_->exit_status(seat.id) && default_env().monotonic_ns() < deadline) {
-    if (!keeper_->pump(10).ok()) return "the end of its keeper";
+    if (!keeper_->pump(10).ok()) return {"the end of its keeper"};
   }
   if (const int handle = keeper_->pidfd(seat.id); handle >= 0)
     ::syscall(SYS_pidfd_send_signal, handle, SIGKILL, nullptr, 0);
   while (!keeper_->exit_status(seat.id) && default_env().monotonic_ns() < deadline) {
-    if (!keeper_->pump(10).ok()) return "the end of its keeper";
+    if (!keeper_->pump(10).ok()) return {"the end of its keeper"};
   }
   const std::optional<int> status = keeper_->exit_status(seat.id);
-  return status ? describe_exit(*status) : "no known cause";
+  if (!status) return {"no known cause"};
+  return {describe_exit(*status), WIFSIGNALED(*status) ? WTERMSIG(*status) : 0};
 }
 
 Result<> Crew::replace(Seat& seat) {

@@ -27,10 +27,16 @@ struct Seat {
   OutputArea area;
 };
 
+struct WorkerEnd {
+  std::string text;  // "signal 11 (Segmentation fault)"
+  int signal = 0;    // 0: none
+};
+
 struct CrewOptions {
   int num_workers = 1;
   std::filesystem::path program;
   std::filesystem::path bubblewrap;  // empty: not used
+  std::string without;               // why it is not, for the log; may be empty
 };
 
 class Crew {
@@ -40,8 +46,8 @@ class Crew {
   static Result<std::unique_ptr<Crew>> start(const LoadMessage& load, const CrewOptions& options);
 
   [[nodiscard]] const ReadyMessage& ready() const { return ready_; }
-  [[nodiscard]] const std::string& limits_text() const { return keeper_->loaded().limits; }
-  [[nodiscard]] bool in_bubblewrap() const { return !options_.bubblewrap.empty(); }
+  // What its workers may do, for the log.
+  [[nodiscard]] std::string limits_text() const;
   [[nodiscard]] int num_workers() const { return options_.num_workers; }
   // A reward with state, or one that gets all rows at once, lives in one worker; call before refill().
   void use_one_worker();
@@ -57,9 +63,8 @@ class Crew {
   // A message that says that a new worker is ready, or cannot be. An error: no instance can be made any more.
   Result<> take_ready(Seat& seat, const Frame& frame);
   [[nodiscard]] bool has_ended(const Seat& seat) const;
-  // Ends the process if it still runs and says how it ended ("signal 11 (Segmentation fault)"). Its messages can still
-  // be read; remove() it then.
-  std::string end(Seat& seat);
+  // Ends the process if it still runs and says how it ended. Its messages can still be read; replace() it then.
+  WorkerEnd end(Seat& seat);
   // Forgets it and starts a successor.
   Result<> replace(Seat& seat);
   // A new keeper with new workers, after the old one has ended; three times at most.

@@ -4,15 +4,19 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <vector>
+
+#include "foundation/base/clock.h"
 
 namespace mortise {
 namespace {
@@ -28,6 +32,25 @@ Result<> set_limit(int resource, const char* name, rlim_t value) {
 }
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+std::string counted(int64_t count, const char* one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+// The last `count` of the processors that this process may run on; the trainer's threads tend to sit on the first.
+// Returns how many it may run on now; 0: the system refused.
+int64_t share_cpus(int64_t count) {
+  cpu_set_t all, some;
+  if (::sched_getaffinity(0, sizeof all, &all) != 0) return 0;
+  CPU_ZERO(&some);
+  int64_t taken = 0;
+  for (int cpu = CPU_SETSIZE - 1; cpu >= 0 && taken < count; --cpu) {
+    if (!CPU_ISSET(cpu, &all)) continue;
+    CPU_SET(cpu, &some);
+    ++taken;
+  }
+  return ::sched_setaffinity(0, sizeof some, &some) == 0 ? taken : 0;
+}
 
 // Sanitizers map terabytes of shadow memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -171,7 +194,15 @@ Result<std::string> apply_limits(const WorkerLimits& limits) {
     TRY(set_limit(RLIMIT_FSIZE, "file size", static_cast<rlim_t>(limits.file_bytes)));
     if (limits.write_files) say("files of " + mebibytes(limits.file_bytes));
   }
-  if (limits.open_files > 0) TRY(set_limit(RLIMIT_NOFILE, "open files", static_cast<rlim_t>(limits.open_files)));
+  if (limits.open_files > 0) {
+    TRY(set_limit(RLIMIT_NOFILE, "open files", static_cast<rlim_t>(limits.open_files)));
+    say(counted(limits.open_files, "open file"));
+  }
+  if (limits.cpu_ms > 0) say(format_duration(static_cast<double>(limits.cpu_ms) * 1e-3) + " of CPU a call");
+  if (limits.num_cpus > 0) {
+    const int64_t count = share_cpus(limits.num_cpus);
+    say(count > 0 ? "on " + counted(count, "processor") : "on all processors: no others could be chosen");
+  }
   const auto filtered =
       kArch == 0 ? Result<>(Error{ErrorKind::kPlugin, "not on this processor", "seccomp", ""}) : install_filter(limits);
   if (!filtered.ok()) {
@@ -182,6 +213,33 @@ Result<std::string> apply_limits(const WorkerLimits& limits) {
   say(limits.write_files ? "may write files" : "writes no files");
   say(limits.start_programs ? "may start programs" : "starts no programs");
   return text;
+}
+
+CpuWatch::~CpuWatch() {
+  if (cpu_ms_ > 0) ::timer_delete(timer_);
+}
+
+Result<> CpuWatch::start(int64_t cpu_ms) {
+  if (cpu_ms <= 0) return {};
+  sigevent at_end{};
+  at_end.sigev_notify = SIGEV_SIGNAL;
+  at_end.sigev_signo = SIGXCPU;
+  if (::timer_create(CLOCK_PROCESS_CPUTIME_ID, &at_end, &timer_) != 0) {
+    return Error{ErrorKind::kPlugin, std::string("CPU time cannot be limited here: ") + std::strerror(errno), "",
+                 "set plugins.worker_cpu_time = \"0s\""};
+  }
+  ::signal(SIGXCPU, SIG_DFL);  // it ends the process
+  cpu_ms_ = cpu_ms;
+  return {};
+}
+
+void CpuWatch::begin_call() { set(cpu_ms_); }
+void CpuWatch::end_call() { set(0); }
+
+void CpuWatch::set(int64_t cpu_ms) {
+  if (cpu_ms_ <= 0) return;
+  const itimerspec time{{0, 0}, {cpu_ms / 1000, cpu_ms % 1000 * 1'000'000}};
+  ::timer_settime(timer_, 0, &time, nullptr);
 }
 
 }  // namespace mortise

@@ -1,6 +1,9 @@
-// What a worker may do: resource limits and a filter of system calls, set by the worker on itself before any code of
-// the pack runs. Children of the worker inherit both. Threading: the single thread of a starting worker.
+// What a worker may do: resource limits, the processors it may run on and a filter of system calls, set by the keeper
+// on itself before any code of the pack runs; workers and what they start inherit them. The CPU time of a call is
+// watched by each worker itself. Threading: the single thread of a starting worker.
 #pragma once
+
+#include <time.h>
 
 #include <cstdint>
 #include <string>
@@ -13,14 +16,36 @@ struct WorkerLimits {
   int64_t memory_bytes = 0;    // of address space; 0: no limit
   int64_t file_bytes = 0;      // longest file it may write; 0: no limit
   int64_t open_files = 0;      // 0: no limit
+  int64_t cpu_ms = 0;          // CPU time of one call, without the programs that it starts; 0: no limit
+  int64_t num_cpus = 0;        // processors that the workers of a reward share; 0: all
   bool network = true;         // sockets to other machines and programs
   bool write_files = true;     // create, write, rename or remove files
   bool start_programs = true;  // execve
   bool operator==(const WorkerLimits&) const = default;
 };
 
-// Sets what the machine can set and says what is in force ("memory 8 GiB; no network, no writing (seccomp)"), or what
-// is missing and why. Only a limit that the system refuses to set is an error.
+// Sets what the machine can set and says what is in force ("memory 8192 MiB, 256 open files, no network, writes no
+// files, starts no programs"), or what is missing and why. Only a limit that the system refuses to set is an error.
 Result<std::string> apply_limits(const WorkerLimits& limits);
+
+// Ends the process by SIGXCPU when a call has used its CPU time. A timer and not RLIMIT_CPU: that one counts the whole
+// life of a process, and children inherit it.
+class CpuWatch {
+ public:
+  CpuWatch() = default;
+  CpuWatch(const CpuWatch&) = delete;
+  CpuWatch& operator=(const CpuWatch&) = delete;
+  ~CpuWatch();
+
+  // 0: watches nothing.
+  Result<> start(int64_t cpu_ms);
+  void begin_call();
+  void end_call();
+
+ private:
+  void set(int64_t cpu_ms);
+  timer_t timer_{};
+  int64_t cpu_ms_ = 0;
+};
 
 }  // namespace mortise

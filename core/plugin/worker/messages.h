@@ -21,7 +21,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kProtocol = 1;
+inline constexpr int64_t kProtocol = 2;
 
 enum Message : uint32_t {
   kLoad = 1,

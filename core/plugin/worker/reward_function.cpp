@@ -32,7 +32,9 @@ class LocalReward : public RewardFunction {
     batch_ = &rows;
     return {};
   }
-  Result<> advance() override { return {}; }
+  Result<> advance(int /*wait_ms*/) override { return {}; }
+  void close() override {}
+  [[nodiscard]] bool is_idle() const override { return true; }
   Result<RewardOutput> finish(MetricSet* metrics) override {
     if (batch_ == nullptr) return RewardOutput{};
     CallOptions options;
@@ -77,7 +79,9 @@ WorkerLimits grant_needs(const WorkerLimits& limits, const PluginRef& ref) {
 
 int worker_count(const IsolationOptions& options) {
   if (options.num_workers > 0) return options.num_workers;
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxDefaultWorkers);
+  int64_t cpus = static_cast<int64_t>(std::thread::hardware_concurrency());
+  if (options.limits.num_cpus > 0) cpus = std::min(cpus, options.limits.num_cpus);
+  return static_cast<int>(std::clamp<int64_t>(cpus, 1, kMaxDefaultWorkers));
 }
 
 }  // namespace
@@ -98,12 +102,21 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
       CrewOptions crew;
       crew.num_workers = worker_count(options);
       crew.program = *program;
-      if (options.bubblewrap) crew.bubblewrap = find_bubblewrap();
+      if (options.bubblewrap) {
+        crew.bubblewrap = find_bubblewrap();
+        if (crew.bubblewrap.empty()) crew.without = "bubblewrap (bwrap) is not installed";
+      } else {
+        crew.without = "without bubblewrap, as configured";
+      }
       InstanceIdentity identity = TRY(PluginInstance::identify(ref, params, key));
       return RewardPool::start(ref, std::move(identity), key, grant_needs(options.limits, ref), crew);
     }
     if (options.mode == "process") return std::move(program).error();
     log_warn(std::string(name) + " runs in the trainer's own process: " + program.error().to_string());
+  } else {
+    log_info("reward " + std::string(name) +
+             " runs in the trainer's own process (plugins.isolation = \"none\"): nothing " +
+             "limits what it may do, and a crash or a hang of it ends the run");
   }
   return std::unique_ptr<RewardFunction>(
       std::make_unique<LocalReward>(TRY(Reward::create(registry, name, params, key))));

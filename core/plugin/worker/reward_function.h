@@ -35,8 +35,13 @@ class RewardFunction {
   // Rows of the batch: row i of `rows` is row row_id[i] of it. Whole groups, or the whole batch, where the granularity
   // asks for that. An error is one of the engine; what fails in the reward is told by finish().
   virtual Result<> add(const RewardBatch& rows) = 0;
-  // Hands out work and takes in results without waiting; to be called now and then between add() and finish().
-  virtual Result<> advance() = 0;
+  // Hands out work, takes in results and ends what is over its deadline; waits up to `wait_ms` for news of the workers.
+  // Deadlines of rows are kept as well as this is called often between add() and finish().
+  virtual Result<> advance(int wait_ms) = 0;
+  // No more rows come: the time for the batch begins. finish() does it where it was not done.
+  virtual void close() = 0;
+  // Whether advance() has nothing left to do for the rows that were added.
+  [[nodiscard]] virtual bool is_idle() const = 0;
   virtual Result<RewardOutput> finish(MetricSet* metrics) = 0;
 
   // mortise.state/1: nothing when the plugin keeps no state.
@@ -48,7 +53,7 @@ class RewardFunction {
 
 struct IsolationOptions {
   std::string mode = "auto";  // auto, process, none
-  int num_workers = 0;        // 0: a worker per core, eight at most
+  int num_workers = 0;        // 0: one per core that they may use, eight at most
   WorkerLimits limits;
   bool bubblewrap = true;  // where the machine has it
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
@@ -39,6 +40,7 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   std::unique_ptr<RewardPool> pool(new RewardPool);
   pool->label_ = load.identity.label;
   pool->key_ = key;
+  pool->cpu_ms_ = limits.cpu_ms;
   pool->crew_ = TRY(Crew::start(load, options));
   const ReadyMessage& ready = pool->crew_->ready();
   if (ready.has_state || pool->granularity() == Granularity::kBatch) pool->crew_->use_one_worker();
@@ -46,7 +48,7 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   if (ready.has_state) pool->state_ = ready.state;
   const int workers = pool->crew_->num_workers();
   log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker (" : " workers (") +
-           pool->crew_->limits_text() + (pool->crew_->in_bubblewrap() ? ", in bubblewrap)" : ")"));
+           pool->crew_->limits_text() + ")");
   return std::unique_ptr<RewardFunction>(std::move(pool));
 }
 
@@ -99,6 +101,9 @@ void RewardPool::cut(int64_t area, const RewardBatch& rows) {
 
 // Hands out work, waits for news and takes it in, and ends what takes too long.
 Result<> RewardPool::turn(int timeout_ms) {
+  if (key_.cancelled != nullptr && key_.cancelled->load()) {
+    for (const Work& work : at_work_) work.seat->area.head->cancelled.store(true);
+  }
   TRY(hand_out());
   if (const auto waited = crew_->wait(timeout_ms); !waited.ok()) TRY(recover(waited.error()));
   TRY(take_in());
@@ -106,15 +111,21 @@ Result<> RewardPool::turn(int timeout_ms) {
   return hand_out();
 }
 
+Result<> RewardPool::advance(int wait_ms) {
+  if (is_idle()) return {};
+  return turn(wait_ms == 0 ? 0 : std::min(wait_ms, time_to_next_deadline()));
+}
+
+void RewardPool::close() {
+  if (request_.timeout_ms > 0 && deadline_ns_ == 0) deadline_ns_ = now_ns() + request_.timeout_ms * kMs;
+}
+
 Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
-  if (request_.timeout_ms > 0) deadline_ns_ = now_ns() + request_.timeout_ms * kMs;
+  close();
   while (account_.num_open() > 0) {
     if (todo_.empty() && at_work_.empty()) {
       return Error{ErrorKind::kInternal, std::to_string(account_.num_open()) + " rows were never given to the reward",
                    label_, ""};
-    }
-    if (key_.cancelled != nullptr && key_.cancelled->load()) {
-      for (const Work& work : at_work_) work.seat->area.head->cancelled.store(true);
     }
     TRY(turn(time_to_next_deadline()));
   }
@@ -267,9 +278,14 @@ void RewardPool::complete(Seat& seat) {
 // Ends a worker, blames the row at hand, and puts the rows that it had not come to back in the queue. `reason` "": it
 // died by itself.
 Result<> RewardPool::bury(Seat& seat, std::string reason) {
-  const std::string exit = crew_->end(seat);
-  TRY(settle(seat, reason.empty() ? "its worker was ended by " + exit + " while it scored the row" : reason,
-             /*may_blame=*/true));
+  const WorkerEnd ended = crew_->end(seat);
+  if (reason.empty() && cpu_ms_ > 0 && ended.signal == SIGXCPU) {
+    reason = std::string(granularity() == Granularity::kRow ? "the row" : "the call") +
+             " used more CPU than plugins.worker_cpu_time = " + seconds(cpu_ms_) + "; its worker was ended";
+  } else if (reason.empty()) {
+    reason = "its worker was ended by " + ended.text + " while it scored the row";
+  }
+  TRY(settle(seat, reason, /*may_blame=*/true));
   return crew_->replace(seat);
 }
 

@@ -29,7 +29,9 @@ class RewardPool : public RewardFunction {
 
   Result<> begin(const ScoreRequest& request) override;
   Result<> add(const RewardBatch& rows) override;
-  Result<> advance() override { return turn(0); }
+  Result<> advance(int wait_ms) override;
+  void close() override;
+  [[nodiscard]] bool is_idle() const override { return todo_.empty() && at_work_.empty(); }
   Result<RewardOutput> finish(MetricSet* metrics) override;
 
   Result<std::optional<std::string>> save_state() override;
@@ -84,7 +86,7 @@ class RewardPool : public RewardFunction {
   RunKey key_;
   std::unique_ptr<Crew> crew_;
   ScoreRequest request_;
-  int64_t deadline_ns_ = 0;  // set by finish()
+  int64_t deadline_ns_ = 0;  // set by close()
   std::deque<Area> areas_;
   int64_t first_area_ = 0;  // number of areas_.front() over all batches: seats remember which they have
   std::deque<Piece> todo_;
@@ -95,6 +97,7 @@ class RewardPool : public RewardFunction {
   std::string state_;        // as of the last whole batch
   int64_t state_count_ = 0;  // of changes of state_
   int64_t num_replaced_ = 0;
+  int64_t cpu_ms_ = 0;  // limit of a call
 };
 
 }  // namespace mortise

@@ -22,6 +22,7 @@ class Server {
     });
     const LoadedPlugin plugin = TRY(load_for_worker(load));
     reward_ = TRY(Reward::create(plugin, load.identity, RunKey{0, nullptr, load.check_writes}));
+    TRY(cpu_.start(load.limits.cpu_ms));
     ReadyMessage ready;
     ready.granularity = static_cast<int64_t>(reward_->granularity());
     if (auto state = TRY(reward_->instance().save_state())) {
@@ -99,7 +100,9 @@ class Server {
     area_.head->started_ns.store(now, std::memory_order_relaxed);
     area_.head->at_hand.store(row, std::memory_order_release);
     const mortise_reward_in& in = view_.slice(message.first + row, count);
+    cpu_.begin_call();
     auto scored = reward_->score(in, message.want_token_rewards, nullptr, options);
+    cpu_.end_call();
     if (scored.ok()) {
       std::copy(scored->rewards.begin(), scored->rewards.end(), area_.rewards + row);
       copy_tokens(in, *scored);
@@ -131,6 +134,7 @@ class Server {
 
   Channel& channel_;
   std::optional<Reward> reward_;
+  CpuWatch cpu_;
   SharedMemory batch_, output_;
   BatchView view_;
   OutputArea area_;

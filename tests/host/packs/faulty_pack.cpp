@@ -1,5 +1,6 @@
 // Rewards that crash, hang, leave children behind and try what they may not, as the completion tells them to.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -138,10 +139,22 @@ struct Probe : mortise::Reward {
       return 1;
     }
     if (what == "pid") return double(::getpid());
+    if (what == "processors") return double(num_processors());
+    if (what == "processes") return double(num_processes());
     if (what == "descriptors") return double(num_descriptors());
     return mortise::not_applicable;
   }
   static double close_good(int fd) { return fd >= 0 && ::close(fd) == 0 ? 1 : 0; }
+  static int num_processors() {
+    cpu_set_t set;
+    return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : -1;
+  }
+  // That it can see.
+  static int num_processes() {
+    int count = 0;
+    for (int pid = 1; pid < 65536; ++pid) count += ::kill(pid, 0) == 0 ? 1 : 0;
+    return count;
+  }
   static int num_descriptors() {
     int count = 0;
     for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;

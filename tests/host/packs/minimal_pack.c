@@ -26,15 +26,21 @@
 #ifndef NOTE_PARAM_MAX
 #define NOTE_PARAM_MAX "2"
 #endif
+#ifndef KIND
+#define KIND MORTISE_KIND_REWARD
+#define NOTE_KIND "mortise.reward/1"
+#else
+#define NOTE_KIND KIND
+#endif
 #ifndef NOTE_BUILD
 #define NOTE_BUILD "{}"
 #endif
 
-#define NOTE                                                                                                 \
-  "{\"abi\":" NOTE_ABI ",\"abi_minor\":1,\"min_host_minor\":" NOTE_MIN_HOST ",\"pack\":{\"id\":\"" PACK_ID   \
-  "\",\"version\":\"" NOTE_VERSION "\"},\"plugins\":[{\"kind\":\"mortise.reward/1\",\"name\":\"" PLUGIN_NAME \
-  "\",\"summary\":\"one\",\"doc\":null,\"flags\":0,\"coupling\":\"token\",\"requires\":[],\"consumes\":[],"  \
-  "\"params\":[{\"name\":\"factor\",\"type\":\"f64\",\"default\":\"1.0\",\"min\":0,\"max\":" NOTE_PARAM_MAX  \
+#define NOTE                                                                                                \
+  "{\"abi\":" NOTE_ABI ",\"abi_minor\":1,\"min_host_minor\":" NOTE_MIN_HOST ",\"pack\":{\"id\":\"" PACK_ID  \
+  "\",\"version\":\"" NOTE_VERSION "\"},\"plugins\":[{\"kind\":\"" NOTE_KIND "\",\"name\":\"" PLUGIN_NAME   \
+  "\",\"summary\":\"one\",\"doc\":null,\"flags\":0,\"coupling\":\"token\",\"requires\":[],\"consumes\":[]," \
+  "\"params\":[{\"name\":\"factor\",\"type\":\"f64\",\"default\":\"1.0\",\"min\":0,\"max\":" NOTE_PARAM_MAX \
   ",\"doc\":\"what every row gets\"}]}],\"needs\":[],\"build\":" NOTE_BUILD "}"
 
 #define MAKE_NOTE(variable)                                                         \
@@ -93,7 +99,7 @@ static const mortise_param factor = {.struct_size = sizeof(mortise_param),
 static const mortise_param* const params[] = {&factor};
 
 static const mortise_descriptor descriptor = {.struct_size = sizeof(mortise_descriptor),
-                                              .kind = MORTISE_KIND_REWARD,
+                                              .kind = KIND,
                                               .name = PLUGIN_NAME,
                                               .summary = "one",
                                               .num_params = 1,
@@ -107,6 +113,9 @@ static int32_t open_pack(const mortise_host* host) {
   host->log(NULL, MORTISE_LOG_ERROR, (mortise_text){why, sizeof why - 1});
   return MORTISE_FAILED_PRECONDITION;
 }
+#elif defined(OPEN_THROWS)
+int32_t throwing_open(const mortise_host* host);
+#define open_pack throwing_open
 #else
 #define open_pack NULL
 #endif

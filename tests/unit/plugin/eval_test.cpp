@@ -1,5 +1,7 @@
 // `mortise plugin ...` end to end, in this process: the golden tensors of the built-in packs through `plugin eval`, and
 // what people read from list and describe.
+#include <unistd.h>
+
 #include <iostream>
 #include <sstream>
 
@@ -108,9 +110,8 @@ TEST(GoldenTest, ThereAreCases) { EXPECT_GT(golden_files().size(), 20U); }
 class EvalTest : public testing::Test {
  protected:
   // Rows of 3 and 1 unmasked tokens; plain loss -A log_prob.
-  Path inputs(const std::string& extra = "") {
-    const std::vector<float> log_prob = {-1, -2, -3, -4, -5, -6}, advantages = {1, -1}, mask = {1, 1, 1, 1, 0, 0},
-                             is_weights = {1, 1, 1, 2, 2, 2};
+  Path inputs(const std::string& extra = "", const std::vector<float>& mask = {1, 1, 1, 1, 0, 0}) {
+    const std::vector<float> log_prob = {-1, -2, -3, -4, -5, -6}, advantages = {1, -1}, is_weights = {1, 1, 1, 2, 2, 2};
     std::vector<TensorView> tensors = {
         view_of<float>("in.log_prob", log_prob, {2, 3}), view_of<float>("in.old_log_prob", log_prob, {2, 3}),
         view_of<float>("in.advantages", advantages, {2}), view_of<float>("in.response_mask", mask, {2, 3}),
@@ -172,6 +173,27 @@ TEST_F(EvalTest, WrongInputsAreNamed) {
   EXPECT_THAT(eval(temp_ / "bad.safetensors", {}).err, HasSubstr("has the shape (2), must be (B,T)"));
 }
 
+TEST_F(EvalTest, AMaskIsZeroOrOne) {
+  for (const auto& [value, text] : {std::pair{0.5F, "0.5"}, std::pair{2.0F, "2"}, std::pair{NAN, "nan"}}) {
+    const Ran ran = eval(inputs("", {1, 1, 1, 1, value, 0}), {});
+    EXPECT_EQ(ran.code, static_cast<int>(ErrorKind::kData));
+    EXPECT_THAT(ran.err, HasSubstr("tensor 'in.response_mask' holds " + std::string(text) + " in row 1, token 1"));
+  }
+}
+
+TEST_F(EvalTest, RowFlagsAreZeroOrOne) {
+  const std::vector<float> rewards = {1, 0}, mask = {1, 1}, valid = {1, NAN};
+  const TensorView tensors[] = {view_of<float>("in.token_level_rewards", rewards, {2, 1}),
+                                view_of<float>("in.response_mask", mask, {2, 1}),
+                                view_of<float>("in.row_valid", valid, {2})};
+  ASSERT_OK(write_safetensors_file(default_env(), temp_ / "in.safetensors", tensors));
+  const Ran ran =
+      mortise_plugin({"eval", "advantage_estimator", "grpo", "--inputs", (temp_ / "in.safetensors").string(),
+                      "--outputs", (temp_ / "out.safetensors").string()});
+  EXPECT_EQ(ran.code, static_cast<int>(ErrorKind::kData));
+  EXPECT_THAT(ran.err, HasSubstr("tensor 'in.row_valid' holds nan in row 1, must be 0 or 1"));
+}
+
 TEST_F(EvalTest, ARewardScoresRows) {
   const Path in = temp_.write("rows.jsonl", R"({"prompt":"a","completion":"xyz","finish_reason":"length","answer":3})"
                                             "\n"
@@ -180,8 +202,8 @@ TEST_F(EvalTest, ARewardScoresRows) {
                                             R"({"completion":"v","answer":null})"
                                             "\n");
   const auto run = [&](const std::string& name) {
-    return mortise_plugin({"eval", "reward", name, "--plugin-path", test::pack_dir("rude").string(), "--inputs",
-                           in.string(), "--outputs", (temp_ / "out.jsonl").string()});
+    return mortise_plugin({"eval", "reward", name, "--plugin-path", test::pack_dir("rude").string(), "--isolation",
+                           "none", "--inputs", in.string(), "--outputs", (temp_ / "out.jsonl").string()});
   };
   const Ran ran = run("row_fails");
   ASSERT_EQ(ran.code, 0) << ran.err;
@@ -195,6 +217,92 @@ TEST_F(EvalTest, ARewardScoresRows) {
   temp_.write("rows.jsonl", "{\"completion\":\"x\"}\n{\"prompt\":\"no completion\"}\n");
   EXPECT_THAT(run("row_fails").err, AllOf(HasSubstr("rows.jsonl:2"), HasSubstr("'completion' is missing")));
   EXPECT_EQ(run("row_fails").code, static_cast<int>(ErrorKind::kData));
+}
+
+// Rewards of test.faulty on completions; further options behind.
+class EvalRewardTest : public testing::Test {
+ protected:
+  Ran run(const std::string& name, const std::vector<std::string>& rows, const std::vector<std::string>& options = {}) {
+    std::string text;
+    for (const std::string& row : rows) text += row + "\n";
+    std::vector<std::string> args = {"eval",
+                                     "reward",
+                                     name,
+                                     "--plugin-path",
+                                     test::pack_dir("faulty").string(),
+                                     "--inputs",
+                                     temp_.write("rows.jsonl", text).string(),
+                                     "--outputs",
+                                     (temp_ / "out.jsonl").string()};
+    args.insert(args.end(), options.begin(), options.end());
+    return mortise_plugin(args);
+  }
+  std::vector<Json> results() const {
+    std::vector<Json> out;
+    std::istringstream lines(temp_.read("out.jsonl"));
+    for (std::string line; std::getline(lines, line);) out.push_back(parsed(line));
+    return out;
+  }
+  test::TempDir temp_;
+};
+
+TEST_F(EvalRewardTest, RunsInWorkersUnlessToldOtherwise) {
+  const std::vector<std::string> rows = {R"({"completion":"pid"})"};
+  ASSERT_EQ(run("probe", rows).code, 0);
+  EXPECT_NE(results()[0]["reward"], ::getpid());
+  ASSERT_EQ(run("probe", rows, {"--isolation", "none"}).code, 0);
+  EXPECT_EQ(results()[0]["reward"], ::getpid());
+  const std::string config = temp_.write("run.toml", "[plugins]\nisolation = \"none\"\n").string();
+  ASSERT_EQ(run("probe", rows, {"--config", config}).code, 0);
+  EXPECT_EQ(results()[0]["reward"], ::getpid());
+  EXPECT_THAT(run("probe", rows, {"--isolation", "maybe"}).err,
+              HasSubstr("--isolation takes auto, process, none, not"));
+}
+
+TEST_F(EvalRewardTest, ACrashAndAHangCostTheirRows) {
+  const Ran ran = run("plain", {R"({"completion":"ab"})", R"({"completion":"crash"})", R"({"completion":"hang"})"},
+                      {"--timeout", "2500ms"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(results()[0]["reward"], 2.0);
+  EXPECT_EQ(results()[1]["reward"], Json());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_THAT(results()[1]["error"].get<std::string>(), HasSubstr("signal 11"));
+#endif
+  EXPECT_THAT(results()[2]["error"].get<std::string>(), HasSubstr("row_timeout = 0.50 s"));
+}
+
+TEST_F(EvalRewardTest, WorkersMayDoWhatIsAllowed) {
+  const std::vector<std::string> rows = {R"({"completion":"write"})"};
+  const std::string set = "path=" + (temp_ / "file").string();
+  ASSERT_EQ(run("probe", rows, {"--set", set}).code, 0);
+  EXPECT_EQ(results()[0]["reward"], 0.0);
+  ASSERT_EQ(run("probe", rows, {"--set", set, "--allow", "files,programs"}).code, 0);
+  EXPECT_EQ(results()[0]["reward"], 1.0);
+  EXPECT_THAT(run("probe", rows, {"--allow", "all"}).err, HasSubstr("takes network, files, programs"));
+}
+
+TEST_F(EvalRewardTest, RowsOfAGroupNeedNotStandTogether) {
+  const auto row = [](const std::string& text, int group) {
+    return R"({"completion":")" + text + R"(","group_index":)" + std::to_string(group) + "}";
+  };
+  ASSERT_EQ(run("whole_group", {row("a", 5), row("b", 2), row("c", 5), row("d", 5), row("throw", 2)}).code, 0);
+  const std::vector<Json> out = results();
+  EXPECT_EQ(out[0]["reward"], 3.0);
+  EXPECT_EQ(out[2]["reward"], 3.0);
+  EXPECT_EQ(out[3]["reward"], 3.0);
+  EXPECT_EQ(out[1]["error"], out[4]["error"]);
+}
+
+TEST(ConfigPlacesTest, TheRunsFileSaysWherePacksAre) {
+  const test::TempDir temp;
+  const Path config = temp.write("run.toml", "[plugins]\npaths = [\"" + test::pack_dir("minimal").string() + "\"]\n");
+  EXPECT_THAT(mortise_plugin({"list", "reward", "--config", config.string()}).out, HasSubstr("test.minimal"));
+  temp.write("run.toml", "[plugins]\npaths = [\"/nowhere/at/all\"]\n");
+  const Ran ran = mortise_plugin({"list", "--config", config.string()});
+  EXPECT_EQ(ran.code, static_cast<int>(ErrorKind::kConfig));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("run.toml:2:"), HasSubstr("'/nowhere/at/all' does not exist")));
+  EXPECT_THAT(mortise_plugin({"list", "--plugin-path", "/nowhere"}).err,
+              HasSubstr("--plugin-path: the folder of packs"));
 }
 
 // --- list, describe, help --------------------------------------------------------------------------------------------

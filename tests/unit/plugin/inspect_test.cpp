@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 
 #include "foundation/formats/sha256.h"
+#include "plugin/pack/audit.h"
+#include "plugin/pack/elf_reader.h"
 #include "plugin/pack/pack_file.h"
 #include "test_packs.h"
 
@@ -67,6 +69,44 @@ TEST(InspectTest, ANoteMadeByTheSdkIsReadInFull) {
   EXPECT_EQ(probe->find_param("level")->type, ParamType::kI64);
   EXPECT_EQ(probe->find_param("mode")->choices, (std::vector<std::string>{"slow", "fast"}));
   EXPECT_TRUE(pack.find_plugin("mortise.advantage_estimator/1", "needs_values")->requires_input("values"));
+}
+
+// What no compiler at hand would make of minimal_pack.c.
+TEST(InspectTest, AuditsSayWhatToDo) {
+  ElfSummary elf;
+  elf.exports = {"mortise_pack_v0"};
+  elf.nodelete = true;
+  EXPECT_OK(audit_elf(elf, "x.so"));
+  elf.text_relocations = true;
+  EXPECT_EQ(error_of(audit_elf(elf, "x.so")), "x.so: has text relocations; compile it with -fPIC");
+
+  PackInfo pack;
+  pack.path = "x.so";
+  const auto needs = [&](const char* library) {
+    ElfSummary needy;
+    needy.needed = {"libc.so.6", library};
+    return error_of(audit_pack(needy, pack, "2.11.0"));
+  };
+  EXPECT_EQ(needs("libm.so.6"), "ok");
+  EXPECT_THAT(needs("libtorch_cpu.so"), testing::AllOf(HasSubstr("not of the torch-locked tier"), HasSubstr("TORCH")));
+  EXPECT_THAT(needs("libpython3.11.so.1.0"), testing::AllOf(HasSubstr("may not enter"), HasSubstr("behind a service")));
+  pack.allowed_needs = {"libomp.so.5", "libz.so.1"};
+  EXPECT_EQ(needs("libz.so.1"), "ok");
+  EXPECT_THAT(needs("libomp.so.5"), HasSubstr("second OpenMP runtime")) << "listed or not";
+  pack.tier = "torch-locked";
+  pack.torch = "2.11.0";
+  EXPECT_EQ(needs("libtorch_cpu.so"), "ok");
+  pack.torch = "2.10.1";
+  EXPECT_THAT(needs("libm.so.6"),
+              testing::AllOf(HasSubstr("built for libtorch 2.10.1, this program has libtorch 2.11.0"),
+                             HasSubstr("MORTISE_TORCH_DIR naming libtorch 2.11.0")));
+}
+
+TEST(InspectTest, FilesThatAreTooLargeAreNotRead) {
+  const test::TempDir temp;
+  const Path path = temp.write("large.so", "");
+  std::filesystem::resize_file(path, (uintmax_t{2} << 30) + 1);  // a hole: nothing of it is on the disk
+  EXPECT_THAT(error_of(inspect_pack(path)), testing::AllOf(HasSubstr("larger than 2 GiB"), HasSubstr("keep data out")));
 }
 
 TEST(InspectTest, FilesThatAreNoFiles) {

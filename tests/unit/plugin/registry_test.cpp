@@ -1,6 +1,11 @@
 #include "plugin/host/registry.h"
 
+#include <elf.h>
+
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/reward.h"
@@ -32,7 +37,7 @@ TEST(RegistryTest, FindsByBareAndFullNameAndKind) {
 
 TEST(RegistryTest, UnknownNameTellsNearestSearchedAndRejected) {
   RegistryOptions options = only({"minimal", "rude", "wrong_abi"});
-  options.paths.push_back("/nowhere/at/all");
+  options.builtin_dir = "/nowhere/at/all";
   auto registry = PluginRegistry::open(options);
   ASSERT_OK(registry);
   const std::string text = error_of(registry->find("policy_loss", "plian"));
@@ -103,6 +108,31 @@ TEST(RegistryTest, ANamedFileThatIsRefusedIsAnError) {
   EXPECT_THAT(error_of(PluginRegistry::open(options)), HasSubstr("/absent.so"));
 }
 
+TEST(RegistryTest, WhatWasNamedTellsWhoNamedIt) {
+  RegistryOptions options = only({});
+  options.files = {{pack_path("run_path"), "run.toml:7:9"}};
+  EXPECT_THAT(error_of(PluginRegistry::open(options)), AllOf(HasSubstr("run.toml:7:9: /"), HasSubstr("run path")));
+}
+
+TEST(RegistryTest, ANamedFolderThatIsNotThereIsAnError) {
+  RegistryOptions options = only({"minimal"});
+  options.paths.emplace_back("/nowhere/at/all", "run.toml:3:9");
+  EXPECT_EQ(error_of(PluginRegistry::open(options)),
+            "run.toml:3:9: the folder of packs '/nowhere/at/all' does not exist; correct the path, or make the folder");
+  options.paths = {"not/here"};
+  EXPECT_THAT(error_of(PluginRegistry::open(options)),
+              HasSubstr("a relative path starts at " + std::filesystem::current_path().string()));
+  options.paths = {pack_path("minimal")};
+  EXPECT_THAT(error_of(PluginRegistry::open(options)),
+              AllOf(HasSubstr("is a file, not a folder of packs"), HasSubstr("plugins.files")));
+}
+
+TEST(RegistryTest, APluginOfAKindThatIsNotKnownIsNamed) {
+  const PluginRegistry registry = open_registry({"next_kind"});
+  EXPECT_THAT(error_of(registry.find("reward", "one")),
+              HasSubstr("test.next_kind/one, of the kind mortise.reward/2 which this program does not know"));
+}
+
 TEST(RegistryTest, OtherFilesAreLeftAlone) {
   const test::TempDir temp;
   temp.write("README.md", "packs live here");
@@ -162,6 +192,63 @@ TEST(LoadTest, AFileThatChangedSinceTheScanIsRefused) {
   ASSERT_OK(registry);
   std::filesystem::copy_file(pack_path("twin_b"), temp / "pack.so", std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(error_of(registry->load("reward", "twin")), HasSubstr("has changed since it was looked at"));
+}
+
+// Copies a pack under another hash, so that this process has not loaded it yet.
+Path fresh_copy(const test::TempDir& temp, const std::string& name) {
+  const Path path = temp / "pack.so";
+  std::filesystem::copy_file(pack_path(name), path);
+  std::ofstream(path, std::ios::app) << temp.path().string();
+  return path;
+}
+
+TEST(LoadTest, AFileThatIsWrittenOverAfterItWasLoadedChangesNothing) {
+  const test::TempDir temp;
+  const Path path = fresh_copy(temp, "twin_a");
+  RegistryOptions options = only({});
+  options.files = {path};
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  ASSERT_OK(registry->load("reward", "twin"));
+  std::ofstream(path, std::ios::trunc) << "the build writes here";  // a mapped file would be gone now
+  auto reward = Reward::create(*registry, "twin", {{"factor", 0.5}}, {});
+  ASSERT_OK(reward);
+  RewardBatch batch;
+  batch.num_rows = 1;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(batch, false, nullptr));
+  EXPECT_EQ(out.rewards[0], 0.5);
+}
+
+TEST(LoadTest, AMissingSymbolIsNamed) {
+  PluginRegistry registry = open_registry({"undefined"});
+  EXPECT_THAT(error_of(registry.load("reward", "one")),
+              AllOf(HasSubstr("cannot be loaded"), HasSubstr("other_library"), HasSubstr("build the pack again")));
+}
+
+TEST(LoadTest, AThrowingOpenIsAnError) {
+  PluginRegistry registry = open_registry({"open_throws"});
+  EXPECT_THAT(error_of(registry.load("reward", "one")),
+              AllOf(HasSubstr("its open() threw: the moon fell down"), HasSubstr("tell the pack's author")));
+}
+
+TEST(LoadTest, SectionHeadersThatShowOtherExportsAreRefused) {
+  const test::TempDir temp;
+  ASSERT_OK_AND_ASSIGN(std::string bytes, default_env().read_file(pack_path("twin_a")));
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  for (uint64_t i = 0; i < header.e_shnum; ++i) {  // symbol tables that end after their empty first entry
+    Elf64_Shdr section;
+    char* const at = bytes.data() + header.e_shoff + i * sizeof section;
+    std::memcpy(&section, at, sizeof section);
+    if (section.sh_type == SHT_DYNSYM || section.sh_type == SHT_SYMTAB) section.sh_size = sizeof(Elf64_Sym);
+    std::memcpy(at, &section, sizeof section);
+  }
+  RegistryOptions options = only({});
+  options.files = {temp.write("pack.so", bytes)};
+  auto registry = PluginRegistry::open(options);
+  ASSERT_OK(registry);
+  EXPECT_THAT(error_of(registry->load("reward", "twin")),
+              AllOf(HasSubstr("section headers list no exported symbol"), HasSubstr("strip --strip-unneeded")));
 }
 
 TEST(LoadTest, HiddenSectionHeadersAreRefused) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "plugin/worker/reward_pool.h"
 #include "worker_fixture.h"
 
@@ -61,6 +63,22 @@ TEST_F(WorkerFaults, AReplacementIsThereWithin200Ms) {
     best = std::min(best, watch.elapsed_s());
   }
   EXPECT_LT(best, 0.2);
+}
+
+// As while other rows are still being sampled: nobody waits for the batch, only advance() is called.
+TEST_F(WorkerFaults, RowDeadlinesAreKeptBeforeTheBatchIsComplete) {
+  auto reward = make("plain", 1);
+  ASSERT_OK(reward->begin(request(3, 20'000, 200)));
+  ASSERT_OK(reward->add(rows_of({"hang", "b", "c"})));
+  const Stopwatch watch;
+  while (!reward->is_idle() && watch.elapsed_s() < 10) {
+    ASSERT_OK(reward->advance(0));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_LT(watch.elapsed_s(), 2.0);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->finish(nullptr));
+  EXPECT_THAT(failures(out).at(0), HasSubstr("took longer than row_timeout"));
+  EXPECT_EQ(out.rewards[2], 1);
 }
 
 TEST_F(WorkerFaults, ThePoliteAreNotKilled) {

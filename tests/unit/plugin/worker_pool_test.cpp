@@ -71,7 +71,7 @@ TEST_F(WorkerPool, RowsMayComeInPartsAndInAnyOrder) {
       ++rows.num_rows;
     }
     ASSERT_OK(reward->add(rows));
-    ASSERT_OK(reward->advance());
+    ASSERT_OK(reward->advance(0));
   }
   ASSERT_OK_AND_ASSIGN(const RewardOutput parts, reward->finish(nullptr));
   expect_same(whole, parts);

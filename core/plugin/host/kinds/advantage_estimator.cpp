@@ -6,11 +6,13 @@
 
 #include "mortise/kinds/advantage_estimator.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/slots.h"
 #include "plugin/host/kinds/tensor_args.h"
 
 namespace mortise {
 namespace {
 
+using Vtable = mortise_advantage_estimator_vtable;
 constexpr std::string_view kSlot = "compute";
 
 Result<> check_input(const PluginInstance& instance, const AdvantageInput& in, const AdvantageOutput& out) {
@@ -37,9 +39,7 @@ Result<> check_input(const PluginInstance& instance, const AdvantageInput& in, c
 Result<AdvantageEstimator> AdvantageEstimator::create(PluginRegistry& registry, std::string_view name,
                                                       const nlohmann::ordered_json& params, const RunKey& key) {
   AdvantageEstimator made(TRY(PluginInstance::create(registry, MORTISE_KIND_ADVANTAGE_ESTIMATOR, name, params, key)));
-  const auto vtable = read_abi_struct(static_cast<const mortise_advantage_estimator_vtable*>(made.instance_.vtable()));
-  if (vtable.compute == nullptr)
-    return made.instance_.error("create", 0, "its vtable lacks the mandatory slot 'compute'", "build the pack again");
+  TRY(check_slots(made.instance_, {{"compute", vtable_of<Vtable>(made.instance_).compute != nullptr}}));
   return made;
 }
 
@@ -70,8 +70,7 @@ Result<void> AdvantageEstimator::compute(const AdvantageInput& input, const Adva
   out.advantages = args.output(output.advantages, "advantages");
   out.returns = args.output(output.returns, "returns");
 
-  const auto slot =
-      catchable(read_abi_struct(static_cast<const mortise_advantage_estimator_vtable*>(instance_.vtable())).compute);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,
                      [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
   TRY(args.check_guards(instance_, kSlot, input.step, input.layout));

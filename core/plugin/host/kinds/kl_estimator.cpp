@@ -4,11 +4,13 @@
 
 #include "mortise/kinds/kl_estimator.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/slots.h"
 #include "plugin/host/kinds/tensor_args.h"
 
 namespace mortise {
 namespace {
 
+using Vtable = mortise_kl_estimator_vtable;
 constexpr std::string_view kSlot = "compute";
 
 // d/dx of weight * (x - ref)^2 / 2
@@ -32,9 +34,7 @@ Result<KlEstimator> KlEstimator::create(PluginRegistry& registry, std::string_vi
   const std::string base = kl_base_name(name);
   const bool straight_through = base.size() != name.size();
   KlEstimator kl(TRY(PluginInstance::create(registry, MORTISE_KIND_KL_ESTIMATOR, base, params, key)), straight_through);
-  const auto vtable = read_abi_struct(static_cast<const mortise_kl_estimator_vtable*>(kl.instance_.vtable()));
-  if (vtable.compute == nullptr)
-    return kl.instance_.error("create", 0, "its vtable lacks the mandatory slot 'compute'", "build the pack again");
+  TRY(check_slots(kl.instance_, {{"compute", vtable_of<Vtable>(kl.instance_).compute != nullptr}}));
   return kl;
 }
 
@@ -65,8 +65,7 @@ Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimat
   const bool wants_gradient = !output.grad_log_prob.empty() && !straight_through_;
   out.grad_log_prob = wants_gradient ? args.output(output.grad_log_prob, "grad_log_prob") : nullptr;
 
-  const auto slot =
-      catchable(read_abi_struct(static_cast<const mortise_kl_estimator_vtable*>(instance_.vtable())).compute);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,
                      [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
   TRY(args.check_guards(instance_, kSlot, input.step, input.layout));

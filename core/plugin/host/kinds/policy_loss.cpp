@@ -2,11 +2,13 @@
 
 #include "mortise/kinds/policy_loss.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/slots.h"
 #include "plugin/host/kinds/tensor_args.h"
 
 namespace mortise {
 namespace {
 
+using Vtable = mortise_policy_loss_vtable;
 constexpr std::string_view kSlot = "compute";
 
 Result<> check_input(const PluginInstance& instance, const PolicyLossInput& in, const PolicyLossOutput& out) {
@@ -32,9 +34,7 @@ Result<> check_input(const PluginInstance& instance, const PolicyLossInput& in, 
 Result<PolicyLoss> PolicyLoss::create(PluginRegistry& registry, std::string_view name,
                                       const nlohmann::ordered_json& params, const RunKey& key) {
   PolicyLoss loss(TRY(PluginInstance::create(registry, MORTISE_KIND_POLICY_LOSS, name, params, key)));
-  const auto vtable = read_abi_struct(static_cast<const mortise_policy_loss_vtable*>(loss.instance_.vtable()));
-  if (vtable.compute == nullptr)
-    return loss.instance_.error("create", 0, "its vtable lacks the mandatory slot 'compute'", "build the pack again");
+  TRY(check_slots(loss.instance_, {{"compute", vtable_of<Vtable>(loss.instance_).compute != nullptr}}));
   return loss;
 }
 
@@ -64,8 +64,7 @@ Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossO
   out.grad_log_prob = output.grad_log_prob.empty() ? nullptr : args.output(output.grad_log_prob, "grad_log_prob");
   out.grad_entropy = output.grad_entropy.empty() ? nullptr : args.output(output.grad_entropy, "grad_entropy");
 
-  const auto slot =
-      catchable(read_abi_struct(static_cast<const mortise_policy_loss_vtable*>(instance_.vtable())).compute);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,
                      [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
   TRY(args.check_guards(instance_, kSlot, input.step, input.layout));

@@ -11,15 +11,13 @@
 #include "plugin/host/guarded_output.h"
 #include "plugin/host/host_services.h"
 #include "plugin/host/kinds/reward_args.h"
+#include "plugin/host/kinds/slots.h"
 
 namespace mortise {
 namespace {
 
+using Vtable = mortise_reward_vtable;
 constexpr std::string_view kSlot = "score";
-
-mortise_reward_vtable vtable_of(const PluginInstance& instance) {
-  return read_abi_struct(static_cast<const mortise_reward_vtable*>(instance.vtable()));
-}
 
 struct RowValueSink {
   std::mutex mutex;
@@ -86,9 +84,8 @@ Result<Reward> Reward::create(const LoadedPlugin& plugin, InstanceIdentity ident
 
 Result<Reward> Reward::checked(PluginInstance instance) {
   Reward made(std::move(instance));
-  const auto vtable = vtable_of(made.instance_);
-  if (vtable.score == nullptr)
-    return made.instance_.error("create", 0, "its vtable lacks the mandatory slot 'score'", "build the pack again");
+  const auto vtable = vtable_of<Vtable>(made.instance_);
+  TRY(check_slots(made.instance_, {{"score", vtable.score != nullptr}}));
   if (vtable.granularity < MORTISE_REWARD_ROW || vtable.granularity > MORTISE_REWARD_BATCH) {
     return made.instance_.error("create", 0,
                                 "its vtable has the unknown granularity " + std::to_string(vtable.granularity),
@@ -97,7 +94,7 @@ Result<Reward> Reward::checked(PluginInstance instance) {
   return made;
 }
 
-Granularity Reward::granularity() const { return static_cast<Granularity>(vtable_of(instance_).granularity); }
+Granularity Reward::granularity() const { return static_cast<Granularity>(vtable_of<Vtable>(instance_).granularity); }
 
 Result<RewardOutput> Reward::score(const RewardBatch& batch, bool want_token_rewards, MetricSet* metrics,
                                    const CallOptions& options) {
@@ -122,7 +119,7 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_
   out.row_value = take_row_value;
   out.sink = &sink;
 
-  const auto slot = catchable(vtable_of(instance_).score);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).score);
   CallOptions with_rows = options;
   with_rows.num_rows = in.num_rows;
   CallReport report = TRY(instance_.call(kSlot, in.step, metrics, with_rows,

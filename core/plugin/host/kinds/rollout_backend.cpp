@@ -5,17 +5,24 @@
 #include "mortise/kinds/rollout_backend.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/kinds/rollout_ledger.h"
+#include "plugin/host/kinds/slots.h"
 #include "plugin/host/kinds/tensor_args.h"
 
 namespace mortise {
 namespace {
 
-mortise_rollout_backend_vtable vtable_of(const PluginInstance& instance) {
-  return read_abi_struct(static_cast<const mortise_rollout_backend_vtable*>(instance.vtable()));
-}
+using Vtable = mortise_rollout_backend_vtable;
 
-mortise_sampling c_sampling(const Sampling& sampling) {
-  auto out = make_abi_struct<mortise_sampling>();
+// Sampling options in the ABI's layout, with what they point to.
+struct CSampling {
+  mortise_sampling options = make_abi_struct<mortise_sampling>();
+  std::vector<mortise_text> stop_strings;
+  std::vector<int64_t> bad_word_lengths;
+  std::vector<int64_t> bad_word_ids;
+};
+
+void fill(const Sampling& sampling, CSampling& to) {
+  mortise_sampling& out = to.options;
   out.ignore_eos = sampling.ignore_eos ? 1 : 0;
   out.max_new_tokens = sampling.max_new_tokens;
   out.min_new_tokens = sampling.min_new_tokens;
@@ -25,7 +32,20 @@ mortise_sampling c_sampling(const Sampling& sampling) {
   out.top_k = sampling.top_k;
   out.num_stop_ids = sampling.stop_ids.size();
   out.stop_ids = sampling.stop_ids.data();
-  return out;
+  out.typical_p = sampling.typical_p;
+  out.repetition_penalty = sampling.repetition_penalty;
+  out.presence_penalty = sampling.presence_penalty;
+  out.frequency_penalty = sampling.frequency_penalty;
+  for (const std::string& text : sampling.stop_strings) to.stop_strings.push_back({text.data(), text.size()});
+  for (const std::vector<int64_t>& word : sampling.bad_words) {
+    to.bad_word_lengths.push_back(static_cast<int64_t>(word.size()));
+    to.bad_word_ids.insert(to.bad_word_ids.end(), word.begin(), word.end());
+  }
+  out.num_stop_strings = to.stop_strings.size();
+  out.stop_strings = to.stop_strings.data();
+  out.num_bad_words = to.bad_word_lengths.size();
+  out.bad_word_lengths = to.bad_word_lengths.data();
+  out.bad_word_ids = to.bad_word_ids.data();
 }
 
 struct SinkContext {
@@ -69,11 +89,10 @@ Result<RolloutBackend> RolloutBackend::create(PluginRegistry& registry, std::str
                                               const nlohmann::ordered_json& params, const RunKey& key) {
   RolloutBackend made(TRY(PluginInstance::create(registry, MORTISE_KIND_ROLLOUT_BACKEND, name, params, key)),
                       std::make_unique<Ledger>());
-  const auto vtable = vtable_of(made.instance_);
-  if (vtable.set_version == nullptr || vtable.submit == nullptr || vtable.poll == nullptr) {
-    return made.instance_.error("create", 0, "its vtable lacks one of the mandatory slots set_version, submit, poll",
-                                "build the pack again");
-  }
+  const auto vtable = vtable_of<Vtable>(made.instance_);
+  TRY(check_slots(made.instance_, {{"set_version", vtable.set_version != nullptr},
+                                   {"submit", vtable.submit != nullptr},
+                                   {"poll", vtable.poll != nullptr}}));
   const int num_weight_slots =
       (vtable.begin_update != nullptr) + (vtable.update_weight != nullptr) + (vtable.end_update != nullptr);
   if (num_weight_slots != 0 && num_weight_slots != 3) {
@@ -84,16 +103,16 @@ Result<RolloutBackend> RolloutBackend::create(PluginRegistry& registry, std::str
 }
 
 Result<void> RolloutBackend::set_version(int64_t version) {
-  const auto slot = catchable(vtable_of(instance_).set_version);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).set_version);
   TRY(instance_.call("set_version", 0, nullptr, {},
                      [&](mortise_call* call) { return slot(instance_.self(), call, version); }));
   return {};
 }
 
-bool RolloutBackend::holds_weights() const { return vtable_of(instance_).update_weight != nullptr; }
+bool RolloutBackend::holds_weights() const { return vtable_of<Vtable>(instance_).update_weight != nullptr; }
 
 Result<void> RolloutBackend::begin_update(int64_t version) {
-  const auto slot = catchable(vtable_of(instance_).begin_update);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).begin_update);
   if (slot == nullptr) return instance_.error("begin_update", 0, "holds no weights", "ask holds_weights() first");
   TRY(instance_.call("begin_update", 0, nullptr, {},
                      [&](mortise_call* call) { return slot(instance_.self(), call, version); }));
@@ -101,7 +120,7 @@ Result<void> RolloutBackend::begin_update(int64_t version) {
 }
 
 Result<void> RolloutBackend::update_weight(const WeightShard& shard) {
-  const auto slot = catchable(vtable_of(instance_).update_weight);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).update_weight);
   if (slot == nullptr) return instance_.error("update_weight", 0, "holds no weights", "ask holds_weights() first");
   TensorArgs args;
   const mortise_tensor* tensor = args.input(shard.data, shard.shape);
@@ -113,14 +132,14 @@ Result<void> RolloutBackend::update_weight(const WeightShard& shard) {
 }
 
 Result<void> RolloutBackend::end_update() {
-  const auto slot = catchable(vtable_of(instance_).end_update);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).end_update);
   if (slot == nullptr) return instance_.error("end_update", 0, "holds no weights", "ask holds_weights() first");
   TRY(instance_.call("end_update", 0, nullptr, {}, [&](mortise_call* call) { return slot(instance_.self(), call); }));
   return {};
 }
 
 Result<size_t> RolloutBackend::submit(std::span<const RolloutRequest> requests) {
-  std::deque<mortise_sampling> samplings;  // a deque: pointers stay valid
+  std::deque<CSampling> samplings;  // a deque: pointers stay valid
   std::deque<mortise_rollout_request> structs;
   std::vector<const mortise_rollout_request*> pointers;
   for (const RolloutRequest& request : requests) {
@@ -132,12 +151,14 @@ Result<size_t> RolloutBackend::submit(std::span<const RolloutRequest> requests) 
     out.first_row_id = request.first_row_id;
     out.seed = request.seed;
     out.step = request.step;
-    out.sampling = &samplings.emplace_back(c_sampling(*request.sampling));
+    CSampling& sampling = samplings.emplace_back();
+    fill(*request.sampling, sampling);
+    out.sampling = &sampling.options;
     pointers.push_back(&out);
   }
   const int64_t step = requests.empty() ? 0 : requests.front().step;
   uint64_t accepted = 0;
-  const auto slot = catchable(vtable_of(instance_).submit);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).submit);
   TRY(instance_.call("submit", step, nullptr, {}, [&](mortise_call* call) {
     return slot(instance_.self(), call, pointers.data(), pointers.size(), &accepted);
   }));
@@ -164,10 +185,13 @@ Result<uint64_t> RolloutBackend::poll(int64_t timeout_ms, const RolloutSink& sin
   c_sink.context = &context;
   c_sink.sequence = take_sequence;
   uint64_t outstanding = 0;
-  const auto slot = catchable(vtable_of(instance_).poll);
-  TRY(instance_.call("poll", 0, metrics, {}, [&](mortise_call* call) {
-    return slot(instance_.self(), call, &c_sink, timeout_ms * 1'000'000, &outstanding);
-  }));
+  const auto slot = catchable(vtable_of<Vtable>(instance_).poll);
+  int32_t status = MORTISE_OK;
+  auto called = instance_.call("poll", 0, metrics, {}, [&](mortise_call* call) {
+    return status = slot(instance_.self(), call, &c_sink, timeout_ms * 1'000'000, &outstanding);
+  });
+  if (!called.ok() && status == MORTISE_DATA_LOSS) called.error().kind = ErrorKind::kNumerics;
+  TRY(std::move(called));
   if (!context.fault.empty()) return instance_.error("poll", 0, context.fault, "tell the pack's author");
   if (outstanding == 0 && ledger_->owed.num_owed() > 0) {
     return instance_.error(
@@ -178,7 +202,7 @@ Result<uint64_t> RolloutBackend::poll(int64_t timeout_ms, const RolloutSink& sin
 }
 
 Result<void> RolloutBackend::abort(int64_t request_id) {
-  const auto slot = catchable(vtable_of(instance_).abort);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).abort);
   if (slot == nullptr) return {};
   TRY(instance_.call("abort", 0, nullptr, {},
                      [&](mortise_call* call) { return slot(instance_.self(), call, request_id); }));
@@ -186,14 +210,14 @@ Result<void> RolloutBackend::abort(int64_t request_id) {
 }
 
 Result<void> RolloutBackend::sleep(int level) {
-  const auto slot = catchable(vtable_of(instance_).sleep);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).sleep);
   if (slot == nullptr) return {};
   TRY(instance_.call("sleep", 0, nullptr, {}, [&](mortise_call* call) { return slot(instance_.self(), call, level); }));
   return {};
 }
 
 Result<void> RolloutBackend::wake() {
-  const auto slot = catchable(vtable_of(instance_).wake);
+  const auto slot = catchable(vtable_of<Vtable>(instance_).wake);
   if (slot == nullptr) return {};
   TRY(instance_.call("wake", 0, nullptr, {}, [&](mortise_call* call) { return slot(instance_.self(), call); }));
   return {};

@@ -12,20 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "foundation/batch/sampling.h"
 #include "plugin/host/instance.h"
 
 namespace mortise {
-
-struct Sampling {
-  int64_t max_new_tokens = 1;
-  int64_t min_new_tokens = 0;
-  double temperature = 1.0;  // 0 = greedy
-  int64_t top_k = 0;         // <= 0 = off
-  double top_p = 1.0;        // 1 = off
-  double min_p = 0.0;        // 0 = off
-  bool ignore_eos = false;
-  std::vector<int64_t> stop_ids{};
-};
 
 struct RolloutRequest {
   int64_t request_id = 0;
@@ -80,7 +70,8 @@ class RolloutBackend {
 
   // Returns how many of `requests`, from the first on, were taken; offer the rest again after a poll.
   Result<size_t> submit(std::span<const RolloutRequest> requests);
-  // Works or waits up to timeout_ms, gives finished sequences to `sink`; returns how many are outstanding.
+  // Works or waits up to timeout_ms, gives finished sequences to `sink`; returns how many are outstanding. An Error is
+  // of kind kNumerics where the backend says that the weights have diverged.
   Result<uint64_t> poll(int64_t timeout_ms, const RolloutSink& sink, MetricSet* metrics = nullptr);
   // Gives up a request (-1: all); partial sequences come through the next poll. Nothing if the backend cannot.
   Result<void> abort(int64_t request_id);

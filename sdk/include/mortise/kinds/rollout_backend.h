@@ -11,7 +11,7 @@
 #include "../pack.h"
 #include "reward.h" /* MORTISE_FINISH_* */
 
-/* How to sample. Applied in this order: temperature, top_k, top_p, min_p. */
+/* How to sample. Applied in this order: penalties, bars, temperature, top_k, top_p, min_p, typical_p. */
 typedef struct mortise_sampling {
   uint32_t struct_size;
   int32_t ignore_eos;     /* 1: the end ids are barred, so that max_new_tokens are always produced */
@@ -23,6 +23,16 @@ typedef struct mortise_sampling {
   int64_t top_k;          /* <= 0 = off */
   uint64_t num_stop_ids;
   const int64_t* stop_ids; /* [num_stop_ids] a completion ends with the first of these, which it keeps */
+  /* 0 or null turns each of the following off. */
+  double typical_p;          /* 1 = off too */
+  double repetition_penalty; /* 1 = off too; over prompt and completion: logits > 0 are divided, others multiplied */
+  double presence_penalty;   /* off the logit of each token that the completion has */
+  double frequency_penalty;  /* the same, times how often it has it */
+  uint64_t num_stop_strings;
+  const mortise_text* stop_strings; /* [num_stop_strings] ends with the token that completes one in the text */
+  uint64_t num_bad_words;
+  const int64_t* bad_word_lengths; /* [num_bad_words] ids of each, >= 1 */
+  const int64_t* bad_word_ids;     /* all of them, one after the other: runs of ids that never come */
 } mortise_sampling;
 
 typedef struct mortise_rollout_request {
@@ -48,7 +58,7 @@ typedef struct mortise_rollout_sequence {
   int64_t num_ids;
   const int64_t* ids;             /* [num_ids], the end token included */
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
-  const float* filtered_log_prob; /* [num_ids] after top_k/top_p/min_p; null when not computed */
+  const float* filtered_log_prob; /* [num_ids] of what was drawn from, after penalties, bars and filters; or null */
 } mortise_rollout_sequence;
 
 typedef struct mortise_rollout_sink {
@@ -74,7 +84,8 @@ typedef struct mortise_rollout_backend_vtable {
   int32_t (*submit)(void* self, mortise_call* call, const mortise_rollout_request* const* requests,
                     uint64_t num_requests, uint64_t* accepted) MORTISE_NOEXCEPT;
   /* Works or waits up to timeout_ns (0 = hand over what is ready), gives finished sequences to the sink, and tells how
-   * many are still outstanding. Mandatory. [compute] */
+   * many are still outstanding. MORTISE_DATA_LOSS: the weights give numbers that are not finite, and the run ends as
+   * one that diverged. Mandatory. [compute] */
   int32_t (*poll)(void* self, mortise_call* call, const mortise_rollout_sink* sink, int64_t timeout_ns,
                   uint64_t* outstanding) MORTISE_NOEXCEPT;
   /* Gives up request_id (-1 = all); partial sequences come through the next poll with FINISH_ABORT. Optional. [compute]

@@ -1,0 +1,78 @@
+// Several rewards in workers at once: each keeps its deadlines, whichever is waited for first.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "experience/reward/reward_runner.h"
+#include "worker_fixture.h"
+
+namespace mortise::test {
+namespace {
+
+class WorkerRunner : public WorkerTest {
+ protected:
+  // A prompt for every completion.
+  void take(const std::vector<std::string>& completions) {
+    samples_.num_samples_per_prompt = 1;
+    for (const std::string& text : completions) {
+      Sample& sample = samples_.rows.emplace_back();
+      sample.prompt_index = static_cast<int64_t>(prompts_.prompts.size());
+      sample.text = text;
+      prompts_.prompts.emplace_back();
+    }
+  }
+  RewardRunner runner(const std::vector<RewardSpec>& specs) {
+    IsolationOptions isolation;
+    isolation.mode = "process";
+    isolation.num_workers = 1;
+    auto made = RewardRunner::create(registry_, specs, RunKey{7, nullptr}, /*max_failed_fraction=*/1.0, isolation);
+    if (!made.ok()) {
+      ADD_FAILURE() << made.error().to_string();
+      std::abort();
+    }
+    return std::move(made).value();
+  }
+  static RewardSpec spec(const std::string& use, int64_t timeout_ms, int64_t row_timeout_ms) {
+    RewardSpec out;
+    out.use = out.label = use;
+    out.timeout_ms = timeout_ms;
+    out.row_timeout_ms = row_timeout_ms;
+    return out;
+  }
+
+  PromptBatch prompts_;
+  SampleBatch samples_;
+};
+
+TEST_F(WorkerRunner, AllAreLookedAfterWhileTheSlowestWorks) {
+  take(std::vector<std::string>(5, "hang"));
+  auto both = runner({spec("faulty", 20'000, 300), spec("plain", 20'000, 300)});
+  const Stopwatch watch;
+  ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, both.score(prompts_, samples_, {}, nullptr));
+  const double together = watch.elapsed_s();
+  EXPECT_EQ(scored.columns[0].num_failed, 5);
+  EXPECT_EQ(scored.columns[1].num_failed, 5);
+  // Each takes 5 x 0.35 s and the replacements; one after the other would be twice that.
+  EXPECT_LT(together, 2.8);
+}
+
+TEST_F(WorkerRunner, TendKeepsDeadlinesBetweenFeeds) {
+  take({"hang", "hang", "hang", "ab", "c"});
+  auto one = runner({spec("plain", 20'000, 200)});
+  ASSERT_OK(one.begin(prompts_, 1, {}));
+  for (int64_t prompt = 0; prompt < 4; ++prompt) ASSERT_OK(one.feed(prompts_, samples_, prompt));
+  const Stopwatch watch;
+  while (watch.elapsed_s() < 2.0) {
+    ASSERT_OK(one.tend());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const Stopwatch rest;
+  ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, one.score(prompts_, samples_, {}, nullptr));
+  EXPECT_LT(rest.elapsed_s(), 0.5) << "three hangs of 0.25 s were over before the last row came";
+  EXPECT_EQ(scored.columns[0].num_failed, 3);
+  EXPECT_EQ(scored.rewards[3], 2);
+}
+
+}  // namespace
+}  // namespace mortise::test
