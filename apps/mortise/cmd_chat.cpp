@@ -28,6 +28,7 @@ constexpr const char* kUsage =
 
 struct ChatArguments {
   std::string model, template_file, in, out;
+  bool json = false;
 };
 
 po::options_description options_of(ChatArguments& parsed) {
@@ -35,7 +36,8 @@ po::options_description options_of(ChatArguments& parsed) {
   options.add_options()("model", po::value(&parsed.model), "model folder")("template", po::value(&parsed.template_file),
                                                                            "template file")(
       "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),
-                                                                     "JSONL file to write")("help,h", "this text");
+                                                                     "JSONL file to write")(
+      "json", po::bool_switch(&parsed.json), "a summary as one JSON object on standard output")("help,h", "this text");
   return options;
 }
 
@@ -50,6 +52,7 @@ Result<ChatArguments> parse(Arguments args) {
   const auto given = TRY(parse_words(args.subspan(1), options, "mortise chat"));
   if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
   if (parsed.model.empty() == parsed.template_file.empty()) return bad("either --model or --template is expected");
+  TRY(check_distinct({"--in", parsed.in}, {"--out", parsed.out}, "mortise chat"));
   return parsed;
 }
 
@@ -126,15 +129,21 @@ Result<> run(const ChatArguments& args) {
   const Templates templates = TRY(Templates::load(args));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
   JsonlWriter writer = TRY(JsonlWriter::open(env, args.out, {.append = false, .sync_each = false}));
+  int64_t num_rows = 0, num_errors = 0;
   while (const std::optional<JsonlRow> row = TRY(reader.next())) {
     const std::string where = args.in + ":" + std::to_string(row->line);
     const RenderInput input = TRY(read_row(row->value, templates.special_tokens(), where));
     const ChatTemplate* chat = templates.choose(!input.tools.is_null());
     if (chat == nullptr)
       return Error{ErrorKind::kData, "the folder has no template for conversations without tools", where, ""};
-    TRY(writer.write(render_row(*chat, input)));
+    const Json rendered = render_row(*chat, input);
+    num_errors += rendered.contains("error") ? 1 : 0;
+    ++num_rows;
+    TRY(writer.write(rendered));
   }
-  return writer.close();
+  TRY(writer.close());
+  if (args.json) std::cout << dump_json(Json{{"out", args.out}, {"rows", num_rows}, {"errors", num_errors}}) << "\n";
+  return {};
 }
 
 }  // namespace

@@ -31,8 +31,7 @@ int cmd_eval(Arguments args) {
         options);
     return 0;
   }
-  auto code = run_eval(args, options);
-  return code.ok() ? *code : fail(code.error());
+  return finish_run(run_eval(args, options));
 }
 
 }  // namespace mortise

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <map>
 
-#include "commands.h"
+#include "command_line.h"
 #include "config/check.h"
 #include "config/load.h"
 #include "experience/data/prompt_encoder.h"
+#include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
@@ -20,12 +21,19 @@ namespace {
 constexpr const char* kHelp =
     "usage: mortise generate --model DIR --prompts FILE --out FILE [rollout.KEY=VALUE ...] [--json]\n\n"
     "DIR      Hugging Face folder; a tokenizer is needed unless all prompts are token ids\n"
-    "prompts  JSONL rows with \"prompt\" (text or messages), \"messages\" or \"prompt_token_ids\"\n"
+    "prompts  JSONL rows with \"prompt\" (text or messages), \"messages\" or \"prompt_token_ids\"; a row may have a "
+    "\"seed\" of its\n"
+    "         own: its completions then depend on it and the row alone, not on its place in the file\n"
     "out      JSONL rows in the same order: {\"prompt_token_ids\", \"completions\": [{\"token_ids\", \"text\", "
     "\"log_probs\",\n"
-    "         \"finish_reason\"}]}; log_probs at the sampling temperature over the whole vocabulary (1 when greedy)\n"
-    "KEY      n, temperature, top_k, top_p, min_p, response_length, min_new_tokens, ignore_eos, seed, max_num_seqs,\n"
-    "         calculate_log_probs; also data.prompt_key, data.apply_chat_template_kwargs, model.dtype,\n"
+    "         \"finish_reason\"}]}; log_probs at the sampling temperature over the whole vocabulary (1 when greedy);\n"
+    "         \"filtered_log_probs\" too where penalties, bars or filters change what is drawn from; \"top_log_probs\" "
+    "(a list of\n"
+    "         [token id, log-prob] at each place) where rollout.top_log_probs asks for them\n"
+    "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
+    "frequency_penalty,\n"
+    "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
+    "         max_num_seqs, calculate_log_probs; also data.prompt_key, data.apply_chat_template_kwargs, model.dtype,\n"
     "         model.custom_chat_template, trainer.num_threads (`mortise config explain KEY` tells what they mean)\n"
     "--json   a summary as one JSON object on standard output\n";
 
@@ -42,6 +50,14 @@ bool acts_here(std::string_view key) {
                                                "rollout.top_k",
                                                "rollout.top_p",
                                                "rollout.min_p",
+                                               "rollout.typical_p",
+                                               "rollout.repetition_penalty",
+                                               "rollout.presence_penalty",
+                                               "rollout.frequency_penalty",
+                                               "rollout.stop",
+                                               "rollout.stop_token_ids",
+                                               "rollout.bad_words",
+                                               "rollout.top_log_probs",
                                                "rollout.ignore_eos",
                                                "rollout.min_new_tokens",
                                                "rollout.response_length",
@@ -95,6 +111,7 @@ Result<GenerateArguments> parse(Arguments args) {
     return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise generate",
                  "`mortise generate --help` shows the usage"};
   }
+  TRY(check_distinct({"--prompts", out.files["--prompts"]}, {"--out", out.files["--out"]}, "mortise generate"));
   return out;
 }
 
@@ -117,8 +134,19 @@ Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where)
 
 struct Prompts {
   std::vector<std::vector<int64_t>> ids;
+  std::vector<std::optional<uint64_t>> seeds;  // of rows that have one
   std::vector<std::string> where;
 };
+
+Result<std::optional<uint64_t>> seed_of(const Json& row, const std::string& where) {
+  const Json* const seed = json_find(row, "seed");
+  if (seed == nullptr || seed->is_null()) return std::optional<uint64_t>();
+  if (!seed->is_number_integer() || (!seed->is_number_unsigned() && seed->get<int64_t>() < 0)) {
+    return Error{ErrorKind::kData, "'seed' is " + dump_json(*seed) + ", and has to be a whole number from 0 on", where,
+                 "correct it, or leave it out: rollout.seed holds for all rows"};
+  }
+  return std::optional<uint64_t>(seed->get<uint64_t>());
+}
 
 Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* folder, const RunConfig& config,
                              int64_t vocab_size) {
@@ -128,6 +156,7 @@ Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* fol
     const std::optional<JsonlRow> row = TRY(reader.next());
     if (!row) return out;
     out.where.push_back(path.string() + ":" + std::to_string(row->line));
+    out.seeds.push_back(TRY(seed_of(row->value, out.where.back())));
     if (folder != nullptr) {
       const Prompt prompt = TRY(folder->encoder(config).encode(row->value, out.where.back(), vocab_size));
       out.ids.push_back(prompt.token_ids);
@@ -135,19 +164,6 @@ Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* fol
       out.ids.push_back(TRY(bare_ids(row->value, out.where.back())));
     }
   }
-}
-
-SamplingParams sampling_of(const RunConfig& config, std::vector<int64_t> stop_ids) {
-  SamplingParams params;
-  params.max_new_tokens = config.rollout.response_length.value_or(config.data.max_response_length);
-  params.min_new_tokens = config.rollout.min_new_tokens;
-  params.temperature = config.rollout.temperature;
-  params.top_k = config.rollout.top_k;
-  params.top_p = config.rollout.top_p;
-  params.min_p = config.rollout.min_p;
-  params.ignore_eos = config.rollout.ignore_eos;
-  params.stop_ids = std::move(stop_ids);
-  return params;
 }
 
 using Completions = std::vector<std::vector<GeneratedSequence>>;  // [prompt][sample]
@@ -163,7 +179,11 @@ Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, con
   };
   for (size_t i = 0; i < prompts.ids.size();) {
     const auto id = static_cast<int64_t>(i);
-    const GenerateRequest request{id, prompts.ids[i], n, id * n, seed, 0, sampling};
+    GenerateRequest request{id, prompts.ids[i], n, id * n, seed, 0, sampling, config.rollout.top_log_probs};
+    if (prompts.seeds[i]) {
+      request.seed = *prompts.seeds[i];
+      request.first_row_id = 0;
+    }
     auto taken = engine.submit({&request, 1});
     if (!taken.ok()) {
       taken.error().where = prompts.where[i];
@@ -181,6 +201,19 @@ Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, con
   return out;
 }
 
+// [[id, log-prob] ...] at each place.
+Json top_of(const GeneratedSequence& sample) {
+  const size_t width = sample.top.size() / sample.ids.size();
+  Json out = Json::array();
+  for (size_t t = 0; t < sample.ids.size(); ++t) {
+    Json place = Json::array();
+    for (size_t i = t * width; i < (t + 1) * width; ++i)
+      place.push_back(Json::array({sample.top[i].id, sample.top[i].log_prob}));
+    out.push_back(std::move(place));
+  }
+  return out;
+}
+
 Json row_of(const std::vector<int64_t>& prompt, const std::vector<GeneratedSequence>& samples,
             const Tokenizer* tokenizer, bool log_probs) {
   Json completions = Json::array();
@@ -188,6 +221,8 @@ Json row_of(const std::vector<int64_t>& prompt, const std::vector<GeneratedSeque
     Json item = {{"token_ids", sample.ids}};
     if (tokenizer != nullptr) item["text"] = tokenizer->decode(sample.ids, /*skip_special_tokens=*/true);
     if (log_probs) item["log_probs"] = sample.log_prob;
+    if (log_probs && !sample.filtered_log_prob.empty()) item["filtered_log_probs"] = sample.filtered_log_prob;
+    if (!sample.top.empty()) item["top_log_probs"] = top_of(sample);
     item["finish_reason"] = sample.finish_reason == FinishReason::kStop ? "stop" : "length";
     completions.push_back(std::move(item));
   }
@@ -200,21 +235,22 @@ Result<int> generate(Arguments args) {
   LoadedConfig loaded = TRY(load_config(env, "", parsed.overrides));
   RunConfig& config = loaded.config;
   config.model.path = parsed.files.at("--model");
-  TRY(check_config(loaded, ConfigUse::kGenerate));
+  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
   if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
   const Model model = TRY(Model::load(env, config.model.path, config.model.dtype));
   std::optional<PolicyFolder> folder;
   if (!TRY(list_tokenizer_files(config.model.path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
   const Prompts prompts = TRY(
       read_prompts(env, parsed.files.at("--prompts"), folder ? &*folder : nullptr, config, model.config().vocab_size));
+  TRY(check_num_rows(loaded, static_cast<int64_t>(prompts.ids.size()), "rollout.n"));
   EngineOptions options;
   options.max_num_seqs = config.rollout.max_num_seqs;
   options.purpose = RandomPurpose::kValidation;
+  options.tokenizer = folder ? &folder->tokenizer : nullptr;
+  const Sampling sampling = TRY(rollout_sampling(config, model.config(), options.tokenizer));
   if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
   const auto engine = TRY(GenerateEngine::create(model, options));
-  const std::vector<int64_t> stop_ids =
-      folder ? stop_ids_of(model.config(), folder->tokenizer) : model.config().eos_token_ids;
-  const Completions completions = TRY(complete(*engine, prompts, sampling_of(config, stop_ids), config));
+  const Completions completions = TRY(complete(*engine, prompts, sampling, config));
   std::string text;
   int64_t num_tokens = 0;
   for (size_t i = 0; i < completions.size(); ++i) {

@@ -51,7 +51,7 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
 
 Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   const RunConfig& config = command.config.config;
-  PluginRegistry registry = TRY(open_registry(config.plugins));
+  PluginRegistry registry = TRY(open_registry(command.config));
   RunKey key;
   key.seed = static_cast<uint64_t>(config.trainer.seed);
   ActorObjective objective = TRY(ActorObjective::create(registry, config, key));
@@ -103,6 +103,8 @@ Result<int> run_objective(Arguments args, const po::options_description& options
   if (words.empty() || words[0] != "eval") {
     return Error{ErrorKind::kConfig, "the subcommand is 'eval'", "command line", "see `mortise objective --help`"};
   }
+  TRY(check_distinct({"--inputs", values["inputs"].as<std::string>()},
+                     {"--outputs", values["outputs"].as<std::string>()}, "mortise objective"));
   const std::vector<std::string> overrides(words.begin() + 1, words.end());
   const std::string file = values.count("config") != 0 ? values["config"].as<std::string>() : "";
   ObjectiveCommand command{TRY(load_config(default_env(), file, overrides)), values["inputs"].as<std::string>(),

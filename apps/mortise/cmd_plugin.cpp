@@ -8,6 +8,8 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "experience/plugin_settings.h"
+#include "foundation/base/clock.h"
 #include "foundation/base/text.h"
 #include "model/tensor/torch_version.h"
 #include "plugin_check.h"
@@ -56,26 +58,37 @@ Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for
                        old_log_prob, sum_pi_squared, rollout_is_weights, rewards (B,K), reward_weights (K,), row_valid
                        out: advantages, returns
   reward               JSONL rows {"prompt","completion", columns...} -> {"reward": number|null}; optional
-                       prompt_token_ids, completion_token_ids, finish_reason, group_index; a row that failed has "error"
+                       prompt_token_ids, completion_token_ids, finish_reason, group_index; a row that failed has "error".
+                       It runs in workers as in a run: see --isolation
 )";
 
-po::options_description registry_options() {
+po::options_description place_options() {
   po::options_description options("where plugins come from");
   options.add_options()("plugin", po::value<std::vector<std::string>>()->composing(),
                         "a pack file, before all folders")(
-      "plugin-path", po::value<std::vector<std::string>>()->composing(), "a folder of packs, before the environment's");
+      "plugin-path", po::value<std::vector<std::string>>()->composing(), "a folder of packs, before the environment's")(
+      "config", po::value<std::string>(), "a run's TOML file: as its [plugins] table says, after the two above");
   return options;
 }
 
+Result<LoadedConfig> config_of(const po::variables_map& given) {
+  if (given.count("config") == 0) return LoadedConfig{};
+  return load_config(default_env(), given["config"].as<std::string>(), {});
+}
+
 Result<PluginRegistry> open_registry(const po::variables_map& given) {
-  RegistryOptions options;
-  options.host_torch = kTorchVersion;
-  if (given.count("plugin") != 0) {
-    for (const auto& file : given["plugin"].as<std::vector<std::string>>()) options.files.emplace_back(file);
-  }
-  if (given.count("plugin-path") != 0) {
-    for (const auto& path : given["plugin-path"].as<std::vector<std::string>>()) options.paths.emplace_back(path);
-  }
+  const LoadedConfig config = TRY(config_of(given));
+  RegistryOptions options = registry_options(config, kTorchVersion);
+  const auto put_first = [&](const char* option, std::vector<NamedPlace>& places) {
+    if (given.count(option) == 0) return;
+    std::vector<NamedPlace> all;
+    for (const auto& path : given[option].as<std::vector<std::string>>())
+      all.emplace_back(path, "--" + std::string(option));
+    all.insert(all.end(), places.begin(), places.end());
+    places = std::move(all);
+  };
+  put_first("plugin", options.files);
+  put_first("plugin-path", options.paths);
   return PluginRegistry::open(options);
 }
 
@@ -95,7 +108,7 @@ Result<> check_kind(const std::string& kind) {
 Result<> run_list(Arguments args) {
   po::options_description options("options");
   options.add_options()("json", "as JSON, with hashes")("help,h", "this text");
-  options.add(registry_options());
+  options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << kHelp << "\n" << options;
@@ -122,7 +135,7 @@ Result<> run_describe(Arguments args) {
   po::options_description options("options");
   options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")("json", "as JSON")("help,h",
                                                                                                           "this text");
-  options.add(registry_options());
+  options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << kHelp << "\n" << options;
@@ -154,6 +167,50 @@ Result<> run_describe(Arguments args) {
 
 // --- eval ------------------------------------------------------------------------------------------------------------
 
+constexpr std::chrono::milliseconds kLongestRow{60'000};
+
+// Where a reward runs and what it may do: as in a run of the config, or of the defaults, but for what the options say.
+Result<> read_isolation(const po::variables_map& given, PluginEval& eval) {
+  const LoadedConfig config = TRY(config_of(given));
+  RewardConfig reward;
+  // A file may be long: without a run's own limits only a row that hangs is ended.
+  reward.timeout = std::chrono::milliseconds(0);
+  reward.row_timeout = kLongestRow;
+  for (const RewardConfig& one : config.config.reward) {
+    if (one.use != eval.name) continue;
+    reward = one;
+    break;
+  }
+  const auto words = [&](const char* option,
+                         const std::vector<std::string>& choices) -> Result<std::vector<std::string>> {
+    std::vector<std::string> out;
+    if (given.count(option) == 0) return out;
+    for (const auto& list : given[option].as<std::vector<std::string>>()) {
+      for (const std::string_view word : split(list, ',')) out.emplace_back(word);
+    }
+    for (const std::string& word : out) {
+      if (std::find(choices.begin(), choices.end(), word) == choices.end())
+        return usage_error("--" + std::string(option) + " takes " + join(choices, ", ") + ", not " + quote(word));
+    }
+    return out;
+  };
+  for (std::string& word : TRY(words("allow", {"network", "files", "programs"})))
+    reward.allow.push_back(std::move(word));
+  eval.isolation = isolation_options(config.config.plugins);
+  const auto modes = TRY(words("isolation", {"auto", "process", "none"}));
+  if (!modes.empty()) eval.isolation.mode = modes.back();
+  eval.isolation.limits = worker_limits(config.config.plugins, reward);
+  if (given.count("timeout") != 0) {
+    const auto timeout = parse_duration_ns(given["timeout"].as<std::string>());
+    if (!timeout.ok()) return usage_error("--timeout: " + timeout.error().what);
+    reward.timeout = std::chrono::milliseconds(*timeout / 1'000'000);
+    reward.row_timeout = {};
+  }
+  eval.timeout_ms = reward.timeout.count();
+  eval.row_timeout_ms = row_timeout_ms(reward);
+  return {};
+}
+
 Result<PluginEval> read_eval(const po::variables_map& given) {
   PluginEval eval;
   std::vector<std::string> settings;
@@ -175,8 +232,10 @@ Result<PluginEval> read_eval(const po::variables_map& given) {
     return usage_error("eval needs --inputs and --outputs");
   eval.inputs = given["inputs"].as<std::string>();
   eval.outputs = given["outputs"].as<std::string>();
+  TRY(check_distinct({"--inputs", eval.inputs.string()}, {"--outputs", eval.outputs.string()}, "mortise plugin eval"));
   eval.seed = given["seed"].as<uint64_t>();
   eval.step = given["step"].as<int64_t>();
+  TRY(read_isolation(given, eval));
   return eval;
 }
 
@@ -188,7 +247,14 @@ Result<> run_eval(Arguments args) {
       "key=value: a parameter of the plugin, or of the aggregation")("seed", po::value<uint64_t>()->default_value(0),
                                                                      "of the plugin's random numbers")(
       "step", po::value<int64_t>()->default_value(1), "step that the plugin is told")("help,h", "this text");
-  options.add(registry_options());
+  using Words = std::vector<std::string>;
+  po::options_description reward("for rewards (with --config: as the run's file says)");
+  reward.add_options()("isolation", po::value<Words>(), "auto, process (in workers) or none (in this process)")(
+      "allow", po::value<Words>()->composing(), "what the workers may use: network, files, programs")(
+      "timeout", po::value<std::string>(),
+      "longest time for all rows, as in \"10s\", and a fifth of it for one; default: 60s a row");
+  options.add(reward);
+  options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << "usage: mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]\n"

@@ -10,9 +10,11 @@ namespace {
 Result<int> run_sft(Arguments args, const boost::program_options::options_description& options) {
   const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kSft));
   const SftSummary summary = TRY(sft(default_env(), command.config, resume_request(command)));
-  std::string text = "done: " + std::to_string(summary.train.steps) + " updates";
+  std::string text = summary.train.stopped_by_signal ? "stopped by a signal, the same command goes on: " : "done: ";
+  text += std::to_string(summary.train.steps) + " updates";
   if (summary.val_accuracy >= 0) text += ", validation reward " + std::to_string(summary.val_accuracy);
-  log_info(text + "; model in " + summary.train.last_checkpoint + "/huggingface");
+  if (!summary.train.last_checkpoint.empty()) text += "; model in " + summary.train.last_checkpoint + "/huggingface";
+  log_info(text);
   return summary.train.stopped_by_signal ? static_cast<int>(ErrorKind::kSignal) : 0;
 }
 
@@ -29,8 +31,7 @@ int cmd_sft(Arguments args) {
                    options);
     return 0;
   }
-  auto code = run_sft(args, options);
-  return code.ok() ? *code : fail(code.error());
+  return finish_run(run_sft(args, options));
 }
 
 }  // namespace mortise

@@ -24,6 +24,7 @@ struct TokenizerArguments {
   std::string model, in, out;
   bool add_special_tokens = false;
   bool skip_special_tokens = false;
+  bool json = false;
 };
 
 po::options_description options_of(TokenizerArguments& parsed) {
@@ -33,9 +34,10 @@ po::options_description options_of(TokenizerArguments& parsed) {
       "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),
                                                                      "JSONL file to write")(
       "add-special-tokens", po::bool_switch(&parsed.add_special_tokens),
-      "encode: with the tokens of the post-processor, such as <s>")(
-      "skip-special-tokens", po::bool_switch(&parsed.skip_special_tokens),
-      "decode: leave special tokens out of the text")("help,h", "this text");
+      "encode: with the tokens of the post-processor, such as <s>")("skip-special-tokens",
+                                                                    po::bool_switch(&parsed.skip_special_tokens),
+                                                                    "decode: leave special tokens out of the text")(
+      "json", po::bool_switch(&parsed.json), "a summary as one JSON object on standard output")("help,h", "this text");
   return options;
 }
 
@@ -54,6 +56,7 @@ Result<TokenizerArguments> parse(Arguments args) {
   if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
   if (parsed.encode && parsed.skip_special_tokens) return bad("--skip-special-tokens belongs to decode");
   if (!parsed.encode && parsed.add_special_tokens) return bad("--add-special-tokens belongs to encode");
+  TRY(check_distinct({"--in", parsed.in}, {"--out", parsed.out}, "mortise tokenizer"));
   return parsed;
 }
 
@@ -95,13 +98,18 @@ Result<> run(const TokenizerArguments& args) {
   const Tokenizer tokenizer = TRY(Tokenizer::load(args.model, env));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
   JsonlWriter writer = TRY(JsonlWriter::open(env, args.out, {.append = false, .sync_each = false}));
+  int64_t num_rows = 0, num_ids = 0;
   while (const std::optional<JsonlRow> row = TRY(reader.next())) {
     const std::string where = args.in + ":" + std::to_string(row->line);
     const Json result = args.encode ? TRY(encode_row(tokenizer, row->value, args.add_special_tokens, where))
                                     : TRY(decode_row(tokenizer, row->value, args.skip_special_tokens, where));
+    num_ids += static_cast<int64_t>((args.encode ? result : row->value)["ids"].size());
+    ++num_rows;
     TRY(writer.write(result));
   }
-  return writer.close();
+  TRY(writer.close());
+  if (args.json) std::cout << dump_json(Json{{"out", args.out}, {"rows", num_rows}, {"ids", num_ids}}) << "\n";
+  return {};
 }
 
 }  // namespace

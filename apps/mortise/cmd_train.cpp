@@ -9,9 +9,14 @@ namespace {
 
 Result<int> run_train(Arguments args, const boost::program_options::options_description& options) {
   const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kTrain));
+  const bool json = command.options.count("json") != 0;
   if (command.options.count("dry-run") != 0) {
-    std::cout << TRY(dry_run(default_env(), command.config));
+    std::cout << TRY(dry_run(default_env(), command.config, json));
     return 0;
+  }
+  if (json) {
+    return Error{ErrorKind::kConfig, "--json belongs to --dry-run", "mortise train",
+                 "a run writes its numbers as JSON to metrics.jsonl and updates.jsonl"};
   }
   const TrainSummary summary = TRY(train(default_env(), command.config, resume_request(command)));
   const std::string& dir = command.config.config.trainer.default_local_dir;
@@ -27,7 +32,8 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
 int cmd_train(Arguments args) {
   boost::program_options::options_description options("options");
   options.add_options()("help,h", "this text")(
-      "dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing");
+      "dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing")(
+      "json", "with --dry-run: the same as one JSON object");
   add_resume_options(options);
   if (wants_help(args)) {
     print_run_help("train",
@@ -37,8 +43,7 @@ int cmd_train(Arguments args) {
                    options);
     return 0;
   }
-  auto code = run_train(args, options);
-  return code.ok() ? *code : fail(code.error());
+  return finish_run(run_train(args, options));
 }
 
 }  // namespace mortise

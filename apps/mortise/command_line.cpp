@@ -1,5 +1,9 @@
 #include "command_line.h"
 
+#include <filesystem>
+
+#include "foundation/base/text.h"
+
 namespace mortise {
 
 namespace po = boost::program_options;
@@ -20,6 +24,17 @@ Result<po::variables_map> parse_words(Arguments args, const po::options_descript
     return Error{ErrorKind::kConfig, error.what(), command, "`" + command + " --help` shows the usage"};
   }
   return given;
+}
+
+Result<> check_distinct(const FileOption& input, const FileOption& output, const std::string& command) {
+  std::error_code ignored;  // a file that is not there yet is another one, unless it is spelt alike
+  const bool same =
+      std::filesystem::equivalent(input.path, output.path, ignored) ||
+      std::filesystem::path(input.path).lexically_normal() == std::filesystem::path(output.path).lexically_normal();
+  if (!same) return {};
+  return Error{ErrorKind::kConfig,
+               std::string(input.option) + " and " + output.option + " are the same file, " + quote(input.path),
+               command, "name another file to write"};
 }
 
 }  // namespace mortise

@@ -20,6 +20,13 @@ inline std::vector<std::string> words_of(const boost::program_options::variables
   return given["words"].as<std::vector<std::string>>();
 }
 
+// A file that is read must not be written as well: an Error where both options name one file, by whatever path.
+struct FileOption {
+  const char* option;  // "--in"
+  std::string path;
+};
+Result<> check_distinct(const FileOption& input, const FileOption& output, const std::string& command);
+
 // A command whose whole input is a struct: --help, parse, run.
 template <class Parsed>
 int run_parsed(Arguments args, const char* usage, boost::program_options::options_description (*options_of)(Parsed&),

@@ -17,6 +17,7 @@ int cmd_eval(Arguments args);
 int cmd_objective(Arguments args);
 int cmd_generate(Arguments args);
 int cmd_model(Arguments args);
+int cmd_model_save(Arguments args);  // `model save`
 int cmd_tokenizer(Arguments args);
 int cmd_chat(Arguments args);
 int cmd_plugin(Arguments args);

@@ -114,9 +114,29 @@ Result<std::vector<float>> EvalTensors::optional_tokens(std::string_view name) {
 
 Result<std::vector<uint8_t>> EvalTensors::mask(std::string_view name, bool mandatory) {
   const std::vector<float> values = mandatory ? TRY(tokens(name)) : TRY(optional_tokens(name));
-  std::vector<uint8_t> out(num_tokens(), 1);
-  for (size_t t = 0; t < values.size(); ++t) out[t] = values[t] != 0.0F ? 1 : 0;
+  if (values.empty()) return std::vector<uint8_t>(num_tokens(), 1);
+  return flags(name, values, columns_);
+}
+
+// NaN and numbers between would silently count as 1.
+Result<std::vector<uint8_t>> EvalTensors::flags(std::string_view name, std::span<const float> values,
+                                                int64_t width) const {
+  std::vector<uint8_t> out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != 0.0F && values[i] != 1.0F) {
+      const auto at = static_cast<int64_t>(i);
+      std::string place = "row " + std::to_string(at / width);
+      if (width > 1) place += ", token " + std::to_string(at % width);
+      return bad(name, "holds " + format_f64(static_cast<double>(values[i])) + " in " + place + ", must be 0 or 1");
+    }
+    out[i] = values[i] == 1.0F ? 1 : 0;
+  }
   return out;
+}
+
+Result<std::vector<uint8_t>> EvalTensors::optional_row_flags(std::string_view name) {
+  const std::vector<float> values = TRY(optional_rows(name));
+  return flags(name, values, 1);
 }
 
 Result<std::vector<float>> EvalTensors::optional_rows(std::string_view name) {

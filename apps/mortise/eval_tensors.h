@@ -28,10 +28,12 @@ class EvalTensors {
   // [N] of in.NAME (B,T), or of (B,) repeated over the row. Absent: an error, or empty for optional().
   Result<std::vector<float>> tokens(std::string_view name);
   Result<std::vector<float>> optional_tokens(std::string_view name);
-  // [N], 1 where in.NAME is not 0; all 1 where it is absent and not mandatory.
+  // [N] of in.NAME, which must hold 0 and 1 alone; all 1 where it is absent and not mandatory.
   Result<std::vector<uint8_t>> mask(std::string_view name, bool mandatory);
   // [B] of in.NAME (B,); empty where absent.
   Result<std::vector<float>> optional_rows(std::string_view name);
+  // The same of flags, 0 or 1.
+  Result<std::vector<uint8_t>> optional_row_flags(std::string_view name);
   // The values of in.NAME (K,); empty where absent.
   Result<std::vector<float>> optional_vector(std::string_view name);
   // The values of in.NAME (B,K) and K; empty where absent.
@@ -48,6 +50,7 @@ class EvalTensors {
   const TensorView* look_up(std::string_view name);
   [[nodiscard]] Error bad(std::string_view name, std::string what) const;
   Result<std::vector<float>> floats(const TensorView& tensor) const;
+  Result<std::vector<uint8_t>> flags(std::string_view name, std::span<const float> values, int64_t width) const;
   Result<> read_groups();
 
   SafetensorsFile file_;

@@ -43,7 +43,7 @@ void print_usage(std::FILE* out) {
   std::fprintf(
       out,
       "\n`mortise COMMAND --help` tells more. Exit codes: 0 done, 1 internal error, 2 command line or config,\n"
-      "3 data or model files, 4 plugins, 5 numerics, 6 disk, 7 another rank, 8 stopped by a signal.\n"
+      "3 input files, 4 plugins, 5 numerics, 6 writing files, 7 another rank, 8 stopped by a signal, 9 rewards.\n"
       "First steps: `./dev quickstart`, then `mortise config explain actor`.\n");
 }
 
@@ -86,8 +86,10 @@ int main(int argc, char** argv) {
   try {
     code = run(argc, argv);
   } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures
-    code = mortise::fail(
-        {mortise::ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});
+    const mortise::Error error{mortise::ErrorKind::kInternal, exception.what(), "mortise",
+                               "this is a bug in Mortise; please report it"};
+    mortise::log_error(error);  // a run's log.txt has it too
+    code = static_cast<int>(error.kind);
   }
   mortise::log_flush();
   return code;

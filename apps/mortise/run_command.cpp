@@ -38,6 +38,13 @@ ResumeRequest resume_request(const RunCommand& command) {
   return {command.options["resume"].as<std::string>(), command.options.count("allow-change") != 0};
 }
 
+int finish_run(const Result<int>& code) {
+  if (code.ok()) return *code;
+  log_progress_line("");
+  log_error(code.error());
+  return static_cast<int>(code.error().kind);
+}
+
 void print_run_help(const std::string& name, const std::string& text, const po::options_description& options) {
   std::cout << "usage: mortise " << name << " RUN.toml [key=value ...] [options]\n\n"
             << text << "\n\n"

@@ -23,6 +23,9 @@ Result<RunCommand> parse_run_command(Arguments args, const boost::program_option
 void add_resume_options(boost::program_options::options_description& options);
 ResumeRequest resume_request(const RunCommand& command);
 
+// How such a command ends: the code, or the error on the console and, once the run has a folder, in its log.txt.
+int finish_run(const Result<int>& code);
+
 // The help text of such a command.
 void print_run_help(const std::string& name, const std::string& text,
                     const boost::program_options::options_description& options);

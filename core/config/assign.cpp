@@ -17,6 +17,10 @@ class Assigner {
     *out = node_.value.get<bool>();
     return {};
   }
+  Result<> operator()(std::optional<bool>* out) const {
+    if (is_null()) return out->reset(), Result<>();
+    return (*this)(&out->emplace());
+  }
   Result<> operator()(int64_t* out) const {
     *out = TRY(integer());
     return {};
@@ -76,6 +80,17 @@ class Assigner {
     if (field_.num_items != 0 && items.size() != field_.num_items) {
       return problem("must have " + std::to_string(field_.num_items) + " items, has " + std::to_string(items.size()),
                      "");
+    }
+    *out = std::move(items);
+    return {};
+  }
+  Result<> operator()(std::vector<int64_t>* out) const {
+    if (!is_value() || !node_.value.is_array()) return wrong_type("write [1, 2]");
+    std::vector<int64_t> items;
+    for (const Json& item : node_.value) {
+      if (!item.is_number_integer()) return wrong_type("write [1, 2]");
+      items.push_back(item.get<int64_t>());
+      TRY(in_range(static_cast<double>(items.back())));
     }
     *out = std::move(items);
     return {};

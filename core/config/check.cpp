@@ -24,6 +24,8 @@ class Checker {
       check_batches();
       check_training();
     }
+    if (use_ == ConfigUse::kSft) check_sft();
+    if (use_ == ConfigUse::kEval) check_eval();
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_rollout();
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kGenerate) check_validation();
     if (!problems_.empty()) return join_problems(std::move(problems_));
@@ -89,12 +91,8 @@ class Checker {
       error(key, "data.train_batch_size (" + batch + ") is no multiple of actor.ppo_mini_batch_size (" + mini + ")",
             "choose a divisor of " + batch);
     }
-    // Products stay far below 2^63 only where the factors are sane; a step of 2^40 rows is not.
-    if (data.train_batch_size > (int64_t{1} << 40) / config_.rollout.n) {
-      error("data.train_batch_size",
-            "a step of " + batch + " prompts with " + std::to_string(config_.rollout.n) +
-                " completions each is too large",
-            "lower data.train_batch_size or rollout.n");
+    if (auto rows = check_num_rows(loaded_, data.train_batch_size, "rollout.n"); !rows.ok()) {
+      problems_.push_back(std::move(rows).error());
       return;
     }
     const int64_t rows = actor.ppo_mini_batch_size * config_.rollout.n;
@@ -113,16 +111,21 @@ class Checker {
                 "passes are cut by actor.ppo_micro_batch_size_per_gpu (set actor.use_dynamic_bsz=true)");
     warn_unused("actor.ppo_micro_batch_size_per_gpu", !actor.use_dynamic_bsz || !actor.ppo_micro_batch_size_per_gpu,
                 "actor.use_dynamic_bsz cuts passes by tokens");
+    if (by_tokens) check_pass_length("actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
+    const RefConfig& ref = config_.ref;
+    const bool rows = ref.log_prob_micro_batch_size_per_gpu || actor.ppo_micro_batch_size_per_gpu;
+    if (!rows || ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz))
+      check_pass_length("ref.log_prob_max_token_len_per_gpu", ref.log_prob_max_token_len_per_gpu);
+  }
+
+  // A pass must hold the longest row there may be.
+  void check_pass_length(const std::string& key, const std::optional<int64_t>& tokens) {
     const double longest = static_cast<double>(config_.data.max_prompt_length) + static_cast<double>(response_length());
-    if (by_tokens && actor.ppo_max_token_len_per_gpu &&
-        longest > static_cast<double>(*actor.ppo_max_token_len_per_gpu)) {
-      error("actor.ppo_max_token_len_per_gpu",
-            "one row may have " + format_f64(longest) +
-                " tokens (data.max_prompt_length + the longest completion), a pass "
-                "only " +
-                std::to_string(*actor.ppo_max_token_len_per_gpu),
-            "raise actor.ppo_max_token_len_per_gpu or lower the lengths");
-    }
+    if (!tokens || longest <= static_cast<double>(*tokens)) return;
+    error(key,
+          "one row may have " + format_f64(longest) +
+              " tokens (data.max_prompt_length + the longest completion), a pass only " + std::to_string(*tokens),
+          "raise " + key + " or lower the lengths");
   }
 
   void check_objective() {
@@ -208,17 +211,87 @@ class Checker {
                 ") is more than the longest completion (" + std::to_string(response_length()) + ")",
             "lower it");
     }
-    const ValKwargs& validation = rollout.val_kwargs;
-    if (use_ != ConfigUse::kGenerate && validation.n > 1 && !validation.do_sample) {
+    check_temperature("rollout.temperature", rollout.temperature);
+    if (rollout.ignore_eos && !rollout.stop.empty()) {
+      error("rollout.stop", "'rollout.stop' ends completions, and 'rollout.ignore_eos' asks for none to end",
+            "leave one of them out");
+    }
+    for (const std::string_view key : {"rollout.stop", "rollout.bad_words"}) {
+      const auto& texts = key == "rollout.stop" ? rollout.stop : rollout.bad_words;
+      if (std::find(texts.begin(), texts.end(), "") != texts.end())
+        error(key, "'" + std::string(key) + "' holds an empty text", "leave it out");
+    }
+    if (use_ != ConfigUse::kGenerate)
+      warn_unused("rollout.top_log_probs", rollout.top_log_probs == 0, "only `mortise generate` writes them");
+    if (use_ == ConfigUse::kGenerate) {
+      if (rollout.n > 1 && rollout.temperature == 0) {
+        warn("rollout.n",
+             "greedy completions of one prompt are all the same, and rollout.n asks for " + std::to_string(rollout.n),
+             "set rollout.temperature above 0");
+      }
+      return;
+    }
+    check_validation_sampling();
+  }
+
+  // Below this, logits divided by it overflow float32.
+  void check_temperature(std::string_view key, double temperature) {
+    constexpr double kLowest = 1e-6;
+    if (temperature == 0 || temperature >= kLowest) return;
+    error(key, "'" + std::string(key) + "' is " + format_f64(temperature) + ", and logits divided by it overflow",
+          "use 0 for greedy, or at least 1e-6");
+  }
+
+  void check_validation_sampling() {
+    const ValKwargs& validation = config_.rollout.val_kwargs;
+    check_temperature("rollout.val_kwargs.temperature", validation.temperature);
+    const bool samples = validation.do_sample && validation.temperature > 0;
+    if (validation.do_sample && !samples) {
+      warn("rollout.val_kwargs.do_sample",
+           "rollout.val_kwargs.do_sample is true, but rollout.val_kwargs.temperature is 0: validation is greedy",
+           "set rollout.val_kwargs.temperature=1.0, or take do_sample out");
+    } else if (validation.n > 1 && !samples) {
       warn("rollout.val_kwargs.n",
            "validation asks for " + std::to_string(validation.n) +
                " completions of each prompt, but greedy ones are all the same",
            "set rollout.val_kwargs.do_sample=true and rollout.val_kwargs.temperature");
     }
-    for (const std::string_view key :
-         {"rollout.val_kwargs.temperature", "rollout.val_kwargs.top_k", "rollout.val_kwargs.top_p"}) {
-      warn_unused(key, validation.do_sample, "rollout.val_kwargs.do_sample is false, so validation is greedy");
+    warn_unused("rollout.val_kwargs.temperature", validation.do_sample,
+                "rollout.val_kwargs.do_sample is false, so validation is greedy");
+    for (const std::string_view key : {"rollout.val_kwargs.top_k", "rollout.val_kwargs.top_p"})
+      warn_unused(key, samples, "validation is greedy");
+  }
+
+  // `eval` shares the file of a run, and reads little of [trainer]; what is put on its command line is meant for it.
+  void check_eval() {
+    for (const auto& [key, place] : loaded_.positions) {
+      if (!key.starts_with("trainer.") || !place.starts_with("override")) continue;
+      const bool used = key == "trainer.seed" || key == "trainer.num_threads" || key == "trainer.validation_data_dir" ||
+                        key == "trainer.log_val_generations";
+      warn_unused(key, used, "`mortise eval` validates once and keeps no run folder");
     }
+  }
+
+  // Keys of a training run that sft does not read: a file may serve both, so they are told and not refused, but for the
+  // one that asks for something else than training.
+  void check_sft() {
+    const TrainerConfig& trainer = config_.trainer;
+    if (trainer.val_only)
+      error("trainer.val_only", "'trainer.val_only' asks for a validation, which sft is not", "use `mortise eval`");
+    if (loaded_.is_set("trainer.val_before_train")) {
+      warn_unused("trainer.val_before_train", !trainer.val_before_train,
+                  "sft validates every sft.test_freq updates and after the last");
+    }
+    for (const std::string_view key : {"trainer.rollout_data_dir", "trainer.num_completions_to_print"})
+      warn_unused(key, false, "sft samples no completions to learn from");
+    constexpr std::pair<std::string_view, std::string_view> kOwn[] = {
+        {"trainer.total_training_steps", "sft.total_training_steps"},
+        {"trainer.total_epochs", "sft.total_training_steps"},
+        {"trainer.test_freq", "sft.test_freq"},
+        {"data.train_batch_size", "sft.train_batch_size"}};
+    for (const auto& [key, own] : kOwn)
+      warn_unused(key, loaded_.is_set(own), "sft has a setting of its own, " + std::string(own));
+    if (!config_.data.val_files.empty()) check_validation_sampling();
   }
 
   void check_validation() {
@@ -226,9 +299,13 @@ class Checker {
     const std::string_view none = "data.val_files is not given";
     if (use_ == ConfigUse::kTrain) {
       warn_unused("trainer.test_freq", has_rows, none);
-      warn_unused("trainer.val_before_train", has_rows, none);
+      warn_unused("trainer.val_before_train", has_rows || !config_.trainer.val_before_train, none);
     } else if (use_ == ConfigUse::kSft) {
       warn_unused("sft.test_freq", has_rows, none);
+      if (has_rows && config_.reward.empty()) {
+        warn("data.val_files", "there is no reward, so the validation rows are not used",
+             "add a table: [[reward]] use = \"exact_match\"");
+      }
       if (config_.sft.stop_val_accuracy && !has_rows) {
         error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validation rows", "set data.val_files");
       } else if (config_.sft.stop_val_accuracy && config_.sft.test_freq < 1) {
@@ -267,6 +344,31 @@ BatchPlan plan_batches(const RunConfig& config) {
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts) {
   if (config.trainer.total_training_steps) return *config.trainer.total_training_steps;
   return config.trainer.total_epochs * (num_prompts / config.data.train_batch_size);
+}
+
+Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key) {
+  const RolloutConfig& rollout = loaded.config.rollout;
+  const int64_t n = key == "rollout.n" ? rollout.n : rollout.val_kwargs.n;
+  if (num_prompts <= kMaxRows / n) return {};
+  return Error{ErrorKind::kConfig,
+               format_count(num_prompts) + " prompts with " + format_count(n) + " completions each (" +
+                   std::string(key) + ") are too many: at most " + format_count(kMaxRows) + " at once",
+               loaded.where(key), "lower " + std::string(key) + " or the number of prompts"};
+}
+
+Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts) {
+  constexpr double kMaxUpdates = 9007199254740992.0;  // 2^53
+  const RunConfig& config = loaded.config;
+  const TrainerConfig& trainer = config.trainer;
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const double steps = trainer.total_training_steps
+                           ? number(*trainer.total_training_steps)
+                           : number(trainer.total_epochs) * number(num_prompts / config.data.train_batch_size);
+  const double updates = steps * number(plan_batches(config).updates_per_step);
+  if (updates <= kMaxUpdates) return {};
+  const std::string_view key = trainer.total_training_steps ? "trainer.total_training_steps" : "trainer.total_epochs";
+  return Error{ErrorKind::kConfig, "the run would have " + format_f64(updates) + " updates, more than 2^53",
+               loaded.where(key), "lower " + std::string(key)};
 }
 
 }  // namespace mortise

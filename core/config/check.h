@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "config/load.h"
@@ -35,5 +36,14 @@ BatchPlan plan_batches(const RunConfig& config);
 
 // Steps of the whole run: total_training_steps, else total_epochs * (num_prompts / train_batch_size), the rest dropped.
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
+
+// Completions that a step, a validation or a `generate` may make at most: more do not fit into any memory.
+inline constexpr int64_t kMaxRows = int64_t{1} << 24;
+// num_prompts prompts with as many completions each as the key (rollout.n, rollout.val_kwargs.n) says: are they too
+// many?
+Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key);
+
+// The updates of the whole run must be a number that a double holds exactly (2^53): schedules divide by it.
+Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts);
 
 }  // namespace mortise

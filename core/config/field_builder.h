@@ -66,7 +66,7 @@ class FieldTable {
 };
 
 void add_run_fields(FieldCatalog& catalog);     // preset, model, data
-void add_train_fields(FieldCatalog& catalog);   // algorithm, actor
+void add_train_fields(FieldCatalog& catalog);   // algorithm, actor, ref
 void add_engine_fields(FieldCatalog& catalog);  // rollout, reward, trainer, sft, plugins
 
 }  // namespace mortise

@@ -24,11 +24,22 @@ enum TypeIndex : size_t {
   kTextList,
   kDoubleList,
   kJson,
+  kOptionalBool,
+  kIntList,
 };
-constexpr std::array<std::string_view, 11> kTypeNames = {
-    "true or false",      "integer",        "number",       "text",          "duration",
-    "integer or null",    "number or null", "text or null", "list of texts", "list of numbers",
-    "table of parameters"};
+constexpr std::array<std::string_view, 13> kTypeNames = {"true or false",
+                                                         "integer",
+                                                         "number",
+                                                         "text",
+                                                         "duration",
+                                                         "integer or null",
+                                                         "number or null",
+                                                         "text or null",
+                                                         "list of texts",
+                                                         "list of numbers",
+                                                         "table of parameters",
+                                                         "true, false or null",
+                                                         "list of integers"};
 static_assert(kTypeNames.size() == std::variant_size_v<FieldRef>);
 
 FieldRef default_ref(const Field& field) {
@@ -69,7 +80,7 @@ std::string Field::type_name() const { return std::string(kTypeNames[default_ref
 
 bool Field::is_nullable() const {
   const size_t index = default_ref(*this).index();
-  return index == kOptionalInt || index == kOptionalDouble || index == kOptionalText;
+  return index == kOptionalInt || index == kOptionalDouble || index == kOptionalText || index == kOptionalBool;
 }
 
 std::string Field::range_text() const {
@@ -122,11 +133,13 @@ Json field_value(const FieldRef& ref) {
     Json operator()(const double* value) const { return *value; }
     Json operator()(const std::string* value) const { return *value; }
     Json operator()(const std::chrono::milliseconds* value) const { return format_duration(*value); }
+    Json operator()(const std::optional<bool>* value) const { return *value ? Json(**value) : Json(); }
     Json operator()(const std::optional<int64_t>* value) const { return *value ? Json(**value) : Json(); }
     Json operator()(const std::optional<double>* value) const { return *value ? Json(**value) : Json(); }
     Json operator()(const std::optional<std::string>* value) const { return *value ? Json(**value) : Json(); }
     Json operator()(const std::vector<std::string>* value) const { return Json(*value); }
     Json operator()(const std::vector<double>* value) const { return Json(*value); }
+    Json operator()(const std::vector<int64_t>* value) const { return Json(*value); }
     Json operator()(const Json* value) const { return *value; }
   };
   return std::visit(Visitor{}, ref);

@@ -1,7 +1,7 @@
 // The list of all keys: name, type, range, choices, text. One entry per key; the defaults are those of run_config.h.
 //
 // Everything that needs to know a key reads this list: the loader, overrides, `config explain|schema|show`, the tests.
-// The entries are written in fields_train.cpp (algorithm, actor) and fields_run.cpp (the rest).
+// The entries are written in fields_train.cpp (algorithm, actor, ref) and fields_run.cpp (the rest).
 // Built once, on first use (about 100 entries); lookups are by hash. Thread rule: immutable after that, any thread.
 #pragma once
 
@@ -19,9 +19,10 @@
 namespace mortise {
 
 // Where a key's value lives in a struct. The order is that of FieldType.
-using FieldRef = std::variant<bool*, int64_t*, double*, std::string*, std::chrono::milliseconds*,
-                              std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
-                              std::vector<std::string>*, std::vector<double>*, Json*>;
+using FieldRef =
+    std::variant<bool*, int64_t*, double*, std::string*, std::chrono::milliseconds*, std::optional<int64_t>*,
+                 std::optional<double>*, std::optional<std::string>*, std::vector<std::string>*, std::vector<double>*,
+                 Json*, std::optional<bool>*, std::vector<int64_t>*>;
 
 // A key, or (type Json) a table of plugin parameters that holds any keys.
 struct Field {

@@ -4,6 +4,39 @@
 namespace mortise {
 namespace {
 
+void add_penalties(FieldTable<RunConfig, RolloutConfig>& table) {
+  table
+      .add("repetition_penalty", &RolloutConfig::repetition_penalty,
+           "Logits of tokens that the prompt or the completion has are divided by it where they are positive, and "
+           "multiplied where they are negative, before the temperature. 1: off. Log-probabilities that are trained on "
+           "are the model's own, without any penalty.")
+      .above(0);
+  table.add("presence_penalty", &RolloutConfig::presence_penalty,
+            "Taken off the logit of each token that the completion has, before the temperature; may be negative. "
+            "0: off.");
+  table.add("frequency_penalty", &RolloutConfig::frequency_penalty,
+            "Taken off the logit of each token as often as the completion has it; may be negative. 0: off.");
+}
+
+void add_ends(FieldTable<RunConfig, RolloutConfig>& table) {
+  table.add("stop", &RolloutConfig::stop,
+            "Texts that end a completion, with the token that completes one of them; that token stays, and the finish "
+            "reason is stop. Special tokens count with their text.");
+  table
+      .add("stop_token_ids", &RolloutConfig::stop_token_ids,
+           "Token ids that end a completion, beside the model's end-of-sequence tokens.")
+      .at_least(0);
+  table.add("bad_words", &RolloutConfig::bad_words,
+            "Texts that are never sampled: their tokens, as the tokenizer cuts the text alone and after a space. The "
+            "same text in other tokens is not found.");
+  table
+      .add("top_log_probs", &RolloutConfig::top_log_probs,
+           "`mortise generate` writes this many of the likeliest tokens at each place with their log-probabilities, at "
+           "temperature and unfiltered. Training has no use for them.")
+      .at_least(0)
+      .at_most(1024);
+}
+
 void add_sampling(FieldTable<RunConfig, RolloutConfig>& table) {
   table
       .add("temperature", &RolloutConfig::temperature,
@@ -21,12 +54,22 @@ void add_sampling(FieldTable<RunConfig, RolloutConfig>& table) {
            "Leave out tokens with less than this share of the likeliest token's probability. 0: none.")
       .at_least(0)
       .at_most(1);
+  table
+      .add("typical_p", &RolloutConfig::typical_p,
+           "Sample from the tokens whose information is nearest to the entropy of the distribution, up to this "
+           "probability (locally typical sampling). 1: from all. Filters apply in the order top_k, top_p, min_p, "
+           "typical_p.")
+      .above(0)
+      .at_most(1);
+  add_penalties(table);
   table.add("ignore_eos", &RolloutConfig::ignore_eos,
-            "Go on to response_length even when the end-of-sequence token is sampled.");
+            "Go on to response_length: end-of-sequence tokens and stop_token_ids are never sampled.");
   table
       .add("min_new_tokens", &RolloutConfig::min_new_tokens,
-           "The end-of-sequence token is not sampled before this many tokens.")
+           "End-of-sequence tokens and stop_token_ids are not sampled before this many tokens, and no stop text is "
+           "looked for.")
       .at_least(0);
+  add_ends(table);
   table
       .add("response_length", &RolloutConfig::response_length,
            "Longest completion in tokens. null: data.max_response_length.")
@@ -45,7 +88,7 @@ void add_rollout(FieldCatalog& catalog) {
       .plugin("rollout_backend");
   table.add("n", &RolloutConfig::n, "Completions per prompt: the size of a group.")
       .at_least(1)
-      .at_most(1 << 24)
+      .at_most(1 << 16)
       .trl("num_generations");
   add_sampling(table);
   table.add("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time; changes memory and speed.")
@@ -58,11 +101,13 @@ void add_rollout(FieldCatalog& catalog) {
            "The table [rollout.NAME], NAME being the backend in use, holds its parameters: rollout.replay.path.")
       .inline_table();
   FieldTable<RunConfig, ValKwargs> validation(
-      catalog, "rollout.val_kwargs", "How validation samples: up to response_length, other filters off.",
+      catalog, "rollout.val_kwargs",
+      "How validation samples: up to response_length, with rollout.stop and rollout.stop_token_ids; the other "
+      "options of [rollout] are off.",
       [](RunConfig& config) -> ValKwargs& { return config.rollout.val_kwargs; });
   validation.add("n", &ValKwargs::n, "Completions per validation prompt.")
       .at_least(1)
-      .at_most(1 << 24)
+      .at_most(1 << 16)
       .trl("num_generations_eval");
   validation.add("temperature", &ValKwargs::temperature, "Temperature where do_sample is true; 0: greedy.").at_least(0);
   validation.add("top_k", &ValKwargs::top_k, "As rollout.top_k.").at_least(-1);
@@ -162,11 +207,11 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
       .trl("report_to");
   table
       .add("log_val_generations", &TrainerConfig::log_val_generations,
-           "Validation completions told in the log at each validation.")
+           "Validation completions shown in the log at each validation, also by sft and eval.")
       .at_least(0);
   table.add("validation_data_dir", &TrainerConfig::validation_data_dir,
             "Folder for the completions of every validation with their rewards, a JSONL file for each, named by the "
-            "step. null: none are written.");
+            "step; that of `mortise eval` is eval.jsonl. null: none are written.");
   table.add("rollout_data_dir", &TrainerConfig::rollout_data_dir,
             "Folder for all completions of training with their rewards and advantages, a JSONL file for each step. "
             "null: none are written.");
@@ -254,6 +299,19 @@ void add_plugins(FieldCatalog& catalog) {
       .at_least(0);
   table.add("worker_open_files", &PluginsConfig::worker_open_files, "Files that a worker may have open. 0: no limit.")
       .at_least(0);
+  table
+      .add(
+          "worker_cpu_time", &PluginsConfig::worker_cpu_time,
+          "Longest CPU time, all threads together, of one row (or of one group or batch, where the reward scores "
+          "these): \"500ms\", \"10s\". Unlike row_timeout it does not depend on how busy the machine is. Programs that "
+          "a reward starts are not counted. 0s: no limit.")
+      .at_least(0);
+  table
+      .add("worker_cpus", &PluginsConfig::worker_cpus,
+           "Processors that the workers of a reward, and what they start, share; the others stay free for the trainer. "
+           "null: all.")
+      .at_least(1)
+      .at_most(1024);
   table.add(
       "check", &PluginsConfig::check,
       "Put what plugins write between guard words and look at these after every call: a plugin that writes past its "

@@ -1,4 +1,4 @@
-// The keys of [algorithm] and [actor]: what is learnt from the samples, and how.
+// The keys of [algorithm], [actor] and [ref]: what is learnt from the samples, and how.
 #include "config/field_builder.h"
 
 namespace mortise {
@@ -35,7 +35,9 @@ void add_algorithm(FieldCatalog& catalog) {
            "fixed keeps kl_coef; adaptive moves it by the proportional controller of arXiv 1909.08593 so that the "
            "measured KL nears target_kl.")
       .one_of({"fixed", "adaptive"});
-  control.add("kl_coef", &KlControlConfig::kl_coef, "The coefficient, or where adaptive its first value.").at_least(0);
+  control.add("kl_coef", &KlControlConfig::kl_coef, "The coefficient, or where adaptive its first value.")
+      .at_least(0)
+      .at_most(1e6);
   control
       .add("horizon", &KlControlConfig::horizon,
            "Rows over which the adaptive controller reacts: larger is slower. Only used where type is adaptive.")
@@ -67,6 +69,7 @@ void add_actor_batches(FieldTable<RunConfig, ActorConfig>& table) {
       .at_least(1);
   table.add("ppo_epochs", &ActorConfig::ppo_epochs, "Times that the rows of a step are gone through, in updates.")
       .at_least(1)
+      .at_most(1'000'000)
       .trl("num_iterations");
   table.add("shuffle", &ActorConfig::shuffle,
             "Deal the step's rows to its updates in a new random order, by whole groups, in every pass of ppo_epochs.");
@@ -130,6 +133,7 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
             "Add kl_loss_coef times the KL of the policy to the initial model to the loss.");
   table.add("kl_loss_coef", &ActorConfig::kl_loss_coef, "Coefficient of the KL term of use_kl_loss.")
       .at_least(0)
+      .at_most(1e6)
       .trl("beta");
   table
       .add("kl_loss_type", &ActorConfig::kl_loss_type,
@@ -137,6 +141,24 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
            "the estimator's value with the gradient of k2.")
       .plugin("kl_estimator");
   table.add("kl_params", &ActorConfig::kl_params, "Further parameters of that estimator, checked against its table.");
+}
+
+void add_reference(FieldCatalog& catalog) {
+  FieldTable<RunConfig, RefConfig> table(
+      catalog, "ref",
+      "The passes of the reference model, which is the initial policy; there is one where a KL needs it.",
+      [](RunConfig& config) -> RefConfig& { return config.ref; });
+  table
+      .add("log_prob_micro_batch_size_per_gpu", &RefConfig::log_prob_micro_batch_size_per_gpu,
+           "Rows in one forward pass of the reference. null: actor.ppo_micro_batch_size_per_gpu.")
+      .at_least(1);
+  table.add("log_prob_use_dynamic_bsz", &RefConfig::log_prob_use_dynamic_bsz,
+            "Cut the reference's passes by tokens even where a number of rows is given. null: actor.use_dynamic_bsz.");
+  table
+      .add("log_prob_max_token_len_per_gpu", &RefConfig::log_prob_max_token_len_per_gpu,
+           "Tokens in one pass of the reference where passes are cut by tokens. null: "
+           "actor.ppo_max_token_len_per_gpu.")
+      .at_least(1);
 }
 
 void add_optimizer(FieldCatalog& catalog) {
@@ -176,7 +198,8 @@ void add_optimizer(FieldCatalog& catalog) {
   table
       .add("num_cycles", &OptimConfig::num_cycles,
            "Periods of the cosine over the schedule: 0.5 goes down once. No effect otherwise.")
-      .above(0);
+      .above(0)
+      .at_most(1e6);
   table
       .add(
           "schedule_unit", &OptimConfig::schedule_unit,
@@ -206,6 +229,7 @@ void add_train_fields(FieldCatalog& catalog) {
            "describe NAME` lists them). It wins over the key of the same name in [actor].")
       .inline_table();
   add_optimizer(catalog);
+  add_reference(catalog);
 }
 
 }  // namespace mortise

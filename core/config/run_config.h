@@ -109,6 +109,13 @@ struct ActorConfig {
   bool operator==(const ActorConfig&) const = default;
 };
 
+struct RefConfig {  // passes of the reference model; null = as the actor's. They change memory and speed only
+  std::optional<int64_t> log_prob_micro_batch_size_per_gpu;  // rows per pass
+  std::optional<bool> log_prob_use_dynamic_bsz;              // cut by tokens even where a row count is given
+  std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass where it is cut by tokens
+  bool operator==(const RefConfig&) const = default;
+};
+
 struct ValKwargs {  // how validation samples; other filters are off
   int64_t n = 1;    // completions per prompt
   double temperature = 0.0;
@@ -125,6 +132,14 @@ struct RolloutConfig {
   int64_t top_k = -1;                      // -1 = off (0 is read as off too)
   double top_p = 1.0;                      // 1 = off
   double min_p = 0.0;                      // 0 = off
+  double typical_p = 1.0;                  // 1 = off
+  double repetition_penalty = 1.0;         // 1 = off; of tokens in prompt or completion
+  double presence_penalty = 0.0;           // 0 = off; of tokens in the completion
+  double frequency_penalty = 0.0;          // 0 = off; times how often they came
+  std::vector<std::string> stop;           // texts that end a completion, beside the end tokens
+  std::vector<int64_t> stop_token_ids;     // ids that do
+  std::vector<std::string> bad_words;      // texts whose tokens never come
+  int64_t top_log_probs = 0;               // of `mortise generate`: likeliest tokens written at each place
   bool ignore_eos = false;                 // go on to response_length
   int64_t min_new_tokens = 0;              // no end of sequence before this many tokens
   std::optional<int64_t> response_length;  // tokens; null = data.max_response_length
@@ -185,16 +200,18 @@ struct SftConfig {                          // `mortise sft`; model, data, optim
 };
 
 struct PluginsConfig {
-  std::vector<std::string> paths;      // folders searched for packs, first wins
-  std::vector<std::string> files;      // pack files loaded by name
-  double max_failed_fraction = 0.1;    // share of a step's rows on which a reward may fail
-  std::string isolation = "auto";      // auto | process | none: whether rewards run in worker processes
-  std::optional<int64_t> num_workers;  // per reward; null = one per core, eight at most
-  bool bubblewrap = true;              // put workers into bubblewrap where the machine has it
-  int64_t worker_memory_mib = 8192;    // address space of one worker; 0 = no limit
-  int64_t worker_file_mib = 256;       // longest file that a worker may write; 0 = no limit
-  int64_t worker_open_files = 256;     // of one worker; 0 = no limit
-  bool check = false;                  // outputs of plugins between guard words, looked at after every call
+  std::vector<std::string> paths;                // folders searched for packs, first wins
+  std::vector<std::string> files;                // pack files loaded by name
+  double max_failed_fraction = 0.1;              // share of a step's rows on which a reward may fail
+  std::string isolation = "auto";                // auto | process | none: whether rewards run in worker processes
+  std::optional<int64_t> num_workers;            // per reward; null = one per core, eight at most
+  bool bubblewrap = true;                        // put workers into bubblewrap where the machine has it
+  int64_t worker_memory_mib = 8192;              // address space of one worker; 0 = no limit
+  int64_t worker_file_mib = 256;                 // longest file that a worker may write; 0 = no limit
+  int64_t worker_open_files = 256;               // of one worker; 0 = no limit
+  std::chrono::milliseconds worker_cpu_time{0};  // CPU time of one call of a reward; 0 = no limit
+  std::optional<int64_t> worker_cpus;            // processors that the workers of a reward share; null = all
+  bool check = false;                            // outputs of plugins between guard words, looked at after every call
   bool operator==(const PluginsConfig&) const = default;
 };
 
@@ -203,6 +220,7 @@ struct RunConfig {
   DataConfig data;
   AlgorithmConfig algorithm;
   ActorConfig actor;
+  RefConfig ref;
   RolloutConfig rollout;
   std::vector<RewardConfig> reward;
   TrainerConfig trainer;

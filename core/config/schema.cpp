@@ -36,6 +36,7 @@ struct SchemaOfType {
   Json operator()(const std::chrono::milliseconds*) const {
     return {{"type", "string"}, {"pattern", "^([0-9.]+h)?([0-9.]+m)?([0-9.]+s)?([0-9.]+ms)?$"}, {"minLength", 1}};
   }
+  Json operator()(const std::optional<bool>*) const { return or_null({{"type", "boolean"}}); }
   Json operator()(const std::optional<int64_t>*) const {
     return or_null(number_limits(field, {{"type", "integer"}}, true));
   }
@@ -45,6 +46,9 @@ struct SchemaOfType {
   Json operator()(const std::optional<std::string>*) const { return or_null(text_schema(field)); }
   Json operator()(const std::vector<std::string>*) const {
     return {{"anyOf", Json::array({text_schema(field), Json{{"type", "array"}, {"items", text_schema(field)}}})}};
+  }
+  Json operator()(const std::vector<int64_t>*) const {
+    return {{"type", "array"}, {"items", number_limits(field, {{"type", "integer"}}, true)}};
   }
   Json operator()(const std::vector<double>*) const {
     Json schema = {{"type", "array"}, {"items", number_limits(field, {{"type", "number"}}, false)}};
@@ -120,7 +124,7 @@ Json config_schema() {
   names.push_back("null");
   root["properties"]["preset"] = {{"enum", names}, {"description", find_field("preset")->doc}};
   Json alias = closed_table("verl's prefix: the same tables as at the top.");
-  for (const char* name : {"model", "actor", "rollout"}) {
+  for (const char* name : {"model", "actor", "ref", "rollout"}) {
     alias["properties"][name] = {{"$ref", "#/properties/" + std::string(name)}};
   }
   root["properties"]["actor_rollout_ref"] = std::move(alias);

@@ -1,6 +1,9 @@
 #include "train/checkpointing.h"
 
+#include <utility>
+
 #include "checkpoint/writer.h"
+#include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/formats/safetensors.h"
 
@@ -46,6 +49,41 @@ Result<Path> save_run(RunParts& parts) {
   const SavedCheckpoint saved = TRY(writer.save(request));
   for (const std::string& warning : saved.warnings) log_warn(warning);
   return saved.path;
+}
+
+Result<> RunSaver::save_if_due() {
+  const int64_t step = parts_->counters.step;
+  const int64_t frequency = parts_->config.trainer.save_freq;
+  const bool is_last = step == parts_->total_steps;
+  if (!is_last && (frequency <= 0 || step % frequency != 0)) return {};
+  return save(/*must_succeed=*/is_last);
+}
+
+Result<> RunSaver::finish() { return saved_step_ == parts_->counters.step ? Result<>() : save(/*must_succeed=*/true); }
+
+void RunSaver::keep_finished_steps(const Error& why) {
+  const int64_t step = parts_->counters.step;
+  if (step == 0 || saved_step_ == step || why.kind == ErrorKind::kNumerics) return;
+  parts_->source->give_back();
+  if (save(/*must_succeed=*/false).ok() && saved_step_ == step)
+    log_info("the " + std::to_string(step) + " finished steps are saved in " + last_checkpoint_);
+}
+
+double RunSaver::take_seconds() { return std::exchange(seconds_, 0.0); }
+
+Result<> RunSaver::save(bool must_succeed) {
+  const Stopwatch watch(parts_->env);
+  auto saved = save_run(*parts_);
+  if (!saved.ok()) {
+    if (must_succeed) return std::move(saved).error();
+    log_error("the checkpoint of step " + std::to_string(parts_->counters.step) +
+              " could not be saved, earlier ones stand: " + saved.error().to_string());
+    return {};
+  }
+  saved_step_ = parts_->counters.step;
+  last_checkpoint_ = saved->string();
+  seconds_ = watch.elapsed_s();
+  return {};
 }
 
 }  // namespace mortise

@@ -51,46 +51,91 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
   return bytes;
 }
 
-}  // namespace
+struct RunEstimate {
+  ModelConfig model;
+  int64_t train_rows = 0, steps = 0;
+  BatchPlan plan;
+  MemoryEstimate memory;
+};
 
-Result<std::string> dry_run(Env& env, const LoadedConfig& loaded) {
+Result<RunEstimate> estimate(Env& env, const LoadedConfig& loaded) {
   const RunConfig& config = loaded.config;
-  const PluginRegistry registry = TRY(open_registry(config.plugins));
-  TRY(check_plugin_params(registry, loaded, RunKind::kTrain));
-  const ModelConfig model = TRY(read_model_config(env, config.model.path));
+  RunEstimate out;
+  out.model = TRY(read_model_config(env, config.model.path));
   const int64_t longest = config.data.max_prompt_length + response_length(config);
-  if (longest > model.max_position_embeddings) {
+  if (longest > out.model.max_position_embeddings) {
     return Error{ErrorKind::kConfig,
                  "data.max_prompt_length and the longest completion are " + std::to_string(longest) +
-                     " tokens together, the model knows " + std::to_string(model.max_position_embeddings) + " places",
+                     " tokens together, the model knows " + std::to_string(out.model.max_position_embeddings) +
+                     " places",
                  loaded.where("data.max_response_length"), "lower one of the two"};
   }
-  const int64_t train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
-  const BatchPlan plan = plan_batches(config);
-  if (train_rows < plan.prompts_per_step) {
-    return Error{
-        ErrorKind::kData,
-        "there are " + std::to_string(train_rows) + " prompts, a step needs " + std::to_string(plan.prompts_per_step),
-        loaded.where("data.train_batch_size"), "lower data.train_batch_size or give more data"};
+  out.train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
+  out.plan = plan_batches(config);
+  if (out.train_rows < out.plan.prompts_per_step) {
+    return Error{ErrorKind::kData,
+                 "there are " + std::to_string(out.train_rows) + " prompts, a step needs " +
+                     std::to_string(out.plan.prompts_per_step),
+                 loaded.where("data.train_batch_size"), "lower data.train_batch_size or give more data"};
   }
-  const int64_t steps = plan_total_steps(config, train_rows);
-  const MemoryEstimate memory = estimate_memory(model, config);
+  TRY(check_run_length(loaded, out.train_rows));
+  out.steps = plan_total_steps(config, out.train_rows);
+  out.memory = estimate_memory(out.model, config);
+  return out;
+}
+
+Json json_of(const RunEstimate& run, const RunConfig& config) {
+  const MemoryEstimate& memory = run.memory;
+  const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
+  return {{"config", config_to_json(config)},
+          {"parameters", run.model.num_parameters()},
+          {"train_rows", run.train_rows},
+          {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
+          {"prompts_per_step", run.plan.prompts_per_step},
+          {"rows_per_step", run.plan.rows_per_step},
+          {"rows_per_update", run.plan.rows_per_update},
+          {"updates_per_step", run.plan.updates_per_step},
+          {"steps", run.steps},
+          {"updates", run.steps * run.plan.updates_per_step},
+          {"memory_bytes",
+           {{"weights", bytes(memory.weights)},
+            {"gradients", bytes(memory.gradients)},
+            {"optimizer", bytes(memory.moments)},
+            {"reference", bytes(memory.reference)},
+            {"activations", bytes(memory.activations)},
+            {"kv_cache", bytes(memory.kv_cache)},
+            {"total", bytes(memory.total())}}}};
+}
+
+std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
+  const BatchPlan& plan = run.plan;
+  const MemoryEstimate& memory = run.memory;
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string out = config_to_toml(loaded);
-  out += "\n# model: " + format_count(model.num_parameters()) + " parameters, " + std::to_string(model.num_layers) +
-         " layers\n";
-  out += "# data: " + format_count(train_rows) + " training rows, " +
-         std::to_string(train_rows / std::max<int64_t>(1, plan.prompts_per_step)) + " steps per epoch\n";
-  out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(config.rollout.n) +
+  out += "\n# model: " + format_count(run.model.num_parameters()) + " parameters, " +
+         std::to_string(run.model.num_layers) + " layers\n";
+  out += "# data: " + format_count(run.train_rows) + " training rows, " +
+         std::to_string(run.train_rows / plan.prompts_per_step) + " steps per epoch\n";
+  out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(loaded.config.rollout.n) +
          " samples = " + std::to_string(plan.rows_per_step) + " rows; " + std::to_string(plan.updates_per_step) +
          " updates of " + std::to_string(plan.rows_per_update) + " rows\n";
-  out += "# run: " + format_count(steps) + " steps, " + format_count(steps * plan.updates_per_step) + " updates\n";
+  out +=
+      "# run: " + format_count(run.steps) + " steps, " + format_count(run.steps * plan.updates_per_step) + " updates\n";
   out += "# memory, about: weights " + size(memory.weights) + ", gradients " + size(memory.gradients) + ", optimizer " +
          size(memory.moments);
   if (memory.reference > 0) out += ", reference " + size(memory.reference);
   out += ", activations " + size(memory.activations) + " at most, KV cache " + size(memory.kv_cache) + " at most; " +
          size(memory.total()) + " in all\n";
   return out;
+}
+
+}  // namespace
+
+Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json) {
+  const PluginRegistry registry = TRY(open_registry(loaded));
+  TRY(check_plugin_params(registry, loaded, RunKind::kTrain));
+  const RunEstimate run = TRY(estimate(env, loaded));
+  return json ? dump_json(json_of(run, loaded.config), 2) + "\n" : text_of(run, loaded);
 }
 
 }  // namespace mortise

@@ -1,5 +1,7 @@
 #include "train/policy_folder.h"
 
+#include <algorithm>
+
 namespace mortise {
 
 Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
@@ -32,6 +34,56 @@ std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& toke
   if (!model.eos_token_ids.empty()) return model.eos_token_ids;
   if (tokenizer.eos_id()) return {*tokenizer.eos_id()};
   return {};
+}
+
+namespace {
+
+// A word as it stands at the start of a text and behind a space: most vocabularies have other tokens there.
+Result<> add_bad_word(const std::string& word, const Tokenizer& tokenizer, Sampling& out) {
+  for (const std::string& text : {word, " " + word}) {
+    auto ids = tokenizer.encode(text);
+    if (!ids.ok()) return Error{ErrorKind::kConfig, ids.error().what, "rollout.bad_words", "write the text in UTF-8"};
+    const auto& words = out.bad_words;
+    if (!ids->empty() && std::find(words.begin(), words.end(), *ids) == words.end())
+      out.bad_words.push_back(*std::move(ids));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Sampling> rollout_sampling(const RunConfig& config, const ModelConfig& model, const Tokenizer* tokenizer) {
+  const RolloutConfig& rollout = config.rollout;
+  Sampling out;
+  out.max_new_tokens = rollout.response_length.value_or(config.data.max_response_length);
+  out.min_new_tokens = rollout.min_new_tokens;
+  out.temperature = rollout.temperature;
+  out.top_k = rollout.top_k;
+  out.top_p = rollout.top_p;
+  out.min_p = rollout.min_p;
+  out.typical_p = rollout.typical_p;
+  out.repetition_penalty = rollout.repetition_penalty;
+  out.presence_penalty = rollout.presence_penalty;
+  out.frequency_penalty = rollout.frequency_penalty;
+  out.ignore_eos = rollout.ignore_eos;
+  out.stop_ids = tokenizer != nullptr ? stop_ids_of(model, *tokenizer) : model.eos_token_ids;
+  for (const int64_t id : rollout.stop_token_ids) {
+    if (id >= model.vocab_size) {
+      return Error{
+          ErrorKind::kConfig,
+          "the id " + std::to_string(id) + " is outside the model's vocabulary of " + std::to_string(model.vocab_size),
+          "rollout.stop_token_ids", "correct the list"};
+    }
+    out.stop_ids.push_back(id);
+  }
+  if (tokenizer == nullptr && (!rollout.stop.empty() || !rollout.bad_words.empty())) {
+    return Error{ErrorKind::kConfig, "the model folder has no tokenizer, and texts need one",
+                 rollout.stop.empty() ? "rollout.bad_words" : "rollout.stop",
+                 "give rollout.stop_token_ids, or a folder with a tokenizer"};
+  }
+  out.stop_strings = rollout.stop;
+  for (const std::string& word : rollout.bad_words) TRY(add_bad_word(word, *tokenizer, out));
+  return out;
 }
 
 }  // namespace mortise

@@ -9,6 +9,7 @@
 #include "config/run_config.h"
 #include "experience/data/prompt_encoder.h"
 #include "foundation/base/env.h"
+#include "foundation/batch/sampling.h"
 #include "model/weights/model_config.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -29,5 +30,9 @@ struct PolicyFolder {
 
 // The ids that end a completion: generation_config's, else config.json's, else the tokenizer's end token.
 std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer);
+
+// The options of [rollout] for the sampler. `tokenizer` may be null where the folder has none; texts among the options
+// (rollout.stop, rollout.bad_words) are then an error.
+Result<Sampling> rollout_sampling(const RunConfig& config, const ModelConfig& model, const Tokenizer* tokenizer);
 
 }  // namespace mortise

@@ -6,6 +6,8 @@
 #include "config/show.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "train/pack_lock.h"
+#include "train/run_parts.h"
 
 namespace mortise {
 
@@ -32,6 +34,7 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "actor.ppo_micro_batch_size_per_gpu",
                                       "actor.ppo_max_token_len_per_gpu",
                                       "actor.use_dynamic_bsz",
+                                      "ref.log_prob_",
                                       "plugins.",
                                       "sft.total_training_steps",
                                       "sft.test_freq",
@@ -73,21 +76,31 @@ std::string differences(const RunConfig& before, const RunConfig& now) {
   return out;
 }
 
+// Packs of users that are others than the run's; of the program's own the log tells.
+Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const Path& run_dir) {
+  const PluginRegistry registry = TRY(open_registry(loaded));
+  const PackChanges changes = TRY(pack_changes(env, run_dir / "mortise.lock", registry, loaded.config));
+  if (!changes.builtin.empty())
+    log_warn("the program's own plugins are others than those that began the run:" + changes.builtin);
+  return changes.others;
+}
+
 Result<> check_settings(Env& env, const LoadedConfig& loaded, const Path& run_dir, bool allow_change) {
+  std::string changed = TRY(changed_packs(env, loaded, run_dir));
   const Path path = run_dir / "config.resolved.toml";
-  if (!env.exists(path)) return {};
-  const auto before = load_config(env, path, {});
-  if (!before.ok()) {
-    log_warn("the settings of the run cannot be compared: " + before.error().to_string());
-    return {};
+  if (env.exists(path)) {
+    const auto before = load_config(env, path, {});
+    if (before.ok())
+      changed = differences(before->config, loaded.config) + changed;
+    else
+      log_warn("the settings of the run cannot be compared: " + before.error().to_string());
   }
-  const std::string changed = differences(before->config, loaded.config);
   if (changed.empty()) return {};
   if (allow_change) {
     log_warn("goes on with changed settings:" + changed);
     return {};
   }
-  return Error{ErrorKind::kConfig, "the run in this folder had other settings:" + changed, run_dir.string(),
+  return Error{ErrorKind::kConfig, "the run in this folder had other settings or packs:" + changed, run_dir.string(),
                "give --allow-change to go on with the new ones, --resume never to start over, or another "
                "trainer.default_local_dir"};
 }

@@ -17,8 +17,9 @@ struct ResumeRequest {
 };
 
 // The verified checkpoint to resume from, or nothing for a fresh start. Settings that differ from those of the
-// checkpoint's run (config.resolved.toml beside it) are an error that lists them, but for those that cannot change what
-// is learnt. A fresh start in a folder with checkpoints moves that folder aside first.
+// checkpoint's run (config.resolved.toml beside it), but for those that cannot change what is learnt, and plugins from
+// other packs than then (mortise.lock beside it) are an error that lists them. A fresh start in a folder with
+// checkpoints moves that folder aside first.
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const ResumeRequest& request);
 
 }  // namespace mortise

@@ -2,29 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "config/show.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "train/pack_lock.h"
 
 namespace mortise {
 
 namespace {
 
 Json number_or_null(double value) { return std::isnan(value) ? Json(nullptr) : Json(value); }
-
-Result<> write_lock(Env& env, const Path& path, const PluginRegistry& registry) {
-  Json packs = Json::array();
-  for (const Candidate& candidate : registry.candidates()) {
-    if (!candidate.hidden_by.empty()) continue;
-    packs.push_back({{"id", candidate.info.id},
-                     {"version", candidate.info.version},
-                     {"sha256", candidate.info.sha256},
-                     {"path", candidate.info.path}});
-  }
-  return write_file_atomic(env, path, dump_json(Json{{"packs", packs}}, 2) + "\n");
-}
 
 // One line of text for a table cell.
 std::string cell(std::string_view text, size_t width) {
@@ -41,16 +31,18 @@ std::string cell(std::string_view text, size_t width) {
   return out.substr(0, end) + "..." + std::string(width - 3 - end, ' ');
 }
 
+Path step_file(const Path& dir, int64_t step) { return dir / (std::to_string(step) + ".jsonl"); }
+
 float first_advantage(const AdvantageBatch& batch, size_t row) {
   const auto begin = static_cast<size_t>(batch.row_offsets[row]);
   return batch.row_offsets[row] < batch.row_offsets[row + 1] ? batch.advantages[begin] : 0.0F;
 }
 
-Result<> dump_samples(Env& env, const Path& dir, int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
+Result<> dump_samples(Env& env, const Path& path, int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                       const ScoredBatch& scored, const AdvantageBatch* advantages) {
   JsonlWriterOptions options;
   options.append = false;
-  JsonlWriter writer = TRY(JsonlWriter::open(env, dir / (std::to_string(step) + ".jsonl"), options));
+  JsonlWriter writer = TRY(JsonlWriter::open(env, path, options));
   for (size_t i = 0; i < samples.rows.size(); ++i) {
     const Sample& sample = samples.rows[i];
     const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
@@ -86,19 +78,22 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   LogOptions log_options;
   log_options.file = dir / "log.txt";
   TRY(log_init(log_options));
-  const bool resumed = options.first_step > 0;
+  const bool resumed = options.first_step > 0 && !options.only_validates;
+  const bool keeps = resumed || options.only_validates;
   if (resumed) {
     TRY(keep_jsonl_rows(env, dir / "metrics.jsonl", "step", options.first_step));
     TRY(keep_jsonl_rows(env, dir / "updates.jsonl", "update", options.first_update));
   }
-  TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded)));
-  if (registry != nullptr) TRY(write_lock(env, dir / "mortise.lock", *registry));
+  if (!options.only_validates || !env.exists(dir / "config.resolved.toml")) {
+    TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded)));
+    if (registry != nullptr) TRY(write_pack_lock(env, dir / "mortise.lock", *registry, loaded.config));
+  }
 
   RunLog log;
   log.env_ = &env;
   log.lock_ = std::move(lock);
-  log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", resumed));
-  log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", resumed));
+  log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", keeps));
+  log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", keeps));
   for (const std::string& name : trainer.logger) {
     if (name == "console") {
       ConsoleOptions console;
@@ -107,11 +102,14 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
       console.plain_every_s = 5;
       log.others_.push_back(make_console_sink(env, console));
     } else if (name == "tensorboard") {
-      log.others_.push_back(TRY(make_tensorboard_sink(env, dir)));
+      constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+      const int64_t begin = options.only_validates ? kAll : options.first_step > 0 ? options.first_step + 1 : 0;
+      log.others_.push_back(TRY(make_tensorboard_sink(env, dir, begin)));
     }
   }
   log.rollout_data_dir_ = trainer.rollout_data_dir.value_or("");
   log.num_completions_to_print_ = trainer.num_completions_to_print;
+  log.num_validation_to_print_ = trainer.log_val_generations;
   log.validation_data_dir_ = trainer.validation_data_dir.value_or("");
   for (const std::string& folder : {log.rollout_data_dir_, log.validation_data_dir_}) {
     if (!folder.empty()) TRY(env.create_dirs(folder));
@@ -137,13 +135,31 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
              completions_table(prompts, samples, scored, advantages, num_completions_to_print_));
   }
   if (rollout_data_dir_.empty()) return {};
-  return dump_samples(*env_, rollout_data_dir_, step, prompts, samples, scored, advantages);
+  return dump_samples(*env_, step_file(rollout_data_dir_, step), step, prompts, samples, scored, advantages);
 }
 
 Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
-                                  const ScoredBatch& scored) {
+                                  const ScoredBatch& scored, const MetricSet& metrics) {
+  const std::string title = "validation after step " + std::to_string(step);
+  for (const MetricValue& metric : metrics.values()) {
+    log_info(title + ": " + metric.name + " " + std::to_string(metric.value));
+  }
+  if (num_validation_to_print_ > 0)
+    log_info(title + "\n" + completions_table(prompts, samples, scored, nullptr, num_validation_to_print_));
   if (validation_data_dir_.empty()) return {};
-  return dump_samples(*env_, validation_data_dir_, step, prompts, samples, scored, nullptr);
+  return dump_samples(*env_, step_file(validation_data_dir_, step), step, prompts, samples, scored, nullptr);
+}
+
+Result<> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
+                                const SampleBatch& samples, const ScoredBatch& scored) {
+  if (trainer.log_val_generations > 0)
+    log_info("completions\n" + completions_table(prompts, samples, scored, nullptr, trainer.log_val_generations));
+  if (!trainer.validation_data_dir) return {};
+  TRY(env.create_dirs(*trainer.validation_data_dir));
+  const Path path = Path(*trainer.validation_data_dir) / "eval.jsonl";
+  TRY(dump_samples(env, path, 0, prompts, samples, scored, nullptr));
+  log_info("the completions are in " + path.string());
+  return {};
 }
 
 Result<> RunLog::close() {

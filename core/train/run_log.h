@@ -28,6 +28,7 @@ struct RunLogOptions {
   int64_t first_step = 0;  // done before this process
   int64_t first_update = 0;
   int64_t total_steps = 0;
+  bool only_validates = false;  // nothing is cut or replaced
 };
 
 class RunLog {
@@ -41,9 +42,10 @@ class RunLog {
   // Completions of a step: to JSONL where configured, and the first few to the console where configured.
   Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                          const ScoredBatch& scored, const AdvantageBatch* advantages);
-  // Completions of a validation, where trainer.validation_data_dir is set.
+  // The numbers of a validation to the log, with the first few completions where trainer.log_val_generations asks for
+  // them; all completions to trainer.validation_data_dir where that is set.
   Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
-                            const ScoredBatch& scored);
+                            const ScoredBatch& scored, const MetricSet& metrics);
   Result<> close();
 
  private:
@@ -53,8 +55,13 @@ class RunLog {
   std::unique_ptr<MetricSink> metrics_, updates_;
   std::vector<std::unique_ptr<MetricSink>> others_;  // console, TensorBoard
   std::string rollout_data_dir_, validation_data_dir_;
-  int64_t num_completions_to_print_ = 0;
+  int64_t num_completions_to_print_ = 0, num_validation_to_print_ = 0;
 };
+
+// The same two settings for `mortise eval`, which has no run folder: the file is
+// trainer.validation_data_dir/eval.jsonl, beside those of the run that the settings are shared with.
+Result<> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
+                                const SampleBatch& samples, const ScoredBatch& scored);
 
 // A console table of completions: prompt, completion, rewards, advantage; long texts are cut, line breaks shown as \n.
 std::string completions_table(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,

@@ -6,12 +6,14 @@
 #include <algorithm>
 
 #include "experience/engine_params.h"
+#include "experience/plugin_settings.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "generate/extension.h"
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/torch_version.h"
 #include "plugin/host/params.h"
+#include "train/pack_lock.h"
 
 namespace mortise {
 
@@ -37,38 +39,24 @@ MicroBatchOptions micro_batch_options(const RunConfig& config) {
   return options;
 }
 
-Result<PluginRegistry> open_registry(const PluginsConfig& plugins) {
-  RegistryOptions options;
-  options.host_torch = kTorchVersion;
-  options.files.assign(plugins.files.begin(), plugins.files.end());
-  options.paths.assign(plugins.paths.begin(), plugins.paths.end());
-  return PluginRegistry::open(options);
+MicroBatchOptions reference_pass_options(const RunConfig& config) {
+  const RefConfig& ref = config.ref;
+  RunConfig merged = config;
+  ActorConfig& actor = merged.actor;
+  if (ref.log_prob_micro_batch_size_per_gpu) actor.ppo_micro_batch_size_per_gpu = ref.log_prob_micro_batch_size_per_gpu;
+  if (ref.log_prob_max_token_len_per_gpu) actor.ppo_max_token_len_per_gpu = ref.log_prob_max_token_len_per_gpu;
+  actor.use_dynamic_bsz = ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz);
+  return micro_batch_options(merged);
+}
+
+Result<PluginRegistry> open_registry(const LoadedConfig& loaded) {
+  return PluginRegistry::open(registry_options(loaded, kTorchVersion));
 }
 
 Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
-  struct Use {
-    std::string kind, name, key;
-    Json params;
-  };
-  const RunConfig& config = loaded.config;
-  std::vector<Use> uses;
-  for (size_t i = 0; i < config.reward.size(); ++i) {
-    uses.push_back({"reward", config.reward[i].use, "reward." + std::to_string(i), config.reward[i].params});
-  }
-  if (kind == RunKind::kTrain) {
-    uses.push_back(
-        {"policy_loss", config.actor.policy_loss.loss_mode, "actor.policy_loss", config.actor.policy_loss.params});
-    uses.push_back(
-        {"advantage_estimator", config.algorithm.adv_estimator, "algorithm.adv_params", config.algorithm.adv_params});
-    const Json none = Json::object();
-    if (config.actor.use_kl_loss)
-      uses.push_back({"kl_estimator", config.actor.kl_loss_type, "actor.kl_params", config.actor.kl_params});
-    if (config.algorithm.use_kl_in_reward)
-      uses.push_back({"kl_estimator", config.algorithm.kl_penalty, "algorithm.kl_penalty", none});
-    uses.push_back({"rollout_backend", config.rollout.name, "rollout." + config.rollout.name, config.rollout.params});
-  }
   std::string problems;
-  for (const Use& use : uses) {
+  for (const PluginUse& use : plugin_uses(loaded.config)) {
+    if (kind != RunKind::kTrain && use.kind != "reward") continue;
     const PluginRef ref = TRY(registry.find(use.kind, use.name));
     for (const ParamError& error : check_params(*ref.plugin, use.params)) {
       const std::string key = error.key.empty() ? use.key : use.key + "." + error.key;
@@ -121,12 +109,14 @@ Result<> load_data(RunParts& parts, RunKind kind) {
     source.shuffle = config.data.shuffle;
     source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
     parts.source = TRY(PromptSource::create(*parts.train_data, source));
+    if (kind == RunKind::kTrain) TRY(check_run_length(parts.loaded, parts.train_data->size()));
   }
   if (!config.data.val_files.empty()) {
     options.files = config.data.val_files;
     options.max_samples = config.data.val_max_samples;
     options.key = "data.val_files";
     parts.val_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
+    TRY(check_num_rows(parts.loaded, parts.val_data->size(), "rollout.val_kwargs.n"));
   }
   return {};
 }
@@ -135,6 +125,8 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   const RunConfig& config = parts.config;
   EngineOptions options;
   options.max_num_seqs = config.rollout.max_num_seqs;
+  options.tokenizer = &parts.folder->tokenizer;
+  parts.sampling = TRY(rollout_sampling(config, parts.model->config(), options.tokenizer));
   if (config.model.dtype == "float64") options.path = GeneratePath::kPlain;  // the fast kernels are float32
   install_generate_model(&*parts.model, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
@@ -147,38 +139,19 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   return {};
 }
 
-// What a reward's workers may do; its own `allow` adds to what [plugins] gives all.
-WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward) {
-  const auto allowed = [&](const char* what) {
-    return std::find(reward.allow.begin(), reward.allow.end(), what) != reward.allow.end();
-  };
-  WorkerLimits limits;
-  limits.memory_bytes = plugins.worker_memory_mib << 20;
-  limits.file_bytes = plugins.worker_file_mib << 20;
-  limits.open_files = plugins.worker_open_files;
-  limits.network = allowed("network");
-  limits.write_files = allowed("files");
-  limits.start_programs = allowed("programs");
-  return limits;
-}
-
 Result<> load_rewards(RunParts& parts, RunKind kind) {
   const PluginsConfig& plugins = parts.config.plugins;
   Json max_steps;  // null where nothing is trained
   if (kind == RunKind::kTrain) max_steps = plan_total_steps(parts.config, parts.train_data->size());
   std::vector<RewardSpec> specs;
   for (const RewardConfig& reward : parts.config.reward) {
-    const int64_t timeout = reward.timeout.count();
-    const int64_t row_timeout = reward.row_timeout.count() > 0 ? reward.row_timeout.count() : (timeout + 4) / 5;
     const PluginRef ref = TRY(parts.registry->find("reward", reward.use));
-    specs.push_back({reward.use, reward.name, reward.weight, timeout, row_timeout, worker_limits(plugins, reward),
+    specs.push_back({reward.use, reward.name, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
+                     worker_limits(plugins, reward),
                      offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
   }
-  IsolationOptions isolation;
-  isolation.mode = plugins.isolation;
-  isolation.num_workers = static_cast<int>(plugins.num_workers.value_or(0));
-  isolation.bubblewrap = plugins.bubblewrap;
-  parts.reward = TRY(RewardRunner::create(*parts.registry, specs, parts.key, plugins.max_failed_fraction, isolation));
+  parts.reward = TRY(
+      RewardRunner::create(*parts.registry, specs, parts.key, plugins.max_failed_fraction, isolation_options(plugins)));
   for (auto& [name, function] : parts.reward->functions()) parts.plugin_states.add(name, *function);
   return {};
 }
@@ -231,7 +204,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   parts->counters.kind = kind == RunKind::kTrain ? "train" : kind == RunKind::kSft ? "sft" : "eval";
   parts->key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
   parts->key.check_writes = loaded.config.plugins.check;
-  parts->registry = TRY(open_registry(loaded.config.plugins));
+  parts->registry = TRY(open_registry(loaded));
   TRY(check_plugin_params(*parts->registry, loaded, kind));
   TRY(load_model(*parts, kind, weights_from));
   TRY(load_data(*parts, kind));
@@ -259,14 +232,7 @@ RolloutPlan train_plan(const RunParts& parts) {
   RolloutPlan plan;
   plan.num_samples = rollout.n;
   plan.seed = sampling_seed(parts.config);
-  plan.sampling.max_new_tokens = response_length(parts.config);
-  plan.sampling.min_new_tokens = rollout.min_new_tokens;
-  plan.sampling.temperature = rollout.temperature;
-  plan.sampling.top_k = rollout.top_k;
-  plan.sampling.top_p = rollout.top_p;
-  plan.sampling.min_p = rollout.min_p;
-  plan.sampling.ignore_eos = rollout.ignore_eos;
-  plan.sampling.stop_ids = stop_ids_of(parts.model->config(), parts.folder->tokenizer);
+  plan.sampling = parts.sampling;
   return plan;
 }
 
@@ -277,12 +243,14 @@ RolloutPlan val_plan(const RunParts& parts) {
   plan.stop_on_signal = parts.counters.kind == "eval";
   // Another stream than training's, so that a validation at step k does not see that step's random numbers.
   plan.seed = random_u64({plan.seed, RandomPurpose::kValidation});
-  plan.sampling.temperature = val.do_sample ? val.temperature : 0.0;
-  plan.sampling.top_k = val.top_k;
-  plan.sampling.top_p = val.top_p;
-  plan.sampling.min_p = 0.0;
-  plan.sampling.ignore_eos = false;
-  plan.sampling.min_new_tokens = 0;
+  Sampling sampling;  // all other options are off
+  sampling.max_new_tokens = parts.sampling.max_new_tokens;
+  sampling.stop_ids = parts.sampling.stop_ids;
+  sampling.stop_strings = parts.sampling.stop_strings;
+  sampling.temperature = val.do_sample ? val.temperature : 0.0;
+  sampling.top_k = val.top_k;
+  sampling.top_p = val.top_p;
+  plan.sampling = std::move(sampling);
   return plan;
 }
 

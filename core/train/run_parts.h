@@ -51,6 +51,7 @@ struct RunParts {
   std::optional<PromptSource> source;
   std::optional<RolloutRunner> rollout;      // the backend of training
   std::optional<RolloutRunner> val_rollout;  // always the native one
+  Sampling sampling;                         // of [rollout]
   std::optional<RewardRunner> reward;
   std::optional<AdvantageRunner> advantage;
 
@@ -61,6 +62,7 @@ struct RunParts {
   std::optional<ActorLearner> learner;
   ScheduleOptions schedule;
 
+  int64_t backend_weights = -1;  // version of the weights that the rollout backend holds, where it holds any
   RunCounters counters;
   PluginStates plugin_states;
   StatefulRegistry stateful;  // all that a checkpoint holds besides the weights
@@ -80,7 +82,7 @@ RolloutPlan val_plan(const RunParts& parts);
 int64_t response_length(const RunConfig& config);
 
 // The packs that [plugins] names, and those found without.
-Result<PluginRegistry> open_registry(const PluginsConfig& plugins);
+Result<PluginRegistry> open_registry(const LoadedConfig& loaded);
 
 // Every plugin name and plugin parameter that a user wrote, against the plugins' own tables, with the place where it
 // was written.
@@ -88,5 +90,7 @@ Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig&
 
 // How updates (also of sft) are cut into passes.
 MicroBatchOptions micro_batch_options(const RunConfig& config);
+// The same of the reference's passes, [ref] over [actor].
+MicroBatchOptions reference_pass_options(const RunConfig& config);
 
 }  // namespace mortise

@@ -1,5 +1,8 @@
 #include "train/sft.h"
 
+#include <utility>
+
+#include "experience/data/responses.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/memory.h"
@@ -7,6 +10,7 @@
 #include "learn/update/sft_learner.h"
 #include "train/checkpointing.h"
 #include "train/run_log.h"
+#include "train/stages.h"
 #include "train/step_metrics.h"
 #include "train/validation.h"
 
@@ -14,68 +18,64 @@ namespace mortise {
 
 namespace {
 
-// The response ids of a prompt's row, the end token included.
-Result<std::vector<int64_t>> response_ids(const RunParts& parts, const Prompt& prompt) {
-  const std::string& key = parts.config.data.response_key;
-  const std::string where = parts.train_data->where(prompt.dataset_row);
-  const Json* text = json_find(prompt.columns, key);
-  if (text == nullptr || !text->is_string()) {
-    return Error{ErrorKind::kData, "the row has no text column '" + key + "'", where,
-                 "name the completion's column with data.response_key"};
-  }
-  auto ids = parts.folder->tokenizer.encode(text->get<std::string>(), /*add_special_tokens=*/false);
-  if (!ids.ok()) return Error{ErrorKind::kData, ids.error().what, where, ids.error().next};
+// The recorded completions of all rows, checked before the first update.
+Result<std::vector<std::vector<int64_t>>> load_responses(const RunParts& parts) {
+  ResponseOptions options;
+  options.key = parts.config.data.response_key;
   const std::vector<int64_t> stop_ids = stop_ids_of(parts.model->config(), parts.folder->tokenizer);
-  if (!stop_ids.empty()) ids->push_back(stop_ids.front());
-  if (static_cast<int64_t>(ids->size()) > parts.config.data.max_response_length) {
-    return Error{ErrorKind::kData,
-                 "the response has " + std::to_string(ids->size()) +
-                     " tokens with its end, more than data.max_response_length = " +
-                     std::to_string(parts.config.data.max_response_length),
-                 where, "raise the limit or shorten the row"};
-  }
-  return ids;
-}
-
-// Prompts with their recorded completions, as the learner takes sampled ones.
-Result<SampleBatch> recorded_samples(const RunParts& parts, const PromptBatch& prompts) {
-  SampleBatch samples;
-  for (size_t i = 0; i < prompts.prompts.size(); ++i) {
-    Sample& sample = samples.rows.emplace_back();
-    sample.prompt_index = static_cast<int64_t>(i);
-    sample.token_ids = TRY(response_ids(parts, prompts.prompts[i]));
-  }
-  return samples;
+  if (!stop_ids.empty()) options.end_id = stop_ids.front();
+  options.max_length = parts.config.data.max_response_length;
+  options.vocab_size = parts.model->config().vocab_size;
+  return encode_responses(*parts.train_data, parts.folder->tokenizer, options);
 }
 
 class SftRun {
  public:
-  SftRun(RunParts& parts, RunLog& log) : parts_(parts), log_(log) {}
+  SftRun(RunParts& parts, RunLog& log, std::vector<std::vector<int64_t>> responses)
+      : parts_(parts), log_(log), saver_(parts), responses_(std::move(responses)) {}
 
   Result<SftSummary> run() {
     RunCounters& counters = parts_.counters;
     bool reached = false;
-    while (counters.step < parts_.total_steps && !stop_requested() && !reached) reached = TRY(step(counters.step + 1));
-    const std::string path = TRY(save_run(parts_)).string();
+    while (counters.step < parts_.total_steps && !stop_requested() && !reached) {
+      const int64_t num_updates = counters.num_updates;
+      auto done = step(counters.step + 1);
+      if (!done.ok()) {
+        if (counters.num_updates == num_updates) saver_.keep_finished_steps(done.error());
+        return std::move(done).error();
+      }
+      reached = *done;
+    }
+    TRY(saver_.finish());
     TRY(log_.close());
-    return SftSummary{{counters.step, path, stop_requested()}, val_accuracy_};
+    return SftSummary{{counters.step, saver_.last_checkpoint(), stop_requested()}, val_accuracy_};
   }
 
  private:
+  // Prompts with their recorded completions, as the learner takes sampled ones.
+  [[nodiscard]] SampleBatch recorded_samples(const PromptBatch& prompts) const {
+    SampleBatch samples;
+    for (size_t i = 0; i < prompts.prompts.size(); ++i) {
+      Sample& sample = samples.rows.emplace_back();
+      sample.prompt_index = static_cast<int64_t>(i);
+      sample.token_ids = responses_[static_cast<size_t>(prompts.prompts[i].dataset_row)];
+    }
+    return samples;
+  }
+
   // One update; true when the wanted accuracy is reached.
   Result<bool> step(int64_t step) {
     const Stopwatch watch(parts_.env);
     RunCounters& counters = parts_.counters;
     const PromptBatch prompts = parts_.source->next(step);
-    const SampleBatch samples = TRY(recorded_samples(parts_, prompts));
+    const SampleBatch samples = recorded_samples(prompts);
     const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
     const double lr = learning_rate(parts_.schedule, counters.num_updates);
     const MicroBatchOptions micro_batch = micro_batch_options(parts_.config);
     const SftReport report =
         TRY(sft_update(*parts_.model, *parts_.optimizer, batch, micro_batch, lr, parts_.config.actor.grad_clip));
     counters.step = step;
-    ++counters.num_updates;
-    report.skipped ? ++counters.num_skipped : ++counters.weight_version;
+    record_update(parts_, report.skipped);
     const int64_t tokens = count_tokens(prompts, samples);
     counters.num_tokens += tokens;
 
@@ -96,22 +96,20 @@ class SftRun {
     if (due && parts_.val_data && parts_.reward) {
       const ValidationReport validation = TRY(validate(parts_, step));
       TRY(metrics.merge(validation.metrics));
-      TRY(log_.write_validation(step, validation.prompts, validation.samples, validation.scored));
+      TRY(log_.write_validation(step, validation.prompts, validation.samples, validation.scored, validation.metrics));
       val_accuracy_ = validation.mean_reward;
       reached = sft.stop_val_accuracy && val_accuracy_ >= *sft.stop_val_accuracy;
     }
     TRY(log_.write_step(step, metrics));
-    const int64_t save_freq = parts_.config.trainer.save_freq;
-    if (save_freq > 0 && step % save_freq == 0 && step != parts_.total_steps) TRY(save_run(parts_));
-    if (counters.num_skipped > parts_.config.trainer.nonfinite_update_limit) {
-      return Error{ErrorKind::kNumerics, "too many updates had gradients that are not finite",
-                   "step " + std::to_string(step), "lower actor.optim.lr"};
-    }
+    TRY(saver_.save_if_due());
+    TRY(check_skipped_updates(parts_));
     return reached;
   }
 
   RunParts& parts_;
   RunLog& log_;
+  RunSaver saver_;
+  std::vector<std::vector<int64_t>> responses_;  // by row of the data set
   double val_accuracy_ = -1.0;
 };
 
@@ -122,10 +120,19 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, RunKind::kSft, weights_from));
+  std::vector<std::vector<int64_t>> responses = TRY(load_responses(*parts));
   if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
-  return SftRun(*parts, log).run();
+  if (checkpoint) {
+    log_info("resumed from " + checkpoint->path().string() + " after update " + std::to_string(parts->counters.step));
+    if (parts->counters.step >= parts->total_steps) {
+      log_info("this run is finished: nothing to do; raise sft.total_training_steps or start over with --resume never");
+      TRY(log.close());
+      return SftSummary{{parts->counters.step, checkpoint->path().string(), false}, -1.0};
+    }
+  }
+  return SftRun(*parts, log, std::move(responses)).run();
 }
 
 }  // namespace mortise

@@ -86,17 +86,37 @@ std::vector<int64_t> row_order(const RunParts& parts, int64_t step, int64_t pass
   return rows;
 }
 
+// A backend with a copy of the weights gets those of today.
+Result<> send_weights(RunParts& parts, MetricSet& metrics) {
+  RolloutBackend& backend = parts.rollout->backend();
+  const int64_t version = parts.counters.weight_version;
+  if (!backend.holds_weights() || parts.backend_weights == version) return {};
+  const StageTimer timer(metrics, "timing_s/update_weights");
+  TRY(backend.begin_update(version));
+  for (const NamedParameter& parameter : parts.model->parameters()) {
+    const at::Tensor values = parameter.tensor.detach().to(at::kCPU, at::kFloat).contiguous();
+    const std::vector<int64_t> shape = values.sizes().vec(), offset(shape.size(), 0);
+    const std::span<const float> data(values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
+    TRY(backend.update_weight({parameter.name, data, shape, shape, offset}));
+  }
+  TRY(backend.end_update());
+  parts.backend_weights = version;
+  return {};
+}
+
 }  // namespace
 
 Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
   const RolloutPlan plan = train_plan(parts);
+  TRY(send_weights(parts, metrics));
   TRY(parts.rollout->set_version(parts.counters.weight_version));
   // Rewards in workers score a prompt's rows while others are still being sampled.
   TRY(parts.reward->begin(prompts, plan.num_samples, score_context(parts, prompts.step)));
   return parts.rollout->collect(
       prompts, plan, parts.folder->tokenizer, &metrics, {},
-      [&](const SampleBatch& samples, int64_t prompt) { return parts.reward->feed(prompts, samples, prompt); });
+      [&](const SampleBatch& samples, int64_t prompt) { return parts.reward->feed(prompts, samples, prompt); },
+      [&] { return parts.reward->tend(); });
 }
 
 Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
@@ -118,7 +138,8 @@ Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts,
   }
   if (parts.reference) {
     const StageTimer timer(metrics, "timing_s/ref");
-    out.ref_log_prob = TRY(parts.learner->log_probs(*parts.reference, batch));
+    const MicroBatchOptions passes = reference_pass_options(parts.config);
+    out.ref_log_prob = TRY(parts.learner->log_probs(*parts.reference, batch, &passes));
   }
   return out;
 }
@@ -159,20 +180,36 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
       reports.push_back(
           TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
                                     measures_old ? std::span(first_log_prob) : std::span<float>{})));
-      ++counters.num_updates;
-      if (!reports.back().skipped) {
-        ++counters.weight_version;
-        continue;
-      }
-      ++counters.num_skipped;
-      log_warn("update " + std::to_string(counters.num_updates) + " of step " + std::to_string(step) +
-               " was skipped: its gradient is not finite (" + std::to_string(counters.num_skipped) + " so far)");
+      record_update(parts, reports.back().skipped);
     }
   }
   if (!batch.rollout_log_prob.empty() && parts.config.rollout.calculate_log_probs) {
     add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, batch.response_mask, metrics);
   }
   return reports;
+}
+
+void record_update(RunParts& parts, bool skipped) {
+  RunCounters& counters = parts.counters;
+  ++counters.num_updates;
+  if (!skipped) {
+    ++counters.weight_version;
+    return;
+  }
+  ++counters.num_skipped;
+  log_warn("update " + std::to_string(counters.num_updates) + " was skipped: its gradient is not finite (" +
+           std::to_string(counters.num_skipped) + " so far)");
+}
+
+Result<> check_skipped_updates(const RunParts& parts) {
+  const int64_t limit = parts.config.trainer.nonfinite_update_limit;
+  if (parts.counters.num_skipped <= limit) return {};
+  return Error{ErrorKind::kNumerics,
+               std::to_string(parts.counters.num_skipped) +
+                   " updates had gradients that are not finite, more than trainer.nonfinite_update_limit = " +
+                   std::to_string(limit),
+               "step " + std::to_string(parts.counters.step),
+               "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
 }
 
 }  // namespace mortise

@@ -32,4 +32,10 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
                                                const AdvantageBatch& advantages, const LogProbBatch& log_probs,
                                                int64_t step, MetricSet& metrics);
 
+// Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
+void record_update(RunParts& parts, bool skipped);
+
+// An Error of kind kNumerics once more updates were skipped than trainer.nonfinite_update_limit allows.
+Result<> check_skipped_updates(const RunParts& parts);
+
 }  // namespace mortise

@@ -108,6 +108,13 @@ void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, M
         static_cast<double>(column.values.size() - values.size()) - static_cast<double>(column.num_failed);
     metrics.add_mean(prefix + "/not_applicable", absent / rows, 1.0);
     metrics.add(prefix + "/failed", static_cast<double>(column.num_failed));
+    for (const auto& [name, numbers] : column.extra) {
+      const std::vector<double> given = without_nan(numbers);
+      if (given.empty()) continue;
+      const auto count = static_cast<double>(given.size());
+      // A name that no metric may have is left out here; the samples' dump has it.
+      (void)metrics.add_user("reward_extra/" + name, mean_of(given) * count, count, Reduction::kMean);
+    }
   }
 }
 

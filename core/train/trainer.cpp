@@ -2,6 +2,8 @@
 // saved and validated. What each stage does is in stages.cpp; what exists, in run_parts.h.
 #include "train/trainer.h"
 
+#include <utility>
+
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/memory.h"
@@ -18,7 +20,7 @@ namespace {
 
 class Trainer {
  public:
-  Trainer(RunParts& parts, RunLog& log) : parts_(parts), log_(log), config_(parts.config) {}
+  Trainer(RunParts& parts, RunLog& log) : parts_(parts), log_(log), config_(parts.config), saver_(parts) {}
 
   Result<TrainSummary> run() {
     if (config_.trainer.val_before_train && parts_.val_data && parts_.counters.step == 0) TRY(first_validation());
@@ -26,12 +28,12 @@ class Trainer {
       const int64_t num_updates = parts_.counters.num_updates;
       auto done = step(parts_.counters.step + 1);
       if (done.ok()) continue;
-      if (parts_.counters.num_updates == num_updates) keep_finished_steps();
+      if (parts_.counters.num_updates == num_updates) saver_.keep_finished_steps(done.error());
       return std::move(done).error();
     }
-    if (saved_step_ != parts_.counters.step) TRY(save(/*must_succeed=*/true));
+    TRY(saver_.finish());
     TRY(log_.close());
-    return TrainSummary{parts_.counters.step, last_checkpoint_, stop_requested()};
+    return TrainSummary{parts_.counters.step, saver_.last_checkpoint(), stop_requested()};
   }
 
  private:
@@ -62,16 +64,13 @@ class Trainer {
     add_run_metrics(prompts, samples, tokens, watch.elapsed_s(), metrics);
     parts_.counters.train_seconds += watch.elapsed_s();
 
-    if (is_due(config_.trainer.test_freq, step) && parts_.val_data) TRY(validation(step, metrics));
-    if (save_seconds_ > 0) metrics.add("timing_s/save_checkpoint", std::exchange(save_seconds_, 0.0));
+    const int64_t test_freq = config_.trainer.test_freq;
+    const bool is_due = step == parts_.total_steps || (test_freq > 0 && step % test_freq == 0);
+    if (is_due && parts_.val_data) TRY(validation(step, metrics));
+    if (const double seconds = saver_.take_seconds(); seconds > 0) metrics.add("timing_s/save_checkpoint", seconds);
     TRY(log_.write_step(step, metrics));  // before the save, so that a resume from it finds the step's line
-    if (is_due(config_.trainer.save_freq, step)) TRY(save(/*must_succeed=*/step == parts_.total_steps));
-    return check_limits();
-  }
-
-  // Every `frequency` steps, and always after the last one.
-  [[nodiscard]] bool is_due(int64_t frequency, int64_t step) const {
-    return step == parts_.total_steps || (frequency > 0 && step % frequency == 0);
+    TRY(saver_.save_if_due());
+    return check_skipped_updates(parts_);
   }
 
   void add_run_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t tokens, double seconds,
@@ -101,16 +100,8 @@ class Trainer {
     const Stopwatch watch(parts_.env);
     const ValidationReport report = TRY(validate(parts_, step));
     TRY(metrics.merge(report.metrics));
-    TRY(log_.write_validation(step, report.prompts, report.samples, report.scored));
+    TRY(log_.write_validation(step, report.prompts, report.samples, report.scored, report.metrics));
     metrics.add("timing_s/testing", watch.elapsed_s());
-    for (const MetricValue& metric : report.metrics.values()) {
-      log_info("validation after step " + std::to_string(step) + ": " + metric.name + " " +
-               std::to_string(metric.value));
-    }
-    if (config_.trainer.log_val_generations > 0) {
-      log_info("\n" + completions_table(report.prompts, report.samples, report.scored, nullptr,
-                                        config_.trainer.log_val_generations));
-    }
     return {};
   }
 
@@ -120,48 +111,36 @@ class Trainer {
     return log_.write_step(0, metrics);
   }
 
-  // A failed save is told and training goes on: the last good checkpoint still stands. Only the last one must succeed.
-  Result<> save(bool must_succeed) {
-    const Stopwatch watch(parts_.env);
-    auto saved = save_run(parts_);
-    if (!saved.ok()) {
-      if (must_succeed) return std::move(saved).error();
-      log_error("the checkpoint of step " + std::to_string(parts_.counters.step) +
-                " could not be saved, earlier ones stand: " + saved.error().to_string());
-      return {};
-    }
-    saved_step_ = parts_.counters.step;
-    last_checkpoint_ = saved->string();
-    save_seconds_ = watch.elapsed_s();
-    return {};
-  }
-
-  // A step failed before it learnt anything: what was learnt before it stays.
-  void keep_finished_steps() {
-    if (parts_.counters.step == 0 || saved_step_ == parts_.counters.step) return;
-    parts_.source->give_back();
-    if (save(/*must_succeed=*/false).ok() && !last_checkpoint_.empty())
-      log_info("the " + std::to_string(parts_.counters.step) + " finished steps are saved in " + last_checkpoint_);
-  }
-
-  Result<> check_limits() const {
-    if (parts_.counters.num_skipped <= config_.trainer.nonfinite_update_limit) return {};
-    return Error{ErrorKind::kNumerics,
-                 std::to_string(parts_.counters.num_skipped) +
-                     " updates had gradients that are not finite, more than "
-                     "trainer.nonfinite_update_limit = " +
-                     std::to_string(config_.trainer.nonfinite_update_limit),
-                 "step " + std::to_string(parts_.counters.step),
-                 "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
-  }
-
   RunParts& parts_;
   RunLog& log_;
   const RunConfig& config_;
-  int64_t saved_step_ = parts_.counters.step;  // of a resume: its checkpoint
-  double save_seconds_ = 0.0;                  // of the last save; stands in the next step's line
-  std::string last_checkpoint_;
+  RunSaver saver_;
 };
+
+// trainer.val_only: the parts of `eval` on the run's latest weights. What the run has written is added to, never cut.
+Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, const std::optional<Checkpoint>& checkpoint,
+                                   const std::optional<Path>& weights_from) {
+  const auto parts = TRY(assemble(env, loaded, RunKind::kEval, weights_from));
+  RunCounters& counters = parts->counters;
+  if (checkpoint) {
+    const std::string where = checkpoint->path().string();
+    StateReader run(counters.state_name(), &checkpoint->state(), where);
+    StateReader plugins(parts->plugin_states.state_name(), &checkpoint->state(), where);
+    const std::string kind = std::exchange(counters.kind, "train");
+    TRY(counters.load_state(run));
+    TRY(parts->plugin_states.load_state(plugins));
+    counters.kind = kind;
+  }
+  RunLogOptions options;
+  options.first_step = counters.step;
+  options.only_validates = true;
+  RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
+  const ValidationReport report = TRY(validate(*parts, counters.step));
+  TRY(log.write_validation(counters.step, report.prompts, report.samples, report.scored, report.metrics));
+  TRY(log.write_step(counters.step, report.metrics));
+  TRY(log.close());
+  return TrainSummary{counters.step, "", false};
+}
 
 }  // namespace
 
@@ -169,24 +148,19 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, resume));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
+  if (loaded.config.trainer.val_only) return validate_only(env, loaded, checkpoint, weights_from);
   const auto parts = TRY(assemble(env, loaded, RunKind::kTrain, weights_from));
   if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (checkpoint)
     log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step));
-  if (checkpoint && parts->counters.step >= parts->total_steps && !loaded.config.trainer.val_only) {
+  if (checkpoint && parts->counters.step >= parts->total_steps) {
     log_info(
         "this run is finished: nothing to do; raise trainer.total_training_steps, start over with --resume never, "
         "or choose another trainer.default_local_dir");
     TRY(log.close());
     return TrainSummary{parts->counters.step, checkpoint->path().string(), false};
-  }
-  if (loaded.config.trainer.val_only) {
-    MetricSet metrics = TRY(validate(*parts, parts->counters.step)).metrics;
-    TRY(log.write_step(parts->counters.step, metrics));
-    TRY(log.close());
-    return TrainSummary{parts->counters.step, "", false};
   }
   return Trainer(*parts, log).run();
 }
@@ -194,6 +168,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded) {
   const auto parts = TRY(assemble(env, loaded, RunKind::kEval, std::nullopt));
   const ValidationReport report = TRY(validate(*parts, 0));
+  TRY(write_eval_completions(env, loaded.config.trainer, report.prompts, report.samples, report.scored));
   Json out = Json::object();
   for (const MetricValue& metric : report.metrics.values()) out[metric.name] = metric.value;
   out["num_rows"] = report.num_rows;

@@ -21,7 +21,8 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
 // Validates model.path once; the metrics as {name: value}.
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded);
 
-// What `--dry-run` prints: batch arithmetic and a memory estimate. Reads the model's config and counts data rows only.
-Result<std::string> dry_run(Env& env, const LoadedConfig& loaded);
+// What `--dry-run` prints: the settings, batch arithmetic and a memory estimate. Reads the model's config and counts
+// data rows only.
+Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json);
 
 }  // namespace mortise

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "foundation/formats/safetensors.h"
 #include "program.h"
 
 namespace mortise::test {
@@ -37,13 +38,99 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
       {"train run.toml actor.policy_loss.tau=1", 2, {"actor.policy_loss.tau=1", "vanilla", "clip_ratio_c"}},
       {"train run.toml --resume out/global_step_9", 3, {"global_step_9", "manifest.json"}},
       {"plugin describe nosuch", 4, {"nosuch"}},
+      {"train run.toml rollout.val_kwargs.n=100000", 2, {"rollout.val_kwargs.n", "at most 65536"}},
+      {"train run.toml trainer.total_training_steps=9223372036854775807", 2, {"2^53", "total_training_steps"}},
+      {"eval run.toml data.val_files=data/val.jsonl rollout.val_kwargs.n=40000", 2, {"500 prompts", "too many"}},
+      {"generate --model model --prompts data/val.jsonl --out data/val.jsonl", 2, {"--prompts and --out", "same file"}},
+      {"tokenizer encode --model model --in data/val.jsonl --out ./data/../data/val.jsonl", 2, {"same file"}},
+      {"chat render --template t.jinja --in linked.jsonl --out ids.jsonl", 2, {"--in and --out", "same file"}},
   };
+  ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl", task.path()).code, 0);
   for (const Mistake& mistake : mistakes) {
     const Outcome outcome = task.mortise(mistake.args);
     EXPECT_EQ(outcome.code, mistake.code) << mistake.args << "\n" << outcome.output;
     for (const char* text : mistake.says)
       EXPECT_NE(outcome.output.find(text), std::string::npos) << mistake.args << "\n" << outcome.output;
   }
+}
+
+// docs/exit_codes.md: what is to be read and is not there is 3, whatever the command; what cannot be written is 6.
+TEST(Messages, OneRuleForFiles) {
+  const TaskFolder task;
+  task.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"messages\": [], \"text\": \"1\"}\n");
+  task.write("t.jinja", "text");
+  const std::string commands[] = {"train run.toml data.train_files=@",
+                                  "train run.toml data.train_files=@ --dry-run",
+                                  "train run.toml model.custom_chat_template=@",
+                                  "train run.toml model.path=@",
+                                  "train run.toml --resume @",
+                                  "sft run.toml data.train_files=@",
+                                  "eval run.toml data.val_files=@",
+                                  "generate --model model --prompts @ --out g",
+                                  "generate --model @ --prompts rows.jsonl --out g",
+                                  "model logprob --model model --inputs @ --outputs g",
+                                  "tokenizer encode --model model --in @ --out g",
+                                  "tokenizer encode --model @ --in rows.jsonl --out g",
+                                  "chat render --template @ --in rows.jsonl --out g",
+                                  "chat render --template t.jinja --in @ --out g",
+                                  "chat render --model @ --in rows.jsonl --out g",
+                                  "plugin eval policy_loss vanilla --inputs @ --outputs g",
+                                  "plugin eval reward length --inputs @ --outputs g",
+                                  "objective eval --inputs @ --outputs g"};
+  for (std::string command : commands) {
+    command.replace(command.find('@'), 1, "no/such");
+    const Outcome outcome = task.mortise(command);
+    EXPECT_EQ(outcome.code, 3) << command << "\n" << outcome.output;
+    EXPECT_NE(outcome.output.find("no/such"), std::string::npos) << command << "\n" << outcome.output;
+  }
+  for (const char* command : {"generate --model model --prompts rows.jsonl --out no/such/g rollout.response_length=1",
+                              "tokenizer encode --model model --in rows.jsonl --out no/such/g",
+                              "chat render --template t.jinja --in rows.jsonl --out no/such/g"}) {
+    const Outcome outcome = task.mortise(command);
+    EXPECT_EQ(outcome.code, 6) << command << "\n" << outcome.output;
+  }
+}
+
+TEST(Messages, LogprobWantsRowsAndAMaskOfZerosAndOnes) {
+  const TaskFolder task;
+  const auto logprob = [&](const std::vector<int64_t>& ids, const std::vector<int64_t>& mask, int64_t rows) {
+    const TensorView tensors[] = {view_of<int64_t>("in.input_ids", ids, {rows, 2}),
+                                  view_of<int64_t>("in.attention_mask", mask, {rows, 2})};
+    EXPECT_TRUE(write_safetensors_file(default_env(), task.path() / "in.safetensors", tensors).ok());
+    return task.mortise("model logprob --model model --inputs in.safetensors --outputs out.safetensors");
+  };
+  EXPECT_EQ(logprob({2, 3, 4, 5}, {1, 1, 1, 0}, 2).code, 0);
+  const Outcome empty = logprob({}, {}, 0);
+  EXPECT_EQ(empty.code, 3) << empty.output;
+  EXPECT_NE(empty.output.find("tensor 'in.input_ids' is empty"), std::string::npos) << empty.output;
+  const Outcome seven = logprob({2, 3, 4, 5}, {1, 1, 1, 7}, 2);
+  EXPECT_EQ(seven.code, 3) << seven.output;
+  EXPECT_NE(seven.output.find("holds 7 in row 1, column 1"), std::string::npos) << seven.output;
+}
+
+TEST(Messages, SummariesAsJson) {
+  const TaskFolder task;
+  task.write("text.jsonl", "{\"text\": \"1+1\"}\n{\"text\": \"22\"}\n");
+  task.write("chat.jsonl", "{\"messages\": [{\"role\": \"u\", \"content\": \"1\"}]}\n{\"messages\": []}\n");
+  task.write("t.jinja", "{{ messages[0].content.strip() }}");
+  const auto summary = [&](const std::string& args) {
+    const Outcome outcome = task.mortise(args + " --json 2>/dev/null");
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    auto json = parse_json(outcome.output, args);
+    return json.ok() ? *json : Json{{"not_json", outcome.output}};
+  };
+  EXPECT_EQ(summary("tokenizer encode --model model --in text.jsonl --out ids.jsonl"),
+            (Json{{"out", "ids.jsonl"}, {"rows", 2}, {"ids", 5}}));
+  EXPECT_EQ(summary("tokenizer decode --model model --in ids.jsonl --out back.jsonl"),
+            (Json{{"out", "back.jsonl"}, {"rows", 2}, {"ids", 5}}));
+  EXPECT_EQ(summary("chat render --template t.jinja --in chat.jsonl --out g.jsonl"),
+            (Json{{"out", "g.jsonl"}, {"rows", 2}, {"errors", 1}}));
+  const Json dry = summary("train run.toml --dry-run");
+  EXPECT_EQ(dry["rows_per_step"], 128);
+  EXPECT_EQ(dry["updates"], 40);
+  EXPECT_EQ(dry["config"]["rollout"]["n"], 8);
+  EXPECT_GT(dry["memory_bytes"]["total"], dry["memory_bytes"]["weights"]);
+  EXPECT_EQ(task.mortise("train run.toml --json").code, 2);
 }
 
 TEST(Messages, HelpEverywhere) {

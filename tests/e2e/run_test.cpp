@@ -55,6 +55,10 @@ TEST(Run, ResumedRunGivesTheSameBits) {
   }
   EXPECT_EQ(lines_of(straight.path() / "out/updates.jsonl"), lines_of(stopped.path() / "out/updates.jsonl"));
   EXPECT_EQ(rows_of(stopped.path() / "out/metrics.jsonl").size(), 6U);
+  // TensorBoard is told to forget the steps behind the checkpoint: an event of step 5 with SessionLog { status: START
+  // }.
+  const Outcome newest = run("cat $(ls out/events.out.tfevents.* | sort | tail -n 1)", stopped.path());
+  EXPECT_NE(newest.output.find("\x10\x05\x3a\x02\x08\x01"), std::string::npos);
 }
 
 TEST(Run, SupervisedWarmStartLowersTheLoss) {
@@ -102,19 +106,22 @@ TEST(Run, TransformersLoadsTheTrainedModel) {
 }
 
 TEST(Run, AFullDiskKeepsTheLastCheckpointAndTheRunAlive) {
-  const TaskFolder task;
-  const std::string mount = "unshare -rm sh -c 'mkdir -p small && mount -t tmpfs -o size=18m tmpfs small && ";
-  if (run(mount + "true'", task.path()).code != 0) GTEST_SKIP() << "this machine lets nobody mount a small disk";
-  const Outcome outcome =
-      run(mount + program() +
-              " train run.toml trainer.total_training_steps=5 trainer.save_freq=1 trainer.default_local_dir=small/out; "
-              "code=$?; cat small/out/latest; ls small/out/global_step_2/huggingface; wc -l small/out/updates.jsonl; "
-              "exit $code'",
-          task.path());
-  EXPECT_EQ(outcome.code, 6) << outcome.output;
-  for (const char* text : {"step 3 could not be saved, earlier ones stand", "the disk is full", "step 5/5",
-                           "global_step_2\n", "model.safetensors", "5 small/out/updates.jsonl"}) {
-    EXPECT_NE(outcome.output.find(text), std::string::npos) << text << "\n" << outcome.output;
+  for (const char* command :
+       {"train run.toml trainer.total_training_steps=5",
+        "sft run.toml sft.total_training_steps=5 data.train_files=data/sft.jsonl data.max_response_length=8"}) {
+    const TaskFolder task;
+    const std::string mount = "unshare -rm sh -c 'mkdir -p small && mount -t tmpfs -o size=18m tmpfs small && ";
+    if (run(mount + "true'", task.path()).code != 0) GTEST_SKIP() << "this machine lets nobody mount a small disk";
+    const Outcome outcome =
+        run(mount + program() + " " + command +
+                " trainer.save_freq=1 trainer.default_local_dir=small/out; code=$?; cat small/out/latest; "
+                "ls small/out/global_step_2/huggingface; wc -l small/out/updates.jsonl; exit $code'",
+            task.path());
+    EXPECT_EQ(outcome.code, 6) << outcome.output;
+    for (const char* text : {"step 3 could not be saved, earlier ones stand", "the disk is full", "step 5/5",
+                             "global_step_2\n", "model.safetensors", "5 small/out/updates.jsonl"}) {
+      EXPECT_NE(outcome.output.find(text), std::string::npos) << command << ": " << text << "\n" << outcome.output;
+    }
   }
 }
 
@@ -156,6 +163,115 @@ TEST(Run, AFailingStepLeavesTheFinishedOnesSaved) {
                          "reward.0.key=scores '~reward.0.pattern' trainer.total_training_steps=3")
                 .code,
             9);
+}
+
+TEST(Run, SftLooksAtAllRowsFirst) {
+  const TaskFolder task;
+  std::string rows;
+  for (int i = 0; i < 300; ++i) rows += "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n";
+  task.write("rows.jsonl", rows + "{\"prompt\": \"1+1=\"}\n");
+  const Outcome outcome = task.mortise(
+      "sft run.toml sft.total_training_steps=1 sft.train_batch_size=2 data.train_files=rows.jsonl data.shuffle=false");
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_NE(outcome.output.find("rows.jsonl:301: the row has no text column 'response'"), std::string::npos)
+      << outcome.output;
+}
+
+TEST(Run, AFinishedSftIsLeftAlone) {
+  const TaskFolder task;
+  const std::string sft =
+      "sft run.toml sft.total_training_steps=3 sft.train_batch_size=8 data.train_files=data/sft.jsonl "
+      "data.max_response_length=8";
+  ASSERT_EQ(task.mortise(sft).code, 0);
+  const std::string model = hash_of(task.path() / "out/global_step_3/huggingface/model.safetensors");
+  const Outcome again = task.mortise(sft);
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_NE(again.output.find("this run is finished"), std::string::npos) << again.output;
+  EXPECT_EQ(hash_of(task.path() / "out/global_step_3/huggingface/model.safetensors"), model);
+}
+
+TEST(Run, ValidationsKeepTheirCompletionsWhateverTheCommand) {
+  const TaskFolder task;
+  const std::string validation =
+      " data.val_files=data/val.jsonl data.val_max_samples=20 trainer.validation_data_dir=val "
+      "trainer.log_val_generations=2";
+  const auto table = [](const Outcome& outcome) { return outcome.output.find("completion  "); };
+  const Outcome only = task.mortise("train run.toml trainer.val_only=true data.train_files=[]" + validation);
+  ASSERT_EQ(only.code, 0) << only.output;
+  EXPECT_NE(table(only), std::string::npos) << only.output;
+  EXPECT_EQ(rows_of(task.path() / "val/0.jsonl").size(), 20U);
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 1U);
+  const Outcome eval = task.mortise("eval run.toml" + validation);
+  ASSERT_EQ(eval.code, 0) << eval.output;
+  EXPECT_NE(table(eval), std::string::npos) << eval.output;
+  EXPECT_EQ(rows_of(task.path() / "val/eval.jsonl").size(), 20U);
+  const Outcome sft = task.mortise(
+      "sft run.toml sft.total_training_steps=1 data.train_files=data/sft.jsonl data.max_response_length=8" +
+      validation);
+  ASSERT_EQ(sft.code, 0) << sft.output;
+  EXPECT_NE(table(sft), std::string::npos) << sft.output;
+  EXPECT_EQ(rows_of(task.path() / "val/1.jsonl").size(), 20U);
+}
+
+TEST(Run, AValidationAddsToARunAndCutsNothing) {
+  const TaskFolder task;
+  const std::string train = "train run.toml trainer.total_training_steps=4 trainer.save_freq=2 ";
+  ASSERT_EQ(task.mortise(train).code, 0);
+  const std::string settings = lines_of(task.path() / "out/config.resolved.toml");
+  const Outcome only = task.mortise(
+      train + "trainer.val_only=true data.val_files=data/val.jsonl data.val_max_samples=20 --resume out/global_step_2");
+  ASSERT_EQ(only.code, 0) << only.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 5U);
+  EXPECT_EQ(rows[4]["step"], 2);
+  EXPECT_TRUE(rows[4].contains("val-core/addition/reward/mean@1"));
+  EXPECT_EQ(rows_of(task.path() / "out/updates.jsonl").size(), 4U);
+  EXPECT_EQ(lines_of(task.path() / "out/config.resolved.toml"), settings);
+}
+
+TEST(Run, WeightsThatDivergedEndItAndAreNotSaved) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("train run.toml actor.optim.lr=1e30 trainer.total_training_steps=5");
+  EXPECT_EQ(outcome.code, 5) << outcome.output;
+  EXPECT_NE(outcome.output.find("have the weights diverged?"), std::string::npos) << outcome.output;
+  EXPECT_FALSE(default_env().exists(task.path() / "out/latest"));
+  // The run's log has the last word too.
+  EXPECT_NE(lines_of(task.path() / "out/log.txt").find("have the weights diverged?"), std::string::npos);
+}
+
+TEST(Run, ARewardThatOverflowsIsNamed) {
+  const TaskFolder task;
+  std::string rows;
+  for (int i = 0; i < 16; ++i)
+    rows += std::string(R"({"prompt": "1+1=", "scores": )") + (i == 2 ? "1e38" : i == 5 ? "-1e300" : "1") + "}\n";
+  task.write("huge.jsonl", rows);
+  const std::string train =
+      "train run.toml data.train_files=huge.jsonl data.shuffle=false reward.0.use=column reward.0.key=scores "
+      "'~reward.0.pattern' trainer.total_training_steps=1 plugins.max_failed_fraction=";
+  const Outcome refused = task.mortise(train + "0");
+  EXPECT_EQ(refused.code, 9) << refused.output;
+  EXPECT_NE(refused.output.find("reward 'column' failed on 16 of 128 rows; first: row 16: gave 1e+38, too large"),
+            std::string::npos)
+      << refused.output;
+  const Outcome counted = task.mortise(train + "0.5");
+  EXPECT_EQ(counted.code, 0) << counted.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl")[0]["rewards/column/failed"], 16.0);
+}
+
+TEST(Run, TheReferencesPassesChangeNoNumber) {
+  std::vector<std::vector<Json>> updates;
+  for (const char* passes : {"", "ref.log_prob_micro_batch_size_per_gpu=3", "ref.log_prob_max_token_len_per_gpu=40"}) {
+    const TaskFolder task;
+    const Outcome outcome = task.mortise(std::string("train run.toml trainer.total_training_steps=2 ") +
+                                         "actor.use_kl_loss=true actor.kl_loss_coef=0.1 " + passes);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    updates.push_back(rows_of(task.path() / "out/updates.jsonl"));
+    ASSERT_EQ(updates.back().size(), 2U);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_NEAR(updates.back()[i]["loss"].get<double>(), updates[0][i]["loss"].get<double>(), 1e-5) << passes;
+      EXPECT_NEAR(updates.back()[i]["kl"].get<double>(), updates[0][i]["kl"].get<double>(), 1e-5) << passes;
+    }
+  }
 }
 
 // Conversations in, one template for training and generation.

@@ -45,6 +45,18 @@ Result<> check_ids(const std::vector<int64_t>& ids, int64_t vocab_size, std::str
   return {};
 }
 
+// verl's column of that name; it becomes part of the names of validation metrics.
+Result<std::string> data_source_of(const Json& row, std::string_view where) {
+  const Json* source = json_find(row, "data_source");
+  if (source == nullptr || source->is_null()) return std::string("unknown");
+  if (!source->is_string()) {
+    return Error{ErrorKind::kData, "'data_source' holds " + quote(dump_json(*source)) + ", which is no text",
+                 std::string(where), "write the source's name in quotes"};
+  }
+  const auto name = source->get<std::string>();
+  return name.empty() ? "unknown" : name;
+}
+
 }  // namespace
 
 Truncation parse_truncation(std::string_view name) {
@@ -86,8 +98,7 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   for (const auto& [name, value] : row.items()) {
     if (!is_prompt_column(name, options_.prompt_key)) prompt.columns[name] = value;
   }
-  const Json* source = json_find(row, "data_source");
-  prompt.data_source = source != nullptr && source->is_string() ? source->get<std::string>() : "unknown";
+  prompt.data_source = TRY(data_source_of(row, where));
   // verl keeps the answer one level down; rewards find it under its own name too.
   const Json* reward_model = json_find(row, "reward_model");
   const Json* truth = reward_model != nullptr ? json_find(*reward_model, "ground_truth") : nullptr;

@@ -7,12 +7,28 @@
 #include <numeric>
 
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
 
 namespace mortise {
 
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Estimators sum rewards and their squares in float32: beyond this they overflow, and would be blamed for it.
+constexpr double kMaxReward = 1e15;
+
+// Rewards that no estimator can compute with are failures of their rows.
+void fail_overflowing_rows(RewardColumn& column, std::vector<FailedRow>& failed) {
+  for (size_t i = 0; i < column.values.size(); ++i) {
+    const double value = column.values[i];
+    if (!(std::abs(value) > kMaxReward) && !(std::abs(column.weight * value) > kMaxReward)) continue;
+    std::string text = "gave " + format_f64(value);
+    if (column.weight != 1.0) text += " (weight " + format_f64(column.weight) + ")";
+    failed.push_back({static_cast<int64_t>(i), 0, text + ", too large to be averaged: above 1e15; scale it down"});
+    column.values[i] = kNaN;
+  }
+}
 
 // Fills a column from one call's output; a call that failed as a whole is a failure of every row.
 RewardColumn make_column(const RewardSpec& spec, Result<RewardOutput> output, size_t num_rows) {
@@ -26,9 +42,11 @@ RewardColumn make_column(const RewardSpec& spec, Result<RewardOutput> output, si
     return column;
   }
   column.values = std::move(output->rewards);
-  column.num_failed = static_cast<int64_t>(output->failed_rows.size());
-  if (!output->failed_rows.empty()) {
-    const FailedRow& first = output->failed_rows.front();
+  std::vector<FailedRow> failed = std::move(output->failed_rows);
+  fail_overflowing_rows(column, failed);
+  column.num_failed = static_cast<int64_t>(failed.size());
+  if (!failed.empty()) {
+    const FailedRow& first = *std::ranges::min_element(failed, {}, &FailedRow::row);
     column.first_failure = "row " + std::to_string(first.row) + ": " + first.text;
   }
   for (const RowValue& value : output->row_values) {
@@ -164,6 +182,25 @@ Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& sampl
   return {};
 }
 
+Result<> RewardRunner::tend() {
+  for (Function& function : functions_) TRY(function.reward->advance(0));
+  return {};
+}
+
+// Until the workers of every function are done: all are looked after, whichever takes longest.
+Result<> RewardRunner::work_off() {
+  constexpr int kTurnMs = 10;
+  while (true) {
+    std::vector<RewardFunction*> busy;
+    for (Function& function : functions_) {
+      if (!function.reward->is_idle()) busy.push_back(function.reward.get());
+    }
+    if (busy.size() < 2) return {};  // finish() waits for one alone
+    for (size_t i = 1; i < busy.size(); ++i) TRY(busy[i]->advance(0));
+    TRY(busy.front()->advance(kTurnMs));
+  }
+}
+
 Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const SampleBatch& samples,
                                         const ScoreContext& context, MetricSet* metrics) {
   if (fed_.empty()) TRY(begin(prompts, samples.num_samples_per_prompt, context));
@@ -179,6 +216,8 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   for (Function& function : functions_) {
     if (!was_fed || !function.reward->works_ahead()) TRY(function.reward->add(whole));
   }
+  for (Function& function : functions_) function.reward->close();
+  TRY(work_off());
   const size_t num_rows = samples.rows.size();
   ScoredBatch scored;
   for (Function& function : functions_) {

@@ -47,6 +47,8 @@ class RewardRunner {
   // score() as above when all are. Functions in workers score meanwhile; the results are the same.
   Result<> begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context);
   Result<> feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt);
+  // Between the two, often: workers that are done get more, and rows that take too long are ended.
+  Result<> tend();
 
   [[nodiscard]] size_t num_functions() const { return functions_.size(); }
   // Every function, with the name that its state is saved under.
@@ -59,6 +61,7 @@ class RewardRunner {
   };
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
   [[nodiscard]] bool works_ahead() const;
+  Result<> work_off();
 
   std::vector<Function> functions_;
   double max_failed_fraction_;

@@ -9,6 +9,7 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kPollTimeoutMs = 1000;  // how long one poll may work before progress is shown
+constexpr int64_t kTurnTimeoutMs = 20;    // and before on_turn() is called, where there is one
 
 std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const RolloutPlan& plan) {
   std::vector<RolloutRequest> requests;
@@ -35,7 +36,8 @@ Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std:
 Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan,
                                            const Tokenizer& tokenizer, MetricSet* metrics,
                                            const std::function<void(int64_t, int64_t)>& progress,
-                                           const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt) {
+                                           const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
+                                           const std::function<Result<>()>& on_turn) {
   const std::vector<RolloutRequest> requests = make_requests(prompts, plan);
   const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
   SampleBatch batch;
@@ -71,8 +73,9 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
       submitted += TRY(backend_.submit(std::span(requests).subspan(submitted)));
     }
     const int64_t before = num_arrived;
-    outstanding = TRY(backend_.poll(kPollTimeoutMs, sink, metrics));
+    outstanding = TRY(backend_.poll(on_turn ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
     TRY(told);
+    if (on_turn) TRY(on_turn());
     if (plan.stop_on_signal && stop_requested())
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
     if (progress) progress(num_arrived, total);

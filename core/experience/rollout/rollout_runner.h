@@ -30,11 +30,12 @@ class RolloutRunner {
                                       const RunKey& key);
 
   // `progress(done, total)` is called as rows arrive; may be empty.
-  // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch; an error of it ends the
-  // collection.
+  // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch, `on_turn()` several times a second
+  // meanwhile; an error of either ends the collection.
   Result<SampleBatch> collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,
                               MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {},
-                              const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {});
+                              const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
+                              const std::function<Result<>()>& on_turn = {});
 
   Result<void> set_version(int64_t version) { return backend_.set_version(version); }
   RolloutBackend& backend() { return backend_; }

@@ -1,7 +1,7 @@
 // Env: the operating system behind one interface (files, clock, random bytes), so that a test can stage any failure.
 //
-// Every method that can fail returns an Error of kind kDisk that names the path, what the system said, and what to do;
-// a full disk is named as such. `default_env()` is the real one (env_posix.cpp); tests/support/fault_env.h wraps it.
+// An Error names the path, what the system said, and what to do; its kind is kDisk, or kData where there is nothing to
+// read at the path. `default_env()` is the real one (env_posix.cpp); tests/support/fault_env.h wraps it.
 // Thread rule: an Env may be called from any thread; a WritableFile from one thread at a time.
 #pragma once
 

@@ -45,6 +45,26 @@ int open_file(const Path& path, int flags) {
   return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
 }
 
+// Reading failed. A path that leads to nothing readable is a fault of what was asked for, not of the disk.
+Error read_error(int code, std::string_view operation, const Path& path) {
+  Error error = disk_error(code, operation, path);
+  switch (code) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EACCES:
+    case EPERM:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EINVAL:
+      error.kind = ErrorKind::kData;
+      break;
+    default:
+      break;
+  }
+  return error;
+}
+
 class PosixFile final : public WritableFile {
  public:
   PosixFile(Path path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -84,15 +104,15 @@ class PosixEnv final : public Env {
  public:
   Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
     const Fd fd(open_file(path, O_RDONLY));
-    if (!fd.ok()) return disk_error(errno, "open", path);
+    if (!fd.ok()) return read_error(errno, "open", path);
     struct stat status {};
-    if (::fstat(fd.get(), &status) < 0) return disk_error(errno, "look at", path);
-    if (S_ISDIR(status.st_mode)) return disk_error(EISDIR, "read", path);
+    if (::fstat(fd.get(), &status) < 0) return read_error(errno, "look at", path);
+    if (S_ISDIR(status.st_mode)) return read_error(EISDIR, "read", path);
     // Pipes and /proc tell size 0, so read to the end and check the cap on the way.
     std::string text;
     text.reserve(std::min<uint64_t>(static_cast<uint64_t>(status.st_size), max_bytes) + 1);
     const auto too_large = [&] {
-      return Error{ErrorKind::kDisk, "file is larger than the " + std::to_string(max_bytes) + " bytes allowed here",
+      return Error{ErrorKind::kData, "file is larger than the " + std::to_string(max_bytes) + " bytes allowed here",
                    path.string(), "check that it is the right file"};
     };
     if (static_cast<uint64_t>(status.st_size) > max_bytes) return too_large();
@@ -100,7 +120,7 @@ class PosixEnv final : public Env {
       const size_t old_size = text.size();
       text.resize(std::max<size_t>(text.capacity(), old_size + 4096));
       const ssize_t got = retry([&] { return ::read(fd.get(), text.data() + old_size, text.size() - old_size); });
-      if (got < 0) return disk_error(errno, "read", path);
+      if (got < 0) return read_error(errno, "read", path);
       text.resize(old_size + static_cast<size_t>(got));
       if (text.size() > max_bytes) return too_large();
       if (got == 0) return text;
@@ -109,20 +129,20 @@ class PosixEnv final : public Env {
 
   Result<MappedFile> map_file(const Path& path) override {
     const Fd fd(open_file(path, O_RDONLY));
-    if (!fd.ok()) return disk_error(errno, "open", path);
+    if (!fd.ok()) return read_error(errno, "open", path);
     struct stat status {};
-    if (::fstat(fd.get(), &status) < 0) return disk_error(errno, "look at", path);
-    if (!S_ISREG(status.st_mode)) return disk_error(S_ISDIR(status.st_mode) ? EISDIR : EINVAL, "map", path);
+    if (::fstat(fd.get(), &status) < 0) return read_error(errno, "look at", path);
+    if (!S_ISREG(status.st_mode)) return read_error(S_ISDIR(status.st_mode) ? EISDIR : EINVAL, "map", path);
     const auto size = static_cast<size_t>(status.st_size);
     if (size == 0) return MappedFile(path, nullptr, 0);
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (address == MAP_FAILED) return disk_error(errno, "map", path);
+    if (address == MAP_FAILED) return read_error(errno, "map", path);
     return MappedFile(path, address, size);
   }
 
   Result<FileInfo> info(const Path& path) override {
     struct stat status {};
-    if (::stat(path.c_str(), &status) < 0) return disk_error(errno, "look at", path);
+    if (::stat(path.c_str(), &status) < 0) return read_error(errno, "look at", path);
     FileInfo info;
     info.size_bytes = static_cast<uint64_t>(status.st_size);
     info.modified_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
@@ -135,7 +155,7 @@ class PosixEnv final : public Env {
 
   Result<std::vector<std::string>> list_dir(const Path& path) override {
     DIR* dir = ::opendir(path.c_str());
-    if (dir == nullptr) return disk_error(errno, "list", path);
+    if (dir == nullptr) return read_error(errno, "list", path);
     std::vector<std::string> names;
     errno = 0;
     while (const dirent* entry = ::readdir(dir)) {  // each DIR has its own buffer, so readdir is safe across threads

@@ -31,9 +31,10 @@ class MetricSink {
 // One object per row: the keys, then the values in their order, doubles in full precision, non-finite ones as null.
 Result<std::unique_ptr<MetricSink>> make_jsonl_sink(Env& env, const Path& path, bool append);
 
-// Scalars in a new file DIR/events.out.tfevents.<seconds>.<host>.<pid>.<n>, flushed per row (tensorboard.cpp draws the
-// format). A resumed run adds a file: readers merge a folder's files by step.
-Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir);
+// Scalars in a new file DIR/events.out.tfevents.<seconds>.<nanoseconds>.<host>.<pid>.<n>, flushed per row
+// (tensorboard.cpp draws the format). A resumed run adds a file that begins at `first_step`: what earlier files of the
+// folder say of this step and later ones is dropped by readers, as it is from metrics.jsonl.
+Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir, int64_t first_step);
 
 struct ConsoleOptions {
   int64_t total_steps = 0;   // 0: unknown, then no time left is shown

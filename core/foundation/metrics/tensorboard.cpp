@@ -4,8 +4,11 @@
 //   file    = record*
 //   record  = u64 length | u32 mask(crc32c(length's 8 bytes)) | bytes[length] | u32 mask(crc32c(bytes)) little-endian
 //   mask(c) = (c rotated right by 15) + 0xa282ead8
-//   bytes   = Event { 1: double wall_time (s), 2: int64 step, 3: string file_version | 5: Summary { 1: repeated Value }
-//   } Value   = { 1: string tag, 2: float simple_value } The first record is the file_version "brain.Event:2".
+//   bytes   = Event { 1: double wall_time (s), 2: int64 step,
+//                     3: string file_version | 5: Summary { 1: repeated Value } | 7: SessionLog { 1: enum status } }
+//   Value   = { 1: string tag, 2: float simple_value }
+// The first record is the file_version "brain.Event:2". The second is a SessionLog with status START at the first step
+// of this file: readers drop what they have read before of steps from there on.
 #include <unistd.h>
 
 #include <array>
@@ -45,12 +48,22 @@ class TensorboardSink final : public MetricSink {
  public:
   TensorboardSink(Env& env, std::unique_ptr<WritableFile> file) : env_(&env), file_(std::move(file)) {}
 
-  Result<> write_version() {
-    std::string event;
-    protozero::pbf_writer writer(event);
+  Result<> write_head(int64_t first_step) {
+    std::string version;
+    protozero::pbf_writer writer(version);
     writer.add_double(1, now_s());
     writer.add_string(3, "brain.Event:2");
-    return file_->append_text(record_of(event));
+    TRY(file_->append_text(record_of(version)));
+    constexpr int32_t kStart = 1;
+    std::string start;
+    protozero::pbf_writer event(start);
+    event.add_double(1, now_s());
+    event.add_int64(2, first_step);
+    {
+      protozero::pbf_writer session(event, 7);
+      session.add_enum(1, kStart);
+    }
+    return file_->append_text(record_of(start));
   }
 
   Result<> write(const MetricRow& row) override {
@@ -83,16 +96,19 @@ class TensorboardSink final : public MetricSink {
 
 }  // namespace
 
-Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir) {
+Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir, int64_t first_step) {
   TRY(env.create_dirs(dir));
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
-  // Readers take files in the order of their names, so the time comes first; the tail keeps two runs of a second apart.
-  const std::string prefix = "events.out.tfevents." + std::to_string(env.wall_time_ns() / 1'000'000'000) + "." +
-                             host.data() + "." + std::to_string(::getpid()) + ".";
+  // Readers take files in the order of their names, so the time comes first.
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t now = env.wall_time_ns();
+  const std::string prefix = "events.out.tfevents." + std::to_string(now / kSecond) + "." +
+                             std::to_string(kSecond + now % kSecond).substr(1) + "." + host.data() + "." +
+                             std::to_string(::getpid()) + ".";
   auto file = TRY(env.open_for_write(dir / unique_name(env, prefix), WriteMode::kExclusive));
   auto sink = std::make_unique<TensorboardSink>(env, std::move(file));
-  TRY(sink->write_version());
+  TRY(sink->write_head(first_step));
   return std::unique_ptr<MetricSink>(std::move(sink));
 }
 

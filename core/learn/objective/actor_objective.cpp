@@ -29,8 +29,11 @@ void ObjectiveSums::add(const ObjectiveSums& other) {
 
 Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginInfo& loss) {
   TokenWeightOptions options;
-  const std::string mode =
-      config.actor.loss_agg_mode == "auto" ? default_loss_agg_mode(loss) : config.actor.loss_agg_mode;
+  std::string mode = config.actor.loss_agg_mode;
+  if (mode == "auto") {
+    const Json* own = json_find(config.actor.policy_loss.params, "loss_agg_mode");
+    mode = own != nullptr && own->is_string() ? own->get<std::string>() : default_loss_agg_mode(loss);
+  }
   options.mode = TRY(parse_loss_agg_mode(mode));
   options.rows = TRY(parse_loss_agg_rows(config.actor.loss_agg_rows));
   options.loss_scale_factor =

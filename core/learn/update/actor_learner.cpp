@@ -109,15 +109,17 @@ Result<ActorLearner::Slice> ActorLearner::slice(const TrainBatch& batch, std::sp
   return out;
 }
 
-Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const TrainBatch& batch) const {
+Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const TrainBatch& batch,
+                                                   const MicroBatchOptions* passes) const {
   c10::NoGradGuard no_grad;
   std::vector<float> out(static_cast<size_t>(batch.num_tokens()));
   std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
-  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, options_.micro_batch)) {
+  const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
+  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, cut)) {
     const PackedForward forward = TRY(forward_rows(model, batch, micro));
     const LogProbs result =
-        head_log_prob(forward.hidden_RH, model.head_weight().detach(), forward.targets_R, options_.temperature, false);
+        head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, false);
     std::vector<float> values(static_cast<size_t>(forward.targets_R.numel()));
     copy_to_floats(result.log_prob_R, values);
     size_t from = 0;
@@ -166,8 +168,8 @@ Result<> ActorLearner::backward_one_pass(Slice& slice, const PackedForward& forw
     }
   };
   const EntropyUse entropy = objective_->uses_entropy_gradient() ? EntropyUse::kGradient : EntropyUse::kValue;
-  head_one_pass(forward.hidden_RH, model_->head_weight().detach(), forward.targets_R, options_.temperature, entropy,
-                on_chunk, d_hidden_RH, model_->head_grad());
+  head_one_pass(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, entropy, on_chunk,
+                d_hidden_RH, model_->head_grad());
   if (error) return std::move(*error);
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
   const size_t n = slice.num_tokens();
@@ -177,8 +179,8 @@ Result<> ActorLearner::backward_one_pass(Slice& slice, const PackedForward& forw
 }
 
 Result<> ActorLearner::backward_two_pass(Slice& slice, const PackedForward& forward, UpdateReport& report) {
-  const at::Tensor weight_VH = model_->head_weight().detach();
-  const LogProbs probs = head_log_prob(forward.hidden_RH, weight_VH, forward.targets_R, options_.temperature, true);
+  const VocabularyHead head = model_->head();
+  const LogProbs probs = head_log_prob(forward.hidden_RH, head, forward.targets_R, options_.temperature, true);
   copy_to_floats(probs.log_prob_R, slice.log_prob);
   copy_to_floats(probs.entropy_R, slice.entropy);
   if (slice.on_policy) slice.old_log_prob = slice.log_prob;
@@ -187,8 +189,7 @@ Result<> ActorLearner::backward_two_pass(Slice& slice, const PackedForward& forw
   if (!slice.has_gradient()) return {};
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
-  head_backward(forward.hidden_RH, weight_VH, forward.targets_R, options_.temperature,
-                tensor_of(slice.grad_log_prob, dtype),
+  head_backward(forward.hidden_RH, head, forward.targets_R, options_.temperature, tensor_of(slice.grad_log_prob, dtype),
                 objective_->uses_entropy_gradient() ? tensor_of(slice.grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
                 model_->head_grad());
   forward.selected_RH.backward(d_hidden_RH);
@@ -209,12 +210,12 @@ Result<> ActorLearner::backward_whole_update(const TrainBatch& batch, std::span<
         visit(at_micro++, static_cast<size_t>(t));
     }
   };
-  const at::Tensor weight_VH = model_->head_weight().detach();
+  const VocabularyHead head = model_->head();
   std::vector<float> log_prob, entropy;
   for (const std::vector<int64_t>& micro : micro_batches) {
     c10::NoGradGuard no_grad;
     const PackedForward out = TRY(forward_rows(*model_, batch, micro));
-    const LogProbs probs = head_log_prob(out.hidden_RH, weight_VH, out.targets_R, options_.temperature, true);
+    const LogProbs probs = head_log_prob(out.hidden_RH, head, out.targets_R, options_.temperature, true);
     log_prob.resize(static_cast<size_t>(out.targets_R.numel()));
     entropy.resize(log_prob.size());
     copy_to_floats(probs.log_prob_R, log_prob);
@@ -239,7 +240,7 @@ Result<> ActorLearner::backward_whole_update(const TrainBatch& batch, std::span<
     const PackedForward out = TRY(forward_rows(*model_, batch, micro));
     const at::Tensor d_hidden_RH = at::empty_like(out.hidden_RH);
     const auto dtype = out.hidden_RH.scalar_type();
-    head_backward(out.hidden_RH, weight_VH, out.targets_R, options_.temperature, tensor_of(grad_log_prob, dtype),
+    head_backward(out.hidden_RH, head, out.targets_R, options_.temperature, tensor_of(grad_log_prob, dtype),
                   objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
                   model_->head_grad());
     out.selected_RH.backward(d_hidden_RH);

@@ -38,8 +38,10 @@ class ActorLearner {
  public:
   ActorLearner(Model& model, AdamW& optimizer, ActorObjective& objective, const LearnerOptions& options);
 
-  // log_prob [N] of every response token under `model` (the policy or the reference), without gradient.
-  Result<std::vector<float>> log_probs(const Model& model, const TrainBatch& batch) const;
+  // log_prob [N] of every response token under `model` (the policy or the reference), without gradient. `passes` says
+  // how the rows are cut; null: as in updates.
+  Result<std::vector<float>> log_probs(const Model& model, const TrainBatch& batch,
+                                       const MicroBatchOptions* passes = nullptr) const;
 
   // One optimizer update on `rows` of the batch. Where batch.old_log_prob is empty the update's own log-probs stand for
   // it (ratio exactly 1). `log_prob_out` [N of the batch] receives the policy's log-probs of those rows; may be empty.

@@ -37,8 +37,8 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
         chunk.grad_log_prob[i] = -weight;
       }
     };
-    head_one_pass(forward.hidden_RH, model.head_weight().detach(), forward.targets_R, /*temperature=*/1.0,
-                  EntropyUse::kNone, on_chunk, d_hidden_RH, model.head_grad());
+    head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, /*temperature=*/1.0, EntropyUse::kNone, on_chunk,
+                  d_hidden_RH, model.head_grad());
     forward.selected_RH.backward(d_hidden_RH);
   }
   report.grad_norm = global_grad_norm(optimizer.parameters());

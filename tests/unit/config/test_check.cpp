@@ -36,10 +36,10 @@ std::vector<std::string> warnings(const std::vector<std::string>& overrides, Con
 }
 
 TEST(Check, AGoodConfigIsQuiet) {
-  for (const ConfigUse use :
-       {ConfigUse::kTrain, ConfigUse::kSft, ConfigUse::kEval, ConfigUse::kGenerate, ConfigUse::kObjective}) {
+  for (const ConfigUse use : {ConfigUse::kTrain, ConfigUse::kEval, ConfigUse::kGenerate, ConfigUse::kObjective}) {
     EXPECT_THAT(warnings({}, use), ElementsAre());
   }
+  EXPECT_THAT(warnings({"sft.train_batch_size=32"}, ConfigUse::kSft), ElementsAre());
 }
 
 TEST(Check, WhatMustBeGiven) {
@@ -62,7 +62,7 @@ TEST(Check, BatchesMustDivide) {
   EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=12"}),
               HasSubstr("(32) is no multiple of actor.ppo_mini_batch_size (12)"));
   EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=12"}, ConfigUse::kSft), "ok");
-  EXPECT_THAT(check_error({"data.train_batch_size=4611686018427387904"}), HasSubstr("too large"));
+  EXPECT_THAT(check_error({"data.train_batch_size=4611686018427387904"}), HasSubstr("too many: at most 16,777,216"));
   EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=129"}),
               ElementsAre(HasSubstr("a pass of 129 rows is larger than an update, which has 128")));
   EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=128"}), ElementsAre());
@@ -91,6 +91,9 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"rollout.temperature=0"}), HasSubstr("cannot be divided by it"));
   EXPECT_EQ(check_error({"rollout.temperature=0"}, ConfigUse::kEval), "ok");
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
+  EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("asks for none to end"));
+  EXPECT_THAT(check_error({"rollout.stop=[\"x\", \"\"]"}), HasSubstr("'rollout.stop' holds an empty text"));
+  EXPECT_THAT(check_error({"rollout.bad_words=[\"\"]"}), HasSubstr("'rollout.bad_words' holds an empty text"));
   EXPECT_THAT(check_error({"trainer.resume_mode=resume_path"}), HasSubstr("set trainer.resume_from_path"));
   EXPECT_THAT(check_error({"reward.1.use=regex"}), HasSubstr("two rewards are named 'regex'"));
   EXPECT_EQ(check_error({"reward.1.use=regex", "reward.1.name=other"}), "ok");
@@ -98,6 +101,72 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3", "~data.val_files"}, ConfigUse::kSft),
               HasSubstr("needs validation rows"));
   EXPECT_EQ(check_error({"sft.stop_val_accuracy=0.3", "sft.test_freq=5"}, ConfigUse::kSft), "ok");
+}
+
+TEST(Check, SizesHaveLimits) {
+  EXPECT_THAT(check_error({"rollout.n=65537"}), HasSubstr("'rollout.n' must be at least 1 and at most 65536"));
+  EXPECT_THAT(check_error({"rollout.val_kwargs.n=65537"}), HasSubstr("at most 65536"));
+  EXPECT_THAT(check_error({"actor.optim.num_cycles=1e308"}), HasSubstr("must be above 0 and at most 1000000"));
+  EXPECT_THAT(check_error({"rollout.temperature=1e-300"}), HasSubstr("logits divided by it overflow"));
+  EXPECT_THAT(check_error({"rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.temperature=1e-300"}),
+              HasSubstr("logits divided by it overflow"));
+
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig many, load(kGood, {"rollout.val_kwargs.n=4096"}));
+  ASSERT_OK(check_num_rows(many, 4096, "rollout.val_kwargs.n"));
+  ASSERT_OK(check_num_rows(many, kMaxRows / 8, "rollout.n"));
+  EXPECT_EQ(
+      error_of(check_num_rows(many, 4097, "rollout.val_kwargs.n")),
+      "override 'rollout.val_kwargs.n=4096': 4,097 prompts with 4,096 completions each (rollout.val_kwargs.n) are "
+      "too many: at most 16,777,216 at once; lower rollout.val_kwargs.n or the number of prompts");
+}
+
+TEST(Check, TheWholeRunHasALimit) {
+  const auto error = [](const std::vector<std::string>& overrides, int64_t prompts) {
+    Result<LoadedConfig> loaded = load(kGood, overrides);
+    return loaded ? error_of(check_run_length(*loaded, prompts)) : loaded.error().to_string();
+  };
+  EXPECT_EQ(error({}, 1'000'000'000), "ok");
+  EXPECT_THAT(error({"trainer.total_epochs=1000000000", "actor.ppo_epochs=1000000"}, 1'000'000),
+              HasSubstr("override 'trainer.total_epochs=1000000000': the run would have"));
+  EXPECT_THAT(error({"trainer.total_training_steps=9223372036854775807"}, 32),
+              HasSubstr("lower trainer.total_training_steps"));
+  EXPECT_EQ(error({"trainer.total_training_steps=4503599627370496"}, 32), "ok") << "2^52 steps of two updates";
+}
+
+TEST(Check, SftTellsWhatItDoesNotRead) {
+  const auto sft = [](std::vector<std::string> overrides) {
+    overrides.push_back("sft.train_batch_size=32");
+    return warnings(overrides, ConfigUse::kSft);
+  };
+  EXPECT_THAT(sft({"trainer.val_only=true"}), ElementsAre(HasSubstr("use `mortise eval`")));
+  EXPECT_THAT(sft({"trainer.total_training_steps=5"}), ElementsAre(HasSubstr("sft.total_training_steps")));
+  EXPECT_THAT(sft({"trainer.total_training_steps=5", "sft.total_training_steps=5"}), ElementsAre());
+  EXPECT_THAT(sft({"trainer.test_freq=5"}), ElementsAre(HasSubstr("sft.test_freq")));
+  EXPECT_THAT(sft({"trainer.val_before_train=true"}),
+              ElementsAre(HasSubstr("'trainer.val_before_train' has no effect")));
+  EXPECT_THAT(sft({"trainer.val_before_train=false"}), ElementsAre());
+  EXPECT_THAT(sft({"trainer.rollout_data_dir=x"}), ElementsAre(HasSubstr("'trainer.rollout_data_dir' has no effect")));
+  EXPECT_THAT(sft({"trainer.validation_data_dir=x", "trainer.log_val_generations=3"}), ElementsAre());
+  EXPECT_THAT(warnings({}, ConfigUse::kSft), ElementsAre(HasSubstr("'data.train_batch_size' has no effect")));
+  EXPECT_THAT(sft({"reward=[]"}), ElementsAre(HasSubstr("the validation rows are not used")));
+}
+
+TEST(Check, EvalTellsWhatItsCommandLineAsksInVain) {
+  EXPECT_THAT(warnings({"trainer.save_freq=5"}, ConfigUse::kEval),
+              ElementsAre(HasSubstr("'trainer.save_freq' has no")));
+  EXPECT_THAT(warnings({"trainer.validation_data_dir=x", "trainer.log_val_generations=3", "trainer.seed=1",
+                        "trainer.num_threads=1"},
+                       ConfigUse::kEval),
+              ElementsAre());
+}
+
+TEST(Check, PassesOfTheReference) {
+  EXPECT_THAT(check_error({"ref.log_prob_max_token_len_per_gpu=1023"}),
+              HasSubstr("raise ref.log_prob_max_token_len_per_gpu"));
+  EXPECT_EQ(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "ref.log_prob_micro_batch_size_per_gpu=4"}), "ok");
+  EXPECT_THAT(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4",
+                           "ref.log_prob_use_dynamic_bsz=true"}),
+              HasSubstr("one row may have 1024 tokens"));
 }
 
 struct WarnCase {
@@ -136,14 +205,20 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"trainer.total_epochs=2", "trainer.total_training_steps=3"}, "trainer.total_training_steps wins"},
         WarnCase{{"trainer.resume_from_path=x"}, "trainer.resume_mode is auto"},
         WarnCase{{"rollout.val_kwargs.n=4"}, "greedy ones are all the same"},
+        WarnCase{{"rollout.top_log_probs=3"}, "only `mortise generate` writes them"},
         WarnCase{{"rollout.val_kwargs.temperature=1"}, "validation is greedy"},
+        WarnCase{{"rollout.val_kwargs.do_sample=true"}, "rollout.val_kwargs.temperature is 0: validation is greedy"},
+        WarnCase{{"rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.n=4"},
+                 "set rollout.val_kwargs.temperature=1.0"},
         WarnCase{{"data.val_files=[]", "trainer.test_freq=3"}, "data.val_files is not given"},
+        WarnCase{{"data.val_files=[]", "trainer.val_before_train=true"}, "data.val_files is not given"},
         WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.ppo_max_token_len_per_gpu=2048"},
                  "'actor.ppo_max_token_len_per_gpu' has no effect"},
         WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.use_dynamic_bsz=true"},
                  "'actor.ppo_micro_batch_size_per_gpu' has no effect"}));
 
 TEST(Check, WhatHasAnEffectDoesNotWarn) {
+  EXPECT_THAT(warnings({"data.val_files=[]", "trainer.val_before_train=false"}), ElementsAre());
   EXPECT_THAT(
       warnings({"actor.loss_agg_mode=seq-mean-token-sum-norm", "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
       ElementsAre());

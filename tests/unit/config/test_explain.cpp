@@ -16,7 +16,7 @@ std::string explained(std::string_view key) {
 TEST(Explain, AKey) {
   EXPECT_EQ(explained("actor.kl_loss_coef"),
             "actor.kl_loss_coef\n  Coefficient of the KL term of use_kl_loss.\n  type:    number\n  default: 0.001\n"
-            "  allowed: at least 0\n  in TRL:  beta\n");
+            "  allowed: at least 0 and at most 1000000\n  in TRL:  beta\n");
   EXPECT_THAT(explained("data.truncation"), HasSubstr("allowed: one of error, left, right, middle"));
   EXPECT_THAT(explained("actor.policy_loss.loss_mode"), HasSubstr("names a plugin of kind policy_loss"));
   EXPECT_THAT(explained("actor.clip_ratio_low"), HasSubstr("default: null"));

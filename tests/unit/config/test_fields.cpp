@@ -41,6 +41,7 @@ TEST(Fields, EveryMemberHasAnEntry) {
   EXPECT_EQ(num_entries("actor"), num_members<decltype(RunConfig::actor)>());
   EXPECT_EQ(num_entries("actor.policy_loss"), num_members<decltype(ActorConfig::policy_loss)>());
   EXPECT_EQ(num_entries("actor.optim"), num_members<decltype(ActorConfig::optim)>());
+  EXPECT_EQ(num_entries("ref"), num_members<decltype(RunConfig::ref)>());
   EXPECT_EQ(num_entries("rollout"), num_members<decltype(RunConfig::rollout)>());
   EXPECT_EQ(num_entries("rollout.val_kwargs"), num_members<decltype(RolloutConfig::val_kwargs)>());
   EXPECT_EQ(num_entries("reward.*"), num_members<RewardConfig>());

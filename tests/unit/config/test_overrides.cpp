@@ -36,6 +36,8 @@ TEST(Overrides, Lists) {
   EXPECT_THAT(config_of("", {"data.train_files=a.jsonl"}).data.train_files, ElementsAre("a.jsonl"));
   EXPECT_THAT(config_of("", {"trainer.logger=[]"}).trainer.logger, ElementsAre());
   EXPECT_THAT(config_of("", {"actor.optim.betas=[0.8, .9]"}).actor.optim.betas, ElementsAre(0.8, 0.9));
+  EXPECT_THAT(config_of("", {"rollout.stop_token_ids=[3, 9]"}).rollout.stop_token_ids, ElementsAre(3, 9));
+  EXPECT_THAT(config_of("", {"rollout.stop=</answer>"}).rollout.stop, ElementsAre("</answer>"));
   EXPECT_THAT(load_error("", {"trainer.logger=[console,]x"}), HasSubstr("is not closed or no TOML"));
 }
 

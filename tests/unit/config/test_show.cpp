@@ -66,6 +66,9 @@ class RandomValue {
   void operator()(std::chrono::milliseconds* out) const {
     *out = std::chrono::milliseconds(1 + random_() % 100'000'000);
   }
+  void operator()(std::optional<bool>* out) const {
+    *out = random_() % 3 == 0 ? std::nullopt : std::optional(random_() % 2 == 0);
+  }
   void operator()(std::optional<int64_t>* out) const {
     *out = random_() % 3 == 0 ? std::nullopt : std::optional(integer());
   }
@@ -78,6 +81,10 @@ class RandomValue {
   void operator()(std::vector<std::string>* out) const {
     out->assign(random_() % 4, "");
     for (std::string& item : *out) item = text();
+  }
+  void operator()(std::vector<int64_t>* out) const {
+    out->assign(random_() % 4, 0);
+    for (int64_t& item : *out) item = integer();
   }
   void operator()(std::vector<double>* out) const {
     for (double& item : *out) item = number();

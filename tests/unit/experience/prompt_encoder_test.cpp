@@ -49,6 +49,16 @@ TEST_F(PromptEncoderTest, KeepsColumnsAndFindsTheAnswerWhereVerlPutsIt) {
   EXPECT_FALSE(p.columns.contains("prompt"));
 }
 
+TEST_F(PromptEncoderTest, ASourceWithoutANameIsUnknown) {
+  const auto e = encoder();
+  for (const char* row :
+       {R"({"prompt": "1"})", R"({"prompt": "1", "data_source": ""})", R"({"prompt": "1", "data_source": null})"})
+    EXPECT_EQ(e.encode(Json::parse(row), "f:1", 100).value().data_source, "unknown") << row;
+  const auto number = e.encode(Json::parse(R"({"prompt": "1", "data_source": 3})"), "f:1", 100);
+  ASSERT_FALSE(number.ok());
+  EXPECT_NE(number.error().to_string().find("f:1: 'data_source' holds '3', which is no text"), std::string::npos);
+}
+
 TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
   const auto e = encoder({}, false);
   const auto message = [&](const char* row, int64_t vocab = 10) {

@@ -1,0 +1,44 @@
+#include "experience/plugin_settings.h"
+
+#include <algorithm>
+
+namespace mortise {
+
+RegistryOptions registry_options(const LoadedConfig& loaded, std::string_view host_torch) {
+  const PluginsConfig& plugins = loaded.config.plugins;
+  RegistryOptions options;
+  options.host_torch = host_torch;
+  for (const std::string& file : plugins.files) options.files.emplace_back(file, loaded.where("plugins.files"));
+  for (const std::string& path : plugins.paths) options.paths.emplace_back(path, loaded.where("plugins.paths"));
+  return options;
+}
+
+WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward) {
+  const auto allowed = [&](const char* what) {
+    return std::find(reward.allow.begin(), reward.allow.end(), what) != reward.allow.end();
+  };
+  WorkerLimits limits;
+  limits.memory_bytes = plugins.worker_memory_mib << 20;
+  limits.file_bytes = plugins.worker_file_mib << 20;
+  limits.open_files = plugins.worker_open_files;
+  limits.cpu_ms = plugins.worker_cpu_time.count();
+  limits.num_cpus = plugins.worker_cpus.value_or(0);
+  limits.network = allowed("network");
+  limits.write_files = allowed("files");
+  limits.start_programs = allowed("programs");
+  return limits;
+}
+
+IsolationOptions isolation_options(const PluginsConfig& plugins) {
+  IsolationOptions options;
+  options.mode = plugins.isolation;
+  options.num_workers = static_cast<int>(plugins.num_workers.value_or(0));
+  options.bubblewrap = plugins.bubblewrap;
+  return options;
+}
+
+int64_t row_timeout_ms(const RewardConfig& reward) {
+  return reward.row_timeout.count() > 0 ? reward.row_timeout.count() : (reward.timeout.count() + 4) / 5;
+}
+
+}  // namespace mortise

@@ -1,0 +1,25 @@
+// What a config's [plugins] table and its [[reward]] tables say, in the words of the plugin host: where packs are
+// looked for, where rewards run and what they may do there. Thread rule: free functions without state.
+#pragma once
+
+#include <string_view>
+
+#include "config/load.h"
+#include "plugin/host/registry.h"
+#include "plugin/worker/reward_function.h"
+
+namespace mortise {
+
+// `host_torch`: version of the libtorch in this program; "" without.
+[[nodiscard]] RegistryOptions registry_options(const LoadedConfig& loaded, std::string_view host_torch);
+
+// Of one reward: its own `allow` adds to what [plugins] gives all.
+[[nodiscard]] WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward);
+
+// Without the limits, which are each reward's own.
+[[nodiscard]] IsolationOptions isolation_options(const PluginsConfig& plugins);
+
+// row_timeout, or a fifth of timeout where it is not given.
+[[nodiscard]] int64_t row_timeout_ms(const RewardConfig& reward);
+
+}  // namespace mortise

@@ -1,0 +1,35 @@
+// `cmake --install` gives a program that finds its packs and its worker from where it is, wherever that is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Install, TheInstalledProgramWorksFromAnyPrefix) {
+  const TaskFolder task;
+  const Path prefix = task.path() / "elsewhere";
+  for (const char* component : {"programs", "packs"}) {
+    const Outcome installed = run("cmake --install " + std::string(MORTISE_BINARY_DIR) + " --prefix " +
+                                      prefix.string() + " --component " + component,
+                                  task.path());
+    ASSERT_EQ(installed.code, 0) << installed.output;
+  }
+  // Moved once more: nothing remembers the prefix.
+  std::filesystem::rename(prefix, task.path() / "moved");
+  const std::string bin = (task.path() / "moved/bin/mortise").string();
+  const Outcome list = run("env -i " + bin + " plugin list", task.path());
+  ASSERT_EQ(list.code, 0) << list.output;
+  EXPECT_THAT(list.output, HasSubstr((task.path() / "moved/lib/mortise/packs/mortise.policy_loss.so").string()));
+  EXPECT_EQ(list.output.find(std::string(MORTISE_BINARY_DIR)), std::string::npos) << list.output;
+  const Outcome trained =
+      run(bin + " train run.toml trainer.total_training_steps=1 plugins.isolation=process", task.path());
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_THAT(trained.output, HasSubstr("workers ("));
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,161 @@
+// Runs whose rewards live elsewhere: in the user's Python, behind a web service; from the first step to the checkpoint.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+bool has_python() {
+  return std::system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1") == 0;
+}
+
+double mean_score(const std::vector<Json>& rows, size_t first, size_t last) {
+  double sum = 0.0;
+  for (size_t i = first; i < last; ++i) sum += rows[i]["critic/score/mean"].get<double>();
+  return sum / static_cast<double>(last - first);
+}
+
+// run.toml with another [[reward]] table.
+void use_reward(const TaskFolder& task, const std::string& table) {
+  std::string text = default_env().read_file(task.path() / "run.toml").value();
+  const std::string old = "use = \"regex\"\npattern = \"^7\"\n";
+  text.replace(text.find(old), old.size(), table);
+  task.write("run.toml", text);
+}
+
+// As people write it for TRL: texts, a column of the data, the trainer's state, extra columns.
+constexpr const char* kTrlReward = R"(
+def reward(prompts, completions, completion_ids, answer, trainer_state, log_extra, log_metric, **kwargs):
+    assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
+    assert all(p.endswith("=") for p in prompts)
+    assert all(isinstance(a, str) for a in answer)
+    assert all(ids and all(isinstance(i, int) for i in ids) for ids in completion_ids)
+    assert trainer_state.max_steps == 30
+    log_extra("length", [len(c) for c in completions])
+    log_metric("seen/step", trainer_state.global_step)
+    return [1.0 if c.startswith("7") else None if c.startswith("8") else 0.0 for c in completions]
+)";
+
+TEST(Rewards, APythonFunctionOfTrlTrainsAModel) {
+  if (!has_python()) GTEST_SKIP() << "no python3 of 3.8 or newer: the reward `python` was not tested in a run";
+  const TaskFolder task;
+  task.write("my_reward.py", kTrlReward);
+  use_reward(task, "use = \"python\"\npath = \"my_reward.py\"\n");
+  const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=30");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 30U);
+  EXPECT_GT(mean_score(rows, 25, 30), mean_score(rows, 0, 5) + 0.2) << outcome.output;
+  EXPECT_EQ(rows[4]["seen/step"].get<double>(), 4.0);
+  EXPECT_GT(rows[0]["reward_extra/length"].get<double>(), 0.0) << rows[0].dump();
+  EXPECT_THAT(outcome.output, HasSubstr("may start programs"));
+}
+
+// As people write it for verl: row by row, a dict with the score and more.
+constexpr const char* kVerlReward = R"(
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "addition" and isinstance(ground_truth, str)
+    if solution_str.startswith("3"):
+        raise ValueError("cannot stand a three")
+    return {"score": float(solution_str.startswith("7")), "acc": solution_str == ground_truth, "pred": solution_str}
+)";
+
+TEST(Rewards, APythonFunctionOfVerlTrainsAModelAndMayFailOnRows) {
+  if (!has_python()) GTEST_SKIP() << "no python3 of 3.8 or newer: the reward `python` was not tested in a run";
+  const TaskFolder task;
+  task.write("score.py", kVerlReward);
+  use_reward(task, "use = \"python\"\npath = \"score.py\"\n");
+  const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=3 plugins.max_failed_fraction=0.9");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_TRUE(rows[0].contains("reward_extra/acc")) << rows[0].dump();
+  double failed = 0;
+  for (const Json& row : rows) failed += row["rewards/python/failed"].get<double>();
+  EXPECT_GT(failed, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("ValueError: cannot stand a three (" + (task.path() / "score.py").string() +
+                                        ":5, in compute_score)"));
+  const Outcome strict = task.mortise(
+      "train run.toml trainer.total_training_steps=3 plugins.max_failed_fraction=0 "
+      "trainer.default_local_dir=strict");
+  EXPECT_EQ(strict.code, 9) << strict.output;
+}
+
+// tests/support/score_server.py in a process of its own; ends with its standard input.
+class Service {
+ public:
+  explicit Service(const Path& folder) {
+    const Path port_file = folder / "port";
+    const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
+    pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
+    for (int i = 0; i < 500 && port_.empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const auto text = default_env().read_file(port_file);
+      if (text.ok() && text->ends_with('\n')) port_ = text->substr(0, text->size() - 1);
+    }
+  }
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  ~Service() {
+    if (pipe_ != nullptr) ::pclose(pipe_);
+  }
+  [[nodiscard]] std::string url(const std::string& path) const { return "http://127.0.0.1:" + port_ + path; }
+  [[nodiscard]] bool started() const { return !port_.empty(); }
+
+ private:
+  FILE* pipe_ = nullptr;
+  std::string port_;
+};
+
+TEST(Rewards, AWebServiceTrainsAModelFromAWorker) {
+  if (!has_python()) GTEST_SKIP() << "no python3 for the service: the reward `http` was not tested in a run";
+  ::setenv("no_proxy", "127.0.0.1", 1);
+  const TaskFolder task;
+  const Service service(task.path());
+  ASSERT_TRUE(service.started());
+  use_reward(task, "use = \"http\"\nurl = \"" + service.url("/score") + "\"\nbatch_size = 16\n");
+  const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=3");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("may do what it declares to need: use the network"));
+  EXPECT_THAT(outcome.output, HasSubstr("runs in 1 worker ("));
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 3U);
+  // The service gives each row the length of its completion, of three characters at most.
+  EXPECT_GT(rows[0]["critic/score/mean"].get<double>(), 0.5);
+  EXPECT_LE(rows[0]["critic/score/max"].get<double>(), 3.0);
+
+  const Outcome down = task.mortise(
+      "train run.toml trainer.total_training_steps=1 trainer.default_local_dir=down "
+      "reward.0.retries=1 reward.0.backoff=0.01 reward.0.url=" +
+      service.url("/down"));
+  EXPECT_EQ(down.code, 9) << down.output;
+  EXPECT_THAT(down.output, HasSubstr("503"));
+}
+
+// The conformance tool on the packs whose rewards live elsewhere.
+TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
+  if (!has_python()) GTEST_SKIP() << "no python3: the packs of `python` and `http` were not checked";
+  ::setenv("no_proxy", "127.0.0.1", 1);
+  const TempDir dir;
+  const Service service(dir.path());
+  ASSERT_TRUE(service.started());
+  dir.write("score.py", "def reward(completions, **kwargs):\n    return [float(len(c)) for c in completions]\n");
+  const std::string packs = std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_";
+  for (const auto& [pack, params] : std::map<std::string, std::string>{
+           {"python", "path=" + (dir / "score.py").string()}, {"http", "backoff=0.01,url=" + service.url("/score")}}) {
+    const Outcome checked =
+        run(program() + " plugin check " + packs + pack + ".so --verbose --timeout 30s --params '" + params + "'",
+            dir.path());
+    EXPECT_EQ(checked.code, 0) << checked.output;
+  }
+}
+
+}  // namespace
+}  // namespace mortise::test
