@@ -38,4 +38,10 @@ target_compile_options(mortise_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virt
 if(MORTISE_SANITIZE)
   add_compile_options(-fsanitize=${MORTISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MORTISE_SANITIZE})
+  # gcc and clang tell sanitizers in ways of their own; these are for the few places that must know.
+  if(MORTISE_SANITIZE MATCHES "address")
+    add_compile_definitions(MORTISE_ASAN)
+  elseif(MORTISE_SANITIZE MATCHES "thread")
+    add_compile_definitions(MORTISE_TSAN)
+  endif()
 endif()

@@ -9,7 +9,7 @@
 #include "plugin/worker/launcher.h"
 #include "plugin/worker/zygote.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MORTISE_ASAN)
 // The leak checker traces its own process, which the filter of system calls forbids here: it would only report that it
 // cannot. A worker ends by _exit or by a signal, so this is about plugins that call exit().
 extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off();  // NOLINT(bugprone-reserved-identifier)

@@ -52,8 +52,8 @@ struct RewardsAsLabels : mortise::BatchLoss {
   struct Label {
     double sign, greatest = 0, sum = 0;
     double loss() const { return greatest + std::log(sum); }
-    // d loss / d s of a member
-    double slope(double s, double tau) const { return sign / tau * std::exp(sign * s / tau - greatest) / sum; }
+    // d loss / d s of a member; t is tau
+    double slope(double s, double t) const { return sign / t * std::exp(sign * s / t - greatest) / sum; }
   };
   Label label_of(const std::vector<Row>& rows, const std::int64_t* begin, const std::int64_t* end,
                  bool positive) const {

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MORTISE_ASAN)
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
@@ -336,7 +336,7 @@ TEST(PluginCheck, ReportsAsJsonAndJunit) {
 }  // namespace
 }  // namespace mortise::check
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MORTISE_ASAN)
 // What broken plugins leave behind is what the cases look for.
 extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
 #endif

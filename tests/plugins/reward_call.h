@@ -1,6 +1,7 @@
 // One call of a reward on a few rows given as literals.
 #pragma once
 
+#include <cmath>
 #include <optional>
 
 #include "support/fake_host.h"
@@ -96,8 +97,9 @@ class RewardCall {
         valid.push_back(cell ? 1 : 0);
       }
       for (const auto& x : c.numbers) {
-        f64.push_back(x.value_or(0));
-        i64.push_back(int64_t(x.value_or(0)));
+        const double number = x.value_or(0);
+        f64.push_back(number);
+        i64.push_back(std::abs(number) < 9e18 ? int64_t(number) : 0);
         valid.push_back(x ? 1 : 0);
       }
       view.struct_size = sizeof view;

@@ -32,7 +32,7 @@ constexpr std::array<Forbidden, 4> kForbidden = {{
 
 bool is_runtime(std::string_view name) {
   if (std::find(kRuntimes.begin(), kRuntimes.end(), name) != kRuntimes.end()) return true;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)
   // A build under a sanitizer builds its packs so too; the runtime is the program's own.
   return name.starts_with("libasan.so") || name.starts_with("libubsan.so") || name.starts_with("libtsan.so");
 #else

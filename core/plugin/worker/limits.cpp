@@ -53,7 +53,7 @@ int64_t share_cpus(int64_t count) {
 }
 
 // Sanitizers map terabytes of shadow memory.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)
 constexpr bool kCanLimitMemory = false;
 #else
 constexpr bool kCanLimitMemory = true;

@@ -6,13 +6,16 @@
 #include "config_test_support.h"
 
 namespace mortise::test {
-namespace {
 
-// Number of members of an aggregate: as many as it can be initialised with.
+// Stands for a member's value. Not in the nameless namespace: it is declared only.
 struct Anything {
   template <class T>
   operator T() const;  // NOLINT(google-explicit-constructor)
 };
+
+namespace {
+
+// Number of members of an aggregate: as many as it can be initialised with.
 template <class T, class... Args>
 constexpr size_t num_members() {
   if constexpr (requires { T{Args{}..., Anything{}}; }) {

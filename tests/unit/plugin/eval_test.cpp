@@ -265,7 +265,7 @@ TEST_F(EvalRewardTest, ACrashAndAHangCostTheirRows) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(results()[0]["reward"], 2.0);
   EXPECT_EQ(results()[1]["reward"], Json());
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(MORTISE_ASAN) && !defined(MORTISE_TSAN)
   EXPECT_THAT(results()[1]["error"].get<std::string>(), HasSubstr("signal 11"));
 #endif
   EXPECT_THAT(results()[2]["error"].get<std::string>(), HasSubstr("row_timeout = 0.50 s"));

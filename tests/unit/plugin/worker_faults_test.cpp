@@ -22,7 +22,7 @@ TEST_F(WorkerFaults, ACrashCostsItsRow) {
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(200), rows_of(texts), &metrics));
   const auto failed = failures(out);
   ASSERT_EQ(failed.size(), 4U);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // they catch the signal, tell it and exit
+#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)  // they catch the signal, tell it and exit
   EXPECT_THAT(failed.at(0), HasSubstr("its worker was ended by"));
   EXPECT_THAT(failed.at(7), HasSubstr("its worker was ended by"));
 #else

@@ -137,7 +137,7 @@ TEST_F(WorkerPool, RunsElsewhereAndLeavesNothingOpen) {
 }
 
 TEST_F(WorkerPool, LimitsHold) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)
   constexpr bool kLimitsMemory = false;  // sanitizers map terabytes
 #else
   constexpr bool kLimitsMemory = true;

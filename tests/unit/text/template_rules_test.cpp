@@ -80,11 +80,13 @@ TEST(Template, TheSandboxHolds) {
 
 TEST(Template, EverythingIsBounded) {
   EXPECT_THAT(text_of("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), HasSubstr("recursion"));
+#if !defined(MORTISE_ASAN)  // millions of steps take minutes there
   EXPECT_THAT(text_of("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
               HasSubstr("too much data"));
   EXPECT_THAT(
       text_of("{% for a in range(9999) %}{% for b in range(9999) %}{% set x = a + b %}{% endfor %}{% endfor %}"),
       HasSubstr("steps"));
+#endif
   EXPECT_THAT(text_of("{{ 'a' * 1000000000000 }}"), HasSubstr("too much data"));
   EXPECT_THAT(text_of("{{ [0] * 1000000000000 }}"), HasSubstr("too much data"));
   EXPECT_THAT(
@@ -106,7 +108,7 @@ TEST(Template, EverythingIsBounded) {
 }
 
 TEST(Template, RecursionAsDeepAsDataNeeds) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(MORTISE_ASAN)
   constexpr int kDepth = 20;  // the limit is one of stack bytes, and a frame under ASan takes several times as many
 #else
   constexpr int kDepth = 100;
