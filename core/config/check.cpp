@@ -171,7 +171,10 @@ class Checker {
   void check_training() {
     const AlgorithmConfig& algorithm = config_.algorithm;
     const std::string estimator = plugin_bare_name(algorithm.adv_estimator);
-    if ((estimator == "grpo" || estimator == "rloo") && config_.rollout.n < 2) {
+    static const std::set<std::string_view> comparing{
+        "grpo", "grpo_vectorized", "dr_grpo", "grpo_passk", "rloo", "rloo_vectorized",
+        "opo",  "gpg",             "gdpo",    "maxrl",      "bnpo", "reinforce_plus_plus_baseline"};
+    if (comparing.contains(estimator) && config_.rollout.n < 2) {
       warn("rollout.n",
            "rollout.n is 1: " + estimator + " compares the completions of one prompt, and there is only one",
            "set rollout.n=8 or more");
