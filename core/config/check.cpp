@@ -172,8 +172,9 @@ class Checker {
     const AlgorithmConfig& algorithm = config_.algorithm;
     const std::string estimator = plugin_bare_name(algorithm.adv_estimator);
     static const std::set<std::string_view> comparing{
-        "grpo", "grpo_vectorized", "dr_grpo", "grpo_passk", "rloo", "rloo_vectorized",
-        "opo",  "gpg",             "gdpo",    "maxrl",      "bnpo", "reinforce_plus_plus_baseline"};
+        "grpo", "grpo_vectorized", "dr_grpo", "grpo_passk",
+        "rloo", "rloo_vectorized", "opo",     "gpg",
+        "gdpo", "maxrl",           "bnpo",    "reinforce_plus_plus_baseline"};
     if (comparing.contains(estimator) && config_.rollout.n < 2) {
       warn("rollout.n",
            "rollout.n is 1: " + estimator + " compares the completions of one prompt, and there is only one",

@@ -1,8 +1,7 @@
 # Every header compiles alone, and twice: one generated source for each. Built by the test lint_headers_alone and not by `all`,
-# without the precompiled header, which would hide a missing include. The rooms on libtorch are the
-# exception (PRECOMPILED): its headers bring nearly all of that along anyway, and each reading of them takes seconds.
+# without the precompiled header, which would hide a missing include.
 function(lint_headers target)
-  cmake_parse_arguments(ARG "PRECOMPILED" "ROOT;LANGUAGE" "LIBS;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "ROOT;LANGUAGE" "LIBS;HEADERS" ${ARGN})
   set(sources "")
   foreach(header IN LISTS ARG_HEADERS)
     string(MAKE_C_IDENTIFIER "${header}" id)
@@ -14,12 +13,8 @@ function(lint_headers target)
   if(sources)
     add_library(${target} OBJECT EXCLUDE_FROM_ALL ${sources})
     target_include_directories(${target} PRIVATE "${ARG_ROOT}")
+    target_compile_options(${target} PRIVATE -O0)
     target_link_libraries(${target} PRIVATE ${ARG_LIBS})
-    if(ARG_PRECOMPILED)
-      mortise_precompile(${target} room TORCH)
-    else()
-      target_compile_options(${target} PRIVATE -O0)
-    endif()
     if(ARG_LANGUAGE STREQUAL "c")  # mortise_flags has options that are for C++ only
       target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Werror)
     else()
@@ -36,15 +31,10 @@ file(GLOB_RECURSE cpp_headers RELATIVE "${sdk_root}" CONFIGURE_DEPENDS "${sdk_ro
 list(REMOVE_ITEM cpp_headers mortise/cpp/torch.hpp)  # needs libtorch: tests/sdk/torch_vanilla.cpp compiles it
 lint_headers(lint_headers_c ROOT "${sdk_root}" LANGUAGE c HEADERS ${c_headers})
 lint_headers(lint_headers_sdk ROOT "${sdk_root}" LANGUAGE cpp HEADERS ${c_headers} ${cpp_headers})
-set(torch_rooms model dist generate learn train)
-foreach(room foundation plugin text config checkpoint experience ${torch_rooms})
+foreach(room foundation plugin text config checkpoint experience model dist generate learn train)
   if(TARGET mortise_${room})
     file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}/core" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/core/${room}/*.h")
-    set(precompiled "")
-    if(room IN_LIST torch_rooms)
-      set(precompiled PRECOMPILED)
-    endif()
-    lint_headers(lint_headers_${room} ROOT "${PROJECT_SOURCE_DIR}/core" LANGUAGE cpp LIBS mortise_${room} HEADERS ${headers} ${precompiled})
+    lint_headers(lint_headers_${room} ROOT "${PROJECT_SOURCE_DIR}/core" LANGUAGE cpp LIBS mortise_${room} HEADERS ${headers})
   endif()
 endforeach()
 
