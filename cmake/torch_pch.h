@@ -1,10 +1,8 @@
-// The precompiled header of every libtorch target: what nearly all of their files include. Single operators
-// (ATen/ops/NAME.h) belong to the file that calls them.
+// The precompiled header of every libtorch target: the tensor alone. Loading a precompiled header costs each file time
+// by its size: with autograd it is 395 MB and 3.4 s, without 175 MB and 1.2 s. A file still includes what it uses.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
 #include <span>

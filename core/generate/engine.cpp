@@ -1,6 +1,8 @@
 // See engine.h.
 #include "generate/engine.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>

@@ -1,12 +1,14 @@
 // See rms_norm.h. One kernel pair serves all three forms: rows of `width`, `heads` groups a row, at a row stride.
 #include "model/layers/rms_norm.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <optional>

@@ -2,6 +2,7 @@
 #include "model/weights/parameters.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include "foundation/base/rng.h"

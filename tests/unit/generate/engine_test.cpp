@@ -2,6 +2,7 @@
 // other batch sizes, threads and instruction sets.
 #include "generate/engine.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Small models and requests for the engine's tests.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <map>

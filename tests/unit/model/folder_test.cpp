@@ -1,4 +1,5 @@
 // Model folders: save and load again, dtypes, random models, and what is refused.
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <gmock/gmock.h>
