@@ -58,16 +58,27 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
   const auto log_prob = TRY(in.tokens("log_prob"));
   const auto advantages = TRY(in.tokens("advantages"));
-  const auto mask = TRY(in.mask("response_mask", true));
+  auto mask = TRY(in.mask("response_mask", true));
   auto old_log_prob = TRY(in.optional_tokens("old_log_prob"));
   const auto ref_log_prob = TRY(in.optional_tokens("ref_log_prob"));
   const auto rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
-  const auto is_weights = TRY(in.optional_tokens("rollout_is_weights"));
+  auto is_weights = TRY(in.optional_tokens("rollout_is_weights"));
   const auto entropy = TRY(in.optional_tokens("entropy"));
   TRY(in.all_used());
   if (old_log_prob.empty()) old_log_prob = log_prob;  // one update over the batch: the ratio is 1
 
   const Layout layout = in.layout();
+  const RolloutCorrection& correction = objective.correction();
+  if (correction.is_active() && rollout_log_prob.empty())
+    return Error{ErrorKind::kConfig, "'algorithm.rollout_correction' needs the input rollout_log_prob",
+                 command.inputs.string(), "add it, or remove the table"};
+  if (correction.is_bypass()) {
+    old_log_prob = rollout_log_prob;
+  } else if (correction.is_active()) {
+    CorrectedBatch corrected = correction.apply({layout.row_offsets, mask, old_log_prob, rollout_log_prob}, &metrics);
+    mask = std::move(corrected.mask);
+    if (is_weights.empty()) is_weights = std::move(corrected.weights);
+  }
   std::vector<float> weight(in.num_tokens()), grad(in.num_tokens()), grad_entropy(entropy.size());
   const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
   TRY(token_weights(objective.aggregation(), counts, layout.row_offsets, mask, layout.group_index, weight));

@@ -155,6 +155,8 @@ class Assigner {
       value = node_.value.get<std::string>();
     } else if (!node_.raw.empty() && !node_.value.is_array() && (!node_.value.is_null() || is_choice(node_.raw))) {
       value = node_.raw;  // `isolation=none` is a choice there, and null elsewhere
+    } else if (field_.takes_number && node_.value.is_number()) {
+      value = node_.value.dump();
     } else {
       return wrong_type(node_.value.is_array() || node_.value.is_null() ? "" : "put it in quotes");
     }

@@ -91,6 +91,12 @@ class Checker {
       error(key, "data.train_batch_size (" + batch + ") is no multiple of actor.ppo_mini_batch_size (" + mini + ")",
             "choose a divisor of " + batch);
     }
+    if (const int64_t critic = config_.critic.ppo_mini_batch_size.value_or(1); data.train_batch_size % critic != 0) {
+      error("critic.ppo_mini_batch_size",
+            "data.train_batch_size (" + batch + ") is no multiple of critic.ppo_mini_batch_size (" +
+                std::to_string(critic) + ")",
+            "choose a divisor of " + batch);
+    }
     if (auto rows = check_num_rows(loaded_, data.train_batch_size, "rollout.n"); !rows.ok()) {
       problems_.push_back(std::move(rows).error());
       return;
@@ -128,8 +134,33 @@ class Checker {
           "raise " + key + " or lower the lengths");
   }
 
+  void check_correction() {
+    const RolloutCorrectionConfig& correction = config_.algorithm.rollout_correction;
+    const std::string table = "algorithm.rollout_correction.";
+    for (const char* key : {"rollout_is_threshold", "rollout_is_outside", "rollout_is_batch_normalize"})
+      warn_unused(table + key, correction.rollout_is.has_value(), table + "rollout_is is null");
+    warn_unused(table + "rollout_rs_threshold", correction.rollout_rs.has_value(), table + "rollout_rs is null");
+    warn_unused(table + "loss_type", correction.bypass_mode, table + "bypass_mode is false");
+    const std::string& loss = config_.actor.policy_loss.loss_mode;
+    if (correction.bypass_mode && correction.loss_type == "reinforce" && plugin_bare_name(loss) != "reinforce") {
+      error("actor.policy_loss.loss_mode",
+            "'" + table + "loss_type' is reinforce, and 'actor.policy_loss.loss_mode' is " + quote(loss),
+            "leave loss_mode out, or set loss_type=ppo_clip");
+    }
+    if (correction.bypass_mode && correction.loss_type == "ppo_clip")
+      warn_unused(table + "rollout_is", false,
+                  "the ratio of bypass mode's loss is the correction; it is measured only");
+  }
+
   void check_objective() {
+    check_correction();
     const ActorConfig& actor = config_.actor;
+    const EntropyControlConfig& entropy = actor.entropy_ctrl;
+    for (const char* key : {"target_entropy", "delta", "min_coeff", "max_coeff"})
+      warn_unused(std::string("actor.entropy_ctrl.") + key, entropy.type == "adaptive",
+                  "actor.entropy_ctrl.type is fixed");
+    if (entropy.min_coeff > entropy.max_coeff)
+      error("actor.entropy_ctrl.min_coeff", "'actor.entropy_ctrl.min_coeff' is above max_coeff", "lower it");
     const bool norm = actor.loss_agg_mode == "seq-mean-token-sum-norm" || actor.loss_agg_mode == "auto";
     const std::string norm_only = "actor.loss_agg_mode is " + actor.loss_agg_mode + ", not seq-mean-token-sum-norm";
     warn_unused("actor.loss_scale_factor", norm, norm_only);
@@ -183,8 +214,18 @@ class Checker {
     for (const std::string_view key : {"algorithm.kl_penalty", "algorithm.kl_ctrl"}) {
       warn_unused(key, algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward is false");
     }
+    const FilterGroupsConfig& filter = algorithm.filter_groups;
+    for (const char* key :
+         {"algorithm.filter_groups.metric", "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"})
+      warn_unused(key, filter.enable, "algorithm.filter_groups.enable is false");
+    if (filter.enable && filter.metric == "seq_final_reward")
+      error("algorithm.filter_groups.metric",
+            "'algorithm.filter_groups.metric' is seq_final_reward, and groups are chosen "
+            "before the KL is taken off",
+            "use seq_reward");
     const bool adaptive = algorithm.kl_ctrl.type == "adaptive";
     warn_unused("algorithm.kl_ctrl.horizon", adaptive, "algorithm.kl_ctrl.type is fixed");
+    warn_unused("ref.mixup_alpha", config_.ref.sync_steps.has_value(), "ref.sync_steps is null");
     warn_unused("algorithm.kl_ctrl.target_kl", adaptive, "algorithm.kl_ctrl.type is fixed");
     if (algorithm.use_kl_in_reward && config_.actor.use_kl_loss) {
       warn("actor.use_kl_loss", "the KL to the reference counts twice: in the reward and in the loss");

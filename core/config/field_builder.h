@@ -28,6 +28,7 @@ class FieldEntry {
   FieldEntry& items(size_t count) { return field_.num_items = count, *this; }
   FieldEntry& one_of(std::vector<std::string> choices) { return field_.choices = std::move(choices), *this; }
   FieldEntry& plugin(std::string kind) { return field_.plugin_kind = std::move(kind), *this; }
+  FieldEntry& or_number() { return field_.takes_number = true, *this; }
   FieldEntry& inline_table() { return field_.inline_params = true, *this; }
   FieldEntry& verl(std::string name) { return field_.verl = std::move(name), *this; }
   FieldEntry& trl(std::string name) { return field_.trl = std::move(name), *this; }

@@ -37,6 +37,7 @@ struct Field {
   size_t num_items = 0;                        // lists: exactly so many; 0 = any number
   std::vector<std::string> choices;            // the only texts allowed (list keys: for each item)
   std::string plugin_kind;                     // the text names a plugin: "policy_loss", "kl_estimator", ...
+  bool takes_number = false;                   // a text that may be written as a number
   bool inline_params = false;                  // a Json whose keys stand beside the other keys of the parent table
   std::function<FieldRef(RunConfig&)> in_run;  // null for the keys of a reward
   std::function<FieldRef(RewardConfig&)> in_reward;  // null for all others

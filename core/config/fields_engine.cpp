@@ -223,24 +223,13 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
       .add("nonfinite_update_limit", &TrainerConfig::nonfinite_update_limit,
            "An update with a gradient that is not finite is skipped and counted; more than this many stop the run.")
       .at_least(0);
+  table
+      .add("critic_warmup", &TrainerConfig::critic_warmup,
+           "Step from which on the policy learns too; before it only the critic does.")
+      .at_least(0);
   table.add("num_threads", &TrainerConfig::num_threads, "Threads that compute. null: as many as the machine has cores.")
       .at_least(1)
       .at_most(4096);
-}
-
-void add_critic(FieldCatalog& catalog) {
-  FieldTable<RunConfig, CriticConfig> table(
-      catalog, "critic", "The value loss of `mortise objective eval --critic`; training has no critic yet.",
-      [](RunConfig& config) -> CriticConfig& { return config.critic; });
-  table
-      .add("cliprange_value", &CriticConfig::cliprange_value,
-           "How far a value may move from the old one before its loss is clipped (PPO's value clipping).")
-      .at_least(0);
-  table
-      .add("loss_agg_mode", &CriticConfig::loss_agg_mode,
-           "How the value loss per token becomes one number; the modes of actor.loss_agg_mode.")
-      .one_of({"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm",
-               "prompt-mean"});
 }
 
 void add_sft(FieldCatalog& catalog) {
@@ -327,7 +316,6 @@ void add_engine_fields(FieldCatalog& catalog) {
                                                [](RunConfig& config) -> TrainerConfig& { return config.trainer; });
   add_trainer_length(trainer);
   add_trainer_files(trainer);
-  add_critic(catalog);
   add_sft(catalog);
   add_plugins(catalog);
 }

@@ -64,6 +64,12 @@ void add_data_order(FieldTable<RunConfig, DataConfig>& table) {
       .at_least(1)
       .trl("generation_batch_size (there in completions)");
   table
+      .add("gen_batch_size", &DataConfig::gen_batch_size,
+           "Prompts in one generation batch of algorithm.filter_groups, which draws such batches until a step has "
+           "enough "
+           "groups. null: train_batch_size.")
+      .at_least(1);
+  table
       .add("train_max_samples", &DataConfig::train_max_samples,
            "Use only so many of the training rows (the first; verl draws them at random if shuffle). -1: all.")
       .at_least(-1);

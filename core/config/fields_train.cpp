@@ -9,15 +9,23 @@ void add_algorithm(FieldCatalog& catalog) {
                                                [](RunConfig& config) -> AlgorithmConfig& { return config.algorithm; });
   table
       .add("adv_estimator", &AlgorithmConfig::adv_estimator,
-           "Advantage estimator, by plugin name. verl's default is gae, which needs a critic; there is none yet, so "
-           "grpo "
-           "is the default here.")
+           "Advantage estimator, by plugin name. gae (verl's default) trains a critic beside the policy.")
       .plugin("advantage_estimator");
   table
       .add("norm_adv_by_std_in_grpo", &AlgorithmConfig::norm_adv_by_std_in_grpo,
            "Divide group-relative advantages by the standard deviation of the group (false: Dr. GRPO). Given to the "
            "estimator if its table has a parameter of this name.")
       .trl("scale_rewards (group = true, none = false)");
+  table
+      .add("gamma", &AlgorithmConfig::gamma,
+           "Discount per token. Given to the estimator if its table has a parameter of this name.")
+      .at_least(0)
+      .at_most(1);
+  table
+      .add("lam", &AlgorithmConfig::lam,
+           "Lambda of gae. Given to the estimator if its table has a parameter of this name.")
+      .at_least(0)
+      .at_most(1);
   table.add("adv_params", &AlgorithmConfig::adv_params,
             "Further parameters of the advantage estimator, checked against its table: adv_params.epsilon = 1e-4.");
   table.add("use_kl_in_reward", &AlgorithmConfig::use_kl_in_reward,
@@ -27,6 +35,12 @@ void add_algorithm(FieldCatalog& catalog) {
       .add("kl_penalty", &AlgorithmConfig::kl_penalty,
            "KL estimator of use_kl_in_reward, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3).")
       .plugin("kl_estimator");
+  table
+      .add("mask_truncated_completions", &AlgorithmConfig::mask_truncated_completions,
+           "Learn nothing from completions that were cut at the length limit; their rewards still count in their "
+           "group's "
+           "statistics (ms-swift: overlong_filter).")
+      .trl("mask_truncated_completions");
   FieldTable<RunConfig, KlControlConfig> control(
       catalog, "algorithm.kl_ctrl", "The coefficient of the KL that is taken from the rewards.",
       [](RunConfig& config) -> KlControlConfig& { return config.algorithm.kl_ctrl; });
@@ -46,6 +60,82 @@ void add_algorithm(FieldCatalog& catalog) {
       .add("target_kl", &KlControlConfig::target_kl,
            "The KL, in nats per token, that the adaptive controller aims at. Only used where type is adaptive.")
       .above(0);
+}
+
+void add_filter_groups(FieldCatalog& catalog) {
+  using Section = FilterGroupsConfig;
+  FieldTable<RunConfig, Section> table(
+      catalog, "algorithm.filter_groups",
+      "Dynamic sampling (DAPO, arXiv 2503.14476): a step learns from groups whose rewards differ.",
+      [](RunConfig& config) -> Section& { return config.algorithm.filter_groups; });
+  table
+      .add("enable", &Section::enable,
+           "Leave out groups whose metric is the same for all rows, and draw data.gen_batch_size more prompts until "
+           "there are "
+           "data.train_batch_size. Groups beyond that wait for the next step.")
+      .trl("dynamic_sample");
+  table.add(
+      "metric", &Section::metric,
+      "What must differ: seq_reward (the sum of the rewards), the name of a reward, or a number that a reward gives "
+      "beside its value (acc).");
+  table
+      .add("max_num_gen_batches", &Section::max_num_gen_batches,
+           "Generation batches that a step may draw before the run stops. 0: until a pass over all the data gave no "
+           "group.")
+      .at_least(0);
+}
+
+void add_rollout_correction(FieldCatalog& catalog) {
+  using Section = RolloutCorrectionConfig;
+  FieldTable<RunConfig, Section> table(
+      catalog, "algorithm.rollout_correction",
+      "What is done where completions were sampled by other numbers or older weights than those that learn from them. "
+      "Needs the sampler's log-probs.",
+      [](RunConfig& config) -> Section& { return config.algorithm.rollout_correction; });
+  table.add(
+      "preset", &Section::preset,
+      "verl's name of a set of the keys of this table, which lies under those that are written: decoupled_token_is, "
+      "decoupled_seq_is, bypass_ppo_clip and others; an unknown name gets the list.");
+  table
+      .add("rollout_is", &Section::rollout_is,
+           "Weights of the loss by exp(log_prob - rollout_log_prob): token, sequence (of the row's sum) or geometric "
+           "(of "
+           "its mean). null: none.")
+      .one_of({"token", "sequence", "geometric"})
+      .trl("vllm_importance_sampling_mode");
+  table
+      .add("rollout_is_threshold", &Section::rollout_is_threshold,
+           "Upper bound of the weights, or \"lower_upper\" (\"0.5_5.0\").")
+      .or_number()
+      .trl("vllm_importance_sampling_cap");
+  table
+      .add("rollout_is_outside", &Section::rollout_is_outside,
+           "What becomes of a weight outside of its bounds: truncate holds it at the bound, mask makes it 0 (IcePop), "
+           "auto "
+           "masks where a lower bound is given and truncates otherwise, as verl does.")
+      .one_of({"auto", "truncate", "mask"});
+  table.add("rollout_is_batch_normalize", &Section::rollout_is_batch_normalize,
+            "Divide the weights by their mean over the batch, tokens or rows as rollout_is says.");
+  table.add(
+      "rollout_rs", &Section::rollout_rs,
+      "Statistics that a token or row must keep within rollout_rs_threshold, or it is masked out: token_k1, token_k2, "
+      "token_k3, seq_sum_k1, _k2, _k3, seq_mean_k1, _k2, _k3, seq_max_k2, _k3, with commas between; all must hold.");
+  table
+      .add("rollout_rs_threshold", &Section::rollout_rs_threshold,
+           "Bounds of rollout_rs: one for all or one for each, with commas between. k1 takes \"lower_upper\" of the "
+           "ratio "
+           "of the sampler's probability to the policy's (a single u: 1/u to u), the others an upper bound.")
+      .or_number();
+  table.add("bypass_mode", &Section::bypass_mode,
+            "Take the sampler's log-probs for the old ones, and correct in every update by the current policy. Saves "
+            "the pass "
+            "for old log-probs.");
+  table
+      .add("loss_type", &Section::loss_type,
+           "In bypass mode: ppo_clip leaves actor.policy_loss as it is, unweighted, because its ratio is the "
+           "correction; "
+           "reinforce takes the loss reinforce, weighted by rollout_is.")
+      .one_of({"ppo_clip", "reinforce"});
 }
 
 void add_actor_batches(FieldTable<RunConfig, ActorConfig>& table) {
@@ -145,8 +235,7 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
 
 void add_reference(FieldCatalog& catalog) {
   FieldTable<RunConfig, RefConfig> table(
-      catalog, "ref",
-      "The passes of the reference model, which is the initial policy; there is one where a KL needs it.",
+      catalog, "ref", "The reference model: the initial policy, unless refreshed; there is one where a KL needs it.",
       [](RunConfig& config) -> RefConfig& { return config.ref; });
   table
       .add("log_prob_micro_batch_size_per_gpu", &RefConfig::log_prob_micro_batch_size_per_gpu,
@@ -159,11 +248,23 @@ void add_reference(FieldCatalog& catalog) {
            "Tokens in one pass of the reference where passes are cut by tokens. null: "
            "actor.ppo_max_token_len_per_gpu.")
       .at_least(1);
+  table
+      .add("sync_steps", &RefConfig::sync_steps,
+           "Steps between refreshes: ref = (1 - mixup_alpha) ref + mixup_alpha policy. null: the initial policy stays "
+           "(TRL: sync_ref_model = false).")
+      .at_least(1)
+      .trl("ref_model_sync_steps");
+  table
+      .add("mixup_alpha", &RefConfig::mixup_alpha,
+           "Share of the policy in a refresh of the reference: 1 copies it; small ones every step make a moving "
+           "average.")
+      .above(0)
+      .at_most(1)
+      .trl("ref_model_mixup_alpha");
 }
 
-void add_optimizer(FieldCatalog& catalog) {
-  FieldTable<RunConfig, OptimConfig> table(catalog, "actor.optim", "AdamW and the learning-rate schedule.",
-                                           [](RunConfig& config) -> OptimConfig& { return config.actor.optim; });
+void add_optimizer(FieldCatalog& catalog, const std::string& name, std::function<OptimConfig&(RunConfig&)> section) {
+  FieldTable<RunConfig, OptimConfig> table(catalog, name, "AdamW and the learning-rate schedule.", std::move(section));
   table.add("lr", &OptimConfig::lr, "Learning rate at the top of the schedule.").at_least(0).trl("learning_rate");
   table
       .add("weight_decay", &OptimConfig::weight_decay,
@@ -210,8 +311,77 @@ void add_optimizer(FieldCatalog& catalog) {
 
 }  // namespace
 
+void add_entropy_control(FieldCatalog& catalog) {
+  using Section = EntropyControlConfig;
+  FieldTable<RunConfig, Section> table(catalog, "actor.entropy_ctrl", "The coefficient of the entropy bonus.",
+                                       [](RunConfig& config) -> Section& { return config.actor.entropy_ctrl; });
+  table
+      .add("type", &Section::type,
+           "fixed keeps actor.entropy_coeff. adaptive (Skywork-OR1, arXiv 2505.22312, as TRL has it) starts from it, "
+           "raises it "
+           "by delta after an update whose mean entropy is at most target_entropy and lowers it after any other, and "
+           "applies "
+           "it only in the update after one of the first kind.")
+      .one_of({"fixed", "adaptive"})
+      .trl("use_adaptive_entropy");
+  table.add("target_entropy", &Section::target_entropy, "Nats per token that adaptive holds the entropy above.")
+      .at_least(0)
+      .trl("entropy_target");
+  table.add("delta", &Section::delta, "Change of the coefficient after each update, adaptive only.")
+      .at_least(0)
+      .trl("entropy_coef_delta");
+  table.add("min_coeff", &Section::min_coeff, "Least coefficient, adaptive only.").at_least(0).trl("entropy_coef_min");
+  table.add("max_coeff", &Section::max_coeff, "Largest coefficient, adaptive only.")
+      .at_least(0)
+      .trl("entropy_coef_max");
+}
+
+void add_critic(FieldCatalog& catalog) {
+  FieldTable<RunConfig, CriticConfig> table(catalog, "critic",
+                                            "The value model, which there is where algorithm.adv_estimator asks for "
+                                            "values (gae); `objective eval --critic` reads "
+                                            "its loss.",
+                                            [](RunConfig& config) -> CriticConfig& { return config.critic; });
+  table
+      .add("cliprange_value", &CriticConfig::cliprange_value,
+           "How far a value may move from the one before the update before it is clipped.")
+      .above(0);
+  table
+      .add("loss_agg_mode", &CriticConfig::loss_agg_mode,
+           "How the value loss per token becomes one number: as actor.loss_agg_mode.")
+      .one_of({"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm",
+               "prompt-mean"});
+  table.add("grad_clip", &CriticConfig::grad_clip, "Largest L2 norm of all gradients of an update. 0: no clipping.")
+      .at_least(0);
+  table.add("ppo_mini_batch_size", &CriticConfig::ppo_mini_batch_size, "Prompts per update. null: the actor's.")
+      .at_least(1);
+  table
+      .add("ppo_micro_batch_size_per_gpu", &CriticConfig::ppo_micro_batch_size_per_gpu,
+           "Rows in one forward and backward pass. null: the actor's.")
+      .at_least(1);
+  table
+      .add("ppo_max_token_len_per_gpu", &CriticConfig::ppo_max_token_len_per_gpu,
+           "Tokens in one pass where passes are cut by tokens. null: the actor's.")
+      .at_least(1);
+  table
+      .add("ppo_epochs", &CriticConfig::ppo_epochs,
+           "Times that the rows of a step are gone through, in updates. null: the actor's.")
+      .at_least(1)
+      .at_most(1'000'000);
+  FieldTable<RunConfig, CriticModelConfig> model(
+      catalog, "critic.model", "Where the critic comes from.",
+      [](RunConfig& config) -> CriticModelConfig& { return config.critic.model; });
+  model.add("path", &CriticModelConfig::path,
+            "Folder of a sequence classifier with one label, taken as it is, or of a language model, whose head is "
+            "replaced by "
+            "a random one. null: model.path.");
+  add_optimizer(catalog, "critic.optim", [](RunConfig& config) -> OptimConfig& { return config.critic.optim; });
+}
+
 void add_train_fields(FieldCatalog& catalog) {
   add_algorithm(catalog);
+  add_filter_groups(catalog);
+  add_rollout_correction(catalog);
   {
     FieldTable<RunConfig, ActorConfig> table(catalog, "actor", "The policy's updates: batches, loss, optimizer.",
                                              [](RunConfig& config) -> ActorConfig& { return config.actor; });
@@ -228,8 +398,10 @@ void add_train_fields(FieldCatalog& catalog) {
            "Every other key of this table is a parameter of the loss, checked against its table (`mortise plugin "
            "describe NAME` lists them). It wins over the key of the same name in [actor].")
       .inline_table();
-  add_optimizer(catalog);
+  add_entropy_control(catalog);
+  add_optimizer(catalog, "actor.optim", [](RunConfig& config) -> OptimConfig& { return config.actor.optim; });
   add_reference(catalog);
+  add_critic(catalog);
 }
 
 }  // namespace mortise

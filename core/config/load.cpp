@@ -74,16 +74,23 @@ class FileReader {
   std::vector<std::string> chain_;
 };
 
-// The preset's settings below everything else.
-void apply_preset(ConfigNode& root, std::vector<Error>& problems) {
-  const ConfigNode* chosen = root.find("preset");
+const ConfigNode* find_path(const ConfigNode& root, std::span<const std::string_view> path) {
+  const ConfigNode* node = &root;
+  for (const std::string_view part : path) node = node != nullptr && node->is_table() ? node->find(part) : nullptr;
+  return node;
+}
+
+// The settings of the preset that the key names lie below everything else.
+void apply_preset(ConfigNode& root, std::span<const std::string_view> key, std::span<const Preset> presets,
+                  std::vector<Error>& problems) {
+  const ConfigNode* chosen = find_path(root, key);
   if (chosen == nullptr || chosen->kind != ConfigNode::Kind::kValue || !chosen->value.is_string()) return;
   const auto name = chosen->value.get<std::string>();
   if (name == "null") return;
-  const Preset* preset = find_preset(name);
-  if (preset == nullptr) {
+  const auto preset = std::ranges::find(presets, name, &Preset::name);
+  if (preset == presets.end()) {
     std::vector<std::string> names;
-    for (const Preset& known : all_presets()) names.push_back(known.name);
+    for (const Preset& known : presets) names.push_back(known.name);
     std::string next = did_you_mean(name, names);
     if (next.empty()) next = "there are " + join(names, ", ");
     problems.push_back({ErrorKind::kConfig, "there is no preset " + quote(name), chosen->where, std::move(next)});
@@ -98,17 +105,28 @@ void apply_preset(ConfigNode& root, std::vector<Error>& problems) {
   root = std::move(below);
 }
 
+void apply_presets(ConfigNode& root, std::vector<Error>& problems) {
+  constexpr std::string_view kRun[] = {"preset"};
+  constexpr std::string_view kCorrection[] = {"algorithm", "rollout_correction", "preset"};
+  apply_preset(root, kRun, all_presets(), problems);
+  apply_preset(root, kCorrection, rollout_correction_presets(), problems);
+}
+
 Result<LoadedConfig> finish(ConfigNode root, const std::string& file, std::span<const std::string> overrides,
                             std::vector<Error> problems) {
   for (const std::string& text : overrides) {
     Result<> applied = apply_override(root, text, "override " + quote(text));
     if (!applied) problems.push_back(std::move(applied).error());
   }
-  apply_preset(root, problems);
+  apply_presets(root, problems);
   LoadedConfig loaded;
   loaded.file = file;
   decode_tree(root, loaded, problems);
   if (!problems.empty()) return join_problems(std::move(problems));
+  // verl's loss_type of bypass mode decides on the loss.
+  const RolloutCorrectionConfig& correction = loaded.config.algorithm.rollout_correction;
+  if (correction.bypass_mode && correction.loss_type == "reinforce" && !loaded.is_set("actor.policy_loss.loss_mode"))
+    loaded.config.actor.policy_loss.loss_mode = "reinforce";
   return loaded;
 }
 

@@ -49,4 +49,49 @@ const Preset* find_preset(std::string_view name) {
   return found == presets.end() ? nullptr : &*found;
 }
 
+namespace {
+
+// `rollout_is`, `rollout_rs` and their bounds; "" = none.
+Preset correction(std::string name, std::string doc, std::string_view weights, std::string_view weight_bounds,
+                  std::string_view rejection, std::string_view rejection_bounds, std::string_view loss_type = "") {
+  const std::string table = "algorithm.rollout_correction.";
+  const auto key = [&table](std::string_view leaf, std::string_view value) {
+    return table + std::string(leaf) + "=" + (value.empty() ? "null" : std::string(value));
+  };
+  std::vector<std::string> settings = {key("rollout_is", weights), key("rollout_rs", rejection)};
+  if (!weights.empty()) settings.push_back(key("rollout_is_threshold", weight_bounds));
+  if (!rejection.empty()) settings.push_back(key("rollout_rs_threshold", rejection_bounds));
+  settings.push_back(key("bypass_mode", loss_type.empty() ? "false" : "true"));
+  if (!loss_type.empty()) settings.push_back(key("loss_type", loss_type));
+  return {std::move(name), std::move(doc), std::move(settings)};
+}
+
+}  // namespace
+
+std::span<const Preset> rollout_correction_presets() {
+  constexpr std::string_view kGeo = "0.999_1.001", kIcePop = "0.5_5.0";
+  static const std::vector<Preset> presets = {
+      correction("disabled", "nothing", "", "", "", ""),
+      correction("decoupled_token_is", "token weights", "token", "2.0", "", ""),
+      correction("decoupled_seq_is", "row weights", "sequence", "2.0", "", ""),
+      correction("decoupled_token_icepop", "token weights, masked outside", "token", kIcePop, "", ""),
+      correction("decoupled_seq_is_rs", "row weights and rejection", "sequence", "2.0", "seq_sum_k1", "0.5_2.0"),
+      correction("decoupled_geo_rs", "rejection by the row's mean", "", "", "seq_mean_k1", kGeo),
+      correction("decoupled_geo_rs_seq_tis", "with row weights", "sequence", "2.0", "seq_mean_k1", kGeo),
+      correction("decoupled_geo_rs_token_tis", "with token weights", "token", "2.0", "seq_mean_k1", kGeo),
+      correction("decoupled_k3_rs", "rejection by the row's mean k3", "", "", "seq_mean_k3", "0.01"),
+      correction("decoupled_k3_rs_seq_tis", "with row weights", "sequence", "2.0", "seq_mean_k3", "0.01"),
+      correction("decoupled_k3_rs_token_tis", "with token weights", "token", "2.0", "seq_mean_k3", "0.01"),
+      correction("bypass_ppo_clip", "PPO on the sampler's ratio", "", "", "", "", "ppo_clip"),
+      correction("bypass_ppo_clip_geo_rs", "with rejection", "", "", "seq_mean_k1", kGeo, "ppo_clip"),
+      correction("bypass_ppo_clip_k3_rs", "with rejection by k3", "", "", "seq_mean_k3", "0.01", "ppo_clip"),
+      correction("bypass_pg_is", "REINFORCE with row weights", "sequence", "2.0", "", "", "reinforce"),
+      correction("bypass_pg_token_icepop", "with token weights, masked outside", "token", kIcePop, "", "", "reinforce"),
+      correction("bypass_pg_geo_rs", "REINFORCE with rejection", "", "", "seq_mean_k1", kGeo, "reinforce"),
+      correction("bypass_pg_geo_rs_seq_tis", "and row weights", "sequence", "2.0", "seq_mean_k1", kGeo, "reinforce"),
+      correction("bypass_pg_geo_rs_token_tis", "and token weights", "token", "2.0", "seq_mean_k1", kGeo, "reinforce"),
+  };
+  return presets;
+}
+
 }  // namespace mortise

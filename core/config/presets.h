@@ -16,6 +16,10 @@ struct Preset {
 };
 
 std::span<const Preset> all_presets();
+
 const Preset* find_preset(std::string_view name);
+
+// verl's named sets of [algorithm.rollout_correction]; settings are the whole keys.
+std::span<const Preset> rollout_correction_presets();
 
 }  // namespace mortise

@@ -39,6 +39,7 @@ struct DataConfig {
   bool shuffle = true;                    // a new order each epoch (TRL: shuffle_dataset)
   std::optional<int64_t> seed;            // of the data order; null = trainer.seed
   int64_t train_batch_size = 1024;        // prompts per step
+  std::optional<int64_t> gen_batch_size;  // prompts drawn at once by algorithm.filter_groups; null = train_batch_size
   int64_t train_max_samples = -1;         // rows kept of the training files; -1 = all
   int64_t val_max_samples = -1;           // rows kept of the validation files; -1 = all
   Json apply_chat_template_kwargs = Json::object();  // extra variables of the chat template
@@ -53,13 +54,38 @@ struct KlControlConfig {
   bool operator==(const KlControlConfig&) const = default;
 };
 
+struct RolloutCorrectionConfig {             // what is done where the sampler was not the policy trained (verl's names)
+  std::optional<std::string> preset;         // verl's named set of the keys below
+  std::optional<std::string> rollout_is;     // token | sequence | geometric: importance weights; null = none
+  std::string rollout_is_threshold = "2.0";  // upper bound of a weight, or "lower_upper"
+  std::string rollout_is_outside = "auto";   // truncate | mask | auto: masked only where there is a lower bound
+  bool rollout_is_batch_normalize = false;   // divide by the batch's mean weight
+  std::optional<std::string> rollout_rs;     // statistics that a token or row must keep, with commas between
+  std::optional<std::string> rollout_rs_threshold;  // one bound, or one for each statistic
+  bool bypass_mode = false;                         // the sampler's log-probs stand for the old ones
+  std::string loss_type = "ppo_clip";               // of bypass mode: ppo_clip | reinforce
+  bool operator==(const RolloutCorrectionConfig&) const = default;
+};
+
+struct FilterGroupsConfig {           // dynamic sampling of DAPO
+  bool enable = false;                // learn only from groups whose metric differs between rows; draw until enough
+  std::string metric = "seq_reward";  // or a reward's name, or a number that a reward gives
+  int64_t max_num_gen_batches = 10;   // of a step; 0 = no limit
+  bool operator==(const FilterGroupsConfig&) const = default;
+};
+
 struct AlgorithmConfig {
   std::string adv_estimator = "grpo";   // advantage plugin (verl's default is gae, which needs a critic)
   bool norm_adv_by_std_in_grpo = true;  // given to the plugin where its table has a parameter of this name
+  double gamma = 1.0;                   // discount, given to the plugin where its table has it
+  double lam = 1.0;                     // lambda of gae, the same
   Json adv_params = Json::object();     // further parameters of the advantage plugin, e.g. epsilon
   bool use_kl_in_reward = false;        // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
   std::string kl_penalty = "kl";        // KL plugin of the reward penalty; a trailing + = value of it, gradient of k2
   KlControlConfig kl_ctrl;
+  bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
+  FilterGroupsConfig filter_groups;
+  RolloutCorrectionConfig rollout_correction;
   bool operator==(const AlgorithmConfig&) const = default;
 };
 
@@ -83,6 +109,15 @@ struct OptimConfig {
   bool operator==(const OptimConfig&) const = default;
 };
 
+struct EntropyControlConfig {
+  std::string type = "fixed";   // fixed: actor.entropy_coeff as it is | adaptive: it is the first value
+  double target_entropy = 0.2;  // nats per token, adaptive only (TRL: entropy_target)
+  double delta = 0.005;         // step of the coefficient after an update (TRL: entropy_coef_delta)
+  double min_coeff = 0.0;       // TRL: entropy_coef_min
+  double max_coeff = 1.0;       // TRL: entropy_coef_max
+  bool operator==(const EntropyControlConfig&) const = default;
+};
+
 struct ActorConfig {
   int64_t ppo_mini_batch_size = 256;                    // prompts per update, over all ranks
   std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward; null = by ppo_max_token_len_per_gpu
@@ -104,15 +139,18 @@ struct ActorConfig {
   double kl_loss_coef = 0.001;                          // TRL: beta
   std::string kl_loss_type = "low_var_kl";              // KL plugin
   Json kl_params = Json::object();                      // further parameters of that plugin
+  EntropyControlConfig entropy_ctrl;
   PolicyLossConfig policy_loss;
   OptimConfig optim;
   bool operator==(const ActorConfig&) const = default;
 };
 
-struct RefConfig {  // passes of the reference model; null = as the actor's. They change memory and speed only
+struct RefConfig {  // the reference model; the keys of its passes change memory and speed only, null = as the actor's
   std::optional<int64_t> log_prob_micro_batch_size_per_gpu;  // rows per pass
   std::optional<bool> log_prob_use_dynamic_bsz;              // cut by tokens even where a row count is given
   std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass where it is cut by tokens
+  std::optional<int64_t> sync_steps;                         // steps between refreshes; null = the initial model stays
+  double mixup_alpha = 0.6;                                  // share of the policy in a refresh; 1 = a copy
   bool operator==(const RefConfig&) const = default;
 };
 
@@ -181,13 +219,26 @@ struct TrainerConfig {
   std::optional<std::string> rollout_data_dir;  // JSONL of all completions with rewards and advantages, a file a step
   int64_t num_completions_to_print = 0;         // rows of the console table each step
   int64_t nonfinite_update_limit = 10;          // non-finite updates skipped in all before the run stops
+  int64_t critic_warmup = 0;                    // the policy learns from this step on
   std::optional<int64_t> num_threads;           // null = all cores
   bool operator==(const TrainerConfig&) const = default;
 };
 
-struct CriticConfig {                        // `objective eval --critic`; training has no critic yet
-  double cliprange_value = 0.5;              // value clip: how far a value may move from the old one
-  std::string loss_agg_mode = "token-mean";  // aggregation of the value loss
+struct CriticModelConfig {
+  std::optional<std::string> path;  // folder; null = model.path, with a fresh head
+  bool operator==(const CriticModelConfig&) const = default;
+};
+
+struct CriticConfig {                                   // there is one where the advantage estimator asks for values
+  double cliprange_value = 0.5;                         // value clip: how far a value may move from the old one
+  std::string loss_agg_mode = "token-mean";             // aggregation of the value loss
+  double grad_clip = 1.0;                               // L2 norm limit; 0 = no clipping
+  std::optional<int64_t> ppo_mini_batch_size;           // prompts per update; null = the actor's, as all below
+  std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward
+  std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per pass where it is cut by tokens
+  std::optional<int64_t> ppo_epochs;                    // passes over the batch of a step
+  CriticModelConfig model;
+  OptimConfig optim{.lr = 1e-5};
   bool operator==(const CriticConfig&) const = default;
 };
 

@@ -22,6 +22,7 @@ Json number_limits(const Field& field, Json schema, bool integer) {
 Json text_schema(const Field& field) {
   Json schema = {{"type", "string"}};
   if (!field.choices.empty()) schema["enum"] = field.choices;
+  if (field.takes_number) schema["type"] = Json::array({"string", "number"});
   return schema;
 }
 

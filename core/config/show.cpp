@@ -84,10 +84,15 @@ class TomlWriter {
   }
 
   [[nodiscard]] bool preset_sets(const std::string& key) const {
-    const Preset* preset = find_preset(config_.preset.value_or(""));
-    return preset != nullptr && std::ranges::any_of(preset->settings, [&key](const std::string& setting) {
-             return setting.starts_with(key + "=");
-           });
+    const auto sets = [&key](std::span<const Preset> presets, const std::optional<std::string>& name) {
+      return std::ranges::any_of(presets, [&](const Preset& preset) {
+        return preset.name == name && std::ranges::any_of(preset.settings, [&key](const std::string& setting) {
+                 return setting.starts_with(key + "=");
+               });
+      });
+    };
+    return sets(all_presets(), config_.preset) ||
+           sets(rollout_correction_presets(), config_.algorithm.rollout_correction.preset);
   }
 
   void add_params(std::string& lines, const std::string& table, const Json& params) {

@@ -68,6 +68,27 @@ Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig&
   return Error{ErrorKind::kConfig, problems, "", ""};
 }
 
+std::vector<OptimizedParameter> optimized_parameters(Model& model) {
+  std::vector<OptimizedParameter> out;
+  for (const NamedParameter& p : model.parameters()) out.push_back({p.name, p.tensor, p.decay});
+  return out;
+}
+
+AdamWOptions adamw_options(const OptimConfig& optim) {
+  return {optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay};
+}
+
+ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {
+  ScheduleOptions out;
+  out.type = optim.lr_scheduler_type;
+  out.lr = optim.lr;
+  out.total_units = optim.schedule_unit == "step" ? total_steps : total_steps * updates_per_step;
+  out.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, out.total_units);
+  out.min_lr_ratio = optim.min_lr_ratio;
+  out.num_cycles = optim.num_cycles;
+  return out;
+}
+
 namespace {
 
 uint64_t sampling_seed(const RunConfig& config) {
@@ -105,7 +126,13 @@ Result<> load_data(RunParts& parts, RunKind kind) {
     options.key = "data.train_files";
     parts.train_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
     PromptSourceOptions source;
+    const FilterGroupsConfig& filter = config.algorithm.filter_groups;
     source.batch_size = kind == RunKind::kSft ? config.sft.train_batch_size : config.data.train_batch_size;
+    if (kind == RunKind::kTrain && filter.enable) {
+      source.batch_size = config.data.gen_batch_size.value_or(source.batch_size);
+      parts.filter.emplace(filter, config.data.train_batch_size);
+      TRY(parts.stateful.add(*parts.filter));
+    }
     source.shuffle = config.data.shuffle;
     source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
     parts.source = TRY(PromptSource::create(*parts.train_data, source));
@@ -156,26 +183,13 @@ Result<> load_rewards(RunParts& parts, RunKind kind) {
   return {};
 }
 
-void load_optimizer(RunParts& parts, int64_t total_steps, int64_t updates_per_step) {
-  const OptimConfig& optim = parts.config.actor.optim;
-  std::vector<OptimizedParameter> parameters;
-  for (const NamedParameter& p : parts.model->parameters()) parameters.push_back({p.name, p.tensor, p.decay});
-  parts.optimizer.emplace(std::move(parameters),
-                          AdamWOptions{optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay});
-  ScheduleOptions& schedule = parts.schedule;
-  schedule.type = optim.lr_scheduler_type;
-  schedule.lr = optim.lr;
-  schedule.total_units = optim.schedule_unit == "step" ? total_steps : total_steps * updates_per_step;
-  schedule.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, schedule.total_units);
-  schedule.min_lr_ratio = optim.min_lr_ratio;
-  schedule.num_cycles = optim.num_cycles;
-}
-
 Result<> load_learner(RunParts& parts) {
   const RunConfig& config = parts.config;
   const PluginRef estimator = TRY(parts.registry->find("advantage_estimator", config.algorithm.adv_estimator));
   const Json params = offer_params(*estimator.plugin, config.algorithm.adv_params,
-                                   {{"norm_adv_by_std_in_grpo", config.algorithm.norm_adv_by_std_in_grpo}});
+                                   {{"norm_adv_by_std_in_grpo", config.algorithm.norm_adv_by_std_in_grpo},
+                                    {"gamma", config.algorithm.gamma},
+                                    {"lam", config.algorithm.lam}});
   parts.advantage = TRY(AdvantageRunner::create(*parts.registry, config.algorithm.adv_estimator, params, parts.key));
   parts.plugin_states.add("advantage", parts.advantage->instance());
   parts.objective = TRY(ActorObjective::create(*parts.registry, config, parts.key));
@@ -188,6 +202,13 @@ Result<> load_learner(RunParts& parts) {
     parts.kl_controller.emplace(config.algorithm.kl_ctrl);
     TRY(parts.stateful.add(*parts.kl_controller));
   }
+  parts.entropy_controller.emplace(config.actor);
+  if (parts.entropy_controller->is_adaptive()) TRY(parts.stateful.add(*parts.entropy_controller));
+  if (config.ref.sync_steps && parts.reference) {
+    parts.reference_state.emplace("ref.model", *parts.reference);
+    TRY(parts.stateful.add(*parts.reference_state));
+  }
+  if (parts.advantage->info().requires_input("values")) TRY(load_critic(parts));
   LearnerOptions options;
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
@@ -217,12 +238,14 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kTrain) {
     parts->plan = plan_batches(loaded.config);
     parts->total_steps = plan_total_steps(loaded.config, parts->train_data->size());
-    load_optimizer(*parts, parts->total_steps, parts->plan.updates_per_step);
-    TRY(load_learner(*parts));
   } else {
     parts->total_steps = loaded.config.sft.total_training_steps;
-    load_optimizer(*parts, parts->total_steps, 1);
   }
+  const OptimConfig& optim = loaded.config.actor.optim;
+  parts->optimizer.emplace(optimized_parameters(*parts->model), adamw_options(optim));
+  parts->schedule =
+      schedule_options(optim, parts->total_steps, kind == RunKind::kTrain ? parts->plan.updates_per_step : 1);
+  if (kind == RunKind::kTrain) TRY(load_learner(*parts));
   TRY(parts->stateful.add(*parts->optimizer));
   return parts;
 }

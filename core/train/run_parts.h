@@ -15,13 +15,16 @@
 #include "experience/data/prompt_source.h"
 #include "experience/reward/reward_runner.h"
 #include "experience/rollout/rollout_runner.h"
+#include "experience/selection/group_filter.h"
 #include "foundation/base/env.h"
+#include "learn/objective/entropy_controller.h"
 #include "learn/objective/kl_controller.h"
 #include "learn/optim/adamw.h"
 #include "learn/optim/schedule.h"
 #include "learn/update/actor_learner.h"
 #include "model/model.h"
 #include "plugin/host/registry.h"
+#include "train/critic.h"
 #include "train/policy_folder.h"
 #include "train/run_state.h"
 
@@ -53,12 +56,16 @@ struct RunParts {
   std::optional<RolloutRunner> val_rollout;  // always the native one
   Sampling sampling;                         // of [rollout]
   std::optional<RewardRunner> reward;
+  std::optional<GroupFilter> filter;  // of algorithm.filter_groups
   std::optional<AdvantageRunner> advantage;
 
   std::optional<AdamW> optimizer;
   std::optional<ActorObjective> objective;
   std::optional<KlEstimator> reward_kl;  // of algorithm.use_kl_in_reward
   std::optional<KlController> kl_controller;
+  std::optional<EntropyController> entropy_controller;
+  std::optional<ModelState> reference_state;  // where ref.sync_steps changes the reference
+  std::unique_ptr<Critic> critic;             // where the advantage estimator asks for values
   std::optional<ActorLearner> learner;
   ScheduleOptions schedule;
 
@@ -87,6 +94,11 @@ Result<PluginRegistry> open_registry(const LoadedConfig& loaded);
 // Every plugin name and plugin parameter that a user wrote, against the plugins' own tables, with the place where it
 // was written.
 Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind);
+
+// [*.optim] for a model and its optimizer.
+std::vector<OptimizedParameter> optimized_parameters(Model& model);
+AdamWOptions adamw_options(const OptimConfig& optim);
+ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
 // How updates (also of sft) are cut into passes.
 MicroBatchOptions micro_batch_options(const RunConfig& config);

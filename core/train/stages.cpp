@@ -2,28 +2,15 @@
 
 #include <numeric>
 
-#include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
+#include "train/critic.h"
+#include "train/stage_timer.h"
 #include "train/step_metrics.h"
 
 namespace mortise {
 
 namespace {
-
-// Adds the seconds of a stage to the metrics when it ends.
-class StageTimer {
- public:
-  StageTimer(MetricSet& metrics, const char* name) : metrics_(&metrics), name_(name) {}
-  StageTimer(const StageTimer&) = delete;
-  StageTimer& operator=(const StageTimer&) = delete;
-  ~StageTimer() { metrics_->add(name_, watch_.elapsed_s()); }
-
- private:
-  MetricSet* metrics_;
-  const char* name_;
-  Stopwatch watch_;
-};
 
 // KL(old || reference) per token times the coefficient, and the controller's next coefficient.
 Result<std::vector<float>> reward_penalty(RunParts& parts, const AdvantageBatch& layout, const LogProbBatch& log_probs,
@@ -104,25 +91,78 @@ Result<> send_weights(RunParts& parts, MetricSet& metrics) {
   return {};
 }
 
-}  // namespace
+bool is_bypass(const RunParts& parts) { return parts.objective->correction().is_bypass(); }
 
-Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, MetricSet& metrics) {
+// The sampler's log-probs of all tokens, which whatever corrects by them cannot do without.
+Result<std::vector<float>> rollout_log_probs(const RunParts& parts, const SampleBatch& samples) {
+  std::vector<float> out;
+  for (const Sample& sample : samples.rows) {
+    if (sample.log_prob.size() != sample.token_ids.size()) {
+      return Error{ErrorKind::kConfig,
+                   "'algorithm.rollout_correction' needs the log-probs of the sampler, and the rollout backend '" +
+                       parts.config.rollout.name + "' gave none",
+                   parts.loaded.where("algorithm.rollout_correction"),
+                   "take a backend that gives them (native does), or remove the table"};
+    }
+    out.insert(out.end(), sample.log_prob.begin(), sample.log_prob.end());
+  }
+  return out;
+}
+
+// The reward of each prompt's greedy completion, on all its rows (ReMax).
+Result<std::vector<float>> greedy_rewards(RunParts& parts, const Experience& experience, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/gen_max");
+  RolloutPlan plan = train_plan(parts);
+  plan.num_samples = 1;
+  plan.sampling.temperature = 0.0;
+  MetricSet unused;  // of rows that are not learnt from
+  const SampleBatch greedy = TRY(parts.rollout->collect(experience.prompts, plan, parts.folder->tokenizer, &unused));
+  const ScoreContext context = score_context(parts, experience.prompts.step);
+  const ScoredBatch scored = TRY(parts.reward->score(experience.prompts, greedy, context, &unused));
+  std::vector<float> out;
+  for (const Sample& sample : experience.samples.rows)
+    out.push_back(static_cast<float>(scored.rewards[static_cast<size_t>(sample.prompt_index)]));
+  return out;
+}
+
+// The `batch`-th of the step, from 0: its rows have random streams of their own.
+Result<SampleBatch> sample(RunParts& parts, const PromptBatch& prompts, int64_t batch, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
-  const RolloutPlan plan = train_plan(parts);
+  RolloutPlan plan = train_plan(parts);
+  plan.first_row_id = batch * static_cast<int64_t>(prompts.prompts.size()) * plan.num_samples;
   TRY(send_weights(parts, metrics));
   TRY(parts.rollout->set_version(parts.counters.weight_version));
   // Rewards in workers score a prompt's rows while others are still being sampled.
   TRY(parts.reward->begin(prompts, plan.num_samples, score_context(parts, prompts.step)));
-  return parts.rollout->collect(
+  SampleBatch samples = TRY(parts.rollout->collect(
       prompts, plan, parts.folder->tokenizer, &metrics, {},
-      [&](const SampleBatch& samples, int64_t prompt) { return parts.reward->feed(prompts, samples, prompt); },
-      [&] { return parts.reward->tend(); });
+      [&](const SampleBatch& rows, int64_t prompt) { return parts.reward->feed(prompts, rows, prompt); },
+      [&] { return parts.reward->tend(); }));
+  samples.mask_truncated = parts.config.algorithm.mask_truncated_completions;
+  return samples;
 }
 
-Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
-                                MetricSet& metrics) {
+Result<Experience> sample_and_score(RunParts& parts, int64_t step, int64_t batch, MetricSet& metrics) {
+  Experience out;
+  out.prompts = parts.source->next(step);
+  out.samples = TRY(sample(parts, out.prompts, batch, metrics));
   const StageTimer timer(metrics, "timing_s/reward");
-  return parts.reward->score(prompts, samples, score_context(parts, prompts.step), &metrics);
+  out.scored = TRY(parts.reward->score(out.prompts, out.samples, score_context(parts, step), &metrics));
+  return out;
+}
+
+}  // namespace
+
+Result<Experience> experience_stage(RunParts& parts, int64_t step, MetricSet& metrics) {
+  if (!parts.filter) return sample_and_score(parts, step, 0, metrics);
+  GroupFilter& filter = *parts.filter;
+  filter.begin_step(step);
+  while (!filter.is_full()) {
+    if (filter.num_batches() > 0) TRY(filter.check_more(parts.train_data->size()));
+    const Experience batch = TRY(sample_and_score(parts, step, filter.num_batches(), metrics));
+    TRY(filter.add(batch));
+  }
+  return filter.take(metrics);
 }
 
 Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
@@ -130,9 +170,12 @@ Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts,
   LogProbBatch out;
   const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
   // One update over the whole batch starts where the batch was sampled: its own log-probs are the old ones.
-  const bool needs_old = parts.plan.updates_per_step > 1 || parts.reward_kl.has_value() ||
+  const RolloutCorrection& correction = parts.objective->correction();
+  const bool needs_old = parts.plan.updates_per_step > 1 || parts.reward_kl.has_value() || correction.is_active() ||
                          parts.advantage->info().requires_input("old_log_prob");
-  if (needs_old) {
+  if (correction.is_bypass()) {
+    out.old_log_prob = TRY(rollout_log_probs(parts, samples));
+  } else if (needs_old) {
     const StageTimer timer(metrics, "timing_s/old_log_prob");
     out.old_log_prob = TRY(parts.learner->log_probs(*parts.model, batch));
   }
@@ -144,12 +187,42 @@ Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts,
   return out;
 }
 
-Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& samples, const ScoredBatch& scored,
-                                       const LogProbBatch& log_probs, int64_t step, MetricSet& metrics) {
+Result<CorrectedBatch> correction_stage(const RunParts& parts, const SampleBatch& samples,
+                                        const LogProbBatch& log_probs, MetricSet& metrics) {
+  const RolloutCorrection& correction = parts.objective->correction();
+  if (correction.is_bypass() || !correction.is_active()) return CorrectedBatch{};
+  const AdvantageBatch layout = make_layout(samples);
+  const std::vector<float> sampled = TRY(rollout_log_probs(parts, samples));
+  return correction.apply({layout.row_offsets, layout.response_mask, log_probs.old_log_prob, sampled}, &metrics);
+}
+
+Result<BaselineBatch> baseline_stage(RunParts& parts, const Experience& experience, MetricSet& metrics) {
+  BaselineBatch out;
+  const PluginInfo& estimator = parts.advantage->info();
+  out.values = TRY(value_stage(parts, experience, metrics));
+  if (estimator.requires_input("reward_baselines")) out.rewards = TRY(greedy_rewards(parts, experience, metrics));
+  if (estimator.requires_input("sum_pi_squared")) {
+    const StageTimer timer(metrics, "timing_s/sum_pi_squared");
+    const AdvantageBatch layout = make_layout(experience.samples);
+    const TrainBatch batch = make_train_batch(experience.prompts, experience.samples, layout);
+    out.sum_pi_squared = TRY(parts.learner->sums_of_squared_probs(*parts.model, batch));
+  }
+  return out;
+}
+
+Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experience, const LogProbBatch& log_probs,
+                                       const CorrectedBatch& corrected, const BaselineBatch& baselines, int64_t step,
+                                       MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/adv");
+  const auto& [prompts, samples, scored] = experience;
   AdvantageContext context;
   context.step = step;
+  context.values = baselines.values;
+  context.reward_baselines = baselines.rewards;
+  context.sum_pi_squared = baselines.sum_pi_squared;
   context.old_log_prob = log_probs.old_log_prob;
+  context.rollout_is_weights = corrected.weights;
+  context.response_mask = corrected.mask;
   std::vector<float> penalty;
   if (parts.reward_kl) {
     penalty = TRY(reward_penalty(parts, make_layout(samples), log_probs, step, metrics));
@@ -160,13 +233,17 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& sampl
 
 Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
                                                const AdvantageBatch& advantages, const LogProbBatch& log_probs,
-                                               int64_t step, MetricSet& metrics) {
+                                               const CorrectedBatch& corrected, int64_t step, MetricSet& metrics) {
+  if (step < parts.config.trainer.critic_warmup) return std::vector<UpdateReport>{};
   const StageTimer timer(metrics, "timing_s/update_actor");
   TrainBatch batch = make_train_batch(prompts, samples, advantages);
   batch.old_log_prob = log_probs.old_log_prob;
   batch.ref_log_prob = log_probs.ref_log_prob;
+  batch.rollout_is_weights = corrected.weights;
+  // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
+  const bool measures_old = log_probs.old_log_prob.empty() || is_bypass(parts);
   std::vector<float> first_log_prob = log_probs.old_log_prob;
-  if (first_log_prob.empty()) first_log_prob.resize(static_cast<size_t>(batch.num_tokens()));
+  first_log_prob.resize(static_cast<size_t>(batch.num_tokens()));
 
   RunCounters& counters = parts.counters;
   std::vector<UpdateReport> reports;
@@ -176,15 +253,24 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
       const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? step - 1 : counters.num_updates;
-      const bool measures_old = log_probs.old_log_prob.empty();
+      parts.objective->set_entropy_coeff(parts.entropy_controller->applied_coeff());
       reports.push_back(
           TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
-                                    measures_old ? std::span(first_log_prob) : std::span<float>{})));
+                                    measures_old && pass == 0 ? std::span(first_log_prob) : std::span<float>{})));
+      const ObjectiveSums& sums = reports.back().sums;
+      if (parts.entropy_controller->is_adaptive())
+        reports.back().metrics.add("actor/entropy_coeff", parts.objective->entropy_coeff());
+      if (sums.num_tokens > 0) parts.entropy_controller->update(sums.entropy / static_cast<double>(sums.num_tokens));
       record_update(parts, reports.back().skipped);
     }
   }
   if (!batch.rollout_log_prob.empty() && parts.config.rollout.calculate_log_probs) {
-    add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, batch.response_mask, metrics);
+    const AdvantageBatch layout = make_layout(samples);  // with what a correction has masked out
+    add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, layout.response_mask, metrics);
+    if (!parts.objective->correction().is_active()) {
+      const LogRatios ratios{layout.row_offsets, layout.response_mask, first_log_prob, batch.rollout_log_prob};
+      (void)RolloutCorrection().apply(ratios, &metrics);
+    }
   }
   return reports;
 }

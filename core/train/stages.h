@@ -7,30 +7,40 @@
 
 namespace mortise {
 
-// PromptBatch -> SampleBatch, through the rollout backend on the current weights.
-Result<SampleBatch> sample_stage(RunParts& parts, const PromptBatch& prompts, MetricSet& metrics);
-
-// SampleBatch -> ScoredBatch, through the reward plugins.
-Result<ScoredBatch> score_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
-                                MetricSet& metrics);
+// The next prompts, sampled on the current weights and scored: one batch of them, or with algorithm.filter_groups as
+// many as it takes.
+Result<Experience> experience_stage(RunParts& parts, int64_t step, MetricSet& metrics);
 
 // Log-probs taken before the advantages: of the policy that sampled (where more than one update uses them, or something
 // else asks) and of the reference. Empty where not needed.
 struct LogProbBatch {
-  std::vector<float> old_log_prob;
+  std::vector<float> old_log_prob;  // in bypass mode the sampler's
   std::vector<float> ref_log_prob;
 };
 Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
                                     MetricSet& metrics);
 
-// ScoredBatch -> AdvantageBatch, the KL penalty in the reward included.
-Result<AdvantageBatch> advantage_stage(RunParts& parts, const SampleBatch& samples, const ScoredBatch& scored,
-                                       const LogProbBatch& log_probs, int64_t step, MetricSet& metrics);
+// What the rollout correction makes of the samples, before the advantages; empty where it has nothing to do by step.
+Result<CorrectedBatch> correction_stage(const RunParts& parts, const SampleBatch& samples,
+                                        const LogProbBatch& log_probs, MetricSet& metrics);
+
+// What some advantage estimators compare with; empty where the estimator does not ask for it.
+struct BaselineBatch {
+  std::vector<float> values;          // [N] of the critic
+  std::vector<float> rewards;         // [B] of the prompt's greedy completion
+  std::vector<float> sum_pi_squared;  // [N] sum of the squared probabilities of the vocabulary
+};
+Result<BaselineBatch> baseline_stage(RunParts& parts, const Experience& experience, MetricSet& metrics);
+
+// Experience -> AdvantageBatch, the KL penalty in the reward included.
+Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experience, const LogProbBatch& log_probs,
+                                       const CorrectedBatch& corrected, const BaselineBatch& baselines, int64_t step,
+                                       MetricSet& metrics);
 
 // AdvantageBatch -> the updates of the step: mini-batches of prompts, ppo_epochs passes.
 Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
                                                const AdvantageBatch& advantages, const LogProbBatch& log_probs,
-                                               int64_t step, MetricSet& metrics);
+                                               const CorrectedBatch& corrected, int64_t step, MetricSet& metrics);
 
 // Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
 void record_update(RunParts& parts, bool skipped);

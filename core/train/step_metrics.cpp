@@ -136,6 +136,20 @@ void add_advantage_metrics(const AdvantageBatch& batch, MetricSet& metrics) {
   metrics.add_summary("critic/returns", returns);
 }
 
+void add_critic_metrics(std::span<const float> values, std::span<const float> returns, std::span<const uint8_t> mask,
+                        MetricSet& metrics) {
+  std::vector<double> seen, target, missed;
+  for (size_t t = 0; t < values.size(); ++t) {
+    if (mask[t] == 0) continue;
+    seen.push_back(static_cast<double>(values[t]));
+    target.push_back(static_cast<double>(returns[t]));
+    missed.push_back(target.back() - seen.back());
+  }
+  metrics.add_summary("critic/values", seen);
+  const double deviation = std_of(target), rest = std_of(missed);
+  metrics.add_mean("critic/vf_explained_var", 1.0 - rest * rest / (deviation * deviation + 1e-5), 1.0);
+}
+
 void add_rollout_probs_metrics(std::span<const float> rollout_log_prob, std::span<const float> log_prob,
                                std::span<const uint8_t> mask, MetricSet& metrics) {
   std::vector<double> difference;

@@ -20,6 +20,10 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
 void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics);
 void add_advantage_metrics(const AdvantageBatch& advantages, MetricSet& metrics);
 
+// critic/values/* and how much of the returns' variance the critic explains.
+void add_critic_metrics(std::span<const float> values, std::span<const float> returns, std::span<const uint8_t> mask,
+                        MetricSet& metrics);
+
 // training/rollout_probs_diff_*: how far the sampler's probabilities lie from the trainer's, over unmasked tokens.
 void add_rollout_probs_metrics(std::span<const float> rollout_log_prob, std::span<const float> log_prob,
                                std::span<const uint8_t> mask, MetricSet& metrics);

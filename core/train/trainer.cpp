@@ -9,6 +9,8 @@
 #include "foundation/base/memory.h"
 #include "foundation/base/signal.h"
 #include "train/checkpointing.h"
+#include "train/critic.h"
+#include "train/reference_refresh.h"
 #include "train/run_log.h"
 #include "train/stages.h"
 #include "train/step_metrics.h"
@@ -40,15 +42,21 @@ class Trainer {
   Result<> step(int64_t step) {
     const Stopwatch watch(parts_.env);
     MetricSet metrics;
-    const PromptBatch prompts = parts_.source->next(step);
-    const SampleBatch samples = TRY(sample_stage(parts_, prompts, metrics));
-    const ScoredBatch scored = TRY(score_stage(parts_, prompts, samples, metrics));
+    const Experience experience = TRY(experience_stage(parts_, step, metrics));
+    const auto& [prompts, samples, scored] = experience;
+    const BaselineBatch baselines = TRY(baseline_stage(parts_, experience, metrics));
     const LogProbBatch log_probs = TRY(log_prob_stage(parts_, prompts, samples, metrics));
-    const AdvantageBatch advantages = TRY(advantage_stage(parts_, samples, scored, log_probs, step, metrics));
+    const CorrectedBatch corrected = TRY(correction_stage(parts_, samples, log_probs, metrics));
+    const AdvantageBatch advantages =
+        TRY(advantage_stage(parts_, experience, log_probs, corrected, baselines, step, metrics));
+    TRY(critic_stage(parts_, experience, advantages, baselines.values, step, metrics));
     const int64_t first_update = parts_.counters.num_updates + 1;
-    const auto updates = TRY(update_stage(parts_, prompts, samples, advantages, log_probs, step, metrics));
+    const auto updates = TRY(update_stage(parts_, prompts, samples, advantages, log_probs, corrected, step, metrics));
 
     parts_.counters.step = step;
+    if (parts_.filter) parts_.filter->commit();
+    if (parts_.reference_state && step % *config_.ref.sync_steps == 0)
+      refresh_reference(*parts_.model, *parts_.reference, config_.ref.mixup_alpha);
     const int64_t tokens = count_tokens(prompts, samples);
     parts_.counters.num_tokens += tokens;
     for (size_t i = 0; i < updates.size(); ++i) {

@@ -1,5 +1,6 @@
 #include "experience/advantage/advantage_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -12,8 +13,9 @@ AdvantageBatch make_layout(const SampleBatch& samples) {
   for (const Sample& sample : samples.rows) {
     batch.row_offsets.push_back(batch.row_offsets.back() + static_cast<int64_t>(sample.token_ids.size()));
     batch.group_index.push_back(sample.prompt_index);
-    const uint8_t mask = sample.finish_reason == FinishReason::kAbort ? 0 : 1;
-    batch.response_mask.insert(batch.response_mask.end(), sample.token_ids.size(), mask);
+    const bool is_masked = sample.finish_reason == FinishReason::kAbort ||
+                           (samples.mask_truncated && sample.finish_reason == FinishReason::kLength);
+    batch.response_mask.insert(batch.response_mask.end(), sample.token_ids.size(), is_masked ? 0 : 1);
   }
   return batch;
 }
@@ -22,7 +24,9 @@ Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const 
                                                 const Json& params, const RunKey& key) {
   auto created = TRY(AdvantageEstimator::create(registry, estimator, params, key));
   for (const std::string& input : created.info().requires_inputs) {
-    if (input == "rewards" || input == "old_log_prob") continue;
+    static constexpr std::string_view kKnown[] = {"rewards",          "old_log_prob",   "values",
+                                                  "reward_baselines", "sum_pi_squared", "rollout_is_weights"};
+    if (std::ranges::find(kKnown, input) != std::end(kKnown)) continue;
     return Error{ErrorKind::kPlugin, "the estimator needs '" + input + "', which this version does not compute",
                  created.instance().label(), "choose another algorithm.adv_estimator"};
   }
@@ -32,6 +36,8 @@ Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const 
 Result<AdvantageBatch> AdvantageRunner::compute(const SampleBatch& samples, const ScoredBatch& scored,
                                                 const AdvantageContext& context, MetricSet* metrics) {
   AdvantageBatch batch = make_layout(samples);
+  if (!context.response_mask.empty())
+    batch.response_mask.assign(context.response_mask.begin(), context.response_mask.end());
   const auto num_rows = static_cast<size_t>(batch.num_rows());
   const auto num_tokens = static_cast<size_t>(batch.num_tokens());
   const size_t num_functions = scored.columns.size();
@@ -65,6 +71,10 @@ Result<AdvantageBatch> AdvantageRunner::compute(const SampleBatch& samples, cons
   input.reward_weights = weights;
   input.row_valid = row_valid;
   input.old_log_prob = context.old_log_prob;
+  input.rollout_is_weights = context.rollout_is_weights;
+  input.values = context.values;
+  input.reward_baselines = context.reward_baselines;
+  input.sum_pi_squared = context.sum_pi_squared;
   input.step = context.step;
   TRY(estimator_.compute(input, {batch.advantages, batch.returns}, metrics));
   return batch;

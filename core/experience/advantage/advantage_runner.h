@@ -19,8 +19,13 @@ namespace mortise {
 // Optional inputs of the estimator, flat over all rows; empty = not available.
 struct AdvantageContext {
   int64_t step = 1;
-  std::span<const float> token_penalty;  // [N] taken off the token rewards
-  std::span<const float> old_log_prob;   // [N]
+  std::span<const float> token_penalty;       // [N] taken off the token rewards
+  std::span<const float> old_log_prob;        // [N]
+  std::span<const float> rollout_is_weights;  // [N]
+  std::span<const float> values;              // [N] of the critic
+  std::span<const float> reward_baselines;    // [B] of the greedy completion
+  std::span<const float> sum_pi_squared;      // [N]
+  std::span<const uint8_t> response_mask;     // [N] in place of the layout's own
 };
 
 class AdvantageRunner {
@@ -39,7 +44,8 @@ class AdvantageRunner {
   AdvantageEstimator estimator_;
 };
 
-// The flat layout of the samples (offsets, groups, mask), before any reward. Aborted rows are masked out.
+// The flat layout of the samples (offsets, groups, mask), before any reward. Aborted rows are masked out, and so are
+// truncated ones where the batch says so.
 AdvantageBatch make_layout(const SampleBatch& samples);
 
 }  // namespace mortise

@@ -32,6 +32,11 @@ void PromptSource::load_order() {
 }
 
 PromptBatch PromptSource::next(int64_t step) {
+  if (step != last_step_) {
+    last_step_ = step;
+    first_epoch_ = epoch_;
+    first_batch_ = batch_in_epoch_;
+  }
   if (batch_in_epoch_ == batches_per_epoch()) {
     ++epoch_;
     batch_in_epoch_ = 0;
@@ -49,7 +54,12 @@ PromptBatch PromptSource::next(int64_t step) {
 }
 
 void PromptSource::give_back() {
-  if (batch_in_epoch_ > 0) --batch_in_epoch_;
+  if (last_step_ < 0) return;
+  const bool other_epoch = epoch_ != first_epoch_;
+  epoch_ = first_epoch_;
+  batch_in_epoch_ = first_batch_;
+  if (other_epoch) load_order();
+  last_step_ = -1;
 }
 
 Result<> PromptSource::save_state(StateWriter& writer) const {

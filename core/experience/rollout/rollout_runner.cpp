@@ -18,7 +18,7 @@ std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const Roll
     request.request_id = static_cast<int64_t>(p);
     request.prompt_ids = prompts.prompts[p].token_ids;
     request.num_samples = plan.num_samples;
-    request.first_row_id = static_cast<int64_t>(p) * plan.num_samples;
+    request.first_row_id = plan.first_row_id + static_cast<int64_t>(p) * plan.num_samples;
     request.seed = plan.seed;
     request.step = prompts.step;
     request.sampling = &plan.sampling;

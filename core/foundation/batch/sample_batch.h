@@ -34,6 +34,7 @@ struct Sample {
 
 struct SampleBatch {
   int64_t num_samples_per_prompt = 1;  // n
+  bool mask_truncated = false;         // rows that ended by length carry no loss
   std::vector<Sample> rows;            // [B]
 };
 

@@ -61,10 +61,12 @@ Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const Ru
   objective.kl_loss_coef_ = actor.kl_loss_coef;
   objective.entropy_coeff_ = actor.entropy_coeff;
   objective.aggregation_ = aggregation;
+  objective.correction_ = TRY(RolloutCorrection::create(config.algorithm.rollout_correction));
   return objective;
 }
 
 Coupling ActorObjective::coupling() const {
+  if (correction_.is_bypass() && correction_.is_active()) return Coupling::kUpdate;
   const Coupling loss = policy_loss_.coupling();
   return kl_ && kl_->coupling() > loss ? kl_->coupling() : loss;
 }
@@ -98,40 +100,56 @@ Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, cons
   scratch_.resize(num_tokens);
   scratch_grad_.resize(num_tokens);
 
-  // Off-policy correction is the engine's but for losses that do it themselves; it is not the KL term's.
-  std::span<const float> weight = input.weight;
-  const bool own_correction = policy_loss_.info().consumes_stage("rollout_is_weights");
-  if (!input.rollout_is_weights.empty() && !own_correction) {
-    corrected_weight_.resize(num_tokens);
-    for (size_t t = 0; t < num_tokens; ++t) corrected_weight_[t] = input.weight[t] * input.rollout_is_weights[t];
-    weight = corrected_weight_;
-  }
-
   PolicyLossInput loss_input;
   loss_input.layout = input.layout;
   loss_input.log_prob = input.log_prob;
   loss_input.old_log_prob = input.old_log_prob;
   loss_input.advantages = input.advantages;
   loss_input.response_mask = input.response_mask;
-  loss_input.weight = weight;
+  loss_input.weight = input.weight;
   loss_input.ref_log_prob = input.ref_log_prob;
   loss_input.rollout_log_prob = input.rollout_log_prob;
-  if (own_correction) loss_input.rollout_is_weights = input.rollout_is_weights;
+  loss_input.rollout_is_weights = input.rollout_is_weights;
   loss_input.entropy = input.entropy;
   loss_input.step = input.step;
   loss_input.update_index = input.update_index;
+  if (correction_.is_bypass() && correction_.is_active()) TRY(correct_by_current_policy(input, loss_input, metrics));
+  // Weights of the correction are the engine's but for losses that apply them themselves; the KL term has none.
+  if (!policy_loss_.info().consumes_stage("rollout_is_weights")) {
+    if (!loss_input.rollout_is_weights.empty()) {
+      corrected_weight_.resize(num_tokens);
+      for (size_t t = 0; t < num_tokens; ++t)
+        corrected_weight_[t] = loss_input.weight[t] * loss_input.rollout_is_weights[t];
+      loss_input.weight = corrected_weight_;
+    }
+    loss_input.rollout_is_weights = {};
+  }
   TRY(policy_loss_.compute(loss_input, {scratch_, grad.log_prob, grad.entropy}, metrics));
 
   ObjectiveSums sums;
   for (size_t t = 0; t < num_tokens; ++t) {
     if (input.response_mask[t] == 0) continue;
     ++sums.num_tokens;
-    sums.pg_loss += static_cast<double>(weight[t]) * static_cast<double>(scratch_[t]);
+    sums.pg_loss += static_cast<double>(loss_input.weight[t]) * static_cast<double>(scratch_[t]);
   }
   if (kl_) TRY(add_kl(input, grad, metrics, sums));
   if (!input.entropy.empty()) add_entropy(input, grad, sums);
   sums.loss = sums.pg_loss + kl_loss_coef_ * sums.kl_loss - entropy_coeff_ * sums.entropy_loss;
   return sums;
+}
+
+Result<> ActorObjective::correct_by_current_policy(const ObjectiveInput& input, PolicyLossInput& loss_input,
+                                                   MetricSet* metrics) {
+  const std::span<const int64_t> offsets = input.layout.row_offsets;
+  corrected_ = correction_.apply({offsets, input.response_mask, input.log_prob, input.old_log_prob}, metrics);
+  if (!correction_.weighs_loss()) corrected_.weights.clear();
+  bypass_weight_.resize(corrected_.mask.size());
+  const UpdateCounts counts = count_update(offsets, corrected_.mask, input.layout.group_index);
+  TRY(token_weights(aggregation_, counts, offsets, corrected_.mask, input.layout.group_index, bypass_weight_));
+  loss_input.response_mask = corrected_.mask;
+  loss_input.weight = bypass_weight_;
+  loss_input.rollout_is_weights = corrected_.weights;
+  return {};
 }
 
 Result<> ActorObjective::add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics,

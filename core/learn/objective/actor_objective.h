@@ -13,6 +13,7 @@
 #include <string>
 
 #include "config/run_config.h"
+#include "experience/correction/rollout_correction.h"
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/kl_estimator.h"
@@ -62,7 +63,9 @@ class ActorObjective {
   Result<ObjectiveSums> evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics);
 
   // How far rows depend on one another: the loss's coupling, or the KL estimator's where that reaches further.
+  // A correction by the current policy needs the whole update.
   [[nodiscard]] Coupling coupling() const;
+  [[nodiscard]] const RolloutCorrection& correction() const { return correction_; }
   [[nodiscard]] bool needs_reference() const;
   [[nodiscard]] bool uses_kl_loss() const { return kl_.has_value(); }
   // Does the loss depend on the entropy, so that its gradient is wanted?
@@ -71,6 +74,7 @@ class ActorObjective {
   }
   [[nodiscard]] double kl_loss_coef() const { return kl_loss_coef_; }
   [[nodiscard]] double entropy_coeff() const { return entropy_coeff_; }
+  void set_entropy_coeff(double coeff) { entropy_coeff_ = coeff; }  // between updates
   [[nodiscard]] const TokenWeightOptions& aggregation() const { return aggregation_; }
   [[nodiscard]] PolicyLoss& policy_loss() { return policy_loss_; }
 
@@ -78,14 +82,18 @@ class ActorObjective {
   ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);
   Result<> check_inputs(const ObjectiveInput& input) const;
   Result<> add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
+  // Bypass mode: mask and weights of the policy loss by the policy of this very update.
+  Result<> correct_by_current_policy(const ObjectiveInput& input, PolicyLossInput& loss_input, MetricSet* metrics);
   void add_entropy(const ObjectiveInput& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const;
 
   PolicyLoss policy_loss_;
   std::optional<KlEstimator> kl_;
   double kl_loss_coef_ = 0.0;
   double entropy_coeff_ = 0.0;
+  RolloutCorrection correction_;
   TokenWeightOptions aggregation_;
-  std::vector<float> scratch_, scratch_grad_, corrected_weight_;  // [N], kept between calls
+  std::vector<float> scratch_, scratch_grad_, corrected_weight_, bypass_weight_;  // [N], kept between calls
+  CorrectedBatch corrected_;                                                      // of bypass mode
 };
 
 // The aggregation that the config asks for; "auto" is the loss's own habit. The norm mode's default factor is the

@@ -8,24 +8,13 @@
 #include <c10/core/GradMode.h>
 
 #include <cmath>
-#include <cstring>
+
+#include "learn/optim/tensor_state.h"
 
 namespace mortise {
 
-namespace {
-
-DType dtype_of_tensor(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? DType::kF64 : DType::kF32;
-}
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-}  // namespace
-
-AdamW::AdamW(std::vector<OptimizedParameter> parameters, const AdamWOptions& options)
-    : parameters_(std::move(parameters)), options_(options) {
+AdamW::AdamW(std::vector<OptimizedParameter> parameters, const AdamWOptions& options, std::string state_name)
+    : parameters_(std::move(parameters)), options_(options), state_name_(std::move(state_name)) {
   c10::NoGradGuard no_grad;
   for (const OptimizedParameter& parameter : parameters_) {
     exp_avg_.push_back(at::zeros_like(parameter.tensor));
@@ -73,11 +62,8 @@ void AdamW::zero_grad() {
 Result<> AdamW::save_state(StateWriter& writer) const {
   writer.put_int("num_updates", num_updates_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto shape = parameters_[i].tensor.sizes();
-    const std::span<const int64_t> sizes(shape.data(), shape.size());
-    writer.put_tensor("exp_avg." + parameters_[i].name, dtype_of_tensor(exp_avg_[i]), sizes, bytes_of(exp_avg_[i]));
-    writer.put_tensor("exp_avg_sq." + parameters_[i].name, dtype_of_tensor(exp_avg_sq_[i]), sizes,
-                      bytes_of(exp_avg_sq_[i]));
+    put_tensor(writer, "exp_avg." + parameters_[i].name, exp_avg_[i]);
+    put_tensor(writer, "exp_avg_sq." + parameters_[i].name, exp_avg_sq_[i]);
   }
   return {};
 }
@@ -85,12 +71,8 @@ Result<> AdamW::save_state(StateWriter& writer) const {
 Result<> AdamW::load_state(StateReader& reader) {
   num_updates_ = TRY(reader.get_int("num_updates"));
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto shape = parameters_[i].tensor.sizes();
-    const std::span<const int64_t> sizes(shape.data(), shape.size());
-    for (auto [prefix, target] : {std::pair{"exp_avg.", &exp_avg_[i]}, std::pair{"exp_avg_sq.", &exp_avg_sq_[i]}}) {
-      const TensorView view = TRY(reader.get_tensor(prefix + parameters_[i].name, dtype_of_tensor(*target), sizes));
-      std::memcpy(target->mutable_data_ptr(), view.bytes.data(), view.bytes.size());
-    }
+    TRY(get_tensor(reader, "exp_avg." + parameters_[i].name, exp_avg_[i]));
+    TRY(get_tensor(reader, "exp_avg_sq." + parameters_[i].name, exp_avg_sq_[i]));
   }
   return {};
 }

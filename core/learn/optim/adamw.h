@@ -30,7 +30,8 @@ struct OptimizedParameter {
 
 class AdamW : public Stateful {
  public:
-  AdamW(std::vector<OptimizedParameter> parameters, const AdamWOptions& options);
+  AdamW(std::vector<OptimizedParameter> parameters, const AdamWOptions& options,
+        std::string state_name = "actor.optim");
 
   // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A
   // parameter without gradient is left as it is. Gradients are left multiplied.
@@ -40,7 +41,7 @@ class AdamW : public Stateful {
   [[nodiscard]] int64_t num_updates() const { return num_updates_; }
   [[nodiscard]] const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
 
-  [[nodiscard]] std::string state_name() const override { return "actor.optim"; }
+  [[nodiscard]] std::string state_name() const override { return state_name_; }
   Result<> save_state(StateWriter& writer) const override;
   Result<> load_state(StateReader& reader) override;
 
@@ -51,6 +52,7 @@ class AdamW : public Stateful {
   std::vector<at::Tensor> exp_avg_;
   std::vector<at::Tensor> exp_avg_sq_;
   AdamWOptions options_;
+  std::string state_name_;
   int64_t num_updates_ = 0;
 };
 

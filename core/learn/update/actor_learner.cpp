@@ -9,6 +9,8 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "model/head/squared_probs.h"
+
 namespace mortise {
 
 namespace {
@@ -24,7 +26,8 @@ bool any_nonzero(std::span<const float> values) {
 struct ActorLearner::Slice {
   std::vector<int64_t> rows, row_id, group_index, row_offsets{0};
   std::vector<uint8_t> mask;
-  std::vector<float> log_prob, entropy, old_log_prob, advantages, ref_log_prob, rollout_log_prob, weight;
+  std::vector<float> log_prob, entropy, old_log_prob, advantages, ref_log_prob, rollout_log_prob, rollout_is_weights,
+      weight;
   std::vector<float> grad_log_prob, grad_entropy;
   int64_t step = 1, update_index = 1;
   bool on_policy = false;
@@ -51,6 +54,7 @@ struct ActorLearner::Slice {
     in.weight = part(weight);
     in.ref_log_prob = part(ref_log_prob);
     in.rollout_log_prob = part(rollout_log_prob);
+    in.rollout_is_weights = part(rollout_is_weights);
     in.entropy = part(entropy);
     in.step = step;
     in.update_index = update_index;
@@ -98,8 +102,8 @@ Result<ActorLearner::Slice> ActorLearner::slice(const TrainBatch& batch, std::sp
     out.mask.insert(out.mask.end(), batch.response_mask.begin() + begin, batch.response_mask.begin() + end);
     for (auto [from, to] :
          {std::pair{&batch.advantages, &out.advantages}, std::pair{&batch.old_log_prob, &out.old_log_prob},
-          std::pair{&batch.ref_log_prob, &out.ref_log_prob},
-          std::pair{&batch.rollout_log_prob, &out.rollout_log_prob}}) {
+          std::pair{&batch.ref_log_prob, &out.ref_log_prob}, std::pair{&batch.rollout_log_prob, &out.rollout_log_prob},
+          std::pair{&batch.rollout_is_weights, &out.rollout_is_weights}}) {
       if (!from->empty()) to->insert(to->end(), from->begin() + begin, from->begin() + end);
     }
   }
@@ -109,19 +113,20 @@ Result<ActorLearner::Slice> ActorLearner::slice(const TrainBatch& batch, std::sp
   return out;
 }
 
-Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const TrainBatch& batch,
-                                                   const MicroBatchOptions* passes) const {
+namespace {
+
+// [N] one number per response token, in the batch's order, from passes over its rows.
+template <class PerToken>
+Result<std::vector<float>> number_per_token(const Model& model, const TrainBatch& batch, const MicroBatchOptions& cut,
+                                            const PerToken& of_forward) {
   c10::NoGradGuard no_grad;
   std::vector<float> out(static_cast<size_t>(batch.num_tokens()));
   std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
-  const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
   for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, cut)) {
     const PackedForward forward = TRY(forward_rows(model, batch, micro));
-    const LogProbs result =
-        head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, false);
     std::vector<float> values(static_cast<size_t>(forward.targets_R.numel()));
-    copy_to_floats(result.log_prob_R, values);
+    copy_to_floats(of_forward(forward), values);
     size_t from = 0;
     for (const int64_t row : micro) {
       const auto count = static_cast<size_t>(batch.row_tokens(row));
@@ -131,6 +136,23 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Tra
     }
   }
   return out;
+}
+
+}  // namespace
+
+Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const TrainBatch& batch,
+                                                   const MicroBatchOptions* passes) const {
+  return number_per_token(
+      model, batch, passes != nullptr ? *passes : options_.micro_batch, [&](const PackedForward& forward) {
+        return head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, false)
+            .log_prob_R;
+      });
+}
+
+Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& model, const TrainBatch& batch) const {
+  return number_per_token(model, batch, options_.micro_batch, [&](const PackedForward& forward) {
+    return head_sum_pi_squared(forward.hidden_RH, model.head(), options_.temperature);
+  });
 }
 
 Result<> ActorLearner::backward_one_pass(Slice& slice, const PackedForward& forward, UpdateReport& report) {

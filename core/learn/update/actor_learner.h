@@ -43,6 +43,9 @@ class ActorLearner {
   Result<std::vector<float>> log_probs(const Model& model, const TrainBatch& batch,
                                        const MicroBatchOptions* passes = nullptr) const;
 
+  // [N] sum of the squared probabilities of the vocabulary at every response token.
+  Result<std::vector<float>> sums_of_squared_probs(const Model& model, const TrainBatch& batch) const;
+
   // One optimizer update on `rows` of the batch. Where batch.old_log_prob is empty the update's own log-probs stand for
   // it (ratio exactly 1). `log_prob_out` [N of the batch] receives the policy's log-probs of those rows; may be empty.
   Result<UpdateReport> update(const TrainBatch& batch, std::span<const int64_t> rows, double lr, int64_t step,

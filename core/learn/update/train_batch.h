@@ -21,9 +21,10 @@ struct TrainBatch {
   std::vector<int64_t> row_offsets;                    // [B+1]
   std::vector<uint8_t> response_mask;                  // [N]
   std::vector<float> advantages;                       // [N]
-  std::vector<float> old_log_prob;      // [N], or empty: the update's own log-probs without gradient (on-policy)
-  std::vector<float> ref_log_prob;      // [N], or empty: no reference in play
-  std::vector<float> rollout_log_prob;  // [N], or empty: the sampler gave none
+  std::vector<float> old_log_prob;        // [N], or empty: the update's own log-probs without gradient (on-policy)
+  std::vector<float> ref_log_prob;        // [N], or empty: no reference in play
+  std::vector<float> rollout_log_prob;    // [N], or empty: the sampler gave none
+  std::vector<float> rollout_is_weights;  // [N], or empty: nothing is corrected
 
   [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(prompt_ids.size()); }
   [[nodiscard]] int64_t num_tokens() const { return row_offsets.empty() ? 0 : row_offsets.back(); }

@@ -15,7 +15,7 @@ TEST(Load, UnknownKeysNameTheNearest) {
   EXPECT_EQ(load_error("[actor]\n  policy_los = {}"),
             "run.toml:2:3: unknown key 'actor.policy_los'; did you mean 'actor.policy_loss'?");
   EXPECT_EQ(load_error("[rolout]\nn = 1"), "run.toml:1:2: unknown key 'rolout'; did you mean 'rollout'?");
-  EXPECT_THAT(load_error("[actor]\nlr = 1e-3"), HasSubstr("did you mean 'actor.optim.lr'?"));
+  EXPECT_THAT(load_error("[actor]\nlr = 1e-3"), HasSubstr("did you mean 'actor.optim.lr' or 'critic.optim.lr'?"));
   EXPECT_THAT(load_error("[actor]\nbeta = 0.04"), HasSubstr("did you mean 'actor.kl_loss_coef'?")) << "TRL's name";
   EXPECT_THAT(load_error("[trainer]\nmax_steps = 4"), HasSubstr("did you mean 'trainer.total_training_steps'"));
   EXPECT_THAT(load_error("[trainer]\nqqqqqqqqqqqqqqqqq = 4"),

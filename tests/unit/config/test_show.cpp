@@ -76,7 +76,7 @@ class RandomValue {
     *out = random_() % 3 == 0 ? std::nullopt : std::optional(number());
   }
   void operator()(std::optional<std::string>* out) const {
-    if (field_.key != "preset") *out = random_() % 3 == 0 ? std::nullopt : std::optional(text());
+    if (!field_.key.ends_with("preset")) *out = random_() % 3 == 0 ? std::nullopt : std::optional(text());
   }
   void operator()(std::vector<std::string>* out) const {
     out->assign(random_() % 4, "");

@@ -176,6 +176,53 @@ TEST(ActorLearner, RowsWithoutAdvantageAreSeenButSendNothingBack) {
   EXPECT_GT(report.sums.entropy, 0.0);
 }
 
+// Correction by the current policy: what one micro-batch rejects is told from the whole update.
+TEST(ActorLearner, BypassModeDoesNotDependOnTheCut) {
+  const std::string table = "algorithm.rollout_correction.";
+  for (const std::string preset : {"bypass_pg_is", "bypass_pg_geo_rs_token_tis", "bypass_ppo_clip_k3_rs"}) {
+    std::vector<std::string> overrides{table + "preset=" + preset, table + "rollout_is_batch_normalize=true"};
+    if (preset.ends_with("k3_rs"))
+      overrides.push_back(table + "rollout_rs_threshold=0.6");
+    else if (preset != "bypass_pg_is")
+      overrides.push_back(table + "rollout_rs_threshold=0.5_3.0");
+    expect_same_gradient(overrides, false, "float32", 1e-5);
+  }
+}
+
+// What is rejected leaves the token-mean's count too, as in verl.
+TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
+  const LoadedConfig loaded =
+      load_config(default_env(), "",
+                  std::vector<std::string>{"algorithm.rollout_correction.preset=bypass_pg_geo_rs_seq_tis",
+                                           "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0"})
+          .value();
+  RegistryOptions options;
+  options.use_environment = options.use_user_packs = false;
+  options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
+  PluginRegistry registry = PluginRegistry::open(options).value();
+  ActorObjective objective = ActorObjective::create(registry, loaded.config, {}).value();
+  EXPECT_EQ(objective.coupling(), Coupling::kUpdate);
+  const std::vector<int64_t> offsets = {0, 2, 3}, ids = {0, 1}, groups = {0, 0};
+  const std::vector<float> log_prob = {-1.0F, -2.0F, -4.0F}, rollout = {-1.1F, -1.6F, -2.0F},
+                           advantages = {1.0F, 1.0F, 1.0F}, weight = {1.0F / 3, 1.0F / 3, 1.0F / 3};
+  const std::vector<uint8_t> mask = {1, 1, 1};
+  std::vector<float> grad(3);
+  ObjectiveInput in;
+  in.layout = {offsets, ids, groups};
+  in.log_prob = log_prob;
+  in.old_log_prob = in.rollout_log_prob = rollout;
+  in.advantages = advantages;
+  in.weight = weight;
+  in.response_mask = mask;
+  MetricSet metrics;
+  const ObjectiveSums sums = objective.evaluate(in, {grad, {}}, &metrics).value();
+  const double w = std::exp(0.1 - 0.4);  // of the first row; the second, at e^-2, is rejected
+  EXPECT_NEAR(sums.pg_loss, w * 3.0 / 2.0, 1e-6);
+  EXPECT_NEAR(grad[0], -w / 2.0, 1e-6);
+  EXPECT_EQ(grad[2], 0.0F);
+  EXPECT_NEAR(metrics.value("rollout_corr/rollout_rs_seq_masked_fraction").value_or(-1), 0.5, 1e-9);
+}
+
 // A correction weight scales the policy term and leaves the KL term alone.
 TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
   const std::vector<std::string> overrides = {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.5"};

@@ -1,0 +1,184 @@
+#include "experience/selection/experience.h"
+
+#include <limits>
+#include <map>
+
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// The rows of `groups`, n each.
+std::vector<size_t> rows_of(std::span<const int64_t> groups, int64_t n) {
+  std::vector<size_t> rows;
+  for (const int64_t group : groups) {
+    for (int64_t i = 0; i < n; ++i) rows.push_back(static_cast<size_t>(group * n + i));
+  }
+  return rows;
+}
+
+template <class T>
+std::vector<T> pick(const std::vector<T>& from, std::span<const size_t> rows) {
+  std::vector<T> out;
+  out.reserve(rows.size());
+  for (const size_t row : rows) out.push_back(from[row]);
+  return out;
+}
+
+Json column_json(const RewardColumn& column) {
+  Json extra = Json::object();
+  for (const auto& [name, values] : column.extra) extra[name] = values;
+  return {{"name", column.name},       {"weight", column.weight},         {"values", column.values},
+          {"extra", std::move(extra)}, {"num_failed", column.num_failed}, {"first_failure", column.first_failure}};
+}
+
+RewardColumn column_of(const Json& json) {
+  RewardColumn column;
+  column.name = json.at("name").get<std::string>();
+  column.weight = json.at("weight").get<double>();
+  column.values = json.at("values").get<std::vector<double>>();
+  for (const auto& [name, values] : json.at("extra").items()) column.extra[name] = values.get<std::vector<double>>();
+  column.num_failed = json.at("num_failed").get<int64_t>();
+  column.first_failure = json.at("first_failure").get<std::string>();
+  return column;
+}
+
+Json prompt_json(const Prompt& prompt) {
+  return {{"token_ids", prompt.token_ids},     {"text", prompt.text},       {"messages", prompt.messages},
+          {"data_source", prompt.data_source}, {"columns", prompt.columns}, {"dataset_row", prompt.dataset_row}};
+}
+
+Prompt prompt_of(const Json& json) {
+  Prompt prompt;
+  prompt.token_ids = json.at("token_ids").get<std::vector<int64_t>>();
+  prompt.text = json.at("text").get<std::string>();
+  prompt.messages = json.at("messages").get<std::string>();
+  prompt.data_source = json.at("data_source").get<std::string>();
+  prompt.columns = json.at("columns");
+  prompt.dataset_row = json.at("dataset_row").get<int64_t>();
+  return prompt;
+}
+
+Json sample_json(const Sample& sample) {
+  return {{"prompt_index", sample.prompt_index},
+          {"sample_index", sample.sample_index},
+          {"token_ids", sample.token_ids},
+          {"log_prob", sample.log_prob},
+          {"finish", static_cast<int32_t>(sample.finish_reason)},
+          {"version", sample.weight_version},
+          {"text", sample.text}};
+}
+
+Sample sample_of(const Json& json) {
+  Sample sample;
+  sample.prompt_index = json.at("prompt_index").get<int64_t>();
+  sample.sample_index = json.at("sample_index").get<int64_t>();
+  sample.token_ids = json.at("token_ids").get<std::vector<int64_t>>();
+  sample.log_prob = json.at("log_prob").get<std::vector<float>>();
+  sample.finish_reason = static_cast<FinishReason>(json.at("finish").get<int32_t>());
+  sample.weight_version = json.at("version").get<int64_t>();
+  sample.text = json.at("text").get<std::string>();
+  return sample;
+}
+
+}  // namespace
+
+Experience take_groups(const Experience& from, std::span<const int64_t> groups) {
+  Experience out;
+  out.prompts.step = from.prompts.step;
+  out.prompts.epoch = from.prompts.epoch;
+  for (const int64_t group : groups) out.prompts.prompts.push_back(from.prompts.prompts[static_cast<size_t>(group)]);
+  const int64_t n = from.samples.num_samples_per_prompt;
+  const std::vector<size_t> rows = rows_of(groups, n);
+  out.samples.num_samples_per_prompt = n;
+  out.samples.mask_truncated = from.samples.mask_truncated;
+  out.samples.rows = pick(from.samples.rows, rows);
+  for (size_t i = 0; i < out.samples.rows.size(); ++i) out.samples.rows[i].prompt_index = static_cast<int64_t>(i) / n;
+  for (const RewardColumn& column : from.scored.columns) {
+    RewardColumn part = column;
+    part.values = pick(column.values, rows);
+    for (auto& [name, values] : part.extra) values = pick(column.extra.at(name), rows);
+    out.scored.columns.push_back(std::move(part));
+  }
+  out.scored.rewards = pick(from.scored.rewards, rows);
+  out.scored.row_valid = pick(from.scored.row_valid, rows);
+  return out;
+}
+
+void append_groups(Experience& to, const Experience& more) {
+  if (to.prompts.prompts.empty()) {
+    to = more;
+    return;
+  }
+  const int64_t first = to.num_groups();
+  const size_t old_rows = to.samples.rows.size(), new_rows = more.samples.rows.size();
+  to.prompts.step = more.prompts.step;
+  to.prompts.epoch = more.prompts.epoch;
+  to.prompts.prompts.insert(to.prompts.prompts.end(), more.prompts.prompts.begin(), more.prompts.prompts.end());
+  for (const Sample& sample : more.samples.rows) {
+    to.samples.rows.push_back(sample);
+    to.samples.rows.back().prompt_index += first;
+  }
+  for (size_t k = 0; k < to.scored.columns.size(); ++k) {
+    RewardColumn& column = to.scored.columns[k];
+    const RewardColumn& added = more.scored.columns[k];
+    column.values.insert(column.values.end(), added.values.begin(), added.values.end());
+    // A number that one part has and the other has not is NaN there.
+    for (const auto& [name, values] : added.extra) column.extra.try_emplace(name, old_rows, kNaN);
+    for (auto& [name, values] : column.extra) {
+      const auto found = added.extra.find(name);
+      if (found == added.extra.end())
+        values.resize(old_rows + new_rows, kNaN);
+      else
+        values.insert(values.end(), found->second.begin(), found->second.end());
+    }
+    column.num_failed += added.num_failed;
+    if (column.first_failure.empty()) column.first_failure = added.first_failure;
+  }
+  to.scored.rewards.insert(to.scored.rewards.end(), more.scored.rewards.begin(), more.scored.rewards.end());
+  to.scored.row_valid.insert(to.scored.row_valid.end(), more.scored.row_valid.begin(), more.scored.row_valid.end());
+}
+
+// CBOR: doubles stay exact, NaN included, and texts may be any bytes.
+std::string encode_experience(const Experience& experience) {
+  Json prompts = Json::array(), samples = Json::array(), columns = Json::array();
+  for (const Prompt& prompt : experience.prompts.prompts) prompts.push_back(prompt_json(prompt));
+  for (const Sample& sample : experience.samples.rows) samples.push_back(sample_json(sample));
+  for (const RewardColumn& column : experience.scored.columns) columns.push_back(column_json(column));
+  const Json all = {{"step", experience.prompts.step},
+                    {"epoch", experience.prompts.epoch},
+                    {"prompts", std::move(prompts)},
+                    {"n", experience.samples.num_samples_per_prompt},
+                    {"mask_truncated", experience.samples.mask_truncated},
+                    {"samples", std::move(samples)},
+                    {"columns", std::move(columns)},
+                    {"rewards", experience.scored.rewards},
+                    {"row_valid", experience.scored.row_valid}};
+  const std::vector<uint8_t> bytes = Json::to_cbor(all);
+  return {bytes.begin(), bytes.end()};
+}
+
+Result<Experience> decode_experience(std::string_view bytes, std::string_view where) {
+  try {
+    const Json all = Json::from_cbor(bytes.begin(), bytes.end());
+    Experience out;
+    out.prompts.step = all.at("step").get<int64_t>();
+    out.prompts.epoch = all.at("epoch").get<int64_t>();
+    for (const Json& prompt : all.at("prompts")) out.prompts.prompts.push_back(prompt_of(prompt));
+    out.samples.num_samples_per_prompt = all.at("n").get<int64_t>();
+    out.samples.mask_truncated = all.at("mask_truncated").get<bool>();
+    for (const Json& sample : all.at("samples")) out.samples.rows.push_back(sample_of(sample));
+    for (const Json& column : all.at("columns")) out.scored.columns.push_back(column_of(column));
+    out.scored.rewards = all.at("rewards").get<std::vector<double>>();
+    out.scored.row_valid = all.at("row_valid").get<std::vector<uint8_t>>();
+    return out;
+  } catch (const Json::exception& problem) {
+    return Error{ErrorKind::kDisk, "the sampled groups in it cannot be read: " + std::string(problem.what()),
+                 std::string(where), "resume from another checkpoint"};
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,20 @@
+// Moves the reference model towards the policy: ref = (1 - alpha) ref + alpha policy.
+//
+// alpha 1 copies; every step with a small alpha is a moving average (TRL: sync_ref_model, ref_model_mixup_alpha).
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+
+#include "model/model.h"
+
+namespace mortise {
+
+// Both have the same parameters.
+inline void refresh_reference(const Model& policy, Model& reference, double alpha) {
+  const at::NoGradGuard no_grad;
+  const auto& from = policy.parameters();
+  auto& to = reference.parameters();
+  for (size_t i = 0; i < to.size(); ++i) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
+}
+
+}  // namespace mortise

@@ -1,0 +1,150 @@
+// The engine's optional stages in whole runs: they do what they say, and a resume finds them where they were.
+#include <gtest/gtest.h>
+
+#include "foundation/formats/sha256.h"
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+std::string hash_of(const Path& path) {
+  auto hash = sha256_file_hex(default_env(), path);
+  return hash.ok() ? *hash : hash.error().to_string();
+}
+
+double number(const Json& row, const std::string& name) {
+  EXPECT_TRUE(row.contains(name)) << name;
+  return row.contains(name) && row[name].is_number() ? row[name].get<double>() : -1.0;
+}
+
+const std::string kSmall =
+    "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=4 trainer.total_training_steps=6 "
+    "trainer.save_freq=1 ";
+
+// The same bits with and without a stop after step 3.
+void expect_resumes(const std::string& settings) {
+  SCOPED_TRACE(settings);
+  const TaskFolder straight, stopped;
+  const Outcome whole = straight.mortise(kSmall + settings);
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  ASSERT_EQ(stopped.mortise(kSmall + settings).code, 0);
+  for (const char* step : {"4", "5", "6"})
+    ASSERT_OK(remove_tree(default_env(), stopped.path() / (std::string("out/global_step_") + step)));
+  ASSERT_OK(write_file(default_env(), stopped.path() / "out/latest", "global_step_3\n"));
+  const Outcome resumed = stopped.mortise(kSmall + settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("resumed from"), std::string::npos) << resumed.output;
+  for (const char* file : {"huggingface/model.safetensors", "state.safetensors"}) {
+    const Path path = Path("out/global_step_6") / file;
+    EXPECT_EQ(hash_of(straight.path() / path), hash_of(stopped.path() / path)) << file;
+  }
+}
+
+TEST(Stages, AResumeFindsTheirStates) {
+  expect_resumes("algorithm.filter_groups.enable=true data.gen_batch_size=6 rollout.n=3");
+  expect_resumes(
+      "actor.use_kl_loss=true ref.sync_steps=2 actor.entropy_ctrl.type=adaptive actor.entropy_coeff=0.01 "
+      "actor.entropy_ctrl.target_entropy=2.5");
+  expect_resumes("algorithm.adv_estimator=gae algorithm.lam=0.95 critic.ppo_epochs=2 trainer.critic_warmup=2");
+}
+
+TEST(Stages, PpoWithACriticLearns) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise(
+      "train run.toml algorithm.adv_estimator=gae algorithm.lam=0.95 critic.optim.lr=3e-3 trainer.critic_warmup=3");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 40U);
+  EXPECT_FALSE(rows[1].contains("actor/grad_norm"));  // the policy waits for the critic
+  EXPECT_TRUE(rows[2].contains("actor/grad_norm"));
+  EXPECT_LT(number(rows[39], "critic/vf_loss"), number(rows[0], "critic/vf_loss"));
+  double score = 0.0;
+  for (size_t i = 35; i < 40; ++i) score += number(rows[i], "critic/score/mean") / 5.0;
+  EXPECT_GT(score, 0.8);
+}
+
+TEST(Stages, EstimatorsGetTheBaselinesTheyAskFor) {
+  for (const std::string estimator : {"remax", "optimal_token_baseline", "tir_optimal_token_baseline"}) {
+    const TaskFolder task;
+    const Outcome outcome = task.mortise(kSmall + "algorithm.adv_estimator=" + estimator);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+    ASSERT_EQ(rows.size(), 6U);
+    EXPECT_GT(number(rows[0], "actor/grad_norm"), 0.0) << estimator;
+    EXPECT_EQ(rows[0].contains("timing_s/gen_max"), estimator == "remax");
+  }
+}
+
+TEST(Stages, FilteredGroupsAllDiffer) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise(kSmall + "algorithm.filter_groups.enable=true rollout.n=3");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  double dropped = 0.0;
+  for (const Json& row : rows_of(task.path() / "out/metrics.jsonl")) {
+    EXPECT_EQ(number(row, "frac_reward_zero_std"), 0.0);
+    dropped += number(row, "training/filter_groups/dropped");
+  }
+  EXPECT_GT(dropped, 0.0);
+  const Outcome never = task.mortise(
+      "train run.toml trainer.default_local_dir=never algorithm.filter_groups.enable=true reward.0.pattern=^nothing "
+      "algorithm.filter_groups.max_num_gen_batches=2");
+  EXPECT_EQ(never.code, 3) << never.output;
+  EXPECT_NE(never.output.find("only 0 of the 16 groups"), std::string::npos) << never.output;
+  EXPECT_NE(never.output.find("max_num_gen_batches"), std::string::npos) << never.output;
+}
+
+TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
+  const auto kl_of = [](const std::string& settings) {
+    const TaskFolder task;
+    const Outcome outcome = task.mortise(kSmall + "actor.ppo_mini_batch_size=8 actor.use_kl_loss=true " + settings);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    std::vector<double> values;
+    for (const Json& row : rows_of(task.path() / "out/metrics.jsonl")) values.push_back(number(row, "kl"));
+    return values;
+  };
+  const std::vector<double> fixed = kl_of(""), copied = kl_of("ref.sync_steps=1 ref.mixup_alpha=1.0");
+  ASSERT_EQ(fixed.size(), 6U);
+  ASSERT_EQ(copied.size(), 6U);
+  EXPECT_GT(fixed.back(), 1e-5);
+  for (const double kl : copied) EXPECT_LT(kl, 1e-9);  // one update a step, from a reference that is the policy
+}
+
+TEST(Stages, TruncatedCompletionsTeachNothingWhereMasked) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise(
+      "train run.toml trainer.total_training_steps=1 algorithm.mask_truncated_completions=true rollout.ignore_eos=true "
+      "rollout.response_length=3");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  EXPECT_EQ(number(rows[0], "actor/grad_norm"), 0.0);  // every row was cut
+  EXPECT_GT(number(rows[0], "critic/score/max"), 0.0);
+}
+
+TEST(Stages, RolloutCorrectionInBothModes) {
+  const std::string table = " algorithm.rollout_correction.";
+  for (const std::string preset : {"decoupled_seq_is_rs", "bypass_ppo_clip_k3_rs", "bypass_pg_is"}) {
+    const TaskFolder task;
+    const Outcome outcome = task.mortise(kSmall + table + "preset=" + preset);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+    ASSERT_EQ(rows.size(), 6U);
+    for (const Json& row : rows) {
+      EXPECT_LT(number(row, "training/rollout_probs_diff_mean"), preset.starts_with("bypass") ? 0.2 : 1e-6);
+      EXPECT_GE(number(row, "rollout_corr/k3_kl"), -1e-9);
+      if (preset != "bypass_ppo_clip_k3_rs") {
+        EXPECT_NEAR(number(row, "rollout_corr/rollout_is_mean"), 1.0, 0.2);
+      }
+      if (preset != "bypass_pg_is") {
+        EXPECT_LT(number(row, "rollout_corr/rollout_rs_masked_fraction"), 0.5);
+      }
+    }
+  }
+  const TaskFolder task;
+  const Outcome refused =
+      task.mortise("train run.toml" + table + "rollout_rs=seq_max_k9" + table + "rollout_rs_threshold=1");
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("seq_max_k3"), std::string::npos) << refused.output;
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,159 @@
+// The critic: its values learn the returns, its gradient does not depend on how the rows are cut, and a language model
+// becomes one.
+#include "learn/update/critic_learner.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/matmul.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "foundation/base/rng.h"
+#include "learn/objective/value_objective.h"
+#include "learn/update/packed_forward.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kVocab = 23;
+
+struct Rows {
+  std::vector<std::vector<int64_t>> prompts, responses;
+  TrainBatch batch;
+  std::vector<float> values, returns;
+
+  Rows() {
+    RandomStream stream({11, RandomPurpose::kTest, 0, 0, 0});
+    batch.row_offsets = {0};
+    for (int64_t row = 0; row < 6; ++row) {
+      const auto ids = [&](uint64_t n) {
+        std::vector<int64_t> out(n);
+        for (int64_t& id : out) id = static_cast<int64_t>(stream.next_below(kVocab));
+        return out;
+      };
+      prompts.push_back(ids(3));
+      responses.push_back(ids(row == 3 ? 0 : 2 + stream.next_below(5)));
+      batch.group_index.push_back(row / 2);
+      for (size_t t = 0; t < responses.back().size(); ++t) {
+        batch.response_mask.push_back(t == 1 ? 0 : 1);
+        values.push_back(static_cast<float>(0.3 * stream.next_normal()));
+        returns.push_back(static_cast<float>(stream.next_normal()));
+      }
+      batch.row_offsets.push_back(static_cast<int64_t>(batch.response_mask.size()));
+    }
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      batch.prompt_ids.emplace_back(prompts[i]);
+      batch.response_ids.emplace_back(responses[i]);
+    }
+  }
+};
+
+Model critic_model(const std::string& dtype = "float32") {
+  at::set_num_threads(1);
+  ModelConfig config = make_qwen2_config({.vocab_size = kVocab,
+                                          .hidden_size = 16,
+                                          .intermediate_size = 24,
+                                          .num_layers = 2,
+                                          .num_heads = 4,
+                                          .num_kv_heads = 2,
+                                          .initializer_range = 0.3})
+                           .value();
+  config.is_classifier = true;
+  config.num_labels = 1;
+  return Model::random(config, 5, dtype).value();
+}
+
+AdamW optimizer_of(Model& model) {
+  std::vector<OptimizedParameter> parameters;
+  for (const NamedParameter& p : model.parameters()) parameters.push_back({p.name, p.tensor, true});
+  return {parameters, {}, "critic.optim"};
+}
+
+std::vector<int64_t> all_rows() { return {0, 1, 2, 3, 4, 5}; }
+
+TEST(CriticLearner, ValuesAreReadBeforeEachToken) {
+  const Rows rows;
+  Model model = critic_model();
+  AdamW optimizer = optimizer_of(model);
+  const CriticLearner learner(model, optimizer, {});
+  const std::vector<float> values = learner.values(rows.batch).value();
+  // Row 0 alone, by the model's own forward: token j of the response is predicted at prompt length - 1 + j.
+  std::vector<int64_t> ids = rows.prompts[0];
+  ids.insert(ids.end(), rows.responses[0].begin(), rows.responses[0].end());
+  const PackedForward alone = forward_rows(model, rows.batch, std::vector<int64_t>{0}).value();
+  const at::Tensor scores = at::matmul(alone.hidden_RH, model.head_weight().detach().t());
+  for (int64_t t = 0; t < rows.batch.row_offsets[1]; ++t) {
+    const bool kept = rows.batch.response_mask[static_cast<size_t>(t)] != 0;
+    EXPECT_NEAR(values[static_cast<size_t>(t)], kept ? scores[t].item<float>() : 0.0F, 1e-5) << t;
+  }
+}
+
+TEST(CriticLearner, EveryCutGivesTheSameGradient) {
+  const Rows rows;
+  for (const std::string_view mode : loss_agg_mode_names()) {
+    std::vector<at::Tensor> whole;
+    double loss = 0.0;
+    for (const MicroBatchOptions cut : {MicroBatchOptions{1000, 0}, {1, 0}, {2, 0}, {0, 10}}) {
+      Model model = critic_model("float64");
+      AdamW optimizer = optimizer_of(model);
+      CriticOptions options;
+      options.micro_batch = cut;
+      options.grad_clip = 0.0;
+      options.aggregation = {parse_loss_agg_mode(mode).value(), LossAggRows::kNonempty, 4.0, true};
+      CriticLearner learner(model, optimizer, options);
+      const CriticReport report = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 0.0).value();
+      std::vector<at::Tensor> grads;
+      for (const NamedParameter& p : model.parameters()) grads.push_back(p.tensor.grad().clone());
+      if (whole.empty()) {
+        whole = grads;
+        loss = report.loss;
+        EXPECT_GT(report.grad_norm, 0.0);
+      }
+      EXPECT_NEAR(report.loss, loss, 1e-6 * (1 + loss));
+      for (size_t i = 0; i < grads.size(); ++i)
+        EXPECT_LE((grads[i] - whole[i]).norm().item<double>(), 1e-6 * (1e-12 + whole[i].norm().item<double>())) << mode;
+    }
+  }
+}
+
+TEST(CriticLearner, LearnsTheReturns) {
+  const Rows rows;
+  Model model = critic_model();
+  AdamW optimizer = optimizer_of(model);
+  CriticOptions options;
+  options.cliprange_value = 1e6;
+  CriticLearner learner(model, optimizer, options);
+  const double first = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 3e-3).value().loss;
+  double last = first;
+  for (int i = 0; i < 150; ++i)
+    last = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 3e-3).value().loss;
+  EXPECT_LT(last, 0.05 * first);
+}
+
+// The gradient of the whole by finite differences of the loss.
+TEST(CriticLearner, GradientIsTheSlopeOfTheLoss) {
+  const Rows rows;
+  Model model = critic_model("float64");
+  AdamW optimizer = optimizer_of(model);
+  CriticOptions options;
+  options.grad_clip = 0.0;
+  CriticLearner learner(model, optimizer, options);
+  const std::vector<float> near = learner.values(rows.batch).value();
+  const auto loss = [&] { return learner.update(rows.batch, all_rows(), near, rows.returns, 0.0).value().loss; };
+  loss();
+  const NamedParameter* score = model.find_parameter("score.weight");
+  ASSERT_NE(score, nullptr);
+  const double slope = score->tensor.grad().view(-1)[3].item<double>();
+  constexpr double kStep = 1e-3;
+  const auto moved = [&](double by) {
+    score->tensor.detach().view(-1)[3] += by;
+    const double value = loss();
+    score->tensor.detach().view(-1)[3] -= by;
+    return value;
+  };
+  EXPECT_NEAR((moved(kStep) - moved(-kStep)) / (2 * kStep), slope, 2e-4 * (1 + std::abs(slope)));
+}
+
+}  // namespace
+}  // namespace mortise
