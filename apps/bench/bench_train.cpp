@@ -1,109 +1,117 @@
-// bench_train [c1|c1v|c2|all] [repeats] [unshared]: forward and backward of one packed batch (prompt shared), head in
-// one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by phase
-// and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). Threads: OMP_NUM_THREADS,
-// else 2.
+// bench_train --model DIR --rows F.jsonl [--tokens N] [--repeats N]: training passes over rows of any lengths, packed.
+//
+// A line of F is {"ids": [...]}: the first id is the prompt, the others are learnt from. A repeat runs all rows once,
+// in micro-batches of at most N tokens (2,048), forward, head and backward, mean negative log-likelihood, no optimizer.
+// Prints one JSON object: the seconds of the fastest repeat, tokens, loss and gradient norm; peers/train_peer.py runs
+// it beside transformers. Threads: OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
-
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <numeric>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "foundation/base/rng.h"
+#include "foundation/formats/jsonl.h"
+#include "learn/optim/adamw.h"
+#include "learn/update/packed_forward.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
-#include "workloads.h"
 
 namespace {
 
 using namespace mortise;  // NOLINT: a program of one file
 
-std::vector<int64_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
-  RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});
-  std::vector<int64_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int64_t>(stream.next_below(static_cast<uint64_t>(vocab))));
-  return ids;
-}
-
-PackedBatch make_batch(const Workload& w, bool share) {
-  std::vector<std::vector<int64_t>> ids;
-  std::vector<PackRow> rows;
-  ids.reserve(static_cast<size_t>(w.prompts * (w.generations + 1)));
-  for (int64_t p = 0; p < w.prompts; ++p) {
-    const auto& prompt = ids.emplace_back(random_ids(w.prompt_length, w.shape.vocab_size, static_cast<uint64_t>(p)));
-    for (int64_t g = 0; g < w.generations; ++g) {
-      const auto& response = ids.emplace_back(
-          random_ids(w.completion_length, w.shape.vocab_size, static_cast<uint64_t>(1000 + p * w.generations + g)));
-      rows.push_back({prompt, response, p});
-    }
-  }
-  return *pack_rows(rows, {.share_prefix = share, .vocab_size = w.shape.vocab_size});
-}
-
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-struct Times {
-  double forward = 1e9, head = 1e9, backward = 1e9, total = 1e9;
-  double cpu_forward = 1e9, cpu_head = 1e9, cpu_backward = 1e9;
+struct Rows {
+  std::vector<std::vector<int64_t>> ids;
+  TrainBatch batch;
 };
 
-void step(Model& model, const PackedBatch& batch, Times& best) {
+Result<Rows> read_rows(const std::string& path) {
+  Rows rows;
+  JsonlReader reader = TRY(JsonlReader::open(default_env(), path));
+  while (auto row = TRY(reader.next())) rows.ids.push_back(row->value["ids"].get<std::vector<int64_t>>());
+  TrainBatch& batch = rows.batch;
+  batch.row_offsets = {0};
+  for (const std::vector<int64_t>& ids : rows.ids) {
+    batch.prompt_ids.push_back(std::span(ids).first(1));
+    batch.response_ids.push_back(std::span(ids).subspan(1));
+    batch.group_index.push_back(static_cast<int64_t>(batch.group_index.size()));
+    batch.row_offsets.push_back(batch.row_offsets.back() + static_cast<int64_t>(ids.size()) - 1);
+  }
+  return rows;
+}
+
+struct Pass {
+  double seconds = 1e9, loss = 0.0;
+};
+
+Result<Pass> run(Model& model, const Rows& rows, const MicroBatchOptions& cut) {
+  std::vector<int64_t> order(rows.ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  const double weight = 1.0 / static_cast<double>(rows.batch.num_tokens());
+  Pass pass;
   model.zero_grad();
   const double start = seconds();
-  const double cpu_start = cpu_seconds();
-  const at::Tensor hidden = model.forward_hidden(batch);
-  const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
-  const double forward = seconds();
-  const double cpu_forward = cpu_seconds();
-  const at::Tensor d_rows = at::empty_like(rows);
-  const auto loss = [](const HeadChunk& chunk) {
-    for (size_t i = 0; i < chunk.grad_log_prob.size(); ++i) chunk.grad_log_prob[i] = (i % 2 == 0 ? 1e-3 : -1e-3);
-  };
-  head_one_pass(rows.detach(), model.head(), batch.targets_R, 1.0, EntropyUse::kValue, loss, d_rows, model.head_grad());
-  const double head = seconds();
-  const double cpu_head = cpu_seconds();
-  rows.backward(d_rows);
-  const double end = seconds();
-  best.cpu_backward = std::min(best.cpu_backward, cpu_seconds() - cpu_head);
-  best.cpu_forward = std::min(best.cpu_forward, cpu_forward - cpu_start);
-  best.cpu_head = std::min(best.cpu_head, cpu_head - cpu_forward);
-  best.forward = std::min(best.forward, forward - start);
-  best.head = std::min(best.head, head - forward);
-  best.backward = std::min(best.backward, end - head);
-  best.total = std::min(best.total, end - start);
+  for (const std::vector<int64_t>& micro : plan_micro_batches(rows.batch, order, cut)) {
+    const PackedForward forward = TRY(forward_rows(model, rows.batch, micro));
+    const at::Tensor d_hidden = at::empty_like(forward.hidden_RH);
+    const auto loss = [&](const HeadChunk& chunk) {
+      for (const double log_prob : chunk.log_prob) pass.loss -= weight * log_prob;
+      std::fill(chunk.grad_log_prob.begin(), chunk.grad_log_prob.end(), -weight);
+    };
+    head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, 1.0, EntropyUse::kNone, loss, d_hidden,
+                  model.head_grad());
+    forward.selected_RH.backward(d_hidden);
+  }
+  pass.seconds = seconds() - start;
+  return pass;
+}
+
+Result<> bench(const std::string& folder, const std::string& file, int64_t tokens, int repeats) {
+  Model model = TRY(Model::load(default_env(), folder));
+  const Rows rows = TRY(read_rows(file));
+  MicroBatchOptions cut;
+  cut.token_budget = tokens;
+  Pass best;
+  for (int i = 0; i < repeats; ++i) {
+    const Pass pass = TRY(run(model, rows, cut));
+    best = {std::min(best.seconds, pass.seconds), pass.loss};
+  }
+  std::vector<OptimizedParameter> parameters;
+  for (const NamedParameter& p : model.parameters()) parameters.push_back({p.name, p.tensor, true});
+  const auto real = rows.batch.num_tokens() + rows.batch.num_rows();
+  std::printf("{\"seconds\":%.4f,\"tokens\":%ld,\"threads\":%d,\"loss\":%.9g,\"grad_norm\":%.9g}\n", best.seconds,
+              static_cast<long>(real), at::get_num_threads(), best.loss, global_grad_norm(parameters));
+  return {};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(2);
-  const char* which = argc > 1 ? argv[1] : "all";
-  const int repeats = argc > 2 ? std::atoi(argv[2]) : 5;
-  for (const Workload& w : kWorkloads) {
-    if (std::strcmp(which, "all") != 0 && std::strcmp(which, w.name) != 0) continue;
-    Model model = *Model::random(*make_qwen2_config(w.shape), 1);
-    const PackedBatch batch = make_batch(w, argc <= 3);
-    Times best;
-    for (int i = 0; i < repeats + 1; ++i) step(model, batch, best);
-    std::printf(
-        "{\"workload\":\"%s\",\"threads\":%d,\"tokens\":%ld,\"forward_s\":%.4f,\"head_s\":%.4f,\"backward_s\":%.4f,"
-        "\"total_s\":%.4f,",
-        w.name, at::get_num_threads(), static_cast<long>(batch.num_tokens()), best.forward, best.head, best.backward,
-        best.total);
-    std::printf("\"cpu_forward_s\":%.4f,\"cpu_head_s\":%.4f,\"cpu_backward_s\":%.4f}\n", best.cpu_forward,
-                best.cpu_head, best.cpu_backward);
+  std::string model, rows;
+  int64_t tokens = 2048;
+  int repeats = 1;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    if (name == "--model") model = argv[i + 1];
+    if (name == "--rows") rows = argv[i + 1];
+    if (name == "--tokens") tokens = std::atoll(argv[i + 1]);
+    if (name == "--repeats") repeats = std::max(1, std::atoi(argv[i + 1]));
   }
-  return 0;
+  if (model.empty() || rows.empty() || tokens < 1) {
+    std::fprintf(stderr, "usage: bench_train --model DIR --rows F.jsonl [--tokens N] [--repeats N]\n");
+    return 2;
+  }
+  const auto done = bench(model, rows, tokens, repeats);
+  if (done.ok()) return 0;
+  std::fprintf(stderr, "%s\n", done.error().to_string().c_str());
+  return 1;
 }

@@ -1,7 +1,9 @@
-# ./dev bench [peers|decode|train|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
+# ./dev bench [peers|decode|train|passes|head|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
 #   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode  tokens per second of the generator at the benchmark shapes
-#   train   forward, backward and head at the benchmark shapes
+#   train   packed forward and backward over rows of log-normal lengths beside transformers' padded ones (--rows N, --rounds N); installs the oracles
+#   passes  forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared])
+#   head    the fused head: memory over tokens and vocabularies, time beside plain torch ([memory|time|all] [rounds])
 #   tokenizer MB per second of encoding beside the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs the oracles
 #   rewards rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N, --work-us N)
 source apps/dev/lib.sh
@@ -20,7 +22,14 @@ case $what in
     exec "$oracles_dir/bin/python" apps/bench/peers/peers.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs \
       --out build/bench "$@"
     ;;
-  decode | train)
+  train)
+    need_apt test
+    install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
+    say "building"
+    build release bench_train >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec "$oracles_dir/bin/python" apps/bench/peers/train_peer.py --program build/release/bin/bench_train --out build/bench/train "$@"
+    ;;
+  decode | passes | head)
     say "building"
     build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "build/release/bin/bench_$what" "$@"

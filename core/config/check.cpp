@@ -18,7 +18,11 @@ class Checker {
     const bool trains = use_ == ConfigUse::kTrain;
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kGenerate) check_given();
     if (trains || use_ == ConfigUse::kEval) check_rewards();
-    if (trains || use_ == ConfigUse::kSft) check_optimizer();
+    if (trains || use_ == ConfigUse::kSft) {
+      check_optimizer();
+      warn_unused("model.activation_memory_mib", config_.model.enable_gradient_checkpointing,
+                  "model.enable_gradient_checkpointing is false, so all activations are kept");
+    }
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {
       check_batches();

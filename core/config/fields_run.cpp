@@ -15,6 +15,17 @@ void add_model(FieldCatalog& catalog) {
       .add("dtype", &ModelSection::dtype,
            "Number format of weights, gradients, optimizer state and activations. float64 is for checking numbers.")
       .one_of({"float32", "float64"});
+  table
+      .add("enable_gradient_checkpointing", &ModelSection::enable_gradient_checkpointing,
+           "Keep no activations of the layers for the backward pass but compute them again there: less memory for a "
+           "third more time. Changes no gradient, to the last bit.")
+      .trl("gradient_checkpointing");
+  table
+      .add("activation_memory_mib", &ModelSection::activation_memory_mib,
+           "With enable_gradient_checkpointing: MiB that a pass may keep of the layers' activations; only layers that "
+           "do not fit are computed again. null: all layers are.")
+      .at_least(0)
+      .at_most(1 << 30);
   table.add("custom_chat_template", &ModelSection::custom_chat_template,
             "File with a Jinja chat template to use in place of the one in the model's folder.");
 }

@@ -233,6 +233,24 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
   table.add("kl_params", &ActorConfig::kl_params, "Further parameters of that estimator, checked against its table.");
 }
 
+// Which tokens of the policy term count.
+void add_actor_masks(FieldTable<RunConfig, ActorConfig>& table) {
+  table
+      .add(
+          "top_entropy_quantile", &ActorConfig::top_entropy_quantile,
+          "Share of an update's tokens, those of the highest entropy, that carry the policy term and the entropy bonus "
+          "(arXiv 2506.01939); the divisors of the aggregation stay what they are. 1: all.")
+      .above(0)
+      .at_most(1)
+      .trl("top_entropy_quantile");
+  table
+      .add("off_policy_mask_threshold", &ActorConfig::off_policy_mask_threshold,
+           "Tokens with a negative advantage are left out of the policy term where the mean over their row of the "
+           "sampler's log-prob (the old one where the sampler gave none) less the policy's is above this (arXiv "
+           "2512.02556; ms-swift: off_policy_sequence_mask_delta). null: none are.")
+      .trl("off_policy_mask_threshold");
+}
+
 void add_reference(FieldCatalog& catalog) {
   FieldTable<RunConfig, RefConfig> table(
       catalog, "ref", "The reference model: the initial policy, unless refreshed; there is one where a KL needs it.",
@@ -387,6 +405,7 @@ void add_train_fields(FieldCatalog& catalog) {
                                              [](RunConfig& config) -> ActorConfig& { return config.actor; });
     add_actor_batches(table);
     add_actor_loss(table);
+    add_actor_masks(table);
   }
   FieldTable<RunConfig, PolicyLossConfig> loss(
       catalog, "actor.policy_loss", "The policy loss and, beside its name, its parameters.",

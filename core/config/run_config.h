@@ -23,6 +23,8 @@ namespace mortise {
 struct ModelSection {
   std::string path;                                 // Hugging Face folder (TRL: model_name_or_path); "" = not given
   std::string dtype = "float32";                    // float32 | float64: weights, gradients, activations
+  bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
+  std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
   std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
   bool operator==(const ModelSection&) const = default;
 };
@@ -135,6 +137,8 @@ struct ActorConfig {
   bool loss_scale_by_rows = true;                       // that mode also divides by rows (verl of Jan 2026: false)
   std::string loss_agg_rows = "nonempty";               // nonempty | all: rows that count in a mean over rows
   double entropy_coeff = 0.0;                           // subtracted bonus (TRL: entropy_coef)
+  double top_entropy_quantile = 1.0;                    // share of an update's tokens, by entropy, in the policy term
+  std::optional<double> off_policy_mask_threshold;      // stale rows with A < 0 left out above it; null = none
   bool use_kl_loss = false;                             // add kl_loss_coef * KL(policy, reference) to the loss
   double kl_loss_coef = 0.001;                          // TRL: beta
   std::string kl_loss_type = "low_var_kl";              // KL plugin

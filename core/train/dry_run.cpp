@@ -6,6 +6,7 @@
 #include "config/show.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
 #include "train/run_parts.h"
 #include "train/trainer.h"
@@ -28,8 +29,22 @@ struct MemoryEstimate {
   [[nodiscard]] double total() const { return weights + gradients + moments + reference + activations + kv_cache; }
 };
 
-// Bytes. Activations: what the layers keep for backward per token of a micro-batch (inputs of the seven matrices, the
-// rotated q, k and v, both halves of the gate), all layers.
+// Bytes that the layers keep for backward in a pass over so many tokens.
+double activation_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+  const int64_t element = config.model.dtype == "float64" ? 8 : 4;
+  const LayerMemory layer = layer_memory(model, element);
+  const auto kept = tokens * static_cast<double>(layer.kept);
+  const auto layers = static_cast<double>(model.num_layers);
+  const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
+  if (!budget) return kept * layers;
+  const int64_t again = layers_to_recompute(model, element, static_cast<int64_t>(tokens), *budget);
+  const auto recomputed = static_cast<double>(again);
+  // One of them is whole while backward is in it, when the others that are kept are gone.
+  const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
+  return again == model.num_layers ? at_rest + kept : at_rest;
+}
+
+// Bytes.
 MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config) {
   const double element = config.model.dtype == "float64" ? 8.0 : 4.0;
   const auto parameters = static_cast<double>(model.num_parameters());
@@ -37,15 +52,13 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
   bytes.weights = bytes.gradients = parameters * element;
   bytes.moments = 2.0 * parameters * element;
   if (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward) bytes.reference = parameters * element;
-  const double per_token =
-      static_cast<double>(4 * model.hidden_size + 2 * model.qkv_size() + 3 * model.intermediate_size);
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
   const MicroBatchOptions pass = micro_batch_options(config);
   auto tokens = static_cast<double>(pass.token_budget);
   if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
   const BatchPlan plan = plan_batches(config);
   tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
-  bytes.activations = tokens * per_token * static_cast<double>(model.num_layers) * element;
+  bytes.activations = activation_bytes(model, config, tokens);
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   bytes.kv_cache = rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0;
   return bytes;

@@ -39,6 +39,16 @@ MicroBatchOptions micro_batch_options(const RunConfig& config) {
   return options;
 }
 
+LearnerOptions learner_options(const RunConfig& config) {
+  LearnerOptions options;
+  options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
+  options.grad_clip = config.actor.grad_clip;
+  options.micro_batch = micro_batch_options(config);
+  if (config.model.enable_gradient_checkpointing)
+    options.pass.activation_bytes = config.model.activation_memory_mib.value_or(0) << 20;
+  return options;
+}
+
 MicroBatchOptions reference_pass_options(const RunConfig& config) {
   const RefConfig& ref = config.ref;
   RunConfig merged = config;
@@ -209,11 +219,7 @@ Result<> load_learner(RunParts& parts) {
     TRY(parts.stateful.add(*parts.reference_state));
   }
   if (parts.advantage->info().requires_input("values")) TRY(load_critic(parts));
-  LearnerOptions options;
-  options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
-  options.grad_clip = config.actor.grad_clip;
-  options.micro_batch = micro_batch_options(config);
-  parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, options);
+  parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, learner_options(config));
   return {};
 }
 

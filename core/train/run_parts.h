@@ -100,7 +100,8 @@ std::vector<OptimizedParameter> optimized_parameters(Model& model);
 AdamWOptions adamw_options(const OptimConfig& optim);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
-// How updates (also of sft) are cut into passes.
+// How updates (also of sft) are computed, and cut into passes.
+LearnerOptions learner_options(const RunConfig& config);
 MicroBatchOptions micro_batch_options(const RunConfig& config);
 // The same of the reference's passes, [ref] over [actor].
 MicroBatchOptions reference_pass_options(const RunConfig& config);

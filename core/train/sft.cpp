@@ -71,9 +71,8 @@ class SftRun {
     const SampleBatch samples = recorded_samples(prompts);
     const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
     const double lr = learning_rate(parts_.schedule, counters.num_updates);
-    const MicroBatchOptions micro_batch = micro_batch_options(parts_.config);
-    const SftReport report =
-        TRY(sft_update(*parts_.model, *parts_.optimizer, batch, micro_batch, lr, parts_.config.actor.grad_clip));
+    const LearnerOptions options = learner_options(parts_.config);
+    const SftReport report = TRY(sft_update(*parts_.model, *parts_.optimizer, batch, options, lr));
     counters.step = step;
     record_update(parts_, report.skipped);
     const int64_t tokens = count_tokens(prompts, samples);

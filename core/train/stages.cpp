@@ -1,5 +1,6 @@
 #include "train/stages.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "foundation/base/log.h"
@@ -177,7 +178,9 @@ Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts,
     out.old_log_prob = TRY(rollout_log_probs(parts, samples));
   } else if (needs_old) {
     const StageTimer timer(metrics, "timing_s/old_log_prob");
-    out.old_log_prob = TRY(parts.learner->log_probs(*parts.model, batch));
+    // The first update is at these weights still: one that looks at all its rows at once need not run them again.
+    std::vector<float>* entropy = parts.learner->sees_whole_update() ? &out.old_entropy : nullptr;
+    out.old_log_prob = TRY(parts.learner->log_probs(*parts.model, batch, nullptr, entropy));
   }
   if (parts.reference) {
     const StageTimer timer(metrics, "timing_s/ref");
@@ -240,6 +243,7 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
   batch.old_log_prob = log_probs.old_log_prob;
   batch.ref_log_prob = log_probs.ref_log_prob;
   batch.rollout_is_weights = corrected.weights;
+  batch.old_entropy = log_probs.old_entropy;
   // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
   const bool measures_old = log_probs.old_log_prob.empty() || is_bypass(parts);
   std::vector<float> first_log_prob = log_probs.old_log_prob;
@@ -253,6 +257,7 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
       const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? step - 1 : counters.num_updates;
+      batch.old_is_current = pass == 0 && begin == 0;
       parts.objective->set_entropy_coeff(parts.entropy_controller->applied_coeff());
       reports.push_back(
           TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
@@ -264,7 +269,10 @@ Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatc
       record_update(parts, reports.back().skipped);
     }
   }
-  if (!batch.rollout_log_prob.empty() && parts.config.rollout.calculate_log_probs) {
+  // A skipped update has measured nothing.
+  const bool measured =
+      !measures_old || std::none_of(reports.begin(), reports.end(), [](const auto& r) { return r.skipped; });
+  if (measured && !batch.rollout_log_prob.empty() && parts.config.rollout.calculate_log_probs) {
     const AdvantageBatch layout = make_layout(samples);  // with what a correction has masked out
     add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, layout.response_mask, metrics);
     if (!parts.objective->correction().is_active()) {
@@ -283,8 +291,9 @@ void record_update(RunParts& parts, bool skipped) {
     return;
   }
   ++counters.num_skipped;
-  log_warn("update " + std::to_string(counters.num_updates) + " was skipped: its gradient is not finite (" +
-           std::to_string(counters.num_skipped) + " so far)");
+  log_warn("update " + std::to_string(counters.num_updates) +
+           " was skipped: its log-probs or its gradient are not finite (" + std::to_string(counters.num_skipped) +
+           " so far)");
 }
 
 Result<> check_skipped_updates(const RunParts& parts) {

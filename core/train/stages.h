@@ -16,6 +16,7 @@ Result<Experience> experience_stage(RunParts& parts, int64_t step, MetricSet& me
 struct LogProbBatch {
   std::vector<float> old_log_prob;  // in bypass mode the sampler's
   std::vector<float> ref_log_prob;
+  std::vector<float> old_entropy;  // of the policy that sampled, where updates look at all their rows at once
 };
 Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
                                     MetricSet& metrics);

@@ -61,8 +61,8 @@ int64_t count_tokens(const PromptBatch& prompts, const SampleBatch& samples) {
 
 void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t max_prompt_length,
                         MetricSet& metrics) {
-  std::vector<double> prompt_lengths, lengths, terminated;
-  double clipped = 0, prompt_clipped = 0, aborted = 0;
+  std::vector<double> prompt_lengths, lengths, terminated, not_empty;
+  double clipped = 0, prompt_clipped = 0, aborted = 0, not_empty_clipped = 0;
   for (const Sample& sample : samples.rows) {
     const auto prompt_length =
         static_cast<int64_t>(prompts.prompts[static_cast<size_t>(sample.prompt_index)].token_ids.size());
@@ -72,6 +72,9 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
     clipped += sample.finish_reason == FinishReason::kStop ? 0 : 1;
     aborted += sample.finish_reason == FinishReason::kAbort ? 1 : 0;
     if (sample.finish_reason == FinishReason::kStop) terminated.push_back(lengths.back());
+    if (sample.token_ids.empty()) continue;
+    not_empty.push_back(lengths.back());
+    not_empty_clipped += sample.finish_reason == FinishReason::kStop ? 0 : 1;
   }
   const auto count = static_cast<double>(std::max<size_t>(1, lengths.size()));
   metrics.add_summary("prompt_length", prompt_lengths);
@@ -79,6 +82,9 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   metrics.add_summary("response_length", lengths);
   metrics.add_mean("response_length/clip_ratio", clipped / count, 1.0);
   metrics.add_mean("response/aborted_ratio", aborted / count, 1.0);
+  metrics.add_summary("response_length_non_aborted", not_empty);
+  if (!not_empty.empty())
+    metrics.add("response_length_non_aborted/clip_ratio", not_empty_clipped, static_cast<double>(not_empty.size()));
   metrics.add_mean("completions/mean_length", mean_of(lengths), 1.0);
   metrics.add("completions/min_length", *std::min_element(lengths.begin(), lengths.end()));
   metrics.add("completions/max_length", *std::max_element(lengths.begin(), lengths.end()));
@@ -184,13 +190,14 @@ std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl) {
   row.push_back({"entropy", update.sums.entropy / tokens});
   for (const auto& [name, source] :
        {std::pair{"clip_ratio_low", "clip_ratio/low_mean"}, std::pair{"clip_ratio_high", "clip_ratio/high_mean"},
-        std::pair{"clip_ratio_region", "clip_ratio/region_mean"}}) {
+        std::pair{"clip_ratio_region", "clip_ratio/region_mean"}, std::pair{"cispo_clip_ratio", "cispo_clip_ratio"},
+        std::pair{"vespo_phi_mean", "vespo/phi_seq_mean"}}) {
     if (const auto value = update.metrics.value(source)) row.push_back({name, *value});
   }
   return row;
 }
 
-void add_update_metrics(const std::vector<UpdateReport>& updates, bool with_kl, double kl_coef, MetricSet& metrics) {
+void add_update_metrics(const std::vector<UpdateReport>& updates, const ActorObjective& objective, MetricSet& metrics) {
   for (const UpdateReport& update : updates) {
     const auto tokens = static_cast<double>(update.sums.num_tokens);
     metrics.add_mean("loss", update.sums.loss, 1.0);
@@ -204,10 +211,14 @@ void add_update_metrics(const std::vector<UpdateReport>& updates, bool with_kl, 
     metrics.add("learning_rate", update.lr);
     metrics.add("actor/lr", update.lr);
     metrics.add("actor/skipped_updates", update.skipped ? 1.0 : 0.0);
-    if (with_kl) {
+    if (objective.entropy_coeff() != 0.0) {
+      metrics.add_mean("policy_loss", update.sums.pg_loss, 1.0);
+      metrics.add("entropy_coef", objective.entropy_coeff());
+    }
+    if (objective.uses_kl_loss()) {
       metrics.add("kl", update.sums.kl, tokens);
       metrics.add_mean("actor/kl_loss", update.sums.kl_loss, 1.0);
-      metrics.add("actor/kl_coef", kl_coef);
+      metrics.add("actor/kl_coef", objective.kl_loss_coef());
     }
   }
 }

@@ -29,7 +29,7 @@ void add_rollout_probs_metrics(std::span<const float> rollout_log_prob, std::spa
                                std::span<const uint8_t> mask, MetricSet& metrics);
 
 // The updates of a step together: means over updates, sums of counts, the last learning rate.
-void add_update_metrics(const std::vector<UpdateReport>& updates, bool with_kl, double kl_coef, MetricSet& metrics);
+void add_update_metrics(const std::vector<UpdateReport>& updates, const ActorObjective& objective, MetricSet& metrics);
 
 // One line of updates.jsonl: what section 9 of the contract names, over the whole update.
 std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl);

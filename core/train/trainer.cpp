@@ -64,11 +64,13 @@ class Trainer {
                             update_row(updates[i], parts_.objective->uses_kl_loss())));
       TRY(metrics.merge(updates[i].metrics));
     }
+    const Stopwatch dump(parts_.env);
     TRY(log_.write_samples(step, prompts, samples, scored, &advantages));
+    if (config_.trainer.rollout_data_dir) metrics.add("timing_s/dump_rollout_generations", dump.elapsed_s());
     add_length_metrics(prompts, samples, config_.data.max_prompt_length, metrics);
     add_reward_metrics(samples, scored, metrics);
     add_advantage_metrics(advantages, metrics);
-    add_update_metrics(updates, parts_.objective->uses_kl_loss(), parts_.objective->kl_loss_coef(), metrics);
+    add_update_metrics(updates, *parts_.objective, metrics);
     add_run_metrics(prompts, samples, tokens, watch.elapsed_s(), metrics);
     parts_.counters.train_seconds += watch.elapsed_s();
 
@@ -88,6 +90,11 @@ class Trainer {
     const auto all_tokens = static_cast<double>(tokens);
     metrics.add("training/global_step", static_cast<double>(prompts.step));
     metrics.add("training/epoch", static_cast<double>(prompts.epoch));
+    const int64_t steps_per_epoch = parts_.train_data->size() / parts_.plan.prompts_per_step;
+    metrics.add("epoch", static_cast<double>(prompts.step) / static_cast<double>(steps_per_epoch));
+    for (const char* of_rank : {"mean", "max", "min", "balanced_max", "balanced_min"})  // there is one rank
+      metrics.add(std::string("global_seqlen/") + of_rank, all_tokens);
+    metrics.add("global_seqlen/minmax_diff", 0.0);
     metrics.add("training/num_updates", static_cast<double>(parts_.counters.num_updates));
     metrics.add("num_tokens", static_cast<double>(parts_.counters.num_tokens));
     metrics.add("timing_s/step", seconds);

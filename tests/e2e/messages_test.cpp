@@ -130,6 +130,11 @@ TEST(Messages, SummariesAsJson) {
   EXPECT_EQ(dry["updates"], 40);
   EXPECT_EQ(dry["config"]["rollout"]["n"], 8);
   EXPECT_GT(dry["memory_bytes"]["total"], dry["memory_bytes"]["weights"]);
+  const Json again = summary("train run.toml --dry-run model.enable_gradient_checkpointing=true");
+  EXPECT_LT(again["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
+  const Json roomy =
+      summary("train run.toml --dry-run model.enable_gradient_checkpointing=true model.activation_memory_mib=4096");
+  EXPECT_EQ(roomy["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
   EXPECT_EQ(task.mortise("train run.toml --json").code, 2);
 }
 

@@ -239,6 +239,32 @@ TEST(Run, WeightsThatDivergedEndItAndAreNotSaved) {
   EXPECT_NE(lines_of(task.path() / "out/log.txt").find("have the weights diverged?"), std::string::npos);
 }
 
+// Fourteen updates on one batch; the first throws the weights off, and no sampling tells before the step ends.
+TEST(Run, UpdatesThatAreNotFiniteAreSkippedUpToALimit) {
+  const TaskFolder task;
+  const std::string train = "train run.toml actor.optim.lr=1e30 actor.ppo_epochs=14 trainer.total_training_steps=1 ";
+  const Outcome stopped = task.mortise(train + "trainer.nonfinite_update_limit=5");
+  EXPECT_EQ(stopped.code, 5) << stopped.output;
+  EXPECT_NE(stopped.output.find("more than trainer.nonfinite_update_limit = 5"), std::string::npos) << stopped.output;
+  EXPECT_NE(stopped.output.find("update 2 was skipped"), std::string::npos) << stopped.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0]["actor/skipped_updates"], 13.0);
+  EXPECT_EQ(rows_of(task.path() / "out/updates.jsonl").size(), 14U);
+  const TaskFolder patient;
+  EXPECT_EQ(patient.mortise(train + "trainer.nonfinite_update_limit=13").code, 0);
+}
+
+TEST(Run, LayersComputedAgainGiveTheSameBits) {
+  const TaskFolder kept, again;
+  const std::string train = "train run.toml actor.ppo_mini_batch_size=8 trainer.total_training_steps=2 ";
+  ASSERT_EQ(kept.mortise(train).code, 0);
+  const Outcome outcome = again.mortise(train + "model.enable_gradient_checkpointing=true");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const Path weights = "out/global_step_2/huggingface/model.safetensors";
+  EXPECT_EQ(hash_of(kept.path() / weights), hash_of(again.path() / weights));
+}
+
 TEST(Run, ARewardThatOverflowsIsNamed) {
   const TaskFolder task;
   std::string rows;

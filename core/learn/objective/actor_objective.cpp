@@ -1,6 +1,10 @@
 #include "learn/objective/actor_objective.h"
 
+#include <algorithm>
+
 #include "experience/engine_params.h"
+#include "learn/objective/entropy_mask.h"
+#include "learn/objective/off_policy_mask.h"
 
 namespace mortise {
 
@@ -60,15 +64,20 @@ Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const Ru
   ActorObjective objective(std::move(loss), std::move(kl));
   objective.kl_loss_coef_ = actor.kl_loss_coef;
   objective.entropy_coeff_ = actor.entropy_coeff;
+  objective.top_entropy_quantile_ = actor.top_entropy_quantile;
+  objective.off_policy_mask_threshold_ = actor.off_policy_mask_threshold;
   objective.aggregation_ = aggregation;
   objective.correction_ = TRY(RolloutCorrection::create(config.algorithm.rollout_correction));
   return objective;
 }
 
 Coupling ActorObjective::coupling() const {
-  if (correction_.is_bypass() && correction_.is_active()) return Coupling::kUpdate;
-  const Coupling loss = policy_loss_.coupling();
-  return kl_ && kl_->coupling() > loss ? kl_->coupling() : loss;
+  Coupling furthest = policy_loss_.coupling();
+  if (kl_) furthest = std::max(furthest, kl_->coupling());
+  if (off_policy_mask_threshold_) furthest = std::max(furthest, Coupling::kRow);
+  const bool corrects_now = correction_.is_bypass() && correction_.is_active();
+  if (masks_by_entropy() || corrects_now) furthest = Coupling::kUpdate;
+  return furthest;
 }
 
 bool ActorObjective::needs_reference() const {
@@ -89,8 +98,29 @@ Result<> ActorObjective::check_inputs(const ObjectiveInput& input) const {
     if (!given && input.layout.num_tokens() > 0) return missing(name);
   }
   if (input.layout.num_tokens() > 0 && kl_ && input.ref_log_prob.empty()) return missing("ref_log_prob");
-  if (input.layout.num_tokens() > 0 && entropy_coeff_ != 0.0 && input.entropy.empty()) return missing("entropy");
+  const bool wants_entropy = entropy_coeff_ != 0.0 || masks_by_entropy();
+  if (input.layout.num_tokens() > 0 && wants_entropy && input.entropy.empty()) return missing("entropy");
   return {};
+}
+
+// What scales the policy term, and it alone: the correction's weights, which are the engine's but for losses that apply
+// them themselves, and the masks.
+void ActorObjective::weigh_and_mask(const ObjectiveInput& input, PolicyLossInput& loss_input) {
+  const bool own = policy_loss_.info().consumes_stage("rollout_is_weights");
+  const std::span<const float> correction = own ? std::span<const float>{} : loss_input.rollout_is_weights;
+  if (!own) loss_input.rollout_is_weights = {};
+  if (correction.empty() && entropy_mask_.empty() && !off_policy_mask_threshold_) return;
+  policy_weight_.assign(loss_input.weight.begin(), loss_input.weight.end());
+  for (size_t t = 0; t < policy_weight_.size(); ++t) {
+    if (!correction.empty()) policy_weight_[t] *= correction[t];
+    if (!entropy_mask_.empty() && entropy_mask_[t] == 0) policy_weight_[t] = 0.0F;
+  }
+  if (off_policy_mask_threshold_) {
+    const auto behaviour = input.rollout_log_prob.empty() ? input.old_log_prob : input.rollout_log_prob;
+    off_policy_mask(input.layout, behaviour, input.log_prob, input.advantages, input.response_mask,
+                    *off_policy_mask_threshold_, policy_weight_);
+  }
+  loss_input.weight = policy_weight_;
 }
 
 Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad,
@@ -99,6 +129,9 @@ Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, cons
   const auto num_tokens = static_cast<size_t>(input.layout.num_tokens());
   scratch_.resize(num_tokens);
   scratch_grad_.resize(num_tokens);
+
+  entropy_mask_.resize(masks_by_entropy() ? num_tokens : 0);
+  if (masks_by_entropy()) entropy_mask(input.entropy, input.response_mask, top_entropy_quantile_, entropy_mask_);
 
   PolicyLossInput loss_input;
   loss_input.layout = input.layout;
@@ -114,16 +147,7 @@ Result<ObjectiveSums> ActorObjective::evaluate(const ObjectiveInput& input, cons
   loss_input.step = input.step;
   loss_input.update_index = input.update_index;
   if (correction_.is_bypass() && correction_.is_active()) TRY(correct_by_current_policy(input, loss_input, metrics));
-  // Weights of the correction are the engine's but for losses that apply them themselves; the KL term has none.
-  if (!policy_loss_.info().consumes_stage("rollout_is_weights")) {
-    if (!loss_input.rollout_is_weights.empty()) {
-      corrected_weight_.resize(num_tokens);
-      for (size_t t = 0; t < num_tokens; ++t)
-        corrected_weight_[t] = loss_input.weight[t] * loss_input.rollout_is_weights[t];
-      loss_input.weight = corrected_weight_;
-    }
-    loss_input.rollout_is_weights = {};
-  }
+  weigh_and_mask(input, loss_input);
   TRY(policy_loss_.compute(loss_input, {scratch_, grad.log_prob, grad.entropy}, metrics));
 
   ObjectiveSums sums;
@@ -176,7 +200,8 @@ Result<> ActorObjective::add_kl(const ObjectiveInput& input, const ObjectiveGrad
 void ActorObjective::add_entropy(const ObjectiveInput& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const {
   for (size_t t = 0; t < input.entropy.size(); ++t) {
     if (input.response_mask[t] == 0) continue;
-    const auto weight = static_cast<double>(input.weight[t]);
+    const bool counts = entropy_mask_.empty() || entropy_mask_[t] != 0;
+    const double weight = counts ? static_cast<double>(input.weight[t]) : 0.0;
     sums.entropy += static_cast<double>(input.entropy[t]);
     sums.entropy_loss += weight * static_cast<double>(input.entropy[t]);
     if (!grad.entropy.empty()) grad.entropy[t] -= static_cast<float>(entropy_coeff_ * weight);

@@ -1,8 +1,9 @@
 // ActorObjective: the actor's whole loss as configured, per token, with its gradient. One loss path: training,
 // `objective eval` and the tests all come through here.
 //
-//   L = sum_t w_t loss_t + kl_coef sum_t w_t kl_t - entropy_coeff sum_t w_t H_t
-// w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; loss
+//   L = sum_t w_t m_t is_t loss_t + kl_coef sum_t w_t kl_t - entropy_coeff sum_t w_t e_t H_t
+// w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; e is the
+// entropy mask (entropy_mask.h), m that and the off-policy mask (off_policy_mask.h), is the rollout correction; loss
 // comes from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. Terms that are switched
 // off cost nothing. Shapes: N tokens of B rows, flat (foundation/batch/prompt_batch.h). Thread rule: one call at a
 // time.
@@ -49,7 +50,7 @@ struct ObjectiveSums {
   double kl_loss = 0.0;       // sum w kl, before its coefficient
   double kl = 0.0;            // sum over unmasked tokens
   double entropy = 0.0;       // sum over unmasked tokens
-  double entropy_loss = 0.0;  // sum w H, before its coefficient
+  double entropy_loss = 0.0;  // sum w e H, before its coefficient
   int64_t num_tokens = 0;     // unmasked
 
   void add(const ObjectiveSums& other);
@@ -62,8 +63,8 @@ class ActorObjective {
 
   Result<ObjectiveSums> evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics);
 
-  // How far rows depend on one another: the loss's coupling, or the KL estimator's where that reaches further.
-  // A correction by the current policy needs the whole update.
+  // How far tokens depend on one another: the furthest of the loss, the KL estimator, the masks and a correction by the
+  // current policy.
   [[nodiscard]] Coupling coupling() const;
   [[nodiscard]] const RolloutCorrection& correction() const { return correction_; }
   [[nodiscard]] bool needs_reference() const;
@@ -81,19 +82,24 @@ class ActorObjective {
  private:
   ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);
   Result<> check_inputs(const ObjectiveInput& input) const;
-  Result<> add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
+  [[nodiscard]] bool masks_by_entropy() const { return top_entropy_quantile_ < 1.0; }
   // Bypass mode: mask and weights of the policy loss by the policy of this very update.
   Result<> correct_by_current_policy(const ObjectiveInput& input, PolicyLossInput& loss_input, MetricSet* metrics);
+  void weigh_and_mask(const ObjectiveInput& input, PolicyLossInput& loss_input);
+  Result<> add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
   void add_entropy(const ObjectiveInput& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const;
 
   PolicyLoss policy_loss_;
   std::optional<KlEstimator> kl_;
   double kl_loss_coef_ = 0.0;
   double entropy_coeff_ = 0.0;
+  double top_entropy_quantile_ = 1.0;
+  std::optional<double> off_policy_mask_threshold_;
   RolloutCorrection correction_;
   TokenWeightOptions aggregation_;
-  std::vector<float> scratch_, scratch_grad_, corrected_weight_, bypass_weight_;  // [N], kept between calls
-  CorrectedBatch corrected_;                                                      // of bypass mode
+  std::vector<float> scratch_, scratch_grad_, policy_weight_, bypass_weight_;  // [N], kept between calls
+  std::vector<uint8_t> entropy_mask_;                                          // [N]; empty: every token counts
+  CorrectedBatch corrected_;                                                   // of bypass mode
 };
 
 // The aggregation that the config asks for; "auto" is the loss's own habit. The norm mode's default factor is the

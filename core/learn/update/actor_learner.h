@@ -1,9 +1,11 @@
-// ActorLearner: log-prob passes and optimizer updates of the policy over a TrainBatch.
+// ActorLearner: log-probs of a batch, and optimizer updates of the policy on parts of it.
 //
-// Packed, padding-free micro-batches with the prompts of groups computed once; token-local objectives run inside the
-// head's chunks in one pass, row-coupled ones in two, those coupled further get one call on the log-probs of the whole
-// update, taken without gradient, and their gradients are injected per micro-batch. The gradient does not depend on how
-// the rows are cut. Thread rule: one thread at a time; libtorch spreads the work.
+// An update runs its rows in micro-batches: packed forward, fused head, objective, backward. Losses local to a token
+// run inside the head's chunks in one pass; row-level ones take a second look at the micro-batch's log-probs; losses
+// coupled over groups or the update (a share of tokens by entropy is such a coupling) get one call on the log-probs of
+// the whole update, taken without gradient, and their gradients are injected per micro-batch. That pass is saved where
+// one micro-batch holds the update, and where the log-probs of the batch are the policy's as it stands. The gradient
+// does not depend on how the rows are cut. Thread rule: one thread at a time; libtorch spreads the work.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +15,20 @@
 #include "foundation/metrics/registry.h"
 #include "learn/objective/actor_objective.h"
 #include "learn/optim/adamw.h"
+#include "learn/update/learner_options.h"
 #include "learn/update/packed_forward.h"
 #include "learn/update/train_batch.h"
+#include "learn/update/update_slice.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
 
 namespace mortise {
 
-struct LearnerOptions {
-  double temperature = 1.0;  // divides the logits of every log-prob
-  double grad_clip = 1.0;
-  MicroBatchOptions micro_batch;
-};
-
 struct UpdateReport {
   ObjectiveSums sums;
   double grad_norm = 0.0;  // before clipping
   double lr = 0.0;
-  bool skipped = false;  // the gradient was not finite: no parameter was touched
+  bool skipped = false;  // a log-prob or the gradient was not finite: no parameter was touched
   MetricSet metrics;     // of the plugins, over the whole update
 };
 
@@ -39,9 +37,10 @@ class ActorLearner {
   ActorLearner(Model& model, AdamW& optimizer, ActorObjective& objective, const LearnerOptions& options);
 
   // log_prob [N] of every response token under `model` (the policy or the reference), without gradient. `passes` says
-  // how the rows are cut; null: as in updates.
+  // how the rows are cut; null: as in updates. `entropy` receives [N] too where it is not null.
   Result<std::vector<float>> log_probs(const Model& model, const TrainBatch& batch,
-                                       const MicroBatchOptions* passes = nullptr) const;
+                                       const MicroBatchOptions* passes = nullptr,
+                                       std::vector<float>* entropy = nullptr) const;
 
   // [N] sum of the squared probabilities of the vocabulary at every response token.
   Result<std::vector<float>> sums_of_squared_probs(const Model& model, const TrainBatch& batch) const;
@@ -51,17 +50,18 @@ class ActorLearner {
   Result<UpdateReport> update(const TrainBatch& batch, std::span<const int64_t> rows, double lr, int64_t step,
                               int64_t update_index, std::span<float> log_prob_out = {});
 
+  // Do updates look beyond the rows of a micro-batch, so that the entropy of the old policy is of use to them?
+  [[nodiscard]] bool sees_whole_update() const { return objective_->coupling() > Coupling::kRow; }
+
  private:
-  struct Slice;
-  Result<Slice> slice(const TrainBatch& batch, std::span<const int64_t> rows, std::span<const int64_t> row_id,
-                      const UpdateCounts& counts, int64_t step, int64_t update_index) const;
-  Result<> backward_one_pass(Slice& slice, const PackedForward& forward, UpdateReport& report);
-  Result<> backward_two_pass(Slice& slice, const PackedForward& forward, UpdateReport& report);
-  Result<> backward_whole_update(const TrainBatch& batch, std::span<const int64_t> rows,
-                                 const std::vector<std::vector<int64_t>>& micro_batches, Slice& whole,
-                                 UpdateReport& report);
-  Result<> accumulate(const TrainBatch& batch, std::span<const int64_t> rows, int64_t step, int64_t update_index,
-                      std::span<float> log_prob_out, UpdateReport& report);
+  struct Update;  // one call of update()
+  Result<UpdateSlice> slice(const Update& update, std::span<const int64_t> rows) const;
+  Result<> backward_one_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report);
+  Result<> backward_two_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report);
+  Result<> backward_whole_update(Update& update, UpdateSlice& whole, UpdateReport& report);
+  Result<> measure_whole_update(Update& update, UpdateSlice& whole) const;
+  void inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy);
+  Result<> accumulate(Update& update, UpdateReport& report);
 
   Model* model_;
   AdamW* optimizer_;

@@ -6,6 +6,7 @@
 
 #include <span>
 
+#include "learn/update/learner_options.h"
 #include "learn/update/train_batch.h"
 #include "model/model.h"
 
@@ -18,6 +19,7 @@ struct PackedForward {
 };
 
 // Errors (kind data) name the row whose ids do not fit the model.
-Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, std::span<const int64_t> rows);
+Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, std::span<const int64_t> rows,
+                                   const PassOptions& options = {});
 
 }  // namespace mortise

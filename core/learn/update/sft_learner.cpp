@@ -9,8 +9,8 @@
 
 namespace mortise {
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch,
-                             const MicroBatchOptions& micro_batch, double lr, double grad_clip) {
+Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch, const LearnerOptions& options,
+                             double lr) {
   SftReport report;
   for (const uint8_t m : batch.response_mask) report.num_tokens += m;
   if (report.num_tokens == 0) return report;
@@ -19,7 +19,7 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
 
   model.zero_grad();
-  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, micro_batch)) {
+  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, options.micro_batch)) {
     std::vector<uint8_t> mask;
     for (const int64_t row : micro) {
       const auto r = static_cast<size_t>(row);
@@ -27,7 +27,7 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
                   batch.response_mask.begin() + batch.row_offsets[r + 1]);
     }
     if (mask.empty()) continue;
-    const PackedForward forward = TRY(forward_rows(model, batch, micro));
+    const PackedForward forward = TRY(forward_rows(model, batch, micro, options.pass));
     const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
     const auto on_chunk = [&](const HeadChunk& chunk) {
       for (int64_t t = chunk.begin; t < chunk.end; ++t) {
@@ -38,12 +38,12 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
       }
     };
     head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, /*temperature=*/1.0, EntropyUse::kNone, on_chunk,
-                  d_hidden_RH, model.head_grad());
+                  d_hidden_RH, model.head_grad(), options.head);
     forward.selected_RH.backward(d_hidden_RH);
   }
   report.grad_norm = global_grad_norm(optimizer.parameters());
   report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.loss);
-  if (!report.skipped) optimizer.step(lr, clip_factor(report.grad_norm, grad_clip));
+  if (!report.skipped) optimizer.step(lr, clip_factor(report.grad_norm, options.grad_clip));
   return report;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "learn/optim/adamw.h"
+#include "learn/update/learner_options.h"
 #include "learn/update/train_batch.h"
 #include "model/model.h"
 
@@ -15,7 +16,7 @@ struct SftReport {
   bool skipped = false;  // the gradient was not finite
 };
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch,
-                             const MicroBatchOptions& micro_batch, double lr, double grad_clip);
+Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch, const LearnerOptions& options,
+                             double lr);
 
 }  // namespace mortise

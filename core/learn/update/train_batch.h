@@ -25,6 +25,8 @@ struct TrainBatch {
   std::vector<float> ref_log_prob;        // [N], or empty: no reference in play
   std::vector<float> rollout_log_prob;    // [N], or empty: the sampler gave none
   std::vector<float> rollout_is_weights;  // [N], or empty: nothing is corrected
+  std::vector<float> old_entropy;         // [N] of the policy that gave old_log_prob, or empty: not measured
+  bool old_is_current = false;            // no update was made since old_log_prob and old_entropy were measured
 
   [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(prompt_ids.size()); }
   [[nodiscard]] int64_t num_tokens() const { return row_offsets.empty() ? 0 : row_offsets.back(); }

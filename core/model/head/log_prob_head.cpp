@@ -31,6 +31,7 @@ using blas::Trans;
 constexpr int64_t kMinChunkRows = 64;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;
+constexpr int64_t kScratchRows = 4;  // of a worker's scratch, counted for two workers whatever their number
 
 enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds after the forward phase
 
@@ -48,7 +49,8 @@ class HeadPass {
         width_(hidden.size(1)),
         vocab_(head.weight_VH.size(0)),
         num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
-    const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / vocab_;
+    const int64_t row_size = vocab_ + (num_blocks_ + kScratchRows) * width_;
+    const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / row_size;
     chunk_rows_ = std::min(std::max<int64_t>(1, hidden.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
     const auto rows = static_cast<size_t>(chunk_rows_);
     logits_.reset(new T[rows * static_cast<size_t>(vocab_)]);

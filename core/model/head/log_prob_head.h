@@ -5,8 +5,8 @@
 // Shapes: R tokens, H hidden, V vocabulary. hidden_RH and the weight are contiguous, of one dtype (float or double);
 // targets_R is int64 in [0, V) (the batch builder checked it). log_prob and entropy come as tensors of that dtype.
 // Cost: head_log_prob 2RHV flops; head_backward and head_one_pass 6RHV (the former recomputes the logits), one exp
-// per logit (a capped head one more). Memory: one chunk of logits. The results do not depend on the number of threads
-// (blocks have fixed sizes and are summed in order). No autograd inside.
+// per logit (a capped head one more). Memory: one chunk (HeadOptions). The results do not depend on the number of
+// threads (blocks have fixed sizes and are summed in order). No autograd inside.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,9 +19,11 @@
 namespace mortise {
 
 struct HeadOptions {
-  // Logits held at a time. At least 64 rows are taken whatever this says: with fewer, reading and writing the weight's
+  // Memory of a chunk of tokens: their logits and the parts of d_hidden by block of the vocabulary. As many tokens are
+  // taken as fit, 512 at most, so that it is the same for every vocabulary that does not fit whole. At least 64 are
+  // taken whatever this says (which is what fits at 152k columns): with fewer, reading and writing the weight's
   // gradient for each chunk costs more than the products.
-  int64_t chunk_bytes = int64_t{8} << 20;
+  int64_t chunk_bytes = int64_t{56} << 20;
 };
 
 // The head of a model: logits = weight_VH hidden, and where softcap > 0 capped to softcap tanh(logit / softcap).

@@ -2,24 +2,27 @@
 #include "model/layers/decoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 
+#include <memory>
 #include <utility>
 
 #include "model/layers/attention.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
+#include "model/layers/recompute.h"
 #include "model/layers/rms_norm.h"
 
 namespace mortise {
 namespace {
 
-// What every layer of one forward shares.
+// What every layer of one forward shares. A layer that is computed again reads it in backward too.
 struct Pass {
   const ModelConfig& config;
-  const ForwardOptions& options;
+  std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
   at::Tensor segments;
   at::Tensor positions;
   RopeTable table;
@@ -41,8 +44,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 }
 
 std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t layer) {
-  if (!pass.options.on_qkv) return {};
-  return [&pass, layer](const at::Tensor& qkv) { pass.options.on_qkv(layer, qkv); };
+  if (!pass.on_qkv) return {};
+  return [&pass, layer](const at::Tensor& qkv) { pass.on_qkv(layer, qkv); };
 }
 
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
@@ -78,23 +81,38 @@ at::Tensor mlp_plain(const Pass& pass, const LayerLeaves& l, const at::Tensor& x
   return linear(gated_plain(at::cat(parts, 1), pass.config.activation), l.down_weight, l.down_bias);
 }
 
-at::Tensor forward_fast(const Pass& pass, const DecoderWeights& weights, const DecoderLeaves& leaves,
-                        at::Tensor hidden) {
+// From one block border to the next; `next_norm` is that of the layer behind, or the final one.
+ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
+                        const at::Tensor& next_norm, const at::Tensor& hidden_in, const at::Tensor& normed_in) {
   const double eps = pass.config.rms_norm_eps;
-  at::Tensor normed = rms_norm(hidden, pass.scale(leaves.layers[0].input_norm), eps);
+  const at::Tensor mixed = attention_fast(pass, layer, w, l, normed_in);
+  at::Tensor out = linear(mixed, l.o_weight, l.o_bias);
+  if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
+  const auto [hidden, normed] = add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
+  const at::Tensor gate_up =
+      fused_linear(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases);
+  out = linear(gated(gate_up, pass.config.activation), l.down_weight, l.down_bias);
+  if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
+  return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
+}
+
+at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWeights& weights,
+                        const DecoderLeaves& leaves, int64_t num_recomputed, at::Tensor hidden) {
+  at::Tensor normed = rms_norm(hidden, pass->scale(leaves.layers[0].input_norm), pass->config.rms_norm_eps);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
     const LayerWeights& w = weights.layers[i];
     const LayerLeaves& l = leaves.layers[i];
-    const at::Tensor mixed = attention_fast(pass, static_cast<int64_t>(i), w, l, normed);
-    at::Tensor out = linear(mixed, l.o_weight, l.o_bias);
-    if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
-    std::tie(hidden, normed) = add_rms_norm(out, hidden, pass.scale(l.post_norm), eps);
-    const at::Tensor gate_up =
-        fused_linear(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases);
-    out = linear(gated(gate_up, pass.config.activation), l.down_weight, l.down_bias);
-    if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
     const at::Tensor& next_norm = i + 1 < weights.layers.size() ? leaves.layers[i + 1].input_norm : leaves.final_norm;
-    std::tie(hidden, normed) = add_rms_norm(out, hidden, pass.scale(next_norm), eps);
+    const bool keeps = index >= num_recomputed || !at::GradMode::is_enabled() || !hidden.requires_grad();
+    if (keeps) {
+      std::tie(hidden, normed) = layer_fast(*pass, index, w, l, next_norm, hidden, normed);
+    } else {
+      const auto again = [pass, index, &w, &l, &next_norm](const at::Tensor& h, const at::Tensor& n) {
+        return layer_fast(*pass, index, w, l, next_norm, h, n);
+      };
+      std::tie(hidden, normed) = recomputed(again, hidden, normed);
+    }
   }
   return normed;
 }
@@ -120,20 +138,20 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                            const PackedBatch& batch, const ForwardOptions& options) {
   const int64_t num_positions = batch.max_position() + 1;
   const at::ScalarType dtype = leaves.embedding.scalar_type();
-  Pass pass{config,
-            options,
-            segments_tensor(batch.segments),
-            batch.positions_N,
-            make_rope_table(config.rope, config.head_dim, num_positions, dtype),
-            {}};
+  const auto pass = std::make_shared<Pass>(Pass{config,
+                                                options.on_qkv,
+                                                segments_tensor(batch.segments),
+                                                batch.positions_N,
+                                                make_rope_table(config.rope, config.head_dim, num_positions, dtype),
+                                                {}});
   if (config.window_rope) {
-    pass.window_table = make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype);
+    pass->window_table = make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype);
   }
   at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() == 0) return hidden;
-  return options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, hidden)
-                                          : forward_plain(pass, leaves, hidden);
+  return options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, options.recomputed_layers, hidden)
+                                          : forward_plain(*pass, leaves, hidden);
 }
 
 }  // namespace mortise

@@ -24,6 +24,9 @@ struct ForwardOptions {
   // Called after each layer's projection and rotation with qkv [N, (Hq + 2 Hkv) D] (q and k rotated): what a prefill
   // copies into its KV cache. The tensor may be read during the call only.
   std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
+  // Fast layers, where a graph is recorded: so many of them, from the first on, keep nothing but their input and are
+  // computed again in backward (recompute.h). Not together with on_qkv. The model must stay where it is until then.
+  int64_t recomputed_layers = 0;
 };
 
 // The trainable leaves; row slices of the tensors of LayerWeights, or the same memory. Undefined where there is none.

@@ -205,6 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"trainer.total_epochs=2", "trainer.total_training_steps=3"}, "trainer.total_training_steps wins"},
         WarnCase{{"trainer.resume_from_path=x"}, "trainer.resume_mode is auto"},
         WarnCase{{"rollout.val_kwargs.n=4"}, "greedy ones are all the same"},
+        WarnCase{{"model.activation_memory_mib=64"}, "model.enable_gradient_checkpointing is false"},
         WarnCase{{"rollout.top_log_probs=3"}, "only `mortise generate` writes them"},
         WarnCase{{"rollout.val_kwargs.temperature=1"}, "validation is greedy"},
         WarnCase{{"rollout.val_kwargs.do_sample=true"}, "rollout.val_kwargs.temperature is 0: validation is greedy"},
@@ -218,6 +219,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "'actor.ppo_micro_batch_size_per_gpu' has no effect"}));
 
 TEST(Check, WhatHasAnEffectDoesNotWarn) {
+  EXPECT_THAT(warnings({"model.enable_gradient_checkpointing=true", "model.activation_memory_mib=64"}), ElementsAre());
   EXPECT_THAT(warnings({"data.val_files=[]", "trainer.val_before_train=false"}), ElementsAre());
   EXPECT_THAT(
       warnings({"actor.loss_agg_mode=seq-mean-token-sum-norm", "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),

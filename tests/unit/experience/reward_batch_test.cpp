@@ -48,5 +48,18 @@ TEST(Layout, AbortedRowsAreMasked) {
   EXPECT_EQ(layout.response_mask, (std::vector<uint8_t>{1, 1, 0, 1, 1, 1}));
 }
 
+TEST(Layout, CutRowsAreMaskedWhereAsked) {
+  SampleBatch samples;
+  samples.rows.resize(3);
+  samples.rows[0].token_ids = {1, 2};
+  samples.rows[1].token_ids = {3};
+  samples.rows[1].finish_reason = FinishReason::kAbort;
+  samples.rows[2].token_ids = {4, 5, 6};
+  samples.rows[2].finish_reason = FinishReason::kLength;
+  EXPECT_EQ(make_layout(samples).response_mask, (std::vector<uint8_t>{1, 1, 0, 1, 1, 1}));
+  samples.mask_truncated = true;
+  EXPECT_EQ(make_layout(samples).response_mask, (std::vector<uint8_t>{1, 1, 0, 0, 0, 0}));
+}
+
 }  // namespace
 }  // namespace mortise

@@ -1,172 +1,51 @@
-// The gradient of an update does not depend on how its rows are cut: every loss and aggregation mode, with KL in the
-// loss and an entropy bonus, groups cut in two, and rows without advantage.
+// Updates of the policy: the KL estimators in the loss for every cut (split_invariance_test has all losses), rows
+// without advantage, log-probs that are not finite, the pass that is saved, and what the engine's stages scale.
 #include "learn/update/actor_learner.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
-#include <gtest/gtest.h>
+#include <cmath>
 
-#include <numeric>
-
-#include "config/load.h"
-#include "foundation/base/rng.h"
-#include "foundation/batch/token_weight.h"
+#include "learn/objective/entropy_mask.h"
+#include "learner_fixture.h"
 
 namespace mortise {
 namespace {
 
-constexpr int64_t kVocab = 29;
-constexpr int64_t kGroups = 4;
-constexpr int64_t kSamples = 3;
-
-// Rows of random lengths (one of them empty); the groups 1 and 3 have no advantage.
-struct Batch {
-  std::vector<std::vector<int64_t>> prompts, responses;
-  TrainBatch batch;
-
-  explicit Batch(bool on_policy) {
-    RandomStream stream({7, RandomPurpose::kTest, 0, 0, 0});
-    const auto ids = [&](size_t n) {
-      std::vector<int64_t> out(n);
-      for (int64_t& id : out) id = static_cast<int64_t>(stream.next_below(kVocab));
-      return out;
-    };
-    for (int64_t g = 0; g < kGroups; ++g) {
-      const std::vector<int64_t> prompt = ids(2 + static_cast<size_t>(g));
-      for (int64_t s = 0; s < kSamples; ++s) {
-        prompts.push_back(prompt);
-        responses.push_back(ids(g == 2 && s == 1 ? 0 : 1 + stream.next_below(9)));
-        batch.group_index.push_back(g);
-      }
-    }
-    batch.row_offsets = {0};
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      batch.prompt_ids.emplace_back(prompts[i]);
-      batch.response_ids.emplace_back(responses[i]);
-      const double advantage = batch.group_index[i] % 2 == 0 ? stream.next_normal() : 0.0;
-      for (size_t t = 0; t < responses[i].size(); ++t) {
-        batch.response_mask.push_back(stream.next_below(5) == 0 ? 0 : 1);
-        batch.advantages.push_back(static_cast<float>(advantage));
-        const double log_prob = -3.3 + 0.3 * stream.next_normal();
-        if (!on_policy) batch.old_log_prob.push_back(static_cast<float>(log_prob));
-        batch.ref_log_prob.push_back(static_cast<float>(log_prob - 0.1));
-      }
-      batch.row_offsets.push_back(static_cast<int64_t>(batch.response_mask.size()));
-    }
-  }
-};
-
-class TestRun {
- public:
-  TestRun(const std::vector<std::string>& overrides, const std::string& dtype)
-      : loaded_(load_config(default_env(), "", overrides).value()),
-        registry_(PluginRegistry::open(options()).value()),
-        objective_(ActorObjective::create(registry_, loaded_.config, {}).value()),
-        dtype_(dtype) {
-    at::set_num_threads(1);  // the tensors are tiny
-  }
-
-  // The gradient of every parameter after one update with learning rate 0.
-  std::vector<at::Tensor> gradients(const Batch& data, const MicroBatchOptions& cut, UpdateReport* report = nullptr) {
-    ModelConfig config = make_qwen2_config({.vocab_size = kVocab,
-                                            .hidden_size = 16,
-                                            .intermediate_size = 24,
-                                            .num_layers = 2,
-                                            .num_heads = 4,
-                                            .num_kv_heads = 2,
-                                            .initializer_range = 0.3})
-                             .value();
-    Model model = Model::random(config, 5, dtype_).value();
-    std::vector<OptimizedParameter> parameters;
-    for (const NamedParameter& p : model.parameters()) parameters.push_back({p.name, p.tensor, true});
-    AdamW optimizer(parameters, {});
-    LearnerOptions options;
-    options.micro_batch = cut;
-    ActorLearner learner(model, optimizer, objective_, options);
-    std::vector<int64_t> rows(static_cast<size_t>(data.batch.num_rows()));
-    std::iota(rows.begin(), rows.end(), 0);
-    auto done = learner.update(data.batch, rows, 0.0, 1, 1);
-    EXPECT_TRUE(done.ok()) << done.error().to_string();
-    if (report != nullptr) *report = std::move(done).value();
-    std::vector<at::Tensor> grads;
-    for (const NamedParameter& p : model.parameters()) grads.push_back(p.tensor.grad().clone());
-    return grads;
-  }
-
- private:
-  static RegistryOptions options() {
-    RegistryOptions options;
-    options.use_environment = options.use_user_packs = false;
-    options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
-    return options;
-  }
-
-  LoadedConfig loaded_;
-  PluginRegistry registry_;
-  ActorObjective objective_;
-  std::string dtype_;
-};
-
-double worst_relative_l2(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  double worst = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double norm = b[i].norm().item<double>();
-    EXPECT_GT(norm, 0.0) << "parameter " << i << " got no gradient, so nothing is compared";
-    worst = std::max(worst, (a[i] - b[i]).norm().item<double>() / norm);
-  }
-  return worst;
-}
-
 const MicroBatchOptions kAll{1000, 0};
 
-void expect_same_gradient(const std::vector<std::string>& overrides, bool on_policy, const std::string& dtype,
-                          double tolerance) {
-  TestRun run(overrides, dtype);
-  const Batch data(on_policy);
-  UpdateReport whole_report, part_report;
-  const auto whole = run.gradients(data, kAll, &whole_report);
-  for (const MicroBatchOptions cut : {MicroBatchOptions{1, 0}, {2, 0}, {5, 0}, {0, 12}, {0, 25}, {0, 4096}}) {
-    const auto parts = run.gradients(data, cut, &part_report);
-    EXPECT_LE(worst_relative_l2(parts, whole), tolerance)
-        << ::testing::PrintToString(overrides) << " rows " << cut.rows << " tokens " << cut.token_budget;
-    EXPECT_NEAR(part_report.sums.loss, whole_report.sums.loss, 1e-5 * (1.0 + std::abs(whole_report.sums.loss)));
-    EXPECT_NEAR(part_report.grad_norm, whole_report.grad_norm, 1e-4 * whole_report.grad_norm);
-    EXPECT_EQ(part_report.sums.num_tokens, whole_report.sums.num_tokens);
-  }
+LearnerOptions cut_by(const MicroBatchOptions& cut) {
+  LearnerOptions options;
+  options.micro_batch = cut;
+  return options;
 }
 
-TEST(ActorLearner, EveryCutGivesTheSameGradient) {
-  for (const std::string loss : {"vanilla", "gspo"}) {
-    for (const std::string_view mode : loss_agg_mode_names()) {
-      for (const bool on_policy : {false, true}) {
-        expect_same_gradient(
-            {"actor.policy_loss.loss_mode=" + loss, "actor.loss_agg_mode=" + std::string(mode), "actor.grad_clip=0"},
-            on_policy, "float32", 1e-5);
-      }
+TEST(ActorLearner, EveryCutGivesTheSameGradientWithKlAndEntropyInTheLoss) {
+  for (const std::string kl : {"k1", "k2", "low_var_kl", "k3_ratio", "abs", "k3+"}) {
+    TestObjective run(
+        {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=" + kl, "actor.entropy_coeff=0.05"});
+    TestPolicy policy("float32");
+    const RandomRows data(/*on_policy=*/false);
+    UpdateReport whole_report, part_report;
+    const auto whole = policy.gradients(run.objective, data.batch, cut_by(kAll), &whole_report);
+    for (const MicroBatchOptions cut : {MicroBatchOptions{1, 0}, {2, 0}, {5, 0}, {0, 12}, {0, 25}, {0, 4096}}) {
+      const auto parts = policy.gradients(run.objective, data.batch, cut_by(cut), &part_report);
+      EXPECT_LE(worst_relative_l2(parts, whole), 1e-5) << kl << " rows " << cut.rows << " tokens " << cut.token_budget;
+      EXPECT_NEAR(part_report.sums.loss, whole_report.sums.loss, 1e-6 * (1.0 + std::abs(whole_report.sums.loss)));
+      EXPECT_NEAR(part_report.sums.kl, whole_report.sums.kl, 1e-5 * std::abs(whole_report.sums.kl));
+      EXPECT_EQ(part_report.sums.num_tokens, whole_report.sums.num_tokens);
     }
   }
 }
 
-TEST(ActorLearner, AlsoWithKlAndEntropyInTheLoss) {
-  for (const std::string kl : {"k1", "k2", "low_var_kl"}) {
-    expect_same_gradient(
-        {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=" + kl, "actor.entropy_coeff=0.05"},
-        false, "float32", 1e-5);
-  }
-}
-
-// The loss reads float32 log-probs whatever the model's dtype, hence not 1e-15.
-TEST(ActorLearner, CloserInFloat64) { expect_same_gradient({}, false, "float64", 1e-6); }
-
 TEST(ActorLearner, RowsWithoutAdvantageAreSeenButSendNothingBack) {
-  TestRun run({"actor.policy_loss.loss_mode=vanilla", "actor.loss_agg_mode=seq-mean-token-sum"}, "float32");
-  Batch data(true);
+  TestObjective run({"actor.policy_loss.loss_mode=vanilla", "actor.loss_agg_mode=seq-mean-token-sum"});
+  TestPolicy policy("float32");
+  RandomRows data(true);
   UpdateReport report;
-  const auto whole = run.gradients(data, kAll, &report);
+  policy.gradients(run.objective, data.batch, cut_by(kAll), &report);
   EXPECT_EQ(report.sums.num_tokens,
             std::accumulate(data.batch.response_mask.begin(), data.batch.response_mask.end(), 0));
   std::fill(data.batch.advantages.begin(), data.batch.advantages.end(), 0.0F);
-  const auto none = run.gradients(data, {0, 20}, &report);
+  const auto none = policy.gradients(run.objective, data.batch, cut_by({0, 20}), &report);
   for (const at::Tensor& grad : none) {
     ASSERT_TRUE(grad.defined());
     EXPECT_EQ(grad.norm().item<double>(), 0.0);
@@ -174,6 +53,57 @@ TEST(ActorLearner, RowsWithoutAdvantageAreSeenButSendNothingBack) {
   EXPECT_EQ(report.grad_norm, 0.0);
   EXPECT_FALSE(report.skipped);
   EXPECT_GT(report.sums.entropy, 0.0);
+}
+
+// A weight that overflows must not end the run with a loss plugin blamed for it, and must not reach the parameters.
+TEST(ActorLearner, AnUpdateWithoutFiniteLogProbsIsSkippedAndTouchesNothing) {
+  for (const std::string loss : {"vanilla", "gspo", "clip_cov"}) {
+    TestObjective run({"actor.policy_loss.loss_mode=" + loss});
+    TestPolicy policy("float32");
+    const RandomRows data(false);
+    at::Tensor broken = policy.model.parameters().back().tensor.detach();
+    const at::Tensor kept = broken.clone();
+    broken.fill_(std::numeric_limits<float>::infinity());
+    std::vector<at::Tensor> before;
+    for (const NamedParameter& p : policy.model.parameters()) before.push_back(p.tensor.detach().clone());
+    std::vector<int64_t> rows(static_cast<size_t>(data.batch.num_rows()));
+    std::iota(rows.begin(), rows.end(), 0);
+    ActorLearner learner(policy.model, policy.optimizer, run.objective, cut_by({2, 0}));
+    const auto report = learner.update(data.batch, rows, 0.1, 1, 1);
+    ASSERT_TRUE(report.ok()) << report.error().to_string();
+    EXPECT_TRUE(report->skipped);
+    EXPECT_TRUE(std::isnan(report->grad_norm));
+    EXPECT_EQ(policy.optimizer.num_updates(), 0);
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_TRUE(policy.model.parameters()[i].tensor.detach().equal(before[i])) << i;
+    broken.copy_(kept);
+    const auto healed = learner.update(data.batch, rows, 0.1, 2, 2);
+    ASSERT_TRUE(healed.ok());
+    EXPECT_FALSE(healed->skipped) << loss;
+    EXPECT_EQ(policy.optimizer.num_updates(), 1);
+  }
+}
+
+// A loss over the whole update on log-probs that are the policy's own: the same gradient with and without the pass.
+TEST(ActorLearner, MeasuredLogProbsSaveTheFirstPass) {
+  TestObjective run(
+      {"actor.policy_loss.loss_mode=kl_cov", "actor.policy_loss.kl_cov_ratio=0.1", "actor.top_entropy_quantile=0.6"});
+  TestPolicy policy("float64");
+  RandomRows data(false);
+  const LearnerOptions options = cut_by({3, 0});
+  ActorLearner learner(policy.model, policy.optimizer, run.objective, options);
+  ASSERT_TRUE(learner.sees_whole_update());
+  data.batch.old_log_prob = learner.log_probs(policy.model, data.batch, nullptr, &data.batch.old_entropy).value();
+  UpdateReport taken, saved;
+  const auto with_pass = policy.gradients(run.objective, data.batch, options, &taken);
+  data.batch.old_is_current = true;
+  const auto without = policy.gradients(run.objective, data.batch, options, &saved);
+  EXPECT_LE(worst_relative_l2(without, with_pass), 1e-12);
+  EXPECT_NEAR(saved.sums.entropy, taken.sums.entropy, 1e-5);
+  // What was measured is what is used: other numbers give another gradient.
+  for (float& log_prob : data.batch.old_log_prob) log_prob -= 0.5F;
+  std::reverse(data.batch.old_entropy.begin(), data.batch.old_entropy.end());
+  EXPECT_GT(worst_relative_l2(policy.gradients(run.objective, data.batch, options), with_pass), 1e-3);
 }
 
 // Correction by the current policy: what one micro-batch rejects is told from the whole update.
@@ -185,23 +115,20 @@ TEST(ActorLearner, BypassModeDoesNotDependOnTheCut) {
       overrides.push_back(table + "rollout_rs_threshold=0.6");
     else if (preset != "bypass_pg_is")
       overrides.push_back(table + "rollout_rs_threshold=0.5_3.0");
-    expect_same_gradient(overrides, false, "float32", 1e-5);
+    TestObjective run(overrides);
+    TestPolicy policy("float32");
+    const RandomRows data(false);
+    const auto whole = policy.gradients(run.objective, data.batch, cut_by(kAll));
+    for (const MicroBatchOptions cut : {MicroBatchOptions{1, 0}, {5, 0}, {0, 25}})
+      EXPECT_LE(worst_relative_l2(policy.gradients(run.objective, data.batch, cut_by(cut)), whole), 1e-5) << preset;
   }
 }
 
 // What is rejected leaves the token-mean's count too, as in verl.
 TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
-  const LoadedConfig loaded =
-      load_config(default_env(), "",
-                  std::vector<std::string>{"algorithm.rollout_correction.preset=bypass_pg_geo_rs_seq_tis",
-                                           "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0"})
-          .value();
-  RegistryOptions options;
-  options.use_environment = options.use_user_packs = false;
-  options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
-  PluginRegistry registry = PluginRegistry::open(options).value();
-  ActorObjective objective = ActorObjective::create(registry, loaded.config, {}).value();
-  EXPECT_EQ(objective.coupling(), Coupling::kUpdate);
+  TestObjective run({"algorithm.rollout_correction.preset=bypass_pg_geo_rs_seq_tis",
+                     "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0"});
+  EXPECT_EQ(run.objective.coupling(), Coupling::kUpdate);
   const std::vector<int64_t> offsets = {0, 2, 3}, ids = {0, 1}, groups = {0, 0};
   const std::vector<float> log_prob = {-1.0F, -2.0F, -4.0F}, rollout = {-1.1F, -1.6F, -2.0F},
                            advantages = {1.0F, 1.0F, 1.0F}, weight = {1.0F / 3, 1.0F / 3, 1.0F / 3};
@@ -215,7 +142,7 @@ TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
   in.weight = weight;
   in.response_mask = mask;
   MetricSet metrics;
-  const ObjectiveSums sums = objective.evaluate(in, {grad, {}}, &metrics).value();
+  const ObjectiveSums sums = run.objective.evaluate(in, {grad, {}}, &metrics).value();
   const double w = std::exp(0.1 - 0.4);  // of the first row; the second, at e^-2, is rejected
   EXPECT_NEAR(sums.pg_loss, w * 3.0 / 2.0, 1e-6);
   EXPECT_NEAR(grad[0], -w / 2.0, 1e-6);
@@ -225,13 +152,7 @@ TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
 
 // A correction weight scales the policy term and leaves the KL term alone.
 TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
-  const std::vector<std::string> overrides = {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.5"};
-  const LoadedConfig loaded = load_config(default_env(), "", overrides).value();
-  RegistryOptions options;
-  options.use_environment = options.use_user_packs = false;
-  options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
-  PluginRegistry registry = PluginRegistry::open(options).value();
-  ActorObjective objective = ActorObjective::create(registry, loaded.config, {}).value();
+  TestObjective run({"actor.use_kl_loss=true", "actor.kl_loss_coef=0.5"});
   const std::vector<int64_t> offsets = {0, 2}, ids = {0}, groups = {0};
   const std::vector<float> log_prob = {-1.0F, -2.0F}, ref = {-1.5F, -1.0F}, advantages = {1.0F, -2.0F},
                            weight = {0.5F, 0.5F}, threes = {3.0F, 3.0F};
@@ -244,15 +165,66 @@ TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
   in.advantages = advantages;
   in.weight = weight;
   in.response_mask = mask;
-  const ObjectiveSums plain = objective.evaluate(in, {plain_grad, {}}, nullptr).value();
+  const ObjectiveSums plain = run.objective.evaluate(in, {plain_grad, {}}, nullptr).value();
   in.rollout_is_weights = threes;
-  const ObjectiveSums corrected = objective.evaluate(in, {grad, {}}, nullptr).value();
+  const ObjectiveSums corrected = run.objective.evaluate(in, {grad, {}}, nullptr).value();
   EXPECT_NEAR(plain.pg_loss, 0.5, 1e-6);  // -(1 - 2) / 2 at ratio 1
   EXPECT_NEAR(corrected.pg_loss, 1.5, 1e-6);
   EXPECT_GT(plain.kl_loss, 0.0);
   EXPECT_DOUBLE_EQ(corrected.kl_loss, plain.kl_loss);
   EXPECT_NEAR(grad[0] - plain_grad[0], -1.0, 1e-6);  // twice more of -advantage x weight
   EXPECT_NEAR(grad[1] - plain_grad[1], 2.0, 1e-6);
+}
+
+TEST(EntropyMask, KeepsTheTokensAboveTheInterpolatedQuantile) {
+  const std::vector<float> entropy = {0.1F, 9.0F, 0.5F, 0.3F, 0.2F, 0.4F};
+  const std::vector<uint8_t> mask = {1, 0, 1, 1, 1, 1};  // of 0.1 .. 0.5, the 9 does not count
+  std::vector<uint8_t> keep(6);
+  entropy_mask(entropy, mask, 0.5, keep);  // the median is 0.3
+  EXPECT_EQ(keep, (std::vector<uint8_t>{0, 0, 1, 1, 0, 1}));
+  entropy_mask(entropy, mask, 0.3, keep);  // 0.1 + 0.7 * 0.4 = 0.38
+  EXPECT_EQ(keep, (std::vector<uint8_t>{0, 0, 1, 0, 0, 1}));
+  entropy_mask(entropy, mask, 1.0, keep);
+  EXPECT_EQ(keep, mask);
+  const std::vector<uint8_t> none(6, 0);
+  entropy_mask(entropy, none, 0.5, keep);
+  EXPECT_EQ(keep, none);
+}
+
+// The mask takes tokens from the policy term and the entropy bonus, not from the KL term nor from the divisors.
+TEST(ActorObjective, TheEntropyMaskLeavesTheKlTermAlone) {
+  const std::vector<std::string> terms = {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.5",
+                                          "actor.entropy_coeff=0.1"};
+  TestObjective plain(terms);
+  std::vector<std::string> masking = terms;
+  masking.emplace_back("actor.top_entropy_quantile=0.5");
+  TestObjective masked(masking);
+  EXPECT_EQ(plain.objective.coupling(), Coupling::kToken);
+  EXPECT_EQ(masked.objective.coupling(), Coupling::kUpdate);
+  const std::vector<int64_t> offsets = {0, 2}, ids = {0}, groups = {0};
+  const std::vector<float> log_prob = {-1.0F, -2.0F}, ref = {-1.5F, -1.0F}, advantages = {1.0F, -2.0F},
+                           weight = {0.5F, 0.5F}, entropy = {0.25F, 2.0F};
+  const std::vector<uint8_t> mask = {1, 1};
+  std::vector<float> all(2), some(2), all_entropy(2), some_entropy(2);
+  ObjectiveInput in;
+  in.layout = {offsets, ids, groups};
+  in.log_prob = in.old_log_prob = log_prob;
+  in.ref_log_prob = ref;
+  in.advantages = advantages;
+  in.weight = weight;
+  in.response_mask = mask;
+  EXPECT_FALSE(masked.objective.evaluate(in, {some, {}}, nullptr).ok());  // nothing says which tokens
+  in.entropy = entropy;
+  const ObjectiveSums whole = plain.objective.evaluate(in, {all, all_entropy}, nullptr).value();
+  const ObjectiveSums half = masked.objective.evaluate(in, {some, some_entropy}, nullptr).value();
+  EXPECT_NEAR(half.pg_loss, 1.0, 1e-6);  // the second token's -(-2) / 2
+  EXPECT_DOUBLE_EQ(half.kl_loss, whole.kl_loss);
+  EXPECT_NEAR(half.entropy_loss, 1.0, 1e-6);
+  EXPECT_DOUBLE_EQ(half.entropy, whole.entropy);  // the metric is over all tokens
+  EXPECT_NEAR(all[0] - some[0], -0.5, 1e-6);
+  EXPECT_EQ(all[1], some[1]);
+  EXPECT_EQ(some_entropy[0], 0.0F);
+  EXPECT_EQ(some_entropy[1], all_entropy[1]);
 }
 
 }  // namespace

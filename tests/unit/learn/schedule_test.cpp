@@ -29,6 +29,24 @@ TEST(Schedule, CosineKeepsItsFloor) {
   EXPECT_NEAR(learning_rate(options, 100), 0.1, 1e-12);
 }
 
+TEST(Schedule, LinearKeepsItsFloorAndTheWarmUpKnowsNone) {
+  const ScheduleOptions options{"linear", 2.0, 4, 14, 0.25, 0.5};
+  EXPECT_EQ(learning_rate(options, 0), 0.0);  // the floor is that of the decay
+  EXPECT_EQ(learning_rate(options, 2), 1.0);
+  EXPECT_EQ(learning_rate(options, 4), 2.0);
+  EXPECT_NEAR(learning_rate(options, 9), 2.0 * (0.25 + 0.75 * 0.5), 1e-15);
+  EXPECT_NEAR(learning_rate(options, 14), 0.5, 1e-15);
+  EXPECT_NEAR(learning_rate(options, 100), 0.5, 1e-15);
+}
+
+TEST(Schedule, CosineWithAFloorStaysAboveItForAnyNumberOfCycles) {
+  ScheduleOptions options{"cosine", 1.0, 10, 110, 0.2, 1.5};
+  for (int64_t s = 10; s <= 150; ++s) EXPECT_GE(learning_rate(options, s), 0.2) << s;
+  EXPECT_NEAR(learning_rate(options, 10 + 100 / 3), 0.2, 1e-3);  // down once after a third
+  options.warmup_units = options.total_units = 10;               // nothing is left for the decay
+  EXPECT_EQ(learning_rate(options, 10), 1.0);
+}
+
 TEST(Schedule, WarmupStepsGoBeforeTheRatio) {
   EXPECT_EQ(resolve_warmup(-1, 0.1, 200), 20);
   EXPECT_EQ(resolve_warmup(0, 0.1, 200), 0);

@@ -80,6 +80,23 @@ TEST(PlanMicroBatches, GroupsStayTogetherWhereTheyFit) {
   }
 }
 
+// Longest first into the emptiest: no micro-batch is more than one row longer than the mean, and none is needless.
+TEST(PlanMicroBatches, ByTokensAreBalancedByLength) {
+  const Fixture f({400, 3, 250, 7, 90, 120, 33, 310, 5, 61, 200, 18, 77, 150, 9, 44}, 1, 10);
+  for (const int64_t budget : {450, 700, 1200}) {
+    const auto parts = plan_micro_batches(f.batch, f.all(), {0, budget});
+    const int64_t total = f.tokens(f.all());
+    EXPECT_LE(static_cast<int64_t>(parts.size()), (total + budget - 1) / budget + 1) << budget;
+    int64_t longest = 0, shortest = total;
+    for (const auto& part : parts) {
+      longest = std::max(longest, f.tokens(part));
+      shortest = std::min(shortest, f.tokens(part));
+    }
+    EXPECT_LE(longest, budget);
+    EXPECT_LE(longest - shortest, 70) << budget;  // cut in the order of the rows they differ by hundreds
+  }
+}
+
 TEST(PlanMicroBatches, ARowLongerThanTheBudgetStandsAlone) {
   const Fixture f({50, 2, 2}, 1, 1);
   const auto parts = plan_micro_batches(f.batch, f.all(), {0, 10});

@@ -42,7 +42,7 @@ TEST(StepMetrics, Lengths) {
   prompts.prompts.resize(2);
   prompts.prompts[0].token_ids = {1, 2, 3};
   prompts.prompts[1].token_ids = {1};
-  const SampleBatch samples = two_groups();
+  SampleBatch samples = two_groups();
   MetricSet metrics;
   add_length_metrics(prompts, samples, 3, metrics);
   EXPECT_EQ(*metrics.value("response_length/mean"), 2.5);
@@ -50,6 +50,16 @@ TEST(StepMetrics, Lengths) {
   EXPECT_EQ(*metrics.value("completions/clipped_ratio"), 0.25);
   EXPECT_EQ(*metrics.value("prompt_length/clip_ratio"), 0.5);
   EXPECT_EQ(count_tokens(prompts, samples), 10 + 8);
+  EXPECT_EQ(*metrics.value("response_length_non_aborted/mean"), 2.5);
+  samples.rows[0].token_ids.clear();
+  samples.rows[0].finish_reason = FinishReason::kAbort;
+  MetricSet aborted;
+  add_length_metrics(prompts, samples, 3, aborted);
+  EXPECT_EQ(*aborted.value("response_length/mean"), 9.0 / 4.0);
+  EXPECT_EQ(*aborted.value("response_length_non_aborted/mean"), 3.0);
+  EXPECT_EQ(*aborted.value("response_length_non_aborted/min"), 2.0);
+  EXPECT_NEAR(*aborted.value("response_length_non_aborted/clip_ratio"), 1.0 / 3.0, 1e-12);
+  EXPECT_EQ(*aborted.value("response/aborted_ratio"), 0.25);
 }
 
 TEST(StepMetrics, RolloutProbabilities) {

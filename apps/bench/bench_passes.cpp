@@ -1,0 +1,109 @@
+// bench_passes [c1|c1v|c2|all] [repeats] [unshared]: forward and backward of one packed batch (prompt shared), head in
+// one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by phase
+// and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). Threads: OMP_NUM_THREADS,
+// else 2.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "foundation/base/rng.h"
+#include "model/head/log_prob_head.h"
+#include "model/model.h"
+#include "workloads.h"
+
+namespace {
+
+using namespace mortise;  // NOLINT: a program of one file
+
+std::vector<int64_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
+  RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int64_t>(stream.next_below(static_cast<uint64_t>(vocab))));
+  return ids;
+}
+
+PackedBatch make_batch(const Workload& w, bool share) {
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<PackRow> rows;
+  ids.reserve(static_cast<size_t>(w.prompts * (w.generations + 1)));
+  for (int64_t p = 0; p < w.prompts; ++p) {
+    const auto& prompt = ids.emplace_back(random_ids(w.prompt_length, w.shape.vocab_size, static_cast<uint64_t>(p)));
+    for (int64_t g = 0; g < w.generations; ++g) {
+      const auto& response = ids.emplace_back(
+          random_ids(w.completion_length, w.shape.vocab_size, static_cast<uint64_t>(1000 + p * w.generations + g)));
+      rows.push_back({prompt, response, p});
+    }
+  }
+  return *pack_rows(rows, {.share_prefix = share, .vocab_size = w.shape.vocab_size});
+}
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Times {
+  double forward = 1e9, head = 1e9, backward = 1e9, total = 1e9;
+  double cpu_forward = 1e9, cpu_head = 1e9, cpu_backward = 1e9;
+};
+
+void step(Model& model, const PackedBatch& batch, Times& best) {
+  model.zero_grad();
+  const double start = seconds();
+  const double cpu_start = cpu_seconds();
+  const at::Tensor hidden = model.forward_hidden(batch);
+  const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
+  const double forward = seconds();
+  const double cpu_forward = cpu_seconds();
+  const at::Tensor d_rows = at::empty_like(rows);
+  const auto loss = [](const HeadChunk& chunk) {
+    for (size_t i = 0; i < chunk.grad_log_prob.size(); ++i) chunk.grad_log_prob[i] = (i % 2 == 0 ? 1e-3 : -1e-3);
+  };
+  head_one_pass(rows.detach(), model.head(), batch.targets_R, 1.0, EntropyUse::kValue, loss, d_rows, model.head_grad());
+  const double head = seconds();
+  const double cpu_head = cpu_seconds();
+  rows.backward(d_rows);
+  const double end = seconds();
+  best.cpu_backward = std::min(best.cpu_backward, cpu_seconds() - cpu_head);
+  best.cpu_forward = std::min(best.cpu_forward, cpu_forward - cpu_start);
+  best.cpu_head = std::min(best.cpu_head, cpu_head - cpu_forward);
+  best.forward = std::min(best.forward, forward - start);
+  best.head = std::min(best.head, head - forward);
+  best.backward = std::min(best.backward, end - head);
+  best.total = std::min(best.total, end - start);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(2);
+  const char* which = argc > 1 ? argv[1] : "all";
+  const int repeats = argc > 2 ? std::atoi(argv[2]) : 5;
+  for (const Workload& w : kWorkloads) {
+    if (std::strcmp(which, "all") != 0 && std::strcmp(which, w.name) != 0) continue;
+    Model model = *Model::random(*make_qwen2_config(w.shape), 1);
+    const PackedBatch batch = make_batch(w, argc <= 3);
+    Times best;
+    for (int i = 0; i < repeats + 1; ++i) step(model, batch, best);
+    std::printf(
+        "{\"workload\":\"%s\",\"threads\":%d,\"tokens\":%ld,\"forward_s\":%.4f,\"head_s\":%.4f,\"backward_s\":%.4f,"
+        "\"total_s\":%.4f,",
+        w.name, at::get_num_threads(), static_cast<long>(batch.num_tokens()), best.forward, best.head, best.backward,
+        best.total);
+    std::printf("\"cpu_forward_s\":%.4f,\"cpu_head_s\":%.4f,\"cpu_backward_s\":%.4f}\n", best.cpu_forward,
+                best.cpu_head, best.cpu_backward);
+  }
+  return 0;
+}

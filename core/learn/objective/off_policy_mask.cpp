@@ -1,0 +1,24 @@
+#include "learn/objective/off_policy_mask.h"
+
+namespace mortise {
+
+void off_policy_mask(const Layout& layout, std::span<const float> behaviour, std::span<const float> log_prob,
+                     std::span<const float> advantages, std::span<const uint8_t> mask, double threshold,
+                     std::span<float> weight) {
+  for (size_t row = 0; row + 1 < layout.row_offsets.size(); ++row) {
+    const auto begin = static_cast<size_t>(layout.row_offsets[row]);
+    const auto end = static_cast<size_t>(layout.row_offsets[row + 1]);
+    double sum = 0.0, tokens = 0.0;
+    for (size_t t = begin; t < end; ++t) {
+      if (mask[t] == 0) continue;
+      sum += static_cast<double>(behaviour[t]) - static_cast<double>(log_prob[t]);
+      tokens += 1.0;
+    }
+    if (tokens == 0.0 || sum / tokens <= threshold) continue;
+    for (size_t t = begin; t < end; ++t) {
+      if (advantages[t] < 0.0F) weight[t] = 0.0F;
+    }
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,86 @@
+// See recompute.h.
+#include "model/layers/recompute.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace mortise {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The layer on its way through the graph: a context keeps IValues only.
+struct LayerHolder : torch::CustomClassHolder {
+  explicit LayerHolder(ResidualLayer given) : layer(std::move(given)) {}
+  ResidualLayer layer;
+};
+
+class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
+ public:
+  // Runs with GradMode off: nothing inside the layer is recorded.
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& normed,
+                               const c10::intrusive_ptr<LayerHolder>& holder) {
+    ctx->save_for_backward({hidden, normed});
+    ctx->saved_data["layer"] = c10::IValue::make_capsule(holder);
+    ctx->set_materialize_grads(false);
+    const ResidualPair out = holder->layer(hidden, normed);
+    return {out.first, out.second};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const c10::intrusive_ptr<torch::CustomClassHolder> capsule = ctx->saved_data["layer"].toCapsule();
+    const auto* holder = static_cast<const LayerHolder*>(capsule.get());
+    const at::Tensor hidden = saved[0].detach().set_requires_grad(true);
+    const at::Tensor normed = saved[1].detach().set_requires_grad(true);
+    variable_list outputs, output_grads;
+    {
+      const at::AutoGradMode record(true);
+      const ResidualPair out = holder->layer(hidden, normed);
+      for (const auto& [output, grad] : {std::pair{out.first, grads[0]}, std::pair{out.second, grads[1]}}) {
+        if (!grad.defined()) continue;
+        outputs.push_back(output);
+        output_grads.push_back(grad);
+      }
+    }
+    // A backward inside a backward: the leaves that the layer reads get their gradients here.
+    if (!outputs.empty()) torch::autograd::backward(outputs, output_grads);
+    return {hidden.grad(), normed.grad(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH, const at::Tensor& normed_NH) {
+  const variable_list out = RecomputeFunction::apply(hidden_NH, normed_NH, c10::make_intrusive<LayerHolder>(layer));
+  return {out[0], out[1]};
+}
+
+LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes) {
+  // The inputs of the four products (two normed states, the heads' outputs, the gated half), the two residual sums, the
+  // rotated qkv, gate and up; with norms over heads the qkv before them, with norms behind the blocks their inputs; one
+  // number a row for each norm, one a head for attention.
+  const int64_t norms = config.sandwich_norm ? 4 : 2;
+  const int64_t hidden_states = config.sandwich_norm ? 6 : 4;
+  const int64_t qkv = config.qkv_size() * (config.qk_norm ? 2 : 1);
+  const int64_t numbers = hidden_states * config.hidden_size + qkv + config.q_size() + 3 * config.intermediate_size +
+                          config.num_heads + norms;
+  return {numbers * element_bytes, 2 * config.hidden_size * element_bytes};
+}
+
+int64_t layers_to_recompute(const ModelConfig& config, int64_t element_bytes, int64_t num_tokens,
+                            int64_t budget_bytes) {
+  const LayerMemory memory = layer_memory(config, element_bytes);
+  const int64_t all_recomputed = config.num_layers * num_tokens * memory.recomputed;
+  const int64_t more_to_keep_one = num_tokens * (memory.kept - memory.recomputed);
+  const int64_t left = budget_bytes - all_recomputed;
+  if (left < 0 || more_to_keep_one <= 0) return left < 0 ? config.num_layers : 0;
+  return config.num_layers - std::min(config.num_layers, left / more_to_keep_one);
+}
+
+}  // namespace mortise

@@ -1,0 +1,37 @@
+// Layers whose activations are not kept for backward but computed again there (Chen et al. 2016, arXiv 1604.06174), and
+// how many of them a number of bytes asks for.
+//
+// The second computation runs the same kernels on the same numbers, so the gradients have the bits that they would have
+// had. Cost: one more forward of each such layer. What is kept of it is its input. Thread rule: as the layers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+using ResidualPair = std::pair<at::Tensor, at::Tensor>;  // hidden_NH, and that normed for what comes next
+using ResidualLayer = std::function<ResidualPair(const at::Tensor& hidden_NH, const at::Tensor& normed_NH)>;
+
+// layer(hidden, normed), computed again in backward. Precondition: GradMode is on, `hidden` requires grad, and what
+// `layer` refers to lives until backward has run.
+ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH, const at::Tensor& normed_NH);
+
+// Bytes that one layer keeps for backward, per token.
+struct LayerMemory {
+  int64_t kept = 0;        // of a layer as it is
+  int64_t recomputed = 0;  // of one that is computed again
+};
+LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes);
+
+// How many layers, from the first on, have to be computed again so that what a pass over `num_tokens` keeps fits into
+// `budget_bytes`; all of them where nothing fits. The first ones, since backward reaches them when the others' memory
+// is free again.
+int64_t layers_to_recompute(const ModelConfig& config, int64_t element_bytes, int64_t num_tokens, int64_t budget_bytes);
+
+}  // namespace mortise

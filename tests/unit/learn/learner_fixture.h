@@ -1,0 +1,136 @@
+// What the tests of the learner share: a tiny model, random rows in groups, and the gradient of one update.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "config/load.h"
+#include "foundation/base/rng.h"
+#include "learn/update/actor_learner.h"
+
+namespace mortise {
+
+struct RowsShape {
+  int64_t vocab = 29;
+  int64_t groups = 4;
+  int64_t samples = 3;
+  uint64_t max_length = 9;  // of a response; one of them is empty
+};
+
+// Rows of random lengths, with holes in their masks; every second group has no advantage.
+struct RandomRows {
+  std::vector<std::vector<int64_t>> prompts, responses;
+  TrainBatch batch;
+
+  explicit RandomRows(bool on_policy, const RowsShape& shape = {}) {
+    RandomStream stream({7, RandomPurpose::kTest, 0, 0, 0});
+    const auto ids = [&](size_t n) {
+      std::vector<int64_t> out(n);
+      for (int64_t& id : out) id = static_cast<int64_t>(stream.next_below(static_cast<uint64_t>(shape.vocab)));
+      return out;
+    };
+    for (int64_t g = 0; g < shape.groups; ++g) {
+      const std::vector<int64_t> prompt = ids(2 + static_cast<size_t>(g));
+      for (int64_t s = 0; s < shape.samples; ++s) {
+        prompts.push_back(prompt);
+        responses.push_back(ids(g == 2 && s == 1 ? 0 : 1 + stream.next_below(shape.max_length)));
+        batch.group_index.push_back(g);
+      }
+    }
+    batch.row_offsets = {0};
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      batch.prompt_ids.emplace_back(prompts[i]);
+      batch.response_ids.emplace_back(responses[i]);
+      const double advantage = batch.group_index[i] % 2 == 0 ? stream.next_normal() : 0.0;
+      for (size_t t = 0; t < responses[i].size(); ++t) {
+        batch.response_mask.push_back(stream.next_below(5) == 0 ? 0 : 1);
+        batch.advantages.push_back(static_cast<float>(advantage));
+        const double log_prob = -3.3 + 0.3 * stream.next_normal();
+        if (!on_policy) batch.old_log_prob.push_back(static_cast<float>(log_prob));
+        batch.ref_log_prob.push_back(static_cast<float>(log_prob - 0.1));
+      }
+      batch.row_offsets.push_back(static_cast<int64_t>(batch.response_mask.size()));
+    }
+  }
+};
+
+inline RegistryOptions builtin_packs() {
+  RegistryOptions options;
+  options.use_environment = options.use_user_packs = false;
+  options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
+  return options;
+}
+
+// An objective as configured.
+struct TestObjective {
+  LoadedConfig loaded;
+  PluginRegistry registry;
+  ActorObjective objective;
+
+  explicit TestObjective(const std::vector<std::string>& overrides)
+      : loaded(load_config(default_env(), "", overrides).value()),
+        registry(PluginRegistry::open(builtin_packs()).value()),
+        objective(ActorObjective::create(registry, loaded.config, {}).value()) {}
+};
+
+// A tiny decoder with its optimizer.
+struct TestPolicy {
+  Model model;
+  AdamW optimizer;
+
+  explicit TestPolicy(const std::string& dtype, int64_t vocab = 29, int64_t num_layers = 2, uint64_t seed = 5)
+      : model(Model::random(make_qwen2_config({.vocab_size = vocab,
+                                               .hidden_size = 16,
+                                               .intermediate_size = 24,
+                                               .num_layers = num_layers,
+                                               .num_heads = 4,
+                                               .num_kv_heads = 2,
+                                               .initializer_range = 0.3})
+                                .value(),
+                            seed, dtype)
+                  .value()),
+        optimizer(parameters(model), {}) {
+    at::set_num_threads(1);  // the tensors are tiny
+  }
+
+  static std::vector<OptimizedParameter> parameters(Model& model) {
+    std::vector<OptimizedParameter> out;
+    for (const NamedParameter& p : model.parameters()) out.push_back({p.name, p.tensor, true});
+    return out;
+  }
+
+  // The gradient of every parameter after one update with learning rate 0 and without clipping.
+  std::vector<at::Tensor> gradients(ActorObjective& objective, const TrainBatch& batch, LearnerOptions options,
+                                    UpdateReport* report = nullptr) {
+    options.grad_clip = 0.0;
+    ActorLearner learner(model, optimizer, objective, options);
+    std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
+    std::iota(rows.begin(), rows.end(), 0);
+    auto done = learner.update(batch, rows, 0.0, 1, 1);
+    EXPECT_TRUE(done.ok()) << done.error().to_string();
+    if (report != nullptr && done.ok()) *report = std::move(done).value();
+    std::vector<at::Tensor> grads;
+    for (const NamedParameter& p : model.parameters()) grads.push_back(p.tensor.grad().clone());
+    return grads;
+  }
+};
+
+// max over the parameters of |a - b| / |b|; every b must have something to compare.
+inline double worst_relative_l2(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  double worst = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double norm = b[i].norm().item<double>();
+    EXPECT_GT(norm, 0.0) << "parameter " << i << " got no gradient, so nothing is compared";
+    worst = std::max(worst, (a[i] - b[i]).norm().item<double>() / norm);
+  }
+  return worst;
+}
+
+}  // namespace mortise

@@ -1,0 +1,140 @@
+// The whole objective as configured against TRL's whole loss (tests/golden/trl): aggregation, KL term, entropy mask,
+// off-policy sequence mask, importance weights. The engine's own code runs here where tests/plugins plays its part.
+#include <cmath>
+#include <map>
+
+#include "foundation/formats/json.h"
+#include "foundation/formats/safetensors.h"
+#include "learner_fixture.h"
+
+namespace mortise {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One case file, its rows flat.
+struct TrlCase {
+  explicit TrlCase(const fs::path& path)
+      : file(SafetensorsFile::open(default_env(), path).value()),
+        params(parse_json(file.metadata().at("params"), path.string()).value()),
+        metrics(parse_json(file.metadata().at("metrics"), path.string()).value()) {
+    const TensorView log_prob = file.get("in.log_prob").value();
+    num_rows = log_prob.shape[0];
+    width = log_prob.shape[1];
+    for (int64_t row = 0; row <= num_rows; ++row) offsets.push_back(row * width);
+    for (int64_t row = 0; row < num_rows; ++row) ids.push_back(row);
+    for (const float m : floats("in.response_mask")) mask.push_back(m != 0.0F ? 1 : 0);
+  }
+
+  // Empty where there is none; (B,) is repeated over the row.
+  [[nodiscard]] std::vector<float> floats(const std::string& name) const {
+    const auto tensor = file.get(name);
+    if (!tensor.ok()) return {};
+    const auto values = tensor->as<float>();
+    std::vector<float> out(values.begin(), values.end());
+    if (static_cast<int64_t>(out.size()) == num_rows && width > 1) {
+      std::vector<float> wide;
+      for (const float value : out) wide.insert(wide.end(), static_cast<size_t>(width), value);
+      return wide;
+    }
+    return out;
+  }
+  [[nodiscard]] std::string text(const char* key, const std::string& otherwise) const {
+    if (!params.contains(key)) return otherwise;
+    return params[key].is_string() ? params[key].get<std::string>() : params[key].dump();
+  }
+
+  SafetensorsFile file;
+  Json params, metrics;
+  int64_t num_rows = 0, width = 0;
+  std::vector<int64_t> offsets, ids;
+  std::vector<uint8_t> mask;
+};
+
+// TRL's settings under our names.
+std::vector<std::string> settings_of(const TrlCase& c) {
+  static const std::map<std::string, std::string> aggregation = {
+      {"grpo", "seq-mean-token-mean"}, {"sapo", "seq-mean-token-mean"},
+      {"dapo", "token-mean"},          {"bnpo", "token-mean"},
+      {"cispo", "token-mean"},         {"vespo", "token-mean"},
+      {"luspo", "seq-mean-token-sum"}, {"dr_grpo", "seq-mean-token-sum-norm"}};
+  const std::string type = c.text("trl_loss_type", "");
+  const bool sequence = c.text("importance_sampling_level", "token") == "sequence";
+  const std::string loss = type == "sapo" || type == "vespo" || type == "cispo" || type == "luspo" ? type
+                           : sequence                                                              ? "gspo"
+                                                                                                   : "vanilla";
+  const std::string table = "actor.policy_loss.";
+  std::vector<std::string> out = {table + "loss_mode=" + loss, "actor.loss_agg_mode=" + aggregation.at(type),
+                                  "actor.loss_agg_rows=all", "actor.clip_ratio_c=0",
+                                  "data.max_response_length=" + c.text("max_completion_length", "256")};
+  if (loss == "cispo") {
+    out.push_back(table + "cap=" + c.text("epsilon_high", "0.2"));
+  } else if (loss != "sapo" && loss != "vespo") {
+    out.push_back(table + "clip_ratio_low=" + c.text("epsilon_low", "0.2"));
+    out.push_back(table + "clip_ratio_high=" + c.text("epsilon_high", c.text("epsilon_low", "0.2")));
+    if (c.params.contains("delta")) out.push_back(table + "delta=" + c.text("delta", ""));
+    if (loss == "gspo") out.push_back(table + "gradient=row");
+  }
+  if (c.params.contains("beta")) {
+    out.emplace_back("actor.use_kl_loss=true");
+    out.push_back("actor.kl_loss_coef=" + c.text("beta", ""));
+  }
+  for (const char* key : {"top_entropy_quantile", "off_policy_mask_threshold"}) {
+    if (c.params.contains(key)) out.push_back(std::string("actor.") + key + "=" + c.text(key, ""));
+  }
+  return out;
+}
+
+void expect_trl_numbers(const TrlCase& c) {
+  TestObjective run(settings_of(c));
+  const std::vector<float> log_prob = c.floats("in.log_prob"), old = c.floats("in.old_log_prob"),
+                           advantages = c.floats("in.advantages"), ref = c.floats("in.ref_log_prob"),
+                           entropy = c.floats("in.entropy"), is_weights = c.floats("in.rollout_is_weights");
+  const UpdateCounts counts = count_update(c.offsets, c.mask, c.ids);
+  std::vector<float> weight(log_prob.size()), grad(log_prob.size()), grad_entropy(entropy.size());
+  ASSERT_TRUE(token_weights(run.objective.aggregation(), counts, c.offsets, c.mask, c.ids, weight).ok());
+  ObjectiveInput in;
+  in.layout = {c.offsets, c.ids, c.ids};
+  in.log_prob = log_prob;
+  in.old_log_prob = old;
+  in.advantages = advantages;
+  in.response_mask = c.mask;
+  in.weight = weight;
+  in.ref_log_prob = ref;
+  in.entropy = entropy;
+  in.rollout_is_weights = is_weights;
+  MetricSet metrics;
+  const auto sums = run.objective.evaluate(in, {grad, grad_entropy}, &metrics);
+  ASSERT_TRUE(sums.ok()) << sums.error().to_string();
+  const double loss = static_cast<double>(c.floats("expected.loss")[0]);
+  EXPECT_NEAR(sums->loss, loss, 1e-5 * std::abs(loss) + 1e-7);
+  const std::vector<float> expected = c.floats("expected.grad_log_prob");
+  float largest = 0.0F;
+  for (const float g : expected) largest = std::max(largest, std::abs(g));
+  for (size_t t = 0; t < grad.size(); ++t) EXPECT_NEAR(grad[t], expected[t], 1e-5F * largest) << "token " << t;
+  if (c.metrics.contains("kl")) {
+    EXPECT_NEAR(sums->kl / static_cast<double>(sums->num_tokens), c.metrics["kl"].get<double>(), 1e-6);
+  }
+  if (!entropy.empty()) {
+    EXPECT_NEAR(sums->entropy / static_cast<double>(sums->num_tokens), c.metrics["entropy"].get<double>(), 1e-6);
+  }
+}
+
+TEST(Objective, IsTrlsWholeLoss) {
+  int num_cases = 0;
+  std::map<std::string, int> seen;
+  for (const auto& entry : fs::directory_iterator(fs::path(MORTISE_SOURCE_DIR) / "tests/golden/trl")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const TrlCase c(entry.path());
+    for (const auto& [key, value] : c.params.items()) ++seen[key];
+    expect_trl_numbers(c);
+    ++num_cases;
+  }
+  EXPECT_GE(num_cases, 39);
+  for (const char* stage : {"beta", "delta", "top_entropy_quantile", "off_policy_mask_threshold"})
+    EXPECT_GE(seen[stage], 3) << stage;
+}
+
+}  // namespace
+}  // namespace mortise

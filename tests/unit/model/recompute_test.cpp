@@ -1,0 +1,139 @@
+// Layers that are computed again in backward: the same bits, the memory they were to save, and how many a budget asks
+// for.
+#include "model/layers/recompute.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "model/model.h"
+#include "support/counting_allocator.h"
+#include "torch_helpers.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kLayers = 4;
+
+ModelConfig config_of(Family family) {
+  ModelConfig config = make_qwen2_config({.vocab_size = 31,
+                                          .hidden_size = 32,
+                                          .intermediate_size = 80,
+                                          .num_layers = kLayers,
+                                          .num_heads = 4,
+                                          .num_kv_heads = 2,
+                                          .initializer_range = 0.2})
+                           .value();
+  config.family = family;
+  config.qkv_bias = family == Family::kQwen2;
+  config.qk_norm = family == Family::kQwen3;
+  if (family == Family::kGemma2) {
+    config.norm_plus_one = config.sandwich_norm = true;
+    config.activation = Activation::kGeluTanh;
+    config.windows = {4, 0, 4, 0};
+    config.attention_softcap = 5.0;
+  }
+  return config;
+}
+
+// Rows of one shared prompt.
+PackedBatch batch_of(int64_t rows, int64_t length) {
+  static std::vector<std::vector<int64_t>> ids;
+  ids.clear();
+  RandomStream stream({3, RandomPurpose::kTest, 0, 0, 0});
+  for (int64_t i = 0; i <= rows; ++i) {
+    ids.emplace_back();
+    for (int64_t t = 0; t < (i == 0 ? 6 : length); ++t)
+      ids.back().push_back(static_cast<int64_t>(stream.next_below(31)));
+  }
+  std::vector<PackRow> pack;
+  for (int64_t i = 1; i <= rows; ++i) pack.push_back({ids[0], ids[static_cast<size_t>(i)], 0});
+  return pack_rows(pack, {.vocab_size = 31}).value();
+}
+
+std::vector<at::Tensor> gradients(Model& model, const PackedBatch& batch, int64_t recomputed_layers) {
+  model.zero_grad();
+  ForwardOptions options;
+  options.recomputed_layers = recomputed_layers;
+  const at::Tensor hidden = model.forward_hidden(batch, options);
+  hidden.backward(random_tensor(hidden.sizes().vec(), 9, hidden.scalar_type()));
+  std::vector<at::Tensor> out;
+  for (const NamedParameter& p : model.parameters()) {
+    if (p.tensor.grad().defined()) out.push_back(p.tensor.grad().clone());
+  }
+  return out;
+}
+
+class Recompute : public testing::TestWithParam<Family> {};
+
+TEST_P(Recompute, GivesTheSameBits) {
+  for (const std::string dtype : {"float32", "float64"}) {
+    Model model = Model::random(config_of(GetParam()), 4, dtype).value();
+    const PackedBatch batch = batch_of(5, 9);
+    const auto kept = gradients(model, batch, 0);
+    ASSERT_GE(kept.size(), static_cast<size_t>(kLayers) * 9);
+    for (const int64_t layers : {int64_t{1}, int64_t{3}, kLayers, kLayers + 5}) {
+      const auto again = gradients(model, batch, layers);
+      ASSERT_EQ(again.size(), kept.size());
+      for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(again[i].equal(kept[i])) << layers << " " << i;
+    }
+  }
+}
+
+// The estimate that a budget goes by is what libtorch's allocator sees.
+TEST_P(Recompute, KeepsWhatTheEstimateSays) {
+  CountingAllocator& allocator = CountingAllocator::install();
+  const Model model = Model::random(config_of(GetParam()), 4).value();
+  const PackedBatch batch = batch_of(24, 40);
+  const LayerMemory estimate = layer_memory(model.config(), 4);
+  const auto held = [&](int64_t recomputed_layers) {
+    const int64_t before = allocator.bytes();
+    ForwardOptions options;
+    options.recomputed_layers = recomputed_layers;
+    const at::Tensor hidden = model.forward_hidden(batch, options);
+    return static_cast<double>(allocator.bytes() - before) / static_cast<double>(batch.num_tokens());
+  };
+  const double all = held(0), half = held(kLayers / 2), none = held(kLayers);
+  const double per_layer = (half - none) / (kLayers / 2.0);
+  // The last layer keeps its own end too, which is one more hidden state.
+  EXPECT_NEAR((all - half) / (kLayers / 2.0), per_layer, 0.05 * per_layer);
+  const auto saved = static_cast<double>(estimate.kept - estimate.recomputed);
+  EXPECT_NEAR(per_layer, saved, 0.05 * saved);
+}
+
+TEST_P(Recompute, LowersThePeakOfAPass) {
+  CountingAllocator& allocator = CountingAllocator::install();
+  Model model = Model::random(config_of(GetParam()), 4).value();
+  const PackedBatch batch = batch_of(24, 40);
+  const auto peak = [&](int64_t layers) {
+    gradients(model, batch, layers);  // the gradients exist from here on
+    const int64_t before = allocator.bytes();
+    allocator.reset_peak();
+    gradients(model, batch, layers);
+    return allocator.peak() - before;
+  };
+  EXPECT_LT(static_cast<double>(peak(kLayers)), 0.75 * static_cast<double>(peak(0)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Recompute, testing::Values(Family::kQwen2, Family::kQwen3, Family::kGemma2));
+
+TEST(LayersToRecompute, FollowTheBudget) {
+  const ModelConfig config = config_of(Family::kQwen2);
+  const LayerMemory layer = layer_memory(config, 4);
+  ASSERT_GT(layer.kept, 2 * layer.recomputed);
+  const auto needed = [&](int64_t kept_layers) {
+    return 100 * (kept_layers * layer.kept + (kLayers - kept_layers) * layer.recomputed);
+  };
+  EXPECT_EQ(layers_to_recompute(config, 4, 100, 0), kLayers);
+  EXPECT_EQ(layers_to_recompute(config, 4, 100, needed(0) - 1), kLayers);
+  for (int64_t kept = 0; kept <= kLayers; ++kept) {
+    EXPECT_EQ(layers_to_recompute(config, 4, 100, needed(kept)), kLayers - kept);
+    if (kept > 0) {
+      EXPECT_EQ(layers_to_recompute(config, 4, 100, needed(kept) - 1), kLayers - kept + 1);
+    }
+  }
+  EXPECT_EQ(layers_to_recompute(config, 4, 100, int64_t{1} << 40), 0);
+  // Elements twice as wide: the same bytes hold half.
+  EXPECT_EQ(layers_to_recompute(config, 8, 50, needed(2)), kLayers - 2);
+}
+
+}  // namespace
+}  // namespace mortise
