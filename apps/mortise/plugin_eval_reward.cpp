@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/formats/jsonl.h"
@@ -205,6 +206,13 @@ Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
   JsonlWriter writer = TRY(JsonlWriter::open(default_env(), eval.outputs, {.append = false, .sync_each = false}));
   for (const size_t row : rows.place) TRY(writer.write(result_row(out, row)));
   TRY(writer.close());
+  const bool scored = std::any_of(out.rewards.begin(), out.rewards.end(), [](double r) { return !std::isnan(r); });
+  if (!scored && out.failed_rows.empty() && rows.batch.num_rows > 0) {
+    log_warn(
+        "the reward applies to no row; is the data column that it reads there, of the type that it reads, and not "
+        "null? Columns: " +
+        columns_phrase(rows.batch.columns));
+  }
   Json json = Json::object();
   for (const MetricValue& metric : metrics.values()) json[metric.name] = metric.value;
   return json;

@@ -120,6 +120,7 @@ void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& fil
       std::cout << "    (the SDK must be installed: cmake --install BUILD --prefix DIR --component sdk, and DIR given "
                    "as -DCMAKE_PREFIX_PATH=DIR)\n";
   }
+  std::cout << "  mortise plugin check build/lib/mortise/packs/" << plan.pack << ".so\n";
   const std::string key = plan.kind == "reward"                ? "[[reward]]\n  use"
                           : plan.kind == "policy_loss"         ? "[actor.policy_loss]\n  loss_mode"
                           : plan.kind == "advantage_estimator" ? "[algorithm]\n  adv_estimator"

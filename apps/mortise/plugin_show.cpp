@@ -138,6 +138,8 @@ Json describe_json(const PluginRef& ref) {
               {"needs_network", (plugin.flags & MORTISE_FLAG_NEEDS_NETWORK) != 0},
               {"needs_programs", (plugin.flags & MORTISE_FLAG_NEEDS_PROGRAMS) != 0},
               {"needs_files", (plugin.flags & MORTISE_FLAG_NEEDS_FILES) != 0},
+              {"compares_group", (plugin.flags & MORTISE_FLAG_COMPARES_GROUP) != 0},
+              {"surrogate_gradient", (plugin.flags & MORTISE_FLAG_SURROGATE_GRADIENT) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "config/config_node.h"
-#include "config/fields.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -205,16 +204,6 @@ class Checker {
 
   void check_training() {
     const AlgorithmConfig& algorithm = config_.algorithm;
-    const std::string estimator = plugin_bare_name(algorithm.adv_estimator);
-    static const std::set<std::string_view> comparing{
-        "grpo", "grpo_vectorized", "dr_grpo", "grpo_passk",
-        "rloo", "rloo_vectorized", "opo",     "gpg",
-        "gdpo", "maxrl",           "bnpo",    "reinforce_plus_plus_baseline"};
-    if (comparing.contains(estimator) && config_.rollout.n < 2) {
-      warn("rollout.n",
-           "rollout.n is 1: " + estimator + " compares the completions of one prompt, and there is only one",
-           "set rollout.n=8 or more");
-    }
     for (const std::string_view key : {"algorithm.kl_penalty", "algorithm.kl_ctrl"}) {
       warn_unused(key, algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward is false");
     }

@@ -276,8 +276,9 @@ void add_plugins(FieldCatalog& catalog) {
       .at_least(1)
       .at_most(1024);
   table.add("bubblewrap", &PluginsConfig::bubblewrap,
-            "Start workers inside bubblewrap (bwrap) where the machine has it: own process list, read-only files, no "
-            "network, as the reward's `allow` says. The filter of system calls holds with and without it.");
+            "Start workers inside bubblewrap (bwrap) where the machine has it: own process list; and without "
+            "`allow` in the reward's table read-only files, no network, no devices. The filter of system calls holds "
+            "with and without it.");
   table
       .add("worker_memory_mib", &PluginsConfig::worker_memory_mib,
            "Address space of one worker in MiB; a row that needs more fails. 0: no limit.")

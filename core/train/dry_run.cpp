@@ -146,7 +146,7 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
 
 Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json) {
   const PluginRegistry registry = TRY(open_registry(loaded));
-  TRY(check_plugin_params(registry, loaded, RunKind::kTrain));
+  TRY(check_plugins(registry, loaded, RunKind::kTrain));
   const RunEstimate run = TRY(estimate(env, loaded));
   return json ? dump_json(json_of(run, loaded.config), 2) + "\n" : text_of(run, loaded);
 }

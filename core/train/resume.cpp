@@ -7,7 +7,6 @@
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "train/pack_lock.h"
-#include "train/run_parts.h"
 
 namespace mortise {
 
@@ -77,16 +76,17 @@ std::string differences(const RunConfig& before, const RunConfig& now) {
 }
 
 // Packs of users that are others than the run's; of the program's own the log tells.
-Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const Path& run_dir) {
-  const PluginRegistry registry = TRY(open_registry(loaded));
+Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
+                                  const Path& run_dir) {
   const PackChanges changes = TRY(pack_changes(env, run_dir / "mortise.lock", registry, loaded.config));
   if (!changes.builtin.empty())
     log_warn("the program's own plugins are others than those that began the run:" + changes.builtin);
   return changes.others;
 }
 
-Result<> check_settings(Env& env, const LoadedConfig& loaded, const Path& run_dir, bool allow_change) {
-  std::string changed = TRY(changed_packs(env, loaded, run_dir));
+Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry, const Path& run_dir,
+                        bool allow_change) {
+  std::string changed = TRY(changed_packs(env, loaded, registry, run_dir));
   const Path path = run_dir / "config.resolved.toml";
   if (env.exists(path)) {
     const auto before = load_config(env, path, {});
@@ -125,7 +125,8 @@ Result<> move_aside(Env& env, const Path& run_dir) {
 
 }  // namespace
 
-Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const ResumeRequest& request) {
+Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
+                                              const ResumeRequest& request) {
   const TrainerConfig& trainer = loaded.config.trainer;
   const std::string mode = mode_of(trainer, request);
   if (mode == "never") {
@@ -140,7 +141,7 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
     path = found->ref.path;
   }
   Checkpoint checkpoint = TRY(Checkpoint::open(env, path));
-  TRY(check_settings(env, loaded, checkpoint.path().parent_path(), request.allow_change));
+  TRY(check_settings(env, loaded, registry, checkpoint.path().parent_path(), request.allow_change));
   return std::optional<Checkpoint>(std::move(checkpoint));
 }
 

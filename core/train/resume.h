@@ -7,6 +7,7 @@
 #include "checkpoint/reader.h"
 #include "config/load.h"
 #include "foundation/base/env.h"
+#include "plugin/host/registry.h"
 
 namespace mortise {
 
@@ -20,6 +21,7 @@ struct ResumeRequest {
 // checkpoint's run (config.resolved.toml beside it), but for those that cannot change what is learnt, and plugins from
 // other packs than then (mortise.lock beside it) are an error that lists them. A fresh start in a folder with
 // checkpoints moves that folder aside first.
-Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const ResumeRequest& request);
+Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
+                                              const ResumeRequest& request);
 
 }  // namespace mortise

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <mortise/ext/generate.h>
+#include <mortise/pack.h>
 
 #include <algorithm>
 
@@ -63,11 +64,25 @@ Result<PluginRegistry> open_registry(const LoadedConfig& loaded) {
   return PluginRegistry::open(registry_options(loaded, kTorchVersion));
 }
 
-Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
+namespace {
+
+void warn_of_lone_completions(const PluginRef& estimator, const LoadedConfig& loaded) {
+  if ((estimator.plugin->flags & MORTISE_FLAG_COMPARES_GROUP) == 0 || loaded.config.rollout.n > 1) return;
+  const Error warning{
+      ErrorKind::kConfig,
+      "rollout.n is 1: " + estimator.plugin->name + " compares the completions of one prompt, and there is only one",
+      loaded.where("rollout.n"), "set rollout.n=8 or more"};
+  log_warn(warning.to_string());
+}
+
+}  // namespace
+
+Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
   std::string problems;
   for (const PluginUse& use : plugin_uses(loaded.config)) {
     if (kind != RunKind::kTrain && use.kind != "reward") continue;
     const PluginRef ref = TRY(registry.find(use.kind, use.name));
+    if (use.kind == "advantage_estimator") warn_of_lone_completions(ref, loaded);
     for (const ParamError& error : check_params(*ref.plugin, use.params)) {
       const std::string key = error.key.empty() ? use.key : use.key + "." + error.key;
       problems += (problems.empty() ? "" : "\n") +
@@ -225,14 +240,14 @@ Result<> load_learner(RunParts& parts) {
 
 }  // namespace
 
-Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind,
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, PluginRegistry registry, RunKind kind,
                                            const std::optional<Path>& weights_from) {
   auto parts = std::make_unique<RunParts>(env, loaded);
   parts->counters.kind = kind == RunKind::kTrain ? "train" : kind == RunKind::kSft ? "sft" : "eval";
   parts->key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
   parts->key.check_writes = loaded.config.plugins.check;
-  parts->registry = TRY(open_registry(loaded));
-  TRY(check_plugin_params(*parts->registry, loaded, kind));
+  parts->registry = std::move(registry);
+  TRY(check_plugins(*parts->registry, loaded, kind));
   TRY(load_model(*parts, kind, weights_from));
   TRY(load_data(*parts, kind));
   TRY(load_rollout(*parts, kind));

@@ -80,7 +80,7 @@ struct RunParts {
 
 // Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (a
 // resume).
-Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, RunKind kind,
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, PluginRegistry registry, RunKind kind,
                                            const std::optional<Path>& weights_from);
 
 // How training samples, and how validation does.
@@ -92,8 +92,8 @@ int64_t response_length(const RunConfig& config);
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded);
 
 // Every plugin name and plugin parameter that a user wrote, against the plugins' own tables, with the place where it
-// was written.
-Result<> check_plugin_params(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind);
+// was written. Warns of settings that a plugin can do little with.
+Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind);
 
 // [*.optim] for a model and its optimizer.
 std::vector<OptimizedParameter> optimized_parameters(Model& model);

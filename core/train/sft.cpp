@@ -115,10 +115,11 @@ class SftRun {
 }  // namespace
 
 Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
-  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, resume));
+  PluginRegistry registry = TRY(open_registry(loaded));
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, resume));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
-  const auto parts = TRY(assemble(env, loaded, RunKind::kSft, weights_from));
+  const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, weights_from));
   std::vector<std::vector<int64_t>> responses = TRY(load_responses(*parts));
   if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};

@@ -133,9 +133,10 @@ class Trainer {
 };
 
 // trainer.val_only: the parts of `eval` on the run's latest weights. What the run has written is added to, never cut.
-Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, const std::optional<Checkpoint>& checkpoint,
+Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginRegistry registry,
+                                   const std::optional<Checkpoint>& checkpoint,
                                    const std::optional<Path>& weights_from) {
-  const auto parts = TRY(assemble(env, loaded, RunKind::kEval, weights_from));
+  const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kEval, weights_from));
   RunCounters& counters = parts->counters;
   if (checkpoint) {
     const std::string where = checkpoint->path().string();
@@ -160,11 +161,12 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, const s
 }  // namespace
 
 Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
-  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, resume));
+  PluginRegistry registry = TRY(open_registry(loaded));
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, resume));
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
-  if (loaded.config.trainer.val_only) return validate_only(env, loaded, checkpoint, weights_from);
-  const auto parts = TRY(assemble(env, loaded, RunKind::kTrain, weights_from));
+  if (loaded.config.trainer.val_only) return validate_only(env, loaded, std::move(registry), checkpoint, weights_from);
+  const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kTrain, weights_from));
   if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
@@ -181,7 +183,8 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
 }
 
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded) {
-  const auto parts = TRY(assemble(env, loaded, RunKind::kEval, std::nullopt));
+  PluginRegistry registry = TRY(open_registry(loaded));
+  const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kEval, std::nullopt));
   const ValidationReport report = TRY(validate(*parts, 0));
   TRY(write_eval_completions(env, loaded.config.trainer, report.prompts, report.samples, report.scored));
   Json out = Json::object();

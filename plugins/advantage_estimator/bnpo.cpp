@@ -27,6 +27,7 @@ struct Bnpo : mortise::AdvantageEstimator {
   static constexpr const char* doc =
       "A = (r - p_g) / f(p_g; 1 + a/3, 1 + b/3), (a, b) by moments of the groups' means; or (r - m) / sqrt(m(1-m) + "
       "delta), m of a Beta posterior. arXiv:2506.02864";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_COMPARES_GROUP;
 
   std::string method =
       param("method", "density", "'density': the paper's; 'posterior': a running mean and its variance")

@@ -21,6 +21,7 @@ struct OptimalTokenBaseline : mortise::AdvantageEstimator {
   static constexpr const char* doc =
       "A_t = G_t - sum_g(G_t W_t) / (sum_g(W_t) + epsilon), W_t = sum_(j<=t) (1 - 2 pi_j + sum pi^2) w_j^2. "
       "verl optimal_token_baseline";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_COMPARES_GROUP;
   static constexpr const char* required[] = {"old_log_prob", "sum_pi_squared", nullptr};
   static constexpr const char* const* requires_inputs = required;
 

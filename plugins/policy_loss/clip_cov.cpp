@@ -100,7 +100,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
     const Real r = exp(clamp(logp - old_logp, -20.0, 20.0));
     meter.count(kDropped, kept == 0);
     meter.add(kKl, old_logp - logp);
-    return kept * max(-adv * r, -adv * clamp(r, low, high));
+    return kept * mortise::clipped_surrogate(r, adv, low, high);
   }
 };
 

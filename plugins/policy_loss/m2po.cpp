@@ -12,6 +12,8 @@
 
 #include <mortise/cpp/mortise.hpp>
 
+#include "../shared/clip.h"
+
 namespace {
 
 struct M2po : mortise::ContextLoss {
@@ -81,7 +83,7 @@ struct M2po : mortise::ContextLoss {
     meter.count(kMasked, kept == 0);
     meter.add(kKl, old_logp - logp);
     // Not select(): a log-prob that is no number must show.
-    return kept * max(-adv * r, -adv * clamp(r, low, high));
+    return kept * mortise::clipped_surrogate(r, adv, low, high);
   }
 };
 

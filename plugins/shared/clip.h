@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <mortise/cpp/math.hpp>
 #include <mortise/cpp/plugin.hpp>
 
 namespace mortise {
@@ -26,6 +27,12 @@ struct Clipped : Base {
     high = 1 + first_set(clip_ratio_high, clip_ratio);
   }
 };
+
+// PPO's clipped surrogate of a token with ratio r.
+template <class Real>
+MORTISE_INLINE Real clipped_surrogate(Real r, double adv, double low, double high) {
+  return max(-adv * r, -adv * clamp(r, low, high));
+}
 
 // The parameter with which a loss asks for its paper's aggregation. The engine reads the declared default when
 // actor.loss_agg_mode is "auto" (core/plugin/host/kinds/policy_loss.h); the plugin itself does not aggregate.

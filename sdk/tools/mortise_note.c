@@ -5,7 +5,8 @@
  * an ELF note (section .note.mortise, owner "Mortise", type 1), which the build compiles and links in. The host then
  * reads names, parameters and needs without running any code of the pack. KEY=VALUE pairs go into "build", --need
  * LIB into "needs": the libraries beyond the C and C++ runtimes that the pack asks for.
- * Needs libc and libdl alone. Exit status: 0; 1 when the library cannot be loaded or its table is not usable.
+ * Needs libc and libdl alone. Exit status: 0; 1 when the library cannot be loaded or its table is none that a host
+ * takes.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -88,13 +89,81 @@ static void put_param(const mortise_param* p) {
   put("}");
 }
 
-static int put_plugin(const mortise_descriptor* d) {
-  static const char* const kCouplings[] = {"token", "row", "group", "update"};
-  if (d->kind == NULL || d->name == NULL || d->vtable == NULL) {
-    fprintf(stderr, "mortise_note: plugin '%s' is not usable: %s\n", d->name != NULL ? d->name : "?",
-            d->summary != NULL ? d->summary : "it has no kind, name or vtable");
-    return 1;
+/* What a host refuses is told here already, while the author builds. */
+
+static int refuse(const char* format, ...) {
+  va_list args;
+  fprintf(stderr, "mortise_note: ");
+  va_start(args, format);
+  vfprintf(stderr, format, args);
+  va_end(args);
+  fprintf(stderr, "\n");
+  return 1;
+}
+
+/* [a-z][a-z0-9_]*, and `more` besides. Returns where it ends. */
+static const char* end_of_word(const char* s, const char* more) {
+  static const char kLetters[] = "abcdefghijklmnopqrstuvwxyz";
+  if (*s == 0 || strchr(kLetters, *s) == NULL) return s;
+  while (*s != 0 && (strchr(kLetters, *s) != NULL || strchr("0123456789_", *s) != NULL || strchr(more, *s) != NULL))
+    ++s;
+  return s;
+}
+static int is_name(const char* s) { return *s != 0 && *end_of_word(s, "") == 0; }
+static int is_pack_id(const char* s) {
+  for (int words = 1;; ++words) {
+    const char* end = end_of_word(s, "-");
+    if (end == s) return 0;
+    if (*end == 0) return words > 1;
+    if (*end != '.') return 0;
+    s = end + 1;
   }
+}
+
+/* 0: the default is a value that a user might give. */
+static int check_default(const char* plugin, const mortise_param* p) {
+  const char* text = p->default_text;
+  char* end = NULL;
+  double number = 0;
+  if (text == NULL) return 0;
+  if (p->type == MORTISE_PARAM_BOOL && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+    return refuse("plugin '%s': the default of '%s' is '%s', not true or false", plugin, p->name, text);
+  if (p->type == MORTISE_PARAM_TEXT && p->num_choices > 0) {
+    for (uint32_t i = 0; i < p->num_choices; ++i)
+      if (strcmp(p->choices[i], text) == 0) return 0;
+    return refuse("plugin '%s': the default of '%s' is '%s', none of its choices", plugin, p->name, text);
+  }
+  if (p->type != MORTISE_PARAM_F64 && p->type != MORTISE_PARAM_I64) return 0;
+  if (p->type == MORTISE_PARAM_F64 && strcmp(text, "none") == 0) return 0;
+  number = p->type == MORTISE_PARAM_F64 ? strtod(text, &end) : (double)strtoll(text, &end, 10);
+  if (end == text || *end != 0)
+    return refuse("plugin '%s': the default of '%s' is '%s', not %s", plugin, p->name, text,
+                  p->type == MORTISE_PARAM_F64 ? "a number" : "an integer");
+  if (p->has_range && (number < p->min || number > p->max))
+    return refuse("plugin '%s': the default of '%s' is '%s', out of its own range", plugin, p->name, text);
+  return 0;
+}
+
+static int check_plugin(const mortise_descriptor* d) {
+  if (d->kind == NULL || d->name == NULL || d->vtable == NULL)
+    return refuse("plugin '%s' is not usable: %s", d->name != NULL ? d->name : "?",
+                  d->summary != NULL ? d->summary : "it has no kind, name or vtable");
+  if (!is_name(d->name)) return refuse("the plugin name '%s' is not [a-z][a-z0-9_]*", d->name);
+  for (uint32_t i = 0; i < d->num_params; ++i) {
+    const mortise_param* p = d->params != NULL ? d->params[i] : NULL;
+    if (p == NULL || p->name == NULL) return refuse("plugin '%s': parameter %u has no name", d->name, i);
+    if (!is_name(p->name))
+      return refuse("plugin '%s': the parameter name '%s' is not [a-z][a-z0-9_]*", d->name, p->name);
+    for (uint32_t j = 0; j < i; ++j)
+      if (strcmp(d->params[j]->name, p->name) == 0)
+        return refuse("plugin '%s' has two parameters '%s'", d->name, p->name);
+    if (check_default(d->name, p) != 0) return 1;
+  }
+  return 0;
+}
+
+static void put_plugin(const mortise_descriptor* d) {
+  static const char* const kCouplings[] = {"token", "row", "group", "update"};
   put("{\"kind\":");
   put_string(d->kind);
   put(",\"name\":");
@@ -113,24 +182,23 @@ static int put_plugin(const mortise_descriptor* d) {
     put_param(d->params[i]);
   }
   put("]}");
-  return 0;
 }
 
-/* Two plugins of one kind and name in a pack could not be told apart. */
-static int check_names(const mortise_pack* pack) {
+static int check_pack(const mortise_pack* pack) {
+  if (!is_pack_id(pack->id))
+    return refuse("the pack id '%s' is not dotted lower-case words, as in acme.match", pack->id);
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
-    for (uint32_t j = 0; j < i; ++j) {
+    if (check_plugin(pack->plugins[i]) != 0) return 1;
+    for (uint32_t j = 0; j < i; ++j) { /* could not be told apart */
       const mortise_descriptor *a = pack->plugins[i], *b = pack->plugins[j];
-      if (strcmp(a->kind, b->kind) == 0 && strcmp(a->name, b->name) == 0) {
-        fprintf(stderr, "mortise_note: two plugins of kind %s are named '%s'\n", a->kind, a->name);
-        return 1;
-      }
+      if (strcmp(a->kind, b->kind) == 0 && strcmp(a->name, b->name) == 0)
+        return refuse("two plugins of kind %s are named '%s'", a->kind, a->name);
     }
   }
   return 0;
 }
 
-static int put_pack(const mortise_pack* pack, int num_args, char** args) {
+static void put_pack(const mortise_pack* pack, int num_args, char** args) {
   put("{\"abi\":%d,\"abi_minor\":%u,\"min_host_minor\":%u,\"pack\":{\"id\":", MORTISE_ABI_MAJOR, pack->abi_minor,
       pack->min_host_minor);
   put_string(pack->id);
@@ -139,7 +207,7 @@ static int put_pack(const mortise_pack* pack, int num_args, char** args) {
   put("},\"plugins\":[");
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
     if (i > 0) put(",");
-    if (put_plugin(pack->plugins[i]) != 0) return 1;
+    put_plugin(pack->plugins[i]);
   }
   put("],\"needs\":[");
   int count = 0;
@@ -161,7 +229,6 @@ static int put_pack(const mortise_pack* pack, int num_args, char** args) {
     *equals = '=';
   }
   put("}}");
-  return check_names(pack);
 }
 
 static void print_c(const char* path) {
@@ -198,7 +265,8 @@ int main(int argc, char** argv) {
     fprintf(stderr, "mortise_note: the pack of %s has no id, version or plugins\n", argv[1]);
     return 1;
   }
-  if (put_pack(pack, argc - 2, argv + 2) != 0) return 1;
+  if (check_pack(pack) != 0) return 1;
+  put_pack(pack, argc - 2, argv + 2);
   print_c(strrchr(argv[1], '/') != NULL ? strrchr(argv[1], '/') + 1 : argv[1]);
   free(text);
   return 0;

@@ -148,6 +148,20 @@ TEST(Messages, HelpEverywhere) {
   }
 }
 
+// Which estimators compare, their own tables say.
+TEST(Messages, LoneCompletionsAreToldWhereTheyAreCompared) {
+  const TaskFolder task;
+  const auto warned = [&](const std::string& estimator) {
+    const Outcome outcome = task.mortise("train run.toml --dry-run rollout.n=1 algorithm.adv_estimator=" + estimator);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output.find("rollout.n is 1: " + estimator + " compares the completions of one prompt") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(warned("maxrl"));
+  EXPECT_TRUE(warned("bnpo"));
+  EXPECT_FALSE(warned("reinforce_plus_plus"));
+}
+
 TEST(Messages, DryRunWritesNothing) {
   const TaskFolder task;
   const Outcome outcome = task.mortise("train run.toml --dry-run");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "program.h"
@@ -11,6 +12,7 @@ namespace mortise::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 bool has_python() {
   return std::system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1") == 0;
@@ -151,10 +153,19 @@ TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   for (const auto& [pack, params] : std::map<std::string, std::string>{
            {"python", "path=" + (dir / "score.py").string()}, {"http", "backoff=0.01,url=" + service.url("/score")}}) {
     const Outcome checked =
-        run(program() + " plugin check " + packs + pack + ".so --verbose --timeout 30s --params '" + params + "'",
-            dir.path());
+        run(program() + " plugin check " + packs + pack + ".so --verbose --params '" + params + "'", dir.path());
     EXPECT_EQ(checked.code, 0) << checked.output;
+    // An interpreter for every instance: the report says how many there was time for.
+    const std::string limited = "hygiene.create_growth (R18): ", wanted = "fit into the time, of 10,000 wanted";
+    EXPECT_EQ(checked.output.find(limited) != std::string::npos, pack == "python") << checked.output;
+    EXPECT_EQ(checked.output.find(wanted) != std::string::npos, pack == "python") << checked.output;
   }
+  if (std::getenv("MORTISE_LONG") == nullptr) return;
+  const Outcome all = run(program() + " plugin check " + packs + "python.so --only hygiene.create_growth --verbose " +
+                              "--timeout 3600s --params path=" + (dir / "score.py").string(),
+                          dir.path());
+  EXPECT_EQ(all.code, 0) << all.output;
+  EXPECT_THAT(all.output, Not(HasSubstr("wanted")));
 }
 
 }  // namespace

@@ -234,8 +234,10 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   }
   sum_columns(scored, num_rows);
   if (num_rows > 0 && std::count(scored.row_valid.begin(), scored.row_valid.end(), 1) == 0) {
-    log_warn("no reward applies to any row of step " + std::to_string(context.step) +
-             ": nothing can be learnt from it; is the data column that the reward reads there, and not null?");
+    log_warn(
+        "no reward applies to any row of step " + std::to_string(context.step) +
+        ": nothing can be learnt from it; is the data column that a reward reads there, of the type that it reads, " +
+        "and not null? Columns: " + columns_phrase(whole.columns));
   }
   return scored;
 }

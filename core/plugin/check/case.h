@@ -1,7 +1,8 @@
 // A case: one thing that a pack or a plugin must do, in its own process, and the rule of sdk/RULES.md it stands for.
 //
 // A case returns nothing when the plugin does well, broken() when it does not, and not_applicable() where the plugin
-// does not do what the case is about; never "fine" without having looked. Threading: one case per process.
+// does not do what the case is about; never "fine" without having looked. What it could not look at in the time it has
+// stands beside "passed" (Subject::note). Threading: one case per process.
 #pragma once
 
 #include <cstdint>

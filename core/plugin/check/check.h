@@ -40,7 +40,7 @@ struct Outcome {
   std::string plugin;  // empty for cases about the pack
   std::string kind;    // full id
   std::string status;  // passed, failed, crashed, timed_out, exited, not_applicable, skipped
-  std::string text;
+  std::string text;    // of a fault what it is; of "passed" how far the case looked, or nothing
   std::string output;  // what the case's process printed
   double seconds = 0;
   [[nodiscard]] bool is_fault() const {

@@ -106,7 +106,8 @@ std::string report_text(const CheckReport& report, bool verbose) {
            ": " + counts_text(report, *first) + "\n";
     for (const Outcome& outcome : report.outcomes) {
       const bool foreign = !outcome.plugin.empty() && (outcome.one->kinds & kind_bit(outcome.kind)) == 0;
-      if (same_plugin(outcome, *first) && ((verbose && !foreign) || outcome.is_fault())) out += case_text(outcome);
+      const bool told = outcome.is_fault() || (outcome.status == "passed" && !outcome.text.empty());
+      if (same_plugin(outcome, *first) && ((verbose && !foreign) || told)) out += case_text(outcome);
     }
   }
   const size_t faults = report.num_faults();
@@ -162,6 +163,8 @@ std::string report_junit(const CheckReport& report) {
       } else if (outcome.status != "passed") {
         ++skipped;
         cases += "<skipped message=\"" + text + "\"/>";
+      } else if (!outcome.text.empty()) {
+        cases += "<system-out>" + text + "</system-out>";
       }
       cases += "</testcase>\n";
     }

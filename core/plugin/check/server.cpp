@@ -54,8 +54,8 @@ std::optional<std::string> read_line(int fd, std::string& buffer) {
   }
 }
 
-Json verdict_json(const Result<>& done) {
-  if (done.ok()) return {{"status", "passed"}, {"text", ""}};
+Json verdict_json(const Result<std::string>& done) {
+  if (done.ok()) return {{"status", "passed"}, {"text", *done}};
   const Error& error = done.error();
   return {{"status", is_not_applicable(error) ? "not_applicable" : "failed"}, {"text", error.to_string()}};
 }
@@ -74,7 +74,7 @@ Json verdict_json(const Result<>& done) {
   ::setrlimit(RLIMIT_CORE, &no_core);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
   report_faults(report);
-  Result<> done;
+  Result<std::string> done("");
   try {
     done = run_case(request);
   } catch (const std::exception& e) {
@@ -193,13 +193,14 @@ Json serve_one(const Request& request) {
 
 }  // namespace
 
-Result<> run_case(const Request& request) {
+Result<std::string> run_case(const Request& request) {
   const Case* one = find_case(request.case_id);
   if (one == nullptr) return Error{ErrorKind::kInternal, "there is no case " + quote(request.case_id), "", ""};
   set_plugin_threads(1);  // of the engine's own table, which open() gets: no threads that are not the pack's
   Subject subject = TRY(Subject::open(request));
   if (one->needs_load) TRY(subject.load());
-  return one->run(subject);
+  TRY(one->run(subject));
+  return subject.noted();
 }
 
 int serve_cases() {

@@ -17,7 +17,7 @@ namespace mortise::check {
 // process that was started for it and has one thread: else an error is the first and last line.
 int serve_cases();
 
-// Runs the case here, in this process. For tests of cases, and for the forked process.
-[[nodiscard]] Result<> run_case(const Request& request);
+// Runs the case here, in this process: of one that passed, what is to be said beside it, or "". For the forked process.
+[[nodiscard]] Result<std::string> run_case(const Request& request);
 
 }  // namespace mortise::check

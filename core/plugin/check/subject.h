@@ -100,6 +100,9 @@ class Subject {
   // `call` gets how create ended, if given; without it every failure is broken().
   Result<Instance> create(const mortise_host* host, SlotCall* call = nullptr) const;
   [[nodiscard]] SlotCall run(int64_t num_rows, const std::function<int32_t(mortise_call*)>& slot) const;
+  // What the report says beside "passed": how far the case could look.
+  void note(std::string text) { note_ = std::move(text); }
+  [[nodiscard]] const std::string& noted() const { return note_; }
   // Runs right before and right after each slot from now on; null for nothing.
   void around_slots(std::function<void()> before, std::function<void()> after);
 
@@ -110,6 +113,7 @@ class Subject {
   const void* vtable_ = nullptr;
   std::shared_ptr<InstanceIdentity> identity_;
   std::function<void()> before_slot_, after_slot_;
+  std::string note_;
 };
 
 }  // namespace mortise::check

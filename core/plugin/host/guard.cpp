@@ -83,9 +83,11 @@ Result<> settle_output(const CallSite& site, std::string_view name, std::span<fl
     if (keep[t] == 0) {
       values[t] = 0.0F;
     } else if (!std::isfinite(values[t])) {
-      return guard_error(
-          site, "wrote " + format_f64(values[t]) + " to output " + quote(name) + " at " + token_place(layout, t),
-          "look at the inputs of that token; a loss must stay finite for large ratios");
+      const bool is_loss = name != "advantages" && name != "returns";
+      const std::string value = std::isnan(values[t]) ? "nan" : format_f64(values[t]);  // without its sign
+      return guard_error(site, "wrote " + value + " to output " + quote(name) + " at " + token_place(layout, t),
+                         is_loss ? "look at the inputs of that token; a loss must stay finite for large ratios"
+                                 : "look at groups of equal rewards, of one row, and at rows without a reward");
     }
   }
   return {};

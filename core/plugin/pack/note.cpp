@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kMaxNoteBytes = 1 << 20;
 constexpr std::string_view kNext = "build the pack again with mortise_add_pack()";
+constexpr std::string_view kRename = "choose another name in its source";
 
 bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
@@ -63,8 +64,8 @@ class Fields {
     if (!value->is_array()) return fail(quote(key) + " must be an array"), nullptr;
     return value;
   }
-  void fail(std::string what) {
-    if (!error_) error_ = Error{ErrorKind::kPlugin, "bad metadata note: " + what, where_, std::string(kNext)};
+  void fail(std::string what, std::string_view next = kNext) {
+    if (!error_) error_ = Error{ErrorKind::kPlugin, "bad metadata note: " + what, where_, std::string(next)};
   }
   Result<> done() const { return error_ ? Result<>(*error_) : Result<>(); }
 
@@ -109,11 +110,13 @@ Result<ParamInfo> parse_param(const Json& object, const std::string& where) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (min || max) param.range = ParamRange{min.value_or(-kInfinity), max.value_or(kInfinity)};
   param.choices = fields.texts("choices");
-  if (!is_plugin_name(param.name)) fields.fail("parameter name " + quote(param.name) + " is not [a-z][a-z0-9_]*");
+  if (!is_plugin_name(param.name))
+    fields.fail("parameter name " + quote(param.name) + " is not [a-z][a-z0-9_]*", kRename);
   TRY(fields.done());
   if (param.default_text) {
     if (auto value = default_value(param); !value.ok()) {
-      fields.fail("the default of parameter " + quote(param.name) + " is no legal value: " + value.error().what);
+      fields.fail("the default of parameter " + quote(param.name) + " is no legal value: " + value.error().what,
+                  "correct it in the pack's source");
     }
   }
   TRY(fields.done());
@@ -135,14 +138,15 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
   }
   plugin.requires_inputs = fields.texts("requires");
   plugin.consumes = fields.texts("consumes");
-  if (!is_plugin_name(plugin.name)) fields.fail("plugin name " + quote(plugin.name) + " is not [a-z][a-z0-9_]*");
+  if (!is_plugin_name(plugin.name))
+    fields.fail("plugin name " + quote(plugin.name) + " is not [a-z][a-z0-9_]*", kRename);
   const Json* params = fields.array("params", false);
   TRY(fields.done());
   std::set<std::string> names;
   for (size_t i = 0; params != nullptr && i < params->size(); ++i) {
     plugin.params.push_back(TRY(parse_param((*params)[i], where + ", plugin " + quote(plugin.name))));
     if (!names.insert(plugin.params.back().name).second) {
-      fields.fail("plugin " + quote(plugin.name) + " has two parameters " + quote(plugin.params.back().name));
+      fields.fail("plugin " + quote(plugin.name) + " has two parameters " + quote(plugin.params.back().name), kRename);
     }
   }
   TRY(fields.done());
@@ -216,8 +220,10 @@ Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
     if (!pack.torch.empty()) pack.tier = "torch-locked";
   }
   if (!is_pack_id(pack.id))
-    fields.fail("pack id " + quote(pack.id) + " is not dotted lower-case words, as in acme.match");
-  if (!SemVer::parse(pack.version)) fields.fail("version " + quote(pack.version) + " is not of the form 1.2.3");
+    fields.fail("pack id " + quote(pack.id) + " is not dotted lower-case words, as in acme.match",
+                "give another to mortise_add_pack()");
+  if (!SemVer::parse(pack.version))
+    fields.fail("version " + quote(pack.version) + " is not of the form 1.2.3", "give another to mortise_add_pack()");
   const Json* plugins = fields.array("plugins", true);
   TRY(fields.done());
   std::set<std::pair<std::string, std::string>> names;
@@ -225,7 +231,7 @@ Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
     pack.plugins.push_back(TRY(parse_plugin(object, note_where)));
     const PluginInfo& plugin = pack.plugins.back();
     if (!names.emplace(plugin.kind, plugin.name).second) {
-      fields.fail("two plugins " + quote(plugin.name) + " of kind " + plugin.kind);
+      fields.fail("two plugins " + quote(plugin.name) + " of kind " + plugin.kind, kRename);
     }
   }
   if (pack.plugins.empty()) fields.fail("no plugins");

@@ -158,6 +158,12 @@ bool Crew::has_ended(const Seat& seat) const {
 }
 
 WorkerEnd Crew::end(Seat& seat) {
+  WorkerEnd ended = kill_and_ask(seat);
+  last_end_ = ended.text;
+  return ended;
+}
+
+WorkerEnd Crew::kill_and_ask(Seat& seat) {
   const int64_t deadline = default_env().monotonic_ns() + int64_t{kExitReportMs} * 1'000'000;
   // One that was only just asked for may not have its handle yet.
   while (keeper_->pidfd(seat.id) < 0 && !keeper_->exit_status(seat.id) && default_env().monotonic_ns() < deadline) {
@@ -176,8 +182,10 @@ WorkerEnd Crew::end(Seat& seat) {
 Result<> Crew::replace(Seat& seat) {
   keeper_->forget(seat.id);
   if (!seat.ready && ++num_stillborn_ >= kMaxStillborn) {
-    return Error{ErrorKind::kPlugin, std::to_string(num_stillborn_) + " workers in a row ended before they were ready",
-                 load_.identity.label, "look at create() of the reward, and at the memory limit in [plugins]"};
+    return Error{
+        ErrorKind::kPlugin,
+        std::to_string(num_stillborn_) + " workers in a row ended before they were ready, the last by " + last_end_,
+        load_.identity.label, "look at create() of the reward, and at the memory limit in [plugins]"};
   }
   std::erase_if(seats_, [&](const auto& other) { return other.get() == &seat; });
   return add_seat();

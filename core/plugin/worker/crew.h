@@ -76,6 +76,7 @@ class Crew {
   Crew() = default;
   Result<> start_keeper(int num_seats);
   Result<> add_seat();
+  WorkerEnd kill_and_ask(Seat& seat);
 
   LoadMessage load_;
   CrewOptions options_;
@@ -85,6 +86,7 @@ class Crew {
   int64_t next_id_ = 1;
   int num_restarts_ = 0;
   int num_stillborn_ = 0;  // workers in a row that ended before they were ready
+  std::string last_end_;   // how the last one ended
 };
 
 // "signal 11 (Segmentation fault)", "exit code 3".

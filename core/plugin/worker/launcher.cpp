@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <thread>
 
 #include "foundation/base/text.h"
@@ -32,9 +33,17 @@ std::vector<std::string> command_line(const fs::path& program, const fs::path& b
   if (!bubblewrap.empty()) {
     words = {bubblewrap.string(), "--unshare-pid", "--unshare-ipc", "--unshare-uts"};
     if (!limits.network) words.emplace_back("--unshare-net");
-    for (const char* word : {limits.write_files ? "--bind" : "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"})
-      words.emplace_back(word);
-    words.emplace_back("--");
+    const auto add = [&](std::initializer_list<const char*> more) {
+      words.insert(words.end(), more.begin(), more.end());
+    };
+    // A device is a file to be written: who may write files has the machine's (a Python reward its GPU), the others the
+    // few that do nothing. /dev/shm holds data either way.
+    if (limits.write_files) {
+      add({"--bind", "/", "/", "--dev-bind", "/dev", "/dev"});
+    } else {
+      add({"--ro-bind", "/", "/", "--dev", "/dev", "--ro-bind-try", "/dev/shm", "/dev/shm"});
+    }
+    add({"--proc", "/proc", "--"});
   }
   words.push_back(program.string());
   words.emplace_back(kWorkerArgument);
@@ -151,7 +160,7 @@ Keeper::~Keeper() {
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  ::kill(pid_, SIGKILL);
+  ::kill(-pid_, SIGKILL);  // its group: inside bubblewrap the keeper is a child of ours' child
   ::waitpid(pid_, nullptr, 0);
 }
 

@@ -143,15 +143,21 @@ constexpr long kNeverNeeded[] = {SYS_ptrace,
                                  SYS_quotactl,
                                  SYS_acct,
                                  SYS_swapoff,
-                                 SYS_io_uring_setup};
+                                 SYS_io_uring_setup,
+                                 SYS_open_tree,
+                                 SYS_move_mount,
+                                 SYS_fsopen,
+                                 SYS_fsmount,
+                                 SYS_pidfd_getfd};
 
 constexpr long kWriting[] = {
-    SYS_mkdirat,   SYS_mknodat,     SYS_unlinkat,     SYS_symlinkat, SYS_linkat,   SYS_renameat2,
-    SYS_fchmod,    SYS_fchmodat,    SYS_fchown,       SYS_fchownat,  SYS_truncate, SYS_setxattr,
-    SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr,
+    SYS_mkdirat,   SYS_mknodat,     SYS_unlinkat,     SYS_symlinkat, SYS_linkat,       SYS_renameat2,
+    SYS_fchmod,    SYS_fchmodat,    SYS_fchown,       SYS_fchownat,  SYS_truncate,     SYS_setxattr,
+    SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fsetxattr, SYS_fremovexattr, SYS_utimensat,
 #ifdef SYS_open  // the older names, where the machine has them
-    SYS_creat,     SYS_mkdir,       SYS_mknod,        SYS_unlink,    SYS_rmdir,    SYS_symlink,
-    SYS_link,      SYS_rename,      SYS_renameat,     SYS_chmod,     SYS_chown,    SYS_lchown,
+    SYS_creat,     SYS_mkdir,       SYS_mknod,        SYS_unlink,    SYS_rmdir,        SYS_symlink,
+    SYS_link,      SYS_rename,      SYS_renameat,     SYS_chmod,     SYS_chown,        SYS_lchown,
+    SYS_utime,     SYS_utimes,      SYS_futimesat,
 #endif
 };
 

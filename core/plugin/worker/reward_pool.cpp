@@ -8,16 +8,13 @@
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/metrics/registry.h"
-#include "plugin/host/kinds/reward_args.h"
-#include "plugin/worker/batch_area.h"
 
 namespace mortise {
 namespace {
 
-constexpr int64_t kMaxPieceRows = 64;
 constexpr int64_t kGraceMs = 50;      // for a plugin that asks for its deadline to stop by itself
 constexpr int kSendTimeoutMs = 1000;  // a worker that does not read for so long is as good as dead
-constexpr int kStateTimeoutMs = 60'000;
+constexpr int kIdleTimeoutMs = 60'000;
 constexpr int kMaxTries = 3;
 constexpr int64_t kMs = 1'000'000;
 
@@ -44,8 +41,8 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   pool->crew_ = TRY(Crew::start(load, options));
   const ReadyMessage& ready = pool->crew_->ready();
   if (ready.has_state || pool->granularity() == Granularity::kBatch) pool->crew_->use_one_worker();
+  pool->state_ = CarriedState(ready, pool->label_);
   TRY(pool->crew_->refill());
-  if (ready.has_state) pool->state_ = ready.state;
   const int workers = pool->crew_->num_workers();
   log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker (" : " workers (") +
            pool->crew_->limits_text() + ")");
@@ -58,45 +55,15 @@ Result<> RewardPool::begin(const ScoreRequest& request) {
   request_ = request;
   account_ = RowAccount(request.num_rows);
   metrics_.clear();
-  todo_.clear();
-  first_area_ += static_cast<int64_t>(areas_.size());
-  areas_.clear();
+  todo_.begin(request.num_rows);
   deadline_ns_ = 0;
   last_seat_ = nullptr;
   return {};
 }
 
 Result<> RewardPool::add(const RewardBatch& rows) {
-  TRY(check_reward_batch(rows, label_));
-  const RewardArgs args(rows);
-  Area area{TRY(write_batch(args.in())), {}};
-  for (int64_t i = 0; i < rows.num_rows; ++i) area.row_of.push_back(args.in().row_id[i]);
-  for (const int64_t row : area.row_of) {
-    if (row < 0 || row >= request_.num_rows)
-      return Error{ErrorKind::kInternal, "row " + std::to_string(row) + " is outside of its batch", label_, ""};
-  }
-  areas_.push_back(std::move(area));
-  cut(first_area_ + static_cast<int64_t>(areas_.size()) - 1, rows);
+  TRY(todo_.add(rows, granularity(), crew_->num_workers(), label_));
   return turn(0);
-}
-
-// Which rows lie in which piece has no effect on what they get.
-void RewardPool::cut(int64_t area, const RewardBatch& rows) {
-  const int64_t n = rows.num_rows;
-  if (granularity() == Granularity::kBatch || (granularity() == Granularity::kGroup && rows.group_index.empty())) {
-    if (n > 0) todo_.push_back({area, 0, n});
-    return;
-  }
-  if (granularity() == Granularity::kRow) {
-    const int64_t size = std::clamp<int64_t>(n / (4 * int64_t{crew_->num_workers()}), 1, kMaxPieceRows);
-    for (int64_t first = 0; first < n; first += size) todo_.push_back({area, first, std::min(size, n - first)});
-    return;
-  }
-  for (int64_t first = 0, end = 0; first < n; first = end) {
-    const int64_t group = rows.group_index[static_cast<size_t>(first)];
-    for (end = first; end < n && rows.group_index[static_cast<size_t>(end)] == group;) ++end;
-    todo_.push_back({area, first, end - first});
-  }
 }
 
 // Hands out work, waits for news and takes it in, and ends what takes too long.
@@ -130,7 +97,7 @@ Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
     TRY(turn(time_to_next_deadline()));
   }
   while (!at_work_.empty()) TRY(turn(time_to_next_deadline()));
-  TRY(keep_state());
+  if (last_seat_ != nullptr) TRY(state_.keep(*crew_, *last_seat_));
   // In the order of rows, so that sums do not depend on which worker was first.
   std::stable_sort(metrics_.begin(), metrics_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<MetricRecord> ordered;
@@ -143,8 +110,7 @@ Result<> RewardPool::hand_out() {
   while (!todo_.empty()) {
     Seat* const seat = crew_->take_idle();
     if (seat == nullptr) return {};
-    Piece piece = todo_.front();
-    todo_.pop_front();
+    const Piece piece = todo_.take();
     const auto given = give(*seat, piece);
     if (given.ok()) continue;
     put_back(piece, /*blamed=*/false, given.error().what);
@@ -154,8 +120,7 @@ Result<> RewardPool::hand_out() {
 }
 
 Result<> RewardPool::give(Seat& seat, const Piece& piece) {
-  TRY(bring_state(seat));
-  const Area& area = areas_[static_cast<size_t>(piece.area - first_area_)];
+  TRY(state_.bring(*crew_, seat));
   PieceMessage message;
   message.first = piece.first;
   message.count = piece.count;
@@ -165,7 +130,7 @@ Result<> RewardPool::give(Seat& seat, const Piece& piece) {
   std::vector<int> fds;
   if (seat.batch != piece.area) {
     message.new_batch = true;
-    fds.push_back(area.memory.fd());
+    fds.push_back(todo_.memory(piece).fd());
     seat.batch = piece.area;
   }
   if (seat.area.rows < static_cast<size_t>(piece.count)) {
@@ -240,15 +205,15 @@ void RewardPool::take_report(const Piece& piece, RowMessage& report) {
     fail_rows(piece, report.first, report.count, MORTISE_INVALID_ARGUMENT, good.error().what);
     return;
   }
-  const int64_t row = report.count > 0 ? row_of(piece, report.first) : 0;
+  const int64_t row = report.count > 0 ? todo_.row_of(piece, report.first) : 0;
   for (MetricRecord& metric : report.metrics) metrics_.emplace_back(row, std::move(metric));
   for (FailedRow& failed : report.failed_rows) {
     if (failed.row < 0 || failed.row >= report.count) continue;
-    account_.fail(row_of(piece, report.first + failed.row), failed.code, std::move(failed.text));
+    account_.fail(todo_.row_of(piece, report.first + failed.row), failed.code, std::move(failed.text));
   }
   for (RowValue& value : report.values) {
     if (value.row < 0 || value.row >= report.count) continue;
-    account_.add_value(row_of(piece, report.first + value.row), std::move(value.name), value.value);
+    account_.add_value(todo_.row_of(piece, report.first + value.row), std::move(value.name), value.value);
   }
 }
 
@@ -261,7 +226,7 @@ void RewardPool::take_rows(const Work& work) {
     if (std::isinf(reward)) {
       fail_rows(work.piece, i, 1, MORTISE_INVALID_ARGUMENT, "gave the reward " + format_f64(reward));
     } else {
-      account_.score(row_of(work.piece, i), reward);
+      account_.score(todo_.row_of(work.piece, i), reward);
     }
   }
 }
@@ -315,8 +280,8 @@ Result<> RewardPool::settle(Seat& seat, const std::string& text, bool may_blame)
 void RewardPool::put_back(Piece piece, bool blamed, const std::string& text) {
   piece.num_tries += blamed ? 0 : 1;
   if (piece.num_tries >= kMaxTries) fail_rows(piece, 0, piece.count, MORTISE_ABORTED, text);
-  while (piece.count > 0 && !account_.is_open(row_of(piece, 0))) ++piece.first, --piece.count;
-  if (piece.count > 0) todo_.push_front(piece);
+  while (piece.count > 0 && !account_.is_open(todo_.row_of(piece, 0))) ++piece.first, --piece.count;
+  if (piece.count > 0) todo_.put_back(piece);
 }
 
 // The keeper has ended, and all workers with it.
@@ -349,11 +314,11 @@ Result<> RewardPool::enforce_deadlines() {
 }
 
 void RewardPool::fail_rows(const Piece& piece, int64_t first, int64_t count, int32_t code, const std::string& text) {
-  for (int64_t i = first; i < first + count; ++i) account_.fail(row_of(piece, i), code, text);
+  for (int64_t i = first; i < first + count; ++i) account_.fail(todo_.row_of(piece, i), code, text);
 }
 
 void RewardPool::fail_the_rest(int32_t code, const std::string& text) {
-  for (const Piece& piece : todo_) fail_rows(piece, 0, piece.count, code, text);
+  for (const Piece& piece : todo_.waiting()) fail_rows(piece, 0, piece.count, code, text);
   todo_.clear();
 }
 
@@ -370,10 +335,6 @@ int RewardPool::time_to_next_deadline() const {
   return static_cast<int>(std::max<int64_t>(wait_ms, 0));
 }
 
-int64_t RewardPool::row_of(const Piece& piece, int64_t row) const {
-  return areas_[static_cast<size_t>(piece.area - first_area_)].row_of[static_cast<size_t>(piece.first + row)];
-}
-
 RewardPool::Work* RewardPool::work_of(const Seat& seat) {
   for (Work& work : at_work_) {
     if (work.seat == &seat) return &work;
@@ -381,48 +342,11 @@ RewardPool::Work* RewardPool::work_of(const Seat& seat) {
   return nullptr;
 }
 
-// State of the plugin.
-
-Result<Frame> RewardPool::ask(Seat& seat, uint32_t kind, std::string_view body) {
-  TRY(seat.channel.send(kind, body, {}, kStateTimeoutMs));
-  while (true) {
-    auto frame = TRY(seat.channel.receive(kStateTimeoutMs));
-    if (!frame) return Error{ErrorKind::kPlugin, "its worker did not answer about its state", label_, ""};
-    if (frame->kind == kError) return decode_error(frame->body);
-    if (frame->kind == kState) return std::move(*frame);
-    TRY(crew_->take_ready(seat, *frame));
-  }
-}
-
-Result<> RewardPool::bring_state(Seat& seat) {
-  if (!crew_->ready().has_state || seat.state_count == state_count_) return {};
-  TRY(ask(seat, kLoadState, state_));
-  seat.state_count = state_count_;
-  return {};
-}
-
-// After a batch the one worker's state is the reward's.
-Result<> RewardPool::keep_state() {
-  if (!crew_->ready().has_state || last_seat_ == nullptr) return {};
-  const Frame frame = TRY(ask(*last_seat_, kSaveState, {}));
-  StateMessage message;
-  TRY(decode(frame.body, message));
-  state_ = std::move(message.bytes);
-  last_seat_->state_count = ++state_count_;
-  return {};
-}
-
-Result<std::optional<std::string>> RewardPool::save_state() {
-  if (!crew_->ready().has_state) return std::optional<std::string>();
-  return std::optional<std::string>(state_);
-}
+Result<std::optional<std::string>> RewardPool::save_state() { return state_.bytes(); }
 
 Result<> RewardPool::load_state(std::string_view bytes) {
-  Seat* const seat = TRY(crew_->wait_idle(kStateTimeoutMs));
-  TRY(ask(*seat, kLoadState, bytes));
-  state_ = bytes;
-  seat->state_count = ++state_count_;
-  return {};
+  Seat* const seat = TRY(crew_->wait_idle(kIdleTimeoutMs));
+  return state_.replace(*crew_, *seat, bytes);
 }
 
 }  // namespace mortise

@@ -7,9 +7,9 @@
 // a piece. Threading: one thread at a time; it starts none.
 #pragma once
 
-#include <deque>
-
+#include "plugin/worker/carried_state.h"
 #include "plugin/worker/crew.h"
+#include "plugin/worker/piece_queue.h"
 #include "plugin/worker/reward_function.h"
 #include "plugin/worker/row_account.h"
 
@@ -41,16 +41,6 @@ class RewardPool : public RewardFunction {
   [[nodiscard]] int64_t num_replaced() const { return num_replaced_; }
 
  private:
-  // Rows of the batch in one area.
-  struct Area {
-    SharedMemory memory;
-    std::vector<int64_t> row_of;  // row of the batch
-  };
-  struct Piece {
-    int64_t area = 0;  // place in areas_
-    int64_t first = 0, count = 0;
-    int num_tries = 0;  // ends of workers at it that no row was to blame for
-  };
   // A piece in work, by seat.
   struct Work {
     Seat* seat = nullptr;
@@ -59,7 +49,6 @@ class RewardPool : public RewardFunction {
   };
 
   RewardPool() = default;
-  void cut(int64_t area, const RewardBatch& rows);
   Result<> turn(int timeout_ms);
   Result<> hand_out();
   Result<> give(Seat& seat, const Piece& piece);
@@ -76,26 +65,19 @@ class RewardPool : public RewardFunction {
   void fail_rows(const Piece& piece, int64_t first, int64_t count, int32_t code, const std::string& text);
   void fail_the_rest(int32_t code, const std::string& text);
   [[nodiscard]] int time_to_next_deadline() const;
-  [[nodiscard]] int64_t row_of(const Piece& piece, int64_t row) const;
   Work* work_of(const Seat& seat);
-  Result<Frame> ask(Seat& seat, uint32_t kind, std::string_view body);
-  Result<> bring_state(Seat& seat);
-  Result<> keep_state();
 
   std::string label_;
   RunKey key_;
   std::unique_ptr<Crew> crew_;
   ScoreRequest request_;
   int64_t deadline_ns_ = 0;  // set by close()
-  std::deque<Area> areas_;
-  int64_t first_area_ = 0;  // number of areas_.front() over all batches: seats remember which they have
-  std::deque<Piece> todo_;
+  PieceQueue todo_;
   std::vector<Work> at_work_;
   RowAccount account_;
   std::vector<std::pair<int64_t, MetricRecord>> metrics_;  // with the first row of the call that gave it
   Seat* last_seat_ = nullptr;
-  std::string state_;        // as of the last whole batch
-  int64_t state_count_ = 0;  // of changes of state_
+  CarriedState state_;
   int64_t num_replaced_ = 0;
   int64_t cpu_ms_ = 0;  // limit of a call
 };

@@ -111,6 +111,7 @@ class Server {
       report.metrics = std::move(scored->metrics);
     } else {
       report.call_error = scored.error().what;
+      if (const std::string& next = scored.error().next; !next.empty()) report.call_error += "; " + next;
     }
     TRY(finish_call(report, row, count));
     area_.head->at_hand.store(-1, std::memory_order_release);

@@ -31,6 +31,9 @@
 #ifndef MORTISE_TARGET_MINOR
 #define MORTISE_TARGET_MINOR 1
 #endif
+#if MORTISE_TARGET_MINOR < 1 || MORTISE_TARGET_MINOR > MORTISE_ABI_MINOR
+#error "MORTISE_TARGET_MINOR is no minor that these headers know: take a newer SDK, or a value up to MORTISE_ABI_MINOR"
+#endif
 
 #ifdef __cplusplus
 #define MORTISE_NOEXCEPT noexcept

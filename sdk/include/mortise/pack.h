@@ -53,6 +53,9 @@ typedef struct mortise_param {
 /* Losses: the gradient is on purpose not that of the reported loss, as parts are held constant (stop-gradient forms).
  */
 #define MORTISE_FLAG_SURROGATE_GRADIENT 8u
+/* Advantage estimators: the rows of a prompt are compared with one another, so that a prompt that is sampled once has
+ * little to teach. The engine warns of such a setting. */
+#define MORTISE_FLAG_COMPARES_GROUP 64u
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;

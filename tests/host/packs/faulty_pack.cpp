@@ -2,11 +2,13 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <mortise/ext/state.h>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mortise/cpp/mortise.hpp>
@@ -126,12 +128,18 @@ MORTISE_REWARD("counter", Counter)
 // Reward: 1 where the worker may do what the completion names.
 struct Probe : mortise::Reward {
   static constexpr const char* summary = "tries what a worker may not do";
-  std::string path = param("path", "/tmp/mortise-probe", "file to write");
+  std::string path = param("path", "/tmp/mortise-probe", "file to write or to look for");
   double score(const mortise::Row& row) const {
     const std::string_view what = row.completion();
     if (what == "socket") return close_good(::socket(AF_INET, SOCK_STREAM, 0));
     if (what == "write") return close_good(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
     if (what == "read") return close_good(::open("/proc/self/exe", O_RDONLY));
+    if (what == "see") return ::access(path.c_str(), R_OK) == 0 ? 1 : 0;
+    if (what == "touch") return ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0) == 0 ? 1 : 0;
+    if (what == "chmod") return ::chmod(path.c_str(), 0640) == 0 ? 1 : 0;
+    if (what == "rename") return ::rename(path.c_str(), (path + "2").c_str()) == 0 ? 1 : 0;
+    if (what == "remove") return ::unlink(path.c_str()) == 0 ? 1 : 0;
+    if (what == "device") return close_good(::open("/dev/null", O_RDWR));
     if (what == "program") return std::system("exit 3") == 3 << 8 ? 1 : 0;
     if (what == "memory") {
       std::string big;

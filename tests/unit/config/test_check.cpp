@@ -181,7 +181,6 @@ TEST_P(CheckWarns, Once) { EXPECT_THAT(warnings(GetParam().overrides), ElementsA
 INSTANTIATE_TEST_SUITE_P(
     All, CheckWarns,
     ::testing::Values(
-        WarnCase{{"rollout.n=1"}, "rollout.n is 1: grpo compares the completions of one prompt"},
         WarnCase{{"reward.0.weight=0"}, "all rewards have weight 0"},
         WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_scale_factor=8"},
                  "'actor.loss_scale_factor' has no effect"},

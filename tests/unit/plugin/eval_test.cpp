@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "../../../apps/mortise/commands.h"
+#include "foundation/base/log.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
@@ -279,6 +280,19 @@ TEST_F(EvalRewardTest, WorkersMayDoWhatIsAllowed) {
   ASSERT_EQ(run("probe", rows, {"--set", set, "--allow", "files,programs"}).code, 0);
   EXPECT_EQ(results()[0]["reward"], 1.0);
   EXPECT_THAT(run("probe", rows, {"--allow", "all"}).err, HasSubstr("takes network, files, programs"));
+}
+
+TEST_F(EvalRewardTest, OneThatAppliesToNoRowIsToldWithTheColumns) {
+  ASSERT_OK(log_init({.console_level = LogLevel::kOff, .file = temp_ / "log.txt", .force_plain = true}));
+  const int code = run("probe", {R"({"completion":"?","answer":3,"level":"a","both":1})",
+                                 R"({"completion":"?","answer":4,"both":"b","part":0.5})"})
+                       .code;
+  log_flush();
+  ASSERT_OK(log_init({}));
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(temp_.read("log.txt"),
+              AllOf(HasSubstr("the reward applies to no row"),
+                    HasSubstr("Columns: answer (integers), level (text), both (JSON), part (numbers)")));
 }
 
 TEST_F(EvalRewardTest, RowsOfAGroupNeedNotStandTogether) {

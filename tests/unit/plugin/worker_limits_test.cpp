@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
 
 #include "foundation/base/log.h"
 #include "plugin/worker/launcher.h"
@@ -30,6 +34,47 @@ class WorkerLimitsTest : public WorkerTest {
   std::string log() const {
     log_flush();
     return dir_.read("log.txt");
+  }
+  // Why nothing can be run in bubblewrap here; empty: it can.
+  static std::string no_bubblewrap() {
+    const Path program = find_bubblewrap();
+    if (program.empty()) return "bubblewrap is not installed: nothing was run in it";
+    const bool works = std::system((program.string() + " --unshare-pid --ro-bind / / true 2>/dev/null").c_str()) == 0;
+    return works ? "" : "this machine does not let bubblewrap work: nothing was run in it";
+  }
+  // All processes below this one, parents before their children.
+  static std::vector<pid_t> descendants() {
+    std::vector<pid_t> all{::getpid()};
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Path tasks = Path("/proc") / std::to_string(all[i]) / "task";
+      std::error_code gone;
+      for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+        std::ifstream children(task.path() / "children");
+        for (pid_t child = 0; children >> child;) all.push_back(child);
+      }
+    }
+    all.erase(all.begin());
+    return all;
+  }
+  static std::string name_of(pid_t pid) {
+    std::ifstream file(Path("/proc") / std::to_string(pid) / "comm");
+    std::string name;
+    std::getline(file, name);
+    return name;
+  }
+  static bool lives(pid_t pid) {
+    std::ifstream file(Path("/proc") / std::to_string(pid) / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const size_t end = stat.rfind(')');
+    return end != std::string::npos && stat.substr(end, 3) != ") Z";  // a zombie waits for the machine's first process
+  }
+  static bool all_end(const std::vector<pid_t>& pids) {
+    for (int i = 0; i < 500; ++i) {
+      if (std::none_of(pids.begin(), pids.end(), lives)) return true;
+      ::usleep(10'000);
+    }
+    return false;
   }
   // A program of that name, found before the machine's own.
   void put_bwrap(const std::string& script) {
@@ -87,6 +132,20 @@ TEST_F(WorkerLimitsTest, TheLogSaysWhatHolds) {
   EXPECT_THAT(log(), HasSubstr("runs in the trainer's own process"));
 }
 
+TEST_F(WorkerLimitsTest, FilesAreLeftAloneInEveryWay) {
+  options_.bubblewrap = options_.limits.write_files = false;
+  const std::vector<std::string> ways = {"write", "touch", "chmod", "rename", "remove"};
+  const Path file = dir_.write("precious", "data");
+  const auto tried = [&](const Path& path) {
+    auto out = make("probe", 1, {{"path", path.string()}})->score(request(5), rows_of(ways), nullptr);
+    return out.ok() ? out->rewards : std::vector<double>();
+  };
+  EXPECT_EQ(tried(file), std::vector<double>(5, 0));
+  EXPECT_EQ(dir_.read("precious"), "data");
+  options_.limits.write_files = true;
+  EXPECT_EQ(tried(file), (std::vector<double>{1, 1, 1, 1, 0})) << "after the renaming there is nothing to remove";
+}
+
 TEST_F(WorkerLimitsTest, BubblewrapIsAskedForWhatTheLimitsSay) {
   // Notes its arguments and runs what stands behind them.
   put_bwrap("for word; do shift; [ \"$word\" = -- ] && break; echo \"$word\" >> " + (dir_ / "asked").string() +
@@ -118,10 +177,7 @@ TEST_F(WorkerLimitsTest, WithoutBubblewrapTheLogSaysSo) {
 }
 
 TEST_F(WorkerLimitsTest, RealBubblewrapHidesTheMachine) {
-  const Path program = find_bubblewrap();
-  if (program.empty()) GTEST_SKIP() << "bubblewrap is not installed: nothing was run in it";
-  if (std::system((program.string() + " --unshare-pid --ro-bind / / true 2>/dev/null").c_str()) != 0)
-    GTEST_SKIP() << "this machine does not let bubblewrap work: nothing was run in it";
+  if (const std::string without = no_bubblewrap(); !without.empty()) GTEST_SKIP() << without;
   options_.limits.network = options_.limits.write_files = false;
   auto reward = make("probe", 2);
   ASSERT_OK_AND_ASSIGN(const RewardOutput out,
@@ -136,6 +192,50 @@ TEST_F(WorkerLimitsTest, RealBubblewrapHidesTheMachine) {
   ASSERT_OK_AND_ASSIGN(const RewardOutput some, plain->score(request(3), rows_of({"a", "crash", "bb"}), nullptr));
   EXPECT_EQ(failures(some).size(), 1U);
   EXPECT_EQ(some.rewards[2], 2);
+}
+
+TEST_F(WorkerLimitsTest, RealBubblewrapGivesWhatIsAllowed) {
+  if (const std::string without = no_bubblewrap(); !without.empty()) GTEST_SKIP() << without;
+  const Path shared = "/dev/shm/mortise-test-" + std::to_string(::getpid());
+  ASSERT_OK(write_file(default_env(), shared, "data"));
+  const auto probe = [&](const Path& path) {
+    auto out = make("probe", 1, {{"path", path.string()}})
+                   ->score(request(5), rows_of({"see", "socket", "write", "program", "device"}), nullptr);
+    return out.ok() ? out->rewards : std::vector<double>();
+  };
+  options_.limits.network = options_.limits.write_files = options_.limits.start_programs = false;
+  EXPECT_EQ(probe(shared), (std::vector<double>{1, 0, 0, 0, 0}));
+  EXPECT_THAT(log(), HasSubstr("in bubblewrap: sees no other processes, has no network, finds all files read-only"));
+  options_.limits.write_files = true;
+  EXPECT_EQ(probe(dir_ / "written"), (std::vector<double>{0, 0, 1, 0, 1}));
+  EXPECT_TRUE(default_env().exists(dir_ / "written"));
+  options_.limits.network = options_.limits.start_programs = true;
+  EXPECT_EQ(probe(shared), (std::vector<double>{1, 1, 1, 1, 1}));
+  EXPECT_TRUE(std::filesystem::remove(shared));
+}
+
+// A dead keeper takes its sandbox along, and another takes over; nothing outlives the reward.
+TEST_F(WorkerLimitsTest, RealBubblewrapEndsWithItsKeeperAndWithTheReward) {
+  if (const std::string without = no_bubblewrap(); !without.empty()) GTEST_SKIP() << without;
+  auto reward = make("faulty", 1);
+  ASSERT_OK(reward->score(request(1), rows_of({"a"}), nullptr));
+  const std::vector<pid_t> first = descendants();
+  const auto keeper =
+      std::find_if(first.begin(), first.end(), [](pid_t pid) { return name_of(pid) == "mortise-worker"; });
+  ASSERT_NE(keeper, first.end());
+  ::kill(*keeper, SIGKILL);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(1), rows_of({"a"}), nullptr));
+  EXPECT_TRUE(out.failed_rows.empty()) << out.failed_rows[0].text;
+  EXPECT_THAT(log(), HasSubstr("starting it again"));
+  EXPECT_TRUE(all_end(first));
+  // The outer process of bubblewrap is shot: what is inside works on, and ends with the reward.
+  const std::vector<pid_t> second = descendants();
+  ASSERT_GE(second.size(), 4U);
+  EXPECT_EQ(name_of(second[0]), "bwrap");
+  ::kill(second[0], SIGKILL);
+  ASSERT_OK(reward->score(request(1), rows_of({"a"}), nullptr));
+  reward.reset();
+  EXPECT_TRUE(all_end(second));
 }
 
 }  // namespace

@@ -169,7 +169,7 @@ TEST_F(WorkerPool, AnErrorOfCreateIsAnErrorAtOnce) {
   EXPECT_THAT(made.error().to_string(), HasSubstr("no such judge"));
   const auto dead = make_reward_function(registry_, "faulty", {{"dies_in_create", 1}}, {}, options_);
   ASSERT_FALSE(dead.ok());
-  EXPECT_THAT(dead.error().to_string(), HasSubstr("ended before they were ready"));
+  EXPECT_THAT(dead.error().to_string(), HasSubstr("ended before they were ready, the last by "));
 }
 
 }  // namespace

@@ -141,7 +141,8 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_
   for (size_t i = 0; i < result.rewards.size(); ++i) {
     if (std::isinf(result.rewards[i]))
       return instance_.error(kSlot, in.step,
-                             "gave the reward " + format_f64(result.rewards[i]) + " to row " + std::to_string(i),
+                             "gave the reward " + format_f64(result.rewards[i]) +
+                                 (rows > 1 ? " to row " + std::to_string(i) : std::string()),
                              "a reward is a number, or NaN where it does not apply");
   }
   for (size_t i = 0; i < result.token_rewards.size(); ++i) {

@@ -51,6 +51,9 @@ struct DataColumn {
   static DataColumn from_json(std::string name, ColumnType type, std::span<const nlohmann::ordered_json* const> values);
 };
 
+// "answer (integers), level (text)": what a reward that finds nothing may have looked past. "none" without columns.
+[[nodiscard]] std::string columns_phrase(std::span<const DataColumn> columns);
+
 // B rows. Columns left empty (size 0) are filled with empty text, no ids, stop, and 0, 1, 2 ... as ids.
 struct RewardBatch {
   int64_t num_rows = 0;

@@ -73,4 +73,16 @@ DataColumn DataColumn::from_json(std::string name, ColumnType type, std::span<co
   return column;
 }
 
+std::string columns_phrase(std::span<const DataColumn> columns) {
+  std::string out;
+  for (const DataColumn& column : columns) {
+    const char* const type = column.type == ColumnType::kText  ? "text"
+                             : column.type == ColumnType::kI64 ? "integers"
+                             : column.type == ColumnType::kF64 ? "numbers"
+                                                               : "JSON";
+    out += (out.empty() ? "" : ", ") + column.name + " (" + type + ")";
+  }
+  return out.empty() ? "none" : out;
+}
+
 }  // namespace mortise

@@ -141,6 +141,8 @@ struct Group {
 // A row without a reward (not valid, or NaN) is left out of its group and has advantage 0.
 class OutcomeEstimator : public AdvantageEstimator {
  public:
+  static constexpr std::uint32_t flags = MORTISE_FLAG_COMPARES_GROUP;  // 0 in one that looks at each row alone
+
   // Fills advantages[i] for rewards[i]. Called once per group that has a reward, in the order of first appearance.
   virtual void group(const Group& group, Span<double> advantages) const = 0;
 
@@ -158,6 +160,9 @@ namespace detail {
 
 template <class T>
 struct AdvantageEstimatorPlugin {
+  static_assert(std::is_base_of_v<AdvantageEstimator, T>,
+                "MORTISE_ADVANTAGE_ESTIMATOR takes a class that derives from mortise::AdvantageEstimator, or from "
+                "mortise::OutcomeEstimator");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_advantage_estimator_in* in,
                               mortise_advantage_estimator_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](T& plugin, Call call) {

@@ -73,6 +73,35 @@ class KlEstimator : public LossFunction {};
 
 namespace detail {
 
+// Whether an author's class has token(...), sequence(...) or the like, const and public, for these arguments. A
+// template with a return type that is written out is not looked into.
+template <class Void, class T, class... Args>
+struct HasToken : std::false_type {};
+template <class T, class... Args>
+struct HasToken<std::void_t<decltype(std::declval<const T&>().token(std::declval<Args>()...))>, T, Args...>
+    : std::true_type {};
+template <class Void, class T, class... Args>
+struct HasSequence : std::false_type {};
+template <class T, class... Args>
+struct HasSequence<std::void_t<decltype(std::declval<const T&>().sequence(std::declval<Args>()...))>, T, Args...>
+    : std::true_type {};
+template <class T, class... Args>
+constexpr bool takes_token() {
+  if constexpr (MetricsOf<T>::slots > 0) {
+    return HasToken<void, T, Args..., Meter<MetricsOf<T>::slots>&>::value;
+  } else {
+    return HasToken<void, T, Args...>::value;
+  }
+}
+template <class T, class... Args>
+constexpr bool takes_sequence() {
+  if constexpr (MetricsOf<T>::slots > 0) {
+    return HasSequence<void, T, Args..., Meter<MetricsOf<T>::slots>&>::value;
+  } else {
+    return HasSequence<void, T, Args...>::value;
+  }
+}
+
 template <class T>
 struct TokenLossEval {
   static constexpr bool third = false;
@@ -114,10 +143,8 @@ struct ContextLossEval {
   }
 };
 
-template <class T, class = void>
-struct TakesOldLogProb : std::false_type {};
 template <class T>
-struct TakesOldLogProb<T, std::void_t<decltype(std::declval<const T&>().token(Dual{}, 0.0, 0.0))>> : std::true_type {};
+using TakesOldLogProb = HasToken<void, T, Dual, double, double>;
 
 template <class T>
 struct KlEval {
@@ -146,6 +173,11 @@ inline TokenArrays loss_arrays(const LossBatch& batch) {
 
 template <class T>
 struct TokenLossPlugin {
+  static_assert(std::is_base_of_v<TokenLoss, T>,
+                "MORTISE_TOKEN_LOSS takes a class that derives from mortise::TokenLoss");
+  static_assert(takes_token<T, Dual, double, double>(),
+                "a TokenLoss has: template <class Real> Real token(Real logp, double old_logp, double adv) const; "
+                "with a Meter& behind adv where the class declares `metrics`, and only there");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
@@ -161,6 +193,11 @@ struct TokenLossPlugin {
 
 template <class T>
 struct RolloutLossPlugin {
+  static_assert(std::is_base_of_v<RolloutLoss, T>,
+                "MORTISE_ROLLOUT_LOSS takes a class that derives from mortise::RolloutLoss");
+  static_assert(takes_token<T, Dual, double, double, double>(),
+                "a RolloutLoss has: template <class Real> Real token(Real logp, double old_logp, double rollout_logp, "
+                "double adv) const; with a Meter& behind adv where the class declares `metrics`, and only there");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
@@ -179,6 +216,11 @@ struct RolloutLossPlugin {
 
 template <class T>
 struct ContextLossPlugin {
+  static_assert(std::is_base_of_v<ContextLoss, T>,
+                "MORTISE_CONTEXT_LOSS takes a class that derives from mortise::ContextLoss");
+  static_assert(takes_token<T, Dual, double, double, double>(),
+                "a ContextLoss has: template <class Real> Real token(Real logp, double old_logp, double adv, double "
+                "number) const; with a Meter& behind number where the class declares `metrics`, and only there");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
@@ -199,6 +241,8 @@ struct ContextLossPlugin {
 
 template <class T>
 struct BatchLossPlugin {
+  static_assert(std::is_base_of_v<BatchLoss, T>,
+                "MORTISE_BATCH_LOSS takes a class that derives from mortise::BatchLoss");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) { plugin.compute(LossBatch(*in, *out), call); });
@@ -212,6 +256,12 @@ struct BatchLossPlugin {
 
 template <class T>
 struct SequenceLossPlugin {
+  static_assert(std::is_base_of_v<SequenceLoss, T>,
+                "MORTISE_SEQUENCE_LOSS takes a class that derives from mortise::SequenceLoss");
+  static_assert(
+      takes_sequence<T, Dual, double>(),
+      "a SequenceLoss has: template <class Real> Real sequence(Real mean_log_ratio, double adv) const; with a "
+      "Meter& behind adv where the class declares `metrics`, and only there");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
@@ -228,6 +278,11 @@ struct SequenceLossPlugin {
 
 template <class T>
 struct KlEstimatorPlugin {
+  static_assert(std::is_base_of_v<KlEstimator, T>,
+                "MORTISE_KL_ESTIMATOR takes a class that derives from mortise::KlEstimator");
+  static_assert(HasToken<void, T, Dual, double>::value || TakesOldLogProb<T>::value,
+                "a KlEstimator has: template <class Real> Real token(Real logp, double ref_logp) const; a third "
+                "argument is old_logp");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_kl_estimator_in* in,
                               mortise_kl_estimator_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {

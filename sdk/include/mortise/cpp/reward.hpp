@@ -111,8 +111,18 @@ class BatchReward : public Plugin {
 
 namespace detail {
 
+template <class T, class = void>
+struct HasScore : std::false_type {};
+template <class T>
+struct HasScore<T, std::void_t<decltype(double(std::declval<T&>().score(std::declval<const Row&>())))>>
+    : std::true_type {};
+
 template <class T>
 struct RewardPlugin {
+  static_assert(std::is_base_of_v<Reward, T> || std::is_base_of_v<BatchReward, T>,
+                "MORTISE_REWARD takes a class that derives from mortise::Reward or mortise::BatchReward");
+  static_assert(HasScore<T>::value || !std::is_base_of_v<Reward, T>,
+                "a Reward has, in public: double score(const mortise::Row& row)");
   static void score_rows(T& plugin, Call call, const mortise_reward_in* in, mortise_reward_out* out) {
     for (std::int64_t i = 0; i < in->num_rows; ++i) {
       if (call.cancelled()) fail(MORTISE_CANCELLED, "cancelled");

@@ -76,6 +76,8 @@ struct WeightSlots<T, true> {
 
 template <class T>
 struct RolloutBackendPlugin {
+  static_assert(std::is_base_of_v<RolloutBackend, T>,
+                "MORTISE_ROLLOUT_BACKEND takes a class that derives from mortise::RolloutBackend");
   static std::int32_t set_version(void* self, mortise_call* raw, std::int64_t version) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](T& plugin, Call call) { plugin.set_version(version, call); });
   }

@@ -65,7 +65,8 @@ typedef struct mortise_rollout_sink {
   uint32_t struct_size;
   uint32_t flags;
   void* context;
-  /* Takes one sequence. Non-zero = stop handing over now, keep the rest for the next poll (back-pressure). */
+  /* Takes one sequence, whatever it returns. Non-zero = hand over no more now, keep the others for the next poll
+   * (back-pressure). */
   int32_t (*sequence)(void* context, const mortise_rollout_sequence* sequence) MORTISE_NOEXCEPT;
 } mortise_rollout_sink;
 

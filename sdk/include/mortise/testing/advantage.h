@@ -38,7 +38,7 @@ static inline int32_t mortise_test_advantages(mortise_test_plugin* plugin, int64
   out.advantages = mortise_test_f32(&v[3], advantages, n);
   out.returns = mortise_test_f32(&v[4], returns, n);
   const mortise_advantage_estimator_vtable* vtable = (const mortise_advantage_estimator_vtable*)plugin->vtable;
-  const int32_t status = vtable->compute(plugin->self, plugin->call, &in, &out);
+  const int32_t status = vtable->compute(mortise_test_self(plugin), plugin->call, &in, &out);
   mortise_test_end_call(plugin);
   free(index);
   free(rewards);

@@ -149,11 +149,12 @@ static inline int32_t mortise_test_fail(mortise_call* call, int32_t code, mortis
   if (size > 0) memcpy(call->error, text.data, size);
   call->error[size] = 0;
   call->code = code;
+  fprintf(stderr, "failed (status %d): %s\n", (int)code, call->error);
   return code;
 }
 static inline int32_t mortise_test_fail_row(mortise_call* call, int64_t row, int32_t code,
                                             mortise_text text) MORTISE_NOEXCEPT {
-  (void)row;
+  fprintf(stderr, "row %lld ", (long long)row);
   ++call->num_failed_rows;
   return mortise_test_fail(call, code, text);
 }
@@ -226,6 +227,19 @@ static inline const mortise_descriptor* mortise_test_find(const char* path, cons
   return NULL;
 }
 
+/* A misspelt setting would leave the default in force without a word. */
+static inline void mortise_test_check_settings(const mortise_descriptor* d, const char* const* settings) {
+  for (const char* const* s = settings; s != NULL && *s != NULL; ++s) {
+    const char* equals = strchr(*s, '=');
+    uint32_t i = 0;
+    while (equals != NULL && i < d->num_params &&
+           (strlen(d->params[i]->name) != (size_t)(equals - *s) ||
+            strncmp(d->params[i]->name, *s, (size_t)(equals - *s)) != 0))
+      ++i;
+    if (equals == NULL || i == d->num_params) mortise_test_die("no parameter of the plugin is set by", *s);
+  }
+}
+
 /* An instance with these settings ("key=value", null at the end; null: the defaults). Ask `status` whether create took
  * them; every other fault ends the program. `settings` must outlive the plugin. */
 static inline mortise_test_plugin mortise_test_open(int argc, char** argv, const char* kind, const char* name,
@@ -235,6 +249,7 @@ static inline mortise_test_plugin mortise_test_open(int argc, char** argv, const
   memset(&plugin, 0, sizeof plugin);
   plugin.descriptor = mortise_test_find(argv[1], kind, name);
   plugin.vtable = plugin.descriptor->vtable;
+  mortise_test_check_settings(plugin.descriptor, settings);
   plugin.call = (mortise_call*)calloc(1, sizeof(mortise_call));
   if (plugin.call == NULL || plugin.vtable == NULL) mortise_test_die("no memory, or no vtable", name);
   plugin.call->descriptor = plugin.descriptor;
@@ -243,6 +258,12 @@ static inline mortise_test_plugin mortise_test_open(int argc, char** argv, const
   plugin.status = ((const mortise_reward_vtable*)plugin.vtable)->create(mortise_test_host(), plugin.call, &plugin.self);
   if (plugin.status != MORTISE_OK) plugin.self = NULL;
   return plugin;
+}
+
+/* The instance, for a call. */
+static inline void* mortise_test_self(const mortise_test_plugin* plugin) {
+  if (plugin->status != MORTISE_OK) mortise_test_die("create failed, so nothing can be called", plugin->call->error);
+  return plugin->self;
 }
 
 /* The weighted mean of a MEAN metric, the sum or extreme of the others; NaN when it was not reported. */

@@ -56,7 +56,8 @@ static inline int32_t mortise_test_call_policy_loss(mortise_test_plugin* plugin,
   out.struct_size = sizeof out;
   out.loss = mortise_test_f32(&v[7], loss, n);
   out.grad_log_prob = mortise_test_f32(&v[8], grad, n);
-  return ((const mortise_policy_loss_vtable*)plugin->vtable)->compute(plugin->self, plugin->call, &in, &out);
+  return ((const mortise_policy_loss_vtable*)plugin->vtable)
+      ->compute(mortise_test_self(plugin), plugin->call, &in, &out);
 }
 
 static inline int32_t mortise_test_call_kl(mortise_test_plugin* plugin, const mortise_test_tokens* tokens,
@@ -77,7 +78,8 @@ static inline int32_t mortise_test_call_kl(mortise_test_plugin* plugin, const mo
   out.struct_size = sizeof out;
   out.kl = mortise_test_f32(&v[5], kl, n);
   out.grad_log_prob = mortise_test_f32(&v[6], grad, n);
-  return ((const mortise_kl_estimator_vtable*)plugin->vtable)->compute(plugin->self, plugin->call, &in, &out);
+  return ((const mortise_kl_estimator_vtable*)plugin->vtable)
+      ->compute(mortise_test_self(plugin), plugin->call, &in, &out);
 }
 
 /* One call; the plugin's kind tells which. loss[N] and grad[N] are zeroed first; grad may be null: value only. As in a

@@ -148,7 +148,7 @@ static inline int32_t mortise_test_score(mortise_test_plugin* plugin, const mort
   out.rewards = rewards;
   out.row_value = mortise_test_row_value;
   for (int64_t i = 0; i < n; ++i) rewards[i] = (double)NAN;
-  const int32_t status = vtable->score(plugin->self, plugin->call, &in, &out);
+  const int32_t status = vtable->score(mortise_test_self(plugin), plugin->call, &in, &out);
   mortise_test_end_call(plugin);
   mortise_test_free_columns(&table);
   mortise_test_free_column(in.prompt);

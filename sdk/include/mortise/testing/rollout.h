@@ -23,7 +23,7 @@ typedef struct mortise_test_sequences {
 
 static inline int32_t mortise_test_take(void* context, const mortise_rollout_sequence* from) MORTISE_NOEXCEPT {
   mortise_test_sequences* to = (mortise_test_sequences*)context;
-  if (to->count == MORTISE_TEST_MAX_SEQUENCES) return 1;
+  if (to->count == MORTISE_TEST_MAX_SEQUENCES) mortise_test_die("more sequences than a test can take", "");
   mortise_test_sequence* s = &to->all[to->count++];
   memset(s, 0, sizeof *s);
   s->request_id = from->request_id;
@@ -68,6 +68,7 @@ static inline int32_t mortise_test_generate(mortise_test_plugin* plugin, const i
   sink.context = out;
   sink.sequence = mortise_test_take;
   out->count = 0;
+  (void)mortise_test_self(plugin);
   uint64_t accepted = 0, outstanding = 1;
   int32_t status = vtable->set_version(plugin->self, plugin->call, version);
   int polls = 0;

@@ -1,0 +1,62 @@
+// The rows of a batch on their way to the workers: written into shared memory, cut into pieces, waiting to be handed
+// out. Cost: one copy of the columns. Threading: plain value.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "plugin/host/kinds/reward.h"
+#include "plugin/worker/shared_memory.h"
+
+namespace mortise {
+
+inline constexpr int64_t kMaxPieceRows = 64;  // of a reward of single rows
+
+// Rows that one worker gets at a time.
+struct Piece {
+  int64_t area = 0;  // number of its area over all batches: workers remember which they have
+  int64_t first = 0, count = 0;
+  int num_tries = 0;  // ends of workers at it that no row was to blame for
+};
+
+class PieceQueue {
+ public:
+  // A batch of `num_rows` rows begins; what is left of the last one is forgotten.
+  void begin(int64_t num_rows);
+  // Rows of the batch (row i is row row_id[i] of it), cut for so many workers. Which rows lie in which piece has no
+  // effect on what they get.
+  Result<> add(const RewardBatch& rows, Granularity granularity, int num_workers, const std::string& label);
+
+  [[nodiscard]] bool empty() const { return waiting_.empty(); }
+  [[nodiscard]] const std::deque<Piece>& waiting() const { return waiting_; }
+  Piece take();
+  // Before all others.
+  void put_back(const Piece& piece) { waiting_.push_front(piece); }
+  void clear() { waiting_.clear(); }
+
+  [[nodiscard]] const SharedMemory& memory(const Piece& piece) const { return area_of(piece).memory; }
+  // Row of the batch that is row `row` of the piece.
+  [[nodiscard]] int64_t row_of(const Piece& piece, int64_t row) const {
+    return area_of(piece).row_of[static_cast<size_t>(piece.first + row)];
+  }
+
+ private:
+  // Rows that came together.
+  struct Area {
+    SharedMemory memory;
+    std::vector<int64_t> row_of;  // row of the batch
+  };
+  [[nodiscard]] const Area& area_of(const Piece& piece) const {
+    return areas_[static_cast<size_t>(piece.area - first_area_)];
+  }
+  void cut(const RewardBatch& rows, Granularity granularity, int num_workers);
+
+  int64_t num_rows_ = 0;
+  std::deque<Area> areas_;
+  int64_t first_area_ = 0;  // number of areas_.front()
+  std::deque<Piece> waiting_;
+};
+
+}  // namespace mortise
