@@ -140,6 +140,7 @@ Json describe_json(const PluginRef& ref) {
               {"needs_files", (plugin.flags & MORTISE_FLAG_NEEDS_FILES) != 0},
               {"compares_group", (plugin.flags & MORTISE_FLAG_COMPARES_GROUP) != 0},
               {"surrogate_gradient", (plugin.flags & MORTISE_FLAG_SURROGATE_GRADIENT) != 0},
+              {"needs_sandbox", (plugin.flags & MORTISE_FLAG_NEEDS_SANDBOX) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;

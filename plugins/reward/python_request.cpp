@@ -77,12 +77,8 @@ std::string verl_request(const std::vector<Row>& rows, const std::vector<std::si
 }
 
 std::string ground_truth(const Row& row, const std::string& path) {
-  const std::vector<std::string> usual = {"reward_model.ground_truth", "ground_truth", "answer"};
-  for (const std::string& one : path.empty() ? usual : std::vector<std::string>{path}) {
-    if (const auto found = find_value(row, one))
-      return found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
-  return "null";
+  const auto found = find_truth(row, path);
+  return found ? found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "null";
 }
 
 }  // namespace mortise

@@ -42,6 +42,15 @@ inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view
   return value;
 }
 
+// The right answer of a row: at `path`, or where data sets usually have it when that is empty.
+inline std::optional<nlohmann::json> find_truth(const Row& row, const std::string& path) {
+  if (!path.empty()) return find_value(row, path);
+  for (const char* usual : {"reward_model.ground_truth", "ground_truth", "answer"}) {
+    if (auto found = find_value(row, usual)) return found;
+  }
+  return {};
+}
+
 // A JSON value as the text that a person would compare with: strings without quotes, the rest as JSON.
 inline std::string as_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();

@@ -23,6 +23,7 @@ struct RewardRows {
   int64_t max_response_length = 0;
   std::vector<std::string> messages{};  // empty: plain prompts
   int64_t step = 0;
+  std::vector<int32_t> finish_reason{};  // empty: all stopped by themselves
 };
 
 class RewardCall {
@@ -39,7 +40,8 @@ class RewardCall {
     for (size_t i = 0; i < n; ++i)
       id_offsets.push_back(id_offsets.back() + uint64_t(rows.num_ids.empty() ? 1 : rows.num_ids[i]));
     const std::vector<int64_t> ids(id_offsets.back(), 65), zeros(n);
-    const std::vector<int32_t> reasons(n, MORTISE_FINISH_STOP);
+    const std::vector<int32_t> reasons =
+        rows.finish_reason.empty() ? std::vector<int32_t>(n, MORTISE_FINISH_STOP) : rows.finish_reason;
     std::vector<std::unique_ptr<Column>> columns;
     std::vector<const mortise_column*> pointers;
     for (const TestColumn& c : rows.columns) {

@@ -115,16 +115,14 @@ class SystemCallFilter {
   std::vector<sock_filter> rules_;
 };
 
+// Making a sandbox for a program that nobody has read; without that permission they are ways out of one.
+constexpr long kSandboxing[] = {SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_unshare};
+
 // Nothing that scores a row needs these; some are ways out of a sandbox, some reach into other processes.
 constexpr long kNeverNeeded[] = {SYS_ptrace,
                                  SYS_process_vm_readv,
                                  SYS_process_vm_writev,
-                                 SYS_mount,
-                                 SYS_umount2,
-                                 SYS_pivot_root,
-                                 SYS_chroot,
                                  SYS_setns,
-                                 SYS_unshare,
                                  SYS_reboot,
                                  SYS_kexec_load,
                                  SYS_init_module,
@@ -164,6 +162,9 @@ constexpr long kWriting[] = {
 Result<> install_filter(const WorkerLimits& limits) {
   SystemCallFilter filter;
   for (const long number : kNeverNeeded) filter.refuse(number, EPERM);
+  if (!limits.make_sandboxes) {
+    for (const long number : kSandboxing) filter.refuse(number, EPERM);
+  }
   if (!limits.network) {
     filter.refuse(SYS_socket, EACCES);
     filter.refuse(SYS_connect, EACCES);
@@ -218,6 +219,7 @@ Result<std::string> apply_limits(const WorkerLimits& limits) {
   say(limits.network ? "network" : "no network");
   say(limits.write_files ? "may write files" : "writes no files");
   say(limits.start_programs ? "may start programs" : "starts no programs");
+  if (limits.make_sandboxes) say("may make sandboxes");
   return text;
 }
 

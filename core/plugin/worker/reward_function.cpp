@@ -73,6 +73,7 @@ WorkerLimits grant_needs(const WorkerLimits& limits, const PluginRef& ref) {
   grant(MORTISE_FLAG_NEEDS_NETWORK, &out.network, "use the network");
   grant(MORTISE_FLAG_NEEDS_PROGRAMS, &out.start_programs, "start programs");
   grant(MORTISE_FLAG_NEEDS_FILES, &out.write_files, "write files");
+  grant(MORTISE_FLAG_NEEDS_SANDBOX, &out.make_sandboxes, "make sandboxes");
   if (!granted.empty()) log_info("reward " + ref.label() + " may do what it declares to need: " + granted);
   return out;
 }

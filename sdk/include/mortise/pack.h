@@ -50,12 +50,13 @@ typedef struct mortise_param {
 #define MORTISE_FLAG_NEEDS_NETWORK 4u
 #define MORTISE_FLAG_NEEDS_PROGRAMS 16u /* starts programs */
 #define MORTISE_FLAG_NEEDS_FILES 32u    /* writes files */
+#define MORTISE_FLAG_NEEDS_SANDBOX 64u  /* makes namespaces and mounts: confines what it starts */
 /* Losses: the gradient is on purpose not that of the reported loss, as parts are held constant (stop-gradient forms).
  */
 #define MORTISE_FLAG_SURROGATE_GRADIENT 8u
 /* Advantage estimators: the rows of a prompt are compared with one another, so that a prompt that is sampled once has
  * little to teach. The engine warns of such a setting. */
-#define MORTISE_FLAG_COMPARES_GROUP 64u
+#define MORTISE_FLAG_COMPARES_GROUP 128u
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;

@@ -3,9 +3,11 @@
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <mortise/ext/state.h>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -141,6 +143,8 @@ struct Probe : mortise::Reward {
     if (what == "remove") return ::unlink(path.c_str()) == 0 ? 1 : 0;
     if (what == "device") return close_good(::open("/dev/null", O_RDWR));
     if (what == "program") return std::system("exit 3") == 3 << 8 ? 1 : 0;
+    // The kernel looks at the path before it asks who may: EPERM is the filter's.
+    if (what == "sandbox") return ::syscall(SYS_chroot, nullptr) == -1 && errno == EFAULT ? 1 : 0;
     if (what == "memory") {
       std::string big;
       big.resize(std::size_t{3} << 30);  // bad_alloc above the limit

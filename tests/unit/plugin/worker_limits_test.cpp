@@ -116,6 +116,17 @@ TEST_F(WorkerLimitsTest, WorkersMayBeKeptToSomeProcessors) {
   EXPECT_THAT(log(), HasSubstr("on 1 processor"));
 }
 
+TEST_F(WorkerLimitsTest, SandboxesNeedTheirPermission) {
+  options_.bubblewrap = false;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput no, make("probe", 1)->score(request(1), rows_of({"sandbox"}), nullptr));
+  EXPECT_EQ(no.rewards[0], 0);
+  EXPECT_THAT(log(), Not(HasSubstr("may make sandboxes")));
+  options_.limits.make_sandboxes = true;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput yes, make("probe", 1)->score(request(1), rows_of({"sandbox"}), nullptr));
+  EXPECT_EQ(yes.rewards[0], 1);
+  EXPECT_THAT(log(), HasSubstr("may start programs, may make sandboxes"));
+}
+
 TEST_F(WorkerLimitsTest, TheLogSaysWhatHolds) {
   options_.bubblewrap = false;
   options_.limits.network = options_.limits.write_files = options_.limits.start_programs = false;

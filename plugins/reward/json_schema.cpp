@@ -1,0 +1,68 @@
+// json_schema: is the completion JSON that fits a schema? 1 or 0.
+//
+// The JSON is the last ```json (or ```) block, else the whole completion. The schema is one for all rows, or one per
+// row from a data column; schema.h says what of draft 2020-12 it may use.
+#include <optional>
+
+#include <mortise/cpp/mortise.hpp>
+
+#include "../shared/columns.h"
+#include "schema.h"
+
+namespace {
+
+constexpr std::size_t kNone = std::string_view::npos;
+
+struct JsonSchema : mortise::Reward {
+  static constexpr const char* summary = "the completion is JSON that fits a JSON Schema (draft 2020-12)";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+
+  std::string schema = param("schema", "", "the schema as JSON, for all rows");
+  std::string column = param("column", "", "data column with each row's schema, or a dotted path; instead of schema");
+  bool whole = param("whole", false, "the whole completion must be JSON: no fenced block, no words around it");
+  double hit = param("hit", 1.0, "score of valid JSON");
+  double miss = param("miss", 0.0, "score of JSON that does not fit the schema");
+  double broken = param("broken", 0.0, "score of what is no JSON");
+
+  std::optional<mortise::Schema> common;
+
+  void setup(mortise::Call) override {
+    if (schema.empty() == column.empty())
+      mortise::fail(MORTISE_INVALID_ARGUMENT, "give schema (one for all rows) or column (one per row)");
+    if (!schema.empty()) common.emplace(parsed(schema));
+  }
+
+  double score(const mortise::Row& row) const {
+    std::optional<mortise::Schema> own;
+    if (!common) {
+      const auto value = mortise::find_value(row, column);
+      if (!value) return mortise::not_applicable;
+      own.emplace(value->is_string() ? parsed(value->get<std::string>()) : *value);
+    }
+    const nlohmann::json value = nlohmann::json::parse(json_of(row.completion()), nullptr, false);
+    if (value.is_discarded()) return broken;
+    return (common ? *common : *own).fault(value).empty() ? hit : miss;
+  }
+
+ private:
+  static nlohmann::json parsed(const std::string& text) {
+    nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+    if (value.is_discarded()) mortise::fail(MORTISE_INVALID_ARGUMENT, "schema: not valid JSON: " + text.substr(0, 80));
+    return value;
+  }
+
+  std::string_view json_of(std::string_view text) const {
+    if (whole) return text;
+    const std::size_t close = text.rfind("```");
+    const std::size_t open = close == kNone || close == 0 ? kNone : text.rfind("```", close - 1);
+    if (open == kNone) return text;
+    std::string_view block = text.substr(open + 3, close - open - 3);
+    const std::size_t line = block.find('\n');
+    const bool has_name = line != kNone && block.substr(0, line).find_first_of("{[\"") == kNone;
+    return has_name ? block.substr(line) : block;
+  }
+};
+
+}  // namespace
+
+MORTISE_REWARD("json_schema", JsonSchema)

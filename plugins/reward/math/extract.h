@@ -1,0 +1,26 @@
+// Where in a completion the answer stands.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mortise::math {
+
+enum class Extraction {
+  kBoxed,  // the last \boxed{...} or \fbox{...} alone
+  kAny,    // that; else behind the last "####"; else behind the last "answer is" or "answer:"; else the last formula;
+           // else the whole text where it is one; else the last number
+};
+
+// Candidates, best first: the answer is the first that can be read. Linear in the text.
+std::vector<std::string> extract(std::string_view completion, Extraction extraction);
+
+// The answer in a data row, where it may stand in a worked solution ("... #### 42", "... \boxed{42}").
+std::string extract_gold(std::string_view text);
+
+// The last \boxed{...}, braces matched; boxes that "and", "or" or a comma joins to it come with it, separated by
+// commas. Empty where there is none.
+std::string last_box(std::string_view text);
+
+}  // namespace mortise::math

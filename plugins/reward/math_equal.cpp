@@ -1,0 +1,32 @@
+// math_equal: does the completion's answer say the same as the row's, whatever its form?
+//
+// The answer is found in the completion (math/extract.h), both are read as mathematics (math/parser.h: numbers,
+// fractions, roots, powers, percentages, units, functions, sets, intervals, tuples, matrices, equations, inequalities)
+// and compared by exact arithmetic, or to 320 bits where roots and functions are in the way (math/compare.h).
+// As in math-verify, a decimal number and a number are rounded to 6 places and all else is exact.
+// extract = "boxed" is TRL's accuracy_reward, after = "</think>" besides its reasoning_accuracy_reward.
+// The work per row is bounded (math/number.h): a hostile completion is wrong, not slow.
+#include "math_params.h"
+
+namespace {
+
+struct MathEqual : mortise::MathReward {
+  static constexpr const char* summary = "the answer equals the row's as mathematics, whatever its form";
+  static constexpr const char* doc =
+      "finds the answer (\\boxed{}, '####', 'answer is', last formula, last number), reads LaTeX or plain text, "
+      "compares "
+      "exactly; decimals to 6 places";
+
+  double hit = param("hit", 1.0, "score of an answer that is right");
+  double miss = param("miss", 0.0, "score of anything else");
+
+  double score(const mortise::Row& row) const {
+    const std::optional<bool> right = is_right(row);
+    if (!right) return mortise::not_applicable;
+    return *right ? hit : miss;
+  }
+};
+
+}  // namespace
+
+MORTISE_REWARD("math_equal", MathEqual)

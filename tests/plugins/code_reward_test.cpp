@@ -1,0 +1,148 @@
+// code: tests of all kinds, what a program may not do, and time-outs. Needs bubblewrap that works and a python3 in
+// /usr.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include "reward_call.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+namespace {
+
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+class CodeReward : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1") != 0)
+      GTEST_SKIP() << "bubblewrap does not work here: no program was run in a sandbox";
+    if (::access("/usr/bin/python3", X_OK) != 0)
+      GTEST_SKIP() << "no /usr/bin/python3: the reward `code` was not tested";
+  }
+
+  static RewardCall make(std::map<std::string, std::string> params = {}) {
+    static const mortise_pack* pack =
+        load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_code.so");
+    params.try_emplace("python", "/usr/bin/python3");
+    return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "code"), std::move(params));
+  }
+  static double score(RewardCall& plugin, const std::string& program, const std::string& tests) {
+    const TestColumn column{"test_cases", MORTISE_COLUMN_JSON, {tests}, {}};
+    return plugin.score({{program}, {column}, {}, {}, 0})[0];
+  }
+  // Does the program end well and print "ok"?
+  static bool runs(RewardCall& plugin, const std::string& program) {
+    return score(plugin, program, R"({"inputs": [""], "outputs": ["ok"]})") == 1;
+  }
+};
+
+TEST_F(CodeReward, StandardInputAndOutput) {
+  auto plugin = make();
+  const std::string tests = R"({"inputs": ["1 2\n", "3 4", "5 5"], "outputs": ["3\n", "7 ", "11"]})";
+  EXPECT_DOUBLE_EQ(score(plugin, "a, b = map(int, input().split())\nprint(a + b)", tests), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(score(plugin, "Here:\n```python\nprint(sum(map(int, input().split())))\n```\nIt adds.", tests),
+                   2.0 / 3);
+  EXPECT_EQ(score(plugin, "print(", tests), 0) << "does not compile";
+  EXPECT_EQ(score(plugin, "print(3); raise SystemExit(1)", tests), 0) << "does not end well";
+  auto all = make({{"all_or_nothing", "true"}});
+  EXPECT_EQ(score(all, "a, b = map(int, input().split())\nprint(a + b)", tests), 0);
+  EXPECT_EQ(score(all, "a, b = map(int, input().split())\nprint(a + b + (a == 5))", tests), 1);
+}
+
+TEST_F(CodeReward, OutputIsComparedByLinesAndNumbers) {
+  auto plugin = make();
+  const auto prints = [&](const std::string& program, const std::string& expected) {
+    return score(plugin, program, R"({"inputs": [""], "outputs": [")" + expected + R"("]})") == 1;
+  };
+  EXPECT_TRUE(prints("print('a  ')\nprint('b')\nprint()", "a\\nb"));
+  EXPECT_TRUE(prints("print(1/3)", "0.3333333333"));
+  EXPECT_FALSE(prints("print(1/3)", "0.33"));
+  EXPECT_FALSE(prints("print('a b')", "a\\nb"));
+  EXPECT_FALSE(prints("print('nan')", "inf"));
+}
+
+TEST_F(CodeReward, CallsAndAsserts) {
+  auto plugin = make();
+  const std::string calls = R"({"fn_name": "add", "inputs": [[1, 2], "3\n4"], "outputs": [3, [7]]})";
+  EXPECT_EQ(score(plugin, "def add(a, b):\n  print('noise')\n  return a + b", calls), 1);
+  EXPECT_EQ(score(plugin, "class Solution:\n  def add(self, a, b): return a + b", calls), 1);
+  EXPECT_EQ(score(plugin, "def add(a, b): return a - b", calls), 0);
+  EXPECT_EQ(score(plugin, "def other(): pass", calls), 0);
+  const std::string asserts = R"({"tests": ["assert f(1) == 2", "assert f(2) == 4", "assert f(3) == 7"]})";
+  EXPECT_DOUBLE_EQ(score(plugin, "def f(x): return 2 * x", asserts), 2.0 / 3);
+  EXPECT_EQ(score(plugin, "import os\nos._exit(0)", asserts), 0) << "ending before the test is not passing it";
+}
+
+TEST_F(CodeReward, MaxTestsAreRun) {
+  auto two = make({{"max_tests", "2"}});
+  EXPECT_EQ(score(two, "print(input())", R"({"inputs": ["1", "2", "3"], "outputs": ["1", "2", "4"]})"), 1);
+}
+
+TEST_F(CodeReward, AProgramSeesNothingOfTheMachine) {
+  auto plugin = make();
+  const TempDir dir;
+  const auto secret = dir.write("secret.txt", "42");
+  EXPECT_FALSE(runs(plugin, "print(open('" + secret.string() + "').read()); print('ok')"));
+  EXPECT_FALSE(runs(plugin, "open('/etc/passwd'); print('ok')"));
+  EXPECT_FALSE(runs(plugin, "open('/usr/x', 'w'); print('ok')"));
+  EXPECT_FALSE(runs(plugin, "open('/x', 'w'); print('ok')"));
+  EXPECT_FALSE(runs(plugin, "import socket; socket.socket(); print('ok')"));
+  EXPECT_FALSE(runs(plugin, "import os; os.fork(); print('ok')"));
+  EXPECT_FALSE(runs(plugin, "import subprocess; subprocess.run(['true']); print('ok')"));
+  ::setenv("MORTISE_TEST_SECRET", "1", 1);
+  EXPECT_TRUE(runs(plugin, "import os; assert 'MORTISE_TEST_SECRET' not in os.environ; print('ok')"));
+  ::unsetenv("MORTISE_TEST_SECRET");
+  EXPECT_TRUE(runs(plugin, "import os; assert os.getpid() < 10; print('ok')")) << "a process list of its own";
+  EXPECT_TRUE(runs(plugin, "open('/tmp/x', 'w').write('1'); print('ok')"));
+  EXPECT_TRUE(runs(plugin, "import threading; t = threading.Thread(target=print, args=('ok',)); t.start(); t.join()"));
+}
+
+TEST_F(CodeReward, AProgramHasLimits) {
+  auto plugin = make({{"memory_mib", "256"}, {"file_mib", "1"}, {"output_kib", "4"}});
+  EXPECT_FALSE(runs(plugin, "x = bytearray(1 << 29); print('ok')"));
+  EXPECT_FALSE(
+      runs(plugin, "f = open('/tmp/x', 'wb')\nfor _ in range(40): f.write(bytes(1 << 16))\nf.close()\nprint('ok')"));
+  EXPECT_FALSE(runs(plugin, "print('x' * 100000); print('ok')"));
+  EXPECT_TRUE(runs(plugin, "print('ok')"));
+}
+
+TEST_F(CodeReward, TimeOutsEndTheRowsTests) {
+  auto plugin = make({{"time_limit", "0.5"}});
+  const auto start = steady_clock::now();
+  const std::string tests = R"({"inputs": ["1", "2", "3", "4"], "outputs": ["1", "2", "3", "4"]})";
+  EXPECT_DOUBLE_EQ(score(plugin, "x = input()\nwhile x == '2': pass\nprint(x)", tests), 0.25);
+  EXPECT_EQ(plugin.values["code/timed_out"][0], 1);
+  EXPECT_EQ(score(plugin, "import time; time.sleep(100)", tests), 0);
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST_F(CodeReward, ColumnsWithoutTestsFailTheirRow) {
+  auto plugin = make();
+  const TestColumn column{"test_cases",
+                          MORTISE_COLUMN_TEXT,
+                          {"{}", R"({"inputs": ["1"], "outputs": []})", "[", R"({"tests": []})", std::nullopt},
+                          {}};
+  const auto got = plugin.score({{"", "", "", "", ""}, {column}, {}, {}, 0});
+  for (const double reward : got) EXPECT_TRUE(std::isnan(reward));
+  EXPECT_EQ(plugin.plugin.call.failed_rows.size(), 4U);
+  EXPECT_THAT(plugin.plugin.call.failed_rows.at(1).text, HasSubstr("do not go together"));
+}
+
+TEST_F(CodeReward, AMissingInterpreterIsToldAtTheStart) {
+  const RewardCall none = make({{"python", "/nowhere/python"}});
+  EXPECT_EQ(none.plugin.self, nullptr);
+  EXPECT_THAT(none.plugin.call.error, HasSubstr("no Python runs in the sandbox here"));
+  ::setenv("PATH", "/nowhere", 1);
+  const RewardCall no_bwrap = make();
+  ::setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1);
+  EXPECT_THAT(no_bwrap.plugin.call.error, HasSubstr("install the package bubblewrap"));
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,100 @@
+// json_schema against the Python package jsonschema, and what it refuses, finds and gives up on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "reward_call.h"
+
+namespace mortise::test {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+RewardCall reward(std::map<std::string, std::string> params) {
+  static const mortise_pack* pack = load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward.so");
+  return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "json_schema"), std::move(params));
+}
+
+double score(RewardCall& plugin, const std::string& completion) {
+  return plugin.score({{completion}, {}, {}, {}, 0})[0];
+}
+
+TEST(JsonSchema, AgreesWithJsonschemaOnEveryCase) {
+  RewardRows rows;
+  std::vector<std::optional<std::string>> schemas;
+  std::vector<double> expected;
+  std::ifstream file(std::string(MORTISE_SOURCE_DIR) + "/tests/golden/schema/cases.jsonl");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    const Json c = Json::parse(line);
+    rows.completions.push_back(c["value"].dump());
+    schemas.emplace_back(c["schema"].dump());
+    expected.push_back(c["valid"].get<bool>() ? 1 : 0);
+    lines.push_back(line);
+  }
+  rows.columns = {{"schema", MORTISE_COLUMN_JSON, schemas, {}}};
+  auto plugin = reward({{"column", "schema"}});
+  const std::vector<double> got = plugin.score(rows);
+  ASSERT_EQ(got.size(), 600U);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], expected[i]) << lines[i];
+  EXPECT_TRUE(plugin.plugin.call.failed_rows.empty());
+}
+
+TEST(JsonSchema, FindsTheJson) {
+  auto plugin = reward({{"schema", R"({"type": "object", "required": ["a"]})"}, {"miss", "0.25"}, {"broken", "-1"}});
+  EXPECT_EQ(score(plugin, R"({"a": 1})"), 1);
+  EXPECT_EQ(score(plugin, "Sure:\n```json\n{\"a\": 1}\n```\nDone."), 1);
+  EXPECT_EQ(score(plugin, "```\n{\"a\": 1}\n```"), 1);
+  EXPECT_EQ(score(plugin, "```json\n{}\n```\nno:\n```json\n{\"a\": 2}\n```"), 1) << "the last block";
+  EXPECT_EQ(score(plugin, "{}"), 0.25);
+  EXPECT_EQ(score(plugin, "{\"a\": 1"), -1);
+  EXPECT_EQ(score(plugin, ""), -1);
+  auto whole = reward({{"schema", "true"}, {"whole", "true"}});
+  EXPECT_EQ(score(whole, "```json\n1\n```"), 0);
+  EXPECT_EQ(score(whole, " 1 "), 1);
+}
+
+TEST(JsonSchema, RefusesSchemasThatItCannotKeep) {
+  const auto refusal = [](const std::string& schema) {
+    const RewardCall made = reward({{"schema", schema}});
+    EXPECT_EQ(made.plugin.self, nullptr) << schema;
+    return made.plugin.call.error;
+  };
+  EXPECT_THAT(refusal(R"({"propertees": {}})"), HasSubstr("schema at #/propertees: the keyword is not known"));
+  EXPECT_THAT(refusal(R"({"properties": {"x": {"unevaluatedItems": false}}})"),
+              HasSubstr("#/properties/x/unevaluatedItems"));
+  EXPECT_THAT(refusal(R"({"type": "text"})"), HasSubstr("no such type: \"text\""));
+  EXPECT_THAT(refusal(R"({"pattern": "a("})"), HasSubstr("'a(' at character 2"));
+  EXPECT_THAT(refusal(R"({"$ref": "http://example.org/s"})"), HasSubstr("only references inside"));
+  EXPECT_THAT(refusal(R"({"$ref": "#/$defs/x"})"), HasSubstr("there is nothing at #/$defs/x"));
+  EXPECT_THAT(refusal(R"({"minLength": -1})"), HasSubstr("whole number"));
+  EXPECT_THAT(refusal("{"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(reward({}).plugin.call.error, HasSubstr("give schema"));
+}
+
+TEST(JsonSchema, WorkIsBounded) {
+  auto circle = reward({{"schema", R"({"$ref": "#"})"}});
+  EXPECT_EQ(score(circle, "1"), 0);
+  auto tree = reward({{"schema", R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}], "maxItems": 1})"}});
+  EXPECT_EQ(score(tree, std::string(5000, '[') + std::string(5000, ']')), 0);
+  auto unique = reward({{"schema", R"({"uniqueItems": true})"}});
+  std::string many = "[0";
+  for (int i = 1; i < 20000; ++i) many += "," + std::to_string(i);
+  EXPECT_EQ(score(unique, many + "]"), 0);
+}
+
+TEST(JsonSchema, ABadSchemaInAColumnFailsItsRow) {
+  auto plugin = reward({{"column", "s"}});
+  const TestColumn column{"s", MORTISE_COLUMN_TEXT, {R"({"type": "integer"})", "{", std::nullopt}, {}};
+  const std::vector<double> got = plugin.score({{"1", "1", "1"}, {column}, {}, {}, 0});
+  EXPECT_EQ(got[0], 1);
+  EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
+  EXPECT_EQ(plugin.plugin.call.failed_rows.size(), 1U);
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,188 @@
+// What math_equal does with completions that mean it harm: bounded work, no crash, and never right by accident.
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "math/judge.h"
+
+namespace mortise::math {
+namespace {
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
+}
+
+bool is_right(const std::string& gold, const std::string& completion) {
+  Golds golds;
+  golds.emplace_back(gold);
+  return math::is_right(golds, answer_of(completion, Extraction::kAny), Rules());
+}
+
+std::string repeated(const std::string& piece, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += piece;
+  return out;
+}
+
+// Far above what is needed on a slow machine with sanitizers, far below what any of these takes without a limit.
+constexpr double kMostSeconds = 10;
+
+TEST(MathHostile, NoAnswerTakesLong) {
+  const std::string big = repeated("9", 7000);
+  const std::vector<std::string> answers = {"9^{9^{9^{9^9}}}",
+                                            "10^{10^{10}}",
+                                            "(10^{100000})^{100000}",
+                                            "5000!^{5000!}",
+                                            "((5000!)!)!",
+                                            "2^{2^{2^{2^{2^2}}}}",
+                                            "\\binom{20000}{10000}^{20000}",
+                                            "\\sin 10^{10^{6}}",
+                                            "\\sqrt[4096]{2}^{4096}",
+                                            "e^{e^{e^{e^e}}}",
+                                            "\\ln\\ln\\ln 10^{10^5}",
+                                            repeated("\\sqrt{", 500) + "2" + repeated("}", 500),
+                                            repeated("(", 4000) + "1" + repeated(")", 4000),
+                                            repeated("-", 4000) + "1",
+                                            repeated("|", 4001),
+                                            repeated("\\frac{", 600),
+                                            repeated("\\text{", 600) + repeated("}", 600),
+                                            repeated("1+", 2000) + "1",
+                                            repeated("x^{", 300) + "2" + repeated("}", 300),
+                                            "1" + repeated("^2", 300),
+                                            "\\{" + repeated("1,", 1000) + "1\\}",
+                                            "\\{" + repeated("x+1,", 300) + "1\\}",
+                                            repeated("\\sin ", 900) + "1",
+                                            repeated("2(", 50) + "1" + repeated(")", 50) + repeated("!", 30),
+                                            "\\begin{pmatrix}" + repeated("1&", 2000) + "1\\end{pmatrix}",
+                                            big,
+                                            big + "/" + repeated("7", 900),
+                                            "0." + repeated("1", 5990),
+                                            "1.5e99999",
+                                            "0.\\overline{" + repeated("7", 5000) + "}",
+                                            repeated("(x+1)(x+2)^{99}", 80),
+                                            repeated("\\pm", 2000) + "1",
+                                            repeated("1\\pm", 500) + "1",
+                                            repeated("1,", 199) + "1",
+                                            repeated("\\cup(1,2)", 500),
+                                            "x_{" + repeated("{", 2000) + repeated("}", 2000) + "}",
+                                            "(x+y+z+1)^{4000}",
+                                            "\\frac{1}{" + repeated("\\frac{1}{", 40) + "x" + repeated("}", 41),
+                                            "\\sqrt[3]{" + repeated("x^2+", 500) + "1}"};
+  for (const std::string& answer : answers) {
+    const double before = cpu_seconds();
+    EXPECT_FALSE(is_right("42", "\\boxed{" + answer + "}")) << answer.substr(0, 60);
+    EXPECT_FALSE(is_right(answer, "\\boxed{41x}")) << answer.substr(0, 60);
+    is_right(answer, "\\boxed{1+" + answer + "}");
+    EXPECT_LT(cpu_seconds() - before, kMostSeconds) << answer.substr(0, 60);
+  }
+}
+
+TEST(MathHostile, NoCompletionTakesLong) {
+  for (const std::string piece :
+       {"\\boxed{",   "$",      "$$ ", "\\[",         "\\(",     "answer is ", "####",
+        "answer: 1 ", "{",      "}",   "\\boxed{1} ", "<think>", "</think>",   "1,",
+        "1/",         "答案是", "\\$", "-",           "\xff",    "a",          "\\boxed{ } "}) {
+    const double before = cpu_seconds();
+    is_right("42", repeated(piece, 100'000));
+    EXPECT_LT(cpu_seconds() - before, kMostSeconds) << piece;
+  }
+}
+
+constexpr const char* kPieces[] = {"\\frac",
+                                   "{",
+                                   "}",
+                                   "(",
+                                   ")",
+                                   "[",
+                                   "]",
+                                   "\\{",
+                                   "\\}",
+                                   "1",
+                                   "2",
+                                   "42",
+                                   "x",
+                                   "y",
+                                   "e",
+                                   "i",
+                                   "+",
+                                   "-",
+                                   "*",
+                                   "/",
+                                   "^",
+                                   "_",
+                                   "!",
+                                   "%",
+                                   ",",
+                                   ";",
+                                   ":",
+                                   "=",
+                                   "<",
+                                   "\\le ",
+                                   "\\sqrt",
+                                   "\\sin ",
+                                   "\\log_",
+                                   "\\pi ",
+                                   "\\infty ",
+                                   "\\cup ",
+                                   "\\pm ",
+                                   "|",
+                                   "\\text{",
+                                   "cm",
+                                   "and",
+                                   "\\boxed{",
+                                   "$",
+                                   "\\begin{pmatrix}",
+                                   "\\end{pmatrix}",
+                                   "&",
+                                   "\\\\",
+                                   ".",
+                                   " ",
+                                   "\\circ",
+                                   "\\binom",
+                                   "\\lfloor ",
+                                   "\\rfloor ",
+                                   "√",
+                                   "½",
+                                   "−",
+                                   "\"",
+                                   "\\overline{3}",
+                                   "1.5e9",
+                                   "\xc3",
+                                   "\\",
+                                   "'",
+                                   "####",
+                                   "~"};
+
+// Random strings of pieces that matter and of bytes: no crash, no hang, and what is right for one gold is not for
+// another.
+TEST(MathHostile, RandomTextIsReadSafely) {
+  const int count = std::getenv("MORTISE_LONG") != nullptr ? 2'000'000 : 10'000;
+  std::mt19937_64 random(20251122);
+  const double before = cpu_seconds();
+  for (int k = 0; k < count; ++k) {
+    std::string text;
+    const auto length = random() % 24;
+    for (std::uint64_t i = 0; i < length; ++i) {
+      text += random() % 32 == 0 ? std::string(1, char(random())) : kPieces[random() % std::size(kPieces)];
+    }
+    const bool one = is_right("987654321", "\\boxed{" + text + "}"), other = is_right("987654322", text);
+    EXPECT_FALSE(one && other) << text;
+    is_right(text, "\\boxed{" + text + " + 1}");
+  }
+  EXPECT_LT(cpu_seconds() - before, 100e-3 * count) << "10 ms an answer on average would be too slow";
+}
+
+// The same answer gives the same verdict, whatever ran before.
+TEST(MathHostile, VerdictsDoNotDependOnTime) {
+  const std::string heavy = repeated("\\sin(x+", 50) + "1" + repeated(")", 50);
+  const bool first = is_right(heavy, "\\boxed{" + heavy + "+0}");
+  for (int k = 0; k < 20; ++k) EXPECT_EQ(is_right(heavy, "\\boxed{" + heavy + "+0}"), first);
+  EXPECT_TRUE(first);
+}
+
+}  // namespace
+}  // namespace mortise::math
