@@ -1,6 +1,9 @@
-// `mortise config show|explain|schema`: what a run would use, what a key means, what editors read.
+// `mortise config show|explain|schema|import`: what a run would use, what a key means, what editors read, what another
+// framework's file says.
 //
-// Reads the files it is given and nothing else; results go to standard output, warnings and errors to standard error.
+// Reads the files it is given and writes the one that it is told; results go to standard output, warnings and errors to
+// standard error.
+#include <filesystem>
 #include <iostream>
 #include <span>
 #include <string>
@@ -8,6 +11,7 @@
 
 #include "config/check.h"
 #include "config/explain.h"
+#include "config/import/import.h"
 #include "config/show.h"
 #include "foundation/base/text.h"
 
@@ -17,6 +21,8 @@ namespace {
 constexpr const char* kHelp = R"(usage: mortise config show [RUN.toml] [key=value ...] [options]
        mortise config explain [KEY | TABLE | preset] [--json]
        mortise config schema
+       mortise config import --from trl|verl|swift FILE [--output RUN.toml] [--processes N]
+       mortise config import --from trl|verl|swift --list
 
 show     prints the resolved configuration: defaults, preset, base files, the file and the overrides merged.
          The output is a TOML file that loads to the same settings.
@@ -28,6 +34,12 @@ show     prints the resolved configuration: defaults, preset, base files, the fi
 explain  prints the meaning, type, default and range of a key, its name in verl and TRL, or lists the keys of a table.
          Names of TRL and verl are understood too. Without an argument: the tables.
 schema   prints the JSON Schema (draft 2020-12) of a configuration file.
+import   translates another framework's settings: YAML, JSON, an argument list or a shell command (trl, swift), YAML or
+         Hydra overrides (verl). A comment says what each line follows from; a setting that would change the numbers and
+         is not supported is an error.
+  --output FILE   write there in place of standard output
+  --processes N   processes that the file is meant for (trl, swift: their batch sizes are per process); 1 unless given
+  --list          what becomes of every setting that the framework has
 
 Overrides: a.b=VALUE (TOML, bare text, or null), reward.0.weight=2, ~a.b (back to the default).
 )";
@@ -37,15 +49,17 @@ int fail(const Error& error) {
   return static_cast<int>(error.kind);
 }
 
-int usage_error(const std::string& what) {
-  return fail({ErrorKind::kConfig, what, "", "`mortise config --help` shows the usage"});
-}
-
 int print(const std::string& text) {
   std::cout << text << (text.ends_with('\n') ? "" : "\n") << std::flush;
   if (std::cout.good()) return 0;
   return fail({ErrorKind::kDisk, "standard output could not be written", "", ""});
 }
+
+Error bad_usage(std::string what) {
+  return {ErrorKind::kConfig, std::move(what), "", "`mortise config --help` shows the usage"};
+}
+
+int usage_error(const std::string& what) { return fail(bad_usage(what)); }
 
 struct ShowArguments {
   std::string file;
@@ -56,14 +70,11 @@ struct ShowArguments {
 };
 
 Result<ShowArguments> parse_show(std::span<const std::string> args) {
-  const auto bad = [](std::string what) {
-    return Error{ErrorKind::kConfig, std::move(what), "", "`mortise config --help` shows the usage"};
-  };
   ShowArguments parsed;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     if (arg == "--preset" || arg == "--check") {
-      if (i + 1 == args.size()) return bad(arg + " needs a name");
+      if (i + 1 == args.size()) return bad_usage(arg + " needs a name");
       ++i;
       if (arg == "--check") {
         parsed.check = args[i];
@@ -77,13 +88,13 @@ Result<ShowArguments> parse_show(std::span<const std::string> args) {
     } else if (arg == "--json") {
       parsed.json = true;
     } else if (arg.starts_with("--")) {
-      return bad("unknown option " + quote(arg));
+      return bad_usage("unknown option " + quote(arg));
     } else if (arg.starts_with('~') || arg.find('=') != std::string::npos) {
       parsed.overrides.push_back(arg);
     } else if (parsed.file.empty()) {
       parsed.file = arg;
     } else {
-      return bad(quote(arg) + " is a second file; overrides are written key=value");
+      return bad_usage(quote(arg) + " is a second file; overrides are written key=value");
     }
   }
   return parsed;
@@ -108,6 +119,54 @@ Result<std::string> show(std::span<const std::string> args) {
   }
   if (parsed.json) return dump_json(config_to_json(loaded.config), 2);
   return config_to_toml(loaded, parsed.options);
+}
+
+struct ImportArguments {
+  ImportRequest request;
+  std::string output;
+  bool list = false;
+};
+
+Result<ImportArguments> parse_import(std::span<const std::string> args) {
+  ImportArguments parsed;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (arg == "--from" || arg == "--output" || arg == "--processes") {
+      if (i + 1 == args.size()) return bad_usage(arg + " needs a value");
+      const std::string& value = args[++i];
+      if (arg == "--from") parsed.request.framework = value;
+      if (arg == "--output") parsed.output = value;
+      const auto number = parse_i64(value);
+      if (arg != "--processes") continue;
+      if (!number) return bad_usage("--processes needs a number, not " + quote(value));
+      parsed.request.num_processes = *number;
+    } else if (arg == "--list") {
+      parsed.list = true;
+    } else if (arg.starts_with("--")) {
+      return bad_usage("unknown option " + quote(arg));
+    } else if (parsed.request.where.empty()) {
+      parsed.request.where = arg;
+    } else {
+      return bad_usage(quote(arg) + " is a second file");
+    }
+  }
+  if (parsed.request.framework.empty()) return bad_usage("--from is not given");
+  if (parsed.request.where.empty() != parsed.list) return bad_usage("give one file, or --list");
+  return parsed;
+}
+
+// Nothing where the result went to a file.
+Result<std::string> import_file(std::span<const std::string> args) {
+  const ImportArguments parsed = TRY(parse_import(args));
+  if (parsed.list) return describe_import(parsed.request.framework);
+  std::error_code missing;  // a file that is not there yet is another one
+  if (std::filesystem::equivalent(parsed.request.where, parsed.output, missing))
+    return bad_usage("--output names the file that is read");
+  const ImportedConfig imported = TRY(import_config(default_env(), parsed.request));
+  for (const std::string& warning : imported.warnings) std::cerr << "warning: " << warning << "\n";
+  if (parsed.output.empty()) return imported.toml;
+  TRY(write_file_atomic(default_env(), parsed.output, imported.toml));
+  return std::string();
 }
 
 Result<std::string> explain(std::span<const std::string> args) {
@@ -142,9 +201,13 @@ int cmd_config(std::span<const std::string> args) {
     if (!rest.empty()) return usage_error("unexpected argument " + quote(rest.front()));
     return print(dump_json(config_schema(), 2));
   }
-  if (command != "show" && command != "explain") return usage_error("there is no command 'config " + command + "'");
-  const Result<std::string> text = command == "show" ? show(rest) : explain(rest);
-  return text ? print(*text) : fail(text.error());
+  if (command != "show" && command != "explain" && command != "import")
+    return usage_error("there is no command 'config " + command + "'");
+  const Result<std::string> text = command == "show"      ? show(rest)
+                                   : command == "explain" ? explain(rest)
+                                                          : import_file(rest);
+  if (!text) return fail(text.error());
+  return text->empty() ? 0 : print(*text);
 }
 
 }  // namespace mortise

@@ -27,6 +27,7 @@ constexpr std::string_view kKinds[] = {"policy_loss", "kl_estimator", "advantage
 
 constexpr const char* kHelp = R"(usage: mortise plugin list [KIND] [--json]
        mortise plugin describe NAME [--kind KIND] [--json]
+       mortise plugin describe --all --json
        mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]
        mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
        mortise plugin check FILE [--only GLOB] [--json]
@@ -131,10 +132,24 @@ Result<> run_list(Arguments args) {
   return {};
 }
 
+Result<> describe_all(const PluginRegistry& registry, const std::string& kind) {
+  if (!kind.empty()) TRY(check_kind(kind));
+  const std::string wanted = kind.empty() ? "" : full_kind(kind);
+  Json all = Json::array();
+  for (const Candidate& candidate : registry.candidates()) {
+    for (const PluginInfo& plugin : candidate.info.plugins) {
+      if (!candidate.hidden_by.empty() || (!wanted.empty() && plugin.kind != wanted)) continue;
+      all.push_back(describe_json({&candidate.info, &plugin, &candidate}));
+    }
+  }
+  std::cout << dump_json(all, 2) << "\n";
+  return {};
+}
+
 Result<> run_describe(Arguments args) {
   po::options_description options("options");
-  options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")("json", "as JSON")("help,h",
-                                                                                                          "this text");
+  options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")(
+      "all", "every plugin that a bare name would find")("json", "as JSON")("help,h", "this text");
   options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
@@ -142,8 +157,11 @@ Result<> run_describe(Arguments args) {
     return {};
   }
   const auto words = words_of(given);
-  if (words.size() != 1) return usage_error("describe takes one name");
+  const bool all_of_them = given.count("all") != 0;
+  if (words.size() != (all_of_them ? 0U : 1U)) return usage_error("describe takes one name, or --all");
+  if (all_of_them && given.count("json") == 0) return usage_error("describe --all is for --json");
   const PluginRegistry registry = TRY(open_registry(given));
+  if (all_of_them) return describe_all(registry, given.count("kind") != 0 ? given["kind"].as<std::string>() : "");
   std::vector<PluginRef> refs;
   if (given.count("kind") != 0) {
     const auto kind = given["kind"].as<std::string>();

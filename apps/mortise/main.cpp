@@ -31,7 +31,7 @@ constexpr std::array kCommands{
     Command{"chat", "messages to text through a chat template", mortise::cmd_chat},
     Command{"plugin", "list, describe and run plugins", mortise::cmd_plugin},
     Command{"objective", "the actor's loss on given tensors", mortise::cmd_objective},
-    Command{"config", "show, explain and describe settings", mortise::cmd_config},
+    Command{"config", "show, explain and import settings", mortise::cmd_config},
 };
 
 void print_usage(std::FILE* out) {

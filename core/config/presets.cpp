@@ -3,43 +3,135 @@
 #include <algorithm>
 
 namespace mortise {
+namespace {
+
+// What all of them share: samples of the policy as it is.
+Preset preset(std::string name, std::string doc, std::vector<std::string> settings) {
+  for (const char* plain : {"rollout.temperature=1.0", "rollout.top_k=-1", "rollout.top_p=1.0"})
+    settings.emplace_back(plain);
+  return {std::move(name), std::move(doc), std::move(settings)};
+}
+
+std::vector<Preset> with_the_clip_of_ppo() {
+  return {
+      preset(
+          "grpo",
+          "GRPO as published (arXiv 2402.03300): advantages divided by the group's standard deviation, clip range 0.2 "
+          "without dual clip, a mean over tokens inside each row and then over rows, and a KL term to the initial "
+          "model "
+          "with coefficient 0.04; 64 completions for each prompt.",
+          {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
+           "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
+           "actor.clip_ratio_c=0", "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=true",
+           "actor.kl_loss_coef=0.04", "actor.kl_loss_type=low_var_kl", "rollout.n=64"}),
+      preset("dr_grpo",
+             "Dr. GRPO (arXiv 2503.20783): no division by the standard deviation and none by the row's length (the sum "
+             "over "
+             "tokens is divided by data.max_response_length), no KL term; 8 completions for each prompt.",
+             {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=false",
+              "algorithm.use_kl_in_reward=false", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
+              "actor.clip_ratio_high=0.2", "actor.clip_ratio_c=0", "actor.loss_agg_mode=seq-mean-token-sum-norm",
+              "actor.loss_scale_by_rows=true", "actor.use_kl_loss=false", "rollout.n=8"}),
+      preset(
+          "dapo",
+          "DAPO (arXiv 2503.14476): upper clip range 0.28, mean over all tokens of the update, no KL term; 16 "
+          "completions "
+          "for each prompt. Its dynamic sampling (groups of equal rewards drawn again) and its overlong reward (reward "
+          "`length`) are not part of this preset.",
+          {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
+           "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.28",
+           "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false", "rollout.n=16"}),
+      preset(
+          "bnpo",
+          "BNPO (arXiv 2506.02864), for rewards of 0 and 1: advantages divided by a Beta density that is fitted to the "
+          "groups' mean rewards of the step, PPO's clip of 0.2, mean over all tokens of the update, no KL term. (TRL's "
+          "loss_type bnpo is the aggregation alone.)",
+          {"algorithm.adv_estimator=bnpo", "algorithm.adv_params.method=density", "algorithm.use_kl_in_reward=false",
+           "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
+           "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false"}),
+      preset("lite_ppo",
+             "Lite PPO (arXiv 2508.08221): the group's mean as baseline, the standard deviation of the whole step as "
+             "scale, "
+             "PPO's clip of 0.2, mean over all tokens of the update, no KL term and no critic.",
+             {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true",
+              "algorithm.adv_params.std=batch", "algorithm.use_kl_in_reward=false",
+              "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
+              "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false"}),
+  };
+}
+
+std::vector<Preset> with_another_ratio() {
+  return {
+      preset("gspo",
+             "GSPO (arXiv 2507.18071): one importance ratio per row, clipped to 1 - 3e-4 .. 1 + 4e-4, mean over rows, "
+             "no KL "
+             "term.",
+             {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true",
+              "algorithm.use_kl_in_reward=false", "actor.policy_loss.loss_mode=gspo", "actor.clip_ratio_low=3e-4",
+              "actor.clip_ratio_high=4e-4", "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=false"}),
+      preset(
+          "cispo",
+          "CISPO (MiniMax-M1, arXiv 2506.13585): every token keeps its gradient, weighted by a ratio that is capped "
+          "from "
+          "above alone; mean over all tokens of the update, no KL term. The paper names no cap; 5 is that of ScaleRL "
+          "(arXiv 2510.13786).",
+          {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
+           "actor.policy_loss.loss_mode=cispo", "actor.policy_loss.cap=5.0", "actor.loss_agg_mode=token-mean",
+           "actor.use_kl_loss=false"}),
+      preset(
+          "sapo",
+          "SAPO (arXiv 2511.20347): a sigmoid gate of the ratio in place of the clip, with temperature 1.0 where the "
+          "advantage is positive and 1.05 elsewhere; a mean over tokens inside each row and then over rows, no KL "
+          "term.",
+          {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
+           "actor.policy_loss.loss_mode=sapo", "actor.policy_loss.tau_pos=1.0", "actor.policy_loss.tau_neg=1.05",
+           "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=false"}),
+  };
+}
+
+std::vector<Preset> with_other_baselines() {
+  return {
+      preset(
+          "ppo",
+          "PPO (arXiv 1707.06347) as for language models (arXiv 2203.02155): advantages of a critic with gamma 1 and "
+          "lambda 0.95, clip range 0.2, mean over all tokens of the update, and the KL to the initial model taken from "
+          "the reward with coefficient 0.02. Needs a critic.",
+          {"algorithm.adv_estimator=gae", "algorithm.adv_params.gamma=1.0", "algorithm.adv_params.lam=0.95",
+           "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=kl", "algorithm.kl_ctrl.type=fixed",
+           "algorithm.kl_ctrl.kl_coef=0.02", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
+           "actor.clip_ratio_high=0.2", "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean",
+           "actor.use_kl_loss=false", "critic.cliprange_value=0.2", "rollout.n=1"}),
+      preset("reinforce_plus_plus",
+             "REINFORCE++ (arXiv 2501.03262): returns whitened over the step in place of a critic or a group, PPO's "
+             "clip of "
+             "0.2, mean over all tokens of the update, and the KL to the initial model taken from the reward token by "
+             "token "
+             "with coefficient 0.01; one completion for each prompt.",
+             {"algorithm.adv_estimator=reinforce_plus_plus", "algorithm.adv_params.gamma=1.0",
+              "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=kl", "algorithm.kl_ctrl.type=fixed",
+              "algorithm.kl_ctrl.kl_coef=0.01", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
+              "actor.clip_ratio_high=0.2", "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean",
+              "actor.use_kl_loss=false", "rollout.n=1"}),
+      preset("rloo",
+             "RLOO (arXiv 2402.14740): REINFORCE whose baseline for a row is the mean of the other rows of its group; "
+             "the KL "
+             "to the initial model is taken from the reward with coefficient 0.05; a row counts by the sum over its "
+             "tokens; "
+             "4 completions for each prompt.",
+             {"algorithm.adv_estimator=rloo", "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=kl",
+              "algorithm.kl_ctrl.type=fixed", "algorithm.kl_ctrl.kl_coef=0.05", "actor.policy_loss.loss_mode=reinforce",
+              "actor.loss_agg_mode=seq-mean-token-sum", "actor.use_kl_loss=false", "rollout.n=4"}),
+  };
+}
+
+}  // namespace
 
 std::span<const Preset> all_presets() {
-  static const std::vector<Preset> presets = {
-      {"grpo",
-       "GRPO as published (arXiv 2402.03300): advantages divided by the group's standard deviation, a mean over tokens "
-       "inside each row and then over rows, and a KL term to the initial model with coefficient 0.04.",
-       {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "actor.policy_loss.loss_mode=vanilla",
-        "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2", "actor.loss_agg_mode=seq-mean-token-mean",
-        "actor.use_kl_loss=true", "actor.kl_loss_coef=0.04", "actor.kl_loss_type=low_var_kl"}},
-      {"dr_grpo",
-       "Dr. GRPO (arXiv 2503.20783): no division by the standard deviation and none by the row's length (the sum over "
-       "tokens is divided by data.max_response_length), no KL term.",
-       {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=false",
-        "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
-        "actor.loss_agg_mode=seq-mean-token-sum-norm", "actor.loss_scale_by_rows=true", "actor.use_kl_loss=false"}},
-      {"dapo",
-       "The loss of DAPO (arXiv 2503.14476): upper clip range 0.28, mean over all tokens of the update, no KL term. "
-       "Its "
-       "dynamic sampling (groups of equal rewards drawn again) and its overlong reward are not part of this preset.",
-       {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "actor.policy_loss.loss_mode=vanilla",
-        "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.28", "actor.loss_agg_mode=token-mean",
-        "actor.use_kl_loss=false"}},
-      {"gspo",
-       "GSPO (arXiv 2507.18071): one importance ratio per row, clipped to 1 - 3e-4 .. 1 + 4e-4, mean over rows, no KL "
-       "term.",
-       {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "actor.policy_loss.loss_mode=gspo",
-        "actor.clip_ratio_low=3e-4", "actor.clip_ratio_high=4e-4", "actor.loss_agg_mode=seq-mean-token-mean",
-        "actor.use_kl_loss=false"}},
-      {"rloo",
-       "RLOO (arXiv 2402.14740): the baseline of a row is the mean of the other rows of its group; the KL to the "
-       "initial "
-       "model is taken from the reward with coefficient 0.05; a row counts by the sum over its tokens.",
-       {"algorithm.adv_estimator=rloo", "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=kl",
-        "algorithm.kl_ctrl.type=fixed", "algorithm.kl_ctrl.kl_coef=0.05", "actor.policy_loss.loss_mode=vanilla",
-        "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2", "actor.loss_agg_mode=seq-mean-token-sum",
-        "actor.use_kl_loss=false"}},
-  };
+  static const std::vector<Preset> presets = [] {
+    std::vector<Preset> all = with_the_clip_of_ppo();
+    for (auto& more : {with_another_ratio(), with_other_baselines()}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return presets;
 }
 

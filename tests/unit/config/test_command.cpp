@@ -63,6 +63,38 @@ TEST(ConfigCommand, ErrorsAreConfigErrors) {
   }
 }
 
+TEST(ConfigCommand, ImportWritesAFileThatLoads) {
+  const TempDir dir;
+  const std::string from = dir.write("grpo.yaml", "learning_rate: 3e-6\nreward_funcs: [my.rewards.good]\n").string();
+  const std::string to = (dir.path() / "run.toml").string();
+  const Outcome printed = run({"import", "--from", "trl", from});
+  EXPECT_EQ(printed.code, 0) << printed.err;
+  EXPECT_EQ(config_of(printed.out).actor.optim.lr, 3e-6);
+  const Outcome written = run({"import", "--from", "trl", from, "--output", to, "--processes", "2"});
+  EXPECT_EQ(written.code, 0) << written.err;
+  EXPECT_EQ(written.out, "");
+  const Outcome shown = run({"show", to, "--check", "train", "model.path=m", "data.train_files=t.jsonl"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_EQ(shown.err, "") << "no warnings";
+  EXPECT_EQ(config_of(shown.out).data.train_batch_size, 2);
+  EXPECT_THAT(run({"import", "--from", "trl", "--list"}).out, HasSubstr("learning_rate -> actor.optim.lr"));
+}
+
+TEST(ConfigCommand, ImportSaysWhatIsWrong) {
+  const TempDir dir;
+  const std::string from = dir.write("grpo.yaml", "load_in_4bit: true\n").string();
+  const Outcome refused = run({"import", "--from", "trl", from, "--output", (dir.path() / "run.toml").string()});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("grpo.yaml:1:1: 'load_in_4bit = true' is not supported"));
+  EXPECT_FALSE(default_env().exists(dir.path() / "run.toml"));
+  EXPECT_THAT(run({"import", from}).err, HasSubstr("--from is not given"));
+  EXPECT_THAT(run({"import", "--from", "trl"}).err, HasSubstr("give one file"));
+  EXPECT_THAT(run({"import", "--from", "trl", from, "--output", from}).err, HasSubstr("the file that is read"));
+  EXPECT_THAT(run({"import", "--from", "trl", from, "--processes", "two"}).err, HasSubstr("needs a number"));
+  EXPECT_THAT(run({"import", "--from", "prime", from}).err, HasSubstr("use trl, verl or swift"));
+  EXPECT_EQ(run({"import", "--from", "trl", "missing.yaml"}).code, 2);
+}
+
 TEST(ConfigCommand, ExplainAndSchemaAndHelp) {
   EXPECT_THAT(run({"explain", "rollout.n"}).out, ::testing::StartsWith("rollout.n\n"));
   EXPECT_THAT(run({"explain"}).out, HasSubstr("[trainer]"));

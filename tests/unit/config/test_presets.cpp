@@ -22,6 +22,49 @@ TEST(Presets, EachLoadsAndPassesTheChecks) {
   }
 }
 
+TEST(Presets, EveryNameOfTheFieldIsThere) {
+  for (const char* name :
+       {"ppo", "grpo", "dr_grpo", "dapo", "bnpo", "gspo", "cispo", "sapo", "lite_ppo", "reinforce_plus_plus", "rloo"}) {
+    EXPECT_NE(find_preset(name), nullptr) << name;
+  }
+}
+
+// A run with the preset alone has no key without effect.
+TEST(Presets, GiveRunsWithoutWarnings) {
+  const std::string run = "model.path = \"m\"\ndata.train_files = \"t.jsonl\"\n[[reward]]\nuse = \"exact_match\"\n";
+  for (const Preset& preset : all_presets()) {
+    SCOPED_TRACE(preset.name);
+    ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load(run, {"preset=" + preset.name}));
+    const RunConfig& config = loaded.config;
+    EXPECT_EQ(config.rollout.temperature, 1.0);
+    EXPECT_EQ(config.rollout.top_p, 1.0);
+    EXPECT_FALSE(config.actor.use_kl_loss && config.algorithm.use_kl_in_reward);
+    if (config.actor.policy_loss.loss_mode == "vanilla") EXPECT_EQ(config.actor.clip_ratio_c, 0.0) << "no dual clip";
+    ASSERT_OK_AND_ASSIGN(const std::vector<Error> warnings, check_config(loaded, ConfigUse::kTrain));
+    for (const Error& warning : warnings) {
+      EXPECT_THAT(warning.to_string(), HasSubstr("rollout.n is 1")) << "the preset leaves the size of a group open";
+    }
+  }
+}
+
+TEST(Presets, NumbersOfThePapers) {
+  const auto of = [](const std::string& name) { return config_of("", {"preset=" + name}); };
+  EXPECT_EQ(of("grpo").actor.kl_loss_coef, 0.04);
+  EXPECT_EQ(of("grpo").rollout.n, 64);
+  EXPECT_EQ(of("dapo").actor.clip_ratio_high, 0.28);
+  EXPECT_EQ(of("dapo").rollout.n, 16);
+  EXPECT_EQ(of("gspo").actor.clip_ratio_low, 3e-4);
+  EXPECT_EQ(of("gspo").actor.clip_ratio_high, 4e-4);
+  EXPECT_EQ(of("cispo").actor.policy_loss.params, Json({{"cap", 5.0}}));
+  EXPECT_EQ(of("sapo").actor.policy_loss.params, Json({{"tau_pos", 1.0}, {"tau_neg", 1.05}}));
+  EXPECT_EQ(of("lite_ppo").algorithm.adv_params, Json({{"std", "batch"}}));
+  EXPECT_EQ(of("bnpo").algorithm.adv_estimator, "bnpo");
+  EXPECT_EQ(of("ppo").algorithm.adv_params, Json({{"gamma", 1.0}, {"lam", 0.95}}));
+  EXPECT_EQ(of("reinforce_plus_plus").algorithm.kl_ctrl.kl_coef, 0.01);
+  EXPECT_EQ(of("rloo").actor.policy_loss.loss_mode, "reinforce");
+  EXPECT_EQ(of("rloo").algorithm.kl_ctrl.kl_coef, 0.05);
+}
+
 TEST(Presets, LieBelowFilesAndOverrides) {
   ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded,
                        load("preset = \"gspo\"\n[actor]\nclip_ratio_low = 0.1\n", {"actor.clip_ratio_high=0.3"}));

@@ -1,0 +1,124 @@
+"""Writes the page of the built-in algorithms (docs/algorithms.md) from what the program says of them.
+
+usage: algorithms_page.py PROGRAM [--check FILE]
+
+Everything comes from `PROGRAM plugin describe --all --json` (the notes in the packs) and `PROGRAM config explain preset --json`, so the
+page cannot say what the binaries do not. --check compares with FILE and ends with 1 where they differ.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+KINDS = [
+    ("policy_loss", "Policy losses", "`actor.policy_loss.loss_mode`"),
+    ("kl_estimator", "KL estimators", "`actor.kl_loss_type`, `algorithm.kl_penalty`"),
+    ("advantage_estimator", "Advantage estimators", "`algorithm.adv_estimator`"),
+    ("reward", "Rewards", "`[[reward]] use`"),
+    ("rollout_backend", "Rollout backends", "`rollout.name`"),
+]
+COUPLING = {
+    "token": "each token for itself",
+    "row": "the tokens of a row",
+    "group": "the rows of a prompt",
+    "update": "all rows of an update",
+}
+HEAD = """# Algorithms
+
+Every algorithm is a plugin; this page lists the built-in ones with their formula, paper and parameters, as their packs describe themselves.
+`mortise plugin describe NAME` prints the same. Written by `./dev docs`; a test fails where it is not what the program says.
+
+How losses of tokens become one number (`actor.loss_agg_mode`), masks, importance weights and the KL term are the engine's and the same for
+all: see [architecture.md](architecture.md). Parameters of a loss stand in `[actor.policy_loss]`, of an estimator in `algorithm.adv_params` or
+`actor.kl_params`, of a reward in its `[[reward]]` table, of a backend in `[rollout.NAME]`.
+"""
+
+
+def ask(program, *words):
+    done = subprocess.run([program, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{program} {' '.join(words)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def cell(text):
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def range_of(param):
+    if "choices" in param:
+        return ", ".join(f"`{c}`" for c in param["choices"])
+    low, high = param.get("min"), param.get("max")
+    wide = lambda x: x is None or abs(x) > 1.7e308
+    if "min" not in param or (wide(low) and wide(high)):
+        return ""
+    number = lambda x: f"{x:g}"
+    if wide(high):
+        return f"at least {number(low)}"
+    if wide(low):
+        return f"at most {number(high)}"
+    return f"{number(low)} .. {number(high)}"
+
+
+def needs_of(plugin):
+    needs = [f"`{name}`" for name in plugin["requires"]]
+    needs += [what for flag, what in (("needs_network", "network"), ("needs_programs", "programs"), ("needs_files", "files")) if plugin[flag]]
+    return ", ".join(needs)
+
+
+def section(plugin):
+    lines = [f"### {plugin['name']}", "", plugin["summary"][:1].upper() + plugin["summary"][1:] + "."]
+    if plugin["doc"]:
+        lines += ["", plugin["doc"].rstrip(".") + "."]
+    if plugin["kind"] in ("policy_loss", "kl_estimator"):
+        lines += ["", f"Computed from: {COUPLING.get(plugin['coupling'], plugin['coupling'])}."]
+    if plugin["consumes"]:
+        lines += ["", "Takes over from the engine: " + ", ".join(f"`{name}`" for name in plugin["consumes"]) + "."]
+    if plugin["experimental"]:
+        lines += ["", "Experimental: there are no published outputs to compare with."]
+    needs = needs_of(plugin)
+    if needs:
+        lines += ["", f"Needs: {needs}."]
+    if plugin["params"]:
+        lines += ["", "| parameter | type | default | allowed | meaning |", "|---|---|---|---|---|"]
+        for p in plugin["params"]:
+            default = "must be given" if p["default"] is None else f"`{p['default']}`" if p["default"] != "" else "empty"
+            lines.append(f"| `{p['name']}` | {p['type']} | {cell(default)} | {cell(range_of(p))} | {cell(p['doc'])} |")
+    return lines
+
+
+def kind_pages(plugins):
+    lines = []
+    for kind, title, key in KINDS:
+        mine = sorted((p for p in plugins if p["kind"] == kind), key=lambda p: p["name"])
+        if not mine:
+            sys.exit(f"there is no built-in {kind}: are the packs built?")
+        lines += ["", f"## {title}", "", f"Chosen by {key}.", "", "| name | what | needs |", "|---|---|---|"]
+        lines += [f"| [{p['name']}](#{p['name']}) | {cell(p['summary'])} | {cell(needs_of(p))} |" for p in mine]
+        for plugin in mine:
+            lines += [""] + section(plugin)
+    return lines
+
+
+def preset_page(presets):
+    lines = ["", "## Presets", "", 'Groups of keys by the name of the paper: `preset = "gspo"` lies below every key that is set.']
+    for preset in presets:
+        lines += ["", f"### preset {preset['name']}", "", preset["doc"], "", "```"] + preset["settings"] + ["```"]
+    return lines
+
+
+def main():
+    if len(sys.argv) not in (2, 4) or (len(sys.argv) == 4 and sys.argv[2] != "--check"):
+        sys.exit(__doc__)
+    program = sys.argv[1]
+    plugins = [p for p in ask(program, "plugin", "describe", "--all", "--json") if p["origin"] == "built-in"]
+    presets = ask(program, "config", "explain", "preset", "--json")
+    page = HEAD + "\n".join(kind_pages(plugins) + preset_page(presets)) + "\n"
+    if len(sys.argv) == 2:
+        sys.stdout.write(page)
+    elif pathlib.Path(sys.argv[3]).read_text() != page:
+        sys.exit(f"{sys.argv[3]} is not what the program says: run ./dev docs")
+
+
+main()

@@ -1,0 +1,85 @@
+// PeerRule: what becomes of one setting of another framework. Every framework has one table of them.
+//
+// A setting without a rule is an error, so a table is the whole list of what the framework knows. To support one that
+// is refused today: make its line a translate() to the new key; planned() does so by itself once a key of that name
+// exists. Private to this room. Constant data.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+enum class PeerAction {
+  kTranslate,  // `target` has the same meaning
+  kCompute,    // read together with others by the framework's .cpp
+  kNoEffect,   // changes no number here; `text` says why
+  kRefuse,     // would change numbers: only the values of `values` pass; `text` says what is missing
+  kPlanned,    // as kTranslate where there is a key `target`, else as kRefuse
+  kOptional,   // as kTranslate where there is a key `target`, else as kNoEffect: memory and speed
+};
+
+struct PeerRule {
+  std::string_view name;  // "learning_rate", "actor.optim.lr"; a trailing ".*" stands for everything below
+  PeerAction action;
+  std::string_view values;  // JSON: the framework's default (kTranslate, kCompute, kPlanned; "" = none), or the list
+                            // of what passes (kRefuse)
+  std::string_view target;  // our key
+  std::string_view text;
+};
+
+constexpr PeerRule translate(std::string_view name, std::string_view fallback, std::string_view target) {
+  return {name, PeerAction::kTranslate, fallback, target, ""};
+}
+constexpr PeerRule compute(std::string_view name, std::string_view fallback, std::string_view text) {
+  return {name, PeerAction::kCompute, fallback, "", text};
+}
+constexpr PeerRule no_effect(std::string_view name, std::string_view text) {
+  return {name, PeerAction::kNoEffect, "", "", text};
+}
+constexpr PeerRule refuse(std::string_view name, std::string_view accepted, std::string_view text) {
+  return {name, PeerAction::kRefuse, accepted, "", text};
+}
+constexpr PeerRule planned(std::string_view name, std::string_view fallback, std::string_view target,
+                           std::string_view text) {
+  return {name, PeerAction::kPlanned, fallback, target, text};
+}
+
+constexpr PeerRule optional(std::string_view name, std::string_view target, std::string_view text) {
+  return {name, PeerAction::kOptional, "", target, text};
+}
+
+// A framework's rules, in several pieces. Lookups walk the table: it has a few hundred lines and is read once.
+class PeerRules {
+ public:
+  explicit PeerRules(std::vector<std::span<const PeerRule>> pieces) : pieces_(std::move(pieces)) {}
+
+  // The rule of that name, else the longest "x.*" above it, else null. The first piece wins.
+  [[nodiscard]] const PeerRule* find(std::string_view name) const;
+  [[nodiscard]] const PeerRule* find_exact(std::string_view name) const;
+  // Is there a rule for something below `name`?
+  [[nodiscard]] bool has_below(std::string_view name) const;
+  // All rules, the ones that lose to an earlier piece left out.
+  [[nodiscard]] std::vector<const PeerRule*> all() const;
+
+ private:
+  std::vector<std::span<const PeerRule>> pieces_;
+};
+
+const PeerRules& trl_rules();
+const PeerRules& verl_rules();
+const PeerRules& swift_rules();
+
+// transformers.TrainingArguments (TRL's and ms-swift's base): what is the same for both.
+std::span<const PeerRule> training_argument_rules();
+
+// The JSON text of a rule; a broken one ends the program in the tests, which parse them all.
+Json rule_json(std::string_view text);
+// Equal as a person would say: 0 and 0.0, and a text written as `no` that YAML reads as false.
+bool same_setting(const Json& value, std::string_view raw, const Json& accepted);
+
+}  // namespace mortise

@@ -1,0 +1,90 @@
+// Translation: one import under way. It answers what the file (or the framework's default) says, collects what our file
+// will hold with the reason for each line, and all problems.
+//
+// A problem does not stop the work: everything that is wrong with a file is told at once. Private to this room.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/import/source.h"
+
+namespace mortise {
+
+class Translation {
+ public:
+  // `framework`: "TRL", as people write it.
+  Translation(std::string framework, const PeerRules& rules, std::vector<PeerSetting> settings);
+
+  // Applies the rules to every setting, and the defaults of the translated ones that differ from ours. What the rules
+  // call kCompute is left to the caller, by the functions below.
+  void apply_rules();
+
+  // --- what the file says; the framework's default where it says nothing ---
+  [[nodiscard]] bool is_given(std::string_view name) const { return find(name) != nullptr; }
+  [[nodiscard]] bool is_null(std::string_view name) const { return value(name).is_null(); }
+  // Wrong types are problems, and count as the default.
+  double number(std::string_view name);
+  int64_t integer(std::string_view name);
+  bool flag(std::string_view name);
+  std::string text(std::string_view name);
+  std::vector<std::string> texts(std::string_view name);  // one text counts as a list of one; null is empty
+  std::vector<double> numbers(std::string_view name);
+  Json table(std::string_view name);  // {...} or its JSON text; null is empty
+  [[nodiscard]] Json value(std::string_view name) const;
+
+  // --- what our file will hold ---
+  // `names`: the settings that it follows from. `remark`: more to say, or empty.
+  void set(std::string_view key, Json value, const std::vector<std::string_view>& names, std::string_view remark = "");
+  [[nodiscard]] bool is_set(std::string_view key) const;
+  // A [[reward]] table; returns its place for set("reward.0.weight", ...).
+  std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
+  // A line of the list of settings without effect.
+  void note(std::string_view name, std::string_view reason);
+  // What the reader must still fill in: a commented line under a table ("model", "path = \"...\"  # ...").
+  void ask(std::string_view table, std::string_view line);
+  void problem(std::string_view name, std::string what, std::string next);
+  void warn(std::string_view name, std::string_view what);
+
+  // --- results ---
+  struct Line {
+    std::string text;
+    std::string origin;  // of a key: what it follows from
+  };
+  [[nodiscard]] std::vector<Line> lines() const;
+  [[nodiscard]] std::vector<Error>& problems() { return problems_; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+  [[nodiscard]] size_t num_rewards() const { return num_rewards_; }
+
+ private:
+  struct Assignment {
+    Json value;
+    std::string origin;
+    std::string remark;
+  };
+
+  [[nodiscard]] const PeerSetting* find(std::string_view name) const;
+  void apply(const PeerSetting& setting, const PeerRule& rule);
+  void apply_default(const PeerRule& rule);
+  [[nodiscard]] std::string origin_of(std::string_view name) const;
+  void wrong_type(std::string_view name, std::string_view wanted);
+  void add_table(std::vector<Line>& lines, const std::string& table) const;
+  void add_reward_tables(std::vector<Line>& lines) const;
+
+  std::string framework_;
+  const PeerRules& rules_;
+  std::vector<PeerSetting> settings_;
+  std::map<std::string, Assignment, std::less<>> assignments_;
+  std::vector<std::string> order_;  // of the assignments
+  std::vector<std::pair<std::string, std::string>> asked_;
+  std::vector<std::string> notes_;
+  std::set<std::string_view> noted_subtrees_;
+  std::vector<Error> problems_;
+  std::vector<std::string> warnings_;
+  size_t num_rewards_ = 0;
+};
+
+}  // namespace mortise

@@ -1,0 +1,303 @@
+// TRL's GRPOConfig: the settings that are read together (trl_rules.cpp says which).
+//
+// Where TRL 1.16 and the exact formula differ, the exact one is kept and a remark says so: its mean over tokens divides
+// by the mean token count of a generation batch's updates, and bnpo by that of each micro-batch.
+#include <algorithm>
+
+#include "config/import/frameworks.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+struct Aggregation {
+  std::string_view loss_type;
+  std::string_view mode;
+};
+constexpr Aggregation kAggregations[] = {
+    {"grpo", "seq-mean-token-mean"}, {"sapo", "seq-mean-token-mean"},
+    {"bnpo", "token-mean"},          {"dapo", "token-mean"},
+    {"cispo", "token-mean"},         {"vespo", "token-mean"},
+    {"luspo", "seq-mean-token-sum"}, {"dr_grpo", "seq-mean-token-sum-norm"},
+};
+
+void set_aggregation(Translation& t, const std::string& type) {
+  const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
+  const std::string mode(found->mode);
+  t.set("actor.loss_agg_mode", mode, {"loss_type"}, mode == "token-mean" ? "over all tokens of the update" : "");
+  if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {"loss_type"}, "rows without tokens count");
+  if (type == "dr_grpo") t.set("actor.loss_scale_by_rows", true, {"loss_type"});
+}
+
+void set_loss(Translation& t) {
+  const std::string type = t.text("loss_type"), level = t.text("importance_sampling_level");
+  if (std::ranges::find(kAggregations, type, &Aggregation::loss_type) == std::end(kAggregations)) {
+    return t.problem("loss_type", "loss_type " + quote(type) + " is not known",
+                     "there are grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo and vespo");
+  }
+  if (level != "token" && level != "sequence") {
+    return t.problem("importance_sampling_level",
+                     "importance_sampling_level must be token or sequence, is " + quote(level), "");
+  }
+  if (type == "cispo" || type == "sapo" || type == "vespo") {
+    if (level == "sequence" && type != "vespo") {
+      return t.problem("importance_sampling_level", "level sequence with loss_type " + type + " is not supported",
+                       type + " here has one ratio for each token, as its paper");
+    }
+    t.set("actor.policy_loss.loss_mode", type, {"loss_type"});
+  }
+  if (type == "cispo") {
+    const std::string_view cap = t.is_null("epsilon_high") ? "epsilon" : "epsilon_high";
+    t.set("actor.policy_loss.cap", t.number(cap), {cap}, "the cap itself in TRL, not 1 + it");
+  } else if (type == "sapo") {
+    t.set("actor.policy_loss.tau_pos", t.number("sapo_temperature_pos"), {"sapo_temperature_pos"});
+    t.set("actor.policy_loss.tau_neg", t.number("sapo_temperature_neg"), {"sapo_temperature_neg"});
+  } else if (type == "vespo") {
+    for (const std::string_view name : {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"})
+      t.set("actor.policy_loss." + std::string(name), t.number(name), {name});
+  } else {
+    translate_clipped_loss(t, type, level);
+  }
+  set_aggregation(t, type);
+}
+
+// What the chosen loss does not read.
+void note_unused(Translation& t) {
+  const std::string type = t.text("loss_type");
+  const auto unused = [&t, &type](std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      if (t.is_given(name)) t.note(name, "not read with loss_type " + type);
+    }
+  };
+  if (type != "sapo") unused({"sapo_temperature_pos", "sapo_temperature_neg"});
+  if (type != "vespo") unused({"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
+  if (type == "sapo" || type == "vespo") unused({"epsilon", "epsilon_high", "delta"});
+  if (type == "cispo") unused({"delta"});
+  if (type == "cispo" && !t.is_null("epsilon_high")) unused({"epsilon"});
+}
+
+void set_kl(Translation& t) {
+  const double beta = t.number("beta");
+  if (beta == 0) {
+    t.set("actor.use_kl_loss", false, {"beta"});
+    if (t.is_given("use_bias_correction_kl")) t.note("use_bias_correction_kl", "beta is 0");
+    return;
+  }
+  const bool corrected = t.flag("use_bias_correction_kl");
+  if (corrected && t.text("importance_sampling_level") == "sequence") {
+    return t.problem(
+        "use_bias_correction_kl",
+        "use_bias_correction_kl (true unless set) with importance_sampling_level sequence is not supported: "
+        "the KL would be multiplied by the ratio of the row",
+        "set use_bias_correction_kl to false");
+  }
+  t.set("actor.use_kl_loss", true, {"beta"});
+  t.set("actor.kl_loss_coef", beta, {"beta"});
+  t.set("actor.kl_loss_type", corrected ? "k3_ratio" : "low_var_kl", {"use_bias_correction_kl"});
+  t.set("actor.kl_params.max_log_ratio", kNoCap, {"beta"}, "TRL clamps nothing");
+  t.set("actor.kl_params.max_kl", kNoCap, {"beta"}, "TRL clamps nothing");
+}
+
+void set_entropy(Translation& t) {
+  const double coefficient = t.number("entropy_coef");
+  if (coefficient == 0) return;
+  const std::string type = t.text("loss_type");
+  const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
+  if (found != std::end(kAggregations) && found->mode != "token-mean") {
+    return t.problem("entropy_coef",
+                     "entropy_coef with loss_type " + quote(type) +
+                         " is not supported: TRL's bonus is a mean over tokens, "
+                         "here it is aggregated as the loss is",
+                     "use a loss_type that is a mean over tokens: dapo, bnpo, cispo, vespo");
+  }
+  t.set("actor.entropy_coeff", coefficient, {"entropy_coef"});
+}
+
+void set_advantages(Translation& t) {
+  const std::string order = t.text("multi_objective_aggregation");
+  const Json scale = t.value("scale_rewards");
+  const std::string std_of = scale.is_boolean() ? (scale.get<bool>() ? "group" : "none") : t.text("scale_rewards");
+  const auto param = [&t](std::string_view name, Json value, std::string_view from) {
+    t.set("algorithm.adv_params." + std::string(name), std::move(value), {from});
+  };
+  if (order == "normalize_then_sum") {
+    t.set("algorithm.adv_estimator", "gdpo", {"multi_objective_aggregation"});
+    param("epsilon", 1e-4, "multi_objective_aggregation");
+    param("whiten", "rows", "multi_objective_aggregation");
+    param("whiten_epsilon", 1e-4, "multi_objective_aggregation");
+    if (t.is_given("scale_rewards")) t.note("scale_rewards", "not read with normalize_then_sum");
+  } else if (order != "sum_then_normalize") {
+    t.problem("multi_objective_aggregation", "multi_objective_aggregation " + quote(order) + " is not known",
+              "use sum_then_normalize or normalize_then_sum");
+  } else if (std_of == "none") {
+    t.set("algorithm.adv_estimator", "dr_grpo", {"scale_rewards"});
+  } else if (std_of == "group" || std_of == "batch") {
+    t.set("algorithm.adv_estimator", "grpo", {"scale_rewards"});
+    param("epsilon", 1e-4, "scale_rewards");
+    if (std_of == "batch") param("std", "batch", "scale_rewards");
+  } else {
+    t.problem("scale_rewards", "scale_rewards " + quote(std_of) + " is not known", "use group, batch or none");
+  }
+}
+
+struct GenerationKey {
+  std::string_view name;
+  std::string_view target;
+};
+constexpr GenerationKey kGenerationKeys[] = {
+    {"temperature", "rollout.temperature"},
+    {"top_p", "rollout.top_p"},
+    {"top_k", "rollout.top_k"},
+    {"min_p", "rollout.min_p"},
+    {"typical_p", "rollout.typical_p"},
+    {"repetition_penalty", "rollout.repetition_penalty"},
+    {"presence_penalty", "rollout.presence_penalty"},
+    {"frequency_penalty", "rollout.frequency_penalty"},
+    {"max_new_tokens", "rollout.response_length"},
+    {"max_tokens", "rollout.response_length"},
+    {"min_new_tokens", "rollout.min_new_tokens"},
+    {"min_tokens", "rollout.min_new_tokens"},
+    {"stop_strings", "rollout.stop"},
+    {"stop", "rollout.stop"},
+    {"stop_token_ids", "rollout.stop_token_ids"},
+    {"bad_words", "rollout.bad_words"},
+    {"ignore_eos", "rollout.ignore_eos"},
+    {"seed", "rollout.seed"},
+};
+
+void set_generation(Translation& t) {
+  const Json kwargs = t.table("generation_kwargs");
+  for (const auto& [key, value] : kwargs.items()) {
+    const auto* found = std::ranges::find(kGenerationKeys, key, &GenerationKey::name);
+    const bool as_here =
+        (key == "do_sample" && value == true) || (key == "num_beams" && value == 1) || key == "use_cache";
+    if (as_here || value.is_null()) continue;
+    if (found == std::end(kGenerationKeys)) {
+      t.problem("generation_kwargs", "generation_kwargs." + key + " = " + dump_json(value) + " is not supported", "");
+    } else if (key == "temperature" && value != t.value("temperature")) {
+      // TRL divides logits by its own temperature, whatever sampled.
+      t.problem("generation_kwargs", "generation_kwargs.temperature differs from temperature, which divides the logits",
+                "set temperature alone");
+    } else {
+      Json fitted = value;
+      if (found->target == "rollout.stop" && value.is_string()) fitted = Json::array({value});
+      t.set(found->target, fitted, {"generation_kwargs"});
+    }
+  }
+}
+
+void set_model(Translation& t) {
+  if (!t.is_null("model_name_or_path")) {
+    t.set("model.path", t.text("model_name_or_path"), {"model_name_or_path"}, "a folder, not a name of the hub");
+  } else {
+    t.ask("model", "path = \"...\"  # the model's folder");
+  }
+  for (const std::string_view name : {"dtype", "torch_dtype"}) {
+    if (!t.is_given(name)) continue;
+    if (t.text(name) == "float64") t.set("model.dtype", "float64", {name});
+    t.note(name, "Mortise computes in model.dtype, float32 unless set");
+  }
+  constexpr LoraNames kLora{"use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"};
+  if (t.flag("use_peft")) {
+    translate_lora(t, kLora, Json::array({"q_proj", "v_proj"}));  // PEFT's own choice for these families
+  } else {
+    for (const std::string_view name : {kLora.rank, kLora.alpha, kLora.dropout, kLora.modules}) {
+      if (t.is_given(name)) t.note(name, "only with use_peft");
+    }
+  }
+  constexpr std::string_view kHarmless[] = {"attn_implementation", "revision",          "device_map", "use_cache",
+                                            "trust_remote_code",   "low_cpu_mem_usage", "use_kernels"};
+  const Json kwargs = t.table("model_init_kwargs");
+  for (const auto& [key, value] : kwargs.items()) {
+    if (key == "dtype" || key == "torch_dtype") {
+      if (value == "float64") t.set("model.dtype", "float64", {"model_init_kwargs"});
+    } else if (std::ranges::find(kHarmless, key) == std::end(kHarmless)) {
+      t.problem("model_init_kwargs", "model_init_kwargs." + key + " is not supported",
+                "change the model's folder instead");
+    }
+  }
+  if (t.is_given("model_init_kwargs"))
+    t.note("model_init_kwargs", "Mortise computes in model.dtype, float32 unless set");
+}
+
+void set_data(Translation& t) {
+  const std::string name = t.text("dataset_name");
+  if (name.ends_with(".jsonl")) {
+    t.set("data.train_files", Json::array({name}), {"dataset_name"});
+  } else {
+    if (!name.empty()) t.note("dataset_name", "the data are JSONL files: write the rows to one");
+    t.ask("data", "train_files = [\"train.jsonl\"]  # rows with a prompt; other columns reach the rewards");
+  }
+  if (!t.is_null("max_prompt_length")) {
+    t.set("data.max_prompt_length", t.integer("max_prompt_length"), {"max_prompt_length"});
+    t.set("data.truncation", "left", {"max_prompt_length"});
+  } else {
+    t.ask("data", "max_prompt_length = 512  # TRL has none; here a longer prompt stops the run");
+  }
+  if (!t.flag("shuffle_dataset")) t.set("data.shuffle", false, {"shuffle_dataset"});
+}
+
+void set_rewards(Translation& t) {
+  const std::vector<std::string> functions = t.texts("reward_funcs");
+  const std::vector<double> weights = t.numbers("reward_weights");
+  if (functions.empty()) {
+    const size_t count = std::max<size_t>(1, weights.size());
+    for (size_t i = 0; i < count; ++i) {
+      t.ask("reward",
+            "[[reward]]  # TRL's rewards are given in Python: name one here, `mortise plugin list` shows them");
+      t.ask("reward", "use = \"...\"");
+      if (!weights.empty()) t.ask("reward", "weight = " + format_f64(weights[i]) + "  # reward_weights");
+    }
+    if (!weights.empty()) t.note("reward_weights", "go into the [[reward]] tables that are to be written");
+    return;
+  }
+  if (!weights.empty() && weights.size() != functions.size()) {
+    return t.problem(
+        "reward_weights",
+        std::to_string(weights.size()) + " reward_weights for " + std::to_string(functions.size()) + " reward_funcs",
+        "");
+  }
+  for (size_t i = 0; i < functions.size(); ++i) {
+    const std::string& function = functions[i];
+    std::string table;
+    if (function == "accuracy_reward" || function == "reasoning_accuracy_reward") {
+      table = t.add_reward("math_equal", {"reward_funcs"});
+      t.set(table + ".name", function, {"reward_funcs"});
+      t.set(table + ".column", "solution", {"reward_funcs"});
+      t.set(table + ".extract", "boxed", {"reward_funcs"});
+      if (function != "accuracy_reward") t.set(table + ".after", "</think>", {"reward_funcs"});
+    } else if (function == "think_format_reward") {
+      table = t.add_reward("think_format", {"reward_funcs"});
+    } else if (function == "get_soft_overlong_punishment") {
+      table = t.add_reward("length", {"reward_funcs"});
+      t.set(table + ".limit", 1280, {"reward_funcs"});
+      t.set(table + ".buffer", 256, {"reward_funcs"});
+    } else if (function.find('.') != std::string::npos) {
+      table = add_python_reward(t, function, "reward_funcs");
+    } else {
+      t.problem("reward_funcs", "the reward " + quote(function) + " is not there",
+                "give a Python path, package.module.function");
+      continue;
+    }
+    if (!weights.empty()) t.set(table + ".weight", weights[i], {"reward_weights"});
+  }
+}
+
+}  // namespace
+
+void translate_trl(Translation& t, int64_t num_processes) {
+  const HfBatches batches = translate_hf_batches(t, num_processes);
+  translate_hf_schedule(t, batches);
+  translate_hf_files(t, batches);
+  set_loss(t);
+  note_unused(t);
+  set_kl(t);
+  set_entropy(t);
+  set_advantages(t);
+  set_generation(t);
+  set_model(t);
+  set_data(t);
+  set_rewards(t);
+}
+
+}  // namespace mortise

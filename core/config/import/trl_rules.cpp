@@ -1,0 +1,159 @@
+// What becomes of each setting of TRL 1.16: GRPOConfig, then what `trl grpo` adds (script and model arguments), then
+// names of older versions. The rest of GRPOConfig is transformers' (hf_rules.cpp). Defaults are TRL's.
+#include "config/import/rules.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kEngine = "completions are sampled in the trainer's process, on its own weights";
+constexpr std::string_view kMismatch =
+    "corrects the difference between vLLM's log-probs and the trainer's; here both are the same weights and code, and "
+    "the "
+    "ratio is 1";
+constexpr std::string_view kLora = "only with use_peft";
+constexpr std::string_view kData = "the data are the JSONL files of data.train_files";
+
+constexpr PeerRule kGrpo[] = {
+    // model
+    translate("learning_rate", "1e-06", "actor.optim.lr"),
+    compute("model_init_kwargs", "null", "model.dtype"),
+    no_effect("trust_remote_code", "no code of a model's folder is ever run"),
+    no_effect("router_aux_loss_coef", "of mixtures of experts, which are not trained here"),
+    no_effect("disable_dropout", "models run without dropout"),
+    no_effect("cast_lm_head_to_fp32", "the head computes in model.dtype (float32)"),
+    no_effect("remove_unused_columns", "rewards see every column"),
+    optional("gradient_checkpointing", "model.enable_gradient_checkpointing",
+             "trades memory for time; the numbers stay"),
+    // data and batches
+    compute("num_generations", "8", "rollout.n"),
+    compute("num_generations_eval", "null", "rollout.val_kwargs.n"),
+    translate("max_completion_length", "512", "data.max_response_length"),
+    no_effect("ds3_gather_for_generation", kEngine),
+    compute("shuffle_dataset", "true", "data.shuffle"),
+    no_effect("pad_to_multiple_of", "rows are packed without padding"),
+    compute("generation_batch_size", "null", "data.train_batch_size"),
+    compute("steps_per_generation", "null", "data.train_batch_size"),
+    compute("num_iterations", "1", "actor.ppo_epochs"),
+    // sampling
+    translate("temperature", "1.0", "rollout.temperature"),
+    translate("top_p", "1.0", "rollout.top_p"),
+    translate("top_k", "0", "rollout.top_k"),
+    translate("min_p", "null", "rollout.min_p"),
+    translate("repetition_penalty", "1.0", "rollout.repetition_penalty"),
+    compute("generation_kwargs", "null", "rollout.*"),
+    translate("chat_template_kwargs", "null", "data.apply_chat_template_kwargs"),
+    no_effect("cache_implementation", kEngine),
+    no_effect("use_vllm", kEngine),
+    no_effect("vllm_mode", kEngine),
+    no_effect("vllm_model_impl", kEngine),
+    no_effect("vllm_enable_sleep_mode", kEngine),
+    refuse("vllm_structured_outputs_regex", "[null]", "sampling is not guided by a pattern"),
+    no_effect("vllm_server_base_url", kEngine),
+    no_effect("vllm_server_host", kEngine),
+    no_effect("vllm_server_port", kEngine),
+    no_effect("vllm_server_timeout", kEngine),
+    no_effect("vllm_group_port", kEngine),
+    no_effect("vllm_gpu_memory_utilization", kEngine),
+    no_effect("vllm_max_model_length", "data.max_prompt_length and data.max_response_length bound a row"),
+    no_effect("vllm_tensor_parallel_size", kEngine),
+    no_effect("vllm_importance_sampling_correction", kMismatch),
+    no_effect("vllm_importance_sampling_mode", kMismatch),
+    no_effect("vllm_importance_sampling_clip_max", kMismatch),
+    no_effect("vllm_importance_sampling_clip_min", kMismatch),
+    no_effect("vllm_importance_sampling_cap", kMismatch),
+    no_effect("use_transformers_continuous_batching", kEngine),
+    no_effect("transformers_continuous_batching_config", kEngine),
+    no_effect("use_transformers_paged", kEngine),
+    no_effect("max_tool_calling_iterations", "tools are given in Python, and are not there in Mortise"),
+    // loss
+    compute("loss_type", "\"dapo\"", "actor.policy_loss.loss_mode, actor.loss_agg_mode"),
+    compute("importance_sampling_level", "\"token\"", "actor.policy_loss.loss_mode"),
+    compute("epsilon", "0.2", "actor.clip_ratio_low"),
+    compute("epsilon_high", "null", "actor.clip_ratio_high; cispo: actor.policy_loss.cap"),
+    compute("delta", "null", "actor.policy_loss.delta"),
+    compute("sapo_temperature_neg", "1.05", "actor.policy_loss.tau_neg"),
+    compute("sapo_temperature_pos", "1.0", "actor.policy_loss.tau_pos"),
+    compute("vespo_k_pos", "2.0", "actor.policy_loss.vespo_k_pos"),
+    compute("vespo_lambda_pos", "3.0", "actor.policy_loss.vespo_lambda_pos"),
+    compute("vespo_k_neg", "3.0", "actor.policy_loss.vespo_k_neg"),
+    compute("vespo_lambda_neg", "2.0", "actor.policy_loss.vespo_lambda_neg"),
+    planned("mask_truncated_completions", "false", "algorithm.mask_truncated_completions",
+            "completions that reached the length limit cannot be left out yet"),
+    planned("top_entropy_quantile", "1.0", "actor.top_entropy_quantile",
+            "the mask of the tokens with the highest entropy is not there yet"),
+    planned("off_policy_mask_threshold", "null", "actor.off_policy_mask_threshold",
+            "the off-policy sequence mask is not there yet"),
+    // KL and reference
+    compute("beta", "0.0", "actor.use_kl_loss, actor.kl_loss_coef"),
+    compute("use_bias_correction_kl", "true", "actor.kl_loss_type"),
+    refuse("sync_ref_model", "[false]", "the reference stays the initial model; it cannot be refreshed yet"),
+    no_effect("ref_model_mixup_alpha", "only with sync_ref_model"),
+    no_effect("ref_model_sync_steps", "only with sync_ref_model"),
+    // entropy
+    compute("entropy_coef", "0.0", "actor.entropy_coeff, where the loss is a mean over tokens"),
+    refuse("use_adaptive_entropy", "[false]", "the adaptive entropy coefficient is not there yet"),
+    no_effect("entropy_coef_min", "only with use_adaptive_entropy"),
+    no_effect("entropy_coef_max", "only with use_adaptive_entropy"),
+    no_effect("entropy_coef_delta", "only with use_adaptive_entropy"),
+    no_effect("entropy_target", "only with use_adaptive_entropy"),
+    // rewards
+    compute("reward_weights", "null", "reward.*.weight"),
+    compute("scale_rewards", "\"group\"", "algorithm.adv_estimator, algorithm.adv_params"),
+    compute("multi_objective_aggregation", "\"sum_then_normalize\"", "algorithm.adv_estimator"),
+    // logging
+    no_effect("logging_steps", "every step and update is always written"),
+    compute("log_completions", "false", "trainer.num_completions_to_print"),
+    no_effect("log_multimodal", "there are no images"),
+    compute("num_completions_to_print", "null", "trainer.num_completions_to_print"),
+    no_effect("log_unique_prompts", "all completions of a step may be shown"),
+    no_effect("log_completions_hub_repo", "nothing is sent anywhere"),
+};
+
+constexpr PeerRule kScript[] = {
+    compute("model_name_or_path", "null", "model.path"),
+    no_effect("model_revision", "a folder has one version"),
+    compute("dtype", "\"float32\"", "model.dtype"),
+    no_effect("attn_implementation", "attention is exact, whichever way it is computed"),
+    compute("use_peft", "false", "model.lora_rank, where true"),
+    compute("lora_r", "16", "model.lora_rank"),
+    compute("lora_alpha", "32", "model.lora_alpha"),
+    compute("lora_dropout", "0.05", "must be 0"),
+    compute("lora_target_modules", "null", "model.target_modules"),
+    refuse("lora_target_parameters", "[null]", "an adapter is of the matrices of lora_target_modules alone"),
+    refuse("lora_modules_to_save", "[null]", "an adapter is of the matrices of lora_target_modules alone"),
+    no_effect("lora_task_type", kLora),
+    refuse("use_rslora", "[false]", "an adapter counts lora_alpha / lora_r times"),
+    refuse("use_dora", "[false]", "the adapter is LoRA's"),
+    refuse("load_in_8bit", "[false]", "weights are not quantised"),
+    refuse("load_in_4bit", "[false]", "weights are not quantised"),
+    no_effect("bnb_4bit_quant_type", "only with load_in_4bit"),
+    no_effect("use_bnb_nested_quant", "only with load_in_4bit"),
+    no_effect("bnb_4bit_quant_storage", "only with load_in_4bit"),
+    compute("dataset_name", "null", "data.train_files"),
+    no_effect("dataset_config", kData),
+    no_effect("dataset_train_split", kData),
+    no_effect("dataset_test_split", kData),
+    no_effect("dataset_streaming", kData),
+    no_effect("ignore_bias_buffers", "says where the work runs, not what is computed"),
+    refuse("reward_model_name_or_path", "[null]", "name a reward model in a [[reward]] table by hand"),
+    compute("reward_funcs", "null", "[[reward]]"),
+    // older names
+    compute("max_prompt_length", "null", "data.max_prompt_length, data.truncation"),
+    compute("torch_dtype", "null", "model.dtype"),
+    no_effect("use_liger_loss", "the same formulas in other kernels"),
+    refuse("vllm_guided_decoding_regex", "[null]", "sampling is not guided by a pattern"),
+    no_effect("vllm_max_model_len", "data.max_prompt_length and data.max_response_length bound a row"),
+    no_effect("vllm_device", kEngine),
+    no_effect("vllm_dtype", kEngine),
+    no_effect("vllm_enable_prefix_caching", kEngine),
+    no_effect("wandb_log_unique_prompts", "nothing is sent anywhere"),
+};
+
+}  // namespace
+
+const PeerRules& trl_rules() {
+  static const PeerRules rules({kGrpo, kScript, training_argument_rules()});
+  return rules;
+}
+
+}  // namespace mortise

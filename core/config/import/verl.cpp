@@ -1,0 +1,366 @@
+// verl's ppo_trainer: the settings that are read together (verl_rules.cpp says which).
+//
+// verl forces the aggregation of gspo, sapo and geo_mean; its YAML sets clip_ratio_low and _high to 0.2, so that
+// clip_ratio alone changes nothing; its schedule counts steps. All of this is written out.
+#include <algorithm>
+
+#include "config/import/frameworks.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kLosses[] = {"vanilla",  "gspo",   "sapo",    "cispo",   "geo_mean", "gpg",
+                                        "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "dro"};
+constexpr std::string_view kEstimators[] = {"gae",
+                                            "grpo",
+                                            "grpo_vectorized",
+                                            "grpo_passk",
+                                            "rloo",
+                                            "rloo_vectorized",
+                                            "opo",
+                                            "reinforce_plus_plus",
+                                            "reinforce_plus_plus_baseline",
+                                            "remax",
+                                            "gpg",
+                                            "optimal_token_baseline",
+                                            "tir_optimal_token_baseline",
+                                            "gdpo"};
+constexpr std::string_view kKlNames[] = {"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"};
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+void note_given(Translation& t, std::initializer_list<std::string_view> names, std::string_view reason) {
+  for (const std::string_view name : names) {
+    if (t.is_given(name)) t.note(name, reason);
+  }
+}
+
+void set_policy_loss(Translation& t) {
+  std::string mode = t.text("actor.policy_loss.loss_mode");
+  std::replace(mode.begin(), mode.end(), '-', '_');  // as verl's comments spell them
+  if (mode == "bypass_mode") {
+    return t.problem("actor.policy_loss.loss_mode", "loss_mode bypass_mode is not supported",
+                     "the correction between sampler and trainer is not there yet");
+  }
+  if (!contains(kLosses, mode)) {
+    return t.problem("actor.policy_loss.loss_mode", "loss_mode " + quote(mode) + " is no loss of verl's own",
+                     "write it as a plugin (docs/plugins/quickstart.md) and name that in actor.policy_loss.loss_mode");
+  }
+  t.set("actor.policy_loss.loss_mode", mode, {"actor.policy_loss.loss_mode"});
+  const auto params = [&](std::string_view loss, std::string_view table,
+                          std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      const std::string from = std::string(table) + std::string(name);
+      if (mode == loss) {
+        if (!t.is_null(from)) t.set("actor.policy_loss." + std::string(name), t.number(from), {from});
+      } else if (t.is_given(from)) {
+        t.note(from, "not read with loss_mode " + mode);
+      }
+    }
+  };
+  params("sapo", "actor.", {"tau_pos", "tau_neg"});
+  params("clip_cov", "actor.policy_loss.", {"clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"});
+  params("kl_cov", "actor.policy_loss.", {"kl_cov_ratio", "ppo_kl_coef"});
+  params("dro", "actor.policy_loss.", {"dro_beta"});
+
+  for (const std::string side : {"low", "high"}) {
+    const std::string key = "actor.clip_ratio_" + side;
+    const std::string_view from = t.is_null(key) ? std::string_view("actor.clip_ratio") : std::string_view(key);
+    t.set(key, t.number(from), {from});
+  }
+  if (t.is_given("actor.clip_ratio") && !t.is_null("actor.clip_ratio_low") && !t.is_null("actor.clip_ratio_high"))
+    t.note("actor.clip_ratio", "clip_ratio_low and clip_ratio_high are 0.2 unless set, also in verl");
+}
+
+void set_aggregation(Translation& t) {
+  const std::string_view key = "actor.loss_agg_mode", loss = "actor.policy_loss.loss_mode";
+  const std::string loss_mode = t.text(loss);
+  std::string mode = t.text(key);
+  std::string_view from = key;
+  std::string remark;
+  if (loss_mode == "gspo" || loss_mode == "sapo" || loss_mode == "geo_mean") {
+    if (t.is_given(key) && mode != "seq-mean-token-mean")
+      t.note(key, "verl does not read it with loss_mode " + loss_mode);
+    mode = "seq-mean-token-mean";
+    from = loss;
+    remark = "what verl does whatever loss_agg_mode says";
+  }
+  t.set(key, mode, {from}, remark);
+  if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {from}, "rows without tokens count");
+  if (mode == "seq-mean-token-sum-norm") {
+    t.set("actor.loss_scale_by_rows", true, {key}, "verl before March 2026: false");
+    if (!t.is_null("actor.loss_scale_factor"))
+      t.set("actor.loss_scale_factor", t.number("actor.loss_scale_factor"), {"actor.loss_scale_factor"});
+  } else {
+    note_given(t, {"actor.loss_scale_factor"}, "only with seq-mean-token-sum-norm");
+  }
+}
+
+std::string kl_name(Translation& t, std::string_view key) {
+  std::string name = t.text(key);
+  const std::string_view plain = std::string_view(name).substr(0, name.find('+'));
+  if (!contains(kKlNames, plain))
+    t.problem(key, quote(name) + " is not supported", "there are kl, abs, mse and low_var_kl, each also with a +");
+  return name;
+}
+
+void set_kl(Translation& t) {
+  if (t.flag("actor.use_kl_loss")) {
+    t.set("actor.kl_loss_coef", t.number("actor.kl_loss_coef"), {"actor.kl_loss_coef"});
+    t.set("actor.kl_loss_type", kl_name(t, "actor.kl_loss_type"), {"actor.kl_loss_type"});
+  } else {
+    note_given(t, {"actor.kl_loss_coef", "actor.kl_loss_type"}, "actor.use_kl_loss is false");
+  }
+  if (!t.flag("algorithm.use_kl_in_reward")) {
+    return note_given(t,
+                      {"algorithm.kl_penalty", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.kl_coef",
+                       "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"},
+                      "algorithm.use_kl_in_reward is false");
+  }
+  t.set("algorithm.kl_penalty", kl_name(t, "algorithm.kl_penalty"), {"algorithm.kl_penalty"});
+  const std::string type = t.text("algorithm.kl_ctrl.type");
+  t.set("algorithm.kl_ctrl.type", type, {"algorithm.kl_ctrl.type"});
+  t.set("algorithm.kl_ctrl.kl_coef", t.number("algorithm.kl_ctrl.kl_coef"), {"algorithm.kl_ctrl.kl_coef"});
+  for (const std::string_view name : {"algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"}) {
+    if (type == "adaptive") {
+      t.set(name, t.number(name), {name});
+    } else {
+      note_given(t, {name}, "algorithm.kl_ctrl.type is fixed");
+    }
+  }
+}
+
+void set_advantages(Translation& t) {
+  const std::string name = t.text("algorithm.adv_estimator");
+  if (!contains(kEstimators, name)) {
+    return t.problem("algorithm.adv_estimator", "adv_estimator " + quote(name) + " is none of verl's own",
+                     "write it as a plugin (docs/plugins/advantage_estimator.md)");
+  }
+  t.set("algorithm.adv_estimator", name, {"algorithm.adv_estimator"});
+  if (name == "gae") t.warn("algorithm.adv_estimator", "gae needs a critic, and `mortise train` has none yet");
+  const bool gamma = name == "gae" || name == "reinforce_plus_plus";
+  if (gamma) {
+    t.set("algorithm.adv_params.gamma", t.number("algorithm.gamma"), {"algorithm.gamma"});
+  } else {
+    note_given(t, {"algorithm.gamma"}, "not read with adv_estimator " + name);
+  }
+  if (name == "gae") {
+    t.set("algorithm.adv_params.lam", t.number("algorithm.lam"), {"algorithm.lam"});
+  } else {
+    note_given(t, {"algorithm.lam"}, "not read with adv_estimator " + name);
+  }
+}
+
+// Keys that Mortise may get later: only what is read together with a key that is set.
+void set_correction(Translation& t) {
+  const std::string table = "algorithm.rollout_correction.";
+  for (const std::string_view name : {"rollout_is_threshold", "rollout_rs_threshold", "loss_type"}) {
+    const std::string key = table + std::string(name);
+    const bool used = t.is_set(table + (name == "rollout_rs_threshold" ? "rollout_rs" : "rollout_is"));
+    if (!t.is_given(key)) continue;
+    if (used) {
+      t.set(key, t.value(key), {key});
+    } else {
+      t.note(key, "only with rollout_is or rollout_rs");
+    }
+  }
+}
+
+void set_batches(Translation& t) {
+  const bool by_tokens = t.flag("actor.use_dynamic_bsz");
+  if (by_tokens) t.set("actor.use_dynamic_bsz", true, {"actor.use_dynamic_bsz"});
+  const std::string_view rows = "actor.ppo_micro_batch_size_per_gpu", tokens = "actor.ppo_max_token_len_per_gpu";
+  if (!t.is_null(rows) && !by_tokens) t.set(rows, t.integer(rows), {rows}, "changes memory and speed only");
+  if (!t.is_null(rows) && by_tokens) t.note(rows, "actor.use_dynamic_bsz is true");
+  if (!t.is_null(tokens) && by_tokens) t.set(tokens, t.integer(tokens), {tokens}, "changes memory and speed only");
+  if (!t.is_null(tokens) && !by_tokens) t.note(tokens, "actor.use_dynamic_bsz is false");
+
+  const auto same = [&t](std::string_view name, std::string_view other) {
+    if (t.is_null(name) || !t.is_given(name) || t.number(name) == t.number(other)) return;
+    t.problem(name, quote(name) + " differs from " + std::string(other), "one of them counts here; make them equal");
+  };
+  same("data.gen_batch_size", "data.train_batch_size");
+  same("rollout.prompt_length", "data.max_prompt_length");
+  same("actor.optim.clip_grad", "actor.grad_clip");
+}
+
+void set_schedule(Translation& t) {
+  t.set("actor.optim.schedule_unit", "step", {"actor.optim.lr_scheduler_type"}, "verl's schedule counts steps");
+  const std::string_view name = t.is_given("actor.optim.warmup_style") && !t.is_null("actor.optim.warmup_style") &&
+                                        !t.is_given("actor.optim.lr_scheduler_type")
+                                    ? "actor.optim.warmup_style"
+                                    : "actor.optim.lr_scheduler_type";
+  const std::string type = t.text(name);
+  if (type != "constant" && type != "cosine")
+    t.problem(name, quote(type) + " is no schedule of verl's", "use constant or cosine");
+  t.set("actor.optim.lr_scheduler_type", type, {name});
+  for (const std::string_view key : {"actor.optim.min_lr_ratio", "actor.optim.num_cycles"}) {
+    if (type == "cosine") {
+      if (!t.is_null(key)) t.set(key, t.number(key), {key});
+    } else {
+      note_given(t, {key}, "only with cosine");
+    }
+  }
+  const std::string_view ratio = "actor.optim.lr_warmup_steps_ratio";
+  if (t.integer("actor.optim.lr_warmup_steps") >= 0) {
+    note_given(t, {ratio}, "lr_warmup_steps is given");
+  } else if (!t.is_null(ratio)) {
+    t.set(ratio, t.number(ratio), {ratio});
+  }
+  if (t.is_null("trainer.total_training_steps")) {
+    t.set("trainer.total_epochs", t.integer("trainer.total_epochs"), {"trainer.total_epochs"});
+  } else {
+    note_given(t, {"trainer.total_epochs"}, "trainer.total_training_steps is given");
+  }
+}
+
+void set_files(Translation& t, std::string_view name) {
+  const std::vector<std::string> files = t.texts(name);
+  const bool parquet = std::ranges::any_of(files, [](const std::string& file) { return file.ends_with(".parquet"); });
+  const std::string leaf(name.substr(name.find('.') + 1));
+  if (!files.empty() && !parquet) {
+    t.set(name, files, {name});
+  } else if (parquet || name == "data.train_files") {
+    if (parquet) t.note(name, "Parquet is not read: write the rows to a JSONL file, with the same columns");
+    t.ask("data", leaf + " = [\"" + (name == "data.train_files" ? "train" : "val") + ".jsonl\"]");
+  }
+}
+
+void set_validation(Translation& t) {
+  const bool samples = t.flag("rollout.val_kwargs.do_sample");
+  if (samples) t.set("rollout.val_kwargs.do_sample", true, {"rollout.val_kwargs.do_sample"});
+  for (const std::string_view key :
+       {"rollout.val_kwargs.temperature", "rollout.val_kwargs.top_k", "rollout.val_kwargs.top_p"}) {
+    if (samples) {
+      t.set(key, t.value(key), {key});
+    } else {
+      note_given(t, {key}, "rollout.val_kwargs.do_sample is false: validation is greedy");
+    }
+  }
+  const bool has_rows = !t.texts("data.val_files").empty();
+  for (const std::string_view key : {"trainer.test_freq", "trainer.val_before_train"}) {
+    if (!t.is_given(key)) continue;
+    if (has_rows) {
+      t.set(key, t.value(key), {key});
+    } else {
+      t.note(key, "data.val_files is not given");
+    }
+  }
+}
+
+void set_trainer(Translation& t) {
+  if (t.is_given("trainer.logger")) {
+    Json logger = Json::array();
+    for (const std::string& name : t.texts("trainer.logger")) {
+      if (name == "console" || name == "tensorboard") logger.push_back(name);
+    }
+    t.set("trainer.logger", logger, {"trainer.logger"}, "metrics.jsonl is always written");
+  }
+  const Json path = t.value("trainer.resume_from_path");
+  if (path.is_string() && t.text("trainer.resume_mode") == "resume_path") {
+    t.set("trainer.resume_from_path", path, {"trainer.resume_from_path"});
+    t.warn("trainer.resume_from_path", "a checkpoint of verl cannot be resumed: name one of `mortise train`");
+  } else {
+    note_given(t, {"trainer.resume_from_path"}, "only with resume_mode resume_path");
+  }
+}
+
+void set_model(Translation& t) {
+  if (t.is_null("model.path")) {
+    t.ask("model", "path = \"...\"  # the model's folder");
+  } else {
+    t.set("model.path", t.text("model.path"), {"model.path"}, "a folder, not a name of the hub");
+  }
+  const Json overrides = t.table("model.override_config");
+  constexpr LoraNames kLora{"model.lora_rank", "model.lora_rank", "model.lora_alpha", "", "model.target_modules"};
+  if (t.integer("model.lora_rank") > 0) {
+    translate_lora(t, kLora, "all-linear");
+    if (!t.is_null("model.exclude_modules"))
+      t.set("model.exclude_modules", t.texts("model.exclude_modules"), {"model.exclude_modules"});
+  } else {
+    note_given(t, {"model.lora_rank"}, "as here");
+    note_given(t, {"model.lora_alpha", "model.target_modules", "model.exclude_modules"}, "only with lora_rank");
+  }
+  for (const auto& [key, value] : overrides.items()) {
+    const bool dropout = key.find("drop") != std::string::npos && value.is_number() && value.get<double>() == 0;
+    if (dropout || key == "attn_implementation" || key == "model_config" || key == "use_cache") continue;
+    t.problem("model.override_config", "model.override_config." + key + " would change the model",
+              "change the model's config.json instead");
+  }
+  if (t.is_given("model.override_config")) t.note("model.override_config", "nothing in it changes the model here");
+}
+
+// The reward of the length that verl's dapo manager adds.
+void set_overlong(Translation& t, std::string_view manager, std::string_view kwargs) {
+  if (t.text(manager) != "dapo") {
+    if (!t.text(manager).empty() && t.text(manager) != "naive")
+      t.warn(manager,
+             "the rewards run in worker processes of Mortise, in place of the manager " + quote(t.text(manager)));
+    return note_given(t, {kwargs}, "only with the dapo manager");
+  }
+  const Json table = t.table(kwargs);
+  const Json buffer = table.contains("overlong_buffer_cfg") ? table["overlong_buffer_cfg"] : Json::object();
+  if (!buffer.is_object() || !buffer.contains("enable") || buffer["enable"] != true) return;
+  const Json length = buffer.contains("len") ? buffer["len"] : Json();
+  const Json factor = buffer.contains("penalty_factor") ? buffer["penalty_factor"] : Json(1.0);
+  const Json limit = table.contains("max_resp_len") ? table["max_resp_len"] : Json();
+  if (!length.is_number_integer() || !factor.is_number() || !(limit.is_null() || limit.is_number_integer())) {
+    return t.problem(kwargs, "overlong_buffer_cfg needs whole numbers len and max_resp_len and a penalty_factor", "");
+  }
+  const std::string reward = t.add_reward("length", {kwargs});
+  t.set(reward + ".name", "overlong", {kwargs});
+  if (!limit.is_null()) t.set(reward + ".limit", limit, {kwargs});
+  t.set(reward + ".buffer", length, {kwargs});
+  t.set(reward + ".penalty", -factor.get<double>(), {kwargs});
+}
+
+void set_rewards(Translation& t) {
+  bool has_function = false;
+  for (const std::string group : {"reward.custom_reward_function.", "custom_reward_function."}) {
+    const std::string path = group + "path", name = group + "name", kwargs = group + "reward_kwargs";
+    if (t.is_null(path) || has_function) continue;
+    has_function = true;
+    const std::string reward = t.add_reward("python", {path});
+    t.set(reward + ".path", t.text(path), {path});
+    const std::string function = t.text(name);
+    t.set(reward + ".function", function.empty() ? "compute_score" : function, {name});
+    t.set(reward + ".style", "verl", {path});
+    const Json arguments = t.table(kwargs);
+    if (!arguments.empty()) t.set(reward + ".kwargs", dump_json(arguments), {kwargs});
+  }
+  set_overlong(t, "reward_model.reward_manager", "reward_model.reward_kwargs");
+  if (t.is_given("reward_manager.name")) {
+    set_overlong(t, "reward_manager.name", "reward_model.reward_kwargs");
+  } else {
+    set_overlong(t, "reward.reward_manager.name", "reward.reward_kwargs");
+  }
+  if (has_function) return note_given(t, {"data.reward_fn_key"}, "a reward names the columns that it reads");
+  const std::string reward = t.add_reward("default_compute_score", {"reward.custom_reward_function.path"});
+  if (t.is_given("data.reward_fn_key"))
+    t.set(reward + ".data_source", t.text("data.reward_fn_key"), {"data.reward_fn_key"});
+}
+
+}  // namespace
+
+void translate_verl(Translation& t) {
+  set_policy_loss(t);
+  set_aggregation(t);
+  set_kl(t);
+  set_advantages(t);
+  set_correction(t);
+  set_batches(t);
+  set_schedule(t);
+  set_files(t, "data.train_files");
+  set_files(t, "data.val_files");
+  set_validation(t);
+  set_trainer(t);
+  set_model(t);
+  set_rewards(t);
+  if (t.is_given("critic.loss_agg_mode") && !t.is_null("critic.loss_agg_mode"))
+    t.set("critic.loss_agg_mode", t.text("critic.loss_agg_mode"), {"critic.loss_agg_mode"});
+}
+
+}  // namespace mortise

@@ -1,0 +1,35 @@
+// What the import tests share: a text through import_config_text, and what the result loads to.
+#pragma once
+
+#include "config/import/import.h"
+#include "config_test_support.h"
+
+namespace mortise::test {
+
+inline Result<ImportedConfig> import_text(std::string_view framework, std::string_view text,
+                                          std::string_view file = "peer.yaml", int64_t num_processes = 1) {
+  return import_config_text(default_env(), {std::string(framework), std::string(file), num_processes}, text);
+}
+
+// The error of an import that must fail; "ok" where it does not.
+inline std::string import_error(std::string_view framework, std::string_view text,
+                                std::string_view file = "peer.yaml") {
+  return error_of(import_text(framework, text, file));
+}
+
+// The settings that an import must give.
+inline RunConfig imported(std::string_view framework, std::string_view text, std::string_view file = "peer.yaml",
+                          int64_t num_processes = 1) {
+  const Result<ImportedConfig> result = import_text(framework, text, file, num_processes);
+  if (result) return config_of(result->toml);
+  ADD_FAILURE() << result.error().to_string();
+  return {};
+}
+
+inline std::string imported_toml(std::string_view framework, std::string_view text,
+                                 std::string_view file = "peer.yaml") {
+  const Result<ImportedConfig> result = import_text(framework, text, file);
+  return result ? result->toml : result.error().to_string();
+}
+
+}  // namespace mortise::test

@@ -1,0 +1,124 @@
+// ms-swift's GRPO arguments, as a list of arguments and as YAML.
+#include "config/fields.h"
+#include "config/import/frameworks.h"
+#include "import_support.h"
+
+namespace mortise::test {
+namespace {
+
+RunConfig swift(std::string_view arguments) {
+  return imported("swift", "--train_type full " + std::string(arguments), "run.sh");
+}
+std::string swift_error(std::string_view arguments) {
+  return import_error("swift", "--train_type full " + std::string(arguments), "run.sh");
+}
+// Eight completions in a step: the smallest batch that holds a group.
+constexpr std::string_view kBatch = "--per_device_train_batch_size 8 ";
+
+TEST(ImportSwift, DefaultsAreSwifts) {
+  const RunConfig config = swift(kBatch);
+  EXPECT_EQ(config.actor.loss_agg_mode, "seq-mean-token-mean");
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "vanilla");
+  EXPECT_EQ(config.actor.clip_ratio_c, 0.0);
+  EXPECT_TRUE(config.actor.use_kl_loss);
+  EXPECT_EQ(config.actor.kl_loss_coef, 0.04);
+  EXPECT_EQ(config.actor.kl_loss_type, "low_var_kl");
+  EXPECT_EQ(config.algorithm.adv_params, Json({{"epsilon", 1e-4}}));
+  EXPECT_EQ(config.rollout.temperature, 0.9);
+  EXPECT_EQ(config.actor.optim.lr, 1e-5);
+  EXPECT_EQ(config.actor.optim.weight_decay, 0.1);
+  EXPECT_EQ(config.actor.optim.betas, (std::vector<double>{0.9, 0.95}));
+  EXPECT_EQ(config.actor.optim.lr_scheduler_type, "cosine");
+  EXPECT_EQ(config.rollout.n, 8);
+  EXPECT_EQ(config.data.train_batch_size, 1);
+}
+
+TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
+  const Result<ImportedConfig> silent = import_text("swift", "per_device_train_batch_size: 8");
+  ASSERT_TRUE(silent.ok());
+  ASSERT_EQ(silent->warnings.size(), 1U);
+  EXPECT_THAT(silent->warnings[0], HasSubstr("LoRA adapters unless it is full"));
+  EXPECT_THAT(import_error("swift", "train_type: longlora\nper_device_train_batch_size: 8"),
+              HasSubstr("use full or lora"));
+  const std::string lora = "train_type: lora\nper_device_train_batch_size: 8\n";
+  if (find_field("model.lora_rank") == nullptr) {
+    EXPECT_THAT(import_error("swift", lora), HasSubstr("adapters are not trained yet"));
+  } else {
+    EXPECT_THAT(import_error("swift", lora), HasSubstr("'lora_dropout' is not supported"));
+    EXPECT_THAT(imported_toml("swift", lora + "lora_dropout: 0"), HasSubstr("lora_rank = 8  # "));
+  }
+}
+
+TEST(ImportSwift, LossesLevelsAndEstimators) {
+  EXPECT_EQ(swift(std::string(kBatch) + "--loss_type cispo --epsilon_high 5").actor.policy_loss.params["cap"], 5.0);
+  RunConfig config = swift(std::string(kBatch) + "--loss_type real");
+  EXPECT_EQ(config.actor.loss_agg_mode, "prompt-mean");
+  EXPECT_EQ(config.algorithm.adv_estimator, "dr_grpo") << "forced by ms-swift";
+  config = swift(std::string(kBatch) + "--loss_type fipo --fipo_clip_high_only false --delta 10");
+  EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_high_only"], false);
+  EXPECT_EQ(config.actor.policy_loss.params["delta"], 10);
+  EXPECT_EQ(swift(std::string(kBatch) + "--importance_sampling_level sequence_token").actor.policy_loss.loss_mode,
+            "gspo_token");
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--loss_type sapo --importance_sampling_level sequence"),
+              HasSubstr("is not supported"));
+
+  config = swift(std::string(kBatch) + "--advantage_estimator rloo --beta 0.05");
+  EXPECT_EQ(config.algorithm.adv_estimator, "rloo");
+  EXPECT_TRUE(config.algorithm.use_kl_in_reward);
+  EXPECT_EQ(config.algorithm.kl_ctrl.kl_coef, 0.05);
+  EXPECT_FALSE(config.actor.use_kl_loss);
+  config = swift(std::string(kBatch) + "--advantage_estimator reinforce_plus_plus --beta 0");
+  EXPECT_EQ(config.algorithm.adv_params, Json({{"epsilon", 1e-4}, {"std", "batch_centred"}}));
+  config = swift(std::string(kBatch) + "--scale_rewards gdpo --kl_in_reward true");
+  EXPECT_EQ(config.algorithm.adv_estimator, "gdpo");
+  EXPECT_EQ(config.algorithm.adv_params["epsilon"], 1e-8);
+  EXPECT_TRUE(config.actor.use_kl_loss) << "ms-swift puts it back into the loss";
+}
+
+TEST(ImportSwift, AShellScriptOfItsExamples) {
+  const RunConfig config = imported("swift", R"(CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 \
+swift rlhf \
+    --rlhf_type grpo \
+    --model /models/qwen \
+    --external_plugins plugin.py \
+    --reward_funcs format soft_overlong \
+    --reward_weights 1 0.5 \
+    --soft_cache_length 64 \
+    --use_vllm true --vllm_mode colocate \
+    --train_type full --torch_dtype bfloat16 \
+    --dataset data.jsonl \
+    --max_length 1024 --max_completion_length 256 \
+    --per_device_train_batch_size 4 --gradient_accumulation_steps 4 \
+    --learning_rate 1e-6 --warmup_ratio 0.05 \
+    --num_generations 8 --stop_words '</answer>' \
+    --deepspeed zero2 --report_to tensorboard
+)",
+                                    "run.sh", 2);
+  EXPECT_EQ(config.model.path, "/models/qwen");
+  EXPECT_EQ(config.data.train_batch_size, 4);
+  EXPECT_EQ(config.data.max_prompt_length, 1024);
+  EXPECT_EQ(config.data.truncation, "left");
+  EXPECT_EQ(config.data.max_response_length, 256);
+  EXPECT_EQ(config.actor.optim.lr_warmup_steps_ratio, 0.05);
+  EXPECT_THAT(config.rollout.stop, ElementsAre("</answer>"));
+  ASSERT_EQ(config.reward.size(), 2U);
+  EXPECT_EQ(config.reward[0].use, "format");
+  EXPECT_EQ(config.reward[0].params, Json({{"layout", "think_answer"}}));
+  EXPECT_EQ(config.reward[1].use, "length");
+  EXPECT_EQ(config.reward[1].params, Json({{"buffer", 64}}));
+  EXPECT_EQ(config.reward[1].weight, 0.5);
+}
+
+TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
+  for (const char* arguments :
+       {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x", "--teacher_model m",
+        "--chord_sft_dataset a b", "--sync_ref_model true", "--system 'Be kind.'", "--vllm_quantization fp8"}) {
+    EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
+  }
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs mine"), HasSubstr("the reward 'mine' is not there"));
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs soft_overlong"), HasSubstr("soft_cache_length"));
+  EXPECT_THAT(swift_error("--per_device_train_batch_size 4"), HasSubstr("no whole groups of 8"));
+}
+
+}  // namespace
+}  // namespace mortise::test
