@@ -1,14 +1,12 @@
 // mortise chat render: conversations to the text a model sees, a JSONL row at a time.
 #include <boost/program_options.hpp>
-#include <map>
 #include <optional>
 
 #include "command_line.h"
 #include "commands.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
-#include "text/template/chat_template.h"
-#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/chat_templates.h"
 
 namespace mortise {
 namespace {
@@ -22,7 +20,8 @@ constexpr const char* kUsage =
     "variables).\n"
     "Written: {\"text\": ...}, with \"assistant_spans\" ([start, end) in characters) where the template marks them "
     "with\n"
-    "{% generation %}; or {\"error\": ...} where the template fails on the row.\n"
+    "{% generation %}; or {\"error\": ...} where the template fails on the row. A row that cannot be read ends the\n"
+    "command, and G stays as it was.\n"
     "With --model the folder's template is used (with tools the one named tool_use, if there is one), and its special\n"
     "tokens are variables unless the row's kwargs name them.\n";
 
@@ -56,43 +55,19 @@ Result<ChatArguments> parse(Arguments args) {
   return parsed;
 }
 
-// The template for rows with and without tools, and the variables that the folder gives.
-class Templates {
- public:
-  static Result<Templates> load(const ChatArguments& args) {
-    Templates made;
-    if (!args.template_file.empty()) {
-      const std::string source = TRY(default_env().read_file(args.template_file));
-      made.plain_ = TRY(ChatTemplate::parse(source, args.template_file));
-      return made;
-    }
-    const Tokenizer tokenizer = TRY(Tokenizer::load(args.model));
-    const std::string name = (Path(args.model) / "chat template").string();
-    if (const std::string* source = tokenizer.chat_template(false))
-      made.plain_ = TRY(ChatTemplate::parse(*source, name));
-    if (const std::string* source = tokenizer.chat_template(true))
-      made.with_tools_ = TRY(ChatTemplate::parse(*source, name));
-    if (!made.plain_ && !made.with_tools_) {
-      return Error{ErrorKind::kData, "the folder has no chat template", args.model, "name one with --template"};
-    }
-    for (const auto& [role, text] : tokenizer.special_tokens()) made.special_tokens_[role] = text;
-    return made;
+Result<ChatTemplates> load_templates(const ChatArguments& args) {
+  if (!args.template_file.empty()) {
+    const std::string source = TRY(default_env().read_file(args.template_file));
+    return ChatTemplates::single(source, args.template_file);
   }
+  const Tokenizer tokenizer = TRY(Tokenizer::load(args.model));
+  ChatTemplates templates = TRY(ChatTemplates::of_folder(tokenizer));
+  if (templates.empty())
+    return Error{ErrorKind::kData, "the folder has no chat template", args.model, "name one with --template"};
+  return templates;
+}
 
-  [[nodiscard]] const ChatTemplate* choose(bool tools) const {
-    if (tools && with_tools_) return &*with_tools_;
-    return plain_ ? &*plain_ : nullptr;
-  }
-  [[nodiscard]] const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
-
- private:
-  std::optional<ChatTemplate> plain_;
-  std::optional<ChatTemplate> with_tools_;
-  std::map<std::string, std::string> special_tokens_;
-};
-
-Result<RenderInput> read_row(const Json& row, const std::map<std::string, std::string>& special_tokens,
-                             const std::string& where) {
+Result<RenderInput> read_row(const Json& row, const Json& special_tokens, const std::string& where) {
   const auto bad = [&](const std::string& what) { return Error{ErrorKind::kData, what, where, ""}; };
   RenderInput input;
   const Json* messages = json_find(row, "messages");
@@ -104,7 +79,7 @@ Result<RenderInput> read_row(const Json& row, const std::map<std::string, std::s
     if (!prompt->is_boolean()) return bad("key 'add_generation_prompt' has to be true or false");
     input.add_generation_prompt = prompt->get<bool>();
   }
-  for (const auto& [name, text] : special_tokens) input.kwargs[name] = text;
+  input.kwargs = special_tokens;
   if (const Json* kwargs = json_find(row, "kwargs"); kwargs != nullptr && !kwargs->is_null()) {
     if (!kwargs->is_object()) return bad("key 'kwargs' has to be an object");
     for (const auto& [name, value] : kwargs->items()) input.kwargs[name] = value;
@@ -126,9 +101,9 @@ Json render_row(const ChatTemplate& chat, const RenderInput& input) {
 
 Result<> run(const ChatArguments& args) {
   Env& env = default_env();
-  const Templates templates = TRY(Templates::load(args));
+  const ChatTemplates templates = TRY(load_templates(args));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
-  JsonlWriter writer = TRY(JsonlWriter::open(env, args.out, {.append = false, .sync_each = false}));
+  NewJsonlFile out = TRY(NewJsonlFile::create(env, args.out));
   int64_t num_rows = 0, num_errors = 0;
   while (const std::optional<JsonlRow> row = TRY(reader.next())) {
     const std::string where = args.in + ":" + std::to_string(row->line);
@@ -139,9 +114,9 @@ Result<> run(const ChatArguments& args) {
     const Json rendered = render_row(*chat, input);
     num_errors += rendered.contains("error") ? 1 : 0;
     ++num_rows;
-    TRY(writer.write(rendered));
+    TRY(out.write(rendered));
   }
-  TRY(writer.close());
+  TRY(out.commit());
   if (args.json) std::cout << dump_json(Json{{"out", args.out}, {"rows", num_rows}, {"errors", num_errors}}) << "\n";
   return {};
 }

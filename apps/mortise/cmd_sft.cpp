@@ -25,10 +25,13 @@ int cmd_sft(Arguments args) {
   options.add_options()("help,h", "this text");
   add_resume_options(options);
   if (wants_help(args)) {
-    print_run_help("sft",
-                   "Trains the policy on prompts and given completions (data.response_key): the mean cross-entropy of\n"
-                   "the completion's tokens. Settings: [sft], [model], [data], [actor.optim], [trainer].",
-                   options);
+    print_run_help(
+        "sft",
+        "Trains the policy on prompts and given completions (data.response_key), or on whole chats\n"
+        "(data.messages_key): the mean cross-entropy of the completion's tokens, of all tokens of a chat, or\n"
+        "with sft.assistant_only_loss of the assistant's. Settings: [sft], [model], [data], [actor.optim],\n"
+        "[trainer].",
+        options);
     return 0;
   }
   return finish_run(run_sft(args, options));

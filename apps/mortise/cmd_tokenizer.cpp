@@ -17,7 +17,7 @@ constexpr const char* kUsage =
     "usage: mortise tokenizer encode --model DIR --in F.jsonl --out G.jsonl [--add-special-tokens]\n"
     "       mortise tokenizer decode --model DIR --in F.jsonl --out G.jsonl [--skip-special-tokens]\n\n"
     "encode reads rows {\"text\": ...} and writes {\"ids\": [...]}; decode the other way round. Other columns are not "
-    "kept.\n";
+    "kept.\nA row that cannot be read ends the command, and G stays as it was.\n";
 
 struct TokenizerArguments {
   bool encode = true;
@@ -30,7 +30,7 @@ struct TokenizerArguments {
 po::options_description options_of(TokenizerArguments& parsed) {
   po::options_description options("options");
   options.add_options()("model", po::value(&parsed.model)->required(),
-                        "folder with tokenizer.json, or vocab.json and merges.txt")(
+                        "folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model")(
       "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),
                                                                      "JSONL file to write")(
       "add-special-tokens", po::bool_switch(&parsed.add_special_tokens),
@@ -97,7 +97,7 @@ Result<> run(const TokenizerArguments& args) {
   Env& env = default_env();
   const Tokenizer tokenizer = TRY(Tokenizer::load(args.model, env));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
-  JsonlWriter writer = TRY(JsonlWriter::open(env, args.out, {.append = false, .sync_each = false}));
+  NewJsonlFile out = TRY(NewJsonlFile::create(env, args.out));
   int64_t num_rows = 0, num_ids = 0;
   while (const std::optional<JsonlRow> row = TRY(reader.next())) {
     const std::string where = args.in + ":" + std::to_string(row->line);
@@ -105,9 +105,9 @@ Result<> run(const TokenizerArguments& args) {
                                     : TRY(decode_row(tokenizer, row->value, args.skip_special_tokens, where));
     num_ids += static_cast<int64_t>((args.encode ? result : row->value)["ids"].size());
     ++num_rows;
-    TRY(writer.write(result));
+    TRY(out.write(result));
   }
-  TRY(writer.close());
+  TRY(out.commit());
   if (args.json) std::cout << dump_json(Json{{"out", args.out}, {"rows", num_rows}, {"ids", num_ids}}) << "\n";
   return {};
 }

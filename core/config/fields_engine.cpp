@@ -235,7 +235,8 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
 void add_sft(FieldCatalog& catalog) {
   FieldTable<RunConfig, SftConfig> table(
       catalog, "sft",
-      "`mortise sft`: supervised learning of data.response_key. Model, data, optimizer as for training.",
+      "`mortise sft`: supervised learning of data.response_key, or of whole chats. Model, data, optimizer as for "
+      "training.",
       [](RunConfig& config) -> SftConfig& { return config.sft; });
   table.add("total_training_steps", &SftConfig::total_training_steps, "Updates.").at_least(1).trl("max_steps");
   table.add("train_batch_size", &SftConfig::train_batch_size, "Rows per update.").at_least(1);
@@ -248,6 +249,23 @@ void add_sft(FieldCatalog& catalog) {
            "Stop as soon as a validation (mean reward of greedy completions) reaches this value. null: never.")
       .at_least(0)
       .at_most(1);
+  table
+      .add("assistant_only_loss", &SftConfig::assistant_only_loss,
+           "Learn of each chat only what its chat template marks as the assistant's with {% generation %} ... "
+           "{% endgeneration %}. A template without these marks, and a row that is no chat, are errors.")
+      .trl("assistant_only_loss");
+  table
+      .add("completion_only_loss", &SftConfig::completion_only_loss,
+           "true: learn completions (data.response_key) and not their prompts; false: learn both. null: true for rows "
+           "that have a completion, all tokens of whole chats (data.messages_key).")
+      .trl("completion_only_loss");
+  table
+      .add("max_length", &SftConfig::max_length,
+           "Longest chat in tokens; data.truncation says what is done to longer ones. null: data.max_prompt_length + "
+           "data.max_response_length.")
+      .at_least(2)
+      .at_most(1 << 24)
+      .trl("max_length");
 }
 
 void add_plugins(FieldCatalog& catalog) {

@@ -39,8 +39,14 @@ void add_data_rows(FieldTable<RunConfig, DataConfig>& table) {
   table.add("val_files", &DataConfig::val_files, "Validation rows: a JSONL file or a list of them.");
   table.add("prompt_key", &DataConfig::prompt_key,
             "Column that holds the prompt: text, or a list of {role, content} messages.");
-  table.add("response_key", &DataConfig::response_key,
-            "Column that holds the completion to learn. Read by `mortise sft` only.");
+  table.add(
+      "response_key", &DataConfig::response_key,
+      "Column that holds the completion to learn: text, or a list of {role, content} messages that go on with the "
+      "prompt's (TRL: completion). Read by `mortise sft` only.");
+  table.add(
+      "messages_key", &DataConfig::messages_key,
+      "Column that holds a whole chat to learn, in rows without a completion: a list of {role, content} messages. "
+      "Read by `mortise sft` only.");
   table
       .add("max_prompt_length", &DataConfig::max_prompt_length,
            "Longest prompt in tokens, chat template included; truncation says what is done to longer ones.")

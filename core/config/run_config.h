@@ -34,6 +34,7 @@ struct DataConfig {
   std::vector<std::string> val_files;
   std::string prompt_key = "prompt";      // column of the prompt (text, or list of {role, content})
   std::string response_key = "response";  // `mortise sft`: column of the completion to learn
+  std::string messages_key = "messages";  // `mortise sft`: column of a whole chat to learn
   int64_t max_prompt_length = 512;        // tokens
   int64_t max_response_length = 512;      // tokens (TRL: max_completion_length)
   bool filter_overlong_prompts = false;   // drop rows with prompts longer than max_prompt_length before training
@@ -246,11 +247,14 @@ struct CriticConfig {                                   // there is one where th
   bool operator==(const CriticConfig&) const = default;
 };
 
-struct SftConfig {                          // `mortise sft`; model, data, optim and trainer are those above
-  int64_t total_training_steps = 100;       // updates
-  int64_t train_batch_size = 128;           // rows per update
-  int64_t test_freq = -1;                   // updates between validations; -1 = only after the last
-  std::optional<double> stop_val_accuracy;  // stop as soon as a validation reaches it
+struct SftConfig {                           // `mortise sft`; model, data, optim and trainer are those above
+  int64_t total_training_steps = 100;        // updates
+  int64_t train_batch_size = 128;            // rows per update
+  int64_t test_freq = -1;                    // updates between validations; -1 = only after the last
+  std::optional<double> stop_val_accuracy;   // stop as soon as a validation reaches it
+  bool assistant_only_loss = false;          // of chats, learn only what the template marks as the assistant's
+  std::optional<bool> completion_only_loss;  // null = completions alone where rows have them, else all tokens
+  std::optional<int64_t> max_length;         // tokens of a chat; null = longest prompt + longest response
   bool operator==(const SftConfig&) const = default;
 };
 

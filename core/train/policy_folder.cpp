@@ -11,14 +11,14 @@ Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
                  config.model.path.empty() ? "model.path" : path.string(), "set model.path to a Hugging Face folder"};
   }
   Tokenizer tokenizer = TRY(Tokenizer::load(path));
-  std::optional<ChatTemplate> chat_template;
+  ChatTemplates chat_templates;
   if (config.model.custom_chat_template) {
     const std::string source = TRY(env.read_file(*config.model.custom_chat_template));
-    chat_template = TRY(ChatTemplate::parse(source, *config.model.custom_chat_template));
-  } else if (tokenizer.chat_template() != nullptr) {
-    chat_template = TRY(ChatTemplate::parse(*tokenizer.chat_template(), (path / "chat template").string()));
+    chat_templates = TRY(ChatTemplates::single(source, *config.model.custom_chat_template, tokenizer));
+  } else {
+    chat_templates = TRY(ChatTemplates::of_folder(tokenizer));
   }
-  return PolicyFolder{path, std::move(tokenizer), std::move(chat_template)};
+  return PolicyFolder{path, std::move(tokenizer), std::move(chat_templates)};
 }
 
 PromptEncoder PolicyFolder::encoder(const RunConfig& config) const {
@@ -27,7 +27,7 @@ PromptEncoder PolicyFolder::encoder(const RunConfig& config) const {
   options.max_prompt_length = config.data.max_prompt_length;
   options.truncation = parse_truncation(config.data.truncation);
   options.template_kwargs = config.data.apply_chat_template_kwargs;
-  return PromptEncoder(tokenizer, chat_template, options);
+  return PromptEncoder(tokenizer, chat_templates, options);
 }
 
 std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer) {

@@ -2,7 +2,6 @@
 // Thread rule: read-only after load.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +10,7 @@
 #include "foundation/base/env.h"
 #include "foundation/batch/sampling.h"
 #include "model/weights/model_config.h"
-#include "text/template/chat_template.h"
+#include "text/tokenizer/chat_templates.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace mortise {
@@ -19,7 +18,7 @@ namespace mortise {
 struct PolicyFolder {
   Path path;
   Tokenizer tokenizer;
-  std::optional<ChatTemplate> chat_template;
+  ChatTemplates chat_templates;
 
   // model.path of the config, with model.custom_chat_template in place of the folder's own template where it is set.
   static Result<PolicyFolder> load(Env& env, const RunConfig& config);

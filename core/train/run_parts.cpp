@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "experience/data/sft_encoder.h"
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/log.h"
@@ -140,6 +141,25 @@ Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& we
   return {};
 }
 
+Result<Dataset> load_sft_data(RunParts& parts, DatasetOptions options) {
+  const RunConfig& config = parts.config;
+  SftEncoderOptions rows;
+  rows.response_key = config.data.response_key;
+  rows.messages_key = config.data.messages_key;
+  const std::vector<int64_t> stop_ids = stop_ids_of(parts.model->config(), parts.folder->tokenizer);
+  if (!stop_ids.empty()) rows.end_id = stop_ids.front();
+  rows.max_response_length = config.data.max_response_length;
+  rows.max_length = config.sft.max_length.value_or(config.data.max_prompt_length + config.data.max_response_length);
+  rows.filter_overlong = config.data.filter_overlong_prompts;
+  rows.assistant_only_loss = config.sft.assistant_only_loss;
+  rows.completion_only_loss = config.sft.completion_only_loss;
+  rows.vocab_size = options.vocab_size;
+  const SftEncoder encoder = TRY(SftEncoder::create(*parts.encoder, std::move(rows)));
+  options.left_out = "that are too long, or hold nothing to learn within sft.max_length";
+  const auto encode = [&](const Json& row, const std::string& where) { return encoder.encode(row, where); };
+  return Dataset::load(parts.env, RowEncoder(encode), options);
+}
+
 Result<> load_data(RunParts& parts, RunKind kind) {
   const RunConfig& config = parts.config;
   DatasetOptions options;
@@ -149,7 +169,11 @@ Result<> load_data(RunParts& parts, RunKind kind) {
     options.files = config.data.train_files;
     options.max_samples = config.data.train_max_samples;
     options.key = "data.train_files";
-    parts.train_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
+    if (kind == RunKind::kSft) {
+      parts.train_data = TRY(load_sft_data(parts, options));
+    } else {
+      parts.train_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
+    }
     PromptSourceOptions source;
     const FilterGroupsConfig& filter = config.algorithm.filter_groups;
     source.batch_size = kind == RunKind::kSft ? config.sft.train_batch_size : config.data.train_batch_size;

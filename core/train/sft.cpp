@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "experience/data/responses.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/memory.h"
@@ -18,21 +17,9 @@ namespace mortise {
 
 namespace {
 
-// The recorded completions of all rows, checked before the first update.
-Result<std::vector<std::vector<int64_t>>> load_responses(const RunParts& parts) {
-  ResponseOptions options;
-  options.key = parts.config.data.response_key;
-  const std::vector<int64_t> stop_ids = stop_ids_of(parts.model->config(), parts.folder->tokenizer);
-  if (!stop_ids.empty()) options.end_id = stop_ids.front();
-  options.max_length = parts.config.data.max_response_length;
-  options.vocab_size = parts.model->config().vocab_size;
-  return encode_responses(*parts.train_data, parts.folder->tokenizer, options);
-}
-
 class SftRun {
  public:
-  SftRun(RunParts& parts, RunLog& log, std::vector<std::vector<int64_t>> responses)
-      : parts_(parts), log_(log), saver_(parts), responses_(std::move(responses)) {}
+  SftRun(RunParts& parts, RunLog& log) : parts_(parts), log_(log), saver_(parts) {}
 
   Result<SftSummary> run() {
     RunCounters& counters = parts_.counters;
@@ -53,14 +40,22 @@ class SftRun {
 
  private:
   // Prompts with their recorded completions, as the learner takes sampled ones.
-  [[nodiscard]] SampleBatch recorded_samples(const PromptBatch& prompts) const {
+  static SampleBatch recorded_samples(const PromptBatch& prompts) {
     SampleBatch samples;
     for (size_t i = 0; i < prompts.prompts.size(); ++i) {
       Sample& sample = samples.rows.emplace_back();
       sample.prompt_index = static_cast<int64_t>(i);
-      sample.token_ids = responses_[static_cast<size_t>(prompts.prompts[i].dataset_row)];
+      sample.token_ids = prompts.prompts[i].response_ids;
     }
     return samples;
+  }
+
+  static AdvantageBatch layout_of(const PromptBatch& prompts, const SampleBatch& samples) {
+    AdvantageBatch layout = make_layout(samples);
+    layout.response_mask.clear();
+    for (const Prompt& prompt : prompts.prompts)
+      layout.response_mask.insert(layout.response_mask.end(), prompt.response_mask.begin(), prompt.response_mask.end());
+    return layout;
   }
 
   // One update; true when the wanted accuracy is reached.
@@ -69,7 +64,7 @@ class SftRun {
     RunCounters& counters = parts_.counters;
     const PromptBatch prompts = parts_.source->next(step);
     const SampleBatch samples = recorded_samples(prompts);
-    const TrainBatch batch = make_train_batch(prompts, samples, make_layout(samples));
+    const TrainBatch batch = make_train_batch(prompts, samples, layout_of(prompts, samples));
     const double lr = learning_rate(parts_.schedule, counters.num_updates);
     const LearnerOptions options = learner_options(parts_.config);
     const SftReport report = TRY(sft_update(*parts_.model, *parts_.optimizer, batch, options, lr));
@@ -84,6 +79,7 @@ class SftRun {
     metrics.add("learning_rate", lr);
     metrics.add("training/epoch", static_cast<double>(prompts.epoch));
     metrics.add("num_tokens", static_cast<double>(counters.num_tokens));
+    metrics.add("training/learnt_tokens", static_cast<double>(report.num_tokens));
     metrics.add("step_time", watch.elapsed_s());
     metrics.add_mean("perf/throughput", static_cast<double>(tokens) / watch.elapsed_s(), 1.0);
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
@@ -108,7 +104,6 @@ class SftRun {
   RunParts& parts_;
   RunLog& log_;
   RunSaver saver_;
-  std::vector<std::vector<int64_t>> responses_;  // by row of the data set
   double val_accuracy_ = -1.0;
 };
 
@@ -120,7 +115,6 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, weights_from));
-  std::vector<std::vector<int64_t>> responses = TRY(load_responses(*parts));
   if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
@@ -132,7 +126,7 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
       return SftSummary{{parts->counters.step, checkpoint->path().string(), false}, -1.0};
     }
   }
-  return SftRun(*parts, log, std::move(responses)).run();
+  return SftRun(*parts, log).run();
 }
 
 }  // namespace mortise

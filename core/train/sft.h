@@ -1,7 +1,9 @@
-// Supervised warm start: mean cross-entropy of the response column, on the same model, packing and optimizer as RL.
+// Supervised learning: mean cross-entropy of the tokens that are learnt, on the same model, packing and optimizer as
+// RL.
 //
-// A row is a prompt as in RL and data.response_key (text), which ends with the end token. Validation samples greedily
-// and scores with the run's rewards; sft.stop_val_accuracy ends the run as soon as their mean reaches it.
+// A row is a prompt with its completion, or a whole chat (experience/data/sft_encoder.h says what of it is learnt).
+// Validation samples greedily and scores with the run's rewards; sft.stop_val_accuracy ends the run as soon as their
+// mean reaches it.
 #pragma once
 
 #include "train/trainer.h"

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
 #include "foundation/base/thread_pool.h"
 #include "foundation/formats/jsonl.h"
 
@@ -11,27 +12,26 @@ namespace mortise {
 
 namespace {
 
-struct RawRow {
-  Json value;
-  int32_t file = 0;
-  int64_t line = 0;
+// The lines of all files, not yet parsed: that is done on all cores too.
+struct RawRows {
+  std::vector<JsonlReader> files;
+  std::vector<std::pair<int32_t, JsonlLine>> rows;  // file index, line
 };
 
-Result<std::vector<RawRow>> read_rows(Env& env, const DatasetOptions& options) {
-  std::vector<RawRow> rows;
+Result<RawRows> read_rows(Env& env, const DatasetOptions& options) {
+  RawRows raw;
   for (size_t f = 0; f < options.files.size(); ++f) {
     if (!env.exists(options.files[f])) {
       return Error{ErrorKind::kData, "the data file does not exist", options.files[f], "correct " + options.key};
     }
-    JsonlReader reader = TRY(JsonlReader::open(env, options.files[f]));
-    while (true) {
-      if (options.max_samples >= 0 && static_cast<int64_t>(rows.size()) >= options.max_samples) return rows;
-      std::optional<JsonlRow> row = TRY(reader.next());
-      if (!row) break;
-      rows.push_back({std::move(row->value), static_cast<int32_t>(f), row->line});
+    raw.files.push_back(TRY(JsonlReader::open(env, options.files[f])));
+    while (options.max_samples < 0 || static_cast<int64_t>(raw.rows.size()) < options.max_samples) {
+      const std::optional<JsonlLine> line = raw.files.back().next_line();
+      if (!line) break;
+      raw.rows.emplace_back(static_cast<int32_t>(f), *line);
     }
   }
-  return rows;
+  return raw;
 }
 
 }  // namespace
@@ -42,51 +42,59 @@ std::string Dataset::where(int64_t row) const {
 }
 
 Result<Dataset> Dataset::load(Env& env, const PromptEncoder& encoder, const DatasetOptions& options) {
-  std::vector<RawRow> rows = TRY(read_rows(env, options));
-  const auto where_of = [&](const RawRow& row) {
-    return options.files[static_cast<size_t>(row.file)] + ":" + std::to_string(row.line);
+  const auto encode = [&](const Json& row, const std::string& where) -> Result<std::optional<Prompt>> {
+    Prompt prompt = TRY(encoder.encode(row, where, options.vocab_size));
+    if (options.filter_overlong_prompts && encoder.is_overlong(prompt)) return std::optional<Prompt>();
+    TRY(encoder.apply_length_policy(prompt, where));
+    return std::optional<Prompt>(std::move(prompt));
   };
-  std::vector<std::optional<Prompt>> encoded(rows.size());
+  return load(env, RowEncoder(encode), options);
+}
+
+Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetOptions& options) {
+  const RawRows raw = TRY(read_rows(env, options));
+  const auto encode_row = [&](const auto& row) -> Result<std::optional<Prompt>> {
+    const auto& [file, line] = row;
+    const auto f = static_cast<size_t>(file);
+    const Json value = TRY(raw.files[f].parse(line));
+    return encode(value, options.files[f] + ":" + std::to_string(line.line));
+  };
+  std::vector<std::optional<Prompt>> encoded(raw.rows.size());
   std::mutex mutex;
   std::optional<std::pair<int64_t, Error>> first_error;  // the earliest row's, whatever thread finds it first
-  ThreadPool pool(0);
-  pool.parallel_for(0, static_cast<int64_t>(rows.size()), 64, [&](int64_t begin, int64_t end) {
+  int64_t num_bad = 0;
+  ThreadPool pool(options.num_threads);
+  pool.parallel_for(0, static_cast<int64_t>(raw.rows.size()), 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const RawRow& row = rows[static_cast<size_t>(i)];
-      auto prompt = encoder.encode(row.value, where_of(row), options.vocab_size);
-      std::optional<Error> error;
-      if (!prompt.ok()) {
-        error = std::move(prompt).error();
-      } else if (!(options.filter_overlong_prompts && encoder.is_overlong(*prompt))) {
-        auto fitted = encoder.apply_length_policy(*prompt, where_of(row));
-        if (!fitted.ok())
-          error = std::move(fitted).error();
-        else
-          encoded[static_cast<size_t>(i)] = std::move(prompt).value();
+      auto prompt = encode_row(raw.rows[static_cast<size_t>(i)]);
+      if (prompt.ok()) {
+        encoded[static_cast<size_t>(i)] = *std::move(prompt);
+        continue;
       }
-      if (error) {
-        const std::lock_guard lock(mutex);
-        if (!first_error || i < first_error->first) first_error = {i, std::move(*error)};
-        return;
-      }
+      const std::lock_guard lock(mutex);
+      ++num_bad;
+      if (!first_error || i < first_error->first) first_error = {i, std::move(prompt).error()};
     }
   });
-  if (first_error) return std::move(first_error->second);
+  if (first_error) {
+    if (num_bad > 1) first_error->second.what += " (" + format_count(num_bad) + " of the rows cannot be used)";
+    return std::move(first_error->second);
+  }
 
   Dataset dataset;
   dataset.files_ = options.files;
-  for (size_t i = 0; i < rows.size(); ++i) {
+  for (size_t i = 0; i < raw.rows.size(); ++i) {
     if (!encoded[i]) {
       ++dataset.num_filtered_;
       continue;
     }
     encoded[i]->dataset_row = dataset.size();
     dataset.prompts_.push_back(std::move(*encoded[i]));
-    dataset.places_.emplace_back(rows[i].file, rows[i].line);
+    dataset.places_.emplace_back(raw.rows[i].first, raw.rows[i].second.line);
   }
   if (dataset.num_filtered_ > 0) {
     log_info(options.key + ": left out " + std::to_string(dataset.num_filtered_) + " of " +
-             std::to_string(rows.size()) + " rows whose prompts are longer than data.max_prompt_length");
+             std::to_string(raw.rows.size()) + " rows " + options.left_out);
   }
   if (dataset.prompts_.empty()) {
     return Error{ErrorKind::kData, "the data set has no rows", options.files.empty() ? "" : options.files.front(),

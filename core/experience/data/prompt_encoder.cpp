@@ -1,6 +1,5 @@
 #include "experience/data/prompt_encoder.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "foundation/base/text.h"
@@ -66,9 +65,8 @@ Truncation parse_truncation(std::string_view name) {
   return Truncation::kError;
 }
 
-PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
-                             PromptEncoderOptions options)
-    : tokenizer_(&tokenizer), chat_template_(std::move(chat_template)), options_(std::move(options)) {}
+PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, ChatTemplates templates, PromptEncoderOptions options)
+    : tokenizer_(&tokenizer), chats_(std::move(templates), options.template_kwargs), options_(std::move(options)) {}
 
 Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, int64_t vocab_size) const {
   if (!row.is_object()) return Error{ErrorKind::kData, "a data row must be a JSON object", std::string(where), ""};
@@ -86,7 +84,7 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
     if (!encoded.ok()) return Error{ErrorKind::kData, encoded.error().what, std::string(where), encoded.error().next};
     prompt.token_ids = std::move(encoded).value();
   } else if (text != nullptr && text->is_array()) {
-    TRY(encode_messages(*text, where, json_find(row, "tools"), prompt));
+    TRY(encode_messages(row, *text, where, prompt));
   } else {
     return Error{ErrorKind::kData,
                  "the row has no prompt: neither '" + options_.prompt_key +
@@ -106,23 +104,10 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   return prompt;
 }
 
-Result<> PromptEncoder::encode_messages(const Json& messages, std::string_view where, const Json* tools,
+Result<> PromptEncoder::encode_messages(const Json& row, const Json& messages, std::string_view where,
                                         Prompt& prompt) const {
-  if (!chat_template_) {
-    return Error{ErrorKind::kData, "the row's prompt is a chat, but the model folder has no chat template",
-                 std::string(where), "set model.custom_chat_template to a Jinja file, or give the prompt as text"};
-  }
-  RenderInput input;
-  input.messages = messages;
-  if (tools != nullptr) input.tools = *tools;
-  input.add_generation_prompt = true;
-  input.kwargs = options_.template_kwargs;
-  auto rendered = chat_template_->render(input);
-  if (!rendered.ok()) {
-    return Error{ErrorKind::kData, "the chat template refuses the row: " + rendered.error().what, std::string(where),
-                 rendered.error().next};
-  }
-  prompt.text = std::move(rendered->text);
+  Rendered rendered = TRY(chats_.render(row, messages, /*add_generation_prompt=*/true, where));
+  prompt.text = std::move(rendered.text);
   prompt.messages = dump_json(messages);
   // The template writes the special tokens itself.
   auto encoded = tokenizer_->encode(prompt.text, /*add_special_tokens=*/false);
@@ -138,28 +123,15 @@ bool PromptEncoder::is_overlong(const Prompt& prompt) const {
 Result<> PromptEncoder::apply_length_policy(Prompt& prompt, std::string_view where) const {
   if (!is_overlong(prompt)) return {};
   const int64_t length = static_cast<int64_t>(prompt.token_ids.size());
-  const int64_t excess = length - options_.max_prompt_length;
-  auto& ids = prompt.token_ids;
-  switch (options_.truncation) {
-    case Truncation::kError:
-      return Error{ErrorKind::kData,
-                   "the prompt has " + std::to_string(length) +
-                       " tokens, more than data.max_prompt_length = " + std::to_string(options_.max_prompt_length),
-                   std::string(where),
-                   "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true"};
-    case Truncation::kLeft:
-      ids.erase(ids.begin(), ids.begin() + excess);
-      break;
-    case Truncation::kRight:
-      ids.resize(static_cast<size_t>(options_.max_prompt_length));
-      break;
-    case Truncation::kMiddle: {  // the first and last halves stay
-      const int64_t head = options_.max_prompt_length / 2;
-      ids.erase(ids.begin() + head, ids.begin() + head + excess);
-      break;
-    }
+  if (options_.truncation == Truncation::kError) {
+    return Error{ErrorKind::kData,
+                 "the prompt has " + std::to_string(length) +
+                     " tokens, more than data.max_prompt_length = " + std::to_string(options_.max_prompt_length),
+                 std::string(where),
+                 "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true"};
   }
-  prompt.text = tokenizer_->decode(ids, /*skip_special_tokens=*/false);
+  truncate(prompt.token_ids, options_.max_prompt_length);
+  prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
   return {};
 }
 

@@ -2,20 +2,20 @@
 //
 //   "prompt": text                  the text, encoded with the tokenizer's special tokens
 //   "prompt": [{role, content}..]   the chat, through the chat template with a generation prompt
-//   "messages": [..]                the same under its other name
+//   "messages": [..]                the same under its other name (chat_renderer.h)
 //   "prompt_token_ids": [..]        taken as they are
 // The prompt column's name is data.prompt_key. Length policy (data.truncation) is applied here.
 // Thread rule: const methods from any thread.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "experience/data/chat_renderer.h"
 #include "foundation/base/result.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/formats/json.h"
-#include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace mortise {
@@ -32,7 +32,7 @@ struct PromptEncoderOptions {
 class PromptEncoder {
  public:
   // `tokenizer` must outlive the encoder. Without a chat template, rows with messages are refused.
-  PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template, PromptEncoderOptions options);
+  PromptEncoder(const Tokenizer& tokenizer, ChatTemplates templates, PromptEncoderOptions options);
 
   // The prompt of `row`; `where` is "file:line". Token ids must lie below `vocab_size` where that is positive.
   Result<Prompt> encode(const Json& row, std::string_view where, int64_t vocab_size) const;
@@ -42,15 +42,31 @@ class PromptEncoder {
   // Cuts or refuses an overlong prompt.
   Result<> apply_length_policy(Prompt& prompt, std::string_view where) const;
 
+  // Cuts a list to at most `limit` items by data.truncation; kError: it is not to be called.
+  template <class T>
+  void truncate(std::vector<T>& items, int64_t limit) const;
+
   [[nodiscard]] const Tokenizer& tokenizer() const { return *tokenizer_; }
+  [[nodiscard]] const ChatRenderer& chats() const { return chats_; }
+  [[nodiscard]] const PromptEncoderOptions& options() const { return options_; }
 
  private:
-  Result<> encode_messages(const Json& messages, std::string_view where, const Json* tools, Prompt& prompt) const;
+  Result<> encode_messages(const Json& row, const Json& messages, std::string_view where, Prompt& prompt) const;
 
   const Tokenizer* tokenizer_;
-  std::optional<ChatTemplate> chat_template_;
+  ChatRenderer chats_;
   PromptEncoderOptions options_;
 };
+
+template <class T>
+void PromptEncoder::truncate(std::vector<T>& items, int64_t limit) const {
+  const auto excess = static_cast<int64_t>(items.size()) - limit;
+  if (excess <= 0) return;
+  int64_t from = limit;  // kRight: the front stays
+  if (options_.truncation == Truncation::kLeft) from = 0;
+  if (options_.truncation == Truncation::kMiddle) from = limit / 2;  // the first and last halves stay
+  items.erase(items.begin() + from, items.begin() + from + excess);
+}
 
 Truncation parse_truncation(std::string_view name);  // of the checked config value
 

@@ -22,7 +22,7 @@ Result<JsonlReader> JsonlReader::open(Env& env, const Path& path) {
   return JsonlReader(std::move(file));
 }
 
-Result<std::optional<JsonlRow>> JsonlReader::next() {
+std::optional<JsonlLine> JsonlReader::next_line() {
   const std::string_view all = file_.text();
   while (offset_ < all.size()) {
     const uint64_t start = offset_;
@@ -32,23 +32,33 @@ Result<std::optional<JsonlRow>> JsonlReader::next() {
     ++line_;
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (line_ == 1 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-    if (trim(text).empty()) continue;
-    if (text.size() > limits::kMaxJsonlLineBytes)
-      return Error{ErrorKind::kData,
-                   "line has " + std::to_string(text.size()) + " bytes, at most " +
-                       std::to_string(limits::kMaxJsonlLineBytes) + " are allowed",
-                   line_of(path(), line_), "is this a JSONL file?"};
-    if (const auto bad = find_invalid_utf8(text))
-      return Error{
-          ErrorKind::kData,
-          "not UTF-8 at byte " + std::to_string(static_cast<size_t>(text.data() - all.data()) + *bad) + " of the file",
-          line_of(path(), line_) + ":" + std::to_string(*bad + 1), "convert the file to UTF-8"};
-    JsonOptions options;
-    options.first_line = line_;
-    Json value = TRY(parse_json(text, path().string(), options));
-    return std::optional<JsonlRow>(JsonlRow{line_, start, text, std::move(value)});
+    if (!trim(text).empty()) return JsonlLine{line_, start, text};
   }
-  return std::optional<JsonlRow>();
+  return std::nullopt;
+}
+
+Result<Json> JsonlReader::parse(const JsonlLine& line) const {
+  if (line.text.size() > limits::kMaxJsonlLineBytes) {
+    return Error{ErrorKind::kData,
+                 "line has " + std::to_string(line.text.size()) + " bytes, at most " +
+                     std::to_string(limits::kMaxJsonlLineBytes) + " are allowed",
+                 line_of(path(), line.line), "is this a JSONL file?"};
+  }
+  if (const auto bad = find_invalid_utf8(line.text)) {
+    const auto begin = static_cast<size_t>(line.text.data() - file_.text().data());
+    return Error{ErrorKind::kData, "not UTF-8 at byte " + std::to_string(begin + *bad) + " of the file",
+                 line_of(path(), line.line) + ":" + std::to_string(*bad + 1), "convert the file to UTF-8"};
+  }
+  JsonOptions options;
+  options.first_line = line.line;
+  return parse_json(line.text, path().string(), options);
+}
+
+Result<std::optional<JsonlRow>> JsonlReader::next() {
+  const std::optional<JsonlLine> line = next_line();
+  if (!line) return std::optional<JsonlRow>();
+  Json value = TRY(parse(*line));
+  return std::optional<JsonlRow>(JsonlRow{line->line, line->offset, line->text, std::move(value)});
 }
 
 JsonlWriter::JsonlWriter(std::unique_ptr<WritableFile> file, bool sync_each)
@@ -66,6 +76,47 @@ Result<> JsonlWriter::write(const Json& row) {
 
 Result<> JsonlWriter::sync() { return file_->sync(); }
 Result<> JsonlWriter::close() { return file_->close(); }
+
+NewJsonlFile::NewJsonlFile(Env& env, Path path, Path temporary, JsonlWriter writer)
+    : env_(&env), path_(std::move(path)), temporary_(std::move(temporary)), writer_(std::move(writer)) {}
+
+NewJsonlFile::NewJsonlFile(NewJsonlFile&& other) noexcept
+    : env_(other.env_),
+      path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, Path())),
+      writer_(std::move(other.writer_)) {}
+
+NewJsonlFile::~NewJsonlFile() {
+  if (temporary_.empty()) return;
+  (void)writer_.close();
+  (void)env_->unlink(temporary_);
+}
+
+Result<NewJsonlFile> NewJsonlFile::create(Env& env, const Path& path) {
+  std::error_code ignored;  // a link stays, what it points to is replaced
+  const Path target =
+      std::filesystem::is_symlink(path, ignored) ? std::filesystem::weakly_canonical(path, ignored) : path;
+  const std::string name = path.lexically_normal().string();
+  bool direct = name.starts_with("/dev/") || name.starts_with("/proc/");  // whatever file stands behind it
+  if (!direct && env.exists(target)) direct = !TRY(env.info(target)).is_file;
+  Path temporary;
+  if (!direct) temporary = target.parent_path() / unique_name(env, ".tmp_" + target.filename().string() + ".");
+  auto writer = JsonlWriter::open(env, direct ? path : temporary, {.append = false, .sync_each = false});
+  if (!writer.ok()) {
+    Error error = std::move(writer).error();
+    error.where = path.string();
+    return error;
+  }
+  return NewJsonlFile(env, target, std::move(temporary), *std::move(writer));
+}
+
+Result<> NewJsonlFile::commit() {
+  TRY(writer_.close());
+  if (temporary_.empty()) return {};
+  TRY(env_->rename(temporary_, path_));
+  temporary_.clear();
+  return {};
+}
 
 Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last) {
   if (!env.exists(path)) return int64_t{0};

@@ -21,6 +21,13 @@ struct JsonlRow {
   Json value;
 };
 
+// A line that has not been looked into: what reading by several threads hands on.
+struct JsonlLine {
+  int64_t line = 0;
+  uint64_t offset = 0;
+  std::string_view text;  // borrowed from the reader
+};
+
 class JsonlReader {
  public:
   static Result<JsonlReader> open(Env& env, const Path& path);
@@ -28,6 +35,10 @@ class JsonlReader {
   // The next row, or nothing at the end. After an Error the reader stands behind the bad line, so a caller may count it
   // and go on.
   Result<std::optional<JsonlRow>> next();
+  // The same in two steps: the next line that is not blank, or nothing at the end; and the value of such a line, which
+  // any number of threads may ask for at once.
+  std::optional<JsonlLine> next_line();
+  [[nodiscard]] Result<Json> parse(const JsonlLine& line) const;
   [[nodiscard]] const Path& path() const { return file_.path(); }
 
  private:
@@ -56,6 +67,27 @@ class JsonlWriter {
 
   std::unique_ptr<WritableFile> file_;
   bool sync_each_;
+};
+
+// A file that appears, or replaces the one there, only when it is whole: rows go to a temporary file beside it, which
+// commit() renames; without commit() nothing stays. What is no regular file (a pipe, /dev/stdout) is written directly.
+class NewJsonlFile {
+ public:
+  static Result<NewJsonlFile> create(Env& env, const Path& path);
+  NewJsonlFile(NewJsonlFile&& other) noexcept;
+  NewJsonlFile& operator=(NewJsonlFile&&) = delete;
+  ~NewJsonlFile();
+
+  Result<> write(const Json& row) { return writer_.write(row); }
+  Result<> commit();
+
+ private:
+  NewJsonlFile(Env& env, Path path, Path temporary, JsonlWriter writer);
+
+  Env* env_;
+  Path path_;
+  Path temporary_;  // empty: written directly, or done
+  JsonlWriter writer_;
 };
 
 // Drops, on resume, what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,

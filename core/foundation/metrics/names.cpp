@@ -13,6 +13,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"training/global_step", "", "steps done, this one included", kLast},
     {"training/epoch", "", "epoch of the data, from 0", kLast},
     {"training/num_updates", "", "optimizer steps done", kLast},
+    {"training/learnt_tokens", "tokens", "tokens of the update that carry loss (sft)", kLast},
     {"num_tokens", "tokens", "prompt and response tokens of the whole run so far (TRL)", kLast},
     {"step_time", "s", "wall time of the step (TRL)", kSum},
     {"epoch", "", "epoch with its fraction (TRL)", kLast},

@@ -11,6 +11,7 @@ namespace mortise::jinja {
 namespace {
 
 constexpr int64_t kMaxWidth = 1'000'000;
+constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
 bool is_align(char c) { return c == '<' || c == '>' || c == '=' || c == '^'; }
 
@@ -79,7 +80,10 @@ class BraceFormat {
       } else {
         const size_t end = field_end(format, pos);
         if (end == std::string_view::npos) return type_error("Single '{' encountered in format string");
-        out += TRY(field(format.substr(pos, end - pos), depth));
+        const std::string made = TRY(field(format.substr(pos, end - pos), depth));
+        TRY(interpreter_.charge(made.size()));
+        if (out.size() + made.size() > kMaxOutputBytes) return type_error("the template makes too much data");
+        out += made;
         pos = end + 1;
       }
     }
@@ -193,9 +197,7 @@ Result<std::string> format_value(const Value& value, std::string_view spec) {
 }
 
 Result<std::string> brace_format(Interpreter& interpreter, std::string_view format, const CallArgs& args) {
-  std::string out = TRY(BraceFormat(interpreter, args).run(format, 0));
-  TRY(interpreter.charge(out.size()));
-  return out;
+  return BraceFormat(interpreter, args).run(format, 0);
 }
 
 }  // namespace mortise::jinja

@@ -6,6 +6,7 @@
 #include "text/template/interpreter.h"
 #include "text/template/slicing.h"
 #include "text/template/tests.h"
+#include "text/template/work.h"
 
 namespace mortise::jinja {
 
@@ -163,9 +164,10 @@ Result<Value> Interpreter::eval_concat(const Expr& expr, Scope* scope) {
   std::string out;
   for (const ExprPtr& item : expr.items) {
     const Value value = TRY(eval(*item, scope));
-    out += TRY(to_text(value));
+    const std::string text = TRY(to_text(value));
+    TRY(charge(text.size()));
+    out += text;
   }
-  TRY(charge(out.size()));
   return Value(std::move(out));
 }
 
@@ -185,12 +187,14 @@ Result<Value> Interpreter::eval_filter(const Expr& expr, Scope* scope, const Val
 Result<Value> Interpreter::filter(std::string_view name, const Value& input, const CallArgs& args) {
   const FilterFunction found = find_filter(name);
   if (found == nullptr) return type_error("No filter named '" + std::string(name) + "'.");
+  TRY(use_work(work_over(input)));
   return found(*this, input, args);
 }
 
 Result<bool> Interpreter::test(std::string_view name, const Value& input, const CallArgs& args) {
   const TestFunction found = find_test(name);
   if (found == nullptr) return type_error("No test named '" + std::string(name) + "'.");
+  TRY(use_work(work_over(input)));
   return found(*this, input, args);
 }
 
@@ -253,6 +257,7 @@ Result<Value> Interpreter::eval_slice(const Expr& expr, Scope* scope) {
   for (size_t i = 0; i < 3; ++i) {
     if (expr.items[i + 1] != nullptr) bounds[i] = TRY(eval(*expr.items[i + 1], scope));
   }
+  TRY(use_work(work_over(object)));
   auto sliced = slice_value(object, bounds[0], bounds[1], bounds[2]);
   // jinja2's compile-time evaluation gives undefined where the slice of a variable would be an error.
   if (!sliced.ok() && is_constant(expr)) return Value::undefined(sliced.error().what);

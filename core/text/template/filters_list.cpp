@@ -147,7 +147,7 @@ Result<> batch_into(Interpreter& interpreter, const Value& input, Args args, std
   if (!row.empty()) {
     const bool fills = bound.has(1) && !bound[1].is(Kind::kNone);
     if (fills && size > static_cast<int64_t>(row.size())) {
-      TRY(interpreter.charge(static_cast<size_t>(size) * sizeof(Value)));
+      TRY(interpreter.charge(static_cast<size_t>(size), sizeof(Value)));
       row.resize(static_cast<size_t>(size), bound[1]);
     }
     out.push_back(Value::list(std::move(row)));
@@ -161,7 +161,7 @@ Result<> slice_into(Interpreter& interpreter, const Value& input, Args args, std
   const auto items = TRY(items_of(input));
   if (count == 0) return type_error("integer division or modulo by zero");
   if (count < 0) return {};
-  TRY(interpreter.charge(static_cast<size_t>(count) * sizeof(Value)));
+  TRY(interpreter.charge(static_cast<size_t>(count), sizeof(Value)));
   const auto size = static_cast<int64_t>(items.size());
   auto at = items.begin();
   for (int64_t i = 0; i < count; ++i) {

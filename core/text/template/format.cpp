@@ -6,12 +6,14 @@
 
 #include "text/template/number_format.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
 namespace {
 
 constexpr int64_t kMaxWidth = 1'000'000;
+constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
 class PercentFormat {
  public:
@@ -29,7 +31,10 @@ class PercentFormat {
       if (c != '%') {
         out_ += c;
       } else {
+        const size_t before = out_.size();
         TRY(field());
+        TRY(use_work(out_.size() - before));
+        if (out_.size() > kMaxOutputBytes) return type_error("the template makes too much data");
       }
     }
     // Python takes whatever can be indexed, texts and tuples aside, for a mapping that need not be used up.

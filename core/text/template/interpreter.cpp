@@ -2,8 +2,10 @@
 #include "text/template/interpreter.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "text/template/filters.h"
+#include "text/template/work.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
@@ -26,12 +28,13 @@ Result<> Interpreter::check_limits() {
     return type_error("maximum recursion depth exceeded");
   if (++steps_ > limits_.max_steps)
     return type_error("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
-  return {};
+  return use_work(1);
 }
 
 void Interpreter::define(std::string_view name, Value value) { globals_.emplace_back(name, std::move(value)); }
 
 Result<std::string> Interpreter::run() {
+  const WorkBudget budget(limits_.max_work);
   stack_start_ = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   root_ = open_scope(nullptr);
   root_->captured = true;
@@ -44,6 +47,7 @@ Result<std::string> Interpreter::run() {
   std::string out;
   main_out_ = &out;
   TRY(exec(template_.body, scope, out));
+  TRY(use_work(1));  // the last comparison may have been cut short
   return out;
 }
 
@@ -94,6 +98,11 @@ Result<> Interpreter::charge(size_t bytes) {
   if (made_bytes_ > limits_.max_made_bytes || bytes > limits_.max_output_bytes)
     return type_error("the template makes too much data");
   return {};
+}
+
+Result<> Interpreter::charge(size_t count, size_t bytes_each) {
+  size_t bytes = 0;
+  return charge(__builtin_mul_overflow(count, bytes_each, &bytes) ? std::numeric_limits<size_t>::max() / 2 : bytes);
 }
 
 Result<> Interpreter::write(std::string& out, std::string_view text) {

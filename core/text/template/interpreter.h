@@ -24,6 +24,7 @@ struct Limits {
   int max_value_depth = 300;                 // containers in containers
   size_t max_output_bytes = size_t{64} << 20;
   size_t max_made_bytes = size_t{1} << 30;  // texts and lists made in one rendering, all together
+  int64_t max_work = 100'000'000;           // bytes and items looked at (work.h)
 };
 
 struct Scope {
@@ -71,6 +72,7 @@ class Interpreter {
   Result<Value> binary(Operator op, const Value& left, const Value& right);
   // Counts what an operation is about to make.
   Result<> charge(size_t bytes);
+  Result<> charge(size_t count, size_t bytes_each);
   Result<std::string> call_macro(const Stmt& stmt, Scope* scope, std::string_view name, const CallArgs& args);
   Result<std::string> run_loop_again(const LoopState& loop, const Value& items);
   // A new namespace. It may come to hold itself, so the interpreter empties it in the end.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "text/template/work.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
@@ -16,10 +17,16 @@ class Writer {
   explicit Writer(const JsonStyle& style) : style_(style) {}
   Result<std::string> run(const Value& value) {
     TRY(write(value, 0));
+    TRY(use_work(1));
     return std::move(out_);
   }
 
  private:
+  // What a template chooses (indent, separators) may be large, and comes often.
+  void append(std::string_view text) {
+    if (spend_work(text.size())) out_ += text;
+  }
+
   void string(std::string_view text) {
     char buffer[16];
     out_ += '"';
@@ -78,14 +85,14 @@ class Writer {
   void new_line(int depth) {
     if (!style_.indent) return;
     out_ += '\n';
-    for (int i = 0; i < depth; ++i) out_ += *style_.indent;
+    for (int i = 0; i < depth; ++i) append(*style_.indent);
   }
 
   Result<> list(const std::vector<Value>& items, int depth) {
     if (items.empty()) return out_ += "[]", Result<>();
     out_ += '[';
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += style_.item_separator;
+      if (i > 0) append(style_.item_separator);
       new_line(depth + 1);
       TRY(write(items[i], depth + 1));
     }
@@ -124,10 +131,10 @@ class Writer {
     }
     out_ += '{';
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += style_.item_separator;
+      if (i > 0) append(style_.item_separator);
       new_line(depth + 1);
       string(TRY(key_text(items[i]->first)));
-      out_ += style_.key_separator;
+      append(style_.key_separator);
       TRY(write(items[i]->second, depth + 1));
     }
     new_line(depth);
@@ -137,6 +144,7 @@ class Writer {
 
   Result<> write(const Value& value, int depth) {
     if (depth > kMaxDepth) return type_error("maximum recursion depth exceeded while encoding a JSON object");
+    TRY(use_work(work_over(value)));
     switch (value.kind()) {
       case Kind::kNone:
         out_ += "null";

@@ -6,6 +6,7 @@
 
 #include "text/template/interpreter.h"
 #include "text/template/slicing.h"
+#include "text/template/work.h"
 
 namespace mortise::jinja {
 namespace {
@@ -18,6 +19,7 @@ class Method final : public Callable {
   Method(MethodFunction function, std::string name, Value self)
       : function_(function), name_(std::move(name)), self_(std::move(self)) {}
   Result<Value> call(Interpreter& interpreter, CallArgs args) const override {
+    TRY(use_work(work_over(self_)));
     return function_(interpreter, name_, self_, args);
   }
   [[nodiscard]] std::string type_name() const override { return "builtin_function_or_method"; }
@@ -207,6 +209,7 @@ Result<Value> Interpreter::item(const Value& object, const Value& key) {
       if (found != nullptr) return *found;
     }
   } else if (key.is_integral()) {
+    if (object.is(Kind::kString)) TRY(use_work(work_over(object)));
     if (auto found = item_at(object, key.integer())) return std::move(*found);
   }
   if (key.is(Kind::kString)) {

@@ -72,9 +72,11 @@ Result<Value> split(Interpreter& interpreter, Name name, const Value& self, Args
   return text_list(parts);
 }
 
-Result<Value> splitlines(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
+Result<Value> splitlines(Interpreter& interpreter, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"keepends"}, 0));
-  return text_list(split_lines(self.string(), TRY(bound.flag(0, false))));
+  const auto lines = split_lines(self.string(), TRY(bound.flag(0, false)));
+  TRY(interpreter.charge(lines.size(), sizeof(Value)));
+  return text_list(lines);
 }
 
 Result<Value> partition(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
@@ -82,7 +84,7 @@ Result<Value> partition(Interpreter& /*interpreter*/, Name name, const Value& se
   const std::string separator = TRY(bound.text(0, ""));
   if (separator.empty()) return type_error("empty separator");
   const std::string& text = self.string();
-  const size_t at = name == "rpartition" ? text.rfind(separator) : text.find(separator);
+  const size_t at = name == "rpartition" ? rfind_text(text, separator) : find_text(text, separator);
   if (at == std::string::npos) {
     if (name == "rpartition") return Value::tuple({"", "", self});
     return Value::tuple({self, "", ""});
@@ -112,7 +114,7 @@ Result<Value> find(Interpreter& /*interpreter*/, Name name, const Value& self, A
   const auto [begin, text] = TRY(window(self, bound, 1));
   if (name == "count") return Value(begin == std::string::npos ? int64_t{0} : count_text(text, part));
   const bool from_right = name.starts_with('r');
-  const size_t at = begin == std::string::npos ? begin : from_right ? text.rfind(part) : text.find(part);
+  const size_t at = begin == std::string::npos ? begin : from_right ? rfind_text(text, part) : find_text(text, part);
   if (at == std::string::npos) {
     if (name.ends_with("index")) return type_error("substring not found");
     return Value(-1);
@@ -151,7 +153,7 @@ Result<Value> pad(Interpreter& interpreter, Name name, const Value& self, Args a
   const int64_t width = TRY(bound.integer(0, 0));
   const std::string fill = TRY(bound.text(1, " "));
   if (unicode::count_code_points(fill) != 1) return type_error("The fill character must be exactly one character long");
-  TRY(interpreter.charge(static_cast<size_t>(std::max<int64_t>(width, 0)) * fill.size()));
+  TRY(interpreter.charge(static_cast<size_t>(std::max<int64_t>(width, 0)), fill.size()));
   const Side side = name == "ljust" ? Side::kLeft : name == "rjust" ? Side::kRight : Side::kBoth;
   return Value(pad_text(self.string(), width, fill, side));
 }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "foundation/base/text.h"
 #include "text/template/lexer.h"
+#include "text/template/work.h"
 #include "text/unicode/properties.h"
 #include "text/unicode/utf8.h"
 
@@ -187,10 +189,16 @@ std::string swapcase_text(std::string_view text) {
   return out;
 }
 
+// The most that std::string_view::rfind may come to: it compares at every place.
+static size_t rfind_cost(std::string_view text, std::string_view part) {
+  return text.size() / 16 * (part.size() / 32 + 1);
+}
+
 std::string_view strip_text(std::string_view text, std::optional<std::string_view> chars, Side side) {
-  const std::u32string set = chars ? unicode::to_code_points(*chars) : std::u32string();
+  std::u32string set = chars ? unicode::to_code_points(*chars) : std::u32string();
+  std::sort(set.begin(), set.end());
   const auto stripped = [&](char32_t code) {
-    return chars ? set.find(code) != std::u32string::npos : is_python_space(code);
+    return chars ? std::binary_search(set.begin(), set.end(), code) : is_python_space(code);
   };
   size_t begin = 0;
   size_t end = text.size();
@@ -208,8 +216,9 @@ Result<std::vector<std::string>> split_text(std::string_view text, std::optional
   if (!separator) return from_right ? split_at_space_from_right(text, max_splits) : split_at_space(text, max_splits);
   if (separator->empty()) return type_error("empty separator");
   std::vector<std::string> parts;
+  if (from_right) TRY(use_work(rfind_cost(text, *separator)));
   while (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits) {
-    const size_t at = from_right ? text.rfind(*separator) : text.find(*separator);
+    const size_t at = from_right ? text.rfind(*separator) : find_text(text, *separator);
     if (at == std::string_view::npos) break;
     parts.emplace_back(from_right ? text.substr(at + separator->size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator->size());
@@ -252,7 +261,7 @@ std::string replace_text(std::string_view text, std::string_view old_text, std::
     return out.append(text.substr(std::min(pos, text.size())));
   }
   while (more()) {
-    const size_t at = text.find(old_text, pos);
+    const size_t at = find_text(text, old_text, pos);
     if (at == std::string_view::npos) break;
     out += text.substr(pos, at - pos);
     out += new_text;
@@ -265,8 +274,19 @@ std::string replace_text(std::string_view text, std::string_view old_text, std::
 int64_t count_text(std::string_view text, std::string_view part) {
   if (part.empty()) return static_cast<int64_t>(unicode::count_code_points(text)) + 1;
   int64_t count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = find_text(text, part); at != std::string_view::npos; at = find_text(text, part, at + part.size()))
+    ++count;
   return count;
+}
+
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  if (part.empty() || from >= text.size()) return text.find(part, from);
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t rfind_text(std::string_view text, std::string_view part) {
+  return spend_work(rfind_cost(text, part)) ? text.rfind(part) : std::string_view::npos;
 }
 
 std::string pad_text(std::string_view text, int64_t width, std::string_view fill, Side text_side) {
@@ -275,9 +295,13 @@ std::string pad_text(std::string_view text, int64_t width, std::string_view fill
   int64_t left = text_side == Side::kLeft ? 0 : space;
   if (text_side == Side::kBoth) left = space / 2 + (space & width & 1);  // where Python puts the odd one
   std::string out;
-  for (int64_t i = 0; i < left; ++i) out += fill;
+  const auto append_fill = [&](int64_t count) {
+    if (fill.size() == 1) return void(out.append(static_cast<size_t>(count), fill[0]));
+    for (int64_t i = 0; i < count; ++i) out += fill;
+  };
+  append_fill(left);
   out += text;
-  for (int64_t i = left; i < space; ++i) out += fill;
+  append_fill(space - left);
   return out;
 }
 

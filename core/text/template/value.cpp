@@ -6,12 +6,15 @@
 
 #include "foundation/base/text.h"
 #include "text/template/callable.h"
+#include "text/template/py_string.h"
+#include "text/template/work.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
 namespace {
 
-constexpr size_t kIndexFrom = 16;  // dicts of this size and more get a hash table
+constexpr size_t kMaxCharacters = size_t{1} << 21;  // of a text that is walked character by character
+constexpr size_t kIndexFrom = 16;                   // dicts of this size and more get a hash table
 
 bool items_equal(const std::vector<Value>& a, const std::vector<Value>& b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), equals);
@@ -205,6 +208,7 @@ Result<bool> truth(const Value& value) {
 }
 
 bool equals(const Value& a, const Value& b) {
+  if (!spend_work(1)) return false;  // the rendering ends with an error
   if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -212,7 +216,7 @@ bool equals(const Value& a, const Value& b) {
     case Kind::kNone:
       return true;
     case Kind::kString:
-      return a.string() == b.string();
+      return a.string().size() == b.string().size() && spend_work(a.string().size() / 16) && a.string() == b.string();
     case Kind::kList:
       return items_equal(a.list_value().items, b.list_value().items);
     case Kind::kTuple:
@@ -230,11 +234,15 @@ bool equals(const Value& a, const Value& b) {
 }
 
 Result<bool> less_than(const Value& a, const Value& b, std::string_view symbol) {
+  TRY(use_work(1));
   if (a.is_number() && b.is_number()) return compare_numbers(a, b) == -1;
   if (a.is(Kind::kUndefined)) return undefined_error(a);
   if (b.is(Kind::kUndefined)) return undefined_error(b);
   if (a.kind() == b.kind()) {
-    if (a.is(Kind::kString)) return a.string() < b.string();  // UTF-8 sorts as code points do
+    if (a.is(Kind::kString)) {
+      TRY(use_work(std::min(a.string().size(), b.string().size()) / 16));
+      return a.string() < b.string();  // UTF-8 sorts as code points do
+    }
     if (a.is(Kind::kList)) return sequence_less(a.list_value().items, b.list_value().items, symbol);
     if (a.is(Kind::kTuple)) return sequence_less(a.tuple_value().items, b.tuple_value().items, symbol);
   }
@@ -266,11 +274,13 @@ Result<size_t> length_of(const Value& value) {
 }
 
 Result<std::vector<Value>> items_of(const Value& value) {
+  TRY(use_work(work_over(value)));
   std::vector<Value> items;
   switch (value.kind()) {
     case Kind::kUndefined:
       return items;
     case Kind::kString:
+      if (value.string().size() > kMaxCharacters) return type_error("the template makes too much data");
       for (size_t pos = 0; pos < value.string().size();) {
         const size_t size = unicode::utf8_length(value.string()[pos]);
         items.emplace_back(value.string().substr(pos, size));
@@ -304,24 +314,30 @@ Result<std::vector<Value>> items_of(const Value& value) {
 
 Result<bool> contains(const Value& haystack, const Value& needle) {
   if (haystack.is(Kind::kString)) {
-    if (needle.is(Kind::kString)) return haystack.string().find(needle.string()) != std::string::npos;
+    if (needle.is(Kind::kString)) {
+      TRY(use_work(work_over(haystack)));
+      return find_text(haystack.string(), needle.string()) != std::string::npos;
+    }
     return type_error("'in <string>' requires string as left operand, not " + type_name(needle));
   }
   if (haystack.is(Kind::kDict)) {
     TRY(check_hashable(needle));
     return haystack.dict().find(needle) != nullptr;
   }
+  const auto is_needle = [&](const Value& item) { return equals(item, needle); };
+  if (haystack.is(Kind::kList)) return std::ranges::any_of(haystack.list_value().items, is_needle);
   auto items = items_of(haystack);
   if (!items.ok()) {
-    if (haystack.is(Kind::kUndefined)) return std::move(items).error();
+    if (haystack.is(Kind::kUndefined) || work_is_spent()) return std::move(items).error();
     return type_error("argument of type '" + type_name(haystack) + "' is not iterable");
   }
-  return std::any_of(items->begin(), items->end(), [&](const Value& item) { return equals(item, needle); });
+  return std::ranges::any_of(*items, is_needle);
 }
 
 Result<> check_hashable(const Value& value) {
   if (value.is(Kind::kList) || value.is(Kind::kDict)) return type_error("unhashable type: '" + type_name(value) + "'");
   if (value.is(Kind::kTuple)) {
+    TRY(use_work(work_over(value)));
     for (const Value& item : value.tuple_value().items) TRY(check_hashable(item));
   }
   return {};

@@ -6,6 +6,7 @@
 #include "foundation/base/text.h"
 #include "text/template/callable.h"
 #include "text/template/value.h"
+#include "text/template/work.h"
 #include "text/unicode/properties.h"
 #include "text/unicode/utf8.h"
 
@@ -20,12 +21,20 @@ bool is_printable(char32_t code) {
   return code == ' ' || !unicode::is_in(code, kHidden);
 }
 
+// Of an item. A text inside is copied once a level, so each copy counts.
+Result<> append_repr(const Value& value, int depth, std::string& out) {
+  const std::string text = TRY(to_repr(value, depth + 1));
+  TRY(use_work(text.size() + 1));
+  out += text;
+  return {};
+}
+
 Result<std::string> join_reprs(const std::vector<Value>& items, std::string_view open, std::string_view close,
                                int depth) {
   std::string out(open);
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += ", ";
-    out += TRY(to_repr(items[i], depth + 1));
+    TRY(append_repr(items[i], depth, out));
   }
   out += close;
   return out;
@@ -35,9 +44,9 @@ Result<std::string> dict_repr(const Dict& dict, int depth) {
   std::string out = "{";
   for (const auto& [key, value] : dict.items()) {
     if (out.size() > 1) out += ", ";
-    out += TRY(to_repr(key, depth + 1));
+    TRY(append_repr(key, depth, out));
     out += ": ";
-    out += TRY(to_repr(value, depth + 1));
+    TRY(append_repr(value, depth, out));
   }
   out += "}";
   return out;

@@ -1,8 +1,7 @@
 // See assistant_mask.h.
 #include "text/tokenizer/assistant_mask.h"
 
-#include <algorithm>
-
+#include "text/tokenizer/text_alignment.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise {
@@ -42,19 +41,26 @@ Result<std::vector<uint8_t>> assistant_mask(const Tokenizer& tokenizer, std::str
                                             std::span<const int64_t> ids, std::span<const TextRange> spans) {
   std::string joined;
   const std::vector<TextRange> ranges = token_ranges(tokenizer, ids, joined);
-  if (joined != text) {
-    const auto differ = std::mismatch(text.begin(), text.end(), joined.begin(), joined.end()).first;
-    return Error{ErrorKind::kData,
-                 "the tokens do not give the conversation's text back (from byte " +
-                     std::to_string(differ - text.begin()) + " on), so the assistant's cannot be told from the others",
-                 tokenizer.folder().string(), "write the text as the tokenizer normalises it (NFC, say)"};
+  std::vector<TextRange> wanted;  // in `joined`
+  if (joined == text) {
+    wanted.assign(spans.begin(), spans.end());
+  } else {
+    const TextAlignment alignment(text, joined);
+    if (const auto lost = alignment.lost_at()) {
+      return Error{ErrorKind::kData,
+                   "the tokens do not give the conversation's text back (from byte " +
+                       std::to_string(unicode::byte_offset_of(text, *lost)) +
+                       " on), so the assistant's cannot be told from the others",
+                   tokenizer.folder().string(), "write the text as the tokenizer normalises it"};
+    }
+    for (const TextRange& span : spans) wanted.push_back(alignment.in_other(span));
   }
+  std::erase_if(wanted, [](const TextRange& span) { return span.begin >= span.end; });
   std::vector<uint8_t> mask(ids.size(), 0);
   size_t span = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
-    while (span < spans.size() && spans[span].end <= ranges[i].begin) ++span;
-    for (size_t s = span; s < spans.size() && spans[s].begin < ranges[i].end && mask[i] == 0; ++s)
-      mask[i] = spans[s].begin < spans[s].end ? 1 : 0;
+    while (span < wanted.size() && wanted[span].end <= ranges[i].begin) ++span;
+    if (span < wanted.size() && wanted[span].begin < ranges[i].end) mask[i] = 1;
   }
   return mask;
 }

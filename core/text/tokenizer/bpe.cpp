@@ -47,9 +47,9 @@ struct BpeModel::Symbol {
 };
 
 Result<std::unique_ptr<BpeModel>> BpeModel::make(Vocab vocab, const std::vector<TextPair>& merges, BpeOptions options,
-                                                 const ComponentPlace& place) {
+                                                 const ComponentPlace& place, std::span<const int32_t> ranks) {
   std::unique_ptr<BpeModel> model(new BpeModel(std::move(vocab), std::move(options)));
-  TRY(model->add_merges(merges, place));
+  TRY(model->add_merges(merges, ranks, place));
   const std::string& unk = model->options_.unk_token;
   if (!unk.empty()) {
     model->unk_id_ = model->vocab_.find(unk);
@@ -63,10 +63,11 @@ Result<std::unique_ptr<BpeModel>> BpeModel::make(Vocab vocab, const std::vector<
   return model;
 }
 
-Result<> BpeModel::add_merges(const std::vector<TextPair>& merges, const ComponentPlace& place) {
+Result<> BpeModel::add_merges(const std::vector<TextPair>& merges, std::span<const int32_t> ranks,
+                              const ComponentPlace& place) {
   merges_.reserve(merges.size());
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const auto& [left, right] = merges[i];
     const std::string_view tail =
         std::string_view(right).substr(std::min(options_.continuing_subword_prefix.size(), right.size()));
     const int32_t left_id = vocab_.find(left);
@@ -75,10 +76,10 @@ Result<> BpeModel::add_merges(const std::vector<TextPair>& merges, const Compone
     for (const auto& [id, text] :
          {std::pair(left_id, left), std::pair(right_id, right), std::pair(merged, left + std::string(tail))}) {
       if (id == kNoToken)
-        return place.fail("merge number " + std::to_string(rank) + " needs " + quote(text) +
+        return place.fail("merge number " + std::to_string(i) + " needs " + quote(text) +
                           ", which is not in the vocabulary");
     }
-    merges_.put(left_id, right_id, {static_cast<int32_t>(rank), merged});
+    merges_.put(left_id, right_id, {ranks.empty() ? static_cast<int32_t>(i) : ranks[i], merged});
   }
   return {};
 }

@@ -5,6 +5,7 @@
 // piece seen before. Thread rule: constant after loading, but for the word cache, which locks.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 
@@ -25,10 +26,12 @@ struct BpeOptions {
 
 class BpeModel final : public TokenModel {
  public:
-  // merges: pairs of token texts, the first one applied first.
+  // merges: pairs of token texts, the first one applied first; where `ranks` are given, that of the lowest rank, and of
+  // equal ones the leftmost in the text.
   static Result<std::unique_ptr<BpeModel>> make(Vocab vocab,
                                                 const std::vector<std::pair<std::string, std::string>>& merges,
-                                                BpeOptions options, const ComponentPlace& place);
+                                                BpeOptions options, const ComponentPlace& place,
+                                                std::span<const int32_t> ranks = {});
 
   Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const override;
   [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
@@ -37,7 +40,8 @@ class BpeModel final : public TokenModel {
  private:
   struct Symbol;
   BpeModel(Vocab vocab, BpeOptions options) : vocab_(std::move(vocab)), options_(std::move(options)) {}
-  Result<> add_merges(const std::vector<std::pair<std::string, std::string>>& merges, const ComponentPlace& place);
+  Result<> add_merges(const std::vector<std::pair<std::string, std::string>>& merges, std::span<const int32_t> ranks,
+                      const ComponentPlace& place);
   void first_symbols(std::string_view piece, std::vector<int32_t>& ids) const;
   [[nodiscard]] int32_t symbol_id(std::string_view piece, size_t begin, size_t end) const;
   bool add_fallback_bytes(std::string_view text, std::vector<int32_t>& ids) const;

@@ -81,13 +81,14 @@ Result<> read_flags(const Json& spec, const Path& file, FolderConfig& config) {
   if (const Json* value = json_find(spec, "tokenizer_class"); value != nullptr && value->is_string()) {
     config.tokenizer_class = value->get<std::string>();
   }
-  config.add_prefix_space = TRY(component_bool(spec, "add_prefix_space", false, place));
   config.split_special_tokens = TRY(component_bool(spec, "split_special_tokens", false, place));
   const auto optional_flag = [&](std::string_view key) -> Result<std::optional<bool>> {
     const Json* value = json_find(spec, key);
     if (value == nullptr || value->is_null()) return std::optional<bool>();
     return std::optional<bool>(TRY(component_bool(spec, key, false, place)));
   };
+  config.add_prefix_space = TRY(optional_flag("add_prefix_space"));
+  config.legacy = TRY(optional_flag("legacy"));
   config.add_bos_token = TRY(optional_flag("add_bos_token"));
   config.add_eos_token = TRY(optional_flag("add_eos_token"));
   return {};
@@ -151,6 +152,14 @@ Result<AddedToken> read_added_token(const Json& spec, std::string_view file) {
   token.special = TRY(component_bool(spec, "special", false, place));
   token.normalized = TRY(component_bool(spec, "normalized", !token.special, place));
   return token;
+}
+
+void set_default_token(FolderConfig& config, const std::string& name, const std::string& text) {
+  if (!config.special_tokens.emplace(name, text).second) return;
+  AddedToken token;
+  token.content = text;
+  token.special = true;
+  config.named_tokens.push_back(std::move(token));
 }
 
 Result<FolderConfig> read_folder_config(const Path& folder, Env& env) {

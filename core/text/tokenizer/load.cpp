@@ -1,4 +1,5 @@
-// Tokenizer::load: puts the parts together from tokenizer.json, or from vocab.json + merges.txt and a class name.
+// Tokenizer::load: puts the parts together from tokenizer.json, or from vocab.json + merges.txt and a class name, or
+// from tokenizer.model (sentencepiece.cpp).
 #include "foundation/base/text.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/byte_level.h"
@@ -53,6 +54,8 @@ Result<> load_json(const Path& file, Env& env, TokenizerParts& parts) {
 
 Result<std::vector<std::pair<std::string, std::string>>> read_merges_file(const Path& file, Env& env) {
   const std::string text = TRY(env.read_file(file));
+  if (const auto bad = find_invalid_utf8(text))
+    return Error{ErrorKind::kData, "the file is not UTF-8 at byte " + std::to_string(*bad), file.string(), ""};
   std::vector<std::pair<std::string, std::string>> merges;
   int64_t line_number = 0;
   for (std::string_view line : split(text, '\n')) {
@@ -67,14 +70,6 @@ Result<std::vector<std::pair<std::string, std::string>>> read_merges_file(const 
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   return merges;
-}
-
-void set_default_token(FolderConfig& config, const std::string& name, const std::string& text) {
-  if (!config.special_tokens.emplace(name, text).second) return;
-  AddedToken token;
-  token.content = text;
-  token.special = true;
-  config.named_tokens.push_back(std::move(token));
 }
 
 std::string without_fast(std::string name) {
@@ -93,7 +88,8 @@ Result<> load_legacy(const Path& folder, Env& env, FolderConfig& config, Tokeniz
         "the tokenizer class " + quote(config.tokenizer_class) + " with vocab.json and merges.txt is not supported",
         config_name, "save the folder with transformers' fast tokenizer, which writes tokenizer.json"};
   }
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space}, {"use_regex", !qwen}};
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space.value_or(false)}, {"use_regex", !qwen}};
   Json pre = byte_level;
   if (qwen) {
     const Json splitter = {{"type", "Split"},
@@ -149,20 +145,21 @@ Result<Tokenizer> Tokenizer::load(const Path& folder, Env& env) {
   parts->folder = folder;
   FolderConfig config = TRY(read_folder_config(folder, env));
   const Path json = folder / "tokenizer.json";
+  const Path sentencepiece = folder / "tokenizer.model";
+  bool normalizes_added = true;
   if (env.exists(json)) {
     TRY(load_json(json, env, *parts));
   } else if (env.exists(folder / "vocab.json") && env.exists(folder / "merges.txt")) {
     TRY(load_legacy(folder, env, config, *parts));
+  } else if (env.exists(sentencepiece)) {
+    TRY(load_sentencepiece(sentencepiece, env, config, *parts));
+    normalizes_added = false;  // its user-defined pieces are written as normalised text has them
   } else {
-    const bool sentencepiece = env.exists(folder / "tokenizer.model");
-    return Error{
-        ErrorKind::kData, "there is no tokenizer.json, and no vocab.json with merges.txt", folder.string(),
-        sentencepiece
-            ? "tokenizer.model alone is not read: save the folder once with transformers, which writes tokenizer.json"
-            : "name a folder that holds a tokenizer"};
+    return Error{ErrorKind::kData, "there is no tokenizer.json, no vocab.json with merges.txt, and no tokenizer.model",
+                 folder.string(), "name a folder that holds a tokenizer"};
   }
   TRY(apply_config(config, (folder / "tokenizer_config.json").string(), *parts));
-  TRY(parts->added.build(parts->normalizer.get()));
+  TRY(parts->added.build(normalizes_added ? parts->normalizer.get() : nullptr));
   if (parts->pre_tokenizer != nullptr && parts->pre_tokenizer->ends_in_byte_level() && parts->model->take_bytes()) {
     parts->pre_tokenizer->leave_out_byte_level();
   }

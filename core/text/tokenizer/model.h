@@ -36,5 +36,12 @@ Result<std::unique_ptr<TokenModel>> make_word_level(const Json& spec, const Comp
 Result<std::unique_ptr<TokenModel>> make_word_piece(const Json& spec, const ComponentPlace& place);
 // The most probable cut by token scores (SentencePiece's unigram model).
 Result<std::unique_ptr<TokenModel>> make_unigram(const Json& spec, const ComponentPlace& place);
+struct UnigramOptions {
+  int32_t unk_id = kNoToken;
+  bool byte_fallback = false;
+  bool single_precision = false;  // sums of scores are rounded as SentencePiece's
+};
+// scores: by id; not a number for a token that no text becomes.
+std::unique_ptr<TokenModel> make_unigram_model(Vocab vocab, std::vector<double> scores, UnigramOptions options);
 
 }  // namespace mortise

@@ -24,18 +24,36 @@ class UnicodeForm final : public Normalizer {
     const bool ascii =
         std::all_of(piece.text.begin(), piece.text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
     if (ascii) return {};
-    utf8proc_uint8_t* mapped = nullptr;
-    const auto* source = reinterpret_cast<const utf8proc_uint8_t*>(piece.text.data());
-    const utf8proc_ssize_t size = utf8proc_map(source, static_cast<utf8proc_ssize_t>(piece.text.size()), &mapped,
-                                               static_cast<utf8proc_option_t>(options_ | UTF8PROC_STABLE));
-    if (size < 0)
-      return Error{ErrorKind::kData, std::string("Unicode normalization failed: ") + utf8proc_errmsg(size), "", ""};
-    piece.text.assign(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
-    std::free(mapped);
+    // The library's tables are of Unicode 9: what came later stands for itself and parts what is around it.
+    const std::string_view text = piece.text;
+    std::string out;
+    size_t done = 0;
+    for (size_t pos = 0; pos < text.size();) {
+      const size_t begin = pos;
+      if (!unicode::is_normalized_since_9(unicode::next_code_point(text, pos))) continue;
+      TRY(append_form(text.substr(done, begin - done), out));
+      out += text.substr(begin, pos - begin);
+      done = pos;
+    }
+    TRY(append_form(text.substr(done), out));
+    piece.text = std::move(out);
     return {};
   }
 
  private:
+  Result<> append_form(std::string_view text, std::string& out) const {
+    if (text.empty()) return {};
+    utf8proc_uint8_t* mapped = nullptr;
+    const auto* source = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+    const utf8proc_ssize_t size = utf8proc_map(source, static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                                               static_cast<utf8proc_option_t>(options_ | UTF8PROC_STABLE));
+    if (size < 0)
+      return Error{ErrorKind::kData, std::string("Unicode normalization failed: ") + utf8proc_errmsg(size), "", ""};
+    out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
+    std::free(mapped);
+    return {};
+  }
+
   int options_;
 };
 

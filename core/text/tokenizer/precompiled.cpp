@@ -1,16 +1,13 @@
 // The normalizer Precompiled: SentencePiece's table of replacements, as tokenizer.json carries it in base64.
 //
-// The table is the size of a trie (4 bytes, little endian), the trie (32-bit units of a double array, Darts-clone's
-// layout), and the replacements, each ended by a zero byte. Text goes grapheme by grapheme: one of fewer than six bytes
-// that begins with a key becomes that key's replacement as a whole, else each of its characters is looked up alone; of
-// several keys the shortest wins. That is what the tokenizers library does. Cost: a few reads per byte. Every index is
-// checked: a broken table replaces less, and reads nothing outside. Thread rule: constant after loading.
+// Text goes grapheme by grapheme: one of fewer than six bytes that begins with a key becomes that key's replacement as
+// a whole, else each of its characters is looked up alone; of several keys the shortest wins. That is what the
+// tokenizers library does. Thread rule: constant after loading.
 #include <utf8proc.h>
 
 #include <optional>
-#include <vector>
 
-#include "foundation/base/text.h"
+#include "text/tokenizer/charsmap.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/unicode/utf8.h"
 
@@ -44,8 +41,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
 
 class Precompiled final : public Normalizer {
  public:
-  Precompiled(std::vector<uint32_t> units, std::string replacements)
-      : units_(std::move(units)), replacements_(std::move(replacements)) {}
+  explicit Precompiled(Charsmap table) : table_(std::move(table)) {}
 
   Result<> apply(NormalText& piece) const override {
     std::string out;
@@ -77,41 +73,17 @@ class Precompiled final : public Normalizer {
   void add(std::string_view grapheme, std::string& out) const {
     constexpr size_t kLongWhole = 6;  // bytes from which on a grapheme is not looked up as a whole
     if (grapheme.size() < kLongWhole) {
-      if (const auto found = find(grapheme)) return void(out += *found);
+      if (const auto found = table_.shortest(grapheme)) return void(out += found->replacement);
     }
     for (size_t pos = 0; pos < grapheme.size();) {
       const std::string_view character = grapheme.substr(pos, unicode::utf8_length(grapheme[pos]));
-      out += find(character).value_or(character);
+      const auto found = table_.shortest(character);
+      out += found ? found->replacement : character;
       pos += character.size();
     }
   }
 
-  // The replacement of the shortest key that `text` begins with.
-  [[nodiscard]] std::optional<std::string_view> find(std::string_view text) const {
-    if (units_.empty()) return std::nullopt;
-    size_t node = offset_of(units_[0]);
-    for (const char c : text) {
-      const auto byte = static_cast<uint8_t>(c);
-      node ^= byte;
-      if (byte == 0 || node >= units_.size()) return std::nullopt;
-      const uint32_t unit = units_[node];
-      if ((unit & 0x800000FFU) != byte) return std::nullopt;
-      node ^= offset_of(unit);
-      if ((unit >> 8 & 1) == 0) continue;
-      if (node >= units_.size()) return std::nullopt;
-      return replacement_at(units_[node] & 0x7FFFFFFFU);
-    }
-    return std::nullopt;
-  }
-  static size_t offset_of(uint32_t unit) { return static_cast<size_t>(unit >> 10) << ((unit & 0x200) >> 6); }
-  [[nodiscard]] std::optional<std::string_view> replacement_at(size_t begin) const {
-    if (begin >= replacements_.size()) return std::nullopt;
-    const std::string_view rest = std::string_view(replacements_).substr(begin);
-    return rest.substr(0, rest.find('\0'));
-  }
-
-  std::vector<uint32_t> units_;
-  std::string replacements_;
+  Charsmap table_;
 };
 
 }  // namespace
@@ -119,18 +91,7 @@ class Precompiled final : public Normalizer {
 Result<std::unique_ptr<Normalizer>> make_precompiled_normalizer(const Json& spec, const ComponentPlace& place) {
   const auto table = decode_base64(TRY(component_string(spec, "precompiled_charsmap", place)));
   if (!table) return place.fail("'precompiled_charsmap' has to be base64");
-  const auto byte_at = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>((*table)[i])); };
-  const auto word_at = [&](size_t i) {
-    return byte_at(i) | byte_at(i + 1) << 8 | byte_at(i + 2) << 16 | byte_at(i + 3) << 24;
-  };
-  const size_t trie_bytes = table->size() < 4 ? 1 : word_at(0);
-  if (trie_bytes % 4 != 0 || trie_bytes > table->size() - 4)
-    return place.fail("'precompiled_charsmap' is cut off: its trie does not fit");
-  std::vector<uint32_t> units;
-  for (size_t i = 4; i < 4 + trie_bytes; i += 4) units.push_back(word_at(i));
-  std::string replacements = table->substr(4 + trie_bytes);
-  if (find_invalid_utf8(replacements)) return place.fail("'precompiled_charsmap' has replacements that are not UTF-8");
-  return std::make_unique<Precompiled>(std::move(units), std::move(replacements));
+  return std::make_unique<Precompiled>(TRY(Charsmap::parse(*table, place)));
 }
 
 }  // namespace mortise

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kJitStackStartBytes = 32 * 1024;
 constexpr size_t kJitStackMaxBytes = 16 * 1024 * 1024;
+constexpr size_t kMaxPatternBytes = 64 * 1024;  // PCRE2's own limit is about that of a compiled pattern
 
 // What one thread needs for matching, made at its first match.
 class MatchScratch {
@@ -79,6 +80,12 @@ struct Regex::Code {
 Result<Regex> Regex::compile(std::string_view pattern, std::string_view where) {
   if (const auto bad = find_invalid_utf8(pattern)) {
     return Error{ErrorKind::kData, "a regular expression is not UTF-8 at its byte " + std::to_string(*bad),
+                 std::string(where), ""};
+  }
+  if (pattern.size() > kMaxPatternBytes) {
+    return Error{ErrorKind::kData,
+                 "a regular expression or literal has " + std::to_string(pattern.size()) + " bytes, at most " +
+                     std::to_string(kMaxPatternBytes) + " are allowed",
                  std::string(where), ""};
   }
   const std::string translated = TRY(translate_regex(pattern, where, !pcre_has_unicode14()));

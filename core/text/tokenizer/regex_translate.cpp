@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <map>
 
 #include "foundation/base/text.h"
 #include "text/tokenizer/regex.h"
@@ -81,13 +82,19 @@ constexpr Property kLongNames[] = {
     {"Format", "Cf"},
 };
 
+constexpr int kMaxClassNesting = 50;
+constexpr size_t kMaxTranslatedBytes = size_t{4} << 20;  // \w and \b take 10 kB each
+
 class Translator {
  public:
   Translator(std::string_view pattern, std::string_view where, bool exact_ranges)
       : pattern_(pattern), where_(where), exact_ranges_(exact_ranges) {}
 
   Result<std::string> run() {
-    while (pos_ < pattern_.size()) TRY(step());
+    while (pos_ < pattern_.size()) {
+      TRY(step());
+      if (out_.size() > kMaxTranslatedBytes) return fail("too many character classes");
+    }
     return std::move(out_);
   }
 
@@ -252,7 +259,12 @@ class Translator {
       if (alias.name == name) name = alias.short_name;
     }
     const CategoryMask mask = unicode::category_mask(name);
-    if (mask == 0) {  // a script or a binary property: by PCRE2's tables; an unknown name fails when it compiles
+    // PCRE2's own \p{Han} is Script_Extensions, which has the punctuation too.
+    if (const auto script = mask == 0 ? unicode::script_ranges(name) : std::nullopt) {
+      if (negated && in_class) return range_text(unicode::complement(*script));
+      return in_class ? range_text(*script) : (negated ? "[^" : "[") + range_text(*script) + "]";
+    }
+    if (mask == 0) {  // a binary property: by PCRE2's tables; an unknown name fails when it compiles
       return std::string(negated ? "\\P{" : "\\p{") + std::string(name) + "}";
     }
     if (negated && in_class) return outside(mask);
@@ -264,7 +276,12 @@ class Translator {
   static std::string outside(CategoryMask mask) { return range_text(unicode::complement(unicode::ranges_of(mask))); }
 
   // Class items for a category of Unicode 16: PCRE2's own (Unicode 14) and what came since, or all ranges.
-  [[nodiscard]] std::string category_items(std::string_view name) const {
+  const std::string& category_items(std::string_view name) {
+    const auto known = category_items_.find(name);
+    if (known != category_items_.end()) return known->second;
+    return category_items_.emplace(name, make_category_items(name)).first->second;
+  }
+  [[nodiscard]] std::string make_category_items(std::string_view name) const {
     const CategoryMask mask = unicode::category_mask(name);
     const auto now = unicode::ranges_of(mask);
     const auto then = unicode::ranges_of_unicode14(mask);
@@ -273,21 +290,22 @@ class Translator {
     return "\\p{" + std::string(name == "LC" ? "L&" : name) + "}" + range_text(subtract(now, then));
   }
 
-  [[nodiscard]] std::string word_items() const {
+  std::string word_items() {
     std::string items =
         category_items("L") + category_items("M") + category_items("Nd") + category_items("Nl") + category_items("Pc");
     // Oniguruma's table also holds these six characters of Latin-1 (superscripts and fractions).
     return items + range_text(unicode::other_word_ranges()) + range_text({{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}});
   }
 
-  [[nodiscard]] std::string boundary(bool negated) const {
+  std::string boundary(bool negated) {
     const std::string word = "[" + word_items() + "]";
     if (negated) return "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))";
     return "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
   }
 
   // A class at pos_ ("["), as one atom: [items], or a group where classes are nested or intersected.
-  Result<std::string> char_class() {
+  Result<std::string> char_class(int nesting = 0) {
+    if (nesting > kMaxClassNesting) return fail("character classes are nested too deeply");
     ++pos_;
     const bool negated = at("^");
     if (negated) ++pos_;
@@ -304,6 +322,7 @@ class Translator {
     };
     while (true) {
       if (pos_ >= pattern_.size()) return fail("a [ is not closed");
+      if (items.size() > kMaxTranslatedBytes) return fail("too many character classes");
       if (pattern_[pos_] == ']' && !first) break;
       if (at("&&")) {
         pos_ += 2;
@@ -315,7 +334,7 @@ class Translator {
         items += name == "[:punct:]" ? category_items("P") + category_items("S") : std::string(name);
         pos_ = close + 2;
       } else if (at("[")) {
-        nested.push_back(TRY(char_class()));
+        nested.push_back(TRY(char_class(nesting + 1)));
       } else if (at("\\")) {
         items += TRY(escape(true));
       } else {
@@ -342,6 +361,7 @@ class Translator {
   std::string out_;
   size_t atom_ = 0;             // where the last atom starts in out_
   std::vector<size_t> groups_;  // starts of the open groups
+  std::map<std::string, std::string, std::less<>> category_items_;  // made so far
 };
 
 }  // namespace

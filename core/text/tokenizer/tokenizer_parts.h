@@ -42,7 +42,8 @@ struct TokenizerParts {
 // tokenizer_config.json, special_tokens_map.json, chat templates (folder_config.cpp).
 struct FolderConfig {
   std::string tokenizer_class;
-  bool add_prefix_space = false;  // of the classes that are built from vocab.json
+  std::optional<bool> add_prefix_space;  // of the classes that are built from vocab.json or tokenizer.model
+  std::optional<bool> legacy;            // of those built from tokenizer.model
   bool split_special_tokens = false;
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
@@ -53,6 +54,10 @@ struct FolderConfig {
 };
 
 Result<FolderConfig> read_folder_config(const Path& folder, Env& env);
+// A named token where the folder names none.
+void set_default_token(FolderConfig& config, const std::string& name, const std::string& text);
+// From tokenizer.model (sentencepiece.cpp).
+Result<> load_sentencepiece(const Path& file, Env& env, FolderConfig& config, TokenizerParts& parts);
 // An added token from its JSON object.
 Result<AddedToken> read_added_token(const Json& spec, std::string_view file);
 

@@ -2,6 +2,7 @@
 // Viterbi over byte positions). A character that no token covers costs the lowest score less 10 and becomes the
 // unknown token; neighbouring ones are one. Cost: O(n * longest token). Thread rule: constant after loading.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 
@@ -16,15 +17,19 @@ constexpr double kUnknownPenalty = 10.0;
 
 class Unigram final : public TokenModel {
  public:
-  Unigram(Vocab vocab, std::vector<double> scores, int32_t unk_id, bool byte_fallback)
-      : vocab_(std::move(vocab)), scores_(std::move(scores)), unk_id_(unk_id), byte_fallback_(byte_fallback) {
-    double lowest = 0;
+  Unigram(Vocab vocab, std::vector<double> scores, UnigramOptions options)
+      : vocab_(std::move(vocab)),
+        scores_(std::move(scores)),
+        unk_id_(options.unk_id),
+        byte_fallback_(options.byte_fallback),
+        single_precision_(options.single_precision) {
+    double lowest = std::numeric_limits<double>::infinity();
     for (size_t id = 0; id < scores_.size(); ++id) {
-      lowest = id == 0 ? scores_[id] : std::min(lowest, scores_[id]);
+      if (matches(static_cast<int32_t>(id))) lowest = std::min(lowest, scores_[id]);
       const std::string_view* text = vocab_.text(static_cast<int64_t>(id));
       if (text != nullptr) longest_ = std::max(longest_, text->size());
     }
-    unknown_score_ = lowest - kUnknownPenalty;
+    unknown_score_ = sum(std::isinf(lowest) ? 0.0 : lowest, -kUnknownPenalty);
     for (unsigned byte = 0; byte < 256; ++byte) {
       char name[8];
       std::snprintf(name, sizeof name, "<0x%02X>", byte);
@@ -63,6 +68,11 @@ class Unigram final : public TokenModel {
     int32_t id = kNoToken;
   };
 
+  [[nodiscard]] bool matches(int32_t id) const { return !std::isnan(scores_[static_cast<size_t>(id)]); }
+  [[nodiscard]] double sum(double a, double b) const {
+    return single_precision_ ? static_cast<double>(static_cast<float>(a + b)) : a + b;
+  }
+
   // The best part that ends at each byte.
   [[nodiscard]] std::vector<Step> search(std::string_view piece) const {
     std::vector<Step> best(piece.size() + 1);
@@ -77,14 +87,14 @@ class Unigram final : public TokenModel {
       bool covered = false;
       for (size_t end = char_end; end <= piece.size() && end - begin <= longest_;) {
         const int32_t id = vocab_.find(piece.substr(begin, end - begin));
-        if (id != kNoToken) {
-          offer(begin, end, so_far + scores_[static_cast<size_t>(id)], id);
+        if (id != kNoToken && matches(id)) {
+          offer(begin, end, sum(so_far, scores_[static_cast<size_t>(id)]), id);
           covered = covered || end == char_end;
         }
         end += end < piece.size() ? unicode::utf8_length(piece[end]) : 1;
       }
-      if (!covered && unk_id_ != kNoToken) offer(begin, char_end, so_far + unknown_score_, unk_id_);
-      if (best[char_end].begin == std::string_view::npos) offer(begin, char_end, so_far + unknown_score_, kNoToken);
+      if (!covered && unk_id_ != kNoToken) offer(begin, char_end, sum(so_far, unknown_score_), unk_id_);
+      if (best[char_end].begin == std::string_view::npos) offer(begin, char_end, sum(so_far, unknown_score_), kNoToken);
       begin = char_end;
     }
     return best;
@@ -92,7 +102,7 @@ class Unigram final : public TokenModel {
 
   Result<> add(std::string_view text, std::vector<int64_t>& out) const {
     const int32_t id = vocab_.find(text);
-    if (id != kNoToken) return out.push_back(id), Result<>();
+    if (id != kNoToken && matches(id)) return out.push_back(id), Result<>();
     const auto known = [this](char c) { return byte_ids_[static_cast<uint8_t>(c)] != kNoToken; };
     if (byte_fallback_ && std::all_of(text.begin(), text.end(), known)) {
       for (const char c : text) out.push_back(byte_ids_[static_cast<uint8_t>(c)]);
@@ -108,6 +118,7 @@ class Unigram final : public TokenModel {
   std::vector<double> scores_;  // by id
   int32_t unk_id_;
   bool byte_fallback_;
+  bool single_precision_;
   double unknown_score_ = 0;
   size_t longest_ = 0;
   int32_t byte_ids_[256];
@@ -128,8 +139,14 @@ Result<std::unique_ptr<TokenModel>> make_unigram(const Json& spec, const Compone
   const int64_t unk_id = TRY(component_int(spec, "unk_id", kNoToken, place));
   if (unk_id != kNoToken && (unk_id < 0 || static_cast<size_t>(unk_id) >= scores.size()))
     return place.fail("'unk_id' is not in the vocabulary");
-  const bool byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
-  return std::make_unique<Unigram>(std::move(vocab), std::move(scores), static_cast<int32_t>(unk_id), byte_fallback);
+  UnigramOptions options;
+  options.unk_id = static_cast<int32_t>(unk_id);
+  options.byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
+  return make_unigram_model(std::move(vocab), std::move(scores), options);
+}
+
+std::unique_ptr<TokenModel> make_unigram_model(Vocab vocab, std::vector<double> scores, UnigramOptions options) {
+  return std::make_unique<Unigram>(std::move(vocab), std::move(scores), options);
 }
 
 }  // namespace mortise

@@ -1,15 +1,19 @@
-"""Writes tables.inc: general categories of Unicode 16, what changed since Unicode 14, and full case mappings.
+"""Writes tables.inc: general categories of Unicode 16, what changed since Unicode 14, scripts, full case mappings, and the
+characters that normalization learnt after Unicode 9.
 
 Run by hand when the Unicode version is raised (the output is committed):
-    python3.11 -m venv v && v/bin/pip install unicodedata2==16.0.0 regex==2024.11.6
+    python3.11 -m venv v && v/bin/pip install unicodedata2==16.0.0 regex==2024.11.6 tokenizers==0.23.3
     v/bin/python generate_tables.py > tables.inc
 The interpreter's own `unicodedata` has to be Unicode 14, the version of Debian 12's PCRE2; `unicodedata2` is Unicode 16.
+The tokenizers library is asked what its regular expressions take for a script (Unicode 16), and what its normalizers leave
+alone (their tables are of Unicode 9).
 """
 import sys
 import unicodedata
 
 import regex
 import unicodedata2
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
 LIMIT = 0x110000
@@ -17,6 +21,55 @@ LIMIT = 0x110000
 # Case pairs that Unicode 16 added: (upper, lower). UnicodeData.txt 16.0.
 PAIRS_16 = [(0x1C89, 0x1C8A), (0xA7CB, 0x264), (0xA7CC, 0xA7CD), (0xA7DA, 0xA7DB), (0xA7DC, 0x19B)]
 PAIRS_16 += [(0x10D50 + i, 0x10D70 + i) for i in range(0x16)]
+
+
+SCRIPTS = """Adlam Ahom Anatolian_Hieroglyphs Arabic Armenian Avestan Balinese Bamum Bassa_Vah Batak Bengali Bhaiksuki Bopomofo Brahmi
+Braille Buginese Buhid Canadian_Aboriginal Carian Caucasian_Albanian Chakma Cham Cherokee Chorasmian Common Coptic Cuneiform Cypriot
+Cypro_Minoan Cyrillic Deseret Devanagari Dives_Akuru Dogra Duployan Egyptian_Hieroglyphs Elbasan Elymaic Ethiopic Garay Georgian
+Glagolitic Gothic Grantha Greek Gujarati Gunjala_Gondi Gurmukhi Gurung_Khema Han Hangul Hanifi_Rohingya Hanunoo Hatran Hebrew Hiragana
+Imperial_Aramaic Inherited Inscriptional_Pahlavi Inscriptional_Parthian Javanese Kaithi Kannada Katakana Kawi Kayah_Li Kharoshthi
+Khitan_Small_Script Khmer Khojki Khudawadi Kirat_Rai Lao Latin Lepcha Limbu Linear_A Linear_B Lisu Lycian Lydian Mahajani Makasar
+Malayalam Mandaic Manichaean Marchen Masaram_Gondi Medefaidrin Meetei_Mayek Mende_Kikakui Meroitic_Cursive Meroitic_Hieroglyphs Miao
+Modi Mongolian Mro Multani Myanmar Nabataean Nag_Mundari Nandinagari New_Tai_Lue Newa Nko Nushu Nyiakeng_Puachue_Hmong Ogham Ol_Chiki
+Ol_Onal Old_Hungarian Old_Italic Old_North_Arabian Old_Permic Old_Persian Old_Sogdian Old_South_Arabian Old_Turkic Old_Uyghur Oriya
+Osage Osmanya Pahawh_Hmong Palmyrene Pau_Cin_Hau Phags_Pa Phoenician Psalter_Pahlavi Rejang Runic Samaritan Saurashtra Sharada Shavian
+Siddham SignWriting Sinhala Sogdian Sora_Sompeng Soyombo Sundanese Sunuwar Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet
+Takri Tamil Tangsa Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Todhri Toto Tulu_Tigalari Ugaritic Vai Vithkuqi Wancho Warang_Citi
+Yezidi Yi Zanabazar_Square""".split()
+
+
+def scripts():
+    """[(first, last, index of the script)], in order."""
+    codes = [c for c in range(LIMIT) if not 0xD800 <= c < 0xE000]
+    text = "".join(map(chr, codes))
+    script_of = {}
+    for index, name in enumerate(SCRIPTS):
+        splitter = pre_tokenizers.Split(Regex(r"\p{%s}+" % name), "removed", invert=True)
+        for _, (begin, end) in splitter.pre_tokenize_str(text):
+            for code in codes[begin:end]:
+                assert code not in script_of, (name, hex(code))
+                script_of[code] = index
+    return runs(script_of.get)
+
+
+def normalized_since_9():
+    """[(first, last)] of what has a mapping, a combining class or a composition that the library does not know."""
+    nfc, nfkd = normalizers.NFC().normalize_str, normalizers.NFKD().normalize_str
+    found = set()
+    for code in range(0x80, LIMIT):
+        char = chr(code)
+        if 0xD800 <= code < 0xE000:
+            continue
+        if nfkd(char) == char != unicodedata2.normalize("NFKD", char):
+            found.add(code)
+        probes = ["a" + char + "\u0334", "a\u0315" + char + "\u0301", "a\u0301" + char] if unicodedata2.combining(char) else []
+        if any(nfc(probe) != unicodedata2.normalize("NFC", probe) for probe in probes):
+            found.add(code)
+        pair = unicodedata2.normalize("NFD", char)
+        if len(pair) == 2 and unicodedata2.normalize("NFC", pair) == char != nfc(pair):
+            found.update((code, ord(pair[0]), ord(pair[1])))  # its parts are as new, or marks of old (U+0307)
+    found = {code for code in found if unicodedata.ucd_3_2_0.category(chr(code)) == "Cn"}
+    return [(first, last) for first, last, _ in runs(lambda c: 0 if c in found else None)]
 
 
 def runs(value_of):
@@ -58,6 +111,12 @@ def main():
     extra = runs(lambda c: 0 if new[c] not in plain and word.match(chr(c)) else None)
     print("// alphabetic, yet no letter, mark, digit, letter number or connector")
     emit("CodeRange", "kOtherWord", [f"{{0x{a:X}, 0x{b:X}}}" for a, b, _ in extra], 8)
+    print("// scripts by name, in the order of their index")
+    emit("std::string_view", "kScriptNames", [f'"{name}"' for name in SCRIPTS], 8)
+    print("// runs of a script: first, last, index")
+    emit("ScriptRun", "kScriptRuns", [f"{{0x{a:X}, 0x{b:X}, {v}}}" for a, b, v in scripts()], 8)
+    print("// what normalization learnt after Unicode 9")
+    emit("CodeRange", "kNormalizedSince9", [f"{{0x{a:X}, 0x{b:X}}}" for a, b in normalized_since_9()], 8)
     rows = []
     lower_of = {u: l for u, l in PAIRS_16}
     upper_of = {l: u for u, l in PAIRS_16}

@@ -18,6 +18,12 @@ struct ChangedRun {
   uint8_t category;
 };
 
+struct ScriptRun {
+  uint32_t first;
+  uint32_t last;
+  uint8_t script;
+};
+
 struct CaseRow {
   uint32_t code;
   uint32_t lower[3];
@@ -109,6 +115,38 @@ bool is_word(char32_t code) {
   if (is_in(code, kWord) || code == 0x200C || code == 0x200D) return true;
   return std::any_of(std::begin(kOtherWord), std::end(kOtherWord),
                      [code](const CodeRange& range) { return code >= range.first && code <= range.last; });
+}
+
+namespace {
+
+// A property's name for comparison: letters in lower case, no spaces, hyphens and underscores.
+std::string loose_name(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    if (c != ' ' && c != '-' && c != '_') out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<std::vector<CodeRange>> script_ranges(std::string_view name) {
+  const std::string wanted = loose_name(name);
+  const auto* found = std::find_if(std::begin(kScriptNames), std::end(kScriptNames),
+                                   [&](std::string_view script) { return loose_name(script) == wanted; });
+  if (found == std::end(kScriptNames)) return std::nullopt;
+  std::vector<CodeRange> ranges;
+  for (const ScriptRun& run : kScriptRuns) {
+    if (run.script == found - std::begin(kScriptNames)) push_range(ranges, run.first, run.last);
+  }
+  return ranges;
+}
+
+bool is_normalized_since_9(char32_t code) {
+  if (code < kNormalizedSince9[0].first) return false;
+  const auto* after = std::upper_bound(std::begin(kNormalizedSince9), std::end(kNormalizedSince9), code,
+                                       [](char32_t value, const CodeRange& range) { return value < range.first; });
+  return code <= (after - 1)->last;
 }
 
 std::vector<CodeRange> other_word_ranges() { return {std::begin(kOtherWord), std::end(kOtherWord)}; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,12 @@ std::vector<CodeRange> ranges_of_unicode14(CategoryMask mask);
 const std::vector<CodeRange>& white_space_ranges();
 // Alphabetic code points that are no letter, mark or number (circled letters).
 std::vector<CodeRange> other_word_ranges();
+// The code points whose Script (not Script_Extensions) has this name, written in any way ("han", "Old Italic"); nothing
+// for another name.
+std::optional<std::vector<CodeRange>> script_ranges(std::string_view name);
+// Does it have a mapping, a combining class or a composition that Unicode 9 does not know? The normalizers of the
+// tokenizers library are of that version: they leave it alone.
+bool is_normalized_since_9(char32_t code);
 // All of [0, 10FFFF] outside the surrogates that is in none of the (sorted) ranges.
 std::vector<CodeRange> complement(const std::vector<CodeRange>& ranges);
 

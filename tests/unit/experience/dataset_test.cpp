@@ -12,7 +12,7 @@ class DatasetTest : public ::testing::Test {
   Result<Dataset> load(const std::vector<std::string>& files, bool filter = false, int64_t max_samples = -1) {
     PromptEncoderOptions options;
     options.max_prompt_length = 4;
-    encoder_.emplace(tokenizer_, std::nullopt, options);
+    encoder_.emplace(tokenizer_, ChatTemplates(), options);
     DatasetOptions dataset;
     dataset.files = files;
     dataset.filter_overlong_prompts = filter;
@@ -51,6 +51,32 @@ TEST_F(DatasetTest, BadFilesEndInTheirPlace) {
   const std::string bad = folder_.write("bad.jsonl", "{\"prompt\": \"1\"}\n{\"prompt\": }\n");
   EXPECT_NE(load({bad}).error().to_string().find(bad + ":2"), std::string::npos);
   EXPECT_NE(load({folder_.write("empty.jsonl", "")}).error().to_string().find("no rows"), std::string::npos);
+}
+
+TEST_F(DatasetTest, TheSameForAnyNumberOfThreads) {
+  std::string text;
+  for (int i = 0; i < 700; ++i)
+    text += "{\"prompt\": \"" + std::to_string(i) + "+1=\", \"k\": " + std::to_string(i) + "}\n";
+  DatasetOptions options;
+  options.files = {folder_.write("many.jsonl", text)};
+  options.filter_overlong_prompts = true;
+  PromptEncoderOptions limit;
+  limit.max_prompt_length = 5;  // up to 99
+  const PromptEncoder encoder(tokenizer_, ChatTemplates(), limit);
+  std::vector<std::vector<int64_t>> first;
+  for (const int threads : {1, 2, 3, 8}) {
+    options.num_threads = threads;
+    const Dataset dataset = Dataset::load(default_env(), encoder, options).value();
+    EXPECT_EQ(dataset.num_filtered(), 600);
+    std::vector<std::vector<int64_t>> rows;
+    for (int64_t i = 0; i < dataset.size(); ++i) {
+      rows.push_back(dataset[i].token_ids);
+      EXPECT_EQ(dataset[i].columns["k"], i);
+      EXPECT_EQ(dataset[i].dataset_row, i);
+    }
+    if (threads == 1) first = rows;
+    EXPECT_EQ(rows, first) << threads;
+  }
 }
 
 TEST_F(DatasetTest, TheEarliestBadRowIsNamedWhateverTheThreads) {

@@ -10,10 +10,17 @@ namespace {
 class PromptEncoderTest : public ::testing::Test {
  protected:
   PromptEncoder encoder(PromptEncoderOptions options = {}, bool with_template = true) {
-    std::optional<ChatTemplate> chat;
-    if (with_template)
-      chat = ChatTemplate::parse("{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:", "t").value();
-    return PromptEncoder(tokenizer_, std::move(chat), std::move(options));
+    return with_source(with_template ? "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}a:" : "",
+                       std::move(options));
+  }
+  PromptEncoder with_source(const std::string& source, PromptEncoderOptions options = {}) {
+    ChatTemplates chats;
+    if (!source.empty()) chats = ChatTemplates::single(source, "t", tokenizer_).value();
+    return PromptEncoder(tokenizer_, std::move(chats), std::move(options));
+  }
+  static std::string text_of(const PromptEncoder& encoder, const char* row) {
+    const auto prompt = encoder.encode(Json::parse(row), "f:1", 0);
+    return prompt.ok() ? prompt->text : prompt.error().to_string();
   }
   test::CharFolder folder_;
   Tokenizer tokenizer_ = folder_.tokenizer();
@@ -73,6 +80,30 @@ TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
   EXPECT_NE(message(R"({"prompt": [{"role": "u", "content": "x"}]})").find("no chat template"), std::string::npos);
   EXPECT_NE(message(R"({"prompt": ""})").find("no tokens"), std::string::npos);
   EXPECT_NE(message(R"([1])").find("must be a JSON object"), std::string::npos);
+}
+
+TEST_F(PromptEncoderTest, TheTemplateSeesWhatTransformersGivesIt) {
+  PromptEncoderOptions options;
+  options.template_kwargs = {{"a", 1}, {"b", 2}};
+  const auto e = with_source(
+      "{{ eos_token }}{{ a }}{{ b }}{% for m in messages %}{{ m.content }}{{ m.tool_calls is defined }}{{ m.thinking "
+      "}}="
+      "{{ m.reasoning_content }}{% endfor %}{{ tools | length if tools else tools is none }}",
+      options);
+  EXPECT_EQ(text_of(e, R"({"prompt": [{"role": "u", "content": "1", "tool_calls": null}]})"), "<|end|>121False=True");
+  EXPECT_EQ(text_of(e, R"({"prompt": [{"content": "1", "reasoning": "g"}], "chat_template_kwargs": {"b": 7}})"),
+            "<|end|>171Falseg=gTrue");
+  EXPECT_EQ(text_of(e, R"({"prompt": [{"content": "1", "thinking": "c", "reasoning_content": "d"}], "tools": [1, 2]})"),
+            "<|end|>121Falsec=d2");
+  EXPECT_EQ(text_of(e, R"({"prompt": [{"content": "1"}], "tools": "[3]"})"), "<|end|>121False=1");
+  const auto refused = [&](const char* row, const char* text) {
+    EXPECT_NE(text_of(e, row).find(text), std::string::npos) << text_of(e, row);
+  };
+  refused(R"({"prompt": []})", "f:1: the conversation has no messages");
+  refused(R"({"prompt": ["x"]})", "f:1: message 0 of the conversation is no object");
+  refused(R"({"prompt": [{"content": "1"}], "tools": "[3"})", "f:1: the column 'tools' is text, but no JSON");
+  refused(R"({"prompt": [{"content": "1"}], "tools": 3})", "f:1: the column 'tools' has to be a list");
+  refused(R"({"prompt": [{"content": "1"}], "chat_template_kwargs": 3})", "'chat_template_kwargs' has to be an object");
 }
 
 TEST_F(PromptEncoderTest, LengthPolicies) {

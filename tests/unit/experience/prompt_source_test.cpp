@@ -14,7 +14,7 @@ class PromptSourceTest : public ::testing::Test {
   PromptSourceTest() {
     std::string text;
     for (int i = 0; i < 7; ++i) text += "{\"prompt\": \"" + std::to_string(i) + "\"}\n";
-    encoder_.emplace(tokenizer_, std::nullopt, PromptEncoderOptions{});
+    encoder_.emplace(tokenizer_, ChatTemplates(), PromptEncoderOptions{});
     DatasetOptions options;
     options.files = {folder_.write("d.jsonl", text)};
     dataset_.emplace(Dataset::load(default_env(), *encoder_, options).value());

@@ -88,6 +88,36 @@ TEST(Jsonl, AFullDiskIsToldAtTheRow) {
   EXPECT_THAT(error_of(writer.write(Json{{"step", 2}})), HasSubstr("the disk is full"));
 }
 
+TEST(NewJsonlFile, AppearsWholeOrNotAtAll) {
+  const test::TempDir dir;
+  const Path path = dir.path() / "out.jsonl";
+  const auto names = [&] { return default_env().list_dir(dir.path()).value(); };
+  {
+    auto file = NewJsonlFile::create(default_env(), path);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(file->write(Json{{"a", 1}}).ok());
+    EXPECT_FALSE(default_env().exists(path));
+  }
+  EXPECT_EQ(names().size(), 0U);  // not committed: nothing stays
+  ASSERT_TRUE(write_file(default_env(), path, "old\n").ok());
+  std::filesystem::create_symlink("out.jsonl", dir.path() / "link");
+  auto file = NewJsonlFile::create(default_env(), dir.path() / "link");
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(file->write(Json{{"a", 2}}).ok());
+  EXPECT_EQ(default_env().read_file(path).value(), "old\n");
+  ASSERT_TRUE(file->commit().ok());
+  EXPECT_EQ(default_env().read_file(path).value(), "{\"a\":2}\n");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir.path() / "link"));
+  EXPECT_EQ(names().size(), 2U);
+  const auto missing = NewJsonlFile::create(default_env(), dir.path() / "no/such");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().where, (dir.path() / "no/such").string());
+  auto device = NewJsonlFile::create(default_env(), "/dev/null");
+  ASSERT_TRUE(device.ok());
+  EXPECT_TRUE(device->write(Json{{"a", 3}}).ok());
+  EXPECT_TRUE(device->commit().ok());
+}
+
 TEST(KeepJsonlRows, DropsWhatALaterStepOrACrashLeft) {
   const test::TempDir dir;
   const Path path = dir.write("m.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"st");

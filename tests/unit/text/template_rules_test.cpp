@@ -1,6 +1,8 @@
 // The template language: random templates against jinja2, errors with their place, limits, sandbox, spans.
 #include "text/template/chat_template.h"
 
+#include <cstdlib>
+
 #include "text_test_support.h"
 
 namespace mortise {
@@ -106,6 +108,49 @@ TEST(Template, EverythingIsBounded) {
   for (int i = 0; i < 500; ++i) blocks += "{% if 1 %}";
   EXPECT_THAT(text_of(blocks), HasSubstr("nested too deeply"));
 }
+
+// What grows without many steps: lists that hold one another, wide fields, searches, walks over large texts.
+TEST(Template, WorkIsBounded) {
+  const auto bounded = [](const std::string& source) { EXPECT_THAT(text_of(source), HasSubstr("too much")) << source; };
+  bounded("{{ ('%(a)999999d' * 100000) % {'a': 1} }}");
+  bounded("{{ ('{0:999999}' * 100000).format(1) }}");
+  bounded("{{ 'x'.center(4611686018427387904, '\xF0\x9F\x98\x80') }}");  // times four bytes: 2 to the 64
+  bounded("{{ [1] | batch(384307168202282326, 0) | list }}");
+  bounded("{{ [1] | slice(384307168202282326) | list }}");
+  bounded("{{ ([[1]] * 100000) | tojson(indent='x' * 10000000) }}");
+  bounded("{{ range(99999) | list | tojson(separators=('x' * 10000000, 'y')) }}");
+  bounded("{% set s = 'a' * 4000000 %}{{ s.rfind('b' ~ 'a' * 2000000) }}");
+  // Linear, though a naive search would take a day.
+  EXPECT_EQ(text_of("{% set s = 'a' * 4000000 %}{{ s.find('a' * 2000000 ~ 'b') }} {{ s.count('a' * 2000000 ~ 'b') }}"),
+            "-1 0");
+  EXPECT_EQ(text_of("{% set s = 'a' * 1000000 %}{{ s.strip('bcdefghij' * 100000 ~ 'a') }}"), "");
+}
+
+#if !defined(MORTISE_ASAN)  // a budget of work takes a minute there
+TEST(Template, WorkOfSharedListsAndSearchesIsBounded) {
+  const std::string lists =
+      "{% set ns = namespace(a=[1], b=[1], t=(1,)) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}"
+      "{% set ns.b = [ns.b, ns.b] %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}";
+  const std::string loop = "{% for i in range(3000) %}{% for j in range(3000) %}";
+  const std::string ends = "{% endfor %}{% endfor %}";
+  const std::string text = "{% set s = 'ab' * 1000000 %}";
+  std::vector<std::string> sources = {
+      lists + "{{ ns.a }}", lists + "{{ ns.a == ns.b }}", text + loop + "{% if 'x' in s %}{% endif %}" + ends,
+      text + "{% for i in range(9999) %}{% for c in s %}{% break %}{% endfor %}{% endfor %}"};
+  if (std::getenv("MORTISE_LONG") != nullptr) {
+    for (const char* use : {"{{ ns.a | tojson }}", "{{ ns.a < ns.b }}", "{{ ns.a ~ 'x' }}", "{{ '%s' % [ns.a] }}",
+                            "{{ [ns.b] | unique | list }}", "{{ ns.a in [ns.b] }}", "{{ [ns.a].index(ns.b) }}",
+                            "{{ [ns.a, ns.b] | sort }}", "{{ '{}'.format(ns.a) }}"})
+      sources.push_back(lists + use);
+    for (const char* use : {"{% set n = s | length %}", "{% set n = s.strip() %}", "{% set n = s[1:2] %}",
+                            "{% set n = s[-1] %}", "{% if -1 in l %}{% endif %}"})
+      sources.push_back("{% set l = range(9000) | list %}" + text + loop + use + ends);
+    sources.push_back(lists + "{{ {ns.t: 1} }}");
+  }
+  for (const std::string& source : sources) EXPECT_THAT(text_of(source), HasSubstr("error")) << source;
+  EXPECT_THAT(text_of("{% set ns = namespace() %}{% set ns.a = ns %}{% set ns.b = ns %}{{ ns }}"), HasSubstr("error"));
+}
+#endif
 
 TEST(Template, RecursionAsDeepAsDataNeeds) {
 #if defined(MORTISE_ASAN)

@@ -124,7 +124,7 @@ TEST(TokenizerFolder, SaysWhatIsMissing) {
   const test::TempDir dir;
   EXPECT_THAT(error_of(Tokenizer::load(dir.path())), HasSubstr("no tokenizer.json"));
   dir.write("tokenizer.model", "x");
-  EXPECT_THAT(error_of(Tokenizer::load(dir.path())), HasSubstr("tokenizer.model alone"));
+  EXPECT_THAT(error_of(Tokenizer::load(dir.path())), HasSubstr("no SentencePiece model"));
   dir.write("vocab.json", "{\"a\": 0}");
   dir.write("merges.txt", "#version: 0.2\n");
   EXPECT_THAT(error_of(Tokenizer::load(dir.path())), HasSubstr("tokenizer class"));
@@ -132,6 +132,8 @@ TEST(TokenizerFolder, SaysWhatIsMissing) {
   EXPECT_OK(Tokenizer::load(dir.path()));
   dir.write("merges.txt", "#version: 0.2\na b c\n");
   EXPECT_THAT(error_of(Tokenizer::load(dir.path())), HasSubstr("merges.txt:2"));
+  dir.write("merges.txt", "a \xFF\n");
+  EXPECT_THAT(error_of(Tokenizer::load(dir.path())), HasSubstr("not UTF-8 at byte 2"));
 }
 
 TEST(TokenizerFolder, AWordWithoutUnknownTokenIsAnError) {

@@ -1,4 +1,9 @@
 // Every reference case of tests/golden/text/tokenizers: ids, decoded text, streamed pieces.
+#include <cstdlib>
+#include <random>
+
+#include "foundation/base/text.h"
+#include "text/unicode/utf8.h"
 #include "text_test_support.h"
 
 namespace mortise {
@@ -59,6 +64,56 @@ TEST_P(TokenizerGolden, Streams) {
     EXPECT_EQ(pieces, row["pieces"].get<std::vector<std::string>>());
     EXPECT_EQ(decoder.finish(), row["flush"].get<std::string>());
   }
+}
+
+// Any ids, byte tokens among them more often: what comes out at once is whole characters, and joined it is the decoded
+// text (of a run of bytes that is no text, what was shown before it broke is not taken back).
+void expect_whole_characters(const Tokenizer& tokenizer, std::mt19937& random, bool skip_special) {
+  std::vector<int64_t> bytes;  // <0xNN>, or the byte-level alphabet's tokens
+  for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const auto text = tokenizer.token_text(id);
+    if (text && (unicode::count_code_points(*text) == 1 || text->starts_with("<0x"))) bytes.push_back(id);
+  }
+  std::vector<int64_t> ids(random() % 16);
+  for (int64_t& id : ids) {
+    const bool any = bytes.empty() || random() % 3 == 0;
+    id = any ? static_cast<int64_t>(random() % static_cast<uint32_t>(tokenizer.vocab_size()))
+             : bytes[random() % bytes.size()];
+  }
+  SCOPED_TRACE(Json(ids).dump());
+  IncrementalDecoder decoder = tokenizer.incremental_decoder(skip_special);
+  std::string joined;
+  for (const int64_t id : ids) {
+    const std::string piece = decoder.push(id);
+    EXPECT_FALSE(find_invalid_utf8(piece));
+    joined += piece;
+  }
+  const std::string rest = decoder.finish();
+  EXPECT_FALSE(find_invalid_utf8(rest));
+  joined += rest;
+  const std::string whole = tokenizer.decode(ids, skip_special);
+  const bool broken_fallback =
+      tokenizer.token_id("<0x00>").has_value() && whole.find(unicode::kReplacement) != std::string::npos;
+  if (!broken_fallback) {
+    EXPECT_EQ(joined, whole);
+  }
+}
+
+TEST(TokenizerStreams, NeverShowHalfACharacter) {
+  std::mt19937 random(11);  // NOLINT(cert-msc51-cpp): the same ids at every run
+  const int count = std::getenv("MORTISE_LONG") != nullptr ? 20000 : 150;
+  int num_folders = 0;
+  for (const char* kind : {"tokenizers", "sentencepiece"}) {
+    for (const std::string& name : default_env().list_dir(golden(kind)).value()) {
+      if (!default_env().exists(golden(kind) / name / "cases.jsonl")) continue;
+      const auto tokenizer = Tokenizer::load(golden(kind) / name);
+      ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().to_string();
+      SCOPED_TRACE(name);
+      for (int i = 0; i < count; ++i) expect_whole_characters(*tokenizer, random, i % 2 == 0);
+      ++num_folders;
+    }
+  }
+  EXPECT_EQ(num_folders, 16);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden,

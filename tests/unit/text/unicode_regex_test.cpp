@@ -1,4 +1,6 @@
 // Unicode 16 tables, repair of broken UTF-8, and regular expressions rewritten from Oniguruma.
+#include <algorithm>
+
 #include "foundation/base/text.h"
 #include "text/tokenizer/regex.h"
 #include "text/unicode/properties.h"
@@ -35,6 +37,27 @@ TEST(Unicode, RangesAgreeWithTheCategoryOfEachCodePoint) {
       ASSERT_EQ(inside, unicode::is_in(code, mask)) << std::hex << code;
     }
   }
+}
+
+TEST(Unicode, ScriptsAreOfVersion16) {
+  EXPECT_FALSE(unicode::script_ranges("Nope").has_value());
+  const auto has = [](const char* name, uint32_t code) {
+    const auto ranges = unicode::script_ranges(name);
+    return ranges && std::any_of(ranges->begin(), ranges->end(),
+                                 [&](const auto& range) { return range.first <= code && code <= range.last; });
+  };
+  EXPECT_TRUE(has("han", U'漢'));
+  EXPECT_TRUE(has("Han", 0x31350));   // new in 15
+  EXPECT_FALSE(has("Han", U'。'));    // Common, though texts in Han characters use it
+  EXPECT_TRUE(has("Old Italic", 0x10300));
+  EXPECT_TRUE(has("Garay", 0x10D40));  // new in 16
+}
+
+TEST(Unicode, WhatNormalizationLearntAfterVersion9) {
+  for (const char32_t code : {0x7FD, 0x32FF, 0x8D3, 0x1E030, 0x1FBF9})
+    EXPECT_TRUE(unicode::is_normalized_since_9(code)) << std::hex << static_cast<uint32_t>(code);
+  for (const char32_t code : {0x41, 0x301, 0x7FC, 0xE9, 0x32FE, 0x3300, 0xAC00, 0x1FBFA, 0x10FFFF})
+    EXPECT_FALSE(unicode::is_normalized_since_9(code)) << std::hex << static_cast<uint32_t>(code);
 }
 
 TEST(Unicode, FullCaseMappings) {
@@ -91,6 +114,9 @@ TEST(Regex, OnigurumaMeaningInPcre2) {
   EXPECT_THAT(matches("", "ab"), ElementsAre("", "", ""));
   EXPECT_THAT(matches(R"(\s)", "\u180e\u0085\u200b"), ElementsAre("\u0085"));
   EXPECT_THAT(matches(R"(\p{L}+)", "\U00010D50x\U0001E4D0"), ElementsAre("\U00010D50x\U0001E4D0"));
+  EXPECT_THAT(matches(R"(\p{Han}+)", "你好。世界ー々〇、𱍐"), ElementsAre("你好", "世界", "々〇", "𱍐"));
+  EXPECT_THAT(matches(R"([^\p{Han}a]+)", "你bcb世a、"), ElementsAre("bcb", "、"));
+  EXPECT_THAT(matches(R"([\P{Han}]+)", "你b世、"), ElementsAre("b", "、"));
 }
 
 // The two ways to write a category have to find the same characters.
@@ -125,6 +151,22 @@ TEST(Regex, BadPatternsAreErrorsThatShowThem) {
                 testing::AllOf(HasSubstr("regular expression"), HasSubstr("file.json")))
         << pattern;
   }
+  const auto refused = [](const std::string& pattern) { return error_of(Regex::compile(pattern, "file.json")); };
+  EXPECT_THAT(refused(std::string(60000, '[')), HasSubstr("nested too deeply"));
+  EXPECT_THAT(refused(std::string(70000, 'a')), HasSubstr("70000 bytes, at most 65536"));
+  std::string words = "[";
+  for (int i = 0; i < 20000; ++i) words += "\\w";
+  EXPECT_THAT(refused(words + "]"), HasSubstr("too many character classes"));
+  EXPECT_THAT(refused(words.substr(1)), HasSubstr("too many character classes"));
+  EXPECT_THAT(refused(std::string(60000, '(')), HasSubstr("file.json"));
+  EXPECT_THAT(refused("(?:(?:a{1000}){1000}){1000}"), HasSubstr("too large"));
+}
+
+TEST(Regex, BacktrackingEnds) {
+  const auto regex = Regex::compile("(?:a|a)+(?:a|a)+(?:a|a)+[bc]", "file.json");
+  ASSERT_OK(regex);
+  std::vector<TextSpan> spans;
+  EXPECT_THAT(error_of(regex->find_all(std::string(2000, 'a'), spans)), HasSubstr("match limit"));
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// ChatRenderer: the conversation of a data row to text, as transformers' apply_chat_template gives it.
+//
+// The template sees the special tokens, then data.apply_chat_template_kwargs, then the row's "chat_template_kwargs";
+// the row's "tools" (a list, or JSON text of one) and "documents". Keys of a message that are null are left out, and
+// its reasoning is there as "reasoning_content" and "thinking", whichever of these names (or "reasoning") it came
+// under. Thread rule: const methods from any thread.
+#pragma once
+
+#include <string_view>
+
+#include "foundation/base/result.h"
+#include "foundation/formats/json.h"
+#include "text/tokenizer/chat_templates.h"
+
+namespace mortise {
+
+class ChatRenderer {
+ public:
+  ChatRenderer() = default;  // no template: every conversation is refused
+  ChatRenderer(ChatTemplates templates, Json kwargs) : templates_(std::move(templates)), kwargs_(std::move(kwargs)) {}
+
+  // `messages` is a list, of the row or made from it; `where` is "file:line".
+  [[nodiscard]] Result<Rendered> render(const Json& row, const Json& messages, bool add_generation_prompt,
+                                        std::string_view where) const;
+  // Do all templates mark what the assistant says with {% generation %}?
+  [[nodiscard]] bool marks_assistant() const;
+
+ private:
+  ChatTemplates templates_;
+  Json kwargs_ = Json::object();
+};
+
+}  // namespace mortise

@@ -1,0 +1,63 @@
+// SftEncoder: one data row to the tokens that `mortise sft` learns, by the row's own form.
+//
+//   prompt + data.response_key text       the completion's tokens and the end token, behind the prompt's
+//   prompt + data.response_key messages   both are chats: the tokens of the whole one behind those of the prompt
+//   data.messages_key messages            a whole chat: all its tokens
+// sft.completion_only_loss = false learns the prompt too; sft.assistant_only_loss keeps of a chat what its template's
+// {% generation %} blocks wrote. Names and meaning are TRL's. The result is a Prompt whose response_ids begin with the
+// first token that is learnt. Thread rule: const methods from any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "experience/data/prompt_encoder.h"
+
+namespace mortise {
+
+struct SftEncoderOptions {
+  std::string response_key = "response";
+  std::string messages_key = "messages";
+  std::optional<int64_t> end_id;    // put behind a completion that is text
+  int64_t max_response_length = 0;  // of a completion that is text, the end token included
+  int64_t max_length = 0;           // of a chat; truncation as of prompts
+  bool filter_overlong = false;     // leave rows out that are too long
+  bool assistant_only_loss = false;
+  std::optional<bool> completion_only_loss;  // none: as the row's form says
+  int64_t vocab_size = 0;                    // 0: ids are not checked
+};
+
+class SftEncoder {
+ public:
+  // Refuses assistant_only_loss where a template does not mark what the assistant says. Borrows `prompts`.
+  static Result<SftEncoder> create(const PromptEncoder& prompts, SftEncoderOptions options);
+
+  // Nothing: the row is left out (filter_overlong, or no token that is learnt is left of a chat that was cut).
+  [[nodiscard]] Result<std::optional<Prompt>> encode(const Json& row, const std::string& where) const;
+
+ private:
+  // A row as one run of tokens.
+  struct Tokens {
+    std::vector<int64_t> ids;
+    std::vector<uint8_t> learnt;
+  };
+  SftEncoder(const PromptEncoder& prompts, SftEncoderOptions options)
+      : prompts_(&prompts), options_(std::move(options)) {}
+
+  [[nodiscard]] Result<std::optional<Prompt>> encode_text(const Json& row, const std::string& text,
+                                                          const std::string& where) const;
+  [[nodiscard]] Result<std::optional<Prompt>> encode_chat(const Json& row, const Json& messages, const Json* prompt,
+                                                          const std::string& where) const;
+  [[nodiscard]] Result<Tokens> chat_tokens(const Json& row, const Json& messages, const std::string& where) const;
+  [[nodiscard]] Result<> mask_prompt(const Json& row, const Json& prompt, const std::string& where,
+                                     Tokens& tokens) const;
+  [[nodiscard]] Result<bool> fit(const std::string& where, Tokens& tokens) const;
+  [[nodiscard]] Result<> check_ids(const std::vector<int64_t>& ids, const std::string& where) const;
+
+  const PromptEncoder* prompts_;
+  SftEncoderOptions options_;
+};
+
+}  // namespace mortise

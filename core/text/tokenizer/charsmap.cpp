@@ -1,0 +1,59 @@
+// See charsmap.h.
+#include "text/tokenizer/charsmap.h"
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+bool continues_character(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
+
+size_t offset_of(uint32_t unit) { return static_cast<size_t>(unit >> 10) << ((unit & 0x200) >> 6); }
+
+}  // namespace
+
+Result<Charsmap> Charsmap::parse(std::string_view table, const ComponentPlace& place) {
+  const auto byte_at = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(table[i])); };
+  const auto word_at = [&](size_t i) {
+    return byte_at(i) | byte_at(i + 1) << 8 | byte_at(i + 2) << 16 | byte_at(i + 3) << 24;
+  };
+  const size_t trie_bytes = table.size() < 4 ? 1 : word_at(0);
+  if (trie_bytes % 4 != 0 || trie_bytes > table.size() - 4)
+    return place.fail("'precompiled_charsmap' is cut off: its trie does not fit");
+  Charsmap made;
+  made.units_.reserve(trie_bytes / 4);
+  for (size_t i = 4; i < 4 + trie_bytes; i += 4) made.units_.push_back(word_at(i));
+  made.replacements_ = table.substr(4 + trie_bytes);
+  if (find_invalid_utf8(made.replacements_))
+    return place.fail("'precompiled_charsmap' has replacements that are not UTF-8");
+  return made;
+}
+
+std::optional<Charsmap::Match> Charsmap::find(std::string_view text, bool longest) const {
+  std::optional<Match> best;
+  if (units_.empty()) return best;
+  size_t node = offset_of(units_[0]);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    node ^= byte;
+    if (byte == 0 || node >= units_.size()) return best;
+    const uint32_t unit = units_[node];
+    if ((unit & 0x800000FFU) != byte) return best;
+    node ^= offset_of(unit);
+    if ((unit >> 8 & 1) == 0) continue;
+    if (node >= units_.size()) return best;
+    const bool whole = i + 1 == text.size() || !continues_character(text[i + 1]);
+    const auto replacement = replacement_at(units_[node] & 0x7FFFFFFFU);
+    if (replacement && whole) best = Match{i + 1, *replacement};
+    if (!longest) return best;
+  }
+  return best;
+}
+
+std::optional<std::string_view> Charsmap::replacement_at(size_t begin) const {
+  if (begin >= replacements_.size() || continues_character(replacements_[begin])) return std::nullopt;
+  const std::string_view rest = std::string_view(replacements_).substr(begin);
+  return rest.substr(0, rest.find('\0'));
+}
+
+}  // namespace mortise

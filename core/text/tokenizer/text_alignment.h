@@ -1,0 +1,45 @@
+// Where the characters of a text lie in another text that says the same: the one with spaces put in or left out,
+// composed, or in lower case.
+//
+// Greedy: equal characters stay together (case, marks and compatibility forms do not count); at a difference the
+// smallest gap behind which both go on alike is taken. Cost: linear in texts that differ little; a gap of more than a
+// few hundred characters ends the search. Thread rule: a pure function.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "text/template/chat_template.h"
+
+namespace mortise {
+
+class TextAlignment {
+ public:
+  TextAlignment(std::string_view text, std::string_view other);
+
+  // Code point of `text` from which on the two do not go together; nothing where all is aligned.
+  [[nodiscard]] std::optional<size_t> lost_at() const { return lost_at_; }
+  // Where [begin, end) of `text` (code points) lies in the other one; empty where nothing of it is there.
+  [[nodiscard]] TextRange in_other(TextRange range) const;
+
+ private:
+  struct Item {
+    char32_t code;
+    size_t source;  // number of the code point that it is (part of)
+  };
+  using Items = std::vector<Item>;
+  static Items fold(std::string_view text);
+  void align();
+  // Items left out of text and other before both go on alike; nothing within reach.
+  [[nodiscard]] std::optional<std::pair<size_t, size_t>> find_gap(size_t i, size_t j) const;
+  [[nodiscard]] bool agree(size_t i, size_t j, size_t count) const;
+  void insert(size_t i, size_t j, size_t count);
+
+  Items text_;
+  Items other_;
+  std::vector<TextRange> places_;  // of each item of text_, items of other_
+  std::optional<size_t> lost_at_;
+};
+
+}  // namespace mortise

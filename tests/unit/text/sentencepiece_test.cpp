@@ -1,0 +1,171 @@
+// Folders with tokenizer.model alone: ids and texts as the sentencepiece library's, and files that are refused.
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "text/tokenizer/sentencepiece_file.h"
+#include "text_test_support.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_text::golden;
+using testing_text::ids_of;
+using testing_text::read_rows;
+
+class SentencePieceGolden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SentencePieceGolden, EncodesAndDecodes) {
+  const Path folder = golden("sentencepiece") / GetParam();
+  const auto tokenizer = Tokenizer::load(folder);
+  ASSERT_OK(tokenizer);
+  for (const Json& row : read_rows(folder / "cases.jsonl")) {
+    SCOPED_TRACE(row["text"].dump());
+    const auto ids = tokenizer->encode(row["text"].get<std::string>());
+    ASSERT_OK(ids);
+    EXPECT_EQ(*ids, ids_of(row["ids"]));
+    if (!row["decoded"].is_null()) {
+      EXPECT_EQ(tokenizer->decode(*ids), row["decoded"].get<std::string>());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SentencePieceGolden,
+                         ::testing::Values("llama_bpe", "gemma_bpe", "plain_bpe", "unigram", "unigram_bytes"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST(SentencePiece, SpecialTokensAsTransformersHasThem) {
+  const auto tokenizer = Tokenizer::load(golden("sentencepiece/llama_bpe"));
+  ASSERT_OK(tokenizer);
+  EXPECT_EQ(tokenizer->bos_id(), 1);
+  EXPECT_EQ(tokenizer->eos_id(), 2);
+  EXPECT_EQ(tokenizer->pad_id(), std::nullopt);
+  EXPECT_TRUE(tokenizer->is_special(1));
+  EXPECT_EQ(tokenizer->special_tokens().at("unk_token"), "<unk>");
+  const auto plain = tokenizer->encode("the");
+  ASSERT_OK(plain);
+  auto with_bos = *plain;
+  with_bos.insert(with_bos.begin(), 1);
+  EXPECT_EQ(*tokenizer->encode("the", true), with_bos);
+  with_bos.push_back(2);
+  const auto inside = tokenizer->encode("<s>the</s>");  // not at the text's start: no space in front of it
+  ASSERT_OK(inside);
+  EXPECT_EQ(inside->front(), 1);
+  EXPECT_EQ(inside->back(), 2);
+  EXPECT_NE(*inside, with_bos);
+  EXPECT_EQ(tokenizer->decode(*inside), "<s>the</s>");
+  EXPECT_EQ(tokenizer->decode(*inside, true), "the");
+  // "legacy": a space in front of every stretch between added tokens.
+  const test::TempDir dir;
+  dir.write("tokenizer.model", default_env().read_file(golden("sentencepiece/llama_bpe/tokenizer.model")).value());
+  dir.write("tokenizer_config.json", R"({"legacy": true, "add_bos_token": false, "add_eos_token": true})");
+  const auto legacy = Tokenizer::load(dir.path());
+  ASSERT_OK(legacy);
+  EXPECT_EQ(*legacy->encode("<s>the</s>"), with_bos);
+  EXPECT_EQ(legacy->encode("the", true)->back(), 2);
+  EXPECT_EQ(legacy->encode("the", true)->front(), plain->front());
+}
+
+// --- files made by hand ---
+
+std::string varint(uint64_t value) {
+  std::string out;
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  return out + static_cast<char>(value);
+}
+std::string number(int field, uint64_t value) { return varint(static_cast<uint64_t>(field) << 3) + varint(value); }
+std::string bytes(int field, const std::string& content) {
+  return varint(static_cast<uint64_t>(field) << 3 | 2) + varint(content.size()) + content;
+}
+std::string piece(const std::string& text, float score, int type) {
+  char raw[4];
+  std::memcpy(raw, &score, 4);
+  return bytes(1, bytes(1, text) + varint(2 << 3 | 5) + std::string(raw, 4) + number(3, static_cast<uint64_t>(type)));
+}
+std::string pieces() {
+  return piece("<unk>", 0, 2) + piece("\xE2\x96\x81", -3, 1) + piece("a", -1, 1) + piece("b", -2, 1) +
+         piece("ab", -1.5F, 1);
+}
+const std::string kPlain = bytes(3, number(3, 0) + number(4, 0));  // no space in front, all spaces stay
+
+Result<Tokenizer> load(const std::string& model) {
+  const test::TempDir dir;
+  dir.write("tokenizer.model", model);
+  return Tokenizer::load(dir.path());
+}
+
+TEST(SentencePiece, ReadsFilesMadeByHand) {
+  const auto unigram = load(pieces() + kPlain);
+  ASSERT_OK(unigram);
+  EXPECT_THAT(*unigram->encode("ab aa"), ElementsAre(4, 1, 2, 2));
+  EXPECT_THAT(*unigram->encode("a??b"), ElementsAre(2, 0, 3));  // unknown ones are one
+  const auto bpe = load(pieces() + kPlain + bytes(2, number(3, 2)));
+  ASSERT_OK(bpe);
+  EXPECT_THAT(*bpe->encode("ab ba??"), ElementsAre(4, 1, 3, 2, 0));
+  EXPECT_THAT(*load(pieces())->encode("  a  b "), ElementsAre(1, 2, 1, 3));  // the defaults of the format
+  // Fields that are not known are passed over, negative numbers have ten bytes.
+  const auto odd =
+      load(number(9, 1) + pieces() + kPlain + bytes(2, number(43, ~uint64_t{0}) + bytes(60, "x")) + bytes(77, "y"));
+  ASSERT_OK(odd);
+  EXPECT_EQ(odd->pad_id(), std::nullopt);
+}
+
+TEST(SentencePiece, RefusesWhatItCannotReadOrDo) {
+  const std::map<std::string, const char*> bad = {
+      {"", "holds no pieces"},
+      {"bm9wZSAwCg==\n", "byte"},  // tiktoken's kind of file
+      {pieces() + "\x0A\x7F", "reaches over its message's end"},
+      {pieces() + "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", "ten bytes"},
+      {pieces() + "\x1B", "wire type"},
+      {pieces() + std::string(1, '\0'), "no valid number"},
+      {pieces() + number(1, 5), "wrong wire type"},
+      {bytes(1, number(1, 5)), "'piece' has the wrong wire type"},
+      {bytes(1, bytes(1, "\xFF")), "'piece' is not UTF-8"},
+      {bytes(1, bytes(1, "a") + number(3, 9)), "unknown type 9"},
+      {bytes(1, bytes(1, "a") + varint(2 << 3 | 5) + std::string("\0\0\xC0\x7F", 4)), "not finite"},
+      {pieces() + bytes(2, number(3, 7)), "unknown type 7"},
+      {pieces() + bytes(2, number(3, 3)), "word and character models"},
+      {pieces() + bytes(2, number(24, 1)), "as a suffix"},
+      {pieces() + bytes(3, number(5, 0)), "keeps spaces"},
+      {pieces() + bytes(5, bytes(2, "x")), "denormalizer"},
+      {pieces() + bytes(3, bytes(2, "xyz")), "cut off"},
+      {pieces() + piece("z", -9, 5), "unused pieces ('z')"},
+      {pieces() + piece("a", -9, 1), "'a' is given twice"},
+      {pieces() + piece("", -9, 1), "a piece is empty"},
+      {pieces() + piece("<u>", 0, 2), "there are 2"},
+      {piece("a", -1, 1), "there are 0"},
+  };
+  for (const auto& [model, text] : bad) {
+    EXPECT_THAT(error_of(load(model)), HasSubstr(text));
+    EXPECT_THAT(error_of(load(model)), HasSubstr("tokenizer.model"));
+  }
+}
+
+// Damaged files: an error or a tokenizer whose ids are in range; never anything else.
+TEST(SentencePiece, DamagedFilesAreNoHarm) {
+  std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same files at every run
+  const int count = std::getenv("MORTISE_LONG") != nullptr ? 20000 : 300;
+  int num_loaded = 0;
+  for (const char* name : {"gemma_bpe", "unigram"}) {
+    const std::string good = default_env().read_file(golden("sentencepiece") / name / "tokenizer.model").value();
+    for (int i = 0; i < count; ++i) {
+      std::string model = good;
+      for (uint32_t k = random() % 4; k > 0; --k) model[random() % model.size()] = static_cast<char>(random());
+      if (random() % 2 == 0) model.resize(random() % model.size());
+      const auto tokenizer = load(model);
+      if (!tokenizer.ok()) continue;
+      ++num_loaded;
+      const auto ids = tokenizer->encode("Hello [UV] abc\xE3\x80\x80 \xF0\x9F\xA6\x9C", true);
+      if (!ids.ok()) continue;
+      for (const int64_t id : *ids) ASSERT_TRUE(id >= 0 && id < tokenizer->vocab_size());
+      (void)tokenizer->decode(*ids);
+    }
+  }
+  EXPECT_GT(num_loaded, 0);
+}
+
+}  // namespace
+}  // namespace mortise
