@@ -1,7 +1,8 @@
-// bench_decode [WORKLOAD ...] [--threads N] [--repeats N]: generation alone at the benchmark shapes (random weights,
-// end token barred), for several numbers of rows and as the whole phase of a training step, packing of new weights
-// included. One JSON object a line; the minimum of the repeats is what the machine can do. cpu_seconds is the process's
-// own time on all threads (waiting at barriers included): with --threads 1 it holds on a busy machine too.
+// bench_decode [WORKLOAD ...] [--threads N] [--repeats N] [--bfloat16] [--serve]: generation alone at the benchmark
+// shapes (random weights, end token barred), for several numbers of rows and as the whole phase of a training step,
+// packing of new weights included. One JSON object a line; the minimum of the repeats is what the machine can do.
+// cpu_seconds is the process's own time on all threads (waiting at barriers included): with --threads 1 it holds on a
+// busy machine too. --serve: decode_server.h.
 #include <ATen/Parallel.h>
 
 #include <time.h>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "decode_server.h"
 #include "foundation/base/rng.h"
 #include "generate/engine.h"
 #include "workloads.h"
@@ -80,13 +82,14 @@ void report(const Workload& w, GenerateEngine& engine, const char* what, int64_t
   std::fflush(stdout);
 }
 
-void bench(const Workload& w, int threads, int repeats) {
+void bench(const Workload& w, int threads, int repeats, WeightFormat weights) {
   auto config = make_qwen2_config(w.shape);
   if (!config.ok()) std::abort();
   const auto model = Model::random(*std::move(config), 7);
   if (!model.ok()) std::abort();
   EngineOptions options;
   options.num_threads = threads;
+  options.weights = weights;
   auto engine = GenerateEngine::create(*model, options);
   if (!engine.ok()) std::abort();
   SamplingParams sampling;
@@ -105,17 +108,24 @@ void bench(const Workload& w, int threads, int repeats) {
 int main(int argc, char** argv) {
   int threads = at::get_num_threads();
   int repeats = 5;
+  WeightFormat weights = WeightFormat::kFloat32;
+  bool serve = false;
   std::vector<std::string> names;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
       threads = std::atoi(argv[++i]);
     else if (std::strcmp(argv[i], "--repeats") == 0 && i + 1 < argc)
       repeats = std::atoi(argv[++i]);
+    else if (std::strcmp(argv[i], "--bfloat16") == 0)
+      weights = WeightFormat::kBfloat16;
+    else if (std::strcmp(argv[i], "--serve") == 0)
+      serve = true;
     else
       names.emplace_back(argv[i]);
   }
+  if (serve) return serve_decoding(threads);
   for (const Workload& w : kWorkloads) {
-    if (names.empty() || std::ranges::find(names, w.name) != names.end()) bench(w, threads, repeats);
+    if (names.empty() || std::ranges::find(names, w.name) != names.end()) bench(w, threads, repeats, weights);
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 # ./dev bench [peers|decode|train|passes|head|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
 #   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
-#   decode  tokens per second of the generator at the benchmark shapes
+#   decode  the generator beside transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b; --rounds N,
+#           --threads N, --cache static); installs the oracles. decode --alone: the generator by itself, in more detail
 #   train   packed forward and backward over rows of log-normal lengths beside transformers' padded ones (--rows N, --rounds N); installs the oracles
 #   passes  forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared])
 #   head    the fused head: memory over tokens and vocabularies, time beside plain torch ([memory|time|all] [rounds])
@@ -32,7 +33,13 @@ case $what in
   decode | passes | head)
     say "building"
     build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
-    exec "build/release/bin/bench_$what" "$@"
+    if [[ $what != decode || ${1:-} == --alone ]]; then
+      [[ ${1:-} == --alone ]] && shift
+      exec "build/release/bin/bench_$what" "$@"
+    fi
+    need_apt test
+    install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
+    exec "$oracles_dir/bin/python" apps/bench/peers/decode_peer.py --program build/release/bin/bench_decode --out build/bench "$@"
     ;;
   tokenizer)
     need_apt test

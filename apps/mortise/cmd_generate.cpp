@@ -33,8 +33,9 @@ constexpr const char* kHelp =
     "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
     "frequency_penalty,\n"
     "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
-    "         max_num_seqs, calculate_log_probs; also data.prompt_key, data.apply_chat_template_kwargs, model.dtype,\n"
-    "         model.custom_chat_template, trainer.num_threads (`mortise config explain KEY` tells what they mean)\n"
+    "         max_num_seqs, kv_cache_mib, dtype, deterministic, calculate_log_probs; also data.prompt_key,\n"
+    "         data.apply_chat_template_kwargs, model.dtype, model.custom_chat_template, trainer.num_threads\n"
+    "         (`mortise config explain KEY` tells what they mean)\n"
     "--json   a summary as one JSON object on standard output\n";
 
 struct GenerateArguments {
@@ -62,6 +63,9 @@ bool acts_here(std::string_view key) {
                                                "rollout.min_new_tokens",
                                                "rollout.response_length",
                                                "rollout.max_num_seqs",
+                                               "rollout.kv_cache_mib",
+                                               "rollout.dtype",
+                                               "rollout.deterministic",
                                                "rollout.seed",
                                                "rollout.calculate_log_probs",
                                                "data.prompt_key",
@@ -243,12 +247,9 @@ Result<int> generate(Arguments args) {
   const Prompts prompts = TRY(
       read_prompts(env, parsed.files.at("--prompts"), folder ? &*folder : nullptr, config, model.config().vocab_size));
   TRY(check_num_rows(loaded, static_cast<int64_t>(prompts.ids.size()), "rollout.n"));
-  EngineOptions options;
-  options.max_num_seqs = config.rollout.max_num_seqs;
+  EngineOptions options = rollout_engine_options(config, folder ? &folder->tokenizer : nullptr);
   options.purpose = RandomPurpose::kValidation;
-  options.tokenizer = folder ? &folder->tokenizer : nullptr;
   const Sampling sampling = TRY(rollout_sampling(config, model.config(), options.tokenizer));
-  if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
   const auto engine = TRY(GenerateEngine::create(model, options));
   const Completions completions = TRY(complete(*engine, prompts, sampling, config));
   std::string text;

@@ -250,6 +250,12 @@ class Checker {
             "lower it");
     }
     check_temperature("rollout.temperature", rollout.temperature);
+    if (rollout.dtype != "auto" && config_.model.dtype != "float32") {
+      error("rollout.dtype",
+            "'rollout.dtype' is " + rollout.dtype + ", and model.dtype is " + config_.model.dtype +
+                ": only a float32 model decodes in another format than its own",
+            "leave one of the two out");
+    }
     if (rollout.ignore_eos && !rollout.stop.empty()) {
       error("rollout.stop", "'rollout.stop' ends completions, and 'rollout.ignore_eos' asks for none to end",
             "leave one of them out");

@@ -78,6 +78,29 @@ void add_sampling(FieldTable<RunConfig, RolloutConfig>& table) {
       .trl("max_completion_length");
 }
 
+void add_engine(FieldTable<RunConfig, RolloutConfig>& table) {
+  table.add("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time; changes memory and speed.")
+      .at_least(1);
+  table
+      .add("kv_cache_mib", &RolloutConfig::kv_cache_mib,
+           "Most memory for keys and values, in MiB. A row is admitted when its longest completion fits beside those "
+           "that run, and waits until then; one that can never fit is an error.")
+      .at_least(1)
+      .at_most(int64_t{1} << 30);
+  table
+      .add("dtype", &RolloutConfig::dtype,
+           "Numbers that the matrices have while decoding; auto: those of model.dtype. bfloat16 (with model.dtype "
+           "float32) rounds a copy of them, validation included: half the bytes a token, so up to twice as fast where "
+           "few rows decode a large model. Products are summed in float32; trained weights stay as they are. The "
+           "sampler's log-probabilities then differ from the trainer's by the rounding, about 1e-2, which "
+           "training/rollout_probs_diff_* shows.")
+      .one_of({"auto", "float32", "bfloat16"});
+  table.add("deterministic", &RolloutConfig::deterministic,
+            "The same tokens from the same weights for any order of requests, max_num_seqs and number of threads, on "
+            "one kind of CPU. With model.dtype float32 this holds at no cost, whatever the key says; with float64 it "
+            "computes every row alone on one thread.");
+}
+
 void add_rollout(FieldCatalog& catalog) {
   FieldTable<RunConfig, RolloutConfig> table(catalog, "rollout", "How completions are sampled.",
                                              [](RunConfig& config) -> RolloutConfig& { return config.rollout; });
@@ -91,8 +114,7 @@ void add_rollout(FieldCatalog& catalog) {
       .at_most(1 << 16)
       .trl("num_generations");
   add_sampling(table);
-  table.add("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time; changes memory and speed.")
-      .at_least(1);
+  add_engine(table);
   table.add("calculate_log_probs", &RolloutConfig::calculate_log_probs,
             "Keep the sampler's own log-probabilities, so that training/rollout_probs_diff_* can be told each step.");
   table.add("seed", &RolloutConfig::seed, "Seed of the sampling. null: trainer.seed.").at_least(0);

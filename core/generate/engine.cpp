@@ -100,7 +100,13 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   }
   std::unique_ptr<GenerateEngine> engine(new GenerateEngine(model, options));
   const int threads = options.num_threads > 0 ? options.num_threads : at::get_num_threads();
-  const RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens, options.shared_weights};
+  RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens, options.shared_weights};
+  runner.weights = options.weights;
+  runner.deterministic = options.deterministic;
+  if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
+    return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
+                 "take rollout.dtype out, or load the model as float32"};
+  }
   if (options.path == GeneratePath::kPlain) {
     engine->runner_ = make_plain_runner(model, runner);
   } else {
@@ -138,7 +144,8 @@ Result<> GenerateEngine::set_version(int64_t version) {
 
 // Engines that share packed weights agree on when they are stale by this number.
 void GenerateEngine::tell_weights_state() {
-  runner_->weights_changed(fingerprint_ * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(version_));
+  const uint64_t format = options_.weights == WeightFormat::kFloat32 ? 0 : 1;
+  runner_->weights_changed((fingerprint_ * 0x9E3779B97F4A7C15ULL + static_cast<uint64_t>(version_)) * 2 + format);
 }
 
 Result<> GenerateEngine::notice_changed_weights() {
@@ -170,7 +177,7 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
   if (Scheduler::pages_for(request) > kv_.max_pages()) {
     return refuse(request,
                   "one completion needs " + std::to_string(Scheduler::pages_for(request)) +
-                      " pages of KV cache, and kv_cache_bytes allows " + std::to_string(kv_.max_pages()),
+                      " pages of KV cache, and rollout.kv_cache_mib allows " + std::to_string(kv_.max_pages()),
                   "raise it");
   }
   return {};

@@ -4,8 +4,9 @@
 // inside poll, on the caller's thread and the team's. A prompt is computed once for all its samples, a start that
 // prompts have in common once for all of them; a finished sample leaves the batch at once, a waiting one takes its
 // place. A token is a function of (weights, prompt, seed, step, row id, position, sampling) alone: not of other
-// requests, slots, max_num_seqs or threads, bit for bit on one kind of CPU. Thread rule: one thread at a time. The
-// model must outlive the engine and is only read.
+// requests, slots, max_num_seqs or threads, bit for bit on one kind of CPU. The fast path is so by its making; the
+// plain one only where `deterministic` asks for it, and then computes each sample alone on one thread. Thread rule: one
+// thread at a time. The model must outlive the engine and is only read.
 #pragma once
 
 #include <chrono>
@@ -31,6 +32,8 @@ struct EngineOptions {
   int num_threads = 0;                        // 0: as libtorch uses
   GeneratePath path = GeneratePath::kFast;
   Isa isa = Isa::kAuto;
+  WeightFormat weights = WeightFormat::kFloat32;  // what the fast path reads; bfloat16 changes numbers
+  bool deterministic = false;                     // see above; has no cost on the fast path
   RandomPurpose purpose = RandomPurpose::kSampling;
   std::shared_ptr<SharedWeights> shared_weights;   // of all engines on one model; null: this one's own
   int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that prompts nobody uses any more may keep of the KV cache

@@ -25,8 +25,10 @@ Result<int64_t> count_rows(Env& env, const std::vector<std::string>& files, int6
 }
 
 struct MemoryEstimate {
-  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, kv_cache = 0;
-  [[nodiscard]] double total() const { return weights + gradients + moments + reference + activations + kv_cache; }
+  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
+  [[nodiscard]] double total() const {
+    return weights + gradients + moments + reference + activations + rollout + kv_cache;
+  }
 };
 
 // Bytes that the layers keep for backward in a pass over so many tokens.
@@ -59,8 +61,11 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
   const BatchPlan plan = plan_batches(config);
   tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
   bytes.activations = activation_bytes(model, config, tokens);
+  // The generator's own copy of the matrices.
+  if (config.model.dtype == "float32") bytes.rollout = parameters * (config.rollout.dtype == "bfloat16" ? 2.0 : 4.0);
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
-  bytes.kv_cache = rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0;
+  bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
+                            static_cast<double>(config.rollout.kv_cache_mib << 20));
   return bytes;
 }
 
@@ -116,6 +121,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"optimizer", bytes(memory.moments)},
             {"reference", bytes(memory.reference)},
             {"activations", bytes(memory.activations)},
+            {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
             {"total", bytes(memory.total())}}}};
 }
@@ -137,8 +143,9 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
   out += "# memory, about: weights " + size(memory.weights) + ", gradients " + size(memory.gradients) + ", optimizer " +
          size(memory.moments);
   if (memory.reference > 0) out += ", reference " + size(memory.reference);
-  out += ", activations " + size(memory.activations) + " at most, KV cache " + size(memory.kv_cache) + " at most; " +
-         size(memory.total()) + " in all\n";
+  out += ", activations " + size(memory.activations) + " at most, the generator's copy of the weights " +
+         size(memory.rollout) + ", KV cache " + size(memory.kv_cache) + " at most; " + size(memory.total()) +
+         " in all\n";
   return out;
 }
 

@@ -36,6 +36,17 @@ std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& toke
   return {};
 }
 
+EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* tokenizer) {
+  EngineOptions options;
+  options.max_num_seqs = config.rollout.max_num_seqs;
+  options.kv_cache_bytes = config.rollout.kv_cache_mib << 20;
+  options.tokenizer = tokenizer;
+  options.deterministic = config.rollout.deterministic;
+  if (config.rollout.dtype == "bfloat16") options.weights = WeightFormat::kBfloat16;
+  if (config.model.dtype == "float64") options.path = GeneratePath::kPlain;  // the fast kernels are float32
+  return options;
+}
+
 namespace {
 
 // A word as it stands at the start of a text and behind a space: most vocabularies have other tokens there.

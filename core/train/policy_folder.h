@@ -9,6 +9,7 @@
 #include "experience/data/prompt_encoder.h"
 #include "foundation/base/env.h"
 #include "foundation/batch/sampling.h"
+#include "generate/engine.h"
 #include "model/weights/model_config.h"
 #include "text/tokenizer/chat_templates.h"
 #include "text/tokenizer/tokenizer.h"
@@ -29,6 +30,9 @@ struct PolicyFolder {
 
 // The ids that end a completion: generation_config's, else config.json's, else the tokenizer's end token.
 std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer);
+
+// The engine behind [rollout]: rows, memory, numbers, path. The caller adds what does not come from the config.
+EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* tokenizer);
 
 // The options of [rollout] for the sampler. `tokenizer` may be null where the folder has none; texts among the options
 // (rollout.stop, rollout.bad_words) are then an error.

@@ -199,11 +199,8 @@ Result<> load_data(RunParts& parts, RunKind kind) {
 
 Result<> load_rollout(RunParts& parts, RunKind kind) {
   const RunConfig& config = parts.config;
-  EngineOptions options;
-  options.max_num_seqs = config.rollout.max_num_seqs;
-  options.tokenizer = &parts.folder->tokenizer;
+  const EngineOptions options = rollout_engine_options(config, &parts.folder->tokenizer);
   parts.sampling = TRY(rollout_sampling(config, parts.model->config(), options.tokenizer));
-  if (config.model.dtype == "float64") options.path = GeneratePath::kPlain;  // the fast kernels are float32
   install_generate_model(&*parts.model, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
   if (kind == RunKind::kTrain) {

@@ -1,22 +1,27 @@
 // Float memory on 64-byte lines, and row strides that do not collide in the cache. Thread rule: plain values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <new>
 
 namespace mortise {
 
-// Zeroed floats; grows by reserve(), which forgets the content.
+struct FreeFloats {
+  void* mapped = nullptr;  // null: from operator new
+  size_t mapped_size = 0;
+  void operator()(float* p) const;
+};
+
+// Zeroed floats; grows by reserve(), which forgets the content. From 4 MiB on they lie on huge pages where the system
+// has them, and are touched first by whoever writes them.
 class FloatBuffer {
  public:
   FloatBuffer() = default;
   explicit FloatBuffer(int64_t size) { reserve(size); }
   void reserve(int64_t size) {
     if (size <= size_) return;
-    data_.reset(static_cast<float*>(::operator new (static_cast<size_t>(size) * sizeof(float), std::align_val_t{64})));
-    std::memset(data_.get(), 0, static_cast<size_t>(size) * sizeof(float));
+    data_ = allocate(static_cast<size_t>(size) * sizeof(float));
     size_ = size;
   }
   void free() {
@@ -27,10 +32,10 @@ class FloatBuffer {
   [[nodiscard]] int64_t size() const { return size_; }
 
  private:
-  struct Free {
-    void operator()(float* p) const { ::operator delete (p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<float, Free> data_;
+  using Memory = std::unique_ptr<float, FreeFloats>;
+  static Memory allocate(size_t bytes);
+
+  Memory data_;
   int64_t size_ = 0;
 };
 

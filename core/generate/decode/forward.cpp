@@ -20,10 +20,6 @@ struct Range {
 };
 Range share(int64_t count, int64_t part, int64_t parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
-int64_t layers_bytes(const PackedWeights& weights) {
-  return weights.size_bytes() - weights.head.data.size() * static_cast<int64_t>(sizeof(float));
-}
-
 }  // namespace
 
 // Rows [first, last) belong to `parts` members that share them by panels; this is number `part`.
@@ -75,7 +71,7 @@ void DecodeForward::reserve_positions(int64_t num_positions) {
 
 void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team) {
   const auto count = static_cast<int64_t>(rows.size());
-  const int members = team.members_for(count * layers_bytes(weights) / static_cast<int64_t>(sizeof(float)));
+  const int members = team.members_for(count * weights.num_layer_weights());
   int64_t score_stride = 16;
   for (const PassRow& row : rows) {
     const int64_t pages = KvShape::pages_for(row.prefix_length) + KvShape::pages_for(row.own_length);
@@ -83,9 +79,13 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   }
   scratch_.resize(static_cast<size_t>(team.size()));
   for (FloatBuffer& buffer : scratch_) buffer.reserve(kMaxQueryBlock * score_stride + max_rows_ * kPanel);
+  wanted_.clear();
+  for (const PassRow& row : rows) {
+    if (row.hidden != nullptr) wanted_.push_back(row);
+  }
   // Rows of one prompt attend to each other's keys within the pass, so they may only be cut by rows when none does.
-  const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0; });
-  const bool by_rows = alone && count >= 8 * members && layers_bytes(weights) <= kCoreCacheBytes;
+  const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
+  const bool by_rows = alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
   SpinBarrier barrier(by_rows ? 1 : members);
   const auto job = [&](int member) {
     const Range r = by_rows ? share(count, member, members) : Range{0, count};
@@ -109,12 +109,36 @@ void DecodeForward::run_member(const Member& m) const {
     float* const to = x_.data() + i * hidden_stride_;
     for (int64_t j = 0; j < hidden; ++j) to[j] = from[j] * scale;
   }
-  for (int64_t index = 0; index < config_.num_layers; ++index) layer(m, index, sense);
-  for (int64_t i = mine.begin; i < mine.end; ++i) {
-    float* const out = m.rows[static_cast<size_t>(i)].hidden;
-    if (out == nullptr) continue;
+  Member left = m;  // from the last layer's attention on
+  for (int64_t index = 0; index < config_.num_layers; ++index) {
+    keys_and_values(m, index, sense);
+    if (index + 1 == config_.num_layers && wanted_.size() < m.rows.size()) {
+      if (wanted_.empty()) return;
+      if (m.part == 0) move_wanted_rows(m);
+      left.rows = wanted_;
+      left.last = static_cast<int64_t>(wanted_.size());
+      m.join(sense);
+    }
+    attention_and_mlp(left, index, sense);
+  }
+  const Range wanted = left.my_rows();
+  for (int64_t i = wanted.begin; i < wanted.end; ++i) {
     kernels_.rms_norm(x_.data() + i * hidden_stride_, m.weights->final_norm, static_cast<float>(config_.rms_norm_eps),
-                      hidden, out);
+                      hidden, left.rows[static_cast<size_t>(i)].hidden);
+  }
+}
+
+// Of most of a prompt's tokens only keys and values are wanted: the others' places in x and q are taken by the rest.
+void DecodeForward::move_wanted_rows(const Member& m) const {
+  int64_t to = 0;
+  for (size_t from = 0; from < m.rows.size(); ++from) {
+    if (m.rows[from].hidden == nullptr) continue;
+    const auto row = static_cast<int64_t>(from);
+    if (row != to) {
+      std::copy_n(x_.data() + row * hidden_stride_, config_.hidden_size, x_.data() + to * hidden_stride_);
+      std::copy_n(qkv_.data() + row * qkv_stride_, config_.q_size(), qkv_.data() + to * qkv_stride_);
+    }
+    ++to;
   }
 }
 
@@ -124,8 +148,7 @@ namespace {
 void multiply(const Kernels& kernels, const PackedLinear& weight, const float* x, int64_t x_stride, float* y,
               int64_t y_stride, int64_t rows, Range panels, bool add) {
   for (int64_t p = panels.begin; p < panels.end; ++p) {
-    kernels.gemm_panel(x, x_stride, rows, weight.in, weight.panel(p), weight.panel_bias(p), y + p * kPanel, y_stride,
-                       add);
+    weight.multiply(kernels, p, x, x_stride, rows, y + p * kPanel, y_stride, add);
   }
 }
 
@@ -157,19 +180,22 @@ void DecodeForward::project(const Member& m, const PackedLinear& linear, const f
   }
 }
 
-void DecodeForward::layer(const Member& m, int64_t index, bool& sense) const {
+void DecodeForward::keys_and_values(const Member& m, int64_t index, bool& sense) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const Range mine = m.my_rows();
-  const int64_t rows = m.last - m.first;
-  float* const normed = normed_.data() + m.first * hidden_stride_;
-
   norm_rows(layer.input_norm, mine.begin, mine.end);
   m.join(sense);
-  multiply(kernels_, layer.qkv, normed, hidden_stride_, qkv_.data() + m.first * qkv_stride_, qkv_stride_, rows,
-           share(layer.qkv.panels, m.part, m.parts), false);
+  multiply(kernels_, layer.qkv, normed_.data() + m.first * hidden_stride_, hidden_stride_,
+           qkv_.data() + m.first * qkv_stride_, qkv_stride_, m.last - m.first, share(layer.qkv.panels, m.part, m.parts),
+           false);
   m.join(sense);
   rotate_and_store(m, index, mine.begin, mine.end);
   m.join(sense);
+}
+
+void DecodeForward::attention_and_mlp(const Member& m, int64_t index, bool& sense) const {
+  const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
+  const Range mine = m.my_rows();
   attention(m, index, mine.begin, mine.end);
   m.join(sense);
   project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm, sense);
@@ -245,8 +271,7 @@ void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
-    kernels_.gemm_panel(normed, hidden_stride_, rows, layer.gate_up.in, layer.gate_up.panel(p),
-                        layer.gate_up.panel_bias(p), both, kPanel, false);
+    layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
     gate_mul(both, kPanel, rows, mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2), mlp_stride_);
   }
 }

@@ -2,9 +2,9 @@
 // the KV pages, final norm. Every row's result depends on its own tokens only, bit for bit, whatever rows run beside it
 // and on however many threads.
 //
-// Cost: 2 flops a weight and row, 7 barriers a layer, 8 with sandwich norms (none where small weights let each thread
-// take its own rows through all layers). Memory: activations of max_rows rows. Thread rule: run() from one thread at a
-// time.
+// Cost: 2 flops a weight and row; in the last layer rows whose output nobody wants cost their keys and values only. 7
+// barriers a layer, 8 with sandwich norms (none where small weights let each thread take its own rows through all
+// layers). Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,9 @@ class DecodeForward {
  private:
   struct Member;  // a team member's share
   void run_member(const Member& m) const;
-  void layer(const Member& m, int64_t index, bool& sense) const;
+  void keys_and_values(const Member& m, int64_t index, bool& sense) const;
+  void attention_and_mlp(const Member& m, int64_t index, bool& sense) const;
+  void move_wanted_rows(const Member& m) const;
   void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void gated_mlp(const Member& m, const PackedLayer& layer) const;
@@ -62,6 +64,7 @@ class DecodeForward {
   };
   int64_t num_positions_ = 0;
   Rotation rotation_, window_rotation_;  // the second for windowed layers that have their own
+  std::vector<PassRow> wanted_;          // those with `hidden`, of the pass at hand
   std::vector<FloatBuffer> scratch_;     // by member: scores, and a panel of gate_up
 };
 

@@ -1,7 +1,10 @@
 // See packed_weights.h.
 #include "generate/decode/packed_weights.h"
 
+#include <c10/util/BFloat16.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace mortise {
 namespace {
@@ -19,8 +22,23 @@ int64_t gate_up_row(int64_t p, int64_t c, int64_t rows) {
 }
 using RowOf = int64_t (*)(int64_t, int64_t, int64_t);
 
+uint32_t bf16_bits(float x) { return c10::BFloat16(x).x; }
+
+// Inputs [begin, end) of a column into its place in the panel; begin is even.
+void pack_column(const float* source, int64_t begin, int64_t end, float* panel) {
+  for (int64_t k = begin; k < end; ++k) panel[k * 32] = source == nullptr ? 0.0F : source[k];
+}
+void pack_column(const float* source, int64_t begin, int64_t end, uint32_t* panel) {
+  for (int64_t k = begin; k < end; k += 2) {
+    const uint32_t low = source == nullptr ? 0 : bf16_bits(source[k]);
+    const uint32_t high = source == nullptr || k + 1 == end ? 0 : bf16_bits(source[k + 1]);
+    panel[k / 2 * 32] = low | (high << 16);
+  }
+}
+
 // 16 inputs at a time, so that both sides stay in a few cache lines.
-void pack_panel(const float* weight, int64_t in, int64_t rows, RowOf row_of, int64_t p, float* panel) {
+template <class Word>
+void pack_panel(const float* weight, int64_t in, int64_t rows, RowOf row_of, int64_t p, Word* panel) {
   const float* source[32];
   for (int64_t c = 0; c < 32; ++c) {
     const int64_t row = row_of(p, c, rows);
@@ -28,42 +46,45 @@ void pack_panel(const float* weight, int64_t in, int64_t rows, RowOf row_of, int
   }
   for (int64_t begin = 0; begin < in; begin += 16) {
     const int64_t end = std::min(begin + 16, in);
-    for (int64_t c = 0; c < 32; ++c) {
-      if (source[c] == nullptr) {
-        for (int64_t k = begin; k < end; ++k) panel[k * 32 + c] = 0.0F;
-      } else {
-        for (int64_t k = begin; k < end; ++k) panel[k * 32 + c] = source[c][k];
-      }
-    }
+    for (int64_t c = 0; c < 32; ++c) pack_column(source[c], begin, end, panel + c);
   }
 }
 
 const float* data_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
 
-void pack_linear(const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, Team& team, PackedLinear& out) {
-  out.out = weight.size(0);
-  out.in = weight.size(1);
-  out.panels = row_of == gate_up_row ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;
-  out.data.reserve(out.panels * out.in * 32);
+void fill_linear(const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, Team& team, const PackedLinear& out) {
   const float* const source = weight.const_data_ptr<float>();
   const int members = team.size();
   team.run([&](int member) {
     for (int64_t p = out.panels * member / members; p < out.panels * (member + 1) / members; ++p) {
-      pack_panel(source, out.in, out.out, row_of, p, out.data.data() + p * out.in * 32);
+      float* const panel = out.data + p * out.panel_words();
+      if (out.format == WeightFormat::kFloat32) {
+        pack_panel(source, out.in, out.out, row_of, p, panel);
+      } else {
+        pack_panel(source, out.in, out.out, row_of, p, reinterpret_cast<uint32_t*>(panel));
+      }
     }
   });
   if (!bias.defined()) return;
-  out.bias.reserve(out.panels * 32);
   for (int64_t p = 0; p < out.panels; ++p) {
     for (int64_t c = 0; c < 32; ++c) {
       const int64_t row = row_of(p, c, out.out);
-      out.bias.data()[p * 32 + c] = row < 0 ? 0.0F : bias.const_data_ptr<float>()[row];
+      out.bias[p * 32 + c] = row < 0 ? 0.0F : bias.const_data_ptr<float>()[row];
     }
   }
 }
 
-int64_t bytes_of(const PackedLinear& linear) {
-  return static_cast<int64_t>(sizeof(float)) * (linear.data.size() + linear.bias.size());
+// visit(weight, bias, row_of, packed) for every matrix of the layers, in the order of its use.
+template <class Visit>
+void visit_layers(const DecoderWeights& weights, std::vector<PackedLayer>& layers, Visit visit) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerWeights& from = weights.layers[i];
+    PackedLayer& to = layers[i];
+    visit(from.qkv_weight_QH, from.qkv_bias_Q, plain_row, to.qkv);
+    visit(from.o_weight_HQ, from.o_bias_H, plain_row, to.o);
+    visit(from.gate_up_weight_2IH, from.gate_up_bias_2I, gate_up_row, to.gate_up);
+    visit(from.down_weight_HI, from.down_bias_H, plain_row, to.down);
+  }
 }
 
 }  // namespace
@@ -75,9 +96,38 @@ const float* PackedWeights::norm_of(const ModelConfig& config, const at::Tensor&
   return out.data();
 }
 
-void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weights, Team& team) {
+// Shapes first, then places: all matrices lie in one piece of memory, one behind the other.
+void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) {
+  int64_t used = 0;
+  const auto take = [&](int64_t words) { return std::exchange(used, used + (words + 15) / 16 * 16); };
+  std::vector<std::pair<float**, int64_t>> places;
+  const auto shape = [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+    out = {};
+    out.format = format;
+    out.out = weight.size(0);
+    out.in = weight.size(1);
+    out.panels = row_of == gate_up_row ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;
+    places.emplace_back(&out.data, take(out.panels * out.panel_words()));
+    if (bias.defined()) places.emplace_back(&out.bias, take(out.panels * 32));
+  };
+  num_layer_weights_ = 0;
+  visit_layers(weights, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+    shape(weight, bias, row_of, out);
+    num_layer_weights_ += out.num_weights();
+  });
+  layer_bytes_ = used * static_cast<int64_t>(sizeof(float));
+  shape(weights.head_VH, {}, plain_row, head);
+  memory_.reserve(used);
+  for (const auto& [pointer, offset] : places) *pointer = memory_.data() + offset;
+}
+
+void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team) {
   norms_.clear();
   layers.resize(weights.layers.size());
+  lay_out(weights, format);
+  visit_layers(weights, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+    fill_linear(weight, bias, row_of, team, out);
+  });
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     PackedLayer& to = layers[i];
@@ -87,30 +137,19 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
     to.mlp_norm = norm_of(config, from.mlp_norm_H);
     to.q_norm = norm_of(config, from.q_norm_D);
     to.k_norm = norm_of(config, from.k_norm_D);
-    pack_linear(from.qkv_weight_QH, from.qkv_bias_Q, plain_row, team, to.qkv);
-    pack_linear(from.o_weight_HQ, from.o_bias_H, plain_row, team, to.o);
-    pack_linear(from.gate_up_weight_2IH, from.gate_up_bias_2I, gate_up_row, team, to.gate_up);
-    pack_linear(from.down_weight_HI, from.down_bias_H, plain_row, team, to.down);
   }
   embedding = data_of(weights.embedding_VH);
   final_norm = norm_of(config, weights.final_norm_H);
-  pack_linear(weights.head_VH, {}, plain_row, team, head);
+  fill_linear(weights.head_VH, {}, plain_row, team, head);
   ready_ = true;
 }
 
 void PackedWeights::free() {
   layers.clear();
   norms_.clear();
+  memory_.free();
   head = {};
   ready_ = false;
-}
-
-int64_t PackedWeights::size_bytes() const {
-  int64_t total = bytes_of(head);
-  for (const PackedLayer& layer : layers) {
-    total += bytes_of(layer.qkv) + bytes_of(layer.o) + bytes_of(layer.gate_up) + bytes_of(layer.down);
-  }
-  return total;
 }
 
 }  // namespace mortise

@@ -2,10 +2,12 @@
 // order. Rebuilt when the weights change; norms (but those that count from 1) and embedding are read where the model
 // keeps them.
 //
-// Cost: one copy of all matrices (float32) and about 1 ns a weight to make it, on all members of the team; at the
-// benchmark shapes that is 2 to 4 % of the generation that follows. Row-major weights read in place would need gathers
-// or a packing inside each GEMM, which is what BLAS does (measured: 60 to 95 GFLOP/s against 110). Thread rule: const
-// after pack().
+// Matrices are float32, or rounded to bfloat16 where that was chosen (a half of the bytes that a step reads; biases,
+// norms, embedding look-ups, activations and sums stay float32).
+// Cost: one copy of all matrices and about 1 ns a weight to make it, on all members of the team; at the benchmark
+// shapes that is 2 to 4 % of the generation that follows. Row-major weights read in place would need gathers or a
+// packing inside each GEMM, which is what BLAS does (measured: 60 to 95 GFLOP/s against 110). Thread rule: const after
+// pack().
 #pragma once
 
 #include <deque>
@@ -13,19 +15,37 @@
 
 #include "generate/decode/aligned.h"
 #include "generate/decode/team.h"
+#include "generate/kernels/kernels.h"
 #include "model/layers/decoder_weights.h"
 #include "model/weights/model_config.h"
 
 namespace mortise {
 
+enum class WeightFormat { kFloat32, kBfloat16 };
+
 struct PackedLinear {
   int64_t in = 0;
   int64_t out = 0;     // real columns; gate and up count apart
   int64_t panels = 0;  // of 32 columns; columns beyond `out` are zeros
-  FloatBuffer data;    // [panels][in][32]
-  FloatBuffer bias;    // [panels * 32], or empty
-  [[nodiscard]] const float* panel(int64_t p) const { return data.data() + p * in * 32; }
-  [[nodiscard]] const float* panel_bias(int64_t p) const { return bias.size() == 0 ? nullptr : bias.data() + p * 32; }
+  WeightFormat format = WeightFormat::kFloat32;
+  float* data = nullptr;  // [panels][in][32]; bfloat16: two inputs a word (kernels.h)
+  float* bias = nullptr;  // [panels * 32], or null
+
+  // Words of 4 bytes.
+  [[nodiscard]] int64_t panel_words() const { return (format == WeightFormat::kFloat32 ? in : (in + 1) / 2) * 32; }
+  [[nodiscard]] int64_t num_weights() const { return panels * in * 32; }
+  // y[i][0..32) (+)= x[i] * panel p, for `rows` rows; with the bias where there is one.
+  void multiply(const Kernels& kernels, int64_t p, const float* x, int64_t x_stride, int64_t rows, float* y,
+                int64_t y_stride, bool add) const {
+    const float* const panel = data + p * panel_words();
+    const float* const panel_bias = bias == nullptr ? nullptr : bias + p * 32;
+    if (format == WeightFormat::kFloat32) {
+      kernels.gemm_panel(x, x_stride, rows, in, panel, panel_bias, y, y_stride, add);
+    } else {
+      kernels.gemm_panel_bf16(x, x_stride, rows, in, reinterpret_cast<const uint32_t*>(panel), panel_bias, y, y_stride,
+                              add);
+    }
+  }
 };
 
 struct PackedLayer {
@@ -43,12 +63,14 @@ struct PackedLayer {
 
 class PackedWeights {
  public:
-  // Copies the matrices of a float32 CPU decoder. Buffers are reused from the last time.
-  void pack(const ModelConfig& config, const DecoderWeights& weights, Team& team);
+  // Copies the matrices of a float32 CPU decoder. Memory is reused from the last time.
+  void pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team);
   void free();
 
   [[nodiscard]] bool ready() const { return ready_; }
-  [[nodiscard]] int64_t size_bytes() const;
+  // Of the layers' matrices, without the head.
+  [[nodiscard]] int64_t num_layer_weights() const { return num_layer_weights_; }
+  [[nodiscard]] int64_t layer_bytes() const { return layer_bytes_; }
 
   std::vector<PackedLayer> layers;
   const float* embedding = nullptr;  // [V][H]
@@ -56,9 +78,13 @@ class PackedWeights {
   PackedLinear head;
 
  private:
+  void lay_out(const DecoderWeights& weights, WeightFormat format);
   const float* norm_of(const ModelConfig& config, const at::Tensor& weight);
 
+  FloatBuffer memory_;             // of all matrices, in the order of their use
   std::deque<FloatBuffer> norms_;  // 1 + weight; addresses stay
+  int64_t num_layer_weights_ = 0;
+  int64_t layer_bytes_ = 0;
   bool ready_ = false;
 };
 

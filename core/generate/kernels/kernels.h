@@ -1,10 +1,12 @@
 // The table of CPU kernels under decoding: one implementation (kernels_impl.inc) compiled once per instruction set.
 //
 // Every output of gemm_panel is one chain of multiply-adds in the order of k, whatever the number of rows in the call,
-// so a row's numbers do not depend on the batch around it. Attention reads keys as pages [head_dim][16 tokens], so that
-// scores are vectors over positions without horizontal sums.
-// Cost: gemm_panel 2*m*k*32 flops; attend O(context * head_dim) per query head. Thread rule: pure functions.
-// This header and its implementations include no library code: inline functions compiled for a newer CPU must not leak.
+// so a row's numbers do not depend on the batch around it. Bfloat16 weights become floats in registers: the same bits
+// as float weights of those values, half the bytes. (The dot products of AVX-512 BF16 would round the activations too;
+// with those split into two halves they take as many instructions as this.) Attention reads keys as pages [head_dim][16
+// tokens], so that scores are vectors over positions without horizontal sums. Cost: gemm_panel 2*m*k*32 flops; attend
+// O(context * head_dim) per query head. Thread rule: pure functions. This header and its implementations include no
+// library code: inline functions compiled for a newer CPU must not leak.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +45,9 @@ struct Kernels {
   // y[i][0..32) = bias + x[i][0..k) * panel (add = false), or += (add = true); rows i < m. bias may be null.
   void (*gemm_panel)(const float* x, int64_t x_stride, int64_t m, int64_t k, const float* panel, const float* bias,
                      float* y, int64_t y_stride, bool add);
+  // The same with bfloat16 weights [(k + 1) / 2][32]: a word holds those of an even k (low half) and of the next one.
+  void (*gemm_panel_bf16)(const float* x, int64_t x_stride, int64_t m, int64_t k, const uint32_t* panel,
+                          const float* bias, float* y, int64_t y_stride, bool add);
   // y = x / sqrt(mean(x^2) + eps) * weight
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t size, float* y);
   // out[i][j] = silu(gate_up[i][j]) * gate_up[i][16 + j], j < 16

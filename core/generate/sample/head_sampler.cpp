@@ -31,8 +31,7 @@ void HeadSampler::score_chunks(const PackedLinear& head, int64_t first_row, int6
   for (int64_t c = chunk_begin; c < chunk_end; ++c) {
     const int64_t panel_end = std::min((c + 1) * kPanelsPerChunk, head.panels);
     for (int64_t p = c * kPanelsPerChunk; p < panel_end; ++p) {
-      kernels_.gemm_panel(x, input_stride_, rows, head.in, head.panel(p), nullptr, logits_.data() + p * kPanelColumns,
-                          logit_stride_, false);
+      head.multiply(kernels_, p, x, input_stride_, rows, logits_.data() + p * kPanelColumns, logit_stride_, false);
     }
     const int64_t size = panel_end * kPanelColumns - c * kChunkLogits;
     for (int64_t i = 0; i < rows; ++i) {

@@ -16,6 +16,7 @@ class FastRunner final : public StepRunner {
       : model_(model),
         kv_(kv),
         purpose_(options.purpose),
+        format_(options.weights),
         shared_(options.shared_weights ? options.shared_weights : std::make_shared<SharedWeights>()),
         weights_(shared_->weights),
         team_(std::max(1, options.num_threads)),
@@ -43,7 +44,7 @@ class FastRunner final : public StepRunner {
  private:
   void pack_weights() {
     if (weights_.ready() && shared_->state == state_) return;
-    weights_.pack(model_.config(), model_.weights(), team_);
+    weights_.pack(model_.config(), model_.weights(), format_, team_);
     shared_->state = state_;
     ++shared_->num_packs;
   }
@@ -118,6 +119,7 @@ class FastRunner final : public StepRunner {
   const Model& model_;
   KvCache& kv_;
   RandomPurpose purpose_;
+  WeightFormat format_;
   std::shared_ptr<SharedWeights> shared_;
   PackedWeights& weights_;
   uint64_t state_ = 0;  // of the model's weights

@@ -1,5 +1,6 @@
 // The plain path: every step runs the model's plain layers on each whole sequence and samples with doubles and a sort.
 // Slow on purpose; it judges the fast one and serves models of other dtypes.
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include "generate/schedule/runner.h"
@@ -7,11 +8,36 @@
 namespace mortise {
 namespace {
 
+// libtorch's products add in another order for other shapes and numbers of threads.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() { at::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
 class PlainRunner final : public StepRunner {
  public:
-  PlainRunner(const Model& model, const RunnerOptions& options) : model_(model), purpose_(options.purpose) {}
+  PlainRunner(const Model& model, const RunnerOptions& options)
+      : model_(model), purpose_(options.purpose), deterministic_(options.deterministic) {}
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
+    if (!deterministic_) return run(samples, out);
+    const OneThread one_thread;
+    for (size_t i = 0; i < samples.size(); ++i) TRY(run(samples.subspan(i, 1), out.subspan(i, 1)));
+    return {};
+  }
+
+  void weights_changed(uint64_t /*state*/) override {}
+  void free_caches() override {}
+  std::string_view name() const override { return "plain"; }
+
+ private:
+  Result<> run(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) {
     std::vector<PackRow> rows;
     for (const std::unique_ptr<RunningSample>& sample : samples) {
       rows.push_back({sample->group->request.prompt_ids, sample->sequence.ids, -1});
@@ -40,13 +66,9 @@ class PlainRunner final : public StepRunner {
     return {};
   }
 
-  void weights_changed(uint64_t /*state*/) override {}
-  void free_caches() override {}
-  std::string_view name() const override { return "plain"; }
-
- private:
   const Model& model_;
   RandomPurpose purpose_;
+  bool deterministic_;
 };
 
 }  // namespace

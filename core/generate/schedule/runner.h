@@ -29,6 +29,8 @@ struct RunnerOptions {
   int num_threads = 1;
   int64_t max_batch_tokens = 256;                 // rows of one pass
   std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
+  WeightFormat weights = WeightFormat::kFloat32;  // of the fast path
+  bool deterministic = false;                     // the plain path: a sample alone on one thread
 };
 
 // Kernels of this room, KV cache, prompts computed once. Needs a float32 CPU model.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -57,6 +58,36 @@ TEST_P(KernelsTest, GemmMatchesDouble) {
             ASSERT_NEAR(y[at], want, 2e-6 * (1.0 + static_cast<double>(k))) << "m " << m << " k " << k;
           }
         }
+      }
+    }
+  }
+}
+
+uint32_t bf16_bits(float x) {  // round to nearest, ties to even; finite numbers only
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+
+// A product with bfloat16 weights is that with float weights of the same values, bit for bit: odd k, all tiles.
+TEST_P(KernelsTest, Bf16GemmIsTheGemmOfRoundedWeights) {
+  for (const int64_t k : {1, 2, 13, 64, 131}) {
+    auto rounded = random_floats(static_cast<size_t>(k * 32), 2);
+    std::vector<uint32_t> words(static_cast<size_t>((k + 1) / 2 * 32), 0x7FC00000);  // beyond k: NaN
+    for (int64_t i = 0; i < k * 32; ++i) {
+      const uint32_t bits = bf16_bits(rounded[static_cast<size_t>(i)]);
+      rounded[static_cast<size_t>(i)] = std::bit_cast<float>(bits << 16);
+      uint32_t& word = words[static_cast<size_t>(i / 64 * 32 + i % 32)];
+      word = i / 32 % 2 == 0 ? (word & 0xFFFF0000U) | bits : (word & 0xFFFFU) | (bits << 16);
+    }
+    const auto bias = random_floats(32, 3);
+    for (const int64_t m : {1, 2, 3, 5, 7, 8, 9, 17}) {
+      const auto x = random_floats(static_cast<size_t>(m * k), 1);
+      for (const bool add : {false, true}) {
+        auto want = random_floats(static_cast<size_t>(m * 32), 4);
+        auto got = want;
+        kernels_->gemm_panel(x.data(), k, m, k, rounded.data(), bias.data(), want.data(), 32, add);
+        kernels_->gemm_panel_bf16(x.data(), k, m, k, words.data(), bias.data(), got.data(), 32, add);
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << "m " << m << " k " << k;
       }
     }
   }

@@ -1,4 +1,5 @@
 // The engine with each option of sampling: the fast path against the plain one, and what must hold of the tokens.
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "generate/engine.h"
+#include "unit/generate/exact_distribution.h"
 #include "unit/generate/tiny_model.h"
 
 namespace mortise {
@@ -22,6 +24,11 @@ struct Option {
   void (*set)(SamplingParams&);
 };
 const Option kOptions[] = {
+    {"none", [](SamplingParams&) {}},
+    {"temperature", [](SamplingParams& p) { p.temperature = 1.4; }},
+    {"top_k", [](SamplingParams& p) { p.top_k = 9; }},
+    {"top_p", [](SamplingParams& p) { p.top_p = 0.6; }},
+    {"min_p", [](SamplingParams& p) { p.min_p = 0.2; }},
     {"typical_p", [](SamplingParams& p) { p.typical_p = 0.7; }},
     {"repetition", [](SamplingParams& p) { p.repetition_penalty = 1.5; }},
     {"presence", [](SamplingParams& p) { p.presence_penalty = 1.0; }},
@@ -84,6 +91,53 @@ TEST_P(Options, FastAndPlainPathAgree) {
   }
   // A uniform number may fall between two roundings of one boundary; never for most rows.
   EXPECT_GE(same, static_cast<int>(want.size()) - 1);
+}
+
+// Logits behind `ids`, by the model's plain layers.
+std::vector<float> logits_after(const Model& model, const std::vector<int64_t>& ids) {
+  const PackRow row{ids, {}, -1};
+  PackOptions options;
+  options.keep_last_token = true;
+  options.vocab_size = model.config().vocab_size;
+  const PackedBatch batch = *pack_rows({&row, 1}, options);
+  const at::NoGradGuard no_grad;
+  const at::Tensor hidden = model.forward_hidden(batch, {LayerPath::kPlain, {}}).narrow(0, batch.last_index[0], 1);
+  const at::Tensor logits = head_logits(hidden, model.head()).contiguous();
+  return {logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel()};
+}
+
+Probabilities exact_after(const Model& model, const SamplingParams& params, const std::vector<int64_t>& prompt,
+                          const std::vector<int64_t>& completion) {
+  TokenHistory history;
+  history.start(params, prompt);
+  std::vector<int64_t> ids = prompt;
+  for (const int64_t id : completion) {
+    history.push(id);
+    ids.push_back(id);
+  }
+  return exact_distribution(logits_after(model, ids), params, history.edits());
+}
+
+// First tokens, and what follows the commonest one: as often as the option's definition says, through prompts that
+// samples share, pages, history and head.
+TEST_P(Options, FrequenciesThroughTheEngineFitTheDistribution) {
+  const Model model = tiny_model();
+  SamplingParams params;
+  params.max_new_tokens = 2;
+  GetParam().set(params);
+  if (params.greedy()) GTEST_SKIP() << "nothing random";
+  constexpr int kDraws = 6000;
+  const std::vector<int64_t> prompt = {5, 6, 7, 250, 3};
+  Counts first;
+  std::map<int64_t, Counts> second;
+  for (const auto& [key, sequence] : run_all(*make_engine(model), {make_request(1, prompt, kDraws, params)})) {
+    ++first[sequence.ids[0]];
+    if (sequence.ids.size() > 1) ++second[sequence.ids[0]][sequence.ids[1]];
+  }
+  expect_fit(exact_after(model, params, prompt, {}), first, kDraws);
+  const auto commonest = std::ranges::max_element(first, {}, [](const auto& entry) { return entry.second; });
+  EXPECT_GT(commonest->second, 30);
+  expect_fit(exact_after(model, params, prompt, {commonest->first}), second[commonest->first], commonest->second);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Options, testing::ValuesIn(kOptions),

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "foundation/base/rng.h"
+#include "unit/generate/exact_distribution.h"
 #include "unit/generate/logit_row.h"
 
 namespace mortise {
@@ -139,73 +140,6 @@ TEST_P(SamplingCases, EqualsTheJudge) {
   EXPECT_LE(different, total / 500) << "of " << total;
 }
 
-using Probabilities = std::map<int64_t, double>;
-
-void normalise(Probabilities& p) {
-  double all = 0;
-  for (const auto& [id, x] : p) all += x;
-  for (auto& [id, x] : p) x /= all;
-}
-
-// Ids from the likeliest to the least likely; among equals the higher id first, which top_p keeps longer.
-std::vector<int64_t> by_probability(const Probabilities& p) {
-  std::vector<int64_t> ids;
-  for (const auto& [id, x] : p) ids.push_back(id);
-  std::ranges::sort(ids, [&](int64_t a, int64_t b) { return p.at(a) != p.at(b) ? p.at(a) > p.at(b) : a > b; });
-  return ids;
-}
-
-void keep_top_p(Probabilities& p, double top_p) {
-  std::vector<int64_t> ids = by_probability(p);
-  double tail = 0;
-  while (ids.size() > 1 && tail + p.at(ids.back()) <= 1.0 - top_p) {
-    tail += p.at(ids.back());
-    p.erase(ids.back());
-    ids.pop_back();
-  }
-  normalise(p);
-}
-
-void keep_typical_p(Probabilities& p, double typical_p) {
-  double entropy = 0;
-  for (const auto& [id, x] : p) entropy -= x * std::log(x);
-  std::vector<int64_t> ids = by_probability(p);
-  const auto distance = [&](int64_t id) { return std::abs(-std::log(p.at(id)) - entropy); };
-  std::ranges::sort(ids, {}, distance);
-  double mass = 0;
-  size_t kept = 0;
-  while (kept < ids.size() && mass < typical_p) mass += p.at(ids[kept++]);
-  for (size_t i = kept; i < ids.size(); ++i) p.erase(ids[i]);
-  normalise(p);
-}
-
-// Probabilities by the definitions of the options, one after the other, written once more without sampling.
-Probabilities exact_distribution(const std::vector<float>& logits, const SamplingParams& params,
-                                 const OwnedEdits& edits) {
-  Probabilities p;
-  for (size_t i = 0; i < logits.size(); ++i) p[static_cast<int64_t>(i)] = static_cast<double>(logits[i]);
-  for (const SeenToken& seen : edits.seen) {
-    double& x = p[seen.id];
-    x *= x > 0 ? 1.0 / params.repetition_penalty : params.repetition_penalty;
-    x -= static_cast<double>(seen.count) * params.frequency_penalty;
-    x -= seen.count > 0 ? params.presence_penalty : 0.0;
-  }
-  for (const int64_t id : edits.barred) p.erase(id);
-  for (auto& [id, x] : p) x = std::exp(x / params.temperature);
-  normalise(p);
-  if (params.top_k > 0) {
-    const std::vector<int64_t> ids = by_probability(p);
-    for (size_t i = static_cast<size_t>(params.top_k); i < ids.size(); ++i) p.erase(ids[i]);
-    normalise(p);
-  }
-  if (params.top_p < 1.0) keep_top_p(p, params.top_p);
-  const double best = p.at(by_probability(p).front());
-  std::erase_if(p, [&](const auto& entry) { return entry.second < params.min_p * best; });
-  normalise(p);
-  if (params.typical_p < 1.0) keep_typical_p(p, params.typical_p);
-  return p;
-}
-
 TEST_P(SamplingCases, FrequenciesFitTheDistribution) {
   const Case& c = GetParam();
   if (c.temperature == 0.0) GTEST_SKIP() << "nothing random";
@@ -214,36 +148,14 @@ TEST_P(SamplingCases, FrequenciesFitTheDistribution) {
   const auto logits = random_logits(size, 77, 1.5F);
   const OwnedLogitRow row(logits, kernels(), params.inverse_temperature());
   const OwnedEdits edits(c, logits);
-  const Probabilities exact = exact_distribution(logits, params, edits);
+  const Probabilities exact = exact_distribution(logits, params, edits.view());
   constexpr int kDraws = 20000;
-  std::map<int64_t, int> counts;
+  Counts counts;
   for (int i = 0; i < kDraws; ++i) {
     const double uniform = unit_double(random_u64({5, RandomPurpose::kTest, 3, static_cast<uint64_t>(i), 2}));
     ++counts[sample(row, params, uniform, edits.view()).id];
   }
-  double chi2 = 0;
-  int cells = 0;
-  double rest_want = 0;
-  double rest_seen = 0;
-  for (const auto& [id, p] : exact) {
-    const double want = p * kDraws;
-    const double seen = counts.contains(id) ? counts[id] : 0;
-    counts.erase(id);
-    if (want < 8) {
-      rest_want += want;
-      rest_seen += seen;
-      continue;
-    }
-    chi2 += (seen - want) * (seen - want) / want;
-    ++cells;
-  }
-  if (rest_want > 0) {
-    chi2 += (rest_seen - rest_want) * (rest_seen - rest_want) / std::max(rest_want, 1.0);
-    ++cells;
-  }
-  EXPECT_TRUE(counts.empty()) << "a token outside the kept set came: " << counts.begin()->first;
-  const double freedom = std::max(1, cells - 1);
-  EXPECT_LT(chi2, freedom + 5 * std::sqrt(2 * freedom) + 10) << cells << " cells";  // beyond five sigma
+  expect_fit(exact, counts, kDraws);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SamplingCases, testing::ValuesIn(kCases),
@@ -272,7 +184,7 @@ TEST(Sampling, FilteredLogProbIsThatOfTheDistribution) {
     const SamplingParams params = params_of(c);
     const OwnedLogitRow row(logits, kernels(), params.inverse_temperature());
     const OwnedEdits edits(c, logits);
-    const Probabilities exact = exact_distribution(logits, params, edits);
+    const Probabilities exact = exact_distribution(logits, params, edits.view());
     for (const double uniform : {0.01, 0.3, 0.7, 0.99}) {
       const SampledToken token = sample(row, params, uniform, edits.view());
       ASSERT_TRUE(exact.contains(token.id)) << c.name;

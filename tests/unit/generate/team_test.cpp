@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "generate/decode/aligned.h"
+
 namespace mortise {
 namespace {
 
@@ -33,6 +35,25 @@ TEST(Team, BarrierSeparatesPhases) {
     }
   });
   EXPECT_EQ(wrong, 0);
+}
+
+// Small ones and those on huge pages alike.
+TEST(FloatBuffer, IsZeroedAndAligned) {
+  FloatBuffer buffer;
+  for (const int64_t size : {1L, 1000L, (1L << 20) - 1, 1L << 20, 3'000'001L}) {
+    buffer.reserve(size);
+    ASSERT_EQ(buffer.size(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0U);
+    EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + size, [](float x) { return x == 0.0F; })) << size;
+    std::fill(buffer.data(), buffer.data() + size, 1.0F);
+    FloatBuffer moved = std::move(buffer);
+    EXPECT_EQ(moved.data()[size - 1], 1.0F);
+    buffer = std::move(moved);
+    buffer.reserve(size / 2);  // keeps what there is
+    EXPECT_EQ(buffer.data()[size - 1], 1.0F);
+  }
+  buffer.free();
+  EXPECT_EQ(buffer.data(), nullptr);
 }
 
 }  // namespace

@@ -1,0 +1,60 @@
+// Decoding through the program: the same file whatever the slots and threads, and a run whose sampler reads bfloat16.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+TEST(Generate, DeterministicTokensForAnySlotsAndThreads) {
+  const TaskFolder task;
+  ASSERT_EQ(run("head -n 12 data/val.jsonl > few.jsonl", task.path()).code, 0);
+  for (const char* dtype : {"rollout.dtype=auto", "rollout.dtype=bfloat16", "model.dtype=float64"}) {
+    std::string first;
+    for (const char* settings :
+         {"rollout.max_num_seqs=1 trainer.num_threads=1", "rollout.max_num_seqs=3 trainer.num_threads=2",
+          "rollout.max_num_seqs=64 trainer.num_threads=2 rollout.kv_cache_mib=1"}) {
+      const Outcome outcome = task.mortise(
+          "generate --model model --prompts few.jsonl --out g.jsonl rollout.n=5 rollout.response_length=6 "
+          "rollout.deterministic=true " +
+          std::string(dtype) + " " + settings);
+      ASSERT_EQ(outcome.code, 0) << outcome.output;
+      const std::string text = default_env().read_file(task.path() / "g.jsonl").value();
+      if (first.empty()) first = text;
+      EXPECT_EQ(text, first) << dtype << " " << settings;
+    }
+    EXPECT_EQ(rows_of(task.path() / "g.jsonl").size(), 12U);
+  }
+}
+
+TEST(Generate, RoundedWeightsNeedAFloat32Model) {
+  const TaskFolder task;
+  ASSERT_EQ(run("head -n 1 data/val.jsonl > few.jsonl", task.path()).code, 0);
+  const Outcome outcome = task.mortise(
+      "generate --model model --prompts few.jsonl --out g.jsonl rollout.response_length=2 rollout.dtype=bfloat16 "
+      "model.dtype=float64");
+  EXPECT_EQ(outcome.code, 2) << outcome.output;
+  EXPECT_NE(outcome.output.find("only a float32 model decodes in another format"), std::string::npos)
+      << outcome.output;
+}
+
+// The sampler's probabilities lie off the trainer's by the rounding of the weights; learning does not mind.
+TEST(Generate, TrainingWithBfloat16Rollouts) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("train run.toml rollout.dtype=bfloat16");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 40U);
+  double largest = 0;
+  for (const Json& row : rows) largest = std::max(largest, row["training/rollout_probs_diff_mean"].get<double>());
+  EXPECT_GT(largest, 1e-6);
+  EXPECT_LT(largest, 1e-2);
+  double reward = 0;
+  for (size_t i = 35; i < 40; ++i) reward += rows[i]["critic/score/mean"].get<double>() / 5;
+  EXPECT_GT(reward, 0.9);
+}
+
+}  // namespace
+}  // namespace mortise::test

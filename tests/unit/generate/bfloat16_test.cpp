@@ -1,0 +1,108 @@
+// Decoding with weights rounded to bfloat16: it is decoding in float32 with a model whose matrices were rounded, bit
+// for bit, and lies as far from the model itself as that rounding.
+#include <ATen/core/grad_mode.h>
+#include <c10/util/BFloat16.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "unit/generate/tiny_model.h"
+
+namespace mortise {
+namespace {
+
+EngineOptions with_bfloat16() {
+  EngineOptions options;
+  options.weights = WeightFormat::kBfloat16;
+  return options;
+}
+
+std::vector<GenerateRequest> some_requests() {
+  SamplingParams params;
+  params.max_new_tokens = 30;
+  std::vector<int64_t> longer;
+  for (int64_t i = 0; i < 40; ++i) longer.push_back(i * 7 % 300);
+  return {make_request(1, {5, 6, 7}, 11, params), make_request(2, longer, 3, params)};
+}
+
+// Every matrix but the embedding, which is looked up and not multiplied with (the head of this model is its own).
+void round_matrices(Model& model) {
+  const at::NoGradGuard no_grad;
+  for (NamedParameter& parameter : model.parameters()) {
+    if (parameter.tensor.dim() != 2 || parameter.name.find("embed_tokens") != std::string::npos) continue;
+    float* const x = parameter.tensor.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < parameter.tensor.numel(); ++i) x[i] = static_cast<float>(c10::BFloat16(x[i]));
+  }
+}
+
+TEST(Bfloat16, IsTheModelWithRoundedMatrices) {
+  Model model = tiny_model();
+  const auto requests = some_requests();
+  for (const Isa isa : {Isa::kBase, Isa::kAvx2, Isa::kAvx512}) {
+    if (find_kernels(isa) == nullptr) continue;
+    EngineOptions bfloat16 = with_bfloat16();
+    EngineOptions float32;
+    bfloat16.isa = float32.isa = isa;
+    const Sequences exact = run_all(*make_engine(model, float32), requests);
+    const Sequences got = run_all(*make_engine(model, bfloat16), requests);
+    Model rounded = tiny_model();
+    round_matrices(rounded);
+    const Sequences want = run_all(*make_engine(rounded, float32), requests);
+    for (const auto& [key, sequence] : want) {
+      ASSERT_EQ(got.at(key).ids, sequence.ids);
+      ASSERT_EQ(got.at(key).log_prob, sequence.log_prob);
+    }
+    EXPECT_NE(got.at({1, 0}).log_prob, exact.at({1, 0}).log_prob) << "nothing was rounded";
+  }
+}
+
+// What training/rollout_probs_diff_* shows: probabilities of the sampled tokens, the sampler's against the model's own.
+TEST(Bfloat16, ProbabilitiesStayNearTheModels) {
+  Model model = tiny_model();
+  auto requests = some_requests();
+  for (GenerateRequest& request : requests) request.sampling.temperature = 0;
+  const Sequences rounded = run_all(*make_engine(model, with_bfloat16()), requests);
+  const Sequences exact = run_all(*make_engine(model), requests);
+  double largest = 0;
+  int64_t count = 0;
+  for (const auto& [key, sequence] : rounded) {
+    const GeneratedSequence& other = exact.at(key);
+    // As long as the tokens are the same, so is what the log-probabilities are conditioned on.
+    for (size_t t = 0; t < sequence.ids.size() && sequence.ids[t] == other.ids[t]; ++t, ++count) {
+      const double difference = std::abs(std::exp(static_cast<double>(sequence.log_prob[t])) -
+                                         std::exp(static_cast<double>(other.log_prob[t])));
+      largest = std::max(largest, difference);
+    }
+  }
+  EXPECT_GT(count, 60);
+  EXPECT_GT(largest, 0.0);
+  EXPECT_LT(largest, 0.05);
+}
+
+TEST(Bfloat16, EnginesOfBothFormatsMayShareTheirWeights) {
+  const Model model = tiny_model();
+  EngineOptions bfloat16 = with_bfloat16();
+  EngineOptions float32;
+  bfloat16.shared_weights = float32.shared_weights = std::make_shared<SharedWeights>();
+  auto rounded = make_engine(model, bfloat16), exact = make_engine(model, float32);
+  const auto requests = some_requests();
+  const Sequences want_rounded = run_all(*make_engine(model, with_bfloat16()), requests);
+  const Sequences want_exact = run_all(*make_engine(model), requests);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(run_all(*rounded, requests).at({2, 1}).log_prob, want_rounded.at({2, 1}).log_prob);
+    EXPECT_EQ(run_all(*exact, requests).at({2, 1}).log_prob, want_exact.at({2, 1}).log_prob);
+  }
+}
+
+TEST(Bfloat16, ThePlainPathHasNone) {
+  EngineOptions options = with_bfloat16();
+  options.path = GeneratePath::kPlain;
+  const Model model = tiny_model();
+  const auto engine = GenerateEngine::create(model, options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.error().to_string().find("rollout.dtype"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mortise
