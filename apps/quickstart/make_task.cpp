@@ -1,11 +1,11 @@
 // Makes the quickstart's task: additions of two-digit numbers, a tokenizer with characters as tokens, and a tiny Qwen2
 // model with fresh weights.
 //
-//   make_task DIR [--seed N]
+//   make_task DIR [--seed N] [--tiny]
 //     DIR/model/                    a normal Hugging Face folder
 //     DIR/data/{sft,train}.jsonl    {"prompt": "12+34=", "response": "46", "answer": "46", "data_source": "addition"}
 //     DIR/data/val.jsonl            pairs that stand in neither of them
-// Deterministic in the seed.
+// Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -50,7 +50,7 @@ Result<> write_data(const Path& dir, uint64_t seed) {
   return write_rows(dir / "sft.jsonl", order, kNumValidation, num_pairs);
 }
 
-Result<> write_model(const Path& dir, uint64_t seed) {
+Result<> write_model(const Path& dir, uint64_t seed, bool tiny) {
   TRY(default_env().create_dirs(dir));
   CharTokenizerSpec spec;
   spec.characters = "0123456789+=";
@@ -61,9 +61,9 @@ Result<> write_model(const Path& dir, uint64_t seed) {
   TRY(write_file(default_env(), dir / "tokenizer_config.json", files.tokenizer_config_json));
   Qwen2Shape shape;
   shape.vocab_size = static_cast<int64_t>(spec.characters.size() + spec.special_tokens.size());
-  shape.hidden_size = 128;
-  shape.intermediate_size = 512;
-  shape.num_layers = 3;
+  shape.hidden_size = tiny ? 32 : 128;
+  shape.intermediate_size = tiny ? 64 : 512;
+  shape.num_layers = tiny ? 1 : 3;
   shape.num_heads = 4;
   shape.num_kv_heads = 2;
   shape.max_position_embeddings = 64;
@@ -75,9 +75,9 @@ Result<> write_model(const Path& dir, uint64_t seed) {
   return model.save(default_env(), dir);
 }
 
-Result<> make_task(const std::string& dir, uint64_t seed) {
+Result<> make_task(const std::string& dir, uint64_t seed, bool tiny) {
   TRY(write_data(Path(dir) / "data", seed));
-  return write_model(Path(dir) / "model", seed);
+  return write_model(Path(dir) / "model", seed, tiny);
 }
 
 }  // namespace
@@ -85,14 +85,16 @@ Result<> make_task(const std::string& dir, uint64_t seed) {
 }  // namespace mortise
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> args(argv + 1, argv + argc);
+  std::vector<std::string> args(argv + 1, argv + argc);
   std::optional<uint64_t> seed = 42;
+  const bool tiny = !args.empty() && args.back() == "--tiny";
+  if (tiny) args.pop_back();
   if (args.size() == 3 && args[1] == "--seed") seed = mortise::parse_u64(args[2]);
   if ((args.size() != 1 && args.size() != 3) || !seed) {
-    std::fprintf(stderr, "usage: make_task DIR [--seed N]\n");
+    std::fprintf(stderr, "usage: make_task DIR [--seed N] [--tiny]\n");
     return 2;
   }
-  const auto result = mortise::make_task(args[0], *seed);
+  const auto result = mortise::make_task(args[0], *seed, tiny);
   if (result.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", result.error().to_string().c_str());
   return static_cast<int>(result.error().kind);

@@ -18,8 +18,11 @@ std::string text_with_digest(const Manifest& manifest, std::string_view digest) 
   Json entries = Json::array();
   for (const ManifestEntry& entry : manifest.entries)
     entries.push_back(Json{{"path", entry.path}, {"bytes", entry.size_bytes}, {"sha256", entry.sha256}});
-  const Json root{{"format", kFormat},     {"version", kVersion},           {"step", manifest.step},
-                  {"info", manifest.info}, {"entries", std::move(entries)}, {"sha256", digest}};
+  Json root{{"format", kFormat}, {"version", kVersion}, {"step", manifest.place.step}};
+  if (manifest.place.update) root["update"] = *manifest.place.update;
+  root["info"] = manifest.info;
+  root["entries"] = std::move(entries);
+  root["sha256"] = digest;
   return dump_json(root, 1) + "\n";
 }
 
@@ -76,7 +79,8 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
                      std::to_string(kVersion),
                  std::string(where), "use the version of mortise that wrote it"};
   Manifest manifest;
-  manifest.step = TRY(json_int(root, "step", where));
+  manifest.place.step = TRY(json_int(root, "step", where));
+  if (json_find(root, "update") != nullptr) manifest.place.update = TRY(json_int(root, "update", where));
   const Json* info = json_find(root, "info");
   const Json* entries = json_find(root, "entries");
   // An empty map is written as null by the library; both say "nothing".

@@ -2,9 +2,10 @@
 //
 //   manifest.json   {
 //     "format": "mortise-checkpoint", "version": 1, "step": 120,
-//     "info": {"mortise": "0.1.0", ...},                                  texts of the writer, shown by `checkpoint
-//     inspect` "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}],  sorted by path "sha256": "..." of
-//     this text with the value left empty
+//     "update": 2,                                                        inside a step only (place.h)
+//     "info": {"mortise": "0.1.0", ...},                                  texts of the writer
+//     "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}], sorted by path
+//     "sha256": "..."                                                     of this text with the value left empty
 //   }
 // The text is canonical: a manifest that is not byte for byte what the writer would have written is refused, so any
 // flipped bit is found. Paths are relative, '/'-separated, without "..", so a hostile manifest reads nothing outside.
@@ -16,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/place.h"
 #include "foundation/base/result.h"
 
 namespace mortise {
@@ -29,7 +31,7 @@ struct ManifestEntry {
 };
 
 struct Manifest {
-  int64_t step = 0;
+  CheckpointPlace place;
   std::map<std::string, std::string> info;
   std::vector<ManifestEntry> entries;  // sorted by path
 

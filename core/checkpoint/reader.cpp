@@ -12,15 +12,7 @@
 namespace mortise {
 namespace {
 
-constexpr std::string_view kPrefix = "global_step_";
-constexpr std::string_view kReplacedPrefix = ".replaced_global_step_";
-
-std::optional<int64_t> step_of(std::string_view name, std::string_view prefix) {
-  if (!name.starts_with(prefix)) return std::nullopt;
-  const auto step = parse_i64(name.substr(prefix.size()));
-  // "global_step_007" would be a second name for the same step.
-  return step && *step >= 0 && std::to_string(*step) == name.substr(prefix.size()) ? step : std::nullopt;
-}
+constexpr std::string_view kReplaced = ".replaced_";
 
 Error damaged(const ManifestEntry& entry, std::string_view problem, const Path& folder) {
   return {ErrorKind::kData, "checkpoint entry " + quote(entry.path) + " " + std::string(problem), folder.string(),
@@ -46,13 +38,14 @@ Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_di
   std::vector<CheckpointRef> found;
   if (!env.exists(run_dir)) return found;
   for (const std::string& name : TRY(env.list_dir(run_dir))) {
-    if (const auto step = step_of(name, kPrefix)) found.push_back({*step, run_dir / name});
-    // Stands for its step when a save was cut off between its two renames, or as the fall-back of a damaged one.
-    else if (const auto old_step = step_of(name, kReplacedPrefix))
-      found.push_back({*old_step, run_dir / name});
+    // A replaced one stands for its place when a save was cut off between its two renames, or as the fall-back of a
+    // damaged one.
+    const size_t skip = name.starts_with(kReplaced) ? kReplaced.size() : 0;
+    if (const auto place = parse_checkpoint_name(std::string_view(name).substr(skip)))
+      found.push_back({*place, run_dir / name});
   }
   std::sort(found.begin(), found.end(), [](const CheckpointRef& a, const CheckpointRef& b) {
-    return a.step != b.step ? a.step > b.step : a.path.filename() > b.path.filename();  // 'g' before '.'
+    return a.place != b.place ? a.place > b.place : a.path.filename() > b.path.filename();  // '.' last
   });
   return found;
 }
@@ -83,12 +76,11 @@ Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& r
   }
   for (const CheckpointRef& ref : candidates) {
     Result<Manifest> manifest = verify_checkpoint(env, ref.path);
-    const bool right_step = manifest.ok() && manifest->step == ref.step;
-    if (right_step)
+    if (manifest.ok() && manifest->place == ref.place)
       return std::optional<FoundCheckpoint>(FoundCheckpoint{ref, *std::move(manifest), std::move(warnings)});
     warnings.push_back(!manifest.ok() ? "skipped a checkpoint: " + manifest.error().to_string()
-                                      : "skipped a checkpoint: " + ref.path.string() + ": its manifest is of step " +
-                                            std::to_string(manifest->step));
+                                      : "skipped a checkpoint: " + ref.path.string() + ": its manifest is of " +
+                                            checkpoint_name(manifest->place));
   }
   if (warnings.empty()) return std::optional<FoundCheckpoint>();
   return Error{ErrorKind::kData, "no checkpoint can be loaded; the newest: " + warnings.front(), run_dir.string(),

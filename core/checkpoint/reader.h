@@ -18,11 +18,12 @@ namespace mortise {
 inline constexpr std::string_view kLatestFile = "latest";
 
 struct CheckpointRef {
-  int64_t step = 0;
+  CheckpointPlace place;
   Path path;
 };
 
-// Every checkpoint folder in a run's folder, newest first, not checked. A run folder that does not exist has none.
+// Every checkpoint folder in a run's folder, the furthest in the run first, not checked. A run folder that does not
+// exist has none.
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir);
 
 // Reads every entry and compares size and SHA-256; the Error names the first entry that is missing or changed.

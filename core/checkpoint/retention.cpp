@@ -20,17 +20,24 @@ Result<> remove_checkpoint(Env& env, const Path& path) {
 }
 
 std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t keep_last, const Path& just_saved) {
-  std::vector<std::string> warnings;
-  if (keep_last <= 0) return warnings;
   Result<std::vector<CheckpointRef>> all = list_checkpoints(env, run_dir);
   if (!all.ok()) return {all.error().to_string()};
   const auto saved =
       std::find_if(all->begin(), all->end(), [&](const CheckpointRef& ref) { return ref.path == just_saved; });
   if (saved == all->end()) return {"old checkpoints are kept: " + just_saved.string() + " is not among them"};
+  const bool inside_step = saved->place.update.has_value();
   // Newest first; turned so that just_saved leads and later steps come behind all earlier ones.
   std::rotate(all->begin(), saved, all->end());
-  for (size_t i = static_cast<size_t>(keep_last); i < all->size(); ++i) {
-    const Result<> removed = remove_checkpoint(env, (*all)[i].path);
+  std::vector<std::string> warnings;
+  int64_t num_kept = 0;
+  for (const CheckpointRef& ref : *all) {
+    const bool keep =
+        ref.path == just_saved || (!ref.place.update && (inside_step || keep_last <= 0 || num_kept < keep_last));
+    if (keep) {
+      ++num_kept;
+      continue;
+    }
+    const Result<> removed = remove_checkpoint(env, ref.path);
     if (!removed.ok()) warnings.push_back("could not delete an old checkpoint: " + removed.error().to_string());
   }
   return warnings;

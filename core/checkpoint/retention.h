@@ -1,6 +1,7 @@
-// Which checkpoints go after a new one is safe: all but the `keep_last` best. The one just saved is the best, then
-// those of earlier steps from new to old, then those of later steps (a line of the run that was left by resuming before
-// it).
+// Which checkpoints go after a new one is safe. Of those between steps all but the `keep_last` best: the one just saved
+// is the best, then those of earlier steps from new to old, then those of later steps (a line of the run that was left
+// by resuming before it). One inside a step is worth keeping only until the next one stands: it never counts, and
+// saving it removes none between steps.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace mortise {
 
-// Deletes so that keep_last remain (0: none is deleted). `just_saved` is never touched. Failures are returned as
+// Deletes so that keep_last remain (0: all between steps do). `just_saved` is never touched. Failures are returned as
 // warnings: a checkpoint too many is no reason to stop.
 std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t keep_last, const Path& just_saved);
 
@@ -19,8 +20,7 @@ std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t 
 // no half-deleted checkpoint that looks whole.
 Result<> remove_checkpoint(Env& env, const Path& path);
 
-// Removes what killed processes left: .tmp_*, .deleting_*, and .replaced_global_step_N where a valid global_step_N
-// stands.
+// Removes what killed processes left: .tmp_*, .deleting_*, and .replaced_NAME where a valid NAME stands.
 std::vector<std::string> remove_leftovers(Env& env, const Path& run_dir);
 
 }  // namespace mortise

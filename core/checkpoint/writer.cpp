@@ -42,8 +42,6 @@ class HashingFile final : public WritableFile {
   uint64_t size_bytes_ = 0;
 };
 
-std::string folder_name(int64_t step) { return "global_step_" + std::to_string(step); }
-
 // One save into a temporary folder.
 class FolderWriter {
  public:
@@ -56,7 +54,7 @@ class FolderWriter {
     TRY(add(std::string(kStateTensorsFile),
             [&](WritableFile& file) { return write_safetensors(file, request.state.tensors); }));
     for (const CheckpointFile& file : request.files) TRY(add(file.path, file.write));
-    manifest_.step = request.step;
+    manifest_.place = request.place;
     manifest_.info = request.info;
     std::sort(manifest_.entries.begin(), manifest_.entries.end(),
               [](const ManifestEntry& a, const ManifestEntry& b) { return a.path < b.path; });
@@ -108,7 +106,7 @@ CheckpointWriter::CheckpointWriter(Env& env, Path run_dir, const CheckpointWrite
 
 Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request) {
   SavedCheckpoint saved;
-  const std::string name = folder_name(request.step);
+  const std::string name = checkpoint_name(request.place);
   saved.path = run_dir_ / name;
   const Path temporary = run_dir_ / unique_name(*env_, ".tmp_" + name + ".");
   const Path replaced = run_dir_ / (".replaced_" + name);

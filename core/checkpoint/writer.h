@@ -1,13 +1,12 @@
 // Writing checkpoints so that at every instant, power loss included, an old or a new one loads.
 //
-//   RUN/.tmp_global_step_N.XXXX/   each file streamed, hashed and fsynced; manifest.json last; folders fsynced
-//   read back                      every entry is read again and compared with its digest
-//   RUN/global_step_N/             by rename, then fsync of RUN: from here on it is safe
-//   RUN/latest                     "global_step_N\n", written atomically: the one a resume tries first
-//   retention                      only now may older ones go
+//   RUN/.tmp_NAME.XXXX/   NAME as in place.h; each file streamed, hashed and fsynced; manifest.json last; folders
+//   fsynced read back             every entry is read again and compared with its digest RUN/NAME/             by
+//   rename, then fsync of RUN: from here on it is safe RUN/latest            "NAME\n", written atomically: the one a
+//   resume tries first retention             only now may older ones go
 //
-// An existing global_step_N (a damaged one, or a save repeated after a resume) is first renamed to
-// .replaced_global_step_N, which readers still consider, and removed at the end.
+// An existing NAME (a damaged one, or a save repeated after a resume) is first renamed to .replaced_NAME, which readers
+// still consider, and removed at the end.
 // A failed save removes its temporary folder and leaves all earlier checkpoints as they were. Leftovers of killed
 // processes are removed by the next save. Thread rule: one writer per run folder.
 #pragma once
@@ -19,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/place.h"
 #include "foundation/base/env.h"
 #include "foundation/base/stateful.h"
 
@@ -33,14 +33,14 @@ struct CheckpointFile {
 CheckpointFile checkpoint_text_file(std::string path, std::string bytes);
 
 struct CheckpointRequest {
-  int64_t step = 0;
+  CheckpointPlace place;
   StateSnapshot state;  // becomes state.json and state.safetensors
   std::vector<CheckpointFile> files;
   std::map<std::string, std::string> info;
 };
 
 struct CheckpointWriterOptions {
-  int64_t keep_last = 0;  // newest checkpoints kept; 0: all
+  int64_t keep_last = 0;  // newest checkpoints kept (those between steps); 0: all
   bool sync = true;       // false gives up the promise about power loss (tests, scratch disks)
 };
 

@@ -235,6 +235,29 @@ class Checker {
     }
     warn_unused("trainer.resume_from_path", trainer.resume_mode == "resume_path",
                 "trainer.resume_mode is " + trainer.resume_mode);
+    check_limits();
+  }
+
+  // A limit on a number that this run will not have.
+  void check_limits() {
+    const TrainerConfig& trainer = config_.trainer;
+    if (trainer.kl_limit && !config_.actor.use_kl_loss && !config_.algorithm.use_kl_in_reward) {
+      error("trainer.kl_limit", "'trainer.kl_limit' needs a KL to the reference, and none is measured",
+            "set actor.use_kl_loss=true (with actor.kl_loss_coef=0 it is only measured), or take the limit out");
+    }
+    if (trainer.rollout_probs_diff_limit && !config_.rollout.calculate_log_probs) {
+      error("trainer.rollout_probs_diff_limit",
+            "'trainer.rollout_probs_diff_limit' needs the sampler's log-probabilities",
+            "set rollout.calculate_log_probs=true, or take the limit out");
+    }
+    if (trainer.zero_variance_limit && config_.rollout.n < 2) {
+      error("trainer.zero_variance_limit",
+            "'trainer.zero_variance_limit' compares the completions of a prompt, and rollout.n is 1",
+            "set rollout.n=2 or more, or take the limit out");
+    }
+    const bool any =
+        trainer.kl_limit || trainer.rollout_probs_diff_limit || trainer.nan_reward_limit || trainer.zero_variance_limit;
+    warn_unused("trainer.limit_patience", any, "none of the limits that it belongs to is set");
   }
 
   [[nodiscard]] int64_t response_length() const {
@@ -326,8 +349,11 @@ class Checker {
       warn_unused("trainer.val_before_train", !trainer.val_before_train,
                   "sft validates every sft.test_freq updates and after the last");
     }
-    for (const std::string_view key : {"trainer.rollout_data_dir", "trainer.num_completions_to_print"})
+    for (const std::string_view key :
+         {"trainer.rollout_data_dir", "trainer.num_completions_to_print", "trainer.rollout_probs_diff_limit",
+          "trainer.kl_limit", "trainer.nan_reward_limit", "trainer.zero_variance_limit", "trainer.limit_patience"})
       warn_unused(key, false, "sft samples no completions to learn from");
+    warn_unused("trainer.save_freq_updates", false, "a step of sft is one update");
     constexpr std::pair<std::string_view, std::string_view> kOwn[] = {
         {"trainer.total_training_steps", "sft.total_training_steps"},
         {"trainer.total_epochs", "sft.total_training_steps"},

@@ -198,6 +198,13 @@ void add_trainer_length(FieldTable<RunConfig, TrainerConfig>& table) {
       .at_least(-1)
       .trl("save_steps");
   table
+      .add(
+          "save_freq_updates", &TrainerConfig::save_freq_updates,
+          "Updates from checkpoint to checkpoint inside a step, the first as soon as its samples are scored. Such a "
+          "checkpoint (unfinished_step_N_update_U) holds the samples and goes when the next one stands. -1 or 0: none; "
+          "what was done of a step when the run is killed is done again.")
+      .at_least(-1);
+  table
       .add("test_freq", &TrainerConfig::test_freq,
            "Steps from validation to validation; the last step is always validated. -1 or 0: only the last.")
       .at_least(-1)
@@ -205,6 +212,38 @@ void add_trainer_length(FieldTable<RunConfig, TrainerConfig>& table) {
   table.add("val_before_train", &TrainerConfig::val_before_train, "Validate before the first step.")
       .trl("eval_on_start");
   table.add("val_only", &TrainerConfig::val_only, "Validate once and stop.");
+}
+
+void add_limits(FieldTable<RunConfig, TrainerConfig>& table) {
+  table
+      .add("rollout_probs_diff_limit", &TrainerConfig::rollout_probs_diff_limit,
+           "Stops the run (exit code 5) where the mean difference between the sampler's and the trainer's "
+           "probabilities, "
+           "training/rollout_probs_diff_mean, is above this. null: never.")
+      .at_least(0);
+  table
+      .add("kl_limit", &TrainerConfig::kl_limit,
+           "Stops the run (exit code 5) where the KL to the reference (kl, else actor/reward_kl_penalty), in nats per "
+           "token, is above this. null: never.")
+      .above(0);
+  table
+      .add("nan_reward_limit", &TrainerConfig::nan_reward_limit,
+           "Stops the run (exit code 9) where the share of completions without a reward (none applies, or all failed), "
+           "frac_reward_nan, is above this. null: never.")
+      .at_least(0)
+      .below(1);
+  table
+      .add(
+          "zero_variance_limit", &TrainerConfig::zero_variance_limit,
+          "Stops the run (exit code 9) where the share of groups whose rewards are all the same, frac_reward_zero_std, "
+          "is above this. null: never.")
+      .at_least(0)
+      .below(1);
+  table
+      .add("limit_patience", &TrainerConfig::limit_patience,
+           "Steps in a row that must be beyond rollout_probs_diff_limit, kl_limit, nan_reward_limit or "
+           "zero_variance_limit before it stops the run.")
+      .at_least(1);
 }
 
 void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
@@ -249,6 +288,7 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
       .add("critic_warmup", &TrainerConfig::critic_warmup,
            "Step from which on the policy learns too; before it only the critic does.")
       .at_least(0);
+  add_limits(table);
   table.add("num_threads", &TrainerConfig::num_threads, "Threads that compute. null: as many as the machine has cores.")
       .at_least(1)
       .at_most(4096);

@@ -215,6 +215,7 @@ struct TrainerConfig {
   int64_t seed = 42;         // of everything random
   std::string default_local_dir = "runs/mortise";  // what the run writes (TRL: output_dir)
   int64_t save_freq = -1;                          // steps between checkpoints; -1 = only the last
+  int64_t save_freq_updates = -1;                  // updates between checkpoints inside a step; -1 = none
   int64_t test_freq = -1;                          // steps between validations; -1 = only before and after
   bool val_before_train = true;
   bool val_only = false;                                         // validate and stop
@@ -228,7 +229,13 @@ struct TrainerConfig {
   int64_t num_completions_to_print = 0;         // rows of the console table each step
   int64_t nonfinite_update_limit = 10;          // non-finite updates skipped in all before the run stops
   int64_t critic_warmup = 0;                    // the policy learns from this step on
-  std::optional<int64_t> num_threads;           // null = all cores
+  std::optional<double>
+      rollout_probs_diff_limit;               // of training/rollout_probs_diff_mean; null = none, as the next three
+  std::optional<double> kl_limit;             // of the KL to the reference, nats per token
+  std::optional<double> nan_reward_limit;     // share of rows without a reward
+  std::optional<double> zero_variance_limit;  // share of groups whose rewards are all equal
+  int64_t limit_patience = 1;                 // steps in a row beyond one of these four before the run stops
+  std::optional<int64_t> num_threads;         // null = all cores
   bool operator==(const TrainerConfig&) const = default;
 };
 

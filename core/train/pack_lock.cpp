@@ -37,7 +37,7 @@ std::vector<PluginUse> plugin_uses(const RunConfig& config) {
   return uses;
 }
 
-Result<> write_pack_lock(Env& env, const Path& path, const PluginRegistry& registry, const RunConfig& config) {
+std::string pack_lock_text(const PluginRegistry& registry, const RunConfig& config) {
   Json packs = Json::array(), uses = Json::array();
   for (const Candidate& candidate : registry.candidates()) {
     if (!candidate.hidden_by.empty()) continue;
@@ -55,7 +55,7 @@ Result<> write_pack_lock(Env& env, const Path& path, const PluginRegistry& regis
                     {"version", ref->pack->version},
                     {"sha256", ref->pack->sha256}});
   }
-  return write_file_atomic(env, path, dump_json(Json{{"packs", packs}, {"uses", uses}}, 2) + "\n");
+  return dump_json(Json{{"packs", packs}, {"uses", uses}}, 2) + "\n";
 }
 
 Result<PackChanges> pack_changes(Env& env, const Path& lock, const PluginRegistry& registry, const RunConfig& config) {

@@ -20,7 +20,7 @@ struct PluginUse {
 // Those of a training run, rewards first.
 std::vector<PluginUse> plugin_uses(const RunConfig& config);
 
-Result<> write_pack_lock(Env& env, const Path& path, const PluginRegistry& registry, const RunConfig& config);
+[[nodiscard]] std::string pack_lock_text(const PluginRegistry& registry, const RunConfig& config);
 
 struct PackChanges {
   std::string

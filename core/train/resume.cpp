@@ -6,6 +6,7 @@
 #include "config/show.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "train/checkpointing.h"
 #include "train/pack_lock.h"
 
 namespace mortise {
@@ -16,7 +17,7 @@ namespace {
 // memory.
 constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "trainer.total_epochs",
-                                      "trainer.save_freq",
+                                      "trainer.save_freq",  // and save_freq_updates
                                       "trainer.test_freq",
                                       "trainer.val_",
                                       "trainer.validation_data_dir",
@@ -27,6 +28,11 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "trainer.max_actor_ckpt_to_keep",
                                       "trainer.num_threads",
                                       "trainer.nonfinite_update_limit",
+                                      "trainer.rollout_probs_diff_limit",
+                                      "trainer.kl_limit",
+                                      "trainer.nan_reward_limit",
+                                      "trainer.zero_variance_limit",
+                                      "trainer.limit_patience",
                                       "data.val_",
                                       "rollout.val_kwargs",
                                       "rollout.max_num_seqs",
@@ -52,12 +58,20 @@ void flatten(const Json& value, const std::string& key, std::map<std::string, st
   }
 }
 
+// Where the learning rate depends on how long the run is, its length is no free setting.
+bool plans_ahead(const OptimConfig& optim) {
+  return optim.lr_scheduler_type != "constant" || (optim.lr_warmup_steps < 0 && optim.lr_warmup_steps_ratio > 0.0);
+}
+
 std::map<std::string, std::string> settings_of(const RunConfig& config) {
+  constexpr std::string_view kLength[] = {"trainer.total_training_steps", "trainer.total_epochs",
+                                          "sft.total_training_steps"};
   std::map<std::string, std::string> out;
   flatten(config_to_json(config), "", out);
-  std::erase_if(out, [](const auto& entry) {
-    return std::any_of(std::begin(kFree), std::end(kFree),
-                       [&](std::string_view free) { return entry.first.starts_with(free); });
+  std::erase_if(out, [&](const auto& entry) {
+    const auto begins = [&](std::string_view prefix) { return entry.first.starts_with(prefix); };
+    if (plans_ahead(config.actor.optim) && std::any_of(std::begin(kLength), std::end(kLength), begins)) return false;
+    return std::any_of(std::begin(kFree), std::end(kFree), begins);
   });
   return out;
 }
@@ -78,30 +92,30 @@ std::string differences(const RunConfig& before, const RunConfig& now) {
 
 // Packs of users that are others than the run's; of the program's own the log tells.
 Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
-                                  const Path& run_dir) {
-  const PackChanges changes = TRY(pack_changes(env, run_dir / "mortise.lock", registry, loaded.config));
+                                  const Path& lock) {
+  const PackChanges changes = TRY(pack_changes(env, lock, registry, loaded.config));
   if (!changes.builtin.empty())
     log_warn("the program's own plugins are others than those that began the run:" + changes.builtin);
   return changes.others;
 }
 
-Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry, const Path& run_dir,
-                        bool allow_change) {
-  std::string changed = TRY(changed_packs(env, loaded, registry, run_dir));
-  const Path path = run_dir / "config.resolved.toml";
-  if (env.exists(path)) {
-    const auto before = load_config(env, path, {});
-    if (before.ok())
-      changed = differences(before->config, loaded.config) + changed;
-    else
-      log_warn("the settings of the run cannot be compared: " + before.error().to_string());
-  }
+Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
+                        const Checkpoint& checkpoint, bool allow_change) {
+  const Path lock = TRY(checkpoint.entry(kPackLockFile));
+  const Path settings = TRY(checkpoint.entry(kSettingsFile));
+  std::string changed = TRY(changed_packs(env, loaded, registry, lock));
+  const auto before = load_config(env, settings, {});
+  if (before.ok())
+    changed = differences(before->config, loaded.config) + changed;
+  else
+    log_warn("the settings of the run cannot be compared: " + before.error().to_string());
   if (changed.empty()) return {};
   if (allow_change) {
     log_warn("goes on with changed settings:" + changed);
     return {};
   }
-  return Error{ErrorKind::kConfig, "the run in this folder had other settings or packs:" + changed, run_dir.string(),
+  return Error{ErrorKind::kConfig, "the run of this checkpoint had other settings or packs:" + changed,
+               checkpoint.path().string(),
                "give --allow-change to go on with the new ones, --resume never to start over, or another "
                "trainer.default_local_dir"};
 }
@@ -142,8 +156,37 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
     path = found->ref.path;
   }
   Checkpoint checkpoint = TRY(Checkpoint::open(env, path));
-  TRY(check_settings(env, loaded, registry, checkpoint.path().parent_path(), request.allow_change));
+  TRY(check_settings(env, loaded, registry, checkpoint, request.allow_change));
   return std::optional<Checkpoint>(std::move(checkpoint));
+}
+
+namespace {
+
+// A step that is under way goes on only where the settings still make of it what they did.
+Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
+  const StepWork& work = parts.step.work;
+  if (work.step == 0) return {};
+  const BatchPlan& plan = parts.plan;
+  const bool any_token = work.advantages.num_tokens() > 0;
+  const bool has_old = !any_token || plan.updates_per_step == 1 || !work.log_probs.old_log_prob.empty();
+  const bool has_reference = !any_token || !parts.reference || !work.log_probs.ref_log_prob.empty();
+  if (static_cast<int64_t>(work.experience.samples.rows.size()) == plan.rows_per_step &&
+      static_cast<int64_t>(work.updates.size()) < plan.updates_per_step && has_old && has_reference)
+    return {};
+  return Error{ErrorKind::kConfig,
+               "the checkpoint stands inside step " + std::to_string(work.step) +
+                   ", which the changed settings would cut into other updates or give a reference",
+               path.string(), "give --resume and a global_step_N folder to change them between steps"};
+}
+
+}  // namespace
+
+Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts) {
+  StateReader counters(parts.counters.state_name(), &checkpoint.state(), checkpoint.path().string());
+  TRY(parts.counters.load_state(counters));
+  parts.plugin_states.takes_changes = allow_change;
+  TRY(checkpoint.load_into(parts.stateful));
+  return check_unfinished_step(parts, checkpoint.path());
 }
 
 }  // namespace mortise

@@ -78,7 +78,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   LogOptions log_options;
   log_options.file = dir / "log.txt";
   TRY(log_init(log_options));
-  const bool resumed = options.first_step > 0 && !options.only_validates;
+  const bool resumed = options.resumed && !options.only_validates;
   const bool keeps = resumed || options.only_validates;
   if (resumed) {
     TRY(keep_jsonl_rows(env, dir / "metrics.jsonl", "step", options.first_step));
@@ -86,7 +86,8 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   }
   if (!options.only_validates || !env.exists(dir / "config.resolved.toml")) {
     TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded)));
-    if (registry != nullptr) TRY(write_pack_lock(env, dir / "mortise.lock", *registry, loaded.config));
+    if (registry != nullptr)
+      TRY(write_file_atomic(env, dir / "mortise.lock", pack_lock_text(*registry, loaded.config)));
   }
 
   RunLog log;
@@ -103,7 +104,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
       log.others_.push_back(make_console_sink(env, console));
     } else if (name == "tensorboard") {
       constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
-      const int64_t begin = options.only_validates ? kAll : options.first_step > 0 ? options.first_step + 1 : 0;
+      const int64_t begin = options.only_validates ? kAll : resumed ? options.first_step + 1 : 0;
       log.others_.push_back(TRY(make_tensorboard_sink(env, dir, begin)));
     }
   }

@@ -28,6 +28,7 @@ struct RunLogOptions {
   int64_t first_step = 0;  // done before this process
   int64_t first_update = 0;
   int64_t total_steps = 0;
+  bool resumed = false;         // what lies behind the two numbers is cut
   bool only_validates = false;  // nothing is cut or replaced
 };
 

@@ -205,7 +205,7 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
   if (kind == RunKind::kTrain) {
     parts.rollout = TRY(RolloutRunner::create(*parts.registry, config.rollout.name, config.rollout.params, parts.key));
-    parts.plugin_states.add("rollout", parts.rollout->backend().instance());
+    parts.plugin_states.add("rollout:" + config.rollout.name, parts.rollout->backend().instance());
   }
   if (parts.val_data)
     parts.val_rollout = TRY(RolloutRunner::create(*parts.registry, "native", Json::object(), parts.key));
@@ -237,17 +237,21 @@ Result<> load_learner(RunParts& parts) {
                                     {"gamma", config.algorithm.gamma},
                                     {"lam", config.algorithm.lam}});
   parts.advantage = TRY(AdvantageRunner::create(*parts.registry, config.algorithm.adv_estimator, params, parts.key));
-  parts.plugin_states.add("advantage", parts.advantage->instance());
+  parts.plugin_states.add("advantage:" + config.algorithm.adv_estimator, parts.advantage->instance());
   parts.objective = TRY(ActorObjective::create(*parts.registry, config, parts.key));
-  parts.plugin_states.add("policy_loss", parts.objective->policy_loss().instance());
+  parts.plugin_states.add("policy_loss:" + config.actor.policy_loss.loss_mode,
+                          parts.objective->policy_loss().instance());
+  if (KlEstimator* const kl = parts.objective->kl())
+    parts.plugin_states.add("kl_loss:" + config.actor.kl_loss_type, kl->instance());
   if (parts.objective->needs_reference() && !parts.reference) {
     parts.reference = TRY(Model::load(parts.env, config.model.path, config.model.dtype)).clone_frozen();
   }
   if (config.algorithm.use_kl_in_reward) {
     parts.reward_kl = TRY(KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, Json::object(), parts.key));
-    parts.kl_controller.emplace(config.algorithm.kl_ctrl);
-    TRY(parts.stateful.add(*parts.kl_controller));
+    parts.plugin_states.add("kl_penalty:" + config.algorithm.kl_penalty, parts.reward_kl->instance());
   }
+  parts.kl_controller.emplace(config.algorithm.kl_ctrl);
+  TRY(parts.stateful.add(*parts.kl_controller));
   parts.entropy_controller.emplace(config.actor);
   if (parts.entropy_controller->is_adaptive()) TRY(parts.stateful.add(*parts.entropy_controller));
   if (config.ref.sync_steps && parts.reference) {
@@ -278,6 +282,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kEval) return parts;
   TRY(parts->stateful.add(*parts->source));
   if (kind == RunKind::kTrain) {
+    TRY(parts->stateful.add(parts->step));
+    TRY(parts->stateful.add(parts->limits));
     parts->plan = plan_batches(loaded.config);
     parts->total_steps = plan_total_steps(loaded.config, parts->train_data->size());
   } else {

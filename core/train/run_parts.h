@@ -27,6 +27,8 @@
 #include "train/critic.h"
 #include "train/policy_folder.h"
 #include "train/run_state.h"
+#include "train/step_state.h"
+#include "train/stop_limits.h"
 
 namespace mortise {
 
@@ -34,7 +36,8 @@ namespace mortise {
 enum class RunKind { kTrain, kSft, kEval };
 
 struct RunParts {
-  RunParts(Env& env_in, const LoadedConfig& loaded_in) : env(env_in), loaded(loaded_in), config(loaded_in.config) {}
+  RunParts(Env& env_in, const LoadedConfig& loaded_in)
+      : env(env_in), loaded(loaded_in), config(loaded_in.config), limits(config.trainer) {}
   RunParts(const RunParts&) = delete;
   RunParts& operator=(const RunParts&) = delete;
   ~RunParts();
@@ -71,6 +74,8 @@ struct RunParts {
 
   int64_t backend_weights = -1;  // version of the weights that the rollout backend holds, where it holds any
   RunCounters counters;
+  StepState step;
+  StopLimits limits;
   PluginStates plugin_states;
   StatefulRegistry stateful;  // all that a checkpoint holds besides the weights
 

@@ -1,5 +1,9 @@
 #include "train/run_state.h"
 
+#include <algorithm>
+
+#include "foundation/base/log.h"
+
 namespace mortise {
 
 Result<> RunCounters::save_state(StateWriter& writer) const {
@@ -13,11 +17,11 @@ Result<> RunCounters::save_state(StateWriter& writer) const {
   return {};
 }
 
-Result<> RunCounters::load_state(StateReader& reader) {
-  const std::string saved_kind = TRY(reader.get_bytes("kind"));
-  if (saved_kind != kind) {
+Result<> RunCounters::load(StateReader& reader, std::string_view saved_kind) {
+  const std::string found = TRY(reader.get_bytes("kind"));
+  if (found != saved_kind) {
     return Error{ErrorKind::kConfig,
-                 "the checkpoint is of `mortise " + saved_kind + "`, this is `mortise " + kind + "`", "",
+                 "the checkpoint is of `mortise " + found + "`, this is `mortise " + std::string(saved_kind) + "`", "",
                  "choose another trainer.default_local_dir; to go on from its weights, set model.path to its "
                  "huggingface folder"};
   }
@@ -39,10 +43,41 @@ Result<> PluginStates::save_state(StateWriter& writer) const {
 }
 
 Result<> PluginStates::load_state(StateReader& reader) {
+  TRY(load_own(reader));
+  return check_others(reader);
+}
+
+Result<> PluginStates::load_own(StateReader& reader) {
   for (const StateKeeper& keeper : keepers_) {
-    if (!reader.has(keeper.name)) continue;
+    if (!reader.has(keeper.name)) {
+      TRY(check_absent(keeper));
+      continue;
+    }
     const std::string bytes = TRY(reader.get_bytes(keeper.name));
     TRY(keeper.load(bytes));
+  }
+  return {};
+}
+
+Result<> PluginStates::check_absent(const StateKeeper& keeper) const {
+  const std::optional<std::string> state = TRY(keeper.save());
+  if (!state) return {};
+  if (takes_changes) {
+    log_warn("the state of the plugin " + keeper.name + " starts anew: the checkpoint has none");
+    return {};
+  }
+  return Error{ErrorKind::kData, "the checkpoint holds no state of the plugin " + keeper.name, "",
+               "give --allow-change to let it start anew"};
+}
+
+Result<> PluginStates::check_others(StateReader& reader) const {
+  for (const std::string& key : reader.unread_keys()) {
+    if (!takes_changes) {
+      return Error{ErrorKind::kData, "the checkpoint holds state of " + key + ", a plugin that this run does not have",
+                   "", "give --allow-change to go on without it"};
+    }
+    TRY(reader.get_bytes(key));
+    log_warn("the state of the plugin " + key + " is left: this run does not have it");
   }
   return {};
 }

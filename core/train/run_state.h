@@ -23,13 +23,21 @@ struct RunCounters : Stateful {
 
   [[nodiscard]] std::string state_name() const override { return "run"; }
   Result<> save_state(StateWriter& writer) const override;
-  Result<> load_state(StateReader& reader) override;
+  Result<> load_state(StateReader& reader) override { return load(reader, kind); }
+  // The same of a checkpoint of the command `saved_kind`.
+  Result<> load(StateReader& reader, std::string_view saved_kind);
 };
 
-// The state (mortise.state/1) of plugin instances; those without state save nothing.
+// The state (mortise.state/1) of plugin instances; those without state save nothing. A plugin with state that is not in
+// the checkpoint, or state of a plugin that the run does not have, is an error: the settings are the same, so it is
+// lost.
 class PluginStates : public Stateful {
  public:
-  // `instance` is a PluginInstance or a RewardFunction and must outlive this object.
+  // The run goes on with changed settings (--allow-change): what is not there starts anew, with a warning.
+  bool takes_changes = false;
+
+  // `name` says what the plugin is for and which it is ("advantage:bnpo"). `instance` is a PluginInstance or a
+  // RewardFunction and must outlive this object.
   template <class Instance>
   void add(std::string name, Instance& instance) {
     keepers_.push_back({std::move(name), [&instance] { return instance.save_state(); },
@@ -39,6 +47,8 @@ class PluginStates : public Stateful {
   [[nodiscard]] std::string state_name() const override { return "plugins"; }
   Result<> save_state(StateWriter& writer) const override;
   Result<> load_state(StateReader& reader) override;
+  // The state of these plugins out of a checkpoint with others too.
+  Result<> load_own(StateReader& reader);
 
  private:
   struct StateKeeper {
@@ -46,6 +56,8 @@ class PluginStates : public Stateful {
     std::function<Result<std::optional<std::string>>()> save;
     std::function<Result<>(std::string_view)> load;
   };
+  Result<> check_absent(const StateKeeper& keeper) const;
+  Result<> check_others(StateReader& reader) const;
   std::vector<StateKeeper> keepers_;
 };
 

@@ -62,6 +62,7 @@ class SftRun {
   Result<bool> step(int64_t step) {
     const Stopwatch watch(parts_.env);
     RunCounters& counters = parts_.counters;
+    saver_.step_begins();
     const PromptBatch prompts = parts_.source->next(step);
     const SampleBatch samples = recorded_samples(prompts);
     const TrainBatch batch = make_train_batch(prompts, samples, layout_of(prompts, samples));
@@ -115,8 +116,9 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
   std::optional<Path> weights_from;
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, weights_from));
-  if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
-  const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
+  if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
+  const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps,
+                              checkpoint.has_value()};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (checkpoint) {
     log_info("resumed from " + checkpoint->path().string() + " after update " + std::to_string(parts->counters.step));

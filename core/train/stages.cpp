@@ -234,53 +234,56 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experi
   return parts.advantage->compute(samples, scored, context, &metrics);
 }
 
-Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
-                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs,
-                                               const CorrectedBatch& corrected, int64_t step, MetricSet& metrics) {
-  if (step < parts.config.trainer.critic_warmup) return std::vector<UpdateReport>{};
-  const StageTimer timer(metrics, "timing_s/update_actor");
-  TrainBatch batch = make_train_batch(prompts, samples, advantages);
+Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Result<>()>& before_update) {
+  if (work.step < parts.config.trainer.critic_warmup) return {};
+  const StageTimer timer(work.metrics, "timing_s/update_actor");
+  const LogProbBatch& log_probs = work.log_probs;
+  TrainBatch batch = make_train_batch(work.experience.prompts, work.experience.samples, work.advantages);
   batch.old_log_prob = log_probs.old_log_prob;
   batch.ref_log_prob = log_probs.ref_log_prob;
-  batch.rollout_is_weights = corrected.weights;
+  batch.rollout_is_weights = work.corrected.weights;
   batch.old_entropy = log_probs.old_entropy;
   // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
   const bool measures_old = log_probs.old_log_prob.empty() || is_bypass(parts);
-  std::vector<float> first_log_prob = log_probs.old_log_prob;
+  std::vector<float>& first_log_prob = work.first_log_prob;
+  if (work.updates.empty()) first_log_prob = log_probs.old_log_prob;
   first_log_prob.resize(static_cast<size_t>(batch.num_tokens()));
 
   RunCounters& counters = parts.counters;
-  std::vector<UpdateReport> reports;
+  size_t index = 0;
   for (int64_t pass = 0; pass < parts.config.actor.ppo_epochs; ++pass) {
-    const std::vector<int64_t> rows = row_order(parts, step, pass);
+    const std::vector<int64_t> rows = row_order(parts, work.step, pass);
     for (int64_t begin = 0; begin < static_cast<int64_t>(rows.size()); begin += parts.plan.rows_per_update) {
+      if (index++ < work.updates.size()) continue;  // done before a resume
+      TRY(before_update());
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
-      const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? step - 1 : counters.num_updates;
+      const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? work.step - 1 : counters.num_updates;
       batch.old_is_current = pass == 0 && begin == 0;
       parts.objective->set_entropy_coeff(parts.entropy_controller->applied_coeff());
-      reports.push_back(
-          TRY(parts.learner->update(batch, part, learning_rate(parts.schedule, unit), step, counters.num_updates + 1,
-                                    measures_old && pass == 0 ? std::span(first_log_prob) : std::span<float>{})));
-      const ObjectiveSums& sums = reports.back().sums;
+      work.updates.push_back(TRY(
+          parts.learner->update(batch, part, learning_rate(parts.schedule, unit), work.step, counters.num_updates + 1,
+                                measures_old && pass == 0 ? std::span(first_log_prob) : std::span<float>{})));
+      UpdateReport& done = work.updates.back();
       if (parts.entropy_controller->is_adaptive())
-        reports.back().metrics.add("actor/entropy_coeff", parts.objective->entropy_coeff());
-      if (sums.num_tokens > 0) parts.entropy_controller->update(sums.entropy / static_cast<double>(sums.num_tokens));
-      record_update(parts, reports.back().skipped);
+        done.metrics.add("actor/entropy_coeff", parts.objective->entropy_coeff());
+      if (done.sums.num_tokens > 0)
+        parts.entropy_controller->update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
+      record_update(parts, done.skipped);
     }
   }
   // A skipped update has measured nothing.
   const bool measured =
-      !measures_old || std::none_of(reports.begin(), reports.end(), [](const auto& r) { return r.skipped; });
+      !measures_old || std::none_of(work.updates.begin(), work.updates.end(), [](const auto& r) { return r.skipped; });
   if (measured && !batch.rollout_log_prob.empty() && parts.config.rollout.calculate_log_probs) {
-    const AdvantageBatch layout = make_layout(samples);  // with what a correction has masked out
-    add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, layout.response_mask, metrics);
+    const AdvantageBatch layout = make_layout(work.experience.samples);  // with what a correction has masked out
+    add_rollout_probs_metrics(batch.rollout_log_prob, first_log_prob, layout.response_mask, work.metrics);
     if (!parts.objective->correction().is_active()) {
       const LogRatios ratios{layout.row_offsets, layout.response_mask, first_log_prob, batch.rollout_log_prob};
-      (void)RolloutCorrection().apply(ratios, &metrics);
+      (void)RolloutCorrection().apply(ratios, &work.metrics);
     }
   }
-  return reports;
+  return {};
 }
 
 void record_update(RunParts& parts, bool skipped) {

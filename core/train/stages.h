@@ -1,7 +1,7 @@
 // The stages of a step, one function each: each takes what the one before made and returns its own.
 #pragma once
 
-#include <vector>
+#include <functional>
 
 #include "train/run_parts.h"
 
@@ -11,13 +11,7 @@ namespace mortise {
 // many as it takes.
 Result<Experience> experience_stage(RunParts& parts, int64_t step, MetricSet& metrics);
 
-// Log-probs taken before the advantages: of the policy that sampled (where more than one update uses them, or something
-// else asks) and of the reference. Empty where not needed.
-struct LogProbBatch {
-  std::vector<float> old_log_prob;  // in bypass mode the sampler's
-  std::vector<float> ref_log_prob;
-  std::vector<float> old_entropy;  // of the policy that sampled, where updates look at all their rows at once
-};
+// SampleBatch -> LogProbBatch.
 Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
                                     MetricSet& metrics);
 
@@ -38,10 +32,9 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experi
                                        const CorrectedBatch& corrected, const BaselineBatch& baselines, int64_t step,
                                        MetricSet& metrics);
 
-// AdvantageBatch -> the updates of the step: mini-batches of prompts, ppo_epochs passes.
-Result<std::vector<UpdateReport>> update_stage(RunParts& parts, const PromptBatch& prompts, const SampleBatch& samples,
-                                               const AdvantageBatch& advantages, const LogProbBatch& log_probs,
-                                               const CorrectedBatch& corrected, int64_t step, MetricSet& metrics);
+// AdvantageBatch -> the updates of the step that are still to do: mini-batches of prompts, ppo_epochs passes.
+// `before_update` is called ahead of each.
+Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Result<>()>& before_update);
 
 // Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
 void record_update(RunParts& parts, bool skipped);

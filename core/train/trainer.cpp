@@ -25,7 +25,8 @@ class Trainer {
   Trainer(RunParts& parts, RunLog& log) : parts_(parts), log_(log), config_(parts.config), saver_(parts) {}
 
   Result<TrainSummary> run() {
-    if (config_.trainer.val_before_train && parts_.val_data && parts_.counters.step == 0) TRY(first_validation());
+    const bool fresh = parts_.counters.step == 0 && parts_.step.work.step == 0;
+    if (config_.trainer.val_before_train && parts_.val_data && fresh) TRY(first_validation());
     while (parts_.counters.step < parts_.total_steps && !stop_requested()) {
       const int64_t num_updates = parts_.counters.num_updates;
       auto done = step(parts_.counters.step + 1);
@@ -39,48 +40,80 @@ class Trainer {
   }
 
  private:
+  // The step with this number, or what a resume has left of it.
   Result<> step(int64_t step) {
     const Stopwatch watch(parts_.env);
-    MetricSet metrics;
-    const Experience experience = TRY(experience_stage(parts_, step, metrics));
-    const auto& [prompts, samples, scored] = experience;
-    const BaselineBatch baselines = TRY(baseline_stage(parts_, experience, metrics));
-    const LogProbBatch log_probs = TRY(log_prob_stage(parts_, prompts, samples, metrics));
-    const CorrectedBatch corrected = TRY(correction_stage(parts_, samples, log_probs, metrics));
-    const AdvantageBatch advantages =
-        TRY(advantage_stage(parts_, experience, log_probs, corrected, baselines, step, metrics));
-    TRY(critic_stage(parts_, experience, advantages, baselines.values, step, metrics));
-    const int64_t first_update = parts_.counters.num_updates + 1;
-    const auto updates = TRY(update_stage(parts_, prompts, samples, advantages, log_probs, corrected, step, metrics));
-
+    StepWork& work = parts_.step.work;
+    if (work.step == 0) TRY(prepare(step));
+    const double seconds_before = work.seconds;
+    const auto before_update = [&] {
+      work.seconds = seconds_before + watch.elapsed_s();
+      return saver_.save_inside_if_due();
+    };
+    TRY(update_stage(parts_, work, before_update));
     parts_.counters.step = step;
-    if (parts_.filter) parts_.filter->commit();
     if (parts_.reference_state && step % *config_.ref.sync_steps == 0)
       refresh_reference(*parts_.model, *parts_.reference, config_.ref.mixup_alpha);
-    const int64_t tokens = count_tokens(prompts, samples);
-    parts_.counters.num_tokens += tokens;
-    for (size_t i = 0; i < updates.size(); ++i) {
-      TRY(log_.write_update(first_update + static_cast<int64_t>(i), step,
-                            update_row(updates[i], parts_.objective->uses_kl_loss())));
-      TRY(metrics.merge(updates[i].metrics));
-    }
-    const Stopwatch dump(parts_.env);
-    TRY(log_.write_samples(step, prompts, samples, scored, &advantages));
-    if (config_.trainer.rollout_data_dir) metrics.add("timing_s/dump_rollout_generations", dump.elapsed_s());
-    add_length_metrics(prompts, samples, config_.data.max_prompt_length, metrics);
-    add_reward_metrics(samples, scored, metrics);
-    add_advantage_metrics(advantages, metrics);
-    add_update_metrics(updates, *parts_.objective, metrics);
-    add_run_metrics(prompts, samples, tokens, watch.elapsed_s(), metrics);
-    parts_.counters.train_seconds += watch.elapsed_s();
+    const double seconds = seconds_before + watch.elapsed_s();
+    TRY(report(work, seconds));
+    parts_.counters.train_seconds += seconds;
 
+    MetricSet& metrics = work.metrics;
     const int64_t test_freq = config_.trainer.test_freq;
     const bool is_due = step == parts_.total_steps || (test_freq > 0 && step % test_freq == 0);
     if (is_due && parts_.val_data) TRY(validation(step, metrics));
-    if (const double seconds = saver_.take_seconds(); seconds > 0) metrics.add("timing_s/save_checkpoint", seconds);
+    if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
     TRY(log_.write_step(step, metrics));  // before the save, so that a resume from it finds the step's line
+    Result<> within = parts_.limits.check(step, metrics);
+    work = {};
+    if (!within.ok()) {
+      saver_.keep_last_step(within.error());
+      return within;
+    }
     TRY(saver_.save_if_due());
     return check_skipped_updates(parts_);
+  }
+
+  // Everything that comes before the first update.
+  Result<> prepare(int64_t step) {
+    saver_.step_begins();
+    StepWork work;
+    MetricSet& metrics = work.metrics;
+    work.experience = TRY(experience_stage(parts_, step, metrics));
+    const auto& [prompts, samples, scored] = work.experience;
+    const BaselineBatch baselines = TRY(baseline_stage(parts_, work.experience, metrics));
+    work.log_probs = TRY(log_prob_stage(parts_, prompts, samples, metrics));
+    work.corrected = TRY(correction_stage(parts_, samples, work.log_probs, metrics));
+    work.advantages =
+        TRY(advantage_stage(parts_, work.experience, work.log_probs, work.corrected, baselines, step, metrics));
+    if (parts_.critic) saver_.learning_begins();
+    TRY(critic_stage(parts_, work.experience, work.advantages, baselines.values, step, metrics));
+    if (parts_.filter) parts_.filter->commit();
+    work.step = step;
+    parts_.step.work = std::move(work);
+    return {};
+  }
+
+  // The numbers of a step whose updates are done, to the logs but for the step's own line.
+  Result<> report(StepWork& work, double seconds) {
+    MetricSet& metrics = work.metrics;
+    const auto& [prompts, samples, scored] = work.experience;
+    const int64_t tokens = count_tokens(prompts, samples);
+    parts_.counters.num_tokens += tokens;
+    int64_t update = parts_.counters.num_updates - static_cast<int64_t>(work.updates.size());
+    for (const UpdateReport& done : work.updates) {
+      TRY(log_.write_update(++update, work.step, update_row(done, parts_.objective->uses_kl_loss())));
+      TRY(metrics.merge(done.metrics));
+    }
+    const Stopwatch dump(parts_.env);
+    TRY(log_.write_samples(work.step, prompts, samples, scored, &work.advantages));
+    if (config_.trainer.rollout_data_dir) metrics.add("timing_s/dump_rollout_generations", dump.elapsed_s());
+    add_length_metrics(prompts, samples, config_.data.max_prompt_length, metrics);
+    add_reward_metrics(samples, scored, metrics);
+    add_advantage_metrics(work.advantages, metrics);
+    add_update_metrics(work.updates, *parts_.objective, metrics);
+    add_run_metrics(prompts, samples, tokens, seconds, metrics);
+    return {};
   }
 
   void add_run_metrics(const PromptBatch& prompts, const SampleBatch& samples, int64_t tokens, double seconds,
@@ -142,10 +175,8 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginR
     const std::string where = checkpoint->path().string();
     StateReader run(counters.state_name(), &checkpoint->state(), where);
     StateReader plugins(parts->plugin_states.state_name(), &checkpoint->state(), where);
-    const std::string kind = std::exchange(counters.kind, "train");
-    TRY(counters.load_state(run));
-    TRY(parts->plugin_states.load_state(plugins));
-    counters.kind = kind;
+    TRY(counters.load(run, "train"));
+    TRY(parts->plugin_states.load_own(plugins));
   }
   RunLogOptions options;
   options.first_step = counters.step;
@@ -167,11 +198,16 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   if (checkpoint) weights_from = checkpoint->path() / "huggingface";
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, std::move(registry), checkpoint, weights_from);
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kTrain, weights_from));
-  if (checkpoint) TRY(checkpoint->load_into(parts->stateful));
-  const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps};
+  if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
+  // The updates of an unfinished step are written when it ends.
+  const auto unfinished = static_cast<int64_t>(parts->step.work.updates.size());
+  const RunLogOptions options{parts->counters.step, parts->counters.num_updates - unfinished, parts->total_steps,
+                              checkpoint.has_value()};
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
-  if (checkpoint)
-    log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step));
+  if (checkpoint) {
+    log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step) +
+             (parts->step.work.step > 0 ? " and " + std::to_string(unfinished) + " updates of the next" : ""));
+  }
   if (checkpoint && parts->counters.step >= parts->total_steps) {
     log_info(
         "this run is finished: nothing to do; raise trainer.total_training_steps, start over with --resume never, "

@@ -30,7 +30,7 @@ class Replay : public mortise::RolloutBackend {
   void setup(mortise::Call) override {
     open();
     std::string line;
-    if (!std::getline(file_, line)) mortise::fail(MORTISE_INVALID_ARGUMENT, path + ": the file is empty");
+    if (!std::getline(file_, line)) mortise::fail(MORTISE_DATA_LOSS, path + ": this is a folder or an empty file");
     open();
   }
 

@@ -64,6 +64,7 @@ TEST(Messages, OneRuleForFiles) {
                                   "train run.toml model.custom_chat_template=@",
                                   "train run.toml model.path=@",
                                   "train run.toml --resume @",
+                                  "train run.toml rollout.name=replay rollout.replay.path=@",
                                   "sft run.toml data.train_files=@",
                                   "eval run.toml data.val_files=@",
                                   "generate --model model --prompts @ --out g",

@@ -43,8 +43,8 @@ inline std::vector<Json> rows_of(const Path& path) {
 // whose reward asks for a completion that begins with 7.
 class TaskFolder {
  public:
-  TaskFolder() {
-    const Outcome made = run(program("make_task") + " . --seed 3", dir_.path());
+  explicit TaskFolder(const std::string& options = "") {
+    const Outcome made = run(program("make_task") + " . --seed 3 " + options, dir_.path());
     if (made.code != 0) ADD_FAILURE() << made.output;
     dir_.write("run.toml", R"(
 [model]

@@ -160,7 +160,7 @@ TEST_F(Replay, MissingAndEmptyFilesAreRefusedAtOnce) {
   EXPECT_THAT(missing.call.error, HasSubstr("samples.jsonl.none"));
   std::ofstream(path, std::ios::trunc);
   Backend empty(backend("replay"), {{"path", path}});
-  EXPECT_EQ(empty.status, MORTISE_INVALID_ARGUMENT);
+  EXPECT_EQ(empty.status, MORTISE_DATA_LOSS);
 }
 
 TEST_F(Replay, ResumesAtItsPlace) {

@@ -79,6 +79,12 @@ Result<> PromptSource::load_state(StateReader& reader) {
   }
   epoch_ = TRY(reader.get_int("epoch"));
   batch_in_epoch_ = TRY(reader.get_int("batch_in_epoch"));
+  if (epoch_ < 0 || batch_in_epoch_ < 0 || batch_in_epoch_ > batches_per_epoch()) {
+    return Error{ErrorKind::kConfig,
+                 "the checkpoint stands behind batch " + std::to_string(batch_in_epoch_) +
+                     " of its epoch, and an epoch now has " + std::to_string(batches_per_epoch()),
+                 "data.train_batch_size", "go on with the batch size of the run, or start anew with --resume never"};
+  }
   load_order();
   return {};
 }

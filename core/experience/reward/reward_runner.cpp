@@ -245,7 +245,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
 std::vector<std::pair<std::string, RewardFunction*>> RewardRunner::functions() {
   std::vector<std::pair<std::string, RewardFunction*>> out;
   for (size_t i = 0; i < functions_.size(); ++i) {
-    out.emplace_back("reward." + std::to_string(i), functions_[i].reward.get());
+    out.emplace_back("reward." + std::to_string(i) + ":" + functions_[i].spec.use, functions_[i].reward.get());
   }
   return out;
 }

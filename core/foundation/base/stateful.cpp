@@ -54,6 +54,24 @@ void StateWriter::put_bytes(std::string_view key, std::string bytes) {
   put_tensor(key, DType::kU8, shape, std::as_bytes(std::span(kept)));
 }
 
+void StateWriter::put_copy(std::string_view key, DType dtype, std::span<const std::byte> bytes) {
+  const std::string& kept = snapshot_->owned.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::array<int64_t, 1> shape{static_cast<int64_t>(kept.size() / dtype_bytes(dtype))};
+  put_tensor(key, dtype, shape, std::as_bytes(std::span(kept)));
+}
+
+// The texts one behind the other, and where each ends.
+void StateWriter::put_texts(std::string_view key, const std::vector<std::string>& texts) {
+  std::string joined;
+  std::vector<int64_t> ends;
+  for (const std::string& text : texts) {
+    joined += text;
+    ends.push_back(static_cast<int64_t>(joined.size()));
+  }
+  put_bytes(key, std::move(joined));
+  put_vector(std::string(key) + ".ends", ends);
+}
+
 void StateWriter::put_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape,
                              std::span<const std::byte> bytes) {
   if (!take(key)) return;
@@ -121,6 +139,29 @@ Result<std::string> StateReader::get_bytes(std::string_view key) {
   if (tensor.dtype != DType::kU8 || tensor.shape.size() != 1)
     return Error{ErrorKind::kData, "state '" + tensor.name + "' is not bytes", where_, ""};
   return std::string(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+}
+
+Result<std::span<const std::byte>> StateReader::get_copied(std::string_view key, DType dtype) {
+  const TensorView tensor = TRY(get_tensor(key));
+  if (tensor.dtype == dtype && tensor.shape.size() == 1) return tensor.bytes;
+  return Error{ErrorKind::kData,
+               "state '" + tensor.name + "' is " + std::string(dtype_name(tensor.dtype)) + shape_text(tensor.shape) +
+                   ", not a list of " + std::string(dtype_name(dtype)),
+               where_, ""};
+}
+
+Result<std::vector<std::string>> StateReader::get_texts(std::string_view key) {
+  const std::string joined = TRY(get_bytes(key));
+  const auto ends = TRY(get_vector<int64_t>(std::string(key) + ".ends"));
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (const int64_t end : ends) {
+    if (end < static_cast<int64_t>(begin) || end > static_cast<int64_t>(joined.size())) break;
+    texts.push_back(joined.substr(begin, static_cast<size_t>(end) - begin));
+    begin = static_cast<size_t>(end);
+  }
+  if (texts.size() == ends.size() && begin == joined.size()) return texts;
+  return Error{ErrorKind::kData, "state '" + object_ + "/" + std::string(key) + "' is not a list of texts", where_, ""};
 }
 
 Result<TensorView> StateReader::get_tensor(std::string_view key) {

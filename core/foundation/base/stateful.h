@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <set>
@@ -35,7 +36,7 @@ struct StateSnapshot {
   std::map<std::string, std::map<std::string, StateScalar>>
       scalars;                      // object -> key -> value; every object has an entry
   std::vector<TensorView> tensors;  // named "object/key", sorted by name
-  std::deque<std::string> owned;    // bytes given to put_bytes (a deque never moves them)
+  std::deque<std::string> owned;    // bytes given to put_bytes and the like (a deque never moves them)
 };
 
 // Given to Stateful::save_state. A key is used once; a second use is reported by StatefulRegistry::save.
@@ -48,7 +49,13 @@ class StateWriter {
   void put_uint(std::string_view key, uint64_t value);
   void put_double(std::string_view key, double value);  // exact, NaN and infinities included
   void put_text(std::string_view key, std::string_view utf8);
-  void put_bytes(std::string_view key, std::string bytes);  // any bytes; kept as a U8 tensor
+  void put_bytes(std::string_view key, std::string bytes);                      // any bytes; kept as a U8 tensor
+  void put_texts(std::string_view key, const std::vector<std::string>& texts);  // any bytes
+  // Copied; a tensor with one axis.
+  template <class T>
+  void put_vector(std::string_view key, const std::vector<T>& values) {
+    put_copy(key, dtype_of<T>(), std::as_bytes(std::span(values)));
+  }
   // Borrowed until the snapshot has been written: contiguous CPU memory.
   void put_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape, std::span<const std::byte> bytes);
 
@@ -56,6 +63,7 @@ class StateWriter {
 
  private:
   void put(std::string_view key, StateScalar value);
+  void put_copy(std::string_view key, DType dtype, std::span<const std::byte> bytes);
   bool take(std::string_view key);
 
   std::string object_;
@@ -76,6 +84,14 @@ class StateReader {
   Result<double> get_double(std::string_view key);
   Result<std::string> get_text(std::string_view key);
   Result<std::string> get_bytes(std::string_view key);
+  Result<std::vector<std::string>> get_texts(std::string_view key);
+  template <class T>
+  Result<std::vector<T>> get_vector(std::string_view key) {
+    const std::span<const std::byte> bytes = TRY(get_copied(key, dtype_of<T>()));
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
   Result<TensorView> get_tensor(std::string_view key);
   // As get_tensor, and refuses another dtype or shape than expected, naming both.
   Result<TensorView> get_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape);
@@ -86,6 +102,7 @@ class StateReader {
  private:
   template <class T>
   Result<T> get(std::string_view key, std::string_view type);
+  Result<std::span<const std::byte>> get_copied(std::string_view key, DType dtype);
   Error missing(std::string_view key) const;
 
   std::string object_;

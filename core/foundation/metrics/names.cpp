@@ -73,6 +73,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"critic/lr", "", "learning rate of the critic", kLast},
     {"reward", "", "mean of the weighted sum of all rewards (TRL)", kMean},
     {"reward_std", "", "standard deviation of that sum over the batch (TRL)", kMean},
+    {"frac_reward_nan", "fraction", "completions without a reward: none applies, or all that do failed", kMean},
     {"frac_reward_zero_std", "fraction", "groups whose rewards are all the same (TRL)", kMean},
     {"rewards/{name}/mean", "", "mean of one reward function (TRL)", kMean},
     {"rewards/{name}/std", "", "standard deviation of one reward function over the batch (TRL)", kMean},

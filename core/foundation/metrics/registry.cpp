@@ -140,4 +140,38 @@ std::vector<MetricValue> MetricSet::values() const {
   return all;
 }
 
+namespace {
+
+constexpr size_t kNumbersPerEntry = 7;
+
+}  // namespace
+
+void MetricSet::save(StateWriter& writer, const std::string& key) const {
+  std::vector<std::string> names;
+  std::vector<double> numbers;
+  for (const auto& [name, entry] : entries_) {
+    names.push_back(name);
+    for (const double number : {static_cast<double>(entry.reduction), entry.sum.high, entry.sum.low, entry.weight.high,
+                                entry.weight.low, entry.extreme, entry.any ? 1.0 : 0.0})
+      numbers.push_back(number);
+  }
+  writer.put_texts(key + ".names", names);
+  writer.put_vector(key + ".numbers", numbers);
+}
+
+Result<> MetricSet::load(StateReader& reader, const std::string& key) {
+  const std::vector<std::string> names = TRY(reader.get_texts(key + ".names"));
+  const std::vector<double> numbers = TRY(reader.get_vector<double>(key + ".numbers"));
+  const Error damaged{ErrorKind::kData, "the saved metrics '" + key + "' are damaged", "", "use another checkpoint"};
+  if (numbers.size() != names.size() * kNumbersPerEntry) return damaged;
+  entries_.clear();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double* n = &numbers[i * kNumbersPerEntry];
+    if (!(n[0] >= 0 && n[0] <= static_cast<double>(Reduction::kLast))) return damaged;
+    const auto reduction = static_cast<Reduction>(static_cast<int>(n[0]));
+    entries_.emplace(names[i], Entry{reduction, {n[1], n[2]}, {n[3], n[4]}, n[5], n[6] != 0.0});
+  }
+  return {};
+}
+
 }  // namespace mortise

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "foundation/base/result.h"
+#include "foundation/base/stateful.h"
 #include "foundation/metrics/names.h"
 
 namespace mortise {
@@ -46,6 +47,10 @@ class MetricSet {
   [[nodiscard]] std::optional<double> value(std::string_view name) const;
   // All that have a value, sorted by name.
   [[nodiscard]] std::vector<MetricValue> values() const;
+  // Exactly as it is, under keys that begin with `key`.
+  void save(StateWriter& writer, const std::string& key) const;
+  Result<> load(StateReader& reader, const std::string& key);
+
   [[nodiscard]] bool empty() const { return entries_.empty(); }
   void clear() { entries_.clear(); }
 

@@ -78,6 +78,7 @@ class ActorObjective {
   void set_entropy_coeff(double coeff) { entropy_coeff_ = coeff; }  // between updates
   [[nodiscard]] const TokenWeightOptions& aggregation() const { return aggregation_; }
   [[nodiscard]] PolicyLoss& policy_loss() { return policy_loss_; }
+  [[nodiscard]] KlEstimator* kl() { return kl_ ? &*kl_ : nullptr; }  // null: no KL in the loss
 
  private:
   ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);

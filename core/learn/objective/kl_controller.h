@@ -29,7 +29,8 @@ class KlController : public Stateful {
     return {};
   }
   Result<> load_state(StateReader& reader) override {
-    kl_coef_ = TRY(reader.get_double("kl_coef"));
+    const double saved = TRY(reader.get_double("kl_coef"));
+    if (config_.type == "adaptive") kl_coef_ = saved;  // a fixed one is a setting, which a resume may change
     return {};
   }
 

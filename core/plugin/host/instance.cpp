@@ -122,8 +122,14 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   PluginInstance instance(std::move(impl));
   Impl& made = *instance.impl_;
   const auto create_slot = catchable(made.vtable.create);
-  TRY(instance.call("create", 0, nullptr, {},
-                    [&](mortise_call* call) { return create_slot(host_table(), call, &made.self); }));
+  int32_t status = MORTISE_OK;
+  auto called = instance.call("create", 0, nullptr, {},
+                              [&](mortise_call* call) { return status = create_slot(host_table(), call, &made.self); });
+  // A file among its parameters, not the plugin, is what is wrong.
+  const bool bad_file =
+      status == MORTISE_NOT_FOUND || status == MORTISE_PERMISSION_DENIED || status == MORTISE_DATA_LOSS;
+  if (!called.ok() && bad_file) called.error().kind = ErrorKind::kData;
+  TRY(std::move(called));
   made.alive = true;
   return instance;
 }

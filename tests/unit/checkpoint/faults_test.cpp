@@ -11,6 +11,7 @@ namespace {
 using test::error_of;
 using test::fast_env;
 using test::resumed_step;
+using test::save_place;
 using test::save_step;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -22,22 +23,32 @@ using Arm = void (*)(test::FaultEnv&, int64_t);
 void fail_once(test::FaultEnv& env, int64_t k) { env.fail_at(k); }
 void crash(test::FaultEnv& env, int64_t k) { env.crash_at(k); }
 
-// Save step 1; save `second` with the fault at its k-th operation, for every k; look; save step 3 unharmed.
-void enumerate(Arm arm, int64_t second) {
+CheckpointPlace newest(const Path& run_dir) {
+  const auto found = find_newest_valid(default_env(), run_dir);
+  EXPECT_OK(found);
+  return found.ok() && found->has_value() ? (*found)->ref.place : CheckpointPlace{-1, {}};
+}
+
+// Save step 1, and inside the step behind it where `second` is there; save `second` with the fault at its k-th
+// operation, for every k; look; save step 3 unharmed.
+void enumerate(Arm arm, const CheckpointPlace& second) {
   for (int64_t k = 1;; ++k) {
     const test::TempDir dir;
     ASSERT_OK(save_step(fast_env(), dir.path(), 1, kKeepOne));
+    if (second.update) ASSERT_OK(save_place(fast_env(), dir.path(), {1, 0}, kKeepOne));
+    const CheckpointPlace first = newest(dir.path());
     test::FaultEnv env(default_env());
     arm(env, k);
-    const Result<SavedCheckpoint> saved = save_step(env, dir.path(), second, kKeepOne);
+    const Result<SavedCheckpoint> saved = save_place(env, dir.path(), second, kKeepOne);
     const std::string last =
         env.operations().empty()
             ? ""
             : env.operations()[std::min<size_t>(static_cast<size_t>(k), env.operations().size()) - 1];
-    const int64_t step = resumed_step(default_env(), dir.path());
-    ASSERT_THAT(step, AnyOf(1, second)) << "operation " << k << ": " << last;
+    ASSERT_THAT(resumed_step(default_env(), dir.path()), AnyOf(1, second.step)) << "operation " << k << ": " << last;
+    const CheckpointPlace place = newest(dir.path());
+    ASSERT_TRUE(place == first || place == second) << "operation " << k << ": " << last;
     if (saved.ok() && saved->warnings.empty()) {
-      ASSERT_EQ(step, second) << "reported as saved, operation " << k << ": " << last;
+      ASSERT_EQ(place, second) << "reported as saved, operation " << k << ": " << last;
     }
     // The next save works without help and leaves exactly one checkpoint.
     ASSERT_OK(save_step(fast_env(), dir.path(), 3, kKeepOne));
@@ -52,10 +63,13 @@ void enumerate(Arm arm, int64_t second) {
   }
 }
 
-TEST(CheckpointFaults, EveryFailingCall) { enumerate(fail_once, 2); }
-TEST(CheckpointFaults, EveryCrash) { enumerate(crash, 2); }
-TEST(CheckpointFaults, EveryFailingCallWhileReplacingTheSameStep) { enumerate(fail_once, 1); }
-TEST(CheckpointFaults, EveryCrashWhileReplacingTheSameStep) { enumerate(crash, 1); }
+TEST(CheckpointFaults, EveryFailingCall) { enumerate(fail_once, {2, {}}); }
+TEST(CheckpointFaults, EveryCrash) { enumerate(crash, {2, {}}); }
+TEST(CheckpointFaults, EveryFailingCallWhileReplacingTheSameStep) { enumerate(fail_once, {1, {}}); }
+TEST(CheckpointFaults, EveryCrashWhileReplacingTheSameStep) { enumerate(crash, {1, {}}); }
+TEST(CheckpointFaults, EveryFailingCallInsideAStep) { enumerate(fail_once, {1, 1}); }
+TEST(CheckpointFaults, EveryCrashInsideAStep) { enumerate(crash, {1, 1}); }
+TEST(CheckpointFaults, EveryCrashWhileReplacingInsideAStep) { enumerate(crash, {1, 0}); }
 
 TEST(CheckpointFaults, PowerLossAtEveryOperation) {
   const uint64_t num_seeds = std::getenv("MORTISE_LONG") != nullptr ? 20 : 3;
@@ -103,7 +117,7 @@ TEST(CheckpointFaults, DiskFullAtEveryByteCountLeavesTheLastGoodOne) {
 TEST(CheckpointFaults, AFailingWriterOfAFileStopsTheSave) {
   const test::TempDir dir;
   CheckpointRequest request;
-  request.step = 4;
+  request.place.step = 4;
   request.files.push_back({"x", [](WritableFile&) -> Result<> {
                              return Error{ErrorKind::kNumerics, "weights are not finite", "", ""};
                            }});

@@ -12,13 +12,13 @@ using ::testing::HasSubstr;
 
 Manifest example() {
   const std::string hash(64, 'a');
-  return {5, {{"mortise", "0.1.0"}}, {{"a/b.json", 3, hash}, {"state.json", 0, hash}}};
+  return {{5, {}}, {{"mortise", "0.1.0"}}, {{"a/b.json", 3, hash}, {"state.json", 0, hash}}};
 }
 
 TEST(Manifest, RoundTrip) {
   const std::string text = manifest_text(example());
   ASSERT_OK_AND_ASSIGN(const Manifest back, parse_manifest(text, "m"));
-  EXPECT_EQ(back.step, 5);
+  EXPECT_EQ(back.place.step, 5);
   EXPECT_EQ(back.entries.size(), 2u);
   EXPECT_EQ(back.find("a/b.json")->size_bytes, 3u);
   EXPECT_EQ(back.find("a"), nullptr);
@@ -27,6 +27,13 @@ TEST(Manifest, RoundTrip) {
   bare.info.clear();
   bare.entries.clear();
   EXPECT_OK(parse_manifest(manifest_text(bare), "m"));
+}
+
+TEST(Manifest, APlaceInsideAStep) {
+  Manifest manifest = example();
+  manifest.place.update = 0;
+  ASSERT_OK_AND_ASSIGN(const Manifest back, parse_manifest(manifest_text(manifest), "m"));
+  EXPECT_EQ(back.place, manifest.place);
 }
 
 TEST(Manifest, AnyOtherTextIsRefused) {

@@ -10,6 +10,7 @@ namespace {
 
 using test::fast_env;
 using test::resumed_step;
+using test::save_place;
 using test::save_step;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -31,6 +32,26 @@ TEST(Retention, NeverTheOneJustSavedAndLaterStepsFirst) {
   for (const int64_t step : {20, 30, 10}) ASSERT_OK(save_step(fast_env(), dir.path(), step));
   ASSERT_OK(save_step(fast_env(), dir.path(), 15, {.keep_last = 2}));
   EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre("global_step_10", "global_step_15", "latest"));
+}
+
+// Inside a step only the newest is kept, and it never costs one between steps.
+TEST(Retention, InsideAStepTheNewestAlone) {
+  const test::TempDir dir;
+  const CheckpointWriterOptions keep_two{.keep_last = 2};
+  for (const int64_t step : {1, 2}) ASSERT_OK(save_step(fast_env(), dir.path(), step, keep_two));
+  for (const int64_t update : {0, 1}) ASSERT_OK(save_place(fast_env(), dir.path(), {2, update}, keep_two));
+  EXPECT_THAT(*default_env().list_dir(dir.path()),
+              ElementsAre("global_step_1", "global_step_2", "latest", "unfinished_step_3_update_1"));
+  EXPECT_EQ(dir.read("latest"), "unfinished_step_3_update_1\n");
+  ASSERT_OK_AND_ASSIGN(const auto found, find_newest_valid(default_env(), dir.path()));
+  EXPECT_EQ(found->ref.place, (CheckpointPlace{2, 1}));
+  ASSERT_OK(save_step(fast_env(), dir.path(), 3, keep_two));
+  EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre("global_step_2", "global_step_3", "latest"));
+  // Also where all others are kept.
+  ASSERT_OK(save_place(fast_env(), dir.path(), {3, 0}));
+  ASSERT_OK(save_step(fast_env(), dir.path(), 4));
+  EXPECT_THAT(*default_env().list_dir(dir.path()),
+              ElementsAre("global_step_2", "global_step_3", "global_step_4", "latest"));
 }
 
 TEST(Retention, LeftoversOfKilledSavesGo) {

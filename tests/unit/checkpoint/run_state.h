@@ -46,18 +46,24 @@ struct RunState final : Stateful {
   std::vector<float> weights;
 };
 
-inline Result<SavedCheckpoint> save_step(Env& env, const Path& run_dir, int64_t step,
-                                         const CheckpointWriterOptions& options = {}) {
+inline Result<SavedCheckpoint> save_place(Env& env, const Path& run_dir, const CheckpointPlace& place,
+                                          const CheckpointWriterOptions& options = {}) {
+  const int64_t step = place.step;
   RunState state;
   state.at_step(step);
   StatefulRegistry registry;
   TRY(registry.add(state));
   CheckpointRequest request;
-  request.step = step;
+  request.place = place;
   request.state = TRY(registry.save());
   request.files.push_back(checkpoint_text_file("huggingface/config.json", "{\"step\": " + std::to_string(step) + "}"));
   request.info = {{"mortise", "test"}};
   return CheckpointWriter(env, run_dir, options).save(request);
+}
+
+inline Result<SavedCheckpoint> save_step(Env& env, const Path& run_dir, int64_t step,
+                                         const CheckpointWriterOptions& options = {}) {
+  return save_place(env, run_dir, {step, {}}, options);
 }
 
 // The step that a resume would go on from, with every part of the state checked; 0 for none.
@@ -72,7 +78,7 @@ inline int64_t resumed_step(Env& env, const Path& run_dir) {
   StatefulRegistry registry;
   EXPECT_OK(registry.add(state));
   EXPECT_OK(checkpoint->load_into(registry));
-  EXPECT_EQ(state.step, (*found)->ref.step);
+  EXPECT_EQ(state.step, (*found)->ref.place.step);
   EXPECT_EQ(state.loss, 1.0 / static_cast<double>(state.step));
   EXPECT_EQ(state.weights, std::vector<float>(64, static_cast<float>(state.step)));
   const auto config = checkpoint->entry("huggingface/config.json");

@@ -64,6 +64,20 @@ TEST_F(PromptSourceTest, ResumesAtEveryPosition) {
   }
 }
 
+TEST_F(PromptSourceTest, RefusesAPlaceBehindTheEndOfAnEpoch) {
+  auto small = PromptSource::create(*dataset_, {2, true, 9}).value();
+  for (int i = 0; i < 3; ++i) small.next(i + 1);
+  StatefulRegistry saved, loaded;
+  ASSERT_TRUE(saved.add(small).ok());
+  const StateSnapshot snapshot = saved.save().value();
+  auto large = PromptSource::create(*dataset_, {3, true, 9}).value();
+  ASSERT_TRUE(loaded.add(large).ok());
+  const Result<> refused = loaded.load(snapshot, "test");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().to_string().find("behind batch 3 of its epoch, and an epoch now has 2"), std::string::npos)
+      << refused.error().to_string();
+}
+
 TEST_F(PromptSourceTest, RefusesADataSetSmallerThanABatch) {
   EXPECT_NE(PromptSource::create(*dataset_, {8, true, 0}).error().to_string().find("7 prompts"), std::string::npos);
 }

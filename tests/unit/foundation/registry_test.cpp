@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -139,6 +140,45 @@ TEST(MetricSetDeathTest, AnUnknownEngineNameAborts) {
   EXPECT_DEATH(set.add("no/such/engine_metric", 4, 2), "metrics/names.cpp");
 }
 #endif
+
+// Saved half-way, the numbers go on to the same bits.
+TEST(MetricSet, SurvivesACheckpoint) {
+  const auto first_half = [](MetricSet& set) {
+    set.add_mean("actor/pg_loss", 0.1, 3);
+    set.add("timing_s/gen", 1e16);
+    set.add("critic/score/max", std::nan(""));
+    set.add("actor/lr", 1e-3);
+    set.add("kl", 0, 0);
+    ASSERT_OK(set.add_user("mine", 2, 1, Reduction::kMin));
+  };
+  const auto second_half = [](MetricSet& set) {
+    set.add_mean("actor/pg_loss", 0.7, 5);
+    set.add("timing_s/gen", 1.0);
+    set.add("actor/lr", 1e-4);
+    ASSERT_OK(set.add_user("mine", -3, 1, Reduction::kMin));
+  };
+  MetricSet straight, saved, loaded;
+  first_half(straight), first_half(saved);
+  StateSnapshot snapshot;
+  StateWriter writer("step", &snapshot);
+  saved.save(writer, "metrics");
+  std::sort(snapshot.tensors.begin(), snapshot.tensors.end(),
+            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  loaded.add("reward", 1);  // is replaced
+  StateReader reader("step", &snapshot, "here");
+  ASSERT_OK(loaded.load(reader, "metrics"));
+  second_half(straight), second_half(loaded);
+  const auto expected = straight.values(), actual = loaded.values();
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(actual[i].name, expected[i].name);
+    if (std::isnan(expected[i].value))
+      EXPECT_TRUE(std::isnan(actual[i].value)) << actual[i].name;
+    else
+      EXPECT_EQ(actual[i].value, expected[i].value) << actual[i].name;
+  }
+  EXPECT_THAT(error_of(loaded.add_user("mine", 1, 1, Reduction::kSum)), HasSubstr("reduced by"));
+}
 
 }  // namespace
 }  // namespace mortise

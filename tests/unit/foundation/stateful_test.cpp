@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -141,6 +142,60 @@ TEST(TensorView, SizesAndNames) {
   const TensorView view = view_of<int32_t>("v", values);
   EXPECT_EQ(view.dtype, DType::kI32);
   EXPECT_THAT(view.as<int32_t>(), ElementsAre(1, 2, 3));
+}
+
+// Lists of numbers and texts, in the state of one object.
+struct Lists final : Stateful {
+  [[nodiscard]] std::string state_name() const override { return "lists"; }
+  Result<> save_state(StateWriter& writer) const override {
+    writer.put_vector("doubles", doubles);
+    writer.put_vector("bytes", bytes);
+    writer.put_vector("ids", ids);
+    writer.put_texts("texts", texts);
+    return {};
+  }
+  Result<> load_state(StateReader& reader) override {
+    doubles = TRY(reader.get_vector<double>("doubles"));
+    bytes = TRY(reader.get_vector<uint8_t>("bytes"));
+    ids = TRY(reader.get_vector<int64_t>("ids"));
+    texts = TRY(reader.get_texts("texts"));
+    return {};
+  }
+  std::vector<double> doubles;
+  std::vector<uint8_t> bytes;
+  std::vector<int64_t> ids;
+  std::vector<std::string> texts;
+};
+
+TEST(Stateful, ListsReadBackExactly) {
+  StatefulRegistry registry;
+  Lists lists;
+  ASSERT_OK(registry.add(lists));
+  const std::vector<std::string> texts{"", std::string("\0\xFF", 2), "caf\xC3\xA9", ""};
+  lists.doubles = {0.1, -std::numeric_limits<double>::infinity()};
+  lists.bytes = {1, 0, 255};
+  lists.texts = texts;
+  ASSERT_OK_AND_ASSIGN(const StateSnapshot snapshot, registry.save());
+  lists.doubles.clear(), lists.bytes.clear(), lists.texts.clear();
+  lists.ids = {7};
+  ASSERT_OK(registry.load(snapshot, "here"));
+  EXPECT_THAT(lists.doubles, ElementsAre(0.1, -std::numeric_limits<double>::infinity()));
+  EXPECT_THAT(lists.bytes, ElementsAre(1, 0, 255));
+  EXPECT_TRUE(lists.ids.empty());
+  EXPECT_EQ(lists.texts, texts);
+}
+
+TEST(Stateful, RefusesListsOfAnotherKindAndTextsThatDoNotAddUp) {
+  StateSnapshot snapshot;
+  StateWriter writer("lists", &snapshot);
+  writer.put_vector("ids", std::vector<int64_t>{1, 2});
+  writer.put_bytes("texts", "abc");
+  writer.put_vector("texts.ends", std::vector<int64_t>{2, 1, 3});
+  std::sort(snapshot.tensors.begin(), snapshot.tensors.end(),
+            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  StateReader reader("lists", &snapshot, "here");
+  EXPECT_THAT(error_of(reader.get_vector<float>("ids")), HasSubstr("'lists/ids' is I64[2], not a list of F32"));
+  EXPECT_THAT(error_of(reader.get_texts("texts")), HasSubstr("'lists/texts' is not a list of texts"));
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ TEST(StepMetrics, Rewards) {
   EXPECT_NEAR(*metrics.value("reward"), 2.0 / 3.0, 1e-12);
   EXPECT_NEAR(*metrics.value("reward_std"), std::sqrt(1.0 / 3.0), 1e-12);  // Bessel
   EXPECT_EQ(*metrics.value("frac_reward_zero_std"), 1.0);                  // one valid row is a flat group too
+  EXPECT_EQ(*metrics.value("frac_reward_nan"), 0.25);
   EXPECT_EQ(*metrics.value("rewards/match/failed"), 1.0);
   EXPECT_EQ(*metrics.value("rewards/match/not_applicable"), 0.0);
   EXPECT_EQ(*metrics.value("critic/score/max"), 1.0);

@@ -1,0 +1,101 @@
+// A program that runs beside the test and can be sent signals, and a folder watched for names that come up in it.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "foundation/base/clock.h"
+#include "program.h"
+
+namespace mortise::test {
+
+class Process {
+ public:
+  // Standard output and error go to `log`. Word 0 is the program's path.
+  Process(std::vector<std::string> words, const Path& dir, const Path& log) {
+    pid_ = fork();
+    if (pid_ != 0) return;
+    const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    std::vector<char*> args;
+    for (std::string& word : words) args.push_back(word.data());
+    args.push_back(nullptr);
+    if (out >= 0 && dup2(out, 1) == 1 && dup2(out, 2) == 2 && chdir(dir.c_str()) == 0) execv(args[0], args.data());
+    _exit(127);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() {
+    if (!code_) kill_and_wait();
+  }
+
+  void signal(int number) const {
+    if (!code_) kill(pid_, number);
+  }
+  // The exit code, negative for the signal that ended it; nothing while it runs.
+  std::optional<int> poll() { return code_ ? code_ : reap(WNOHANG); }
+  int wait() { return code_ ? *code_ : reap(0).value_or(-1); }
+  int kill_and_wait() {
+    signal(SIGKILL);
+    return wait();
+  }
+
+ private:
+  std::optional<int> reap(int flags) {
+    int status = 0;
+    if (waitpid(pid_, &status, flags) != pid_) return std::nullopt;
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return code_;
+  }
+  pid_t pid_ = -1;
+  std::optional<int> code_;
+};
+
+// The names that are made in a folder or renamed to something in it, as they come.
+class FolderWatch {
+ public:
+  explicit FolderWatch(const Path& dir) : fd_(inotify_init1(IN_CLOEXEC)) {
+    if (inotify_add_watch(fd_, dir.c_str(), IN_CREATE | IN_MOVED_TO) < 0) ADD_FAILURE() << "cannot watch " << dir;
+  }
+  FolderWatch(const FolderWatch&) = delete;
+  FolderWatch& operator=(const FolderWatch&) = delete;
+  ~FolderWatch() { close(fd_); }
+
+  // Waits for the `count`-th name that begins with `prefix`; false where the process ends before it.
+  bool wait_for(const std::string& prefix, int64_t count, Process& process) {
+    while (true) {
+      while (!names_.empty()) {
+        const std::string name = names_.front();
+        names_.pop_front();
+        if (name.starts_with(prefix) && --count == 0) return true;
+      }
+      if (process.poll()) return false;
+      pollfd ready{fd_, POLLIN, 0};
+      if (::poll(&ready, 1, /*timeout_ms=*/20) > 0) read_names();
+    }
+  }
+
+ private:
+  void read_names() {
+    alignas(inotify_event) std::array<char, 4096> buffer{};
+    const ssize_t size = read(fd_, buffer.data(), buffer.size());
+    for (ssize_t at = 0; at < size;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + at);
+      if (event->len > 0) names_.emplace_back(event->name);
+      at += static_cast<ssize_t>(sizeof(inotify_event)) + event->len;
+    }
+  }
+  int fd_;
+  std::deque<std::string> names_;  // read, not yet looked at
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,141 @@
+// Runs that are repeated, stopped, and resumed from every place: the same bits; and checkpoints that are not whole.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "checkpoint/reader.h"
+#include "process.h"
+#include "run_bits.h"
+
+namespace mortise::test {
+namespace {
+
+// The folder of a run as it was right after a step.
+void cut_back(const Path& from, const Path& to, int64_t step, int64_t last) {
+  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+  for (int64_t later = step + 1; later <= last; ++later)
+    ASSERT_OK(remove_tree(default_env(), to / ("global_step_" + std::to_string(later))));
+  ASSERT_OK(write_file(default_env(), to / "latest", "global_step_" + std::to_string(step) + "\n"));
+}
+
+// 14 rows in batches of 4: epochs of three steps, so that steps 3 and 6 end one.
+TEST(Resume, FromEveryStepOverTwoEpochBorders) {
+  constexpr int64_t kSteps = 8;
+  const std::vector<std::string> settings{"trainer.total_training_steps=8", "trainer.max_actor_ckpt_to_keep=null"};
+  const TinyTask task;
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  const std::vector<Json> rows = rows_of(task.path() / "straight/metrics.jsonl");
+  ASSERT_EQ(rows.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(rows[2]["training/epoch"], 0.0);
+  EXPECT_EQ(rows[3]["training/epoch"], 1.0);
+  EXPECT_EQ(rows[6]["training/epoch"], 2.0);
+  const auto expected = bits_of_run(task.path() / "straight", kSteps);
+  for (int64_t step = 1; step < kSteps; ++step) {
+    const std::string name = "from" + std::to_string(step);
+    cut_back(task.path() / "straight", task.path() / name, step, kSteps);
+    const Outcome resumed = task.mortise("train", name, settings);
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    EXPECT_NE(resumed.output.find("after step " + std::to_string(step) + "\n"), std::string::npos) << resumed.output;
+    expect_same_bits(bits_of_run(task.path() / name, kSteps), expected, name);
+    ASSERT_OK(remove_tree(default_env(), task.path() / name));
+  }
+}
+
+TEST(Resume, TwentyRunsGiveTheSameBits) {
+  const TinyTask task;
+  std::map<std::string, std::string> first;
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "run" + std::to_string(i);
+    const Outcome outcome = task.mortise("train", name, {"trainer.total_training_steps=2", "trainer.num_threads=2"});
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const auto bits = bits_of_run(task.path() / name, 2);
+    if (i == 0)
+      first = bits;
+    else
+      expect_same_bits(bits, first, name);
+    ASSERT_OK(remove_tree(default_env(), task.path() / name));
+  }
+}
+
+TEST(Resume, ASignalFinishesTheStepSavesAndLeavesWithItsCode) {
+  constexpr int64_t kSteps = 60;
+  // No checkpoint but the last: the signal's own.
+  const std::vector<std::string> settings{"trainer.total_training_steps=60", "trainer.save_freq=-1"};
+  const TinyTask task;
+  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
+  const auto expected = bits_of_run(task.path() / "straight", kSteps);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string name = "stopped" + std::to_string(signal);
+    const Path out = task.path() / name;
+    ASSERT_OK(default_env().create_dirs(out));
+    FolderWatch watch(out);
+    Process process(task.words("train", name, settings), task.path(), task.path() / "console.txt");
+    ASSERT_TRUE(watch.wait_for("updates.jsonl", 1, process));
+    while (rows_of(out / "metrics.jsonl").size() < 2 && !process.poll()) usleep(2000);
+    process.signal(signal);
+    ASSERT_EQ(process.wait(), 8) << default_env().read_file(task.path() / "console.txt").value();
+    const auto found = find_newest_valid(default_env(), out);
+    ASSERT_OK(found);
+    ASSERT_TRUE(found->has_value());
+    EXPECT_EQ(static_cast<size_t>((*found)->ref.place.step), rows_of(out / "metrics.jsonl").size());
+    EXPECT_LT((*found)->ref.place.step, kSteps);
+    ASSERT_EQ(task.mortise("train", name, settings).code, 0);
+    expect_same_bits(bits_of_run(out, kSteps), expected, name);
+  }
+}
+
+TEST(Resume, WithoutAnyOneEntryItIsRefusedByName) {
+  const TinyTask task;
+  const std::vector<std::string> two_steps{"trainer.total_training_steps=2", "trainer.save_freq_updates=1"};
+  ASSERT_EQ(task.mortise("train", "out", two_steps).code, 0);
+  const Path newest = task.path() / "out/global_step_2";
+  ASSERT_OK_AND_ASSIGN(const Manifest manifest, verify_checkpoint(default_env(), newest));
+  std::vector<std::string> entries{"manifest.json"};
+  for (const ManifestEntry& entry : manifest.entries) entries.push_back(entry.path);
+  for (const char* needed : {"state.json", "state.safetensors", "huggingface/model.safetensors", "mortise.lock",
+                             "config.resolved.toml", "huggingface/tokenizer.json"})
+    EXPECT_NE(std::find(entries.begin(), entries.end(), needed), entries.end()) << needed;
+  std::vector<std::string> from_newest = two_steps;
+  from_newest.insert(from_newest.end(), {"--resume", "out/global_step_2"});
+  for (const std::string& entry : entries) {
+    ASSERT_OK(default_env().rename(newest / entry, task.path() / "aside"));
+    const Outcome refused = task.mortise("train", "out", from_newest);
+    EXPECT_EQ(refused.code, 3) << entry << refused.output;
+    EXPECT_NE(refused.output.find("'" + entry + "' is missing"), std::string::npos) << refused.output;
+    ASSERT_OK(default_env().rename(task.path() / "aside", newest / entry));
+  }
+  // Left to itself, a run goes on from the one before and says so.
+  const auto expected = bits_of_run(task.path() / "out", 2);
+  ASSERT_OK(default_env().unlink(newest / "state.json"));
+  const Outcome resumed = task.mortise("train", "out", two_steps);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("skipped a checkpoint"), std::string::npos) << resumed.output;
+  EXPECT_NE(resumed.output.find("after step 1\n"), std::string::npos) << resumed.output;
+  expect_same_bits(bits_of_run(task.path() / "out", 2), expected, "resumed");
+}
+
+// What a checkpoint was made with stands in it, not in the folder, which the newest process has written.
+TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
+  const TinyTask task;
+  ASSERT_EQ(task.mortise("train", "out", {"trainer.total_training_steps=1"}).code, 0);
+  const Outcome longer = task.mortise("train", "out", {"trainer.total_training_steps=2"});
+  EXPECT_EQ(longer.code, 2) << longer.output;  // the cosine would be another one
+  EXPECT_NE(longer.output.find("trainer.total_training_steps: 1 -> 2"), std::string::npos) << longer.output;
+  ASSERT_EQ(
+      task.mortise("train", "out", {"trainer.total_training_steps=2", "actor.clip_ratio=0.3", "--allow-change"}).code,
+      0);
+  const Outcome back = task.mortise(
+      "train", "out", {"trainer.total_training_steps=2", "actor.clip_ratio=0.3", "--resume", "out/global_step_1"});
+  EXPECT_EQ(back.code, 2) << back.output;
+  EXPECT_NE(back.output.find("actor.clip_ratio: 0.2 -> 0.3"), std::string::npos) << back.output;
+  // From a plugin with state to one without.
+  const Outcome other = task.mortise("train", "out",
+                                     {"trainer.total_training_steps=3", "actor.clip_ratio=0.3",
+                                      "algorithm.adv_estimator=grpo", "~algorithm.adv_params", "--allow-change"});
+  EXPECT_EQ(other.code, 0) << other.output;
+  EXPECT_NE(other.output.find("the state of the plugin advantage:bnpo is left"), std::string::npos) << other.output;
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,165 @@
+// What a run leaves behind, without what depends on the clock: two runs that learnt the same have the same bits.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "foundation/formats/sha256.h"
+#include "program.h"
+
+namespace mortise::test {
+
+inline bool is_time(const std::string& metric) {
+  for (const char* prefix : {"timing_s/", "timing_per_token_ms/", "perf/", "step_time"}) {
+    if (metric.starts_with(prefix)) return true;
+  }
+  return metric.ends_with("/time_s");
+}
+
+// The files of a checkpoint by name, as digests; of the scalars the text, less the time spent. The settings and the
+// manifest are left out: they tell how often the run saves, and the digest of the times.
+inline std::map<std::string, std::string> bits_of_checkpoint(const Path& dir) {
+  std::map<std::string, std::string> bits;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string name = entry.path().lexically_relative(dir).string();
+    if (name == "manifest.json" || name == "config.resolved.toml") continue;
+    if (name == "state.json") {
+      Json state = read_json_file(default_env(), entry.path()).value();
+      state["run"].erase("train_seconds");
+      bits[name] = dump_json(state, 1);
+    } else {
+      bits[name] = sha256_file_hex(default_env(), entry.path()).value();
+    }
+  }
+  return bits;
+}
+
+// Of a whole run: the checkpoint of its last step, every number of every step and update, every completion in dump/.
+inline std::map<std::string, std::string> bits_of_run(const Path& out, int64_t last_step) {
+  std::map<std::string, std::string> bits;
+  const Path checkpoint = out / ("global_step_" + std::to_string(last_step));
+  EXPECT_TRUE(default_env().exists(checkpoint)) << checkpoint;
+  if (default_env().exists(checkpoint)) bits = bits_of_checkpoint(checkpoint);
+  std::string metrics;
+  for (Json row : rows_of(out / "metrics.jsonl")) {
+    std::vector<std::string> times;
+    for (const auto& [name, value] : row.items()) {
+      if (is_time(name)) times.push_back(name);
+    }
+    for (const std::string& name : times) row.erase(name);
+    metrics += dump_json(row) + "\n";
+  }
+  bits["metrics.jsonl"] = metrics;
+  bits["updates.jsonl"] = default_env().read_file(out / "updates.jsonl").value();
+  if (!default_env().exists(out / "dump")) return bits;
+  const std::vector<std::string> dumps = default_env().list_dir(out / "dump").value();
+  for (const std::string& name : dumps) bits["dump/" + name] = default_env().read_file(out / "dump" / name).value();
+  return bits;
+}
+
+// Fails with the names of what differs, and the first differing line of a text.
+inline void expect_same_bits(const std::map<std::string, std::string>& actual,
+                             const std::map<std::string, std::string>& expected, const std::string& what) {
+  for (const auto& [name, value] : expected) {
+    const auto at = actual.find(name);
+    if (at == actual.end()) {
+      ADD_FAILURE() << what << ": " << name << " is missing";
+      continue;
+    }
+    if (at->second == value) continue;
+    size_t begin = 0;
+    while (begin < value.size() && begin < at->second.size() && value[begin] == at->second[begin]) ++begin;
+    const size_t line = begin == 0 ? 0 : value.rfind('\n', begin - 1) + 1;
+    const size_t from = std::max(line, begin - std::min<size_t>(begin, 80));
+    ADD_FAILURE() << what << ": " << name << " differs at byte " << begin << "\n  " << value.substr(from, 200) << "\n  "
+                  << at->second.substr(std::min(from, at->second.size()), 200);
+  }
+  for (const auto& [name, value] : actual) EXPECT_TRUE(expected.contains(name)) << what << ": " << name << " is new";
+}
+
+// A tiny task whose settings use all that a run must not forget: several updates a step in a shuffled order, a
+// schedule, an adaptive KL controller, an estimator with state, momentum of all kinds.
+class TinyTask {
+ public:
+  TinyTask() {
+    folder_.write("rl.toml", R"(
+[model]
+path = "model"
+[data]
+train_files = ["data/train.jsonl"]
+train_max_samples = 14
+train_batch_size = 4
+max_prompt_length = 8
+max_response_length = 3
+[algorithm]
+adv_estimator = "bnpo"
+use_kl_in_reward = true
+[algorithm.adv_params]
+method = "posterior"
+decay = 0.9
+[algorithm.kl_ctrl]
+type = "adaptive"
+kl_coef = 0.1
+target_kl = 0.001
+horizon = 100
+[actor]
+ppo_mini_batch_size = 2
+ppo_epochs = 2
+shuffle = true
+[actor.optim]
+lr = 2e-3
+lr_scheduler_type = "cosine"
+lr_warmup_steps = 3
+[rollout]
+n = 4
+[[reward]]
+use = "regex"
+pattern = "^[0-4]"
+[trainer]
+total_training_steps = 16
+save_freq = 1
+max_actor_ckpt_to_keep = 2
+limit_patience = 1000
+zero_variance_limit = 0.99
+val_before_train = false
+num_threads = 1
+logger = ["console"]
+[plugins]
+isolation = "none"
+)");
+    folder_.write("sft.toml", R"(
+base = "rl.toml"
+[data]
+train_files = ["data/sft.jsonl"]
+max_response_length = 8
+[sft]
+total_training_steps = 16
+train_batch_size = 4
+)");
+  }
+
+  [[nodiscard]] const Path& path() const { return folder_.path(); }
+  // `command` is train or sft; the run's folder is `out` below path().
+  [[nodiscard]] std::vector<std::string> words(const std::string& command, const std::string& out,
+                                               const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all{program(), command, command == "train" ? "rl.toml" : "sft.toml",
+                                 "trainer.default_local_dir=" + out};
+    if (command == "train") all.push_back("trainer.rollout_data_dir=" + out + "/dump");
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  [[nodiscard]] Outcome mortise(const std::string& command, const std::string& out,
+                                const std::vector<std::string>& more = {}) const {
+    std::string line;
+    for (const std::string& word : words(command, out, more)) line += "'" + word + "' ";
+    return run(line, path());
+  }
+
+ private:
+  TaskFolder folder_{"--tiny"};
+};
+
+}  // namespace mortise::test

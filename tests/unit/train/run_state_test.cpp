@@ -1,0 +1,84 @@
+#include "train/run_state.h"
+
+#include <gmock/gmock.h>
+
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using ::testing::HasSubstr;
+
+// What PluginStates needs of an instance.
+struct FakePlugin {
+  std::optional<std::string> state;
+  Result<std::optional<std::string>> save_state() { return state; }
+  Result<> load_state(std::string_view bytes) {
+    state = std::string(bytes);
+    return {};
+  }
+};
+
+StateSnapshot saved(Stateful& object) {
+  StatefulRegistry registry;
+  EXPECT_OK(registry.add(object));
+  return registry.save().value();
+}
+Result<> load(Stateful& object, const StateSnapshot& snapshot) {
+  StatefulRegistry registry;
+  TRY(registry.add(object));
+  return registry.load(snapshot, "here");
+}
+
+TEST(RunCounters, AreOfTheirCommandAlone) {
+  RunCounters run, other;
+  run.step = 5;
+  run.num_tokens = 77;
+  const StateSnapshot snapshot = saved(run);
+  other.kind = "sft";
+  EXPECT_THAT(error_of(load(other, snapshot)), HasSubstr("is of `mortise train`, this is `mortise sft`"));
+  // A validation reads those of a training run.
+  StateReader reader("run", &snapshot, "here");
+  ASSERT_OK(other.load(reader, "train"));
+  EXPECT_EQ(other.step, 5);
+  EXPECT_EQ(other.num_tokens, 77);
+  EXPECT_EQ(other.kind, "sft");
+}
+
+TEST(PluginStates, ComeBackByRoleAndName) {
+  FakePlugin with{"abc"}, without, fresh{"0"};
+  PluginStates before, after;
+  before.add("advantage:a", with);
+  before.add("reward.0:b", without);
+  const StateSnapshot snapshot = saved(before);
+  after.add("advantage:a", fresh);
+  after.add("reward.0:b", without);
+  ASSERT_OK(load(after, snapshot));
+  EXPECT_EQ(fresh.state, "abc");
+  EXPECT_EQ(without.state, std::nullopt);
+}
+
+TEST(PluginStates, NoneStartsAnewInSilence) {
+  FakePlugin plugin{"abc"}, other{"0"}, stateless;
+  PluginStates before;
+  before.add("advantage:a", plugin);
+  const StateSnapshot snapshot = saved(before);
+  // Another plugin with state, and one without.
+  for (FakePlugin* now : {&other, &stateless}) {
+    PluginStates after;
+    after.add("advantage:b", *now);
+    EXPECT_THAT(error_of(load(after, snapshot)), HasSubstr(now == &other ? "no state of the plugin advantage:b"
+                                                                         : "state of advantage:a, a plugin that"));
+    after.takes_changes = true;
+    EXPECT_OK(load(after, snapshot));
+    EXPECT_EQ(other.state, "0");
+  }
+  // A validation has only some of the run's plugins.
+  PluginStates none;
+  StateReader reader("plugins", &snapshot, "here");
+  EXPECT_OK(none.load_own(reader));
+}
+
+}  // namespace
+}  // namespace mortise
