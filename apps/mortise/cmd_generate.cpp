@@ -172,16 +172,17 @@ Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* fol
 
 using Completions = std::vector<std::vector<GeneratedSequence>>;  // [prompt][sample]
 
-Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, const SamplingParams& sampling,
-                             const RunConfig& config) {
+// The completions of the prompts `which`.
+Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<const size_t> which,
+                  const SamplingParams& sampling, const RunConfig& config, Completions& out) {
   const int64_t n = config.rollout.n;
   const auto seed = static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
-  Completions out(prompts.ids.size(), std::vector<GeneratedSequence>(static_cast<size_t>(n)));
   const auto keep = [&](const GeneratedSequence& sequence) {
     out[static_cast<size_t>(sequence.request_id)][static_cast<size_t>(sequence.sample_index)] = sequence;
     return true;
   };
-  for (size_t i = 0; i < prompts.ids.size();) {
+  for (size_t at = 0; at < which.size();) {
+    const size_t i = which[at];
     const auto id = static_cast<int64_t>(i);
     GenerateRequest request{id, prompts.ids[i], n, id * n, seed, 0, sampling, config.rollout.top_log_probs};
     if (prompts.seeds[i]) {
@@ -193,7 +194,7 @@ Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, con
       taken.error().where = prompts.where[i];
       return std::move(taken).error();
     }
-    i += *taken;
+    at += *taken;
     if (stop_requested())
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
     if (*taken == 0) TRY(engine.poll(keep, std::chrono::milliseconds(100)));
@@ -201,6 +202,33 @@ Result<Completions> complete(GenerateEngine& engine, const Prompts& prompts, con
   while (TRY(engine.poll(keep, std::chrono::milliseconds(100))) > 0) {
     if (stop_requested())
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
+  }
+  return {};
+}
+
+struct Generated {
+  Completions completions;
+  std::string path_name;
+};
+
+// Longrope turns a long sequence otherwise from its first token on. A completion that may grow that long is computed
+// so from its start: it depends on its own prompt and length alone, not on what else is in the file.
+Result<Generated> complete_all(Model& model, const EngineOptions& options, const Prompts& prompts,
+                               const SamplingParams& sampling, const RunConfig& config) {
+  Generated out;
+  out.completions.resize(prompts.ids.size(), std::vector<GeneratedSequence>(static_cast<size_t>(config.rollout.n)));
+  const int64_t limit = model.config().rope_switch();
+  std::vector<size_t> parts[2];
+  for (size_t i = 0; i < prompts.ids.size(); ++i) {
+    const bool is_long = static_cast<int64_t>(prompts.ids[i].size()) > limit - sampling.max_new_tokens;
+    parts[limit > 0 && is_long ? 1 : 0].push_back(i);
+  }
+  for (const int part : {0, 1}) {
+    if (parts[part].empty() && (part == 1 || !prompts.ids.empty())) continue;
+    model.set_rope_length(limit + part);
+    const auto engine = TRY(GenerateEngine::create(model, options));
+    TRY(complete(*engine, prompts, parts[part], sampling, config, out.completions));
+    out.path_name = engine->path_name();
   }
   return out;
 }
@@ -241,17 +269,19 @@ Result<int> generate(Arguments args) {
   config.model.path = parsed.files.at("--model");
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
   if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
-  const Model model = TRY(Model::load(env, config.model.path, config.model.dtype));
+  Model model = TRY(Model::load(env, config.model.path, config.model.dtype));
   std::optional<PolicyFolder> folder;
-  if (!TRY(list_tokenizer_files(config.model.path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
+  const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));
+  if (!TRY(list_tokenizer_files(tokenizer_path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
   const Prompts prompts = TRY(
       read_prompts(env, parsed.files.at("--prompts"), folder ? &*folder : nullptr, config, model.config().vocab_size));
   TRY(check_num_rows(loaded, static_cast<int64_t>(prompts.ids.size()), "rollout.n"));
   EngineOptions options = rollout_engine_options(config, folder ? &folder->tokenizer : nullptr);
   options.purpose = RandomPurpose::kValidation;
   const Sampling sampling = TRY(rollout_sampling(config, model.config(), options.tokenizer));
-  const auto engine = TRY(GenerateEngine::create(model, options));
-  const Completions completions = TRY(complete(*engine, prompts, sampling, config));
+  if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
+  const Generated generated = TRY(complete_all(model, options, prompts, sampling, config));
+  const Completions& completions = generated.completions;
   std::string text;
   int64_t num_tokens = 0;
   for (size_t i = 0; i < completions.size(); ++i) {
@@ -264,7 +294,7 @@ Result<int> generate(Arguments args) {
     std::cout << dump_json(Json{{"out", parsed.files.at("--out")},
                                 {"prompts", prompts.ids.size()},
                                 {"completion_tokens", num_tokens},
-                                {"path", engine->path_name()}})
+                                {"path", generated.path_name}})
               << "\n";
   }
   return 0;

@@ -15,22 +15,24 @@ namespace mortise {
 namespace {
 
 constexpr const char* kHelp =
-    "usage: mortise model logprob --model DIR --inputs FILE --outputs FILE [--dtype float32|float64] [--json]\n\n"
-    "DIR      Hugging Face folder: config.json and safetensors\n"
+    "usage: mortise model logprob --model DIR --inputs FILE --outputs FILE [--dtype float32|float64]\n"
+    "       [--layers fast|plain] [--json]\n\n"
+    "DIR      Hugging Face folder: config.json and safetensors; or that of a LoRA adapter\n"
     "inputs   safetensors with in.input_ids and in.attention_mask, both (B, T) integers; padding on any side\n"
     "outputs  safetensors with logits (B, T, V), log_prob and entropy (B, T-1), all float32: log_prob[t] is that of\n"
     "         token t+1 at temperature 1. A sequence classifier gives scores (B, labels). Padding is 0.\n"
     "--dtype  what is computed in (default float32)\n"
+    "--layers the kernels of training (fast, the default), or the plain operations that judge them\n"
     "--json   a summary as one JSON object on standard output\n\n"
     "`mortise model save --help`: write a model folder anew, in another dtype, in shards, an adapter merged.\n";
 
 struct ModelArguments {
-  std::map<std::string, std::string> values{{"--dtype", "float32"}};
+  std::map<std::string, std::string> values{{"--dtype", "float32"}, {"--layers", "fast"}};
   bool json = false;
 };
 
 Result<ModelArguments> parse(Arguments args) {
-  const std::vector<std::string> names = {"--model", "--inputs", "--outputs", "--dtype", "--json"};
+  const std::vector<std::string> names = {"--model", "--inputs", "--outputs", "--dtype", "--layers", "--json"};
   ModelArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
     std::string name = args[i];
@@ -58,6 +60,10 @@ Result<ModelArguments> parse(Arguments args) {
     if (out.values.contains(name)) continue;
     return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise model logprob",
                  "`mortise model --help` shows the usage"};
+  }
+  if (out.values["--layers"] != "fast" && out.values["--layers"] != "plain") {
+    return Error{ErrorKind::kConfig, "option --layers is " + quote(out.values["--layers"]), "mortise model logprob",
+                 "use fast or plain"};
   }
   TRY(check_distinct({"--inputs", out.values["--inputs"]}, {"--outputs", out.values["--outputs"]},
                      "mortise model logprob"));
@@ -119,7 +125,8 @@ Result<int> logprob(Arguments args) {
                  "give at least one row with at least one token"};
   }
   const Model model = TRY(Model::load(env, parsed.values.at("--model"), parsed.values.at("--dtype")));
-  auto evaluated = evaluate_padded(model, ids, mask);
+  const LayerPath path = parsed.values.at("--layers") == "fast" ? LayerPath::kFast : LayerPath::kPlain;
+  auto evaluated = evaluate_padded(model, ids, mask, {path, {}});
   if (!evaluated.ok()) {
     if (evaluated.error().kind == ErrorKind::kData)
       evaluated.error().where = inputs.string() + ": " + evaluated.error().where;

@@ -1,10 +1,9 @@
 // mortise model save: a model folder, or an adapter merged into its base, written anew: other dtype, other shards.
-#include <cctype>
-
 #include "command_line.h"
 #include "foundation/base/text.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
+#include "train/policy_folder.h"
 
 namespace mortise {
 namespace {
@@ -50,31 +49,10 @@ Result<SaveArguments> parse(Arguments args) {
   return a;
 }
 
-// "500MB" -> 500,000,000; also KB, GB, and KiB, MiB, GiB.
 Result<int64_t> parse_size(const std::string& text) {
-  size_t digits = 0;
-  while (digits < text.size() && std::isdigit(static_cast<unsigned char>(text[digits])) != 0) ++digits;
-  const std::string unit = text.substr(digits);
-  const std::pair<const char*, int64_t> units[] = {{"", 1},
-                                                   {"B", 1},
-                                                   {"KB", 1000},
-                                                   {"MB", 1000'000},
-                                                   {"GB", 1000'000'000},
-                                                   {"KiB", 1024},
-                                                   {"MiB", int64_t{1} << 20},
-                                                   {"GiB", int64_t{1} << 30}};
-  for (const auto& [name, factor] : units) {
-    if (unit != name || digits == 0 || digits > 9) continue;
-    return std::stoll(text.substr(0, digits)) * factor;
-  }
+  const std::optional<int64_t> bytes = parse_byte_size(text);
+  if (bytes) return *bytes;
   return bad("max-shard-size", "is " + quote(text), "write a whole number of bytes, or one as 500MB, 5GB, 2GiB");
-}
-
-// The tokenizer of an adapter's folder, or else of its base.
-Result<Path> tokenizer_folder(Env& env, const Path& folder) {
-  if (!is_adapter_folder(env, folder) || !TRY(list_tokenizer_files(folder, env)).empty()) return folder;
-  const LoraConfig config = TRY(read_lora_config(env, folder));
-  return find_base_folder(env, folder, config);
 }
 
 Result<> run(const SaveArguments& a) {

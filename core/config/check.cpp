@@ -4,6 +4,7 @@
 #include <set>
 
 #include "config/config_node.h"
+#include "config/fields.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -19,6 +20,7 @@ class Checker {
     if (trains || use_ == ConfigUse::kEval) check_rewards();
     if (trains || use_ == ConfigUse::kSft) {
       check_optimizer();
+      check_model_files();
       warn_unused("model.activation_memory_mib", config_.model.enable_gradient_checkpointing,
                   "model.enable_gradient_checkpointing is false, so all activations are kept");
     }
@@ -200,6 +202,27 @@ class Checker {
                 "actor.optim.lr_scheduler_type is " + optim.lr_scheduler_type);
     warn_unused("actor.optim.lr_warmup_steps_ratio", optim.lr_warmup_steps < 0, "actor.optim.lr_warmup_steps wins");
     if (optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0: nothing will be learnt");
+  }
+
+  // What is trained of the model, and how it is saved.
+  void check_model_files() {
+    const ModelSection& model = config_.model;
+    const bool fresh = model.lora_rank > 0 && !model.lora_adapter_path;
+    const std::string why = model.lora_adapter_path ? "the adapter of model.lora_adapter_path says it itself"
+                                                    : "model.lora_rank is 0, so all weights are trained";
+    for (const std::string_view key : {"model.lora_alpha", "model.target_modules", "model.exclude_modules"})
+      warn_unused(key, fresh, why);
+    warn_unused("model.lora_rank", !model.lora_adapter_path, why);
+    if (fresh && model.target_modules.empty())
+      error("model.target_modules", "'model.target_modules' names no matrix", "use [\"all-linear\"]");
+    const TrainerConfig& trainer = config_.trainer;
+    const bool has_adapter = model.lora_rank > 0 || model.lora_adapter_path;
+    warn_unused("trainer.save_merged_lora", has_adapter, "no adapter is trained (model.lora_rank)");
+    warn_unused("trainer.max_shard_size", !has_adapter || trainer.save_merged_lora, "an adapter is saved as one file");
+    if (trainer.max_shard_size && !parse_byte_size(*trainer.max_shard_size)) {
+      error("trainer.max_shard_size", "'trainer.max_shard_size' is " + quote(*trainer.max_shard_size),
+            "write a whole number of bytes, or one as 500MB, 5GB, 2GiB");
+    }
   }
 
   void check_training() {

@@ -253,6 +253,19 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
       .at_least(1)
       .trl("save_total_limit");
   table
+      .add(
+          "save_dtype", &TrainerConfig::save_dtype,
+          "Number format of the weights in a checkpoint's huggingface folder. train: model.dtype. stored: file by file "
+          "as in model.path, the same bytes where nothing was trained. Where a format rounds, the exact weights are in "
+          "the checkpoint's state too, so that a resume loses nothing.")
+      .one_of({"train", "stored", "float32", "bfloat16", "float16", "float64"});
+  table.add("max_shard_size", &TrainerConfig::max_shard_size,
+            "Longest weight file of that folder, as \"5GB\" or \"500MB\"; more are written where needed, with their "
+            "index. null: one file, or the files of model.path where save_dtype is stored.");
+  table.add("save_merged_lora", &TrainerConfig::save_merged_lora,
+            "With a LoRA adapter: true writes the sum of base and adapter into that folder, a whole model; false the "
+            "adapter alone, in PEFT's form. A resume is exact with either.");
+  table
       .add("resume_mode", &TrainerConfig::resume_mode,
            "auto goes on from the latest checkpoint in default_local_dir if there is one, disable starts anew, "
            "resume_path goes on from resume_from_path. The command line's --resume wins.")

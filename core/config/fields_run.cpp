@@ -4,6 +4,35 @@
 namespace mortise {
 namespace {
 
+void add_lora(FieldTable<RunConfig, ModelSection>& table) {
+  table
+      .add("lora_rank", &ModelSection::lora_rank,
+           "Rank of a LoRA adapter (arXiv 2106.09685) that is trained in place of the weights, which are frozen; begun "
+           "as "
+           "PEFT does, without dropout and biases. The reference model is the base without the adapter. 0: no adapter, "
+           "all weights are trained.")
+      .at_least(0)
+      .at_most(65536)
+      .trl("lora_r");
+  table
+      .add("lora_alpha", &ModelSection::lora_alpha,
+           "Scale of the adapter: its product counts lora_alpha / lora_rank times.")
+      .above(0)
+      .at_most(1e9)
+      .trl("lora_alpha");
+  table
+      .add("target_modules", &ModelSection::target_modules,
+           "Matrices that get an adapter, by the end of their names from a dot on (q_proj, layers.0.mlp.up_proj); "
+           "all-linear: every matrix of the layers.")
+      .trl("lora_target_modules");
+  table.add("exclude_modules", &ModelSection::exclude_modules,
+            "Of the matrices that target_modules names, those that get no adapter, named in the same way.");
+  table.add(
+      "lora_adapter_path", &ModelSection::lora_adapter_path,
+      "Folder of a LoRA adapter in PEFT's form to go on from in place of a fresh one; rank, scale and modules are "
+      "then its own. null: a fresh one if lora_rank is above 0.");
+}
+
 void add_model(FieldCatalog& catalog) {
   FieldTable<RunConfig, ModelSection> table(catalog, "model", "The model that is trained.",
                                             [](RunConfig& config) -> ModelSection& { return config.model; });
@@ -28,6 +57,7 @@ void add_model(FieldCatalog& catalog) {
       .at_most(1 << 30);
   table.add("custom_chat_template", &ModelSection::custom_chat_template,
             "File with a Jinja chat template to use in place of the one in the model's folder.");
+  add_lora(table);
 }
 
 void add_data_rows(FieldTable<RunConfig, DataConfig>& table) {

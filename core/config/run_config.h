@@ -26,6 +26,11 @@ struct ModelSection {
   bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
   std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
   std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
+  int64_t lora_rank = 0;     // of an adapter that is trained in place of the weights; 0 = none (PEFT: r)
+  double lora_alpha = 16.0;  // the adapter's product counts lora_alpha / lora_rank times
+  std::vector<std::string> target_modules = {"all-linear"};  // ends of names of the adapted matrices
+  std::vector<std::string> exclude_modules;                  // of them, those that are not
+  std::optional<std::string> lora_adapter_path;  // PEFT folder of an adapter to go on from; it says rank and modules
   bool operator==(const ModelSection&) const = default;
 };
 
@@ -218,10 +223,13 @@ struct TrainerConfig {
   int64_t save_freq_updates = -1;                  // updates between checkpoints inside a step; -1 = none
   int64_t test_freq = -1;                          // steps between validations; -1 = only before and after
   bool val_before_train = true;
-  bool val_only = false;                                         // validate and stop
-  std::optional<int64_t> max_actor_ckpt_to_keep;                 // newest kept; null = all (TRL: save_total_limit)
-  std::string resume_mode = "auto";                              // auto | disable | resume_path
-  std::optional<std::string> resume_from_path;                   // with resume_path: the global_step_N folder
+  bool val_only = false;                          // validate and stop
+  std::optional<int64_t> max_actor_ckpt_to_keep;  // newest kept; null = all (TRL: save_total_limit)
+  std::string save_dtype = "train";  // train | stored | float32 | bfloat16 | float16 | float64: of huggingface/
+  std::optional<std::string> max_shard_size;    // of a weight file, "5GB"; null = one file, or as read where stored
+  bool save_merged_lora = false;                // huggingface/ is the sum of base and adapter, not the adapter alone
+  std::string resume_mode = "auto";             // auto | disable | resume_path
+  std::optional<std::string> resume_from_path;  // with resume_path: the global_step_N folder
   std::vector<std::string> logger = {"console", "tensorboard"};  // metrics.jsonl and updates.jsonl are always written
   int64_t log_val_generations = 0;                 // validation completions kept in the log at each validation
   std::optional<std::string> validation_data_dir;  // the same for the completions of every validation

@@ -174,6 +174,14 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
                       " new ones exceed max_position_embeddings = " + std::to_string(config.max_position_embeddings),
                   "shorten the prompt or the response length");
   }
+  const int64_t limit = config.rope_switch();
+  if (limit > 0 && config.rope_length <= limit && request.sampling.max_new_tokens > limit - length) {
+    return refuse(request,
+                  std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +
+                      " new ones exceed original_max_position_embeddings = " + std::to_string(limit) +
+                      ", up to which this engine was made for sequences of longrope",
+                  "tell the model that longer ones come (Model::set_rope_length), or shorten the response length");
+  }
   if (Scheduler::pages_for(request) > kv_.max_pages()) {
     return refuse(request,
                   "one completion needs " + std::to_string(Scheduler::pages_for(request)) +

@@ -25,11 +25,7 @@ Result<at::ScalarType> compute_type(const std::string& name) {
 Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype) {
   return guard_torch("loading " + folder.string(), [&]() -> Result<Model> {
     const bool is_adapter = is_adapter_folder(env, folder);
-    Path base = folder;
-    if (is_adapter) {
-      const LoraConfig lora = TRY(read_lora_config(env, folder));
-      base = TRY(find_base_folder(env, folder, lora));
-    }
+    const Path base = TRY(find_model_folder(env, folder));
     Model model;
     model.config_ = TRY(read_model_config(env, base));
     model.adopt(allocate_parameters(model.config_, TRY(compute_type(dtype)), /*requires_grad=*/true));
@@ -79,6 +75,7 @@ at::Tensor Model::head_weight() const { return leaves_.head; }
 
 at::Tensor Model::head_grad() const {
   at::Tensor head = leaves_.head;
+  if (!head.requires_grad()) return {};
   if (!head.grad().defined()) head.mutable_grad() = at::zeros_like(head.detach());
   return head.grad();
 }
@@ -91,45 +88,127 @@ uint64_t Model::version_sum() const {
   return sum;
 }
 
-Result<> Model::save_adapter(Env& env, const Path& folder, const SaveOptions& options) const {
+Result<> Model::adapt(LoraConfig config, std::span<const std::string> modules) {
+  if (has_adapter()) {
+    return Error{ErrorKind::kConfig,
+                 "the model has an adapter already",
+                 {},
+                 "name the base model's folder, or go on from the adapter as it is"};
+  }
+  const at::NoGradGuard no_grad;
+  ParameterStore store{std::move(weights_), std::move(leaves_), std::move(parameters_)};
+  trained_lora_ = std::make_unique<TrainedLora>(std::move(config), modules, store);
+  adopt(std::move(store));
+  return {};
+}
+
+Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed) {
+  return guard_torch("making an adapter", [&]() -> Result<> {
+    const std::vector<std::string> modules = TRY(choose_lora_modules(parameters_, choice));
+    TRY(adapt(make_lora_config(choice, modules, parameters_), modules));
+    trained_lora_->initialize(seed);
+    return {};
+  });
+}
+
+Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
+  return guard_torch("reading the adapter of " + adapter_folder.string(), [&]() -> Result<> {
+    LoraConfig config = TRY(read_lora_config(env, adapter_folder));
+    if (config.dropout != 0.0) {
+      return Error{ErrorKind::kConfig, "key 'lora_dropout' is not 0, and adapters are trained without dropout",
+                   (adapter_folder / kAdapterConfigFile).string(), "set it to 0 there"};
+    }
+    const std::vector<std::string> modules = TRY(list_lora_modules(env, adapter_folder, parameters_));
+    TRY(adapt(std::move(config), modules));
+    return trained_lora_->load(env, adapter_folder);
+  });
+}
+
+void Model::weights_changed() {
+  if (trained_lora_ != nullptr) trained_lora_->merge();
+}
+
+Model Model::base_view() const {
+  Model view;
+  view.config_ = config_;
+  view.adopt(trained_lora_->base());
+  return view;
+}
+
+Result<std::optional<at::ScalarType>> Model::stored_dtype(const SaveOptions& options) const {
+  if (options.dtype.empty()) return std::optional(dtype());
+  if (options.dtype != "stored") return std::optional(TRY(parse_scalar_type(options.dtype)));
+  if (layout_ == nullptr) {
+    return Error{ErrorKind::kConfig,
+                 "this model was not read from a folder, so it has no stored dtype",
+                 {},
+                 "choose float32, bfloat16 or float16"};
+  }
+  if (!layout_->files.empty() && options.max_shard_bytes == 0) return std::optional<at::ScalarType>();
+  return std::optional(torch_type(layout_->dtype).value_or(dtype()));
+}
+
+Result<bool> Model::saves_exactly(const SaveOptions& options) const {
+  if (trained_lora_ != nullptr) return false;  // one of base and adapter is not in the folder, or their sum is
+  const auto keeps = [&](at::ScalarType type) {
+    return type == at::kDouble || (type == at::kFloat && dtype() == at::kFloat);
+  };
+  const std::optional<at::ScalarType> stored = TRY(stored_dtype(options));
+  if (stored) return keeps(*stored);
+  for (const StoredFile& file : layout_->files) {
+    for (const StoredSlot& slot : file.slots) {
+      if (!slot.parameter.empty() && !keeps(torch_type(slot.dtype).value_or(at::kHalf))) return false;
+    }
+  }
+  return true;
+}
+
+Result<std::vector<FolderFile>> Model::plan_adapter(const SaveOptions& options) const {
+  if (trained_lora_ != nullptr) {
+    const std::optional<at::ScalarType> stored = TRY(stored_dtype(options));
+    return trained_lora_->plan_save(options.base_model, stored.value_or(dtype()));
+  }
   if (adapter_ == nullptr) {
-    return Error{ErrorKind::kConfig, "this model was not read from an adapter's folder, so there is none to save apart",
-                 folder.string(), "save it merged"};
+    return Error{ErrorKind::kConfig,
+                 "this model was not read from an adapter's folder, so there is none to save apart",
+                 {},
+                 "save it merged"};
   }
   if (version_sum() != loaded_version_) {
-    return Error{ErrorKind::kConfig, "the merged weights were trained, the adapter alone no longer says what they are",
-                 folder.string(), "save it merged"};
+    return Error{ErrorKind::kConfig,
+                 "the merged weights were trained, the adapter alone no longer says what they are",
+                 {},
+                 "save it merged"};
   }
-  return save_lora(env, folder, *adapter_, options.base_model);
+  return plan_lora(adapter_, options.base_model);
+}
+
+Result<std::vector<FolderFile>> Model::plan_save(const SaveOptions& options) const {
+  const std::optional<at::ScalarType> stored = TRY(stored_dtype(options));
+  if (options.lora == LoraSave::kApart) return plan_adapter(options);
+  std::vector<FolderFile> files;
+  std::string config_text = config_.config_text;
+  if (!stored) {
+    files = plan_weights_as_read(parameters_, layout_);
+  } else {
+    files = plan_weights(parameters_, *stored, options.max_shard_bytes);
+    config_text = TRY(model_config_text(config_, scalar_type_name(*stored)));
+  }
+  // Without a generation_config.json of its own a folder that was read keeps its end ids in config.json.
+  if (!config_.generation_config_text.empty() || config_.config_text.empty())
+    files.push_back(text_folder_file("generation_config.json", generation_config_text(config_)));
+  files.push_back(text_folder_file("config.json", std::move(config_text)));
+  return files;
 }
 
 Result<> Model::save(Env& env, const Path& folder, const SaveOptions& options) const {
   return guard_torch("saving to " + folder.string(), [&]() -> Result<> {
-    const bool as_read = options.dtype == "stored";
-    if (as_read && layout_ == nullptr) {
-      return Error{ErrorKind::kConfig, "this model was not read from a folder, so it has no stored dtype",
-                   folder.string(), "choose float32, bfloat16 or float16"};
+    auto files = plan_save(options);
+    if (!files.ok()) {
+      files.error().where = folder.string();
+      return std::move(files).error();
     }
-    at::ScalarType stored = dtype();
-    if (as_read) {
-      stored = torch_type(layout_->dtype).value_or(stored);
-    } else if (!options.dtype.empty()) {
-      stored = TRY(parse_scalar_type(options.dtype));
-    }
-    TRY(env.create_dirs(folder));
-    if (options.lora == LoraSave::kApart) return save_adapter(env, folder, options);
-    std::string config_text = config_.config_text;
-    if (as_read && !layout_->files.empty() && options.max_shard_bytes == 0) {
-      TRY(save_weights_as_read(env, folder, parameters_, *layout_));
-    } else {
-      TRY(save_weights(env, folder, parameters_, stored, options.max_shard_bytes));
-      config_text = TRY(model_config_text(config_, scalar_type_name(stored)));
-    }
-    // Without a generation_config.json of its own a folder that was read keeps its end ids in config.json.
-    if (!config_.generation_config_text.empty() || config_.config_text.empty()) {
-      TRY(write_file_atomic(env, folder / "generation_config.json", generation_config_text(config_)));
-    }
-    return write_file_atomic(env, folder / "config.json", config_text);
+    return write_folder(env, folder, *files);
   });
 }
 
@@ -144,6 +223,8 @@ Model Model::clone_frozen() const {
 
 void Model::zero_grad() {
   for (NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  if (trained_lora_ == nullptr) return;
+  for (NamedParameter& parameter : trained_lora_->parameters()) parameter.tensor.mutable_grad().reset();
 }
 
 }  // namespace mortise

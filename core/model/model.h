@@ -1,14 +1,17 @@
 // Model: a decoder read from, or written to, a Hugging Face folder.
 //
-// The named parameters are the trainable leaves (HF names); they are row slices of the fused matrices in weights(), so
-// an optimizer updates in place and every reader sees it. forward_hidden builds an autograd graph where GradMode is on;
-// the vocabulary head is separate (model/head), so that tokens x vocabulary is never held.
-// Thread rule: const methods may be called from several threads while nobody writes the weights. Move-only.
+// The named parameters are the leaves (HF names); they are row slices of the fused matrices in weights(), so an
+// optimizer updates in place and every reader sees it. They are what is trained, or, once train_lora was called, hold
+// base and adapter merged, and the adapter is trained. forward_hidden builds an autograd graph where GradMode is on;
+// the vocabulary head is separate (model/head), so that tokens x vocabulary is never held. Thread rule: const methods
+// may be called from several threads while nobody writes the weights. Move-only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +19,7 @@
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
 #include "model/adapters/lora.h"
+#include "model/adapters/trained_lora.h"
 #include "model/head/log_prob_head.h"
 #include "model/layers/decoder.h"
 #include "model/layers/decoder_weights.h"
@@ -32,7 +36,8 @@ struct SaveOptions {
   // in the folder that was read, the same bytes where nothing was trained.
   std::string dtype = {};
   int64_t max_shard_bytes = 0;  // no larger files, but for a single tensor; 0: one file, or as read
-  // Of a model read from an adapter's folder: the sum, or the adapter alone (an error once the weights were trained).
+  // Of a model read from an adapter's folder, or with an adapter in training: the sum, or the adapter alone (an error
+  // where the merged weights were trained).
   LoraSave lora = LoraSave::kMerged;
   std::string base_model = {};  // kApart: what the adapter names as its base; empty: as read
 };
@@ -52,7 +57,20 @@ class Model {
   [[nodiscard]] at::ScalarType dtype() const { return weights_.embedding_VH.scalar_type(); }
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
-  [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr; }
+  [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr || trained_lora_ != nullptr; }
+  // What an optimizer updates: the parameters, or the adapter's.
+  [[nodiscard]] const std::vector<NamedParameter>& trainable() const {
+    return trained_lora_ != nullptr ? trained_lora_->parameters() : parameters_;
+  }
+
+  // Freezes the weights and trains a fresh adapter, or the one of a folder, in their place.
+  Result<> train_lora(const LoraChoice& choice, uint64_t seed);
+  Result<> train_lora(Env& env, const Path& adapter_folder);
+  [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
+  // To be called after every change of trainable(): the merged weights follow. Nothing to do without an adapter.
+  void weights_changed();
+  // The model without its adapter, frozen, in the same memory. Precondition: trains_lora().
+  [[nodiscard]] Model base_view() const;
   // By HF name; null if there is none.
   [[nodiscard]] const NamedParameter* find_parameter(std::string_view name) const;
   [[nodiscard]] const DecoderWeights& weights() const { return weights_; }
@@ -63,19 +81,29 @@ class Model {
   [[nodiscard]] VocabularyHead head() const;
   // The leaf of the head [V, H] (the embedding where tied).
   [[nodiscard]] at::Tensor head_weight() const;
-  // head_weight().grad(), made of zeros where there is none yet: pass it as d_weight_VH of the head.
+  // head_weight().grad(), made of zeros where there is none yet: pass it as d_weight_VH of the head. Undefined where
+  // the head is frozen.
   [[nodiscard]] at::Tensor head_grad() const;
 
   // config.json, generation_config.json and the weights: a folder that transformers loads; an adapter that PEFT loads.
   [[nodiscard]] Result<> save(Env& env, const Path& folder, const SaveOptions& options = {}) const;
+  // The same files for another writer, who has to be done before the weights change.
+  [[nodiscard]] Result<std::vector<FolderFile>> plan_save(const SaveOptions& options = {}) const;
+  // Whether load() of what `options` save gives the very weights back.
+  [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
   void zero_grad();  // forgets all gradients
+  // Sequences of up to so many tokens will come: see ModelConfig::rope_length. To be told before an engine is made.
+  void set_rope_length(int64_t length) { config_.rope_length = length; }
 
  private:
   Model() = default;
   void adopt(ParameterStore store);
-  [[nodiscard]] Result<> save_adapter(Env& env, const Path& folder, const SaveOptions& options) const;
+  Result<> adapt(LoraConfig config, std::span<const std::string> modules);
+  // How `options` store the weights: the dtype, or nothing for "as they were read".
+  [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;
+  [[nodiscard]] Result<std::vector<FolderFile>> plan_adapter(const SaveOptions& options) const;
   [[nodiscard]] uint64_t version_sum() const;  // grows with every in-place change of a parameter
 
   ModelConfig config_;
@@ -84,6 +112,7 @@ class Model {
   DecoderLeaves leaves_;
   std::shared_ptr<const StoredLayout> layout_;  // of the folder that was read; null for a model made here
   std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null where there is none
+  std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   uint64_t loaded_version_ = 0;
 };
 

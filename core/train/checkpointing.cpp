@@ -6,35 +6,20 @@
 #include "config/show.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
-#include "foundation/formats/safetensors.h"
 #include "train/pack_lock.h"
 
 namespace mortise {
 
 namespace {
 
-// The policy as a Hugging Face folder: config, weights, tokenizer files as they came.
+// The policy as a Hugging Face folder: config, weights (or an adapter in PEFT's form), tokenizer files as they came.
 Result<std::vector<CheckpointFile>> policy_files(const RunParts& parts) {
-  const ModelConfig& config = parts.model->config();
   std::vector<CheckpointFile> files;
-  files.push_back(
-      checkpoint_text_file("huggingface/config.json", TRY(model_config_text(config, parts.config.model.dtype))));
-  files.push_back(checkpoint_text_file("huggingface/generation_config.json", generation_config_text(config)));
-  files.push_back({"huggingface/model.safetensors", [&parts](WritableFile& file) -> Result<> {
-                     std::vector<TensorView> views;
-                     for (const NamedParameter& parameter : parts.model->parameters()) {
-                       const auto sizes = parameter.tensor.sizes();
-                       views.push_back({parameter.name,
-                                        parts.model->dtype() == at::kDouble ? DType::kF64 : DType::kF32,
-                                        {sizes.begin(), sizes.end()},
-                                        {static_cast<const std::byte*>(parameter.tensor.const_data_ptr()),
-                                         parameter.tensor.nbytes()}});
-                     }
-                     return write_safetensors(file, views, {{"format", "pt"}});
-                   }});
-  for (const std::string& name : TRY(list_tokenizer_files(parts.folder->path, parts.env))) {
-    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(parts.env.read_file(parts.folder->path / name))));
-  }
+  for (FolderFile& file : TRY(parts.model->plan_save(save_options(parts.config))))
+    files.push_back({"huggingface/" + file.name, std::move(file.write)});
+  const Path& folder = parts.folder->tokenizer_path;
+  for (const std::string& name : TRY(list_tokenizer_files(folder, parts.env)))
+    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(parts.env.read_file(folder / name))));
   return files;
 }
 

@@ -7,6 +7,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "model/layers/recompute.h"
+#include "model/adapters/trained_lora.h"
 #include "model/weights/model_config.h"
 #include "train/run_parts.h"
 #include "train/trainer.h"
@@ -47,13 +48,17 @@ double activation_bytes(const ModelConfig& model, const RunConfig& config, doubl
 }
 
 // Bytes.
-MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config) {
+MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
   const double element = config.model.dtype == "float64" ? 8.0 : 4.0;
   const auto parameters = static_cast<double>(model.num_parameters());
+  const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
   MemoryEstimate bytes;
-  bytes.weights = bytes.gradients = parameters * element;
-  bytes.moments = 2.0 * parameters * element;
-  if (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward) bytes.reference = parameters * element;
+  bytes.weights = parameters * element;
+  if (lora) bytes.weights += static_cast<double>(lora->num_trained + lora->num_adapted) * element;
+  bytes.gradients = trained * element;
+  bytes.moments = 2.0 * trained * element;
+  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+  if (has_reference && !lora) bytes.reference = parameters * element;  // with an adapter it is a view of the base
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
   const MicroBatchOptions pass = micro_batch_options(config);
   auto tokens = static_cast<double>(pass.token_budget);
@@ -69,8 +74,28 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const RunConfig& config
   return bytes;
 }
 
+// Of the adapter that would be trained. Memory for the weights is asked for and never touched.
+Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
+  const ModelSection& section = loaded.config.model;
+  if (section.lora_rank == 0 && !section.lora_adapter_path) return std::optional<LoraSize>();
+  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  if (section.lora_adapter_path) {
+    const LoraConfig config = TRY(read_lora_config(env, *section.lora_adapter_path));
+    const auto modules = TRY(list_lora_modules(env, *section.lora_adapter_path, store.parameters));
+    return std::optional(measure_lora(store.parameters, modules, config));
+  }
+  const LoraChoice choice{section.lora_rank, section.lora_alpha, section.target_modules, section.exclude_modules};
+  auto modules = choose_lora_modules(store.parameters, choice);
+  if (!modules.ok()) {
+    modules.error().where = loaded.where("model.target_modules");
+    return std::move(modules).error();
+  }
+  return std::optional(measure_lora(store.parameters, *modules, make_lora_config(choice, *modules, store.parameters)));
+}
+
 struct RunEstimate {
   ModelConfig model;
+  std::optional<LoraSize> lora;
   int64_t train_rows = 0, steps = 0;
   BatchPlan plan;
   MemoryEstimate memory;
@@ -79,7 +104,9 @@ struct RunEstimate {
 Result<RunEstimate> estimate(Env& env, const LoadedConfig& loaded) {
   const RunConfig& config = loaded.config;
   RunEstimate out;
-  out.model = TRY(read_model_config(env, config.model.path));
+  const Path model_folder = TRY(find_model_folder(env, config.model.path));
+  out.model = TRY(read_model_config(env, model_folder));
+  out.lora = TRY(estimate_lora(env, out.model, loaded));
   const int64_t longest = config.data.max_prompt_length + response_length(config);
   if (longest > out.model.max_position_embeddings) {
     return Error{ErrorKind::kConfig,
@@ -98,7 +125,7 @@ Result<RunEstimate> estimate(Env& env, const LoadedConfig& loaded) {
   }
   TRY(check_run_length(loaded, out.train_rows));
   out.steps = plan_total_steps(config, out.train_rows);
-  out.memory = estimate_memory(out.model, config);
+  out.memory = estimate_memory(out.model, out.lora, config);
   return out;
 }
 
@@ -107,6 +134,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
   const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
   return {{"config", config_to_json(config)},
           {"parameters", run.model.num_parameters()},
+          {"trained_parameters", run.lora ? run.lora->num_trained : run.model.num_parameters()},
           {"train_rows", run.train_rows},
           {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
           {"prompts_per_step", run.plan.prompts_per_step},
@@ -132,7 +160,8 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string out = config_to_toml(loaded);
   out += "\n# model: " + format_count(run.model.num_parameters()) + " parameters, " +
-         std::to_string(run.model.num_layers) + " layers\n";
+         std::to_string(run.model.num_layers) + " layers";
+  out += (run.lora ? "; trained: an adapter of " + format_count(run.lora->num_trained) : "") + "\n";
   out += "# data: " + format_count(run.train_rows) + " training rows, " +
          std::to_string(run.train_rows / plan.prompts_per_step) + " steps per epoch\n";
   out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(loaded.config.rollout.n) +

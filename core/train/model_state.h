@@ -1,28 +1,24 @@
-// ModelState: the numbers of a model that a resume cannot get elsewhere (a critic, a refreshed reference) in
-// checkpoints.
+// ModelState: the exact weights of a model as a checkpoint object, where a resume cannot get them elsewhere: a critic, a
+// refreshed reference, an adapter's A and B, weights that the checkpoint's model folder holds rounded. Thread rule: one
+// thread.
 #pragma once
 
 #include <string>
 
-#include "learn/optim/tensor_state.h"
+#include "foundation/base/stateful.h"
 #include "model/model.h"
 
 namespace mortise {
 
 class ModelState : public Stateful {
  public:
-  // `model` must outlive it.
+  // Of the model's trainable parameters. `model` must outlive it.
   ModelState(std::string name, Model& model) : name_(std::move(name)), model_(&model) {}
 
+  static constexpr const char* kPolicy = "actor.model";
   [[nodiscard]] std::string state_name() const override { return name_; }
-  Result<> save_state(StateWriter& writer) const override {
-    for (const NamedParameter& p : model_->parameters()) put_tensor(writer, p.name, p.tensor);
-    return {};
-  }
-  Result<> load_state(StateReader& reader) override {
-    for (const NamedParameter& p : model_->parameters()) TRY(get_tensor(reader, p.name, p.tensor));
-    return {};
-  }
+  Result<> save_state(StateWriter& writer) const override;
+  Result<> load_state(StateReader& reader) override;
 
  private:
   std::string name_;

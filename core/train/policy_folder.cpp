@@ -2,15 +2,23 @@
 
 #include <algorithm>
 
+#include "model/adapters/lora_config.h"
+
 namespace mortise {
+
+Result<Path> tokenizer_folder(Env& env, const Path& folder) {
+  if (!is_adapter_folder(env, folder) || !TRY(list_tokenizer_files(folder, env)).empty()) return folder;
+  return find_model_folder(env, folder);
+}
 
 Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
   const Path path = config.model.path;
-  if (config.model.path.empty() || !env.exists(path / "config.json")) {
+  if (config.model.path.empty() || (!env.exists(path / "config.json") && !is_adapter_folder(env, path))) {
     return Error{ErrorKind::kData, "there is no model folder (no config.json)",
                  config.model.path.empty() ? "model.path" : path.string(), "set model.path to a Hugging Face folder"};
   }
-  Tokenizer tokenizer = TRY(Tokenizer::load(path));
+  const Path tokenizer_path = TRY(tokenizer_folder(env, path));
+  Tokenizer tokenizer = TRY(Tokenizer::load(tokenizer_path));
   ChatTemplates chat_templates;
   if (config.model.custom_chat_template) {
     const std::string source = TRY(env.read_file(*config.model.custom_chat_template));
@@ -18,7 +26,7 @@ Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
   } else {
     chat_templates = TRY(ChatTemplates::of_folder(tokenizer));
   }
-  return PolicyFolder{path, std::move(tokenizer), std::move(chat_templates)};
+  return PolicyFolder{tokenizer_path, std::move(tokenizer), std::move(chat_templates)};
 }
 
 PromptEncoder PolicyFolder::encoder(const RunConfig& config) const {

@@ -17,7 +17,7 @@
 namespace mortise {
 
 struct PolicyFolder {
-  Path path;
+  Path tokenizer_path;  // model.path, or an adapter's base
   Tokenizer tokenizer;
   ChatTemplates chat_templates;
 
@@ -27,6 +27,9 @@ struct PolicyFolder {
   // The encoder of this run's data rows. Borrows the tokenizer.
   [[nodiscard]] PromptEncoder encoder(const RunConfig& config) const;
 };
+
+// Where the tokenizer of a model folder lies: in it, or in the base of an adapter's folder that has none of its own.
+Result<Path> tokenizer_folder(Env& env, const Path& folder);
 
 // The ids that end a completion: generation_config's, else config.json's, else the tokenizer's end token.
 std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer);

@@ -7,6 +7,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "train/checkpointing.h"
+#include "train/model_state.h"
 #include "train/pack_lock.h"
 
 namespace mortise {
@@ -26,6 +27,8 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "trainer.default_local_dir",
                                       "trainer.resume_",
                                       "trainer.max_actor_ckpt_to_keep",
+                                      "trainer.max_shard_size",
+                                      "trainer.save_merged_lora",
                                       "trainer.num_threads",
                                       "trainer.nonfinite_update_limit",
                                       "trainer.rollout_probs_diff_limit",
@@ -139,6 +142,11 @@ Result<> move_aside(Env& env, const Path& run_dir) {
 }
 
 }  // namespace
+
+std::optional<Path> resume_weights(const std::optional<Checkpoint>& checkpoint) {
+  if (!checkpoint || checkpoint->state().scalars.contains(ModelState::kPolicy)) return std::nullopt;
+  return checkpoint->path() / "huggingface";
+}
 
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
                                               const ResumeRequest& request) {

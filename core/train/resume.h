@@ -28,4 +28,7 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
 // The state of `checkpoint` into the parts; one of another command is refused before all else.
 Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts);
 
+// The folder that holds the checkpoint's weights exactly; nothing where its state does (then model.path is read first).
+std::optional<Path> resume_weights(const std::optional<Checkpoint>& checkpoint);
+
 }  // namespace mortise

@@ -5,12 +5,14 @@
 #include <mortise/pack.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "experience/data/sft_encoder.h"
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
+#include "foundation/base/text.h"
 #include "generate/extension.h"
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/torch_version.h"
@@ -61,6 +63,18 @@ MicroBatchOptions reference_pass_options(const RunConfig& config) {
   return micro_batch_options(merged);
 }
 
+SaveOptions save_options(const RunConfig& config) {
+  const TrainerConfig& trainer = config.trainer;
+  const bool has_adapter = config.model.lora_rank > 0 || config.model.lora_adapter_path;
+  SaveOptions options;
+  if (trainer.save_dtype != "train") options.dtype = trainer.save_dtype;
+  if (trainer.max_shard_size) options.max_shard_bytes = parse_byte_size(*trainer.max_shard_size).value_or(0);
+  if (has_adapter && !trainer.save_merged_lora) options.lora = LoraSave::kApart;
+  // A relative path would lead elsewhere from the checkpoint's folder.
+  options.base_model = std::filesystem::absolute(config.model.path).lexically_normal().string();
+  return options;
+}
+
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded) {
   return PluginRegistry::open(registry_options(loaded, kTorchVersion));
 }
@@ -96,7 +110,7 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
 
 std::vector<OptimizedParameter> optimized_parameters(Model& model) {
   std::vector<OptimizedParameter> out;
-  for (const NamedParameter& p : model.parameters()) out.push_back({p.name, p.tensor, p.decay});
+  for (const NamedParameter& p : model.trainable()) out.push_back({p.name, p.tensor, p.decay});
   return out;
 }
 
@@ -121,24 +135,58 @@ uint64_t sampling_seed(const RunConfig& config) {
   return static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
 }
 
+Result<> load_adapter(RunParts& parts) {
+  const ModelSection& model = parts.config.model;
+  if (parts.model->has_adapter() && (model.lora_rank > 0 || model.lora_adapter_path)) {
+    return Error{ErrorKind::kConfig, "model.path is the folder of an adapter, and another one is to be trained",
+                 parts.loaded.where("model.path"),
+                 "name the base's folder, and the adapter as model.lora_adapter_path to go on from it"};
+  }
+  if (model.lora_adapter_path) {
+    auto loaded = parts.model->train_lora(parts.env, *model.lora_adapter_path);
+    if (!loaded.ok() && loaded.error().where.empty())
+      loaded.error().where = parts.loaded.where("model.lora_adapter_path");
+    return loaded;
+  }
+  if (model.lora_rank == 0) return {};
+  const LoraChoice choice{model.lora_rank, model.lora_alpha, model.target_modules, model.exclude_modules};
+  auto made = parts.model->train_lora(choice, parts.key.seed);
+  if (!made.ok()) made.error().where = parts.loaded.where("model.target_modules");
+  return made;
+}
+
+// The initial policy; of an adapter's run the base without it. `has_moved`: the model at hand is not the initial one.
+Result<> load_reference(RunParts& parts, bool has_moved) {
+  const RunConfig& config = parts.config;
+  if (parts.model->trains_lora()) {
+    parts.reference = parts.model->base_view();
+  } else if (has_moved) {
+    const Model initial = TRY(Model::load(parts.env, config.model.path, config.model.dtype));
+    parts.reference = initial.clone_frozen();
+    parts.reference->set_rope_length(parts.model->config().rope_length);
+  } else {
+    parts.reference = parts.model->clone_frozen();
+  }
+  return {};
+}
+
 Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& weights_from) {
   const RunConfig& config = parts.config;
   if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
   parts.folder = TRY(PolicyFolder::load(parts.env, config));
   parts.encoder = parts.folder->encoder(config);
   parts.model = TRY(Model::load(parts.env, weights_from.value_or(config.model.path), config.model.dtype));
+  // Sampling and training turn all sequences of the run alike, whatever their length.
+  if (parts.model->config().rope_switch() > 0)
+    parts.model->set_rope_length(config.data.max_prompt_length + response_length(config));
+  TRY(load_adapter(parts));
+  if (parts.model->trains_lora() || !TRY(parts.model->saves_exactly(save_options(config)))) {
+    parts.model_state.emplace(ModelState::kPolicy, *parts.model);
+    TRY(parts.stateful.add(*parts.model_state));
+  }
   const bool wants_reference =
       kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
-  if (wants_reference) {
-    // On a resume the reference is still the initial policy.
-    if (weights_from) {
-      const Model initial = TRY(Model::load(parts.env, config.model.path, config.model.dtype));
-      parts.reference = initial.clone_frozen();
-    } else {
-      parts.reference = parts.model->clone_frozen();
-    }
-  }
-  return {};
+  return wants_reference ? load_reference(parts, weights_from.has_value()) : Result<>();
 }
 
 Result<Dataset> load_sft_data(RunParts& parts, DatasetOptions options) {
@@ -243,9 +291,7 @@ Result<> load_learner(RunParts& parts) {
                           parts.objective->policy_loss().instance());
   if (KlEstimator* const kl = parts.objective->kl())
     parts.plugin_states.add("kl_loss:" + config.actor.kl_loss_type, kl->instance());
-  if (parts.objective->needs_reference() && !parts.reference) {
-    parts.reference = TRY(Model::load(parts.env, config.model.path, config.model.dtype)).clone_frozen();
-  }
+  if (parts.objective->needs_reference() && !parts.reference) TRY(load_reference(parts, /*has_moved=*/true));
   if (config.algorithm.use_kl_in_reward) {
     parts.reward_kl = TRY(KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, Json::object(), parts.key));
     parts.plugin_states.add("kl_penalty:" + config.algorithm.kl_penalty, parts.reward_kl->instance());
@@ -255,6 +301,9 @@ Result<> load_learner(RunParts& parts) {
   parts.entropy_controller.emplace(config.actor);
   if (parts.entropy_controller->is_adaptive()) TRY(parts.stateful.add(*parts.entropy_controller));
   if (config.ref.sync_steps && parts.reference) {
+    if (parts.model->trains_lora())
+      return Error{ErrorKind::kConfig, "'ref.sync_steps' cannot be used with an adapter: the reference is its base",
+                   parts.loaded.where("ref.sync_steps"), "leave it out, or train all weights"};
     parts.reference_state.emplace("ref.model", *parts.reference);
     TRY(parts.stateful.add(*parts.reference_state));
   }

@@ -25,6 +25,7 @@
 #include "model/model.h"
 #include "plugin/host/registry.h"
 #include "train/critic.h"
+#include "train/model_state.h"
 #include "train/policy_folder.h"
 #include "train/run_state.h"
 #include "train/step_state.h"
@@ -49,8 +50,10 @@ struct RunParts {
 
   std::optional<PolicyFolder> folder;
   std::optional<PluginRegistry> registry;
-  std::optional<Model> model;      // the policy
-  std::optional<Model> reference;  // frozen initial policy, where the objective or the reward penalty needs one
+  std::optional<Model> model;  // the policy
+  // Frozen initial policy, where the objective or the reward penalty needs one; of an adapter's run, a view of its
+  // base.
+  std::optional<Model> reference;
   std::optional<PromptEncoder> encoder;
 
   std::optional<Dataset> train_data, val_data;
@@ -77,14 +80,15 @@ struct RunParts {
   StepState step;
   StopLimits limits;
   PluginStates plugin_states;
-  StatefulRegistry stateful;  // all that a checkpoint holds besides the weights
+  std::optional<ModelState> model_state;  // where the checkpoint's model folder does not hold the weights exactly
+  StatefulRegistry stateful;              // all that a checkpoint holds besides its model folder
 
   BatchPlan plan;
   int64_t total_steps = 0;
 };
 
-// Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (a
-// resume).
+// Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (see
+// resume_weights in resume.h).
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, PluginRegistry registry, RunKind kind,
                                            const std::optional<Path>& weights_from);
 
@@ -104,6 +108,9 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
 std::vector<OptimizedParameter> optimized_parameters(Model& model);
 AdamWOptions adamw_options(const OptimConfig& optim);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
+
+// How the run's model folders are saved.
+SaveOptions save_options(const RunConfig& config);
 
 // How updates (also of sft) are computed, and cut into passes.
 LearnerOptions learner_options(const RunConfig& config);

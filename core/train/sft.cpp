@@ -113,9 +113,7 @@ class SftRun {
 Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, resume));
-  std::optional<Path> weights_from;
-  if (checkpoint) weights_from = checkpoint->path() / "huggingface";
-  const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, weights_from));
+  const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, resume_weights(checkpoint)));
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps,
                               checkpoint.has_value()};

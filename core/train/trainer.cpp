@@ -177,6 +177,10 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginR
     StateReader plugins(parts->plugin_states.state_name(), &checkpoint->state(), where);
     TRY(counters.load(run, "train"));
     TRY(parts->plugin_states.load_own(plugins));
+    if (parts->model_state) {
+      StateReader model(ModelState::kPolicy, &checkpoint->state(), where);
+      TRY(parts->model_state->load_state(model));
+    }
   }
   RunLogOptions options;
   options.first_step = counters.step;
@@ -194,8 +198,7 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginR
 Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, resume));
-  std::optional<Path> weights_from;
-  if (checkpoint) weights_from = checkpoint->path() / "huggingface";
+  const std::optional<Path> weights_from = resume_weights(checkpoint);
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, std::move(registry), checkpoint, weights_from);
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kTrain, weights_from));
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));

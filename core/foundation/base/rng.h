@@ -23,7 +23,8 @@ enum class RandomPurpose : uint32_t {
   kPlugin = 5,      // host service `random` of the C ABI
   kValidation = 6,  // tokens of validation and of `mortise generate`
   kDropout = 7,
-  kReward = 8,  // rewards that sample
+  kReward = 8,       // rewards that sample
+  kAdapterInit = 9,  // fresh adapters
   kTest = 99,
 };
 

@@ -5,7 +5,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <utility>
 
 namespace mortise {
 namespace {
@@ -153,6 +155,26 @@ std::string format_bytes(uint64_t bytes) {
   std::array<char, 32> out{};
   std::snprintf(out.data(), out.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kNames[unit]);
   return out.data();
+}
+
+std::optional<int64_t> parse_byte_size(std::string_view text) {
+  constexpr std::pair<std::string_view, int64_t> kUnits[] = {{"KiB", int64_t{1} << 10},
+                                                             {"MiB", int64_t{1} << 20},
+                                                             {"GiB", int64_t{1} << 30},
+                                                             {"KB", 1000},
+                                                             {"MB", 1'000'000},
+                                                             {"GB", 1'000'000'000},
+                                                             {"B", 1}};
+  int64_t factor = 1;
+  for (const auto& [unit, bytes] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    text.remove_suffix(unit.size());
+    factor = bytes;
+    break;
+  }
+  const std::optional<int64_t> count = parse_i64(text);
+  if (!count || *count < 0 || *count > INT64_MAX / factor) return std::nullopt;
+  return *count * factor;
 }
 
 std::string_view trim(std::string_view text) {

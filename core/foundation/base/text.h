@@ -40,6 +40,9 @@ void append_utf8(std::string& out, uint32_t code_point);
 // 1536 -> "1.5 KiB".
 [[nodiscard]] std::string format_bytes(uint64_t bytes);
 
+// "500MB" -> 500,000,000; also B, KB, GB (powers of 1000), KiB, MiB, GiB (of 1024), and a bare number of bytes.
+[[nodiscard]] std::optional<int64_t> parse_byte_size(std::string_view text);
+
 [[nodiscard]] std::string_view trim(std::string_view text);  // ASCII white space at both ends
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);  // keeps empty pieces
 [[nodiscard]] std::string join(std::span<const std::string> pieces, std::string_view separator);

@@ -56,14 +56,16 @@ DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, 
 
 void DecodeForward::reserve_positions(int64_t num_positions) {
   if (num_positions <= num_positions_) return;
-  // Never beyond what the model was made for: dynamic rope would turn differently there.
+  // Never beyond what the model was made for.
   const int64_t most = std::max(num_positions, config_.max_position_embeddings);
   num_positions_ = std::min(most, std::max(num_positions, 2 * num_positions_));
   const auto fill = [&](const RopeConfig& rope, Rotation& out) {
-    const RopeTable table = make_rope_table(rope, config_.head_dim, num_positions_, at::kFloat);
-    const auto size = static_cast<size_t>(num_positions_ * config_.head_dim / 2);
-    out.cos.assign(table.cos_PD2.const_data_ptr<float>(), table.cos_PD2.const_data_ptr<float>() + size);
-    out.sin.assign(table.sin_PD2.const_data_ptr<float>(), table.sin_PD2.const_data_ptr<float>() + size);
+    // Where nothing was said the engine takes only sequences that longrope's first factors hold for.
+    const int64_t length = config_.rope_length > 0 ? config_.rope_length : 1;
+    const RopeTable table = make_rope_table(rope, config_.head_dim, num_positions_, at::kFloat, length);
+    const auto size = static_cast<size_t>(table.cos_PR2.numel());
+    out.cos.assign(table.cos_PR2.const_data_ptr<float>(), table.cos_PR2.const_data_ptr<float>() + size);
+    out.sin.assign(table.sin_PR2.const_data_ptr<float>(), table.sin_PR2.const_data_ptr<float>() + size);
   };
   fill(config_.rope, rotation_);
   if (config_.window_rope) fill(*config_.window_rope, window_rotation_);
@@ -209,7 +211,8 @@ void DecodeForward::attention_and_mlp(const Member& m, int64_t index, bool& sens
 void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const int64_t dim = config_.head_dim;
-  const int64_t half = dim / 2;
+  const int64_t rotated = config_.rope.rotary_dim(dim);
+  const int64_t half = rotated / 2;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const Rotation& rotation = config_.uses_window_rope(index) ? window_rotation_ : rotation_;
   for (int64_t i = begin; i < end; ++i) {
@@ -224,8 +227,14 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
         kernels_.rms_norm(k + h * dim, layer.k_norm, eps, dim, k + h * dim);
       }
     }
-    kernels_.rope(q, config_.num_heads + config_.num_kv_heads, dim, rotation.cos.data() + row.position * half,
-                  rotation.sin.data() + row.position * half);
+    const float* const cos = rotation.cos.data() + row.position * half;
+    const float* const sin = rotation.sin.data() + row.position * half;
+    if (rotated == dim) {
+      kernels_.rope(q, config_.num_heads + config_.num_kv_heads, dim, cos, sin);
+    } else {  // the rest of each head stays
+      for (int64_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h)
+        kernels_.rope(q + h * dim, 1, rotated, cos, sin);
+    }
     float* const page = row.own_pages[(row.own_length - 1) / kPageTokens];
     const int64_t place = (row.own_length - 1) % kPageTokens;
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {

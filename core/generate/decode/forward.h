@@ -60,7 +60,7 @@ class DecodeForward {
   int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
   struct Rotation {
-    std::vector<float> cos, sin;  // [positions][head_dim / 2]
+    std::vector<float> cos, sin;  // [positions][rotated dimensions / 2]
   };
   int64_t num_positions_ = 0;
   Rotation rotation_, window_rotation_;  // the second for windowed layers that have their own

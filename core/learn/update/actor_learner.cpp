@@ -319,7 +319,10 @@ Result<UpdateReport> ActorLearner::update(const TrainBatch& batch, std::span<con
   }
   report.grad_norm = global_grad_norm(optimizer_->parameters());
   report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.sums.loss);
-  if (!report.skipped) optimizer_->step(lr, clip_factor(report.grad_norm, options_.grad_clip));
+  if (!report.skipped) {
+    optimizer_->step(lr, clip_factor(report.grad_norm, options_.grad_clip));
+    model_->weights_changed();
+  }
   return report;
 }
 

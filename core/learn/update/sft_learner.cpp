@@ -43,7 +43,10 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
   }
   report.grad_norm = global_grad_norm(optimizer.parameters());
   report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.loss);
-  if (!report.skipped) optimizer.step(lr, clip_factor(report.grad_norm, options.grad_clip));
+  if (!report.skipped) {
+    optimizer.step(lr, clip_factor(report.grad_norm, options.grad_clip));
+    model.weights_changed();
+  }
   return report;
 }
 

@@ -15,17 +15,10 @@
 namespace mortise {
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.";
-
-struct Pair {
-  const TensorView* a = nullptr;
-  const TensorView* b = nullptr;
-};
-
 class Applier {
  public:
-  Applier(const SafetensorsFile& file, const LoraConfig& config, std::span<NamedParameter> parameters)
-      : file_(file), config_(config), where_(file.path().string()) {
+  Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<NamedParameter> parameters)
+      : tensors_(tensors), config_(config), where_(tensors.file.path().string()) {
     for (NamedParameter& parameter : parameters) {
       by_name_.emplace(parameter.name, &parameter);
       names_.push_back(parameter.name);
@@ -33,20 +26,8 @@ class Applier {
   }
 
   Result<> apply() {
-    std::map<std::string, Pair> pairs;
-    for (const TensorView& view : file_.tensors()) {
-      if (!view.name.starts_with(kPrefix)) return bad(view.name, "does not begin with 'base_model.model.'");
-      const std::string name = view.name.substr(kPrefix.size());
-      if (name.ends_with(".lora_A.weight")) {
-        pairs[name.substr(0, name.size() - 14)].a = &view;
-      } else if (name.ends_with(".lora_B.weight")) {
-        pairs[name.substr(0, name.size() - 14)].b = &view;
-      } else {
-        TRY(replace(view, name));
-      }
-    }
-    if (file_.tensors().empty()) return Error{ErrorKind::kData, "the adapter holds no tensor", where_, {}};
-    for (const auto& [module, pair] : pairs) TRY(merge(module, pair));
+    for (const TensorView* view : tensors_.others) TRY(replace(*view, view->name.substr(kLoraPrefix.size())));
+    for (const auto& [module, pair] : tensors_.pairs) TRY(merge(module, pair));
     return {};
   }
 
@@ -72,12 +53,7 @@ class Applier {
     return out;
   }
 
-  Result<> merge(const std::string& module, const Pair& pair) {
-    if (pair.a == nullptr || pair.b == nullptr) {
-      const TensorView& there = pair.a != nullptr ? *pair.a : *pair.b;
-      return bad(there.name, std::string("has no lora_") + (pair.a != nullptr ? "B" : "A") + " beside it",
-                 "save the adapter again");
-    }
+  Result<> merge(const std::string& module, const LoraPair& pair) {
     const auto found = by_name_.find(module + ".weight");
     if (found == by_name_.end()) {
       return bad(pair.a->name,
@@ -93,7 +69,7 @@ class Applier {
     return {};
   }
 
-  const SafetensorsFile& file_;
+  const LoraTensors& tensors_;
   const LoraConfig& config_;
   std::string where_;
   std::unordered_map<std::string, NamedParameter*> by_name_;
@@ -102,38 +78,67 @@ class Applier {
 
 }  // namespace
 
-Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters) {
-  LoraAdapter adapter;
-  adapter.config = TRY(read_lora_config(env, folder));
+Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   const Path path = folder / kAdapterWeightsFile;
   if (!env.exists(path)) {
     return Error{ErrorKind::kData, std::string("there is no ") + kAdapterWeightsFile + " in this adapter",
                  folder.string(), "save it as safetensors (no pickle is read)"};
   }
-  const SafetensorsFile file = TRY(SafetensorsFile::open(env, path));
-  TRY(Applier(file, adapter.config, parameters).apply());
-  adapter.weights = {kAdapterWeightsFile, std::string(file.head()), {}};
-  for (const TensorView& view : file.tensors()) {
+  LoraTensors out{TRY(SafetensorsFile::open(env, path)), {}, {}};
+  const auto bad = [&](const std::string& tensor, const std::string& problem, std::string next) {
+    return Error{ErrorKind::kData, "tensor " + quote(tensor) + " " + problem, path.string(), std::move(next)};
+  };
+  constexpr std::string_view kA = ".lora_A.weight";
+  constexpr std::string_view kB = ".lora_B.weight";
+  for (const TensorView& view : out.file.tensors()) {
+    if (!view.name.starts_with(kLoraPrefix)) return bad(view.name, "does not begin with 'base_model.model.'", {});
+    const std::string name = view.name.substr(kLoraPrefix.size());
+    if (name.ends_with(kA)) {
+      out.pairs[name.substr(0, name.size() - kA.size())].a = &view;
+    } else if (name.ends_with(kB)) {
+      out.pairs[name.substr(0, name.size() - kB.size())].b = &view;
+    } else {
+      out.others.push_back(&view);
+    }
+  }
+  if (out.file.tensors().empty()) return Error{ErrorKind::kData, "the adapter holds no tensor", path.string(), {}};
+  for (const auto& [module, pair] : out.pairs) {
+    if (pair.a != nullptr && pair.b != nullptr) continue;
+    const TensorView& there = pair.a != nullptr ? *pair.a : *pair.b;
+    return bad(there.name, std::string("has no lora_") + (pair.a != nullptr ? "B" : "A") + " beside it",
+               "save the adapter again");
+  }
+  return out;
+}
+
+Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters) {
+  LoraAdapter adapter;
+  adapter.config = TRY(read_lora_config(env, folder));
+  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
+  TRY(Applier(tensors, adapter.config, parameters).apply());
+  adapter.weights = {kAdapterWeightsFile, std::string(tensors.file.head()), {}};
+  for (const TensorView& view : tensors.file.tensors()) {
     const auto* bytes = reinterpret_cast<const char*>(view.bytes.data());
     adapter.weights.slots.push_back({"", view.dtype, std::string(bytes, view.bytes.size())});
   }
   return adapter;
 }
 
-Result<> save_lora(Env& env, const Path& folder, const LoraAdapter& adapter, const std::string& base_model) {
-  std::string text = adapter.config.text;
-  if (!base_model.empty() && base_model != adapter.config.base_model) {
+Result<std::vector<FolderFile>> plan_lora(std::shared_ptr<const LoraAdapter> adapter, const std::string& base_model) {
+  std::string text = adapter->config.text;
+  if (!base_model.empty() && base_model != adapter->config.base_model) {
     Json json = TRY(parse_json(text, kAdapterConfigFile));
     json["base_model_name_or_path"] = base_model;
     text = dump_json(json, 2) + "\n";
   }
-  const auto write = [&](WritableFile& out) -> Result<> {
-    TRY(out.append_text(adapter.weights.head));
-    for (const StoredSlot& slot : adapter.weights.slots) TRY(out.append_text(slot.bytes));
+  const auto write = [adapter](WritableFile& out) -> Result<> {
+    TRY(out.append_text(adapter->weights.head));
+    for (const StoredSlot& slot : adapter->weights.slots) TRY(out.append_text(slot.bytes));
     return {};
   };
-  TRY(write_weight_file(env, folder / kAdapterWeightsFile, write));
-  return write_file_atomic(env, folder / kAdapterConfigFile, text);
+  std::vector<FolderFile> files = {{kAdapterWeightsFile, write}};
+  files.push_back(text_folder_file(kAdapterConfigFile, std::move(text)));
+  return files;
 }
 
 }  // namespace mortise

@@ -5,17 +5,38 @@
 // that it can be saved apart again. Thread rule: plain values.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
+#include "foundation/formats/safetensors.h"
 #include "model/adapters/lora_config.h"
 #include "model/weights/parameters.h"
 #include "model/weights/weight_files.h"
 
 namespace mortise {
+
+// Before the name of a module in the adapter's tensors.
+inline constexpr std::string_view kLoraPrefix = "base_model.model.";
+
+// A and B of one module; both are there.
+struct LoraPair {
+  const TensorView* a = nullptr;
+  const TensorView* b = nullptr;
+};
+// adapter_model.safetensors of a folder. The views are of `file`.
+struct LoraTensors {
+  SafetensorsFile file;
+  std::map<std::string, LoraPair> pairs;  // by module: "model.layers.0.self_attn.q_proj"
+  std::vector<const TensorView*> others;
+};
+// Errors name file and tensor: a name without the prefix, A without B, none at all.
+Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder);
 
 struct LoraAdapter {
   LoraConfig config;
@@ -27,6 +48,6 @@ struct LoraAdapter {
 Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters);
 
 // The two files of the folder, the same bytes as were read but for the base's path where one is given.
-Result<> save_lora(Env& env, const Path& folder, const LoraAdapter& adapter, const std::string& base_model);
+Result<std::vector<FolderFile>> plan_lora(std::shared_ptr<const LoraAdapter> adapter, const std::string& base_model);
 
 }  // namespace mortise

@@ -90,6 +90,7 @@ Result<LoraConfig> read_lora_config(Env& env, const Path& folder) {
   config.rank = TRY(reader.positive("r"));
   if (!reader.has("lora_alpha")) return reader.wrong("lora_alpha", "a number");
   config.alpha = TRY(reader.number_or("lora_alpha", 8.0));
+  config.dropout = TRY(reader.number_or("lora_dropout", 0.0));
   config.use_rslora = TRY(reader.flag_or("use_rslora", false));
   config.rank_pattern = TRY(read_pattern<int64_t>(reader, "rank_pattern"));
   config.alpha_pattern = TRY(read_pattern<double>(reader, "alpha_pattern"));
@@ -106,6 +107,12 @@ Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraCo
                    "adapter nor as it is written",
                (adapter_folder / kAdapterConfigFile).string(),
                "download it and write its folder as base_model_name_or_path"};
+}
+
+Result<Path> find_model_folder(Env& env, const Path& folder) {
+  if (!is_adapter_folder(env, folder)) return folder;
+  const LoraConfig config = TRY(read_lora_config(env, folder));
+  return find_base_folder(env, folder, config);
 }
 
 }  // namespace mortise

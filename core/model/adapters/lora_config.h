@@ -18,6 +18,7 @@ struct LoraConfig {
   int64_t rank = 0;
   double alpha = 0.0;
   bool use_rslora = false;
+  double dropout = 0.0;                                       // of training
   std::vector<std::pair<std::string, int64_t>> rank_pattern;  // pattern of module names -> rank, first match counts
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::string text;  // the file as read
@@ -35,5 +36,8 @@ bool is_adapter_folder(Env& env, const Path& folder);
 Result<LoraConfig> read_lora_config(Env& env, const Path& folder);
 // Relative to the adapter's folder where that leads to a model, else as written.
 Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraConfig& config);
+
+// `folder`, or where that is an adapter's, the folder of its base.
+Result<Path> find_model_folder(Env& env, const Path& folder);
 
 }  // namespace mortise

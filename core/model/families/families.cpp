@@ -4,6 +4,11 @@
 #include <algorithm>
 
 namespace mortise {
+
+// One each in the files beside this one.
+extern const FamilyInfo kGemma2Family, kGemma3Family, kLlamaFamily, kMistralFamily, kPhi3Family, kQwen2Family,
+    kQwen3Family;
+
 namespace {
 
 constexpr const FamilyInfo* kFamilies[] = {&kQwen2Family,  &kQwen3Family,  &kLlamaFamily, &kMistralFamily,
@@ -12,13 +17,6 @@ constexpr const FamilyInfo* kFamilies[] = {&kQwen2Family,  &kQwen3Family,  &kLla
 }  // namespace
 
 std::span<const FamilyInfo* const> family_table() { return kFamilies; }
-
-const FamilyInfo& family_info(Family family) {
-  for (const FamilyInfo* info : kFamilies) {
-    if (info->family == family) return *info;
-  }
-  return *kFamilies[0];  // every Family is in the table
-}
 
 const FamilyInfo* find_family(std::string_view model_type) {
   for (const FamilyInfo* info : kFamilies) {

@@ -1,6 +1,6 @@
 // The model families: one file each, saying what its config keys mean and which defaults transformers gives it. The
 // blocks themselves are the same code for all (layers/decoder.cpp), switched by ModelConfig.
-// A new family is one file, one line in the table, and its name in Family.
+// A new family is one file here, and its name in the table of families.cpp.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,6 @@ struct FamilyDefaults {
 };
 
 struct FamilyInfo {
-  Family family;
   std::string_view model_type;               // config.json
   std::string_view causal_architecture;      // "Qwen2ForCausalLM"
   std::string_view classifier_architecture;  // "Qwen2ForSequenceClassification"
@@ -35,16 +34,7 @@ struct FamilyInfo {
   void (*write)(const ModelConfig& config, Json& json);
 };
 
-extern const FamilyInfo kQwen2Family;
-extern const FamilyInfo kQwen3Family;
-extern const FamilyInfo kLlamaFamily;
-extern const FamilyInfo kMistralFamily;
-extern const FamilyInfo kGemma2Family;
-extern const FamilyInfo kGemma3Family;
-extern const FamilyInfo kPhi3Family;
-
 std::span<const FamilyInfo* const> family_table();
-const FamilyInfo& family_info(Family family);
 const FamilyInfo* find_family(std::string_view model_type);  // null if there is none
 
 // What several families share.

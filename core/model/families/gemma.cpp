@@ -86,10 +86,9 @@ constexpr FamilyDefaults kGemma3Defaults = {.max_position_embeddings = 131072,
 
 }  // namespace
 
-const FamilyInfo kGemma2Family = {Family::kGemma2, "gemma2",    "Gemma2ForCausalLM", "Gemma2ForSequenceClassification",
-                                  kGemma2Defaults, read_gemma2, write_gemma};
-const FamilyInfo kGemma3Family = {
-    Family::kGemma3, "gemma3_text", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification",
-    kGemma3Defaults, read_gemma3,   write_gemma};
+extern const FamilyInfo kGemma2Family = {"gemma2",        "Gemma2ForCausalLM", "Gemma2ForSequenceClassification",
+                                         kGemma2Defaults, read_gemma2,         write_gemma};
+extern const FamilyInfo kGemma3Family = {"gemma3_text",   "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification",
+                                         kGemma3Defaults, read_gemma3,         write_gemma};
 
 }  // namespace mortise

@@ -22,12 +22,11 @@ void write(const ModelConfig& config, Json& json) {
 
 }  // namespace
 
-const FamilyInfo kLlamaFamily = {Family::kLlama,
-                                 "llama",
-                                 "LlamaForCausalLM",
-                                 "LlamaForSequenceClassification",
-                                 {.max_position_embeddings = 2048, .bos_token_id = 1, .eos_token_id = 2},
-                                 read,
-                                 write};
+extern const FamilyInfo kLlamaFamily = {"llama",
+                                        "LlamaForCausalLM",
+                                        "LlamaForSequenceClassification",
+                                        {.max_position_embeddings = 2048, .bos_token_id = 1, .eos_token_id = 2},
+                                        read,
+                                        write};
 
 }  // namespace mortise

@@ -22,8 +22,7 @@ void write(const ModelConfig& config, Json& json) {
 
 }  // namespace
 
-const FamilyInfo kMistralFamily = {
-    Family::kMistral,
+extern const FamilyInfo kMistralFamily = {
     "mistral",
     "MistralForCausalLM",
     "MistralForSequenceClassification",

@@ -1,5 +1,5 @@
-// Phi-3: Llama with q, k, v in one matrix and gate and up in one, as the kernels want them anyway, and one window or
-// none. Its long-context variants (longrope) and partly rotated heads are refused by name.
+// Phi-3 and Phi-4-mini: Llama with q, k, v in one matrix and gate and up in one, as the kernels want them anyway, one
+// window or none, heads that may be rotated in part, and longrope for long contexts.
 #include "model/families/families.h"
 #include "model/weights/rope_config.h"
 
@@ -13,10 +13,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
     if (TRY(reader.number_or(key, 0.0)) != 0.0) return reader.unsupported(key, "0.0");
   }
   TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
-  TRY(read_rope(reader, config));
-  if (config.rope.type != RopeType::kDefault) {  // transformers takes yarn for longrope here, and refuses the others
-    return reader.unsupported(reader.has("rope_scaling") ? "rope_scaling" : "rope_parameters", "rope type default");
-  }
+  TRY(read_rope(reader, config, RopeDialect::kPhi3));
   if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
   return {};
 }
@@ -27,20 +24,21 @@ void write(const ModelConfig& config, Json& json) {
   json["sliding_window"] = window_json(config);
   json["resid_pdrop"] = 0.0;
   json["embd_pdrop"] = 0.0;
+  json["partial_rotary_factor"] = config.rope.partial_rotary_factor;
+  if (config.rope.type == RopeType::kLongrope) json["original_max_position_embeddings"] = config.rope_switch();
 }
 
 }  // namespace
 
-const FamilyInfo kPhi3Family = {Family::kPhi3,
-                                "phi3",
-                                "Phi3ForCausalLM",
-                                "Phi3ForSequenceClassification",
-                                {.max_position_embeddings = 4096,
-                                 .rms_norm_eps = 1e-5,
-                                 .bos_token_id = 1,
-                                 .eos_token_id = 32000,
-                                 .pad_token_id = 32000},
-                                read,
-                                write};
+extern const FamilyInfo kPhi3Family = {"phi3",
+                                       "Phi3ForCausalLM",
+                                       "Phi3ForSequenceClassification",
+                                       {.max_position_embeddings = 4096,
+                                        .rms_norm_eps = 1e-5,
+                                        .bos_token_id = 1,
+                                        .eos_token_id = 32000,
+                                        .pad_token_id = 32000},
+                                       read,
+                                       write};
 
 }  // namespace mortise

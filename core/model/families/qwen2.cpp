@@ -21,7 +21,7 @@ void write(const ModelConfig& config, Json& json) {
 
 }  // namespace
 
-const FamilyInfo kQwen2Family = {
-    Family::kQwen2, "qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", {.num_kv_heads = 32}, read, write};
+extern const FamilyInfo kQwen2Family = {
+    "qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", {.num_kv_heads = 32}, read, write};
 
 }  // namespace mortise

@@ -23,7 +23,7 @@ void write(const ModelConfig& config, Json& json) {
 
 }  // namespace
 
-const FamilyInfo kQwen3Family = {
-    Family::kQwen3, "qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", {.num_kv_heads = 32}, read, write};
+extern const FamilyInfo kQwen3Family = {
+    "qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", {.num_kv_heads = 32}, read, write};
 
 }  // namespace mortise

@@ -261,7 +261,7 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
       a.row = qkv.size(1);
       run_forward(a, read_spans(segments));
     });
-    ctx->save_for_backward({qkv, segments, positions, table.cos_PD2, table.sin_PD2, lse});
+    ctx->save_for_backward({qkv, segments, positions, table.cos_PR2, table.sin_PR2, lse});
     ctx->saved_data["heads"] = std::vector<int64_t>{shape.num_heads, shape.num_kv_heads, shape.head_dim};
     ctx->saved_data["window"] = shape.window;
     ctx->saved_data["scale"] = shape.scale;

@@ -8,11 +8,13 @@
 #include <ATen/ops/linear.h>
 
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "model/layers/attention.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
+#include "model/layers/lora_linear.h"
 #include "model/layers/recompute.h"
 #include "model/layers/rms_norm.h"
 
@@ -43,6 +45,37 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   return at::linear(x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
 }
 
+// The leaves under one another in a fused matrix, adapted or not.
+at::Tensor fused(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                 const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
+                 const std::vector<LoraMatrix>& lora) {
+  if (!lora.empty()) return lora_linear(x, weight, bias, weights, lora);
+  return fused_linear(x, weight, bias, weights, biases);
+}
+
+// The same from one matrix, which is its own leaf.
+at::Tensor single(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                  const std::vector<LoraMatrix>& lora) {
+  if (!lora.empty()) return lora_linear(x, weight, bias, std::span(&weight, 1), lora);
+  return linear(x, weight, bias);
+}
+
+at::Tensor single_plain(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                        const std::vector<LoraMatrix>& lora) {
+  return lora.empty() ? linear(x, weight, bias) : lora_linear_plain(x, lora.front(), bias);
+}
+
+at::Tensor fused_plain(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                       const std::vector<at::Tensor>& biases, const std::vector<LoraMatrix>& lora) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const at::Tensor bias = biases.empty() ? at::Tensor() : biases[i];
+    const bool is_adapted = !lora.empty() && lora[i].defined();
+    parts.push_back(is_adapted ? lora_linear_plain(x, lora[i], bias) : linear(x, weights[i], bias));
+  }
+  return at::cat(parts, 1);
+}
+
 std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t layer) {
   if (!pass.on_qkv) return {};
   return [&pass, layer](const at::Tensor& qkv) { pass.on_qkv(layer, qkv); };
@@ -50,7 +83,7 @@ std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t 
 
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
                           const at::Tensor& x) {
-  at::Tensor qkv = fused_linear(x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases);
+  at::Tensor qkv = fused(x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
                   pass.config.rms_norm_eps);
@@ -60,11 +93,7 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
 }
 
 at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
-  std::vector<at::Tensor> parts;
-  for (size_t i = 0; i < l.qkv_weights.size(); ++i) {
-    parts.push_back(linear(x, l.qkv_weights[i], l.qkv_biases.empty() ? at::Tensor() : l.qkv_biases[i]));
-  }
-  at::Tensor qkv = at::cat(parts, 1);
+  at::Tensor qkv = fused_plain(x, l.qkv_weights, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = qk_norm_plain(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                         pass.config.num_kv_heads, pass.config.rms_norm_eps);
@@ -74,11 +103,8 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l
 }
 
 at::Tensor mlp_plain(const Pass& pass, const LayerLeaves& l, const at::Tensor& x) {
-  std::vector<at::Tensor> parts;
-  for (size_t i = 0; i < l.gate_up_weights.size(); ++i) {
-    parts.push_back(linear(x, l.gate_up_weights[i], l.gate_up_biases.empty() ? at::Tensor() : l.gate_up_biases[i]));
-  }
-  return linear(gated_plain(at::cat(parts, 1), pass.config.activation), l.down_weight, l.down_bias);
+  const at::Tensor gate_up = fused_plain(x, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
+  return single_plain(gated_plain(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.
@@ -86,12 +112,12 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
                         const at::Tensor& next_norm, const at::Tensor& hidden_in, const at::Tensor& normed_in) {
   const double eps = pass.config.rms_norm_eps;
   const at::Tensor mixed = attention_fast(pass, layer, w, l, normed_in);
-  at::Tensor out = linear(mixed, l.o_weight, l.o_bias);
+  at::Tensor out = single(mixed, l.o_weight, l.o_bias, l.o_lora);
   if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
   const auto [hidden, normed] = add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
   const at::Tensor gate_up =
-      fused_linear(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases);
-  out = linear(gated(gate_up, pass.config.activation), l.down_weight, l.down_bias);
+      fused(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
+  out = single(gated(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
   if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
   return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
@@ -124,7 +150,7 @@ at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tens
   for (size_t i = 0; i < leaves.layers.size(); ++i) {
     const LayerLeaves& l = leaves.layers[i];
     at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.input_norm));
-    out = linear(out, l.o_weight, l.o_bias);
+    out = single_plain(out, l.o_weight, l.o_bias, l.o_lora);
     hidden = hidden + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
     out = mlp_plain(pass, l, norm(hidden, l.post_norm));
     hidden = hidden + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
@@ -138,14 +164,16 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                            const PackedBatch& batch, const ForwardOptions& options) {
   const int64_t num_positions = batch.max_position() + 1;
   const at::ScalarType dtype = leaves.embedding.scalar_type();
-  const auto pass = std::make_shared<Pass>(Pass{config,
-                                                options.on_qkv,
-                                                segments_tensor(batch.segments),
-                                                batch.positions_N,
-                                                make_rope_table(config.rope, config.head_dim, num_positions, dtype),
-                                                {}});
+  const auto pass = std::make_shared<Pass>(
+      Pass{config,
+           options.on_qkv,
+           segments_tensor(batch.segments),
+           batch.positions_N,
+           make_rope_table(config.rope, config.head_dim, num_positions, dtype, config.rope_length),
+           {}});
   if (config.window_rope) {
-    pass->window_table = make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype);
+    pass->window_table =
+        make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype, config.rope_length);
   }
   at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/layers/decoder_weights.h"
+#include "model/layers/lora_linear.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
 
@@ -29,7 +30,7 @@ struct ForwardOptions {
   int64_t recomputed_layers = 0;
 };
 
-// The trainable leaves; row slices of the tensors of LayerWeights, or the same memory. Undefined where there is none.
+// The leaves; row slices of the tensors of LayerWeights, or the same memory. Undefined where there is none.
 struct LayerLeaves {
   at::Tensor input_norm;
   std::vector<at::Tensor> qkv_weights;
@@ -45,6 +46,11 @@ struct LayerLeaves {
   at::Tensor down_weight;
   at::Tensor down_bias;
   at::Tensor mlp_norm;
+  // Of a model with an adapter in training: one for each of the weights above, or empty where none of them is adapted.
+  std::vector<LoraMatrix> qkv_lora;
+  std::vector<LoraMatrix> o_lora;
+  std::vector<LoraMatrix> gate_up_lora;
+  std::vector<LoraMatrix> down_lora;
 };
 
 struct DecoderLeaves {

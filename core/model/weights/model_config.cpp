@@ -34,7 +34,7 @@ Result<const FamilyInfo*> read_family(const ConfigReader& reader, ModelConfig& c
     return Error{ErrorKind::kData, "key 'model_type' = " + quote(type) + " is not supported", reader.where(),
                  "supported: " + join(known, ", ")};
   }
-  config.family = info->family;
+  config.family = info;
   const Json* architectures = reader.find("architectures");
   if (architectures == nullptr || !architectures->is_array() || architectures->empty()) return info;
   const Json& name = architectures->front();
@@ -65,7 +65,14 @@ Result<> check_shape(const ConfigReader& reader, const ModelConfig& config) {
                  reader.where(), "check head_dim, hidden_size and num_attention_heads"};
   }
   if (config.rms_norm_eps < 0.0) return reader.wrong("rms_norm_eps", "at least 0");
-  if (config.rope.type == RopeType::kDynamic && config.head_dim <= 2) {
+  const int64_t rotated = config.rope.rotary_dim(config.head_dim);
+  if (rotated <= 0 || rotated % 2 != 0) {
+    return Error{ErrorKind::kData,
+                 "key 'partial_rotary_factor' rotates " + std::to_string(rotated) + " of the " +
+                     std::to_string(config.head_dim) + " dimensions of a head, must be an even number above 0",
+                 reader.where(), "check partial_rotary_factor and head_dim"};
+  }
+  if (config.rope.type == RopeType::kDynamic && rotated <= 2) {
     return Error{ErrorKind::kData, "dynamic rope needs heads of more than 2", reader.where(), "check head_dim"};
   }
   return {};
@@ -94,6 +101,10 @@ Result<> read_token_ids(const ConfigReader& reader, const FamilyDefaults& defaul
 }
 
 }  // namespace
+
+int64_t RopeConfig::rotary_dim(int64_t head_dim) const {
+  return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+}
 
 double ModelConfig::score_scale() const {
   return attention_scale > 0.0 ? attention_scale : 1.0 / std::sqrt(static_cast<double>(head_dim));

@@ -15,28 +15,32 @@
 
 namespace mortise {
 
-enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn };
+enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                            // all but default
+  double partial_rotary_factor = 1.0;             // share of a head's dimensions that is rotated, from its first on
+  double factor = 1.0;                            // all but default and longrope
   double low_freq_factor = 1.0;                   // llama3
   double high_freq_factor = 4.0;                  // llama3
-  double original_max_position_embeddings = 0.0;  // llama3, yarn; dynamic: max_position_embeddings
+  double original_max_position_embeddings = 0.0;  // llama3, yarn, longrope; dynamic: max_position_embeddings
   double beta_fast = 32.0;                        // yarn
   double beta_slow = 1.0;                         // yarn
-  double attention_factor = 1.0;                  // yarn: cos and sin are multiplied by it
+  double attention_factor = 1.0;                  // yarn, longrope: cos and sin are multiplied by it
   bool truncate = true;                           // yarn: correction range rounded to whole dimensions
+  std::vector<double> short_factor;               // longrope, by pair: up to original_max_position_embeddings tokens
+  std::vector<double> long_factor;                // longrope, by pair: of longer sequences, for all their tokens
+  [[nodiscard]] int64_t rotary_dim(int64_t head_dim) const;
   bool operator==(const RopeConfig&) const = default;
 };
 
-enum class Family { kQwen2, kQwen3, kLlama, kMistral, kGemma2, kGemma3, kPhi3 };
+struct FamilyInfo;  // families/families.h
 
 enum class Activation { kSilu, kGeluTanh };  // of the gate in the MLP
 
 struct ModelConfig {
-  Family family = Family::kQwen2;
+  const FamilyInfo* family = nullptr;  // never null in a config that was read or made
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -66,6 +70,9 @@ struct ModelConfig {
   // By layer: a token sees that many tokens, itself being one of them; 0: all before it. Empty: 0 in every layer.
   std::vector<int64_t> windows;
   std::optional<RopeConfig> window_rope;  // of the layers with a window, where it is not `rope`
+  // Not of the files: sequences of up to so many tokens are computed. It chooses among rotations that depend on a
+  // sequence's length (dynamic, longrope) once for all, so that sampling and training agree; 0: by the longest at hand.
+  int64_t rope_length = 0;
 
   std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json; may be empty
   std::optional<int64_t> bos_token_id;
@@ -82,6 +89,10 @@ struct ModelConfig {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }
   [[nodiscard]] bool uses_window_rope(int64_t layer) const { return window_rope && window(layer) > 0; }
+  // Tokens beyond which another rotation holds for the whole sequence (longrope); 0: there is one.
+  [[nodiscard]] int64_t rope_switch() const {
+    return rope.type == RopeType::kLongrope ? static_cast<int64_t>(rope.original_max_position_embeddings) : 0;
+  }
   [[nodiscard]] double score_scale() const;
   [[nodiscard]] int64_t num_parameters() const;  // tied embeddings counted once
 };

@@ -37,16 +37,22 @@ Json rope_json(const RopeConfig& rope) {
       out["attention_factor"] = rope.attention_factor;
       out["truncate"] = rope.truncate;
       break;
+    case RopeType::kLongrope:
+      out["rope_type"] = "longrope";
+      out["short_factor"] = rope.short_factor;
+      out["long_factor"] = rope.long_factor;
+      out["attention_factor"] = rope.attention_factor;
+      break;
   }
-  out["factor"] = rope.factor;
-  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
+  if (rope.type != RopeType::kLongrope) out["factor"] = rope.factor;
+  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn || rope.type == RopeType::kLongrope) {
     out["original_max_position_embeddings"] = static_cast<int64_t>(rope.original_max_position_embeddings);
   }
   return out;
 }
 
 Json fresh_config(const ModelConfig& config, const std::string& stored_dtype) {
-  const FamilyInfo& info = family_info(config.family);
+  const FamilyInfo& info = *config.family;
   Json json;
   json["architectures"] = Json::array({config.is_classifier ? info.classifier_architecture : info.causal_architecture});
   json["model_type"] = info.model_type;
@@ -109,7 +115,7 @@ std::string generation_config_text(const ModelConfig& config) {
 
 Result<ModelConfig> make_qwen2_config(const Qwen2Shape& shape) {
   ModelConfig config;
-  config.family = Family::kQwen2;
+  config.family = find_family("qwen2");
   config.vocab_size = shape.vocab_size;
   config.hidden_size = shape.hidden_size;
   config.intermediate_size = shape.intermediate_size;

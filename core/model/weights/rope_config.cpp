@@ -29,10 +29,42 @@ Result<> read_yarn(const ConfigReader& rope, const ModelConfig& config, RopeConf
   return {};
 }
 
-Result<> read_type(const ConfigReader& rope, RopeConfig& out) {
+// The factors of one length, one for each rotated pair.
+Result<std::vector<double>> read_pair_factors(const ConfigReader& rope, const char* key, int64_t num_pairs) {
+  const std::string must_be = "a list of " + std::to_string(num_pairs) + " numbers above 0, one for each rotated pair";
+  const Json* list = rope.find(key);
+  if (list == nullptr || !list->is_array() || static_cast<int64_t>(list->size()) != num_pairs) {
+    return rope.wrong(key, must_be);
+  }
+  std::vector<double> out;
+  for (const Json& item : *list) {
+    if (!item.is_number() || !(item.get<double>() > 0.0)) return rope.wrong(key, must_be);
+    out.push_back(item.get<double>());
+  }
+  return out;
+}
+
+// Ding et al. 2024 (LongRoPE). `factor` has a say in the scale of attention alone.
+Result<> read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
+  const int64_t num_pairs = out.rotary_dim(config.head_dim) / 2;
+  out.short_factor = TRY(read_pair_factors(rope, "short_factor", num_pairs));
+  out.long_factor = TRY(read_pair_factors(rope, "long_factor", num_pairs));
+  const double original = out.original_max_position_embeddings;
+  const double longer =
+      rope.has("factor") ? out.factor : static_cast<double>(config.max_position_embeddings) / original;
+  out.factor = 1.0;
+  const double derived = longer <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(longer) / std::log(original));
+  out.attention_factor = TRY(rope.number_or("attention_factor", derived));
+  return {};
+}
+
+Result<> read_type(const ConfigReader& rope, RopeDialect dialect, RopeConfig& out) {
   const std::string old_key = TRY(rope.text_or("type", "default"));
   const std::string type = TRY(rope.text_or("rope_type", old_key));
-  if (type == "default") {
+  const bool is_phi3 = dialect == RopeDialect::kPhi3;
+  if (type == "longrope" || (is_phi3 && (type == "su" || type == "yarn"))) {
+    out.type = RopeType::kLongrope;
+  } else if (type == "default") {
     out.type = RopeType::kDefault;
   } else if (type == "linear") {
     out.type = RopeType::kLinear;
@@ -43,23 +75,39 @@ Result<> read_type(const ConfigReader& rope, RopeConfig& out) {
   } else if (type == "yarn") {
     out.type = RopeType::kYarn;
   } else {
-    return rope.unsupported(rope.has("rope_type") ? "rope_type" : "type", "default, linear, dynamic, llama3, yarn");
+    return rope.unsupported(rope.has("rope_type") ? "rope_type" : "type",
+                            "default, linear, dynamic, llama3, yarn, longrope");
+  }
+  // transformers' Phi-3 refuses the others too.
+  if (is_phi3 && out.type != RopeType::kDefault && out.type != RopeType::kLongrope) {
+    return rope.unsupported(rope.has("rope_type") ? "rope_type" : "type", "default, longrope");
   }
   return {};
 }
 
+// Heads rotated in part are Phi-3's alone: other families of transformers do not look at the key, or stop at it.
+Result<double> read_partial_factor(const ConfigReader& reader, RopeDialect dialect, double fallback) {
+  const double factor = TRY(reader.number_or("partial_rotary_factor", fallback));
+  if (factor != 1.0 && dialect != RopeDialect::kPhi3) return reader.unsupported("partial_rotary_factor", "1.0");
+  if (factor <= 0.0 || factor > 1.0) return reader.wrong("partial_rotary_factor", "a number above 0, at most 1");
+  return factor;
+}
+
 // `rope` is one set of parameters; it may hold rope_theta itself.
-Result<> read_scaling(const ConfigReader& top, const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
+Result<> read_scaling(const ConfigReader& top, const ConfigReader& rope, const ModelConfig& config, RopeDialect dialect,
+                      RopeConfig& out) {
   out.theta = TRY(rope.number_or("rope_theta", out.theta));
   if (out.theta <= 0.0) return rope.wrong("rope_theta", "a number above 0");
-  if (TRY(rope.number_or("partial_rotary_factor", 1.0)) != 1.0) return rope.unsupported("partial_rotary_factor", "1.0");
-  TRY(read_type(rope, out));
+  out.partial_rotary_factor = TRY(read_partial_factor(rope, dialect, out.partial_rotary_factor));
+  TRY(read_type(rope, dialect, out));
   if (out.type == RopeType::kDefault) return {};
-  if (!rope.has("factor") && out.type != RopeType::kYarn) return rope.wrong("factor", "a number");
+  const bool needs_factor = out.type != RopeType::kYarn && out.type != RopeType::kLongrope;
+  if (!rope.has("factor") && needs_factor) return rope.wrong("factor", "a number");
   out.factor = TRY(rope.number_or("factor", 1.0));
   if (out.factor <= 0.0) return rope.wrong("factor", "a number above 0");
   const auto longest = static_cast<double>(config.max_position_embeddings);
-  const double inner = TRY(rope.number_or("original_max_position_embeddings", longest));
+  const double inner =
+      dialect == RopeDialect::kPhi3 ? 4096.0 : TRY(rope.number_or("original_max_position_embeddings", longest));
   out.original_max_position_embeddings =
       out.type == RopeType::kDynamic ? longest : TRY(top.number_or("original_max_position_embeddings", inner));
   if (out.original_max_position_embeddings <= 0.0) {
@@ -72,6 +120,7 @@ Result<> read_scaling(const ConfigReader& top, const ConfigReader& rope, const M
     out.high_freq_factor = TRY(rope.number_or("high_freq_factor", 4.0));
   }
   if (out.type == RopeType::kYarn) TRY(read_yarn(rope, config, out));
+  if (out.type == RopeType::kLongrope) TRY(read_longrope(rope, config, out));
   return {};
 }
 
@@ -95,9 +144,9 @@ ConfigReader inner_reader(const ConfigReader& top, const Json& object, const std
 
 }  // namespace
 
-Result<> read_rope(const ConfigReader& top, ModelConfig& config) {
+Result<> read_rope(const ConfigReader& top, ModelConfig& config, RopeDialect dialect) {
   config.rope.theta = TRY(read_theta(top, "rope_theta", 10000.0));
-  if (TRY(top.number_or("partial_rotary_factor", 1.0)) != 1.0) return top.unsupported("partial_rotary_factor", "1.0");
+  config.rope.partial_rotary_factor = TRY(read_partial_factor(top, dialect, 1.0));
   // rope_scaling goes first, as in transformers 5, where both are there.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = TRY(object_or_null(top, key));
@@ -105,7 +154,7 @@ Result<> read_rope(const ConfigReader& top, ModelConfig& config) {
     for (const auto& [name, member] : value->items()) {
       if (member.is_object()) return top.unsupported(key, "one set of parameters for all layers");
     }
-    return read_scaling(top, inner_reader(top, *value, key), config, config.rope);
+    return read_scaling(top, inner_reader(top, *value, key), config, dialect, config.rope);
   }
   return {};
 }
@@ -116,7 +165,8 @@ Result<> read_rope_by_layer_type(const ConfigReader& top, double full_theta, dou
   const Json* scaling = TRY(object_or_null(top, "rope_scaling"));
   config.rope.theta = TRY(read_theta(top, "rope_theta", full_theta));
   window.theta = TRY(read_theta(top, "rope_local_base_freq", window_theta));
-  if (TRY(top.number_or("partial_rotary_factor", 1.0)) != 1.0) return top.unsupported("partial_rotary_factor", "1.0");
+  constexpr RopeDialect kCommon = RopeDialect::kCommon;
+  TRY(read_partial_factor(top, kCommon, 1.0));
   if (parameters != nullptr) {
     if (scaling != nullptr) return top.unsupported("rope_scaling", "rope_parameters alone");
     for (const auto& [name, member] : parameters->items()) {
@@ -126,10 +176,15 @@ Result<> read_rope_by_layer_type(const ConfigReader& top, double full_theta, dou
         return top.unsupported("rope_parameters", "an object for full_attention and one for sliding_attention");
       }
       const ConfigReader inner = inner_reader(top, member, "rope_parameters." + name);
-      TRY(read_scaling(top, inner, config, name == "full_attention" ? config.rope : window));
+      TRY(read_scaling(top, inner, config, kCommon, name == "full_attention" ? config.rope : window));
     }
   }
-  if (scaling != nullptr) TRY(read_scaling(top, inner_reader(top, *scaling, "rope_scaling"), config, config.rope));
+  if (scaling != nullptr) {
+    TRY(read_scaling(top, inner_reader(top, *scaling, "rope_scaling"), config, kCommon, config.rope));
+  }
+  if (config.rope.type == RopeType::kLongrope || window.type == RopeType::kLongrope) {
+    return top.unsupported(parameters != nullptr ? "rope_parameters" : "rope_scaling", "longrope for all layers alike");
+  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
@@ -44,84 +45,93 @@ std::string shard_name(size_t shard, size_t num_shards) {
   return name;
 }
 
-Result<> save_index(Env& env, const Path& folder, const std::map<std::string, std::string>& file_of, int64_t elements,
-                    int64_t bytes) {
+FolderFile index_file(const std::map<std::string, std::string>& file_of, int64_t elements, int64_t bytes) {
   Json json;
   json["metadata"]["total_parameters"] = elements;
   json["metadata"]["total_size"] = bytes;
   for (const auto& [name, file] : file_of) json["weight_map"][name] = file;
-  return write_file_atomic(env, folder / kIndexFile, dump_json(json, 2) + "\n");
+  return text_folder_file(kIndexFile, dump_json(json, 2) + "\n");
 }
 
 // Weights of an earlier save in this folder that would be read in the place of ours, or with them.
-Result<> remove_stale(Env& env, const Path& folder, const std::vector<std::string>& written, bool has_index) {
+Result<> remove_stale(Env& env, const Path& folder, std::span<const FolderFile> written) {
+  const auto is_written = [&](const std::string& name) {
+    return std::ranges::any_of(written, [&](const FolderFile& file) { return file.name == name; });
+  };
   for (const std::string& name : TRY(env.list_dir(folder))) {
-    const bool is_weights = name == kSingleFile || (name.starts_with("model-") && name.ends_with(".safetensors")) ||
-                            (name == kIndexFile && !has_index);
-    if (!is_weights || std::find(written.begin(), written.end(), name) != written.end()) continue;
-    TRY(env.unlink(folder / name));
+    const bool is_weights =
+        name == kSingleFile || name == kIndexFile || (name.starts_with("model-") && name.ends_with(".safetensors"));
+    if (is_weights && !is_written(name)) TRY(env.unlink(folder / name));
   }
   return {};
 }
 
 }  // namespace
 
-Result<> save_tensor_file(Env& env, const Path& path, std::span<const NamedTensor> tensors, at::ScalarType stored) {
-  std::vector<at::Tensor> held;
-  std::vector<TensorView> views;
-  for (const NamedTensor& item : tensors) {
-    held.push_back(item.tensor.detach().to(stored).contiguous());
-    views.push_back({item.name, stored_type(stored), held.back().sizes().vec(), bytes_of(held.back())});
-  }
-  return write_safetensors_file(env, path, views, {{"format", "pt"}});
+FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored) {
+  const auto write = [tensors = std::move(tensors), stored](WritableFile& out) -> Result<> {
+    std::vector<at::Tensor> held;
+    std::vector<TensorView> views;
+    for (const NamedTensor& item : tensors) {
+      held.push_back(item.tensor.detach().to(stored).contiguous());
+      views.push_back({item.name, stored_type(stored), held.back().sizes().vec(), bytes_of(held.back())});
+    }
+    return write_safetensors(out, views, {{"format", "pt"}});
+  };
+  return {std::move(name), write};
 }
 
-Result<> save_weights(Env& env, const Path& folder, std::span<const NamedParameter> parameters, at::ScalarType stored,
-                      int64_t max_shard_bytes) {
+std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters, at::ScalarType stored,
+                                     int64_t max_shard_bytes) {
   const std::vector<size_t> cuts = cut_shards(parameters, stored, max_shard_bytes);
   const size_t num_shards = cuts.size() - 1;
   std::map<std::string, std::string> file_of;
-  std::vector<std::string> written;
+  std::vector<FolderFile> files;
   int64_t elements = 0;
   int64_t bytes = 0;
   for (size_t shard = 0; shard < num_shards; ++shard) {
-    written.push_back(num_shards == 1 ? kSingleFile : shard_name(shard, num_shards));
+    const std::string name = num_shards == 1 ? kSingleFile : shard_name(shard, num_shards);
     std::vector<NamedTensor> tensors;
     for (const NamedParameter& parameter : parameters.subspan(cuts[shard], cuts[shard + 1] - cuts[shard])) {
       tensors.push_back({parameter.name, parameter.tensor});
-      file_of[parameter.name] = written.back();
+      file_of[parameter.name] = name;
       elements += parameter.tensor.numel();
       bytes += stored_bytes(parameter, stored);
     }
-    TRY(save_tensor_file(env, folder / written.back(), tensors, stored));
+    files.push_back(plan_tensor_file(name, std::move(tensors), stored));
   }
-  if (num_shards > 1) TRY(save_index(env, folder, file_of, elements, bytes));
-  return remove_stale(env, folder, written, num_shards > 1);
+  if (num_shards > 1) files.push_back(index_file(file_of, elements, bytes));
+  return files;
 }
 
-Result<> save_weights_as_read(Env& env, const Path& folder, std::span<const NamedParameter> parameters,
-                              const StoredLayout& layout) {
-  std::map<std::string, const NamedParameter*> by_name;
-  for (const NamedParameter& parameter : parameters) by_name[parameter.name] = &parameter;
-  std::vector<std::string> written;
-  for (const StoredFile& file : layout.files) {
-    const auto write = [&](WritableFile& out) -> Result<> {
+std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> parameters,
+                                             std::shared_ptr<const StoredLayout> layout) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const NamedParameter& parameter : parameters) by_name[parameter.name] = parameter.tensor.detach();
+  std::vector<FolderFile> files;
+  for (const StoredFile& file : layout->files) {
+    const auto write = [layout, by_name, &file](WritableFile& out) -> Result<> {  // `file` lives in the layout
       TRY(out.append_text(file.head));
       for (const StoredSlot& slot : file.slots) {
         if (slot.parameter.empty()) {
           TRY(out.append_text(slot.bytes));
-          continue;
+        } else {
+          TRY(out.append(bytes_of(by_name.at(slot.parameter).to(*torch_type(slot.dtype)).contiguous())));
         }
-        const at::Tensor tensor = by_name.at(slot.parameter)->tensor.detach();
-        TRY(out.append(bytes_of(tensor.to(*torch_type(slot.dtype)).contiguous())));
       }
       return {};
     };
-    TRY(write_weight_file(env, folder / file.name, write));
-    written.push_back(file.name);
+    files.push_back({file.name, write});
   }
-  if (!layout.index_text.empty()) TRY(write_file_atomic(env, folder / kIndexFile, layout.index_text));
-  return remove_stale(env, folder, written, !layout.index_text.empty());
+  if (!layout->index_text.empty()) files.push_back(text_folder_file(kIndexFile, layout->index_text));
+  return files;
+}
+
+Result<> write_folder(Env& env, const Path& folder, std::span<const FolderFile> files) {
+  TRY(env.create_dirs(folder));
+  for (const FolderFile& file : files) TRY(write_folder_file(env, folder, file));
+  const auto is_model = [](const FolderFile& file) { return file.name == kSingleFile || file.name == kIndexFile; };
+  return std::ranges::any_of(files, is_model) ? remove_stale(env, folder, files) : Result<>();
 }
 
 }  // namespace mortise

@@ -1,11 +1,15 @@
-// Parameters into a Hugging Face folder: one model.safetensors, or shards with their index, in a chosen dtype; or in
-// the very layout that they were read from, which gives the same bytes where nothing was trained.
+// Parameters as the files of a Hugging Face folder: one model.safetensors, or shards with their index, in a chosen
+// dtype; or in the very layout that they were read from, which gives the same bytes where nothing was trained.
 //
-// Tensors of the stored dtype are written from where they are; for another dtype a converted copy of one shard is held.
-// Every file is written atomically. Thread rule: only reads the parameters.
+// Here the files are planned; whoever holds the plan writes them (a folder, a checkpoint) before the parameters change
+// or go. Tensors of the stored dtype are written from where they are; for another dtype a converted copy of one file is
+// held while it is written. Thread rule: only reads the parameters.
 #pragma once
 
+#include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
@@ -15,18 +19,22 @@
 namespace mortise {
 
 // max_shard_bytes: a file holds no more, unless a single tensor is larger; 0: one file.
-Result<> save_weights(Env& env, const Path& folder, std::span<const NamedParameter> parameters, at::ScalarType stored,
-                      int64_t max_shard_bytes);
+std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters, at::ScalarType stored,
+                                     int64_t max_shard_bytes);
 
 // Files, order, headers and dtypes of `layout`.
-Result<> save_weights_as_read(Env& env, const Path& folder, std::span<const NamedParameter> parameters,
-                              const StoredLayout& layout);
+std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> parameters,
+                                             std::shared_ptr<const StoredLayout> layout);
 
 // One file of tensors under names of their own.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
-Result<> save_tensor_file(Env& env, const Path& path, std::span<const NamedTensor> tensors, at::ScalarType stored);
+FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored);
+
+// Writes all files, each atomically, and takes away the weights of an earlier save that a reader would meet beside
+// them.
+Result<> write_folder(Env& env, const Path& folder, std::span<const FolderFile> files);
 
 }  // namespace mortise

@@ -126,15 +126,18 @@ Result<> copy_stored(const TensorView& view, const std::string& where, at::Tenso
   return {};
 }
 
-Result<> write_weight_file(Env& env, const Path& path, const std::function<Result<>(WritableFile&)>& write) {
-  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
-  const Path temporary = folder / unique_name(env, ".tmp_" + path.filename().string() + ".");
+FolderFile text_folder_file(std::string name, std::string bytes) {
+  return {std::move(name), [text = std::move(bytes)](WritableFile& out) { return out.append_text(text); }};
+}
+
+Result<> write_folder_file(Env& env, const Path& folder, const FolderFile& file) {
+  const Path temporary = folder / unique_name(env, ".tmp_" + file.name + ".");
   const auto all = [&]() -> Result<> {
-    const auto file = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
-    TRY(write(*file));
-    TRY(file->sync());
-    TRY(file->close());
-    TRY(env.rename(temporary, path));
+    const auto out = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
+    TRY(file.write(*out));
+    TRY(out->sync());
+    TRY(out->close());
+    TRY(env.rename(temporary, folder / file.name));
     return env.sync_dir(folder);
   };
   Result<> written = all();

@@ -54,7 +54,15 @@ std::string scalar_type_name(at::ScalarType type);
 // target = what is stored, raised or lowered to its dtype; errors name tensor and file.
 Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target);
 
-// path = what `write` appends: temp file beside it, fsync, rename.
-Result<> write_weight_file(Env& env, const Path& path, const std::function<Result<>(WritableFile&)>& write);
+// A file of a model folder that is to be written: what a save puts into a folder and a checkpoint into its own.
+struct FolderFile {
+  std::string name;
+  std::function<Result<>(WritableFile&)> write;
+};
+// One whose bytes are at hand.
+FolderFile text_folder_file(std::string name, std::string bytes);
+
+// folder / file.name = what it writes: temp file beside it, fsync, rename.
+Result<> write_folder_file(Env& env, const Path& folder, const FolderFile& file);
 
 }  // namespace mortise

@@ -7,6 +7,17 @@ namespace {
 
 using ::testing::ElementsAre;
 
+TEST(Text, ByteSizes) {
+  EXPECT_EQ(parse_byte_size("0"), 0);
+  EXPECT_EQ(parse_byte_size("123"), 123);
+  EXPECT_EQ(parse_byte_size("7B"), 7);
+  EXPECT_EQ(parse_byte_size("500MB"), 500'000'000);
+  EXPECT_EQ(parse_byte_size("2GiB"), int64_t{2} << 30);
+  EXPECT_EQ(parse_byte_size("3KiB"), 3072);
+  for (const char* bad : {"", "GB", "-1", "-1MB", "1.5GB", "5 GB", "5TB", "5gb", "9223372036854775807KB"})
+    EXPECT_EQ(parse_byte_size(bad), std::nullopt) << bad;
+}
+
 TEST(Utf8, FindsTheFirstBadByte) {
   const auto bad_at = [](std::string_view text) { return find_invalid_utf8(text); };
   EXPECT_EQ(bad_at(""), std::nullopt);

@@ -11,6 +11,7 @@
 
 #include "foundation/formats/json.h"
 #include "model/head/log_prob_head.h"
+#include "support/golden_models.h"
 #include "unit/generate/tiny_model.h"
 
 namespace mortise {
@@ -34,13 +35,15 @@ std::vector<GenerateRequest> three_requests(const SamplingParams& sampling) {
           make_request(3, {250}, 2, sampling)};
 }
 
-class Golden : public testing::TestWithParam<const char*> {};
+class Golden : public testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, GreedyContinuations) {
   Env& env = default_env();
-  const Path folder = Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / GetParam();
-  const auto model = Model::load(env, folder);
+  const Path folder = test::golden_model(GetParam());
+  auto model = Model::load(env, folder);
   ASSERT_TRUE(model.ok()) << model.error().to_string();
+  // The cases of longrope have prompts on the far side of its switch.
+  if (const int64_t limit = model->config().rope_switch(); limit > 0) model->set_rope_length(limit + 1);
   const auto text = env.read_file(folder / "greedy.json");
   ASSERT_TRUE(text.ok());
   const Json golden = Json::parse(*text);
@@ -64,12 +67,8 @@ TEST_P(Golden, GreedyContinuations) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden,
-                         testing::Values("qwen2_tied", "qwen2_multi_eos", "qwen2_bf16", "qwen2_untied_sharded",
-                                         "qwen2_yarn", "qwen3_tied", "qwen3_untied_v5", "llama3_rope", "llama_classic",
-                                         "llama_bias", "mistral", "mistral_sliding", "gemma2", "gemma3_text", "phi3",
-                                         "lora_qwen2_tied", "lora_llama_rs"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(test::golden_models("greedy.json")),
+                         [](const auto& test) { return test.param; });
 
 void expect_log_probs_of_model(const Model& model, const std::vector<GenerateRequest>& requests, const Sequences& got,
                                double tolerance = 1e-5) {
@@ -114,6 +113,37 @@ TEST(Engine, LogProbsOfEveryKindOfLayerAreThoseOfTheModel) {
       EXPECT_EQ(sequence.log_prob, got.at(key).log_prob) << name;
     }
   }
+}
+
+// Heads rotated in part; longrope on either side of its switch, which is the model's choice for all its sequences.
+TEST(Engine, LongropeIsOnOneSideForAllSequences) {
+  ModelConfig config = tiny_model().config();
+  config.rope.type = RopeType::kLongrope;
+  config.rope.partial_rotary_factor = 0.5;  // 6 of 12
+  config.rope.original_max_position_embeddings = 48.0;
+  config.rope.attention_factor = 1.1;
+  config.rope.short_factor = {1.0, 1.1, 1.2};
+  config.rope.long_factor = {1.5, 2.0, 3.0};
+  Model model = *Model::random(config, 4);
+  const auto requests = three_requests(sampled(20));
+  std::vector<std::vector<int64_t>> ids;
+  for (const int64_t length : {48, 49}) {
+    model.set_rope_length(length);
+    const Sequences got = run_all(*make_engine(model), requests);
+    EXPECT_EQ(got.size(), 9U);
+    expect_log_probs_of_model(model, requests, got);
+    ids.push_back(got.at({1, 0}).ids);
+  }
+  EXPECT_NE(ids[0], ids[1]);
+  const GenerateRequest longer = make_request(42, {5, 6}, 1, sampled(47));
+  for (const int64_t length : {0, 48}) {
+    model.set_rope_length(length);
+    const auto refused = make_engine(model)->submit({&longer, 1});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().to_string(), testing::HasSubstr("original_max_position_embeddings = 48"));
+  }
+  model.set_rope_length(49);
+  EXPECT_TRUE(make_engine(model)->submit({&longer, 1}).ok());
 }
 
 TEST(Engine, LogProbsAreThoseOfTheModel) {

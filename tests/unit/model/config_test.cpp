@@ -1,6 +1,8 @@
 // config.json: what is read, and what is refused by file and key.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "foundation/formats/json.h"
 #include "model/layers/rope.h"
 #include "model/weights/model_config.h"
@@ -64,7 +66,9 @@ TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
   expect_refused(no_window, "sliding_window");
   Json longrope = base();
   longrope["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 2.0}};
-  expect_refused(longrope, "rope_scaling.rope_type");
+  expect_refused(longrope, "rope_scaling.short_factor");
+  longrope["rope_scaling"] = {{"rope_type", "longrope"}, {"short_factor", {1.0, 2.0}}, {"long_factor", {1.0}}};
+  expect_refused(longrope, "rope_scaling.long_factor");
   Json old_key = base();
   old_key["rope_scaling"] = {{"type", "su"}, {"factor", 2.0}};
   expect_refused(old_key, "rope_scaling.type");
@@ -87,7 +91,7 @@ TEST(ModelConfig, FamiliesRefuseTheirOwnFieldsByName) {
   const Refusal cases[] = {
       {"phi3", "Phi3ForCausalLM", "resid_pdrop", 0.1},
       {"phi3", "Phi3ForCausalLM", "partial_rotary_factor", 0.75},
-      {"phi3", "Phi3ForCausalLM", "rope_scaling", Json{{"type", "linear"}, {"factor", 2.0}}},
+      {"phi3", "Phi3ForCausalLM", "partial_rotary_factor", 1.5},
       {"gemma2", "Gemma2ForCausalLM", "use_bidirectional_attention", true},
       {"gemma2", "Gemma2ForCausalLM", "hidden_activation", "relu"},
       {"gemma2", "Gemma2ForCausalLM", "sliding_window", nullptr},
@@ -105,6 +109,67 @@ TEST(ModelConfig, FamiliesRefuseTheirOwnFieldsByName) {
     json[c.key] = c.value;
     expect_refused(json, c.key);
   }
+}
+
+// Phi-4-mini's keys: the outer original_max_position_embeddings counts, 4096 where it is absent; "su" and "yarn" are
+// old names of longrope.
+TEST(ModelConfig, LongropeAndPartlyRotatedHeadsOfPhi3) {
+  Json json = base();
+  json["model_type"] = "phi3";
+  json["architectures"] = Json::array({"Phi3ForCausalLM"});
+  json["hidden_size"] = 16;  // heads of 8, 4 of whose dimensions turn
+  json["partial_rotary_factor"] = 0.5;
+  json["original_max_position_embeddings"] = 32;
+  json["max_position_embeddings"] = 128;
+  json["rope_scaling"] = {{"type", "longrope"}, {"short_factor", {1.0, 2.0}}, {"long_factor", {1.5, 4.0}}};
+  for (const char* type : {"longrope", "su", "yarn"}) {
+    json["rope_scaling"]["type"] = type;
+    const auto config = parse(json);
+    ASSERT_TRUE(config.ok()) << config.error().to_string();
+    EXPECT_EQ(config->rope.type, RopeType::kLongrope);
+    EXPECT_EQ(config->rope_switch(), 32);
+    EXPECT_NEAR(config->rope.attention_factor, std::sqrt(1.0 + std::log(4.0) / std::log(32.0)), 1e-15);
+    const std::vector<double> few = rope_inverse_frequencies(config->rope, config->head_dim, 32);
+    const std::vector<double> many = rope_inverse_frequencies(config->rope, config->head_dim, 33);
+    ASSERT_EQ(few.size(), 2U);  // theta^(-2i/4), over the factor
+    EXPECT_NEAR(few[0], 1.0, 1e-15);
+    EXPECT_NEAR(few[1], 0.01 / 2.0, 1e-15);
+    EXPECT_NEAR(many[0], 1.0 / 1.5, 1e-15);
+    EXPECT_NEAR(many[1], 0.01 / 4.0, 1e-15);
+  }
+  Json fresh = json;
+  fresh.erase("rope_scaling");
+  fresh.erase("partial_rotary_factor");
+  fresh["rope_parameters"] = {{"rope_type", "longrope"},      {"rope_theta", 10000.0},
+                              {"short_factor", {1.0, 2.0}},   {"long_factor", {1.5, 4.0}},
+                              {"partial_rotary_factor", 0.5}, {"original_max_position_embeddings", 7}};
+  EXPECT_EQ(parse(fresh)->rope, parse(json)->rope);
+  json.erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(json)->rope_switch(), 4096);
+  EXPECT_EQ(parse(json)->rope.attention_factor, 1.0);  // the model is not longer than that
+  json["rope_scaling"]["attention_factor"] = 1.25;
+  EXPECT_EQ(parse(json)->rope.attention_factor, 1.25);
+  json["rope_scaling"]["short_factor"] = {1.0, 0.0};
+  expect_refused(json, "rope_scaling.short_factor");
+  json["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  expect_refused(json, "rope_scaling.type");
+}
+
+// Other families may have it too: the inner original_max_position_embeddings counts where there is no outer one.
+TEST(ModelConfig, LongropeOfOtherFamilies) {
+  Json json = base();
+  json["rope_parameters"] = {
+      {"rope_type", "longrope"},    {"rope_theta", 10000.0},     {"factor", 2.0},
+      {"short_factor", {1.0, 1.0}}, {"long_factor", {2.0, 3.0}}, {"original_max_position_embeddings", 16}};
+  const auto config = parse(json);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->rope_switch(), 16);
+  EXPECT_NEAR(config->rope.attention_factor, std::sqrt(1.0 + std::log(2.0) / std::log(16.0)), 1e-15);
+  json["model_type"] = "gemma3_text";
+  json.erase("architectures");
+  json["head_dim"] = 4;
+  json["rope_parameters"] = {{"full_attention", json["rope_parameters"]}};
+  expect_refused(json, "rope_parameters");
 }
 
 std::vector<int64_t> windows_of(Json json, const char* model_type) {

@@ -167,9 +167,8 @@ AttentionCase make_case(const std::vector<std::pair<int64_t, int64_t>>& lengths_
   return out;
 }
 
-void expect_same_attention(const AttentionCase& c, const AttentionShape& shape) {
+void expect_same_attention(const AttentionCase& c, const AttentionShape& shape, const RopeConfig& rope = {}) {
   const at::Tensor segments = segments_tensor(c.segments);
-  RopeConfig rope;
   const auto layer = [&](bool is_fast) {
     return [&, is_fast](const Inputs& in) {
       const RopeTable table = make_rope_table(rope, shape.head_dim, 400, in[0].scalar_type());
@@ -202,6 +201,37 @@ TEST(Layers, AttentionWithWindowsAndCaps) {
     for (const int64_t window : {1, 100, 129, 200}) expect_same_attention(large, {2, 1, 4, 0.5, window, cap});
   }
   expect_same_attention(large, {2, 1, 4, 0.5, 0, 2.0});
+}
+
+TEST(Layers, AttentionWithPartlyRotatedHeads) {
+  RopeConfig rope;
+  rope.partial_rotary_factor = 0.5;
+  const AttentionCase groups = make_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  expect_same_attention(groups, {4, 2, 8, 0.35}, rope);
+  rope.partial_rotary_factor = 0.75;
+  expect_same_attention(groups, {2, 1, 8, 0.35}, rope);
+}
+
+TEST(Layers, TheRestOfAPartlyRotatedHeadStays) {
+  RopeConfig rope;
+  rope.partial_rotary_factor = 0.5;
+  const RopeTable table = make_rope_table(rope, 8, 16, at::kDouble);
+  EXPECT_EQ(table.cos_PR2.size(1), 2);
+  const at::Tensor x = random_tensor({1, 2 * 8}, 1);
+  const at::Tensor positions = at::empty({1}, at::kLong);
+  positions.mutable_data_ptr<int64_t>()[0] = 3;
+  const at::Tensor y = x.clone();
+  rope_rotate_(y, positions, table, 2, 8, false);
+  const double* in = x.const_data_ptr<double>();
+  const double* out = y.const_data_ptr<double>();
+  for (int64_t head = 0; head < 2; ++head, in += 8, out += 8) {
+    for (int64_t i = 0; i < 2; ++i) {  // pairs (i, i + 2) turn by 3 theta^(-2i/4)
+      const double angle = 3.0 * std::pow(10000.0, -0.5 * static_cast<double>(i));
+      EXPECT_NEAR(out[i], in[i] * std::cos(angle) - in[i + 2] * std::sin(angle), 1e-14);
+      EXPECT_NEAR(out[i + 2], in[i + 2] * std::cos(angle) + in[i] * std::sin(angle), 1e-14);
+    }
+    for (int64_t i = 4; i < 8; ++i) EXPECT_EQ(out[i], in[i]);
+  }
 }
 
 TEST(Layers, DynamicRopeChangesOnlyBeyondTheTrainedLength) {

@@ -1,5 +1,7 @@
 // Folders saved by us, loaded by transformers: same logits, no missing or unexpected tensor. Needs a Python with
 // transformers in MORTISE_ORACLES_PYTHON; without it the tests are skipped, aloud.
+#include <ATen/core/grad_mode.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -62,6 +64,39 @@ Model remade_model(const std::string& name) {
   return *Model::random(config, 9);
 }
 
+// `original`: the length beyond which the long factors hold; the rows of a case have 9 tokens.
+Model longrope_model(const std::string& name, double partial, double original) {
+  ModelConfig config = golden_model(name).config();
+  config.config_text.clear();
+  config.generation_config_text.clear();
+  config.initializer_range = 0.2;
+  config.rope.type = RopeType::kLongrope;
+  config.rope.partial_rotary_factor = partial;
+  config.rope.original_max_position_embeddings = original;
+  config.rope.attention_factor = 1.3;
+  const int64_t num_pairs = config.rope.rotary_dim(config.head_dim) / 2;
+  for (int64_t i = 0; i < num_pairs; ++i) {
+    config.rope.short_factor.push_back(1.0 + 0.1 * static_cast<double>(i));
+    config.rope.long_factor.push_back(1.5 + 0.4 * static_cast<double>(i));
+  }
+  return *Model::random(config, 9);
+}
+
+// An adapter that was trained here, saved apart.
+Path save_adapter_case(const std::string& name, const LoraChoice& choice) {
+  Model model = golden_model(name);
+  EXPECT_TRUE(model.train_lora(choice, 3).ok());
+  {
+    const at::NoGradGuard no_grad;
+    uint64_t seed = 40;
+    for (const NamedParameter& p : model.trainable())
+      p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, at::kFloat, 0.1));
+  }
+  model.weights_changed();
+  const std::string base = (Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name).string();
+  return save_case(model, "adapter_" + name, {.lora = LoraSave::kApart, .base_model = base});
+}
+
 TEST(TransformersOracle, LoadsWhatWeSave) {
   const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
   if (python == nullptr || *python == '\0') {
@@ -78,6 +113,13 @@ TEST(TransformersOracle, LoadsWhatWeSave) {
     folders.push_back(save_case(remade_model(name), std::string("remade_") + name));
   }
   folders.push_back(save_case(golden_model("gemma2"), "shards", {.max_shard_bytes = 20000}));
+  folders.push_back(save_adapter_case("qwen2_tied", {.rank = 4, .alpha = 6.0}));
+  folders.push_back(
+      save_adapter_case("llama_bias", {.rank = 2, .alpha = 4.0, .target_modules = {"v_proj", "0.mlp.up_proj"}}));
+  folders.push_back(save_adapter_case("phi3", {.rank = 3, .alpha = 3.0, .exclude_modules = {"1.self_attn.qkv_proj"}}));
+  folders.push_back(save_case(longrope_model("phi3", 0.5, 6.0), "phi3_long"));
+  folders.push_back(save_case(longrope_model("phi3", 0.5, 9.0), "phi3_short"));
+  folders.push_back(save_case(longrope_model("llama3_rope", 1.0, 6.0), "llama_long"));
   const Path script = Path(MORTISE_SOURCE_DIR) / "tests/unit/model/transformers_oracle.py";
   std::string command = std::string("HF_HUB_OFFLINE=1 '") + python + "' '" + script.string() + "'";
   for (const Path& folder : folders) command += " '" + folder.string() + "'";

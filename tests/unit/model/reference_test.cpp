@@ -6,12 +6,13 @@
 
 #include "foundation/formats/safetensors.h"
 #include "model/padded_eval.h"
+#include "support/golden_models.h"
 #include "torch_helpers.h"
 
 namespace mortise {
 namespace {
 
-Path golden(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name; }
+Path golden(const std::string& name) { return test::golden_model(name); }
 
 at::Tensor stored(const SafetensorsFile& file, const std::string& name) {
   auto view = file.get(name);
@@ -77,12 +78,12 @@ TEST_P(Reference, EqualsTransformers) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const char* name : {"qwen2_tied", "qwen2_untied_sharded", "qwen2_bf16", "qwen2_multi_eos", "qwen2_yarn",
-                           "qwen2_reward", "qwen3_tied", "qwen3_untied_v5", "llama_bias", "llama3_rope", "mistral",
-                           "mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
-    for (const char* config : {"config.json", "config.classic.json", "config.v5.json"}) cases.push_back({name, config});
+  for (const std::string& name : test::golden_models("forward.safetensors")) {
+    cases.push_back({name, "config.json"});
+    for (const char* config : {"config.classic.json", "config.v5.json"}) {
+      if (std::filesystem::exists(golden(name) / config)) cases.push_back({name, config});
+    }
   }
-  for (const char* name : {"llama_classic", "lora_qwen2_tied", "lora_llama_rs"}) cases.push_back({name, "config.json"});
   return cases;
 }
 
@@ -101,8 +102,9 @@ TEST(ReferenceFolders, GenerationConfigGoesFirstForEndIds) {
 }
 
 TEST(ReferenceFolders, ClassicAndNewFormsMeanTheSame) {
-  for (const char* name : {"qwen2_tied", "qwen2_yarn", "qwen3_untied_v5", "llama3_rope", "llama_bias",
-                           "mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
+  const std::vector<std::string> names = test::golden_models("config.v5.json");
+  ASSERT_GE(names.size(), 16U);
+  for (const std::string& name : names) {
     ModelConfig configs[2];
     for (int i = 0; i < 2; ++i) {
       const Path path = golden(name) / (i == 0 ? "config.classic.json" : "config.v5.json");

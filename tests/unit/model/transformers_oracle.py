@@ -2,21 +2,45 @@
 
 usage: transformers_oracle.py FOLDER...
 FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
+A folder with an adapter is loaded by PEFT where it is installed, else its sum is made here, by PEFT's formula.
 """
+import importlib.util
+import json
 import sys
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 
+def load_adapted(folder: str):
+    config = json.loads((Path(folder) / "adapter_config.json").read_text())
+    model = AutoModelForCausalLM.from_pretrained(config["base_model_name_or_path"], dtype=torch.float32)
+    if importlib.util.find_spec("peft"):
+        from peft import PeftModel
+        return PeftModel.from_pretrained(model, folder)
+    pairs = load_file(Path(folder) / "adapter_model.safetensors")
+    names = [name.removesuffix(".lora_A.weight") for name in pairs if name.endswith(".lora_A.weight")]
+    assert len(names) * 2 == len(pairs), "tensors beside lora_A and lora_B"
+    with torch.no_grad():
+        for name in names:
+            weight = model.get_submodule(name.removeprefix("base_model.model.")).weight
+            scale = config["lora_alpha"] / config["r"]
+            weight += scale * pairs[name + ".lora_B.weight"] @ pairs[name + ".lora_A.weight"]
+    return model
+
+
 def check(folder: str) -> str:
     """What is wrong with the folder; empty if nothing is."""
     ours = load_file(folder + ".ours.safetensors")
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if info[kind]:
-            return f"{kind}: {info[kind]}"
+    if (Path(folder) / "adapter_config.json").exists():
+        model = load_adapted(folder)
+    else:
+        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            if info[kind]:
+                return f"{kind}: {info[kind]}"
     with torch.no_grad():
         logits = model.eval()(ours["in.input_ids"]).logits
     difference = (logits - ours["logits"]).abs().max().item()

@@ -1,0 +1,86 @@
+// A LoRA adapter in training (Hu et al. 2021): the base is frozen, A and B of the chosen matrices are the parameters.
+// It begins as PEFT's: A uniform in +-1/sqrt(in), B zero, no bias, no dropout, scale alpha / rank.
+//
+// The model computes with merged matrices W + scale B A, which merge() makes anew after every update, so training,
+// sampling and a merged save see the same numbers. The base's own matrices stay beside the merged ones where something
+// is adapted; the reference model is a view of them. Cost of merge(): 2 in out rank flops a matrix.
+// Thread rule: merge() writes; else plain values that share tensors.
+#pragma once
+
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/base/result.h"
+#include "model/adapters/lora_config.h"
+#include "model/layers/decoder.h"
+#include "model/weights/parameters.h"
+#include "model/weights/weight_files.h"
+
+namespace mortise {
+
+// Which matrices get an adapter. A module is named by its name's end, from a dot on ("q_proj", "0.mlp.up_proj");
+// "all-linear": every matrix of the layers.
+struct LoraChoice {
+  int64_t rank = 8;
+  double alpha = 8.0;
+  std::vector<std::string> target_modules = {"all-linear"};
+  std::vector<std::string> exclude_modules = {};
+};
+
+// "model.layers.0.self_attn.q_proj" and so on, in the order of the parameters. Errors name the entry that meets no
+// module.
+Result<std::vector<std::string>> choose_lora_modules(std::span<const NamedParameter> parameters,
+                                                     const LoraChoice& choice);
+// The modules of an adapter's folder; what is not A or B of a matrix of the layers is an error that names it.
+Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
+                                                   std::span<const NamedParameter> parameters);
+struct LoraSize {
+  int64_t num_trained = 0;  // elements of A and B
+  int64_t num_adapted = 0;  // elements of the adapted matrices: the base's stay beside the merged ones
+};
+LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<const std::string> modules,
+                      const LoraConfig& config);
+// What adapter_config.json of a fresh adapter says.
+LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::string> modules,
+                            std::span<const NamedParameter> parameters);
+
+class TrainedLora {
+ public:
+  // Adapts `modules` of `store`, whose parameters are frozen from now on and whose adapted leaves hold the merged
+  // matrices. A and B are zero; see initialize() and load().
+  TrainedLora(LoraConfig config, std::span<const std::string> modules, ParameterStore& store);
+
+  void initialize(uint64_t seed);
+  Result<> load(Env& env, const Path& folder);
+  // After every change of A and B.
+  void merge();
+
+  // A and B of each matrix, by PEFT's names.
+  [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  // The model without the adapter, in the same memory.
+  [[nodiscard]] const ParameterStore& base() const { return base_; }
+  // adapter_config.json, adapter_model.safetensors. `base_model`: the base's folder; empty: as in the configuration.
+  [[nodiscard]] Result<std::vector<FolderFile>> plan_save(const std::string& base_model, at::ScalarType stored) const;
+
+ private:
+  struct Matrix {
+    LoraMatrix factors;
+    at::Tensor merged_OI;
+  };
+  // A fused matrix and the leaves in it, of which some may be among the modules. The two first are the base's.
+  void adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, std::vector<LoraMatrix>& lora,
+             const std::unordered_map<const void*, size_t>& index_of);
+  LoraMatrix add_matrix(const std::string& module, const at::Tensor& base_OI);
+
+  LoraConfig config_;
+  std::vector<std::string> modules_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<Matrix> matrices_;
+  ParameterStore base_;
+};
+
+}  // namespace mortise

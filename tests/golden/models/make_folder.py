@@ -1,0 +1,123 @@
+"""Makes a golden folder of a tiny random model with transformers, in float64.
+
+usage: make_folder.py FOLDER [--prompts 3,9,17] [--seed 0]
+FOLDER holds config.json (and generation_config.json); config.classic.json and config.v5.json beside it must mean the
+same. Written: model.safetensors, forward.safetensors, greedy.json (README.md here says what is in them).
+"""
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+NEW_TOKENS = 24
+LEAST_MARGIN = 6e-3  # between the two best logits of every greedy step: no other order of sums changes the argmax
+
+
+def random_model(folder: Path, seed: int):
+    """Weights that give logits of some size, norms that do something."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32,
+                                             attn_implementation="sdpa")
+    for name, parameter in model.named_parameters():
+        scale, shift = (0.1, 1.0) if "norm" in name else (0.3, 0.0) if "embed" in name else (0.15, 0.0)
+        parameter.copy_(torch.randn_like(parameter) * scale + shift)
+    return model.eval()
+
+
+def rows(vocab_size: int, generator):
+    """Rows full, padded left, padded right, nearly empty, padded on both sides."""
+    ids = torch.randint(3, vocab_size, (5, 20), generator=generator)
+    mask = torch.ones_like(ids)
+    for row, begin, end in ((1, 6, 20), (2, 0, 13), (3, 18, 20), (4, 3, 15)):
+        mask[row, :begin] = 0
+        mask[row, end:] = 0
+    return ids, mask
+
+
+def logits_of(model, ids, mask):
+    """0 at padding, where transformers may give anything."""
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)  # of the real tokens
+    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+    return torch.where(mask.bool()[..., None], logits, 0.0)
+
+
+def greedy(model, prompt, end_ids):
+    ids, margin = list(prompt), float("inf")
+    for _ in range(NEW_TOKENS):
+        best = model(input_ids=torch.tensor([ids])).logits[0, -1].topk(2)
+        margin = min(margin, (best.values[0] - best.values[1]).item())
+        ids.append(int(best.indices[0]))
+        if ids[-1] in end_ids:
+            return {"prompt_ids": prompt, "completion_ids": ids[len(prompt):], "finish_reason": "stop"}, margin
+    return {"prompt_ids": prompt, "completion_ids": ids[len(prompt):], "finish_reason": "length"}, margin
+
+
+def write_forward(folder: Path, model, single, ids, mask):
+    real = mask.bool()
+    pairs = real[:, 1:] & real[:, :-1]
+    logits = logits_of(model, ids, mask)
+    drift = (logits - logits_of(single, ids, mask).double()).abs().max().item()
+    log_probs = logits.log_softmax(-1)
+    chosen = log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    entropy = -(log_probs.exp() * log_probs).sum(-1)[:, :-1]
+    save_file({"in.input_ids": ids, "in.attention_mask": mask,
+               "expected.logits": logits.float().contiguous(),
+               "expected.log_prob": (chosen * pairs).float().contiguous(),
+               "expected.entropy": (entropy * pairs).float().contiguous()},
+              folder / "forward.safetensors", metadata={"float32_drift": f"{drift:.3g}"})
+    return logits
+
+
+def check_forms(folder: Path, logits, ids, mask):
+    for form in ("config.classic.json", "config.v5.json"):
+        if not (folder / form).exists():
+            continue
+        with tempfile.TemporaryDirectory() as other:
+            shutil.copy(folder / form, Path(other) / "config.json")
+            shutil.copy(folder / "model.safetensors", other)
+            model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float64, attn_implementation="sdpa")
+            difference = (logits_of(model.eval(), ids, mask) - logits).abs().max().item()
+        assert difference < 1e-9, f"{form} gives logits that differ by {difference}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--prompts", default="3,9,17", help="their lengths")
+    parser.add_argument("--seed", type=int, default=0, help="the first that is tried")
+    args = parser.parse_args()
+    torch.set_grad_enabled(False)
+    generator = torch.Generator().manual_seed(7)
+    config = AutoConfig.from_pretrained(args.folder)
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ids, mask = rows(config.vocab_size, generator)
+    prompts = [torch.randint(3, config.vocab_size, (int(n),), generator=generator).tolist()
+               for n in args.prompts.split(",")]
+    for seed in range(args.seed, args.seed + 500):
+        single = random_model(args.folder, seed)
+        state = {name: tensor.clone() for name, tensor in single.state_dict().items()}
+        model = random_model(args.folder, seed).double()
+        made = [greedy(model, prompt, ends) for prompt in prompts]
+        varied = all(len(set(case["completion_ids"])) > 6 for case, _ in made)
+        if varied and min(margin for _, margin in made) >= LEAST_MARGIN:
+            break
+    else:
+        raise SystemExit("no seed gives greedy continuations with a clear winner at every step")
+    if config.tie_word_embeddings:
+        state.pop("lm_head.weight")
+    save_file(state, args.folder / "model.safetensors", metadata={"format": "pt"})
+    logits = write_forward(args.folder, model, single, ids, mask)
+    cases = [{**case, "min_margin": round(margin, 5)} for case, margin in made]
+    text = json.dumps({"max_new_tokens": NEW_TOKENS, "cases": cases}, indent=1)
+    (args.folder / "greedy.json").write_text(text + "\n")
+    check_forms(args.folder, logits, ids, mask)
+    print(f"{args.folder}: seed {seed}, largest logit {logits.abs().max().item():.3g}")
+
+
+if __name__ == "__main__":
+    main()

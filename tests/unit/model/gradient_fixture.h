@@ -1,0 +1,117 @@
+// What tests of gradients start from: small models with every option of a family, rows in groups, and a loss.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include "model/head/log_prob_head.h"
+#include "model/model.h"
+#include "torch_helpers.h"
+
+namespace mortise {
+
+// The options of ModelConfig go by the families that have them.
+enum class Family { kQwen2, kQwen3, kLlama, kMistral, kGemma2, kGemma3, kPhi3 };
+
+// A model with every option of a family, and rows in two groups.
+struct Fixture {
+  Model model;
+  std::vector<std::vector<int64_t>> prompts;
+  std::vector<std::vector<int64_t>> responses;
+  std::vector<int64_t> keys;
+
+  std::vector<PackRow> rows() const {
+    std::vector<PackRow> out;
+    for (size_t i = 0; i < prompts.size(); ++i) out.push_back({prompts[i], responses[i], keys[i]});
+    return out;
+  }
+};
+
+inline ModelConfig small_config(Family family, bool tied) {
+  ModelConfig config = *make_qwen2_config({.vocab_size = 23,
+                                           .hidden_size = 16,
+                                           .intermediate_size = 20,
+                                           .num_layers = 2,
+                                           .num_heads = 4,
+                                           .num_kv_heads = 2,
+                                           .tie_word_embeddings = tied,
+                                           .initializer_range = 0.3});
+  const bool is_gemma = family == Family::kGemma2 || family == Family::kGemma3;
+  config.qkv_bias = family == Family::kQwen2 || family == Family::kLlama;
+  config.qk_norm = family == Family::kQwen3 || family == Family::kGemma3;
+  config.o_bias = config.mlp_bias = family == Family::kLlama;
+  config.fused_projections = family == Family::kPhi3;
+  if (family == Family::kMistral) config.windows = {3, 3};
+  if (family == Family::kPhi3) {
+    config.rope.type = RopeType::kLongrope;
+    config.rope.partial_rotary_factor = 0.5;
+    config.rope.original_max_position_embeddings = 5.0;
+    config.rope.attention_factor = 1.2;
+    config.rope.short_factor = {1.0};
+    config.rope.long_factor = {2.5};
+    config.rope_length = 12;  // for rows of all lengths
+  }
+  if (is_gemma) {
+    config.norm_plus_one = config.sandwich_norm = true;
+    config.activation = Activation::kGeluTanh;
+    config.embedding_scale = 2.0;
+    config.attention_scale = 0.7;
+    config.windows = {4, 0};
+  }
+  if (family == Family::kGemma2) {
+    config.attention_softcap = 1.5;
+    config.final_softcap = 2.0;
+  }
+  if (family == Family::kGemma3) config.window_rope.emplace().theta = 100.0;
+  return config;
+}
+
+inline std::vector<int64_t> random_ids(size_t n, uint64_t seed) {
+  RandomStream stream({seed, RandomPurpose::kTest, 1, 0, 0});
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<int64_t>(stream.next_below(23)));
+  return ids;
+}
+
+inline Fixture make_setup(Family family, bool tied, const std::string& dtype = "float64") {
+  Fixture setup{*Model::random(small_config(family, tied), 11, dtype), {}, {}, {0, 0, 0, 1, 1, -1}};
+  // Biases and norms start trivial: make them count.
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 50;
+  for (NamedParameter& p : setup.model.parameters()) {
+    if (p.tensor.dim() == 1) p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
+  }
+  const size_t lengths[] = {3, 7, 1, 2, 5, 4};
+  for (size_t i = 0; i < setup.keys.size(); ++i) {
+    const int64_t key = setup.keys[i];
+    setup.prompts.push_back(random_ids(key == 0 ? 5 : 3, 100 + static_cast<uint64_t>(key + 1)));
+    setup.responses.push_back(random_ids(lengths[i], 200 + i));
+  }
+  return setup;
+}
+
+// Loss = sum of probe * log_prob + 0.1 * sum of probe * entropy; gradients land in the parameters.
+struct Loss {
+  double value = 0;
+  at::Tensor log_prob;
+};
+
+inline Loss forward_backward(Model& model, const PackedBatch& batch, LayerPath path, bool backward = true,
+                             int64_t first_target = 0) {
+  const at::Tensor hidden = model.forward_hidden(batch, {path, {}});
+  const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
+  const VocabularyHead head = model.head();
+  const LogProbs out = head_log_prob(rows.detach().contiguous(), head, batch.targets_R, 0.9, true);
+  const at::Tensor probe =
+      random_tensor({64}, 77, rows.scalar_type()).narrow(0, first_target, batch.num_targets()).contiguous();
+  Loss loss{(out.log_prob_R * probe + out.entropy_R * probe * 0.1).sum().item<double>(), out.log_prob_R};
+  if (backward) {
+    const at::Tensor d_rows = at::empty_like(rows);
+    head_backward(rows.detach().contiguous(), head, batch.targets_R, 0.9, probe, probe * 0.1, d_rows,
+                  model.head_grad());
+    rows.backward(d_rows);
+  }
+  return loss;
+}
+
+}  // namespace mortise

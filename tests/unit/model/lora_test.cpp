@@ -1,0 +1,230 @@
+// Adapters in training: gradients, what is frozen, what the reference sees, and PEFT's folder form.
+#include <filesystem>
+
+#include "foundation/formats/json.h"
+#include "gradient_fixture.h"
+#include "model/adapters/trained_lora.h"
+
+namespace mortise {
+namespace {
+
+namespace fs = std::filesystem;
+
+Path scratch(const std::string& name) {
+  const Path folder = Path(MORTISE_BINARY_DIR) / "scratch" / "lora_test" / name;
+  fs::remove_all(folder);
+  return folder;
+}
+
+Path golden(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name; }
+
+// An adapter whose B counts too, as after some updates.
+void start_adapter(Model& model, const LoraChoice& choice) {
+  const auto started = model.train_lora(choice, 5);
+  ASSERT_TRUE(started.ok()) << started.error().to_string();
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 300;
+  for (const NamedParameter& p : model.trainable())
+    p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
+  model.weights_changed();
+}
+
+std::vector<at::Tensor> gradients_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<at::Tensor> out;
+  for (const NamedParameter& p : parameters)
+    out.push_back(p.tensor.grad().defined() ? p.tensor.grad().clone() : at::Tensor());
+  return out;
+}
+
+class Adapted : public testing::TestWithParam<std::pair<Family, bool>> {};
+
+// The fast layers compute with the merged weights, the plain ones with base and adapter apart, as PEFT does.
+TEST_P(Adapted, FastEqualsPlain) {
+  Fixture setup = make_setup(GetParam().first, GetParam().second);
+  start_adapter(setup.model, {.rank = 3, .alpha = 6.0});
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const Loss fast = forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto fast_gradients = gradients_of(setup.model.trainable());
+  setup.model.zero_grad();
+  const Loss plain = forward_backward(setup.model, batch, LayerPath::kPlain);
+  const auto plain_gradients = gradients_of(setup.model.trainable());
+  EXPECT_CLOSE(fast.log_prob, plain.log_prob, 1e-10);
+  for (size_t i = 0; i < fast_gradients.size(); ++i) {
+    const std::string& name = setup.model.trainable()[i].name;
+    EXPECT_LT(relative_l2(fast_gradients[i], plain_gradients[i]), 1e-10) << name;
+    EXPECT_GT(plain_gradients[i].abs().max().item<double>(), 0.0) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Adapted,
+                         testing::Values(std::pair{Family::kQwen2, true}, std::pair{Family::kLlama, false},
+                                         std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false}));
+
+// One element of each A and B.
+TEST(Lora, GradientsEqualFiniteDifferences) {
+  Fixture setup = make_setup(Family::kQwen2, true);
+  start_adapter(setup.model, {.rank = 2, .alpha = 3.0});
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto gradients = gradients_of(setup.model.trainable());
+  const at::NoGradGuard no_grad;
+  constexpr double kStep = 1e-5;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    const at::Tensor tensor = setup.model.trainable()[p].tensor;
+    const int64_t i = tensor.numel() / 3;
+    double& element = tensor.mutable_data_ptr<double>()[i];
+    const double kept = element;
+    const auto loss_at = [&](double value) {
+      element = value;
+      setup.model.weights_changed();
+      return forward_backward(setup.model, batch, LayerPath::kFast, false).value;
+    };
+    const double above = loss_at(kept + kStep);
+    const double numeric = (above - loss_at(kept - kStep)) / (2 * kStep);
+    element = kept;
+    EXPECT_NEAR(gradients[p].contiguous().const_data_ptr<double>()[i], numeric, 1e-6 * std::max(1.0, std::abs(numeric)))
+        << setup.model.trainable()[p].name << "[" << i << "]";
+  }
+}
+
+// dA = scale B^T dW and dB = scale dW A^T, with dW from a model whose weights are the merged ones.
+TEST(Lora, GradientsAreThoseOfTheMergedWeights) {
+  Fixture setup = make_setup(Family::kQwen2, false);
+  start_adapter(setup.model, {.rank = 4, .alpha = 2.0, .target_modules = {"q_proj", "v_proj", "down_proj"}});
+  Model whole = *Model::random(setup.model.config(), 1, "float64");
+  {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < whole.parameters().size(); ++i)
+      whole.parameters()[i].tensor.copy_(setup.model.parameters()[i].tensor);
+  }
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  forward_backward(whole, batch, LayerPath::kFast);
+  const std::vector<NamedParameter>& adapter = setup.model.trainable();
+  ASSERT_EQ(adapter.size(), 12U);  // A and B of three matrices in two layers
+  for (size_t i = 0; i < adapter.size(); i += 2) {
+    const std::string& name = adapter[i].name;
+    const std::string module = name.substr(kLoraPrefix.size(), name.find(".lora_A") - kLoraPrefix.size());
+    const at::Tensor d_weight = whole.find_parameter(module + ".weight")->tensor.grad();
+    const at::Tensor a = adapter[i].tensor.detach();
+    const at::Tensor b = adapter[i + 1].tensor.detach();
+    EXPECT_LT(relative_l2(adapter[i].tensor.grad(), b.t().matmul(d_weight) * 0.5), 1e-11) << module;
+    EXPECT_LT(relative_l2(adapter[i + 1].tensor.grad(), d_weight.matmul(a.t()) * 0.5), 1e-11) << module;
+  }
+}
+
+TEST(Lora, BeginsAsTheBaseAndFreezesIt) {
+  Fixture setup = make_setup(Family::kQwen2, true, "float32");
+  const Model before = setup.model.clone_frozen();
+  ASSERT_TRUE(setup.model.train_lora({.rank = 8, .alpha = 16.0}, 7).ok());
+  EXPECT_EQ(setup.model.trainable().size(), 2U * 7U * 2U);
+  for (size_t i = 0; i < before.parameters().size(); ++i) {
+    EXPECT_CLOSE(setup.model.parameters()[i].tensor, before.parameters()[i].tensor, 0.0);
+    EXPECT_FALSE(setup.model.parameters()[i].tensor.requires_grad());
+  }
+  double largest = 0.0;
+  for (const NamedParameter& p : setup.model.trainable()) {
+    EXPECT_TRUE(p.tensor.is_leaf() && p.tensor.requires_grad());
+    const double bound = 1.0 / std::sqrt(static_cast<double>(p.tensor.size(1)));
+    const double most = p.tensor.abs().max().item<double>();
+    if (p.name.ends_with(".lora_A.weight")) {
+      EXPECT_LE(most, bound) << p.name;
+      largest = std::max(largest, most / bound);
+      EXPECT_NEAR(p.tensor.to(at::kDouble).std().item<double>(), bound / std::sqrt(3.0), 0.2 * bound) << p.name;
+    } else {
+      EXPECT_EQ(most, 0.0) << p.name;
+    }
+  }
+  EXPECT_GT(largest, 0.95);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  for (const NamedParameter& p : setup.model.parameters()) EXPECT_FALSE(p.tensor.grad().defined()) << p.name;
+  EXPECT_FALSE(setup.model.head_grad().defined());
+}
+
+TEST(Lora, TheReferenceIsTheBaseInTheSameMemory) {
+  Fixture setup = make_setup(Family::kLlama, false);
+  const Model before = setup.model.clone_frozen();
+  start_adapter(setup.model, {.rank = 2, .alpha = 4.0, .target_modules = {"k_proj", "o_proj"}});
+  const Model reference = setup.model.base_view();
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  EXPECT_CLOSE(reference.forward_hidden(batch), before.forward_hidden(batch), 0.0);
+  EXPECT_GT(max_difference(setup.model.forward_hidden(batch), before.forward_hidden(batch)), 1e-3);
+  EXPECT_FALSE(reference.forward_hidden(batch).requires_grad());
+  size_t num_own = 0;
+  for (size_t i = 0; i < before.parameters().size(); ++i) {
+    const NamedParameter& p = reference.parameters()[i];
+    EXPECT_EQ(p.name, before.parameters()[i].name);
+    EXPECT_CLOSE(p.tensor, before.parameters()[i].tensor, 0.0);
+    if (p.tensor.const_data_ptr() != setup.model.parameters()[i].tensor.const_data_ptr()) ++num_own;
+  }
+  EXPECT_EQ(num_own, 8U);  // q, k and v lie in one matrix, of which k is adapted; and o; of two layers
+}
+
+TEST(Lora, SavedApartItIsReadBackByTheReaderAndGoneOnFrom) {
+  Model model = *Model::load(default_env(), golden("qwen2_tied"));
+  start_adapter(model,
+                {.rank = 2, .alpha = 5.0, .target_modules = {"all-linear"}, .exclude_modules = {"1.mlp.up_proj"}});
+  EXPECT_FALSE(*model.saves_exactly({}));
+  const Path apart = scratch("apart");
+  const auto saved =
+      model.save(default_env(), apart, {.lora = LoraSave::kApart, .base_model = golden("qwen2_tied").string()});
+  ASSERT_TRUE(saved.ok()) << saved.error().to_string();
+  const Json config = *read_json_file(default_env(), apart / "adapter_config.json");
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["r"], 2);
+  EXPECT_EQ(config["lora_alpha"], 5);
+  EXPECT_EQ(
+      config["target_modules"],
+      Json::parse(R"(["down_proj","gate_proj","k_proj","model.layers.0.mlp.up_proj","o_proj","q_proj","v_proj"])"));
+  // The reader sums in float64 and rounds once, the trainer in float32.
+  const Model merged = *Model::load(default_env(), apart);
+  for (size_t i = 0; i < merged.parameters().size(); ++i)
+    EXPECT_CLOSE(merged.parameters()[i].tensor, model.parameters()[i].tensor, 2e-7);
+  const Path whole = scratch("whole");
+  ASSERT_TRUE(model.save(default_env(), whole).ok());
+  const Model summed = *Model::load(default_env(), whole);
+  Model again = *Model::load(default_env(), golden("qwen2_tied"));
+  const auto loaded = again.train_lora(default_env(), apart);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+  for (size_t i = 0; i < merged.parameters().size(); ++i) {
+    EXPECT_CLOSE(summed.parameters()[i].tensor, model.parameters()[i].tensor, 0.0);
+    EXPECT_CLOSE(again.parameters()[i].tensor, model.parameters()[i].tensor, 0.0);
+  }
+  ASSERT_EQ(again.trainable().size(), model.trainable().size());
+  for (size_t i = 0; i < again.trainable().size(); ++i) {
+    EXPECT_EQ(again.trainable()[i].name, model.trainable()[i].name);
+    EXPECT_CLOSE(again.trainable()[i].tensor, model.trainable()[i].tensor, 0.0);
+  }
+}
+
+// Ranks and scales by module, rslora: the merged weights are those that the reader makes.
+TEST(Lora, GoesOnFromPublishedAdapters) {
+  for (const auto& [name, base] :
+       {std::pair{"lora_qwen2_tied", "qwen2_tied"}, std::pair{"lora_llama_rs", "llama_classic"}}) {
+    Model model = *Model::load(default_env(), golden(base));
+    const auto loaded = model.train_lora(default_env(), golden(name));
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    const Model merged = *Model::load(default_env(), golden(name));
+    for (size_t i = 0; i < merged.parameters().size(); ++i)
+      EXPECT_CLOSE(model.parameters()[i].tensor, merged.parameters()[i].tensor, 1e-6) << merged.parameters()[i].name;
+    EXPECT_FALSE(model.train_lora({}, 1).ok());  // one adapter at a time
+  }
+}
+
+TEST(Lora, ModulesThatDoNotExistAreNamed) {
+  const auto error_of = [](const LoraChoice& choice) {
+    Fixture setup = make_setup(Family::kPhi3, false);
+    const auto started = setup.model.train_lora(choice, 1);
+    return started.ok() ? std::string() : started.error().to_string();
+  };
+  EXPECT_NE(error_of({.target_modules = {"q_proj"}}).find("'q_proj'"), std::string::npos);
+  EXPECT_NE(error_of({.target_modules = {"q_proj"}}).find("qkv_proj"), std::string::npos);
+  EXPECT_NE(error_of({.target_modules = {"lm_head"}}).find("'lm_head'"), std::string::npos);
+  EXPECT_NE(error_of({.exclude_modules = {"proj"}}).find("'proj'"), std::string::npos);
+  EXPECT_NE(error_of({.exclude_modules = {"all-linear"}}).find("no matrix is left"), std::string::npos);
+  EXPECT_EQ(error_of({.target_modules = {"layers.1.self_attn.qkv_proj"}}), "");
+}
+
+}  // namespace
+}  // namespace mortise
