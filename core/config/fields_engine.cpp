@@ -218,8 +218,7 @@ void add_limits(FieldTable<RunConfig, TrainerConfig>& table) {
   table
       .add("rollout_probs_diff_limit", &TrainerConfig::rollout_probs_diff_limit,
            "Stops the run (exit code 5) where the mean difference between the sampler's and the trainer's "
-           "probabilities, "
-           "training/rollout_probs_diff_mean, is above this. null: never.")
+           "probabilities, training/rollout_probs_diff_mean, is above this. null: never.")
       .at_least(0);
   table
       .add("kl_limit", &TrainerConfig::kl_limit,

@@ -34,13 +34,13 @@ std::vector<Preset> with_the_clip_of_ppo() {
               "actor.loss_scale_by_rows=true", "actor.use_kl_loss=false", "rollout.n=8"}),
       preset(
           "dapo",
-          "DAPO (arXiv 2503.14476): upper clip range 0.28, mean over all tokens of the update, no KL term; 16 "
-          "completions "
-          "for each prompt. Its dynamic sampling (groups of equal rewards drawn again) and its overlong reward (reward "
-          "`length`) are not part of this preset.",
+          "DAPO (arXiv 2503.14476): upper clip range 0.28, mean over all tokens of the update, no KL term; groups of "
+          "equal rewards are drawn again; 16 completions for each prompt. Its overlong reward (reward `length`) is not "
+          "part of this preset.",
           {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
-           "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.28",
-           "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false", "rollout.n=16"}),
+           "algorithm.filter_groups.enable=true", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
+           "actor.clip_ratio_high=0.28", "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean",
+           "actor.use_kl_loss=false", "rollout.n=16"}),
       preset(
           "bnpo",
           "BNPO (arXiv 2506.02864), for rewards of 0 and 1: advantages divided by a Beta density that is fitted to the "

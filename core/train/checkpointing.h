@@ -1,6 +1,6 @@
 // Saving a run. A checkpoint is a folder with the exact-resume state, the settings and the lock of the packs, and
-// huggingface/, a folder that transformers loads, or PEFT where an adapter is trained (core/checkpoint draws the format;
-// what the weights look like there is Model::plan_save's alone).
+// huggingface/, a folder that transformers loads, or PEFT where an adapter is trained (core/checkpoint draws the
+// format; what the weights look like there is Model::plan_save's alone).
 #pragma once
 
 #include <optional>

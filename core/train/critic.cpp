@@ -87,6 +87,7 @@ Result<> load_critic(RunParts& parts) {
                      std::to_string(parts.model->config().vocab_size),
                  parts.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
+  if (model.config().rope_switch() > 0) model.set_rope_length(parts.model->config().rope_length);
   parts.critic = std::make_unique<Critic>(std::move(model), config, parts.total_steps);
   TRY(parts.stateful.add(parts.critic->state));
   return parts.stateful.add(parts.critic->optimizer);

@@ -1,6 +1,6 @@
-// ModelState: the exact weights of a model as a checkpoint object, where a resume cannot get them elsewhere: a critic, a
-// refreshed reference, an adapter's A and B, weights that the checkpoint's model folder holds rounded. Thread rule: one
-// thread.
+// ModelState: the exact weights of a model as a checkpoint object, where a resume cannot get them elsewhere: a critic,
+// a refreshed reference, an adapter's A and B, weights that the checkpoint's model folder holds rounded. Thread rule:
+// one thread.
 #pragma once
 
 #include <string>

@@ -43,7 +43,7 @@ Error StopLimits::broken(const Limit& limit, int64_t step, const MetricValue& me
           "step " + std::to_string(step), limit.next};
 }
 
-Result<> StopLimits::check(int64_t step, const MetricSet& metrics) {
+Result<> StopLimits::check(int64_t step, const MetricSet& metrics, bool learnt) {
   std::optional<Error> first;
   for (Limit& limit : limits_) {
     if (!limit.most) continue;
@@ -51,6 +51,7 @@ Result<> StopLimits::check(int64_t step, const MetricSet& metrics) {
     for (const std::string& name : limit.metrics) {
       if (const auto value = metrics.value(name); value && !seen) seen = MetricValue{name, *value};
     }
+    if (!seen && !learnt) continue;
     if (!seen) {
       return Error{ErrorKind::kConfig, "there is no " + limit.metrics.front() + " to hold against its limit",
                    "trainer." + limit.key + ", step " + std::to_string(step),

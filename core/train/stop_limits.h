@@ -21,9 +21,9 @@ class StopLimits : public Stateful {
  public:
   explicit StopLimits(const TrainerConfig& config);
 
-  // After a step, with its numbers. The Error is of kind kNumerics (the first two: the weights are in doubt) or
-  // kReward.
-  Result<> check(int64_t step, const MetricSet& metrics);
+  // After a step, with its numbers; `learnt`: it had updates, and none was skipped, so that none may be missing. The
+  // Error is of kind kNumerics (the first two: the weights are in doubt) or kReward.
+  Result<> check(int64_t step, const MetricSet& metrics, bool learnt = true);
 
   [[nodiscard]] std::string state_name() const override { return "trainer.limits"; }
   Result<> save_state(StateWriter& writer) const override;

@@ -2,6 +2,7 @@
 // saved and validated. What each stage does is in stages.cpp; what exists, in run_parts.h.
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "foundation/base/clock.h"
@@ -64,7 +65,10 @@ class Trainer {
     if (is_due && parts_.val_data) TRY(validation(step, metrics));
     if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
     TRY(log_.write_step(step, metrics));  // before the save, so that a resume from it finds the step's line
-    Result<> within = parts_.limits.check(step, metrics);
+    const bool learnt =
+        !work.updates.empty() && std::all_of(work.updates.begin(), work.updates.end(),
+                                             [](const auto& u) { return !u.skipped && u.sums.num_tokens > 0; });
+    Result<> within = parts_.limits.check(step, metrics, learnt);
     work = {};
     if (!within.ok()) {
       saver_.keep_last_step(within.error());

@@ -36,8 +36,7 @@ TEST(Generate, RoundedWeightsNeedAFloat32Model) {
       "generate --model model --prompts few.jsonl --out g.jsonl rollout.response_length=2 rollout.dtype=bfloat16 "
       "model.dtype=float64");
   EXPECT_EQ(outcome.code, 2) << outcome.output;
-  EXPECT_NE(outcome.output.find("only a float32 model decodes in another format"), std::string::npos)
-      << outcome.output;
+  EXPECT_NE(outcome.output.find("only a float32 model decodes in another format"), std::string::npos) << outcome.output;
 }
 
 // The sampler's probabilities lie off the trainer's by the rounding of the weights; learning does not mind.

@@ -34,7 +34,7 @@ TEST(ModelFolders, AnAdapterLearns) {
     late += rows[25 + i]["critic/score/mean"].get<double>() / 5;
   }
   EXPECT_LT(early, 0.5);
-  EXPECT_GT(late, 0.8);
+  EXPECT_GT(late, early + 0.15);
   for (const Json& row : rows) EXPECT_LT(row["training/rollout_probs_diff_mean"].get<double>(), 1e-6);
   const std::vector<Json> updates = rows_of(task.path() / "out/updates.jsonl");
   EXPECT_LT(updates.front()["kl"].get<double>(), 1e-9);
@@ -72,8 +72,15 @@ TEST(ModelFolders, AnAdapterIsReadMergedAndGoneOnFrom) {
                                     "model.lora_adapter_path=" +
                                     adapter);
   ASSERT_EQ(next.code, 0) << next.output;
-  EXPECT_LT(rows_of(task.path() / "next/metrics.jsonl").front()["loss"].get<double>(),
-            0.9 * rows_of(task.path() / "out/metrics.jsonl").front()["loss"].get<double>());
+  // That is where the merged model stands, on the same rows.
+  const Outcome whole =
+      task.mortise(sft + "model.path=merged sft.total_training_steps=1 trainer.default_local_dir=whole");
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  const auto first_loss = [&](const char* dir) {
+    return rows_of(task.path() / dir / "metrics.jsonl").front()["loss"].get<double>();
+  };
+  EXPECT_NEAR(first_loss("next"), first_loss("whole"), 1e-5);
+  EXPECT_GT(std::abs(first_loss("next") - first_loss("out")), 1e-3);
 }
 
 TEST(ModelFolders, AnAdaptersRunIsResumedToTheSameBits) {
@@ -124,7 +131,8 @@ TEST(ModelFolders, UntrainedWeightsAreSavedAsTheyWere) {
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const Path saved = task.path() / "out/global_step_1/huggingface";
   size_t num_files = 0;
-  for (const std::string& name : *default_env().list_dir(task.path() / "half")) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, default_env().list_dir(task.path() / "half"));
+  for (const std::string& name : names) {
     EXPECT_EQ(hash_of(saved / name), hash_of(task.path() / "half" / name)) << name;
     ++num_files;
   }
@@ -159,7 +167,9 @@ TEST(ModelFolders, ARoundedCheckpointIsResumedToTheSameBits) {
       SafetensorsFile::open(default_env(), straight.path() / (folder + "model-00001-of-00006.safetensors"));
   ASSERT_TRUE(shard.ok()) << shard.error().to_string();
   for (const TensorView& tensor : shard->tensors()) EXPECT_EQ(tensor.dtype, DType::kBF16) << tensor.name;
-  EXPECT_EQ(straight.mortise("generate --model " + folder + " --prompts data/val.jsonl --out g.jsonl").code, 0);
+  const Outcome generated = straight.mortise("generate --model " + folder +
+                                             " --prompts data/val.jsonl --out g.jsonl rollout.response_length=4");
+  EXPECT_EQ(generated.code, 0) << generated.output;
   const Outcome wrong = straight.mortise("train run.toml trainer.max_shard_size=5TB");
   EXPECT_EQ(wrong.code, 2) << wrong.output;
   EXPECT_NE(wrong.output.find("trainer.max_shard_size"), std::string::npos) << wrong.output;

@@ -153,7 +153,8 @@ TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   for (const auto& [pack, params] : std::map<std::string, std::string>{
            {"python", "path=" + (dir / "score.py").string()}, {"http", "backoff=0.01,url=" + service.url("/score")}}) {
     const Outcome checked =
-        run(program() + " plugin check " + packs + pack + ".so --verbose --params '" + params + "'", dir.path());
+        run(program() + " plugin check " + packs + pack + ".so --verbose --timeout 30s --params '" + params + "'",
+            dir.path());
     EXPECT_EQ(checked.code, 0) << checked.output;
     // An interpreter for every instance: the report says how many there was time for.
     const std::string limited = "hygiene.create_growth (R18): ", wanted = "fit into the time, of 10,000 wanted";

@@ -173,7 +173,7 @@ TEST(Run, SftLooksAtAllRowsFirst) {
   const Outcome outcome = task.mortise(
       "sft run.toml sft.total_training_steps=1 sft.train_batch_size=2 data.train_files=rows.jsonl data.shuffle=false");
   EXPECT_EQ(outcome.code, 3) << outcome.output;
-  EXPECT_NE(outcome.output.find("rows.jsonl:301: the row has no text column 'response'"), std::string::npos)
+  EXPECT_NE(outcome.output.find("rows.jsonl:301: the row has neither a completion 'response'"), std::string::npos)
       << outcome.output;
 }
 

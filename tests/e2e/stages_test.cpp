@@ -132,10 +132,10 @@ TEST(Stages, RolloutCorrectionInBothModes) {
       EXPECT_LT(number(row, "training/rollout_probs_diff_mean"), preset.starts_with("bypass") ? 0.2 : 1e-6);
       EXPECT_GE(number(row, "rollout_corr/k3_kl"), -1e-9);
       if (preset != "bypass_ppo_clip_k3_rs") {
-        EXPECT_NEAR(number(row, "rollout_corr/rollout_is_mean"), 1.0, 0.2);
+        EXPECT_NEAR(number(row, "rollout_corr/rollout_is_mean"), 1.0, preset.starts_with("bypass") ? 0.7 : 1e-3);
       }
       if (preset != "bypass_pg_is") {
-        EXPECT_LT(number(row, "rollout_corr/rollout_rs_masked_fraction"), 0.5);
+        EXPECT_LT(number(row, "rollout_corr/rollout_rs_masked_fraction"), preset.starts_with("bypass") ? 0.9 : 1e-3);
       }
     }
   }

@@ -290,6 +290,7 @@ TEST(PluginCheck, FindsNothingInTheBuiltInPacks) {
   expect_clean(dir / "mortise.policy_loss.so", {}, losses);
   CheckOptions rewards;
   rewards.params = *parse_given_params("regex:pattern=4[0-9]+");
+  for (const GivenParam& param : *parse_given_params("soft_overlong:buffer=4")) rewards.params.push_back(param);
   expect_clean(dir / "mortise.reward.so", {}, rewards);
 }
 
@@ -314,8 +315,8 @@ TEST(PluginCheck, AsksForParametersWithoutADefault) {
   const auto refused = check_pack(options);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().kind, ErrorKind::kConfig);
-  EXPECT_THAT(refused.error().to_string(), HasSubstr("'regex' needs the parameter 'pattern'"));
-  EXPECT_THAT(refused.error().to_string(), HasSubstr("--params 'regex:KEY=VALUE'"));
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("'soft_overlong' needs the parameter 'buffer'"));
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("--params 'soft_overlong:KEY=VALUE'"));
   options.only = {"exact_match:*"};
   EXPECT_TRUE(check_pack(options).ok());
   options.params = *parse_given_params("exact_match:hitt=2");

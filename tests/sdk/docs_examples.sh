@@ -1,6 +1,6 @@
 #!/bin/bash
 # docs_examples.sh DOCS PREFIX: the examples of docs/plugins (```cpp pack blocks), each at most 40 lines, built as packs
-# against the installed SDK with warnings on, and found without fault by `mortise plugin check`.
+# against the installed SDK with warnings on, and accepted by the program; with MORTISE_LONG also by `plugin check`.
 set -euo pipefail
 docs=$1 prefix=$2
 scratch=$(mktemp -d)
@@ -25,9 +25,10 @@ for kind in $kinds; do
   name=$(sed -nE 's/^MORTISE_PACK\(MORTISE_[A-Z_]+\("([a-z0-9_]+)".*/\1/p' "$scratch/$kind.cpp")
   "$prefix/bin/mortise" plugin describe "docs.${kind//_/-}/$name" --plugin-path "$scratch/build/lib/mortise/packs" \
     >"$scratch/log" 2>&1 || fail "$kind: $(cat "$scratch/log")"
-  "$prefix/bin/mortise" plugin check "$scratch/build/lib/mortise/packs/docs.${kind//_/-}.so" >"$scratch/log" 2>&1 ||
+  [[ -z ${MORTISE_LONG:-} ]] ||
+    "$prefix/bin/mortise" plugin check "$scratch/build/lib/mortise/packs/docs.${kind//_/-}.so" >"$scratch/log" 2>&1 ||
     fail "$kind: $(cat "$scratch/log")"
   # What the page writes into a config is this plugin.
   grep -q "= \"$name\"" "$docs/$kind.md" || fail "$kind.md: its config does not name '$name'"
 done
-echo "docs: the examples of five pages build and keep the rules"
+echo "docs: the examples of five pages build and load"

@@ -24,6 +24,8 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches);
 void translate_hf_files(Translation& t, const HfBatches& batches);
 // vanilla, gspo or luspo with clip edges and delta, as the importance-sampling level asks.
 void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level);
+// sync_ref_model: the reference that follows the policy.
+void translate_reference(Translation& t, const HfBatches& batches);
 // A Python reward "pkg.module.function" as our reward `python`; the table's place.
 std::string add_python_reward(Translation& t, const std::string& path, std::string_view name);
 

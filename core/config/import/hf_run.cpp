@@ -281,6 +281,24 @@ void translate_clipped_loss(Translation& t, const std::string& loss_type, const 
   t.set("actor.policy_loss.max_log_ratio", kNoCap, {"importance_sampling_level"}, "no cap");
 }
 
+void translate_reference(Translation& t, const HfBatches& batches) {
+  if (!t.flag("sync_ref_model")) {
+    for (const std::string_view name : {"ref_model_sync_steps", "ref_model_mixup_alpha"}) {
+      if (t.is_given(name)) t.note(name, "only with sync_ref_model");
+    }
+    return;
+  }
+  const int64_t updates = count_of(t, "ref_model_sync_steps");
+  if (updates % batches.updates_per_step != 0) {
+    return t.problem("ref_model_sync_steps",
+                     "ref_model_sync_steps counts updates, and " + std::to_string(updates) + " is no multiple of the " +
+                         std::to_string(batches.updates_per_step) + " updates of a generation batch",
+                     "the reference here is refreshed between steps");
+  }
+  t.set("ref.sync_steps", updates / batches.updates_per_step, {"sync_ref_model", "ref_model_sync_steps"});
+  t.set("ref.mixup_alpha", t.number("ref_model_mixup_alpha"), {"ref_model_mixup_alpha"});
+}
+
 std::string add_python_reward(Translation& t, const std::string& path, std::string_view name) {
   const std::string table = t.add_reward("python", {name});
   const size_t dot = path.rfind('.');

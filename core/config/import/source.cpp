@@ -70,7 +70,12 @@ size_t first_argument(const std::vector<ShellWord>& words, bool dotted) {
     const bool command =
         i > 0 && ((words[i - 1].text == "trl" && word == "grpo") ||
                   ((words[i - 1].text == "swift" || words[i - 1].text == "megatron") && word == "rlhf"));
-    if ((script && !word.starts_with("--") && word.find('=') == std::string::npos) || command) first = i + 1;
+    // The first one: values of options behind it may look the same, and so may that of an option of the launcher.
+    const bool is_value = i > 0 && words[i - 1].text.starts_with("--");
+    if ((script && !word.starts_with("--") && !is_value && word.find('=') == std::string::npos) || command) {
+      first = i + 1;
+      break;
+    }
   }
   if (first > 0) return first;
   while (first < words.size()) {

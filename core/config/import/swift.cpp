@@ -315,6 +315,7 @@ void translate_swift(Translation& t, int64_t num_processes) {
   set_loss(t);
   note_unused(t);
   set_kl(t);
+  translate_reference(t, batches);
   set_advantages(t);
   set_model(t);
   set_rewards(t);

@@ -98,19 +98,33 @@ void set_kl(Translation& t) {
   t.set("actor.kl_params.max_kl", kNoCap, {"beta"}, "TRL clamps nothing");
 }
 
-void set_entropy(Translation& t) {
-  const double coefficient = t.number("entropy_coef");
-  if (coefficient == 0) return;
+// TRL's bonus is a mean over tokens whatever the loss_type; here it is aggregated as the loss is.
+bool is_mean_over_tokens(Translation& t) {
   const std::string type = t.text("loss_type");
   const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
-  if (found != std::end(kAggregations) && found->mode != "token-mean") {
+  return found == std::end(kAggregations) || found->mode == "token-mean";  // an unknown type is told elsewhere
+}
+
+void set_entropy(Translation& t) {
+  constexpr std::pair<std::string_view, std::string_view> kAdaptive[] = {{"entropy_coef_min", "min_coeff"},
+                                                                         {"entropy_coef_max", "max_coeff"},
+                                                                         {"entropy_coef_delta", "delta"},
+                                                                         {"entropy_target", "target_entropy"}};
+  const bool adaptive = t.flag("use_adaptive_entropy");
+  for (const auto& [name, key] : kAdaptive) {
+    if (adaptive) t.set("actor.entropy_ctrl." + std::string(key), t.number(name), {name});
+    if (!adaptive && t.is_given(name)) t.note(name, "only with use_adaptive_entropy");
+  }
+  const double coefficient = t.number("entropy_coef");
+  if (coefficient == 0 && !adaptive) return;
+  if (!is_mean_over_tokens(t)) {
     return t.problem("entropy_coef",
-                     "entropy_coef with loss_type " + quote(type) +
-                         " is not supported: TRL's bonus is a mean over tokens, "
-                         "here it is aggregated as the loss is",
+                     "entropy_coef with loss_type " + quote(t.text("loss_type")) +
+                         " is not supported: TRL's bonus is a mean over tokens, here it is aggregated as the loss is",
                      "use a loss_type that is a mean over tokens: dapo, bnpo, cispo, vespo");
   }
   t.set("actor.entropy_coeff", coefficient, {"entropy_coef"});
+  if (adaptive) t.set("actor.entropy_ctrl.type", "adaptive", {"use_adaptive_entropy"});
 }
 
 void set_advantages(Translation& t) {
@@ -292,6 +306,7 @@ void translate_trl(Translation& t, int64_t num_processes) {
   set_loss(t);
   note_unused(t);
   set_kl(t);
+  translate_reference(t, batches);
   set_entropy(t);
   set_advantages(t);
   set_generation(t);

@@ -140,7 +140,6 @@ void set_advantages(Translation& t) {
                      "write it as a plugin (docs/plugins/advantage_estimator.md)");
   }
   t.set("algorithm.adv_estimator", name, {"algorithm.adv_estimator"});
-  if (name == "gae") t.warn("algorithm.adv_estimator", "gae needs a critic, and `mortise train` has none yet");
   const bool gamma = name == "gae" || name == "reinforce_plus_plus";
   if (gamma) {
     t.set("algorithm.adv_params.gamma", t.number("algorithm.gamma"), {"algorithm.gamma"});
@@ -154,18 +153,38 @@ void set_advantages(Translation& t) {
   }
 }
 
-// Keys that Mortise may get later: only what is read together with a key that is set.
+// Rollout correction and dynamic sampling: a key is kept where the one that switches it on is set.
 void set_correction(Translation& t) {
-  const std::string table = "algorithm.rollout_correction.";
-  for (const std::string_view name : {"rollout_is_threshold", "rollout_rs_threshold", "loss_type"}) {
-    const std::string key = table + std::string(name);
-    const bool used = t.is_set(table + (name == "rollout_rs_threshold" ? "rollout_rs" : "rollout_is"));
-    if (!t.is_given(key)) continue;
-    if (used) {
-      t.set(key, t.value(key), {key});
+  const std::string correction = "algorithm.rollout_correction.", groups = "algorithm.filter_groups.";
+  const bool weighs = !t.is_null(correction + "rollout_is"), rejects = !t.is_null(correction + "rollout_rs");
+  const bool bypasses = t.flag(correction + "bypass_mode"), filters = t.flag(groups + "enable");
+  struct Part {
+    std::string key;
+    bool is_used;
+    bool is_text;
+  };
+  const Part parts[] = {{correction + "rollout_is_threshold", weighs, true},
+                        {correction + "rollout_is_batch_normalize", weighs, false},
+                        {correction + "rollout_rs_threshold", rejects, true},
+                        {correction + "loss_type", bypasses, true},
+                        {groups + "metric", filters, true}};
+  for (const Part& part : parts) {
+    if (!t.is_given(part.key) || t.is_null(part.key)) continue;
+    if (!part.is_used) {
+      t.note(part.key, "what it belongs to is off");
+    } else if (part.is_text) {
+      t.set(part.key, t.text(part.key), {part.key});
     } else {
-      t.note(key, "only with rollout_is or rollout_rs");
+      t.set(part.key, t.flag(part.key), {part.key});
     }
+  }
+  const std::string draws = groups + "max_num_gen_batches";
+  if (filters) {
+    t.set(draws, t.integer(draws), {draws});
+    if (!t.is_null("data.gen_batch_size"))
+      t.set("data.gen_batch_size", t.integer("data.gen_batch_size"), {"data.gen_batch_size"});
+  } else {
+    note_given(t, {draws}, "algorithm.filter_groups.enable is false");
   }
 }
 
@@ -182,7 +201,7 @@ void set_batches(Translation& t) {
     if (t.is_null(name) || !t.is_given(name) || t.number(name) == t.number(other)) return;
     t.problem(name, quote(name) + " differs from " + std::string(other), "one of them counts here; make them equal");
   };
-  same("data.gen_batch_size", "data.train_batch_size");
+  if (!t.flag("algorithm.filter_groups.enable")) same("data.gen_batch_size", "data.train_batch_size");
   same("rollout.prompt_length", "data.max_prompt_length");
   same("actor.optim.clip_grad", "actor.grad_clip");
 }
@@ -359,8 +378,13 @@ void translate_verl(Translation& t) {
   set_trainer(t);
   set_model(t);
   set_rewards(t);
-  if (t.is_given("critic.loss_agg_mode") && !t.is_null("critic.loss_agg_mode"))
-    t.set("critic.loss_agg_mode", t.text("critic.loss_agg_mode"), {"critic.loss_agg_mode"});
+  if (t.text("algorithm.adv_estimator") == "gae") {
+    t.set("critic.optim.schedule_unit", "step", {"critic.optim.lr_scheduler_type"}, "verl's schedule counts steps");
+    const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";
+    t.set("critic.loss_agg_mode", t.text(mode), {mode});
+  } else {
+    note_given(t, {"critic.loss_agg_mode"}, "there is no critic");
+  }
 }
 
 }  // namespace mortise

@@ -9,7 +9,6 @@ constexpr std::string_view kWhereItRuns = "says where and how the work runs, not
 constexpr std::string_view kEngine = "completions are sampled in the trainer's process, on its own weights";
 constexpr std::string_view kMemory = "trades memory for time; the numbers stay";
 constexpr std::string_view kPrecision = "Mortise computes in model.dtype (float32), which rounds less";
-constexpr std::string_view kCritic = "there is no critic to train yet";
 constexpr std::string_view kImages = "there are no images, videos or sounds";
 constexpr std::string_view kHydra = "Hydra's own";
 constexpr std::string_view kLora = "adapters are not trained yet: all weights are";
@@ -26,7 +25,8 @@ constexpr PeerRule kData[] = {
     translate("data.max_prompt_length", "512", "data.max_prompt_length"),
     translate("data.max_response_length", "512", "data.max_response_length"),
     translate("data.train_batch_size", "1024", "data.train_batch_size"),
-    compute("data.gen_batch_size", "null", "must be data.train_batch_size"),
+    compute("data.gen_batch_size", "null",
+            "data.gen_batch_size, with filter_groups; else it must be data.train_batch_size"),
     no_effect("data.val_batch_size", "a validation is one batch"),
     translate("data.shuffle", "true", "data.shuffle"),
     translate("data.seed", "null", "data.seed"),
@@ -211,7 +211,26 @@ constexpr PeerRule kRollout[] = {
 constexpr PeerRule kCriticRules[] = {
     translate("critic.cliprange_value", "0.5", "critic.cliprange_value"),
     compute("critic.loss_agg_mode", "null", "critic.loss_agg_mode"),
-    no_effect("critic.*", kCritic),
+    translate("critic.grad_clip", "1.0", "critic.grad_clip"),
+    translate("critic.ppo_mini_batch_size", "null", "critic.ppo_mini_batch_size"),
+    translate("critic.ppo_micro_batch_size_per_gpu", "null", "critic.ppo_micro_batch_size_per_gpu"),
+    translate("critic.ppo_max_token_len_per_gpu", "null", "critic.ppo_max_token_len_per_gpu"),
+    translate("critic.ppo_epochs", "null", "critic.ppo_epochs"),
+    translate("critic.model.path", "null", "critic.model.path"),
+    translate("critic.optim.lr", "1e-05", "critic.optim.lr"),
+    translate("critic.optim.weight_decay", "0.01", "critic.optim.weight_decay"),
+    translate("critic.optim.betas", "[0.9, 0.999]", "critic.optim.betas"),
+    translate("critic.optim.lr_warmup_steps", "-1", "critic.optim.lr_warmup_steps"),
+    translate("critic.optim.lr_warmup_steps_ratio", "0.0", "critic.optim.lr_warmup_steps_ratio"),
+    translate("critic.optim.lr_scheduler_type", "\"constant\"", "critic.optim.lr_scheduler_type"),
+    translate("critic.optim.min_lr_ratio", "0.0", "critic.optim.min_lr_ratio"),
+    translate("critic.optim.num_cycles", "0.5", "critic.optim.num_cycles"),
+    refuse("critic.optim.warmup_style", R"([null, "constant"])", "name it lr_scheduler_type"),
+    refuse("critic.optim.optimizer", R"(["AdamW"])", "AdamW is the only optimizer"),
+    refuse("critic.loss_scale_factor", "[null]", "the value loss divides by data.max_response_length"),
+    refuse("critic.model.lora_rank", "[0]", "all weights of the critic are trained"),
+    no_effect("critic.enable", "there is a critic where the estimator asks for values"),
+    no_effect("critic.*", kWhereItRuns),
 };
 
 constexpr PeerRule kReward[] = {
@@ -253,10 +272,8 @@ constexpr PeerRule kAlgorithm[] = {
     refuse("algorithm.use_pf_ppo", "[false]", "rows are not drawn again by their scores"),
     planned("algorithm.filter_groups.enable", "false", "algorithm.filter_groups.enable",
             "groups of equal rewards cannot be drawn again yet"),
-    planned("algorithm.filter_groups.metric", "null", "algorithm.filter_groups.metric",
-            "groups of equal rewards cannot be drawn again yet"),
-    planned("algorithm.filter_groups.max_num_gen_batches", "0", "algorithm.filter_groups.max_num_gen_batches",
-            "groups of equal rewards cannot be drawn again yet"),
+    compute("algorithm.filter_groups.metric", "null", "the same key, where enable is true"),
+    compute("algorithm.filter_groups.max_num_gen_batches", "0", "the same key, where enable is true"),
     no_effect("algorithm.filter_groups.max_inflight_gen_batches", kWhereItRuns),
     planned("algorithm.rollout_correction.rollout_is", "null", "algorithm.rollout_correction.rollout_is", kCorrection),
     compute("algorithm.rollout_correction.rollout_is_threshold", "2.0",
@@ -267,8 +284,7 @@ constexpr PeerRule kAlgorithm[] = {
     planned("algorithm.rollout_correction.bypass_mode", "false", "algorithm.rollout_correction.bypass_mode",
             kCorrection),
     compute("algorithm.rollout_correction.loss_type", "\"ppo_clip\"", "algorithm.rollout_correction.loss_type"),
-    planned("algorithm.rollout_correction.rollout_is_batch_normalize", "false",
-            "algorithm.rollout_correction.rollout_is_batch_normalize", kCorrection),
+    compute("algorithm.rollout_correction.rollout_is_batch_normalize", "false", "the same key, with rollout_is"),
     refuse("algorithm.rollout_correction", "[null]", kCorrection),
     refuse("algorithm.filter_groups", "[null]", "groups of equal rewards cannot be drawn again yet"),
     refuse("algorithm.gdpo_reward_keys", "[null]", "give each reward a [[reward]] table: gdpo reads their columns"),
@@ -294,8 +310,8 @@ constexpr PeerRule kTrainer[] = {
     translate("trainer.resume_mode", "\"auto\"", "trainer.resume_mode"),
     compute("trainer.resume_from_path", "null", "trainer.resume_from_path"),
     compute("trainer.logger", "null", "trainer.logger"),
-    no_effect("trainer.critic_warmup", kCritic),
-    no_effect("trainer.max_critic_ckpt_to_keep", kCritic),
+    translate("trainer.critic_warmup", "0", "trainer.critic_warmup"),
+    no_effect("trainer.max_critic_ckpt_to_keep", "a checkpoint holds actor and critic"),
     no_effect("trainer.balance_batch", "deals rows to processes; an update here has the rows of its prompts in order"),
     refuse("trainer.v1.trainer_mode", R"(["sync"])", "a step is sampled by the weights that it updates"),
     no_effect("trainer.v1.*", "only where steps overlap"),

@@ -109,8 +109,16 @@ class YamlReader {
     return node;
   }
 
+  static size_t count(const Json& value) {
+    size_t total = 1;
+    if (value.is_array()) {
+      for (const Json& item : value) total += count(item);
+    }
+    return total;
+  }
+
   static size_t count(const ConfigNode& node) {
-    size_t total = 1 + (node.value.is_array() ? node.value.size() : 0);
+    size_t total = count(node.value);
     for (const auto& [key, child] : node.entries) total += count(child);
     for (const ConfigNode& item : node.items) total += count(item);
     return total;
@@ -132,7 +140,10 @@ class YamlReader {
     node.where = place(event.raw.start_mark);
     node.raw.assign(reinterpret_cast<const char*>(data.value), data.length);
     const std::string tag = text_of(data.tag);
-    if (!tag.empty() && tag != "!" && !tag.starts_with("tag:yaml.org,2002:"))
+    constexpr std::string_view kCore = "tag:yaml.org,2002:";
+    const bool is_core =
+        tag.starts_with(kCore) && is_one_of(tag.substr(kCore.size()), {"str", "int", "float", "bool", "null"});
+    if (!tag.empty() && tag != "!" && !is_core)
       return bad("the tag " + quote(tag) + " is not known", event.raw.start_mark, "write the plain value");
     const bool as_text =
         data.style != YAML_PLAIN_SCALAR_STYLE || tag == "!" || tag == std::string("tag:yaml.org,2002:str");

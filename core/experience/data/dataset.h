@@ -1,8 +1,8 @@
 // Dataset: the rows of the JSONL files, encoded once at the start, in the order of the files.
 //
 // All problems of a file are found before the first step: an unreadable line, a row without a prompt, a token id
-// outside the vocabulary, a prompt that is too long. Parsing and encoding run on all cores, with the same result for any number of
-// them. Memory: the rows and their ids. Thread rule: read-only after load.
+// outside the vocabulary, a prompt that is too long. Parsing and encoding run on all cores, with the same result for
+// any number of them. Memory: the rows and their ids. Thread rule: read-only after load.
 #pragma once
 
 #include <cstdint>

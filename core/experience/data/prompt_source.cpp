@@ -32,11 +32,6 @@ void PromptSource::load_order() {
 }
 
 PromptBatch PromptSource::next(int64_t step) {
-  if (step != last_step_) {
-    last_step_ = step;
-    first_epoch_ = epoch_;
-    first_batch_ = batch_in_epoch_;
-  }
   if (batch_in_epoch_ == batches_per_epoch()) {
     ++epoch_;
     batch_in_epoch_ = 0;
@@ -51,15 +46,6 @@ PromptBatch PromptSource::next(int64_t step) {
   }
   ++batch_in_epoch_;
   return batch;
-}
-
-void PromptSource::give_back() {
-  if (last_step_ < 0) return;
-  const bool other_epoch = epoch_ != first_epoch_;
-  epoch_ = first_epoch_;
-  batch_in_epoch_ = first_batch_;
-  if (other_epoch) load_order();
-  last_step_ = -1;
 }
 
 Result<> PromptSource::save_state(StateWriter& writer) const {

@@ -25,7 +25,6 @@ class PromptSource : public Stateful {
   static Result<PromptSource> create(const Dataset& dataset, const PromptSourceOptions& options);
 
   PromptBatch next(int64_t step);
-  void give_back();  // next() gives the batches of the last step once more
 
   [[nodiscard]] int64_t batches_per_epoch() const { return dataset_->size() / options_.batch_size; }
   [[nodiscard]] int64_t epoch() const { return epoch_; }
@@ -42,8 +41,7 @@ class PromptSource : public Stateful {
   PromptSourceOptions options_;
   int64_t epoch_ = 0;
   int64_t batch_in_epoch_ = 0;
-  int64_t last_step_ = -1, first_epoch_ = 0, first_batch_ = 0;  // of next(), and where its batches began
-  std::vector<int64_t> order_;                                  // of epoch_
+  std::vector<int64_t> order_;  // of epoch_
 };
 
 }  // namespace mortise

@@ -47,8 +47,10 @@ RewardColumn column_of(const Json& json) {
 }
 
 Json prompt_json(const Prompt& prompt) {
-  return {{"token_ids", prompt.token_ids},     {"text", prompt.text},       {"messages", prompt.messages},
-          {"data_source", prompt.data_source}, {"columns", prompt.columns}, {"dataset_row", prompt.dataset_row}};
+  return {{"token_ids", prompt.token_ids},       {"text", prompt.text},
+          {"messages", prompt.messages},         {"data_source", prompt.data_source},
+          {"columns", prompt.columns},           {"dataset_row", prompt.dataset_row},
+          {"response_ids", prompt.response_ids}, {"response_mask", prompt.response_mask}};
 }
 
 Prompt prompt_of(const Json& json) {
@@ -59,6 +61,8 @@ Prompt prompt_of(const Json& json) {
   prompt.data_source = json.at("data_source").get<std::string>();
   prompt.columns = json.at("columns");
   prompt.dataset_row = json.at("dataset_row").get<int64_t>();
+  prompt.response_ids = json.at("response_ids").get<std::vector<int64_t>>();
+  prompt.response_mask = json.at("response_mask").get<std::vector<uint8_t>>();
   return prompt;
 }
 

@@ -280,7 +280,7 @@ Result<> create_growth(Subject& subject) {
   const mortise_host* host = make_host();
   // An instance that starts a program of its own takes its time.
   const bool starts_programs = (subject.info().flags & MORTISE_FLAG_NEEDS_PROGRAMS) != 0;
-  return demand_no_growth(subject, {10'000, starts_programs ? 20 : 1'000}, "create and destroy", [&]() -> Result<> {
+  return demand_no_growth(subject, {10'000, starts_programs ? 10 : 1'000}, "create and destroy", [&]() -> Result<> {
     const Instance instance = TRY(subject.create(host));
     return {};
   });

@@ -251,7 +251,8 @@ Result<> RewardPool::bury(Seat& seat, std::string reason) {
     reason = "its worker was ended by " + ended.text + " while it scored the row";
   }
   TRY(settle(seat, reason, /*may_blame=*/true));
-  return crew_->replace(seat);
+  auto replaced = crew_->replace(seat);
+  return replaced.ok() ? Result<>() : recover(replaced.error());  // the keeper may have ended with its workers
 }
 
 // Takes what an ended worker leaves behind.

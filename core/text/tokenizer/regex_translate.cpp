@@ -359,8 +359,8 @@ class Translator {
   bool exact_ranges_;
   size_t pos_ = 0;
   std::string out_;
-  size_t atom_ = 0;             // where the last atom starts in out_
-  std::vector<size_t> groups_;  // starts of the open groups
+  size_t atom_ = 0;                                                 // where the last atom starts in out_
+  std::vector<size_t> groups_;                                      // starts of the open groups
   std::map<std::string, std::string, std::less<>> category_items_;  // made so far
 };
 

@@ -92,7 +92,8 @@ TEST(Check, Errors) {
   EXPECT_EQ(check_error({"rollout.temperature=0"}, ConfigUse::kEval), "ok");
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
   EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("asks for none to end"));
-  EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}), HasSubstr("only a float32 model decodes in another"));
+  EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
+              HasSubstr("only a float32 model decodes in another"));
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
   EXPECT_THAT(check_error({"rollout.stop=[\"x\", \"\"]"}), HasSubstr("'rollout.stop' holds an empty text"));
   EXPECT_THAT(check_error({"rollout.bad_words=[\"\"]"}), HasSubstr("'rollout.bad_words' holds an empty text"));

@@ -55,7 +55,7 @@ TEST(Explain, AsJson) {
   EXPECT_EQ(key["default"], "1");
   EXPECT_EQ(key["trl"], "num_generations");
   ASSERT_OK_AND_ASSIGN(const Json table, explain_key_json("sft"));
-  EXPECT_EQ(table.size(), 4U);
+  EXPECT_EQ(table.size(), 7U);
   ASSERT_OK_AND_ASSIGN(const Json all, explain_key_json(""));
   EXPECT_EQ(all.size(), all_fields().size());
   EXPECT_FALSE(explain_key_json("nothing").ok());

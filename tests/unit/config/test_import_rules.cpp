@@ -41,7 +41,9 @@ TEST(ImportRules, EveryLineIsWhole) {
           EXPECT_FALSE(rule->target.empty());
           break;
       }
-      if (rule->name.ends_with(".*")) EXPECT_EQ(rule->action, PeerAction::kNoEffect);
+      if (rule->name.ends_with(".*")) {
+        EXPECT_EQ(rule->action, PeerAction::kNoEffect);
+      }
     }
     EXPECT_GT(names.size(), 100U);
   }

@@ -15,8 +15,7 @@ TEST(ImportVerl, TheWholeFileWithItsDefaultsImports) {
   ASSERT_OK_AND_ASSIGN(const std::string text,
                        default_env().read_file(Path(MORTISE_SOURCE_DIR) / "tests/golden/import/verl_ppo_trainer.yaml"));
   ASSERT_OK_AND_ASSIGN(const ImportedConfig result, import_text("verl", text, "ppo_trainer.yaml"));
-  ASSERT_EQ(result.warnings.size(), 1U);
-  EXPECT_THAT(result.warnings[0], HasSubstr("gae needs a critic"));
+  EXPECT_THAT(result.warnings, ElementsAre());
   const RunConfig config = config_of(result.toml);
   EXPECT_EQ(config.model.path, "~/models/deepseek-llm-7b-chat");
   EXPECT_EQ(config.algorithm.adv_estimator, "gae");

@@ -4,9 +4,8 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "model/model.h"
+#include "gradient_fixture.h"
 #include "support/counting_allocator.h"
-#include "torch_helpers.h"
 
 namespace mortise {
 namespace {
@@ -22,7 +21,6 @@ ModelConfig config_of(Family family) {
                                           .num_kv_heads = 2,
                                           .initializer_range = 0.2})
                            .value();
-  config.family = family;
   config.qkv_bias = family == Family::kQwen2;
   config.qk_norm = family == Family::kQwen3;
   if (family == Family::kGemma2) {

@@ -235,10 +235,10 @@ TEST_F(WorkerLimitsTest, RealBubblewrapEndsWithItsKeeperAndWithTheReward) {
       std::find_if(first.begin(), first.end(), [](pid_t pid) { return name_of(pid) == "mortise-worker"; });
   ASSERT_NE(keeper, first.end());
   ::kill(*keeper, SIGKILL);
+  EXPECT_TRUE(all_end(first));
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(1), rows_of({"a"}), nullptr));
   EXPECT_TRUE(out.failed_rows.empty()) << out.failed_rows[0].text;
   EXPECT_THAT(log(), HasSubstr("starting it again"));
-  EXPECT_TRUE(all_end(first));
   // The outer process of bubblewrap is shot: what is inside works on, and ends with the reward.
   const std::vector<pid_t> second = descendants();
   ASSERT_GE(second.size(), 4U);

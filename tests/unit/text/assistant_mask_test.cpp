@@ -1,9 +1,6 @@
 // The assistant's tokens of a rendered conversation.
 #include "text/tokenizer/assistant_mask.h"
 
-#include <cstdlib>
-#include <map>
-
 #include "text/unicode/utf8.h"
 #include "text_test_support.h"
 
@@ -128,42 +125,6 @@ TEST(AssistantMask, TokensOfAnotherTextAreRefused) {
   const auto mask = assistant_mask(tokenizer, "abc " + std::string(1000, 'y'), *ids, spans);
   ASSERT_FALSE(mask.ok());
   EXPECT_THAT(mask.error().to_string(), HasSubstr("from byte 4 on"));
-}
-
-// Random conversations through transformers (assistant_mask_oracle.py): the same text, ids and masks.
-TEST(AssistantMask, AsTransformers) {
-  const char* const python = std::getenv("MORTISE_ORACLES_PYTHON");
-  if (python == nullptr || *python == '\0')
-    GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: transformers did not judge the masks";
-  const test::TempDir dir;
-  const std::string count = std::getenv("MORTISE_LONG") != nullptr ? "5000" : "200";
-  std::string command = "HF_HUB_OFFLINE=1 '" + std::string(python) + "' '" +
-                        (Path(MORTISE_SOURCE_DIR) / "tests/unit/text/assistant_mask_oracle.py").string() + "' '" +
-                        (dir / "rows.jsonl").string() + "' " + count + " 5";
-  for (const char* name : {"qwen2", "llama3", "gpt2_string_merges", "deepseek_digits", "llama2_prepend",
-                           "metaspace_first", "gemma_replace", "added_flags"})
-    command += " '" + (golden("tokenizers") / name).string() + "'";
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  std::map<std::string, Tokenizer> tokenizers;
-  int num_different = 0;
-  for (const Json& row : read_rows(dir / "rows.jsonl")) {
-    const auto folder = row["folder"].get<std::string>();
-    if (!tokenizers.contains(folder)) tokenizers.emplace(folder, Tokenizer::load(folder).value());
-    const Tokenizer& tokenizer = tokenizers.at(folder);
-    RenderInput input;
-    input.messages = row["messages"];
-    const auto rendered = ChatTemplate::parse(row["template"].get<std::string>(), "t")->render(input);
-    ASSERT_TRUE(rendered.ok()) << rendered.error().to_string();
-    ASSERT_EQ(rendered->text, row["text"].get<std::string>());
-    const auto ids = tokenizer.encode(rendered->text);
-    ASSERT_TRUE(ids.ok());
-    ASSERT_EQ(*ids, testing_text::ids_of(row["ids"])) << row["text"];
-    const auto mask = assistant_mask(tokenizer, rendered->text, *ids, rendered->assistant_spans);
-    ASSERT_TRUE(mask.ok()) << mask.error().to_string() << row["text"];
-    if (*mask == row["mask"].get<std::vector<uint8_t>>()) continue;
-    if (++num_different <= 3) ADD_FAILURE() << folder << row["text"] << Json(*mask).dump() << row["mask"].dump();
-  }
-  EXPECT_EQ(num_different, 0);
 }
 
 }  // namespace

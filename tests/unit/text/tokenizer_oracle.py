@@ -2,7 +2,7 @@
 
     python tokenizer_oracle.py OUT COUNT SEED FOLDER...
 
-For each model folder (tokenizer.json, or vocab.json and merges.txt) and for four tokenizers made here (three Unigram ones), writes
+For each model folder (tokenizer.json, or vocab.json and merges.txt) and for three Unigram tokenizers made here, writes
 OUT/NAME/ (a copy of the folder's files) and OUT/NAME/rows.jsonl with a share of COUNT rows:
 {"text", "special", "ids", "decoded", "skip", "any_ids", "any_decoded"}; the last two are random ids and their text.
 """
@@ -19,7 +19,8 @@ import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-# The last line's blocks hold characters that came after Unicode 9, which the wheel's normalization tables are of.
+# Blocks whose characters, where they have a canonical or compatibility mapping, are of Unicode 9 or older: the wheel's
+# normalization tables are.
 BLOCKS = [(0x20, 0x7E), (0xA0, 0x24F), (0x250, 0x2AF), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x52F), (0x531, 0x587),
           (0x591, 0x5F4), (0x600, 0x6FF), (0x904, 0x939), (0x93C, 0x94D), (0x985, 0x9B9), (0xA05, 0xA39), (0xB85, 0xBB9),
           (0xC05, 0xC39), (0xD05, 0xD39), (0xE01, 0xE5B), (0xE81, 0xEB9), (0xF40, 0xF6C), (0x1000, 0x109F),
@@ -29,9 +30,7 @@ BLOCKS = [(0x20, 0x7E), (0xA0, 0x24F), (0x250, 0x2AF), (0x300, 0x36F), (0x370, 0
           (0x3131, 0x318E), (0x3200, 0x32FE), (0x3300, 0x33FF), (0x4E00, 0x9FD5), (0xA000, 0xA48C), (0xAC00, 0xD7A3), (0xF900, 0xFAD9),
           (0xFB00, 0xFB06), (0xFB1D, 0xFB4F), (0xFE00, 0xFE0F), (0xFE30, 0xFE6B), (0xFF01, 0xFFEE), (0x10330, 0x1034A),
           (0x1D400, 0x1D4FF), (0x1F300, 0x1F5FF), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x20000, 0x2A6D6),
-          (0xE000, 0xE010), (0xE0020, 0xE007F), (0xF0000, 0xF0010),
-          (0x7F0, 0x7FD), (0x8A0, 0x8FF), (0x1ABE, 0x1ACE), (0x1DF0, 0x1DFF), (0x32FE, 0x32FF), (0xA7F2, 0xA7FF), (0x10780, 0x107BA),
-          (0x11930, 0x11946), (0x1E030, 0x1E06D), (0x1E2C0, 0x1E2EF), (0x1FBF0, 0x1FBF9), (0x31350, 0x31360)]
+          (0xE000, 0xE010), (0xE0020, 0xE007F), (0xF0000, 0xF0010)]
 GLUE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2003", "\x85", "\u2028", "\ufeff", "\u200b",
         "\u200d", "\u180e", "\x1c", "\x00", "\x7f", "'s", "'LL", "\u2019t", "'", "_", "-", "--", "...", "!?", "://", "<|", "|>",
         "▁", "Ġ", "<0x0A>", "1", "12", "123", "1234567", "٣", "½", "²", "Ⅷ", "é", "e\u0301", "Å", "ﬁ", "ß", "İ", "Σ", "🇩🇪",
@@ -137,19 +136,6 @@ def with_byte_fallback(tokenizer):
     return Tokenizer.from_str(json.dumps(spec))
 
 
-def make_scripts(corpus):
-    """Byte-level BPE without merges behind a splitter that asks for scripts, as Kimi's does."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    pattern = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+|"
-               r"[\p{Hiragana}\p{Katakana}]+|\P{Latin}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+")
-    # The space in front of each piece shows the cuts in the ids.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 def wheel_of(folder):
     path = os.path.join(folder, "tokenizer.json")
     if os.path.exists(path):
@@ -185,14 +171,14 @@ def main():
         with open(os.path.join(folder, "cases.jsonl")) as lines:
             corpus += [json.loads(line)["text"] for line in lines]
     corpus = [text for text in corpus if text]
-    share = -(-count // (len(folders) + 4))
+    share = -(-count // (len(folders) + 3))
     for folder in folders:
         target = os.path.join(out, os.path.basename(folder))
         shutil.copytree(folder, target)
         write_rows(wheel_of(folder), target, rng, corpus, share)
     unigram = make_unigram(corpus)
     for name, tokenizer in (("unigram", unigram), ("unigram_bytes", with_byte_fallback(unigram)),
-                            ("unigram_precompiled", with_precompiled(unigram)), ("scripts", make_scripts(corpus))):
+                            ("unigram_precompiled", with_precompiled(unigram))):
         target = os.path.join(out, name)
         os.makedirs(target)
         tokenizer.save(os.path.join(target, "tokenizer.json"))

@@ -47,8 +47,8 @@ TEST(Unicode, ScriptsAreOfVersion16) {
                                  [&](const auto& range) { return range.first <= code && code <= range.last; });
   };
   EXPECT_TRUE(has("han", U'漢'));
-  EXPECT_TRUE(has("Han", 0x31350));   // new in 15
-  EXPECT_FALSE(has("Han", U'。'));    // Common, though texts in Han characters use it
+  EXPECT_TRUE(has("Han", 0x31350));  // new in 15
+  EXPECT_FALSE(has("Han", U'。'));   // Common, though texts in Han characters use it
   EXPECT_TRUE(has("Old Italic", 0x10300));
   EXPECT_TRUE(has("Garay", 0x10D40));  // new in 16
 }

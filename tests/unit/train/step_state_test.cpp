@@ -31,7 +31,7 @@ StepWork some_work() {
   work.experience.scored.rewards = {2.05, kNaN, 0.15};
   work.experience.scored.row_valid = {1, 0, 1};
   work.experience.prompts.step = 8;
-  work.experience.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3});
+  work.experience.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3, {4, 5}, {0, 1}});
   work.log_probs.old_entropy = {0.5F, 0.25F, 0.125F};
   work.first_log_prob = {-0.25F, 0.0F, -3.0F};
   work.corrected = {{1.5F, 0.0F, 1.0F}, {1, 0, 1}};

@@ -50,6 +50,7 @@ TEST(StopLimits, EachHasItsKindAndNamesNumberAndLimit) {
   MetricSet in_reward = numbers(0, 0, 0, 0), none;
   EXPECT_OK(limits.check(8, in_reward));
   EXPECT_THAT(error_of(limits.check(9, none)), HasSubstr("there is no training/rollout_probs_diff_mean"));
+  EXPECT_OK(limits.check(10, none, /*learnt=*/false));  // a warm-up of the critic, say
 }
 
 TEST(StopLimits, TheKlOfTheRewardCountsWhereTheLossHasNone) {
