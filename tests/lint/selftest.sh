@@ -35,6 +35,15 @@ function_of() {  # function_of N: a function of N lines from brace to brace
 }
 
 case $name in
+  type_names)
+    printf 'struct One {\n  struct Inner {};\n};\nclass Two : One {};\nstruct Two;\n' | write core/a/a.h
+    printf 'struct Three {\n  struct Inner {};\n};\n' | write core/b/b.h
+    accepts "types of different names, nested ones and declarations of the same"
+    printf 'struct Two {};\n' | write core/b/c.h
+    rejects "Two is defined in core/a/a.h core/b/c.h" core/b/c.h
+    printf 'enum class Three : int { kA };\n' | write core/a/e.h
+    rejects "Three is defined in core/a/e.h core/b/b.h" core/a/e.h
+    ;;
   directions)
     echo '#include "foundation/base/result.h"' | write core/text/a.cpp
     echo '#include <ATen/ops/mm.h>' | write core/model/a.cpp

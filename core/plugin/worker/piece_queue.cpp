@@ -46,8 +46,8 @@ void PieceQueue::cut(const RewardBatch& rows, Granularity granularity, int num_w
   }
 }
 
-Piece PieceQueue::take() {
-  const Piece piece = waiting_.front();
+RowPiece PieceQueue::take() {
+  const RowPiece piece = waiting_.front();
   waiting_.pop_front();
   return piece;
 }

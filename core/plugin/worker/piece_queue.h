@@ -15,7 +15,7 @@ namespace mortise {
 inline constexpr int64_t kMaxPieceRows = 64;  // of a reward of single rows
 
 // Rows that one worker gets at a time.
-struct Piece {
+struct RowPiece {
   int64_t area = 0;  // number of its area over all batches: workers remember which they have
   int64_t first = 0, count = 0;
   int num_tries = 0;  // ends of workers at it that no row was to blame for
@@ -30,15 +30,15 @@ class PieceQueue {
   Result<> add(const RewardBatch& rows, Granularity granularity, int num_workers, const std::string& label);
 
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
-  [[nodiscard]] const std::deque<Piece>& waiting() const { return waiting_; }
-  Piece take();
+  [[nodiscard]] const std::deque<RowPiece>& waiting() const { return waiting_; }
+  RowPiece take();
   // Before all others.
-  void put_back(const Piece& piece) { waiting_.push_front(piece); }
+  void put_back(const RowPiece& piece) { waiting_.push_front(piece); }
   void clear() { waiting_.clear(); }
 
-  [[nodiscard]] const SharedMemory& memory(const Piece& piece) const { return area_of(piece).memory; }
+  [[nodiscard]] const SharedMemory& memory(const RowPiece& piece) const { return area_of(piece).memory; }
   // Row of the batch that is row `row` of the piece.
-  [[nodiscard]] int64_t row_of(const Piece& piece, int64_t row) const {
+  [[nodiscard]] int64_t row_of(const RowPiece& piece, int64_t row) const {
     return area_of(piece).row_of[static_cast<size_t>(piece.first + row)];
   }
 
@@ -48,7 +48,7 @@ class PieceQueue {
     SharedMemory memory;
     std::vector<int64_t> row_of;  // row of the batch
   };
-  [[nodiscard]] const Area& area_of(const Piece& piece) const {
+  [[nodiscard]] const Area& area_of(const RowPiece& piece) const {
     return areas_[static_cast<size_t>(piece.area - first_area_)];
   }
   void cut(const RewardBatch& rows, Granularity granularity, int num_workers);
@@ -56,7 +56,7 @@ class PieceQueue {
   int64_t num_rows_ = 0;
   std::deque<Area> areas_;
   int64_t first_area_ = 0;  // number of areas_.front()
-  std::deque<Piece> waiting_;
+  std::deque<RowPiece> waiting_;
 };
 
 }  // namespace mortise

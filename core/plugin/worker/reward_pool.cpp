@@ -110,7 +110,7 @@ Result<> RewardPool::hand_out() {
   while (!todo_.empty()) {
     Seat* const seat = crew_->take_idle();
     if (seat == nullptr) return {};
-    const Piece piece = todo_.take();
+    const RowPiece piece = todo_.take();
     const auto given = give(*seat, piece);
     if (given.ok()) continue;
     put_back(piece, /*blamed=*/false, given.error().what);
@@ -119,7 +119,7 @@ Result<> RewardPool::hand_out() {
   return {};
 }
 
-Result<> RewardPool::give(Seat& seat, const Piece& piece) {
+Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
   TRY(state_.bring(*crew_, seat));
   PieceMessage message;
   message.first = piece.first;
@@ -195,7 +195,7 @@ Result<> RewardPool::take_frame(Seat& seat, const Frame& frame) {
   return {};
 }
 
-void RewardPool::take_report(const Piece& piece, RowMessage& report) {
+void RewardPool::take_report(const RowPiece& piece, RowMessage& report) {
   if (report.first < 0 || report.count < 0 || report.first + report.count > piece.count) return;
   if (!report.call_error.empty()) {
     fail_rows(piece, report.first, report.count, MORTISE_UNKNOWN, report.call_error);
@@ -278,7 +278,7 @@ Result<> RewardPool::settle(Seat& seat, const std::string& text, bool may_blame)
 }
 
 // The rows of a piece that nobody has scored go to another worker, unless too many have ended at it.
-void RewardPool::put_back(Piece piece, bool blamed, const std::string& text) {
+void RewardPool::put_back(RowPiece piece, bool blamed, const std::string& text) {
   piece.num_tries += blamed ? 0 : 1;
   if (piece.num_tries >= kMaxTries) fail_rows(piece, 0, piece.count, MORTISE_ABORTED, text);
   while (piece.count > 0 && !account_.is_open(todo_.row_of(piece, 0))) ++piece.first, --piece.count;
@@ -314,12 +314,12 @@ Result<> RewardPool::enforce_deadlines() {
   return {};
 }
 
-void RewardPool::fail_rows(const Piece& piece, int64_t first, int64_t count, int32_t code, const std::string& text) {
+void RewardPool::fail_rows(const RowPiece& piece, int64_t first, int64_t count, int32_t code, const std::string& text) {
   for (int64_t i = first; i < first + count; ++i) account_.fail(todo_.row_of(piece, i), code, text);
 }
 
 void RewardPool::fail_the_rest(int32_t code, const std::string& text) {
-  for (const Piece& piece : todo_.waiting()) fail_rows(piece, 0, piece.count, code, text);
+  for (const RowPiece& piece : todo_.waiting()) fail_rows(piece, 0, piece.count, code, text);
   todo_.clear();
 }
 

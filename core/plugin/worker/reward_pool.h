@@ -44,25 +44,25 @@ class RewardPool : public RewardFunction {
   // A piece in work, by seat.
   struct Work {
     Seat* seat = nullptr;
-    Piece piece;
+    RowPiece piece;
     int64_t given_ns = 0;
   };
 
   RewardPool() = default;
   Result<> turn(int timeout_ms);
   Result<> hand_out();
-  Result<> give(Seat& seat, const Piece& piece);
+  Result<> give(Seat& seat, const RowPiece& piece);
   Result<> take_in();
   Result<> take_frame(Seat& seat, const Frame& frame);
-  void take_report(const Piece& piece, RowMessage& report);
+  void take_report(const RowPiece& piece, RowMessage& report);
   void take_rows(const Work& work);
   void complete(Seat& seat);
   Result<> bury(Seat& seat, std::string reason);
   Result<> settle(Seat& seat, const std::string& text, bool may_blame);
-  void put_back(Piece piece, bool blamed, const std::string& text);
+  void put_back(RowPiece piece, bool blamed, const std::string& text);
   Result<> recover(const Error& cause);
   Result<> enforce_deadlines();
-  void fail_rows(const Piece& piece, int64_t first, int64_t count, int32_t code, const std::string& text);
+  void fail_rows(const RowPiece& piece, int64_t first, int64_t count, int32_t code, const std::string& text);
   void fail_the_rest(int32_t code, const std::string& text);
   [[nodiscard]] int time_to_next_deadline() const;
   Work* work_of(const Seat& seat);
