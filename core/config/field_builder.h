@@ -66,8 +66,9 @@ class FieldTable {
   std::function<Section&(Owner&)> section_;
 };
 
-void add_run_fields(FieldCatalog& catalog);     // preset, model, data
-void add_train_fields(FieldCatalog& catalog);   // algorithm, actor, ref
-void add_engine_fields(FieldCatalog& catalog);  // rollout, reward, trainer, sft, plugins
+void add_run_fields(FieldCatalog& catalog);        // preset, model, data
+void add_algorithm_fields(FieldCatalog& catalog);  // algorithm
+void add_train_fields(FieldCatalog& catalog);      // actor, ref, critic
+void add_engine_fields(FieldCatalog& catalog);     // rollout, reward, trainer, sft, plugins
 
 }  // namespace mortise

@@ -52,6 +52,7 @@ FieldCatalog build_catalog() {
   FieldCatalog catalog;
   catalog.fields.reserve(160);
   add_run_fields(catalog);
+  add_algorithm_fields(catalog);
   add_train_fields(catalog);
   add_engine_fields(catalog);
   return catalog;

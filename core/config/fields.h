@@ -1,8 +1,9 @@
 // The list of all keys: name, type, range, choices, text. One entry per key; the defaults are those of run_config.h.
 //
 // Everything that needs to know a key reads this list: the loader, overrides, `config explain|schema|show`, the tests.
-// The entries are written in fields_train.cpp (algorithm, actor, ref) and fields_run.cpp (the rest).
-// Built once, on first use (about 100 entries); lookups are by hash. Thread rule: immutable after that, any thread.
+// The entries are written in fields_run.cpp (model, data), fields_algorithm.cpp, fields_train.cpp (actor, ref, critic)
+// and fields_engine.cpp (the rest). Built once, on first use (about 100 entries); lookups are by hash. Thread rule:
+// immutable after that, any thread.
 #pragma once
 
 #include <chrono>

@@ -17,7 +17,6 @@ CriticOptions options_of(const RunConfig& config) {
   const CriticConfig& critic = config.critic;
   CriticOptions options;
   options.cliprange_value = critic.cliprange_value;
-  options.grad_clip = critic.grad_clip;
   // Checked with the config.
   options.aggregation.mode = parse_loss_agg_mode(critic.loss_agg_mode).value();
   options.aggregation.rows = parse_loss_agg_rows(config.actor.loss_agg_rows).value();
@@ -28,7 +27,8 @@ CriticOptions options_of(const RunConfig& config) {
   if (critic.ppo_micro_batch_size_per_gpu)
     passes.actor.ppo_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu;
   if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
-  options.micro_batch = micro_batch_options(passes);
+  options.learner = learner_options(passes);
+  options.learner.grad_clip = critic.grad_clip;
   return options;
 }
 
@@ -118,7 +118,9 @@ Result<> critic_stage(RunParts& parts, const Experience& experience, const Advan
       TRY(metrics.merge(report.metrics));
       metrics.add_mean("critic/grad_norm", report.grad_norm, 1.0);
       metrics.add("critic/lr", lr);
-      if (report.skipped) log_warn("an update of the critic was skipped: its gradient is not finite");
+      if (!report.skipped) continue;
+      ++parts.counters.num_skipped;  // towards trainer.nonfinite_update_limit, as the policy's
+      log_warn("an update of the critic was skipped: its gradient is not finite");
     }
   }
   add_critic_metrics(values, advantages.returns, advantages.response_mask, metrics);

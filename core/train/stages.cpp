@@ -259,7 +259,7 @@ Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Resul
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
       const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? work.step - 1 : counters.num_updates;
-      batch.old_is_current = pass == 0 && begin == 0;
+      batch.old_is_current = pass == 0 && begin == 0 && !is_bypass(parts);
       parts.objective->set_entropy_coeff(parts.entropy_controller->applied_coeff());
       work.updates.push_back(TRY(
           parts.learner->update(batch, part, learning_rate(parts.schedule, unit), work.step, counters.num_updates + 1,
@@ -267,7 +267,7 @@ Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Resul
       UpdateReport& done = work.updates.back();
       if (parts.entropy_controller->is_adaptive())
         done.metrics.add("actor/entropy_coeff", parts.objective->entropy_coeff());
-      if (done.sums.num_tokens > 0)
+      if (done.sums.num_tokens > 0 && !done.skipped)
         parts.entropy_controller->update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
       record_update(parts, done.skipped);
     }

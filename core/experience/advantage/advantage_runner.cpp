@@ -24,8 +24,8 @@ Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const 
                                                 const Json& params, const RunKey& key) {
   auto created = TRY(AdvantageEstimator::create(registry, estimator, params, key));
   for (const std::string& input : created.info().requires_inputs) {
-    static constexpr std::string_view kKnown[] = {"rewards",          "old_log_prob",   "values",
-                                                  "reward_baselines", "sum_pi_squared", "rollout_is_weights"};
+    static constexpr std::string_view kKnown[] = {"rewards", "old_log_prob", "values", "reward_baselines",
+                                                  "sum_pi_squared"};
     if (std::ranges::find(kKnown, input) != std::end(kKnown)) continue;
     return Error{ErrorKind::kPlugin, "the estimator needs '" + input + "', which this version does not compute",
                  created.instance().label(), "choose another algorithm.adv_estimator"};

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "learn/update/finite_step.h"
 #include "model/head/squared_probs.h"
 
 namespace mortise {
@@ -312,17 +312,9 @@ Result<UpdateReport> ActorLearner::update(const TrainBatch& batch, std::span<con
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();
     return report;
   }
-  // Where no pass had a gradient to send back, it is zero, and the optimizer's moments still decay.
-  for (const OptimizedParameter& parameter : optimizer_->parameters()) {
-    at::Tensor& grad = parameter.tensor.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
-  }
-  report.grad_norm = global_grad_norm(optimizer_->parameters());
-  report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.sums.loss);
-  if (!report.skipped) {
-    optimizer_->step(lr, clip_factor(report.grad_norm, options_.grad_clip));
-    model_->weights_changed();
-  }
+  const FiniteStep done = step_if_finite(*model_, *optimizer_, report.sums.loss, lr, options_.grad_clip);
+  report.grad_norm = done.grad_norm;
+  report.skipped = done.skipped;
   return report;
 }
 

@@ -3,12 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <cmath>
 #include <numeric>
 
 #include "learn/objective/value_objective.h"
+#include "learn/update/finite_step.h"
 #include "learn/update/packed_forward.h"
 
 namespace mortise {
@@ -57,14 +56,16 @@ Result<std::vector<float>> CriticLearner::values(const TrainBatch& batch) const 
   std::vector<float> out(static_cast<size_t>(batch.num_tokens()), 0.0F);
   std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
   std::iota(rows.begin(), rows.end(), 0);
-  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, options_.micro_batch)) {
-    const PackedForward forward = TRY(forward_rows(*model_, batch, micro));
+  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, options_.learner.micro_batch)) {
+    const PackedForward forward = TRY(forward_rows(*model_, batch, micro, options_.learner.pass));
     const std::vector<float> values = floats_of(values_of(*model_, forward));
     size_t from = 0;
     for (const int64_t row : micro) {
       const auto r = static_cast<size_t>(row);
-      for (auto t = static_cast<size_t>(batch.row_offsets[r]); t < static_cast<size_t>(batch.row_offsets[r + 1]); ++t)
-        out[t] = batch.response_mask[t] != 0 ? values[from++] : (++from, 0.0F);
+      for (auto t = static_cast<size_t>(batch.row_offsets[r]); t < static_cast<size_t>(batch.row_offsets[r + 1]);
+           ++t, ++from) {
+        if (batch.response_mask[t] != 0) out[t] = values[from];
+      }
     }
   }
   return out;
@@ -72,7 +73,7 @@ Result<std::vector<float>> CriticLearner::values(const TrainBatch& batch) const 
 
 Result<> CriticLearner::backward(const TrainBatch& batch, std::span<const int64_t> micro, std::span<const float> values,
                                  std::span<const float> returns, const UpdateCounts& counts, CriticReport& report) {
-  const PackedForward forward = TRY(forward_rows(*model_, batch, micro));
+  const PackedForward forward = TRY(forward_rows(*model_, batch, micro, options_.learner.pass));
   if (forward.targets_R.numel() == 0) return {};
   const at::Tensor vpreds_R = values_of(*model_, forward);
   const RowLayout layout = layout_of(batch, micro);
@@ -94,15 +95,11 @@ Result<CriticReport> CriticLearner::update(const TrainBatch& batch, std::span<co
   const std::vector<uint8_t> mask = tokens_of(batch, rows, std::span<const uint8_t>(batch.response_mask));
   const UpdateCounts counts = count_update(layout.offsets, mask, layout.groups);
   model_->zero_grad();
-  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, options_.micro_batch))
+  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, options_.learner.micro_batch))
     TRY(backward(batch, micro, values, returns, counts, report));
-  for (const OptimizedParameter& parameter : optimizer_->parameters()) {
-    at::Tensor& grad = parameter.tensor.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
-  }
-  report.grad_norm = global_grad_norm(optimizer_->parameters());
-  report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.loss);
-  if (!report.skipped) optimizer_->step(lr, clip_factor(report.grad_norm, options_.grad_clip));
+  const FiniteStep done = step_if_finite(*model_, *optimizer_, report.loss, lr, options_.learner.grad_clip);
+  report.grad_norm = done.grad_norm;
+  report.skipped = done.skipped;
   return report;
 }
 

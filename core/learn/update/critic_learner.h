@@ -11,6 +11,7 @@
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
 #include "learn/optim/adamw.h"
+#include "learn/update/learner_options.h"
 #include "learn/update/train_batch.h"
 #include "model/model.h"
 
@@ -18,9 +19,8 @@ namespace mortise {
 
 struct CriticOptions {
   double cliprange_value = 0.5;
-  double grad_clip = 1.0;
   TokenWeightOptions aggregation;
-  MicroBatchOptions micro_batch;
+  LearnerOptions learner;  // the head's part and the temperature have no meaning here
 };
 
 struct CriticReport {

@@ -2,8 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 
-#include <cmath>
-
+#include "learn/update/finite_step.h"
 #include "learn/update/packed_forward.h"
 #include "model/head/log_prob_head.h"
 
@@ -41,12 +40,9 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
                   d_hidden_RH, model.head_grad(), options.head);
     forward.selected_RH.backward(d_hidden_RH);
   }
-  report.grad_norm = global_grad_norm(optimizer.parameters());
-  report.skipped = !std::isfinite(report.grad_norm) || !std::isfinite(report.loss);
-  if (!report.skipped) {
-    optimizer.step(lr, clip_factor(report.grad_norm, options.grad_clip));
-    model.weights_changed();
-  }
+  const FiniteStep done = step_if_finite(model, optimizer, report.loss, lr, options.grad_clip);
+  report.grad_norm = done.grad_norm;
+  report.skipped = done.skipped;
   return report;
 }
 

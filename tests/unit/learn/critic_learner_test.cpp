@@ -98,8 +98,8 @@ TEST(CriticLearner, EveryCutGivesTheSameGradient) {
       Model model = critic_model("float64");
       AdamW optimizer = optimizer_of(model);
       CriticOptions options;
-      options.micro_batch = cut;
-      options.grad_clip = 0.0;
+      options.learner.micro_batch = cut;
+      options.learner.grad_clip = 0.0;
       options.aggregation = {parse_loss_agg_mode(mode).value(), LossAggRows::kNonempty, 4.0, true};
       CriticLearner learner(model, optimizer, options);
       const CriticReport report = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 0.0).value();
@@ -137,7 +137,7 @@ TEST(CriticLearner, GradientIsTheSlopeOfTheLoss) {
   Model model = critic_model("float64");
   AdamW optimizer = optimizer_of(model);
   CriticOptions options;
-  options.grad_clip = 0.0;
+  options.learner.grad_clip = 0.0;
   CriticLearner learner(model, optimizer, options);
   const std::vector<float> near = learner.values(rows.batch).value();
   const auto loss = [&] { return learner.update(rows.batch, all_rows(), near, rows.returns, 0.0).value().loss; };

@@ -1,0 +1,34 @@
+// What ends every update: the gradient's norm, and the optimizer's step where loss and gradient are finite.
+#pragma once
+
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+#include "learn/optim/adamw.h"
+#include "model/model.h"
+
+namespace mortise {
+
+struct FiniteStep {
+  double grad_norm = 0.0;  // before clipping
+  bool skipped = false;    // something was not finite: no parameter was touched
+};
+
+// `optimizer` holds the trainable parameters of `model`. One without a gradient got none to send back: it counts as
+// zero, and the optimizer's moments still decay.
+inline FiniteStep step_if_finite(Model& model, AdamW& optimizer, double loss, double lr, double grad_clip) {
+  for (const OptimizedParameter& parameter : optimizer.parameters()) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
+  }
+  FiniteStep out;
+  out.grad_norm = global_grad_norm(optimizer.parameters());
+  out.skipped = !std::isfinite(out.grad_norm) || !std::isfinite(loss);
+  if (out.skipped) return out;
+  optimizer.step(lr, clip_factor(out.grad_norm, grad_clip));
+  model.weights_changed();
+  return out;
+}
+
+}  // namespace mortise
