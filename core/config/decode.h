@@ -3,6 +3,8 @@
 // Private to this room. Works on the list of fields.h alone; the only keys it knows by name are those of open tables.
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/config_node.h"

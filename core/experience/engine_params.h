@@ -2,6 +2,7 @@
 // their own config tables, and reach a plugin when its parameter table declares a parameter of that name.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

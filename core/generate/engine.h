@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "foundation/base/result.h"
 #include "generate/schedule/runner.h"

@@ -7,6 +7,8 @@
 // Rows to which no reward applies are left out. Thread rule: one thread.
 #pragma once
 
+#include <vector>
+
 #include "foundation/metrics/registry.h"
 #include "train/run_parts.h"
 

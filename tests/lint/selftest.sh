@@ -44,6 +44,19 @@ case $name in
     printf 'enum class Three : int { kA };\n' | write core/a/e.h
     rejects "Three is defined in core/a/e.h core/b/b.h" core/a/e.h
     ;;
+  includes)
+    printf '#pragma once\n#include <vector>\n// a std::map\nstd::vector<int> a();\nconst char* b = "std::string";\n' | write core/a.h
+    printf '#pragma once\n#include <map>\n#include <string>\nstd::pair<int, std::string_view> a();\n' | write core/b.h
+    accepts "what is included, by itself or by what must define it; comments and literals"
+    printf '#pragma once\n#include <vector>\n\nstd::vector<std::string> a();\n' | write core/c.h
+    rejects "core/c.h:4: std::string needs #include <string>" core/c.h
+    printf '#pragma once\nvoid f(const at::Tensor& a);\n' | write core/c.h
+    rejects "core/c.h:2: at::Tensor needs #include <(ATen|c10|torch)/" core/c.h
+    printf '#pragma once\n#include <string>\nnlohmann::ordered_json f();\n' | write core/c.h
+    rejects "core/c.h:3: nlohmann::ordered_json needs #include <nlohmann/json" core/c.h
+    printf 'int f();\n' | write core/c.h
+    rejects "core/c.h: no #pragma once" core/c.h
+    ;;
   directions)
     echo '#include "foundation/base/result.h"' | write core/text/a.cpp
     echo '#include <ATen/ops/mm.h>' | write core/model/a.cpp

@@ -1,5 +1,5 @@
 #!/bin/bash
-# headers_alone.sh SDK_INCLUDE TESTS_SDK: every SDK header compiles by itself, pedantically, in each language version that
+# headers_alone.sh SDK_INCLUDE TESTS_SDK: every SDK header compiles by itself and twice, pedantically, in each language version that
 # we promise, with each compiler that is here. Prints what was tried; a missing clang is said aloud.
 set -u
 include=$1 tests=$2
@@ -22,14 +22,14 @@ for pair in gcc:g++ clang:clang++; do
     continue
   fi
   for header in $(cd "$include" && find mortise -name '*.h'); do
-    echo "#include <$header>" >"$scratch/one.c"
+    printf '#include <%s>\n#include <%s>\n' "$header" "$header" >"$scratch/one.c"
     for standard in c11 c17; do try "$c" "$standard" c "$scratch/one.c"; done
     for standard in c++17 c++20 c++23; do try "$cxx" "$standard" c++ "$scratch/one.c"; done
     tried=$((tried + 1))
   done
   # torch.hpp needs libtorch: tests/sdk/torch_vanilla.cpp compiles it.
   for header in $(cd "$include" && find mortise/cpp -name '*.hpp' ! -name torch.hpp); do
-    echo "#include <$header>" >"$scratch/one.cpp"
+    printf '#include <%s>\n#include <%s>\n' "$header" "$header" >"$scratch/one.cpp"
     for standard in c++17 c++20 c++23; do try "$cxx" "$standard" c++ "$scratch/one.cpp"; done
     tried=$((tried + 1))
   done

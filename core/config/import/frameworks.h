@@ -1,6 +1,9 @@
 // The translators of the frameworks: what their tables call kCompute. Private to this room.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "config/import/translation.h"
 
 namespace mortise {

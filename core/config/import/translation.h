@@ -4,6 +4,7 @@
 // A problem does not stop the work: everything that is wrong with a file is told at once. Private to this room.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
 #include "foundation/base/result.h"
 #include "foundation/formats/json.h"

@@ -13,6 +13,7 @@
 // Thread rule: a SafetensorsFile is read-only and may be shared.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>

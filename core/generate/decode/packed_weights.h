@@ -10,6 +10,8 @@
 // pack().
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <deque>
 #include <vector>
 

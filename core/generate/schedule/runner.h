@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "foundation/base/result.h"
 #include "foundation/base/rng.h"

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "config/run_config.h"
 #include "experience/correction/rollout_correction.h"

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "config/run_config.h"
 #include "foundation/base/stateful.h"

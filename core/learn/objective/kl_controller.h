@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 
 #include "config/run_config.h"
 #include "foundation/base/stateful.h"

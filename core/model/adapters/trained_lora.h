@@ -7,6 +7,8 @@
 // Thread rule: merge() writes; else plain values that share tensors.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <span>
 #include <string>
 #include <unordered_map>

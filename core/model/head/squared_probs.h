@@ -2,6 +2,8 @@
 // What the variance-optimal baseline needs (verl: sum_pi_squared). Chunks of rows; (tokens x vocabulary) is never kept.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include "model/head/log_prob_head.h"
 
 namespace mortise {

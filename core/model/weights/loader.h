@@ -6,6 +6,8 @@
 // to tied embeddings or beside a classifier's head, are known to be redundant). Writing is in saver.h.
 #pragma once
 
+#include <vector>
+
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
 #include "model/weights/parameters.h"

@@ -6,6 +6,8 @@
 // held while it is written. Thread rule: only reads the parameters.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <span>
 #include <string>

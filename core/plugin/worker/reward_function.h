@@ -5,6 +5,8 @@
 // (time-outs aside). Threading: one thread at a time.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <memory>
 #include <optional>

@@ -7,6 +7,13 @@
 // a piece. Threading: one thread at a time; it starts none.
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "plugin/worker/carried_state.h"
 #include "plugin/worker/crew.h"
 #include "plugin/worker/piece_queue.h"

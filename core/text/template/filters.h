@@ -2,7 +2,10 @@
 // Not there: urlize, xmlattr, random, wordwrap, pprint.
 #pragma once
 
+#include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "text/template/callable.h"
 

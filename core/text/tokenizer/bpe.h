@@ -5,9 +5,11 @@
 // piece seen before. Thread rule: constant after loading, but for the word cache, which locks.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "text/tokenizer/model.h"
 #include "text/tokenizer/pair_table.h"

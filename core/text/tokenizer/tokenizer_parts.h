@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/decoder.h"

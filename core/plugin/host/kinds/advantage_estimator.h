@@ -3,9 +3,12 @@
 // Threading: one call at a time per object. State, where the plugin keeps some, goes through instance().save_state().
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/layout.h"

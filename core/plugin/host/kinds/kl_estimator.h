@@ -4,6 +4,8 @@
 // composed here, so that every estimator has it. Threading: one call at a time per object.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <span>
 #include <string>

@@ -5,9 +5,13 @@
 // Shapes: N tokens, B rows. Threading: one call at a time per object.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/layout.h"

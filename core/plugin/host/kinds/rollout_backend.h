@@ -4,6 +4,8 @@
 // ids within the asked length, finite log-probs. Threading: one call at a time per object.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
