@@ -93,6 +93,9 @@ else
   say "nvcc is not here: nothing of CUDA is checked (nor needed by anything below)"
 fi
 
+# Tests run side by side, each with threads of its own: one that waits must not spin on the core that another needs.
+export OMP_WAIT_POLICY=passive
+
 test_release
 if [[ -z $quick ]]; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1

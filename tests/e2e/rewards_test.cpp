@@ -153,7 +153,7 @@ TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   for (const auto& [pack, params] : std::map<std::string, std::string>{
            {"python", "path=" + (dir / "score.py").string()}, {"http", "backoff=0.01,url=" + service.url("/score")}}) {
     const Outcome checked =
-        run(program() + " plugin check " + packs + pack + ".so --verbose --timeout 30s --params '" + params + "'",
+        run(program() + " plugin check " + packs + pack + ".so --verbose --timeout 10s --params '" + params + "'",
             dir.path());
     EXPECT_EQ(checked.code, 0) << checked.output;
     // An interpreter for every instance: the report says how many there was time for.

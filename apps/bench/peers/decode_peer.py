@@ -4,8 +4,8 @@
 
 SHAPEs: c1, c1v, c2 (workloads.json, whole calls with their prompts), 0.5b (Qwen2.5-0.5B with random weights; float32 and
 bfloat16). The peer is told a minimum length and Mortise that no end comes, so that both make every token. Before a shape
-is timed, greedy completions of both have to be equal. For 0.5b, a step is also held against the larger of bytes over
-bandwidth and multiply-adds over rate, both measured on this machine between the rounds. Prints a table, and one JSON
+is timed, greedy completions of both have to be equal. For 0.5b, each turn's median step is also held against the larger of
+bytes over bandwidth and multiply-adds over rate, both measured just before and after it; shown is the turns' median. Prints a table, and one JSON
 object for each row of it to DIR/decode.jsonl.
 """
 import argparse
@@ -109,10 +109,12 @@ def check_equal(shape, mortise, peer, length, vocab):
 
 def measure(shape, rows, dtype, mortise, peer, length, new_tokens, vocab):
     prompts = prompts_of(shape, rows, length, vocab)
-    ours, steps, theirs, limits = [], [], [], []
+    ours, steps, theirs, limits, shares = [], [], [], [], []
     for turn in range(args.rounds + 1):
         time.sleep(PAUSE_S)
+        around = [mortise.ask(do="roofline")] if shape == "0.5b" else []
         answer = mortise.ask(do="run", prompts=prompts, new_tokens=new_tokens, dtype=dtype, temperature=1.0, step=turn)
+        around += [mortise.ask(do="roofline")] if shape == "0.5b" else []
         time.sleep(PAUSE_S)
         seconds = peer.run(prompts, new_tokens)[0]
         if turn == 0:
@@ -120,24 +122,30 @@ def measure(shape, rows, dtype, mortise, peer, length, new_tokens, vocab):
         ours.append(answer["seconds"])
         steps += answer["step_seconds"][1:]
         theirs.append(seconds)
-        if shape == "0.5b":
-            limits.append(mortise.ask(do="roofline"))
+        if around:
+            limits.append(roofline_ms(answer, around))
+            shares.append(max(limits[-1]) / (1e3 * statistics.median(answer["step_seconds"][1:])))
     row = {"shape": shape, "dtype": dtype, "rows": rows, "new_tokens": new_tokens, "threads": args.threads,
            "ms_a_step": 1e3 * statistics.median(ours) / new_tokens, "peer_ms_a_step": 1e3 * statistics.median(theirs) / new_tokens,
            "ratio": statistics.median(theirs) / statistics.median(ours), "decode_ms": 1e3 * statistics.median(steps)}
     if limits:
-        bandwidth, rate = (max(limit[key] for limit in limits) for key in ("read_bytes_per_s", "flops_per_s"))
-        by_bytes, by_flops = answer["step_bytes"] / bandwidth, answer["step_flops"] / rate
-        row |= {"read_gb_per_s": bandwidth / 1e9, "gflops": rate / 1e9, "bytes_ms": 1e3 * by_bytes, "flops_ms": 1e3 * by_flops,
-                "of_roofline": 1e3 * max(by_bytes, by_flops) / row["decode_ms"]}
+        row |= {"bytes_ms": [by_bytes for by_bytes, _ in limits], "flops_ms": [by_flops for _, by_flops in limits], "of_roofline": statistics.median(shares),
+                "read_gb_per_s": [answer["step_bytes"] / by_bytes / 1e6 for by_bytes, _ in limits]}
     return row
+
+
+def roofline_ms(answer, around):
+    """A step's bytes and multiply-adds at the machine's mean rates just before and after: shared machines change theirs within a minute."""
+    return [1e3 * answer[work] / statistics.mean(limit[rate] for limit in around)
+            for work, rate in (("step_bytes", "read_bytes_per_s"), ("step_flops", "flops_per_s"))]
 
 
 def print_row(row):
     text = f"{row['shape']:5s} {row['dtype']:9s} {row['rows']:4d} {row['ms_a_step']:12.3f} {row['peer_ms_a_step']:12.3f} {row['ratio']:7.1f}x {row['decode_ms']:10.3f}"
     if "of_roofline" in row:
-        text += (f"   {row['of_roofline']:.2f} of max({row['bytes_ms']:.1f} ms at {row['read_gb_per_s']:.1f} GB/s, "
-                 f"{row['flops_ms']:.1f} ms at {row['gflops']:.0f} GFLOP/s)")
+        low, high = min(row["read_gb_per_s"]), max(row["read_gb_per_s"])
+        text += (f"   {row['of_roofline']:.2f} of max({statistics.median(row['bytes_ms']):.1f} ms at {low:.0f} to {high:.0f} GB/s, "
+                 f"{statistics.median(row['flops_ms']):.1f} ms of multiply-adds)")
     print(text, flush=True)
 
 

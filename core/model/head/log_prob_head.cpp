@@ -49,11 +49,14 @@ class HeadPass {
         width_(hidden.size(1)),
         vocab_(head.weight_VH.size(0)),
         num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
-    const int64_t row_size = vocab_ + (num_blocks_ + kScratchRows) * width_;
+    // Logits that nobody comes back to lie in a worker's scratch, one block of columns at a time: then the chunk's memory
+    // takes more rows, and the weight is read from memory fewer times.
+    const int64_t row_size =
+        keep_ == Keep::kNothing ? kScratchRows * kBlockColumns : vocab_ + (num_blocks_ + kScratchRows) * width_;
     const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / row_size;
     chunk_rows_ = std::min(std::max<int64_t>(1, hidden.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
     const auto rows = static_cast<size_t>(chunk_rows_);
-    logits_.reset(new T[rows * static_cast<size_t>(vocab_)]);
+    if (keep_ != Keep::kNothing) logits_.reset(new T[rows * static_cast<size_t>(vocab_)]);
     block_stats_.resize(rows * static_cast<size_t>(num_blocks_));
     stats_.resize(rows);
     target_logits_.resize(rows);
@@ -68,7 +71,9 @@ class HeadPass {
   void forward(int64_t begin, int64_t end) {
     begin_ = begin;
     rows_ = end - begin;
-    parallel_tasks<T>(num_blocks_, 0, [&](int64_t block, T*) { forward_block(block); });
+    const bool in_scratch = keep_ == Keep::kNothing;
+    parallel_tasks<T>(num_blocks_, in_scratch ? rows_ * std::min(kBlockColumns, vocab_) : 0,
+                      [&](int64_t block, T* scratch) { forward_block(block, in_scratch ? scratch : block_logits(block)); });
     for (int64_t r = 0; r < rows_; ++r) {
       RowStats stats = at(0, r);
       for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
@@ -94,10 +99,9 @@ class HeadPass {
   T* block_logits(int64_t block) const { return logits_.get() + block * kBlockColumns * rows_; }
   RowStats& at(int64_t block, int64_t row) { return block_stats_[static_cast<size_t>(block * chunk_rows_ + row)]; }
 
-  void forward_block(int64_t block) {
+  void forward_block(int64_t block, T* logits) {
     const int64_t first = block * kBlockColumns;
     const int64_t n = columns(block);
-    T* logits = block_logits(block);
     blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
                weight_ + first * width_, width_, T(0), logits, n);
     for (int64_t r = 0; r < rows_; ++r) {
@@ -191,7 +195,7 @@ class HeadPass {
   int64_t chunk_rows_ = 0;
   int64_t begin_ = 0;
   int64_t rows_ = 0;
-  std::unique_ptr<T[]> logits_;        // [block][row][column of the block]
+  std::unique_ptr<T[]> logits_;        // [block][row][column of the block]; none with Keep::kNothing
   std::vector<RowStats> block_stats_;  // [block][row]
   std::vector<RowStats> stats_;
   std::vector<double> target_logits_;
