@@ -183,6 +183,7 @@ bool is_no_engine_key(std::string_view) { return false; }
 Json result_row(const RewardOutput& out, size_t row) {
   Json json = Json::object();
   json["reward"] = std::isnan(out.rewards[row]) ? Json() : Json(out.rewards[row]);
+  if (row < out.token_rewards.size()) json["token_rewards"] = out.token_rewards[row];
   for (const FailedRow& failed : out.failed_rows) {
     if (failed.row == static_cast<int64_t>(row)) json["error"] = failed.text;
   }

@@ -124,7 +124,7 @@ void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& fil
   const std::string key = plan.kind == "reward"                ? "[[reward]]\n  use"
                           : plan.kind == "policy_loss"         ? "[actor.policy_loss]\n  loss_mode"
                           : plan.kind == "advantage_estimator" ? "[algorithm]\n  adv_estimator"
-                          : plan.kind == "kl_estimator"        ? "[actor]\n  kl_loss_type"
+                          : plan.kind == "kl_estimator"        ? "[actor]\n  use_kl_loss = true\n  kl_loss_type"
                                                                : "[rollout]\n  name";
   std::cout << "\nin a run's config:\n  [plugins]\n  paths = [\"" << fs::absolute(plan.dir).lexically_normal().string()
             << "/build/lib/mortise/packs\"]\n  " << key << " = \"" << plan.pack << "/" << plan.name << "\"\n";

@@ -141,6 +141,7 @@ Json describe_json(const PluginRef& ref) {
               {"compares_group", (plugin.flags & MORTISE_FLAG_COMPARES_GROUP) != 0},
               {"surrogate_gradient", (plugin.flags & MORTISE_FLAG_SURROGATE_GRADIENT) != 0},
               {"needs_sandbox", (plugin.flags & MORTISE_FLAG_NEEDS_SANDBOX) != 0},
+              {"token_rewards", (plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;
@@ -157,6 +158,7 @@ void print_description(const PluginRef& ref) {
     std::cout << "  coupling  " << coupling_name(plugin.coupling) << "\n";
   if (!plugin.requires_inputs.empty()) std::cout << "  requires  " << join(plugin.requires_inputs, ", ") << "\n";
   if (!plugin.consumes.empty()) std::cout << "  consumes  " << join(plugin.consumes, ", ") << "\n";
+  if ((plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0) std::cout << "  rewards single tokens too\n";
   if ((plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0)
     std::cout << "  experimental: there are no published outputs to compare with\n";
   if (plugin.params.empty()) {

@@ -99,6 +99,10 @@ void add_engine(FieldTable<RunConfig, RolloutConfig>& table) {
             "The same tokens from the same weights for any order of requests, max_num_seqs and number of threads, on "
             "one kind of CPU. With model.dtype float32 this holds at no cost, whatever the key says; with float64 it "
             "computes every row alone on one thread.");
+  table.add("sleep_while_training", &RolloutConfig::sleep_while_training,
+            "Between the sampling of a step and that of the next the backend gives back the memory that it does not "
+            "need meanwhile, and copies of weights that it gets anew anyway. native: its keys and values. Costs the "
+            "time to make them again.");
 }
 
 void add_rollout(FieldCatalog& catalog) {

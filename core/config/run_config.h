@@ -195,6 +195,7 @@ struct RolloutConfig {
   int64_t kv_cache_mib = 4096;             // most memory for keys and values: rows wait where it is full
   std::string dtype = "auto";              // auto | float32 | bfloat16: matrices while decoding; auto = model.dtype
   bool deterministic = false;              // same tokens for any order of prompts, max_num_seqs and threads
+  bool sleep_while_training = false;       // the backend gives its memory back between sampling and sampling
   bool calculate_log_probs = true;         // keep what the sampler gave; needed for training/rollout_probs_diff_*
   std::optional<int64_t> seed;             // of sampling; null = trainer.seed
   ValKwargs val_kwargs;

@@ -25,15 +25,21 @@ std::vector<PluginUse> plugin_uses(const RunConfig& config) {
   const ActorConfig& actor = config.actor;
   std::vector<PluginUse> uses;
   for (size_t i = 0; i < config.reward.size(); ++i) {
-    uses.push_back({"reward", config.reward[i].use, "reward." + std::to_string(i), config.reward[i].params});
+    const std::string table = "reward." + std::to_string(i);
+    uses.push_back({"reward", config.reward[i].use, table + ".use", table, config.reward[i].params});
   }
-  uses.push_back({"policy_loss", actor.policy_loss.loss_mode, "actor.policy_loss", actor.policy_loss.params});
-  uses.push_back({"advantage_estimator", algorithm.adv_estimator, "algorithm.adv_params", algorithm.adv_params});
+  uses.push_back({"policy_loss", actor.policy_loss.loss_mode, "actor.policy_loss.loss_mode", "actor.policy_loss",
+                  actor.policy_loss.params});
+  uses.push_back({"advantage_estimator", algorithm.adv_estimator, "algorithm.adv_estimator", "algorithm.adv_params",
+                  algorithm.adv_params});
   if (actor.use_kl_loss)
-    uses.push_back({"kl_estimator", kl_base_name(actor.kl_loss_type), "actor.kl_params", actor.kl_params});
+    uses.push_back(
+        {"kl_estimator", kl_base_name(actor.kl_loss_type), "actor.kl_loss_type", "actor.kl_params", actor.kl_params});
   if (algorithm.use_kl_in_reward)
-    uses.push_back({"kl_estimator", kl_base_name(algorithm.kl_penalty), "algorithm.kl_penalty"});
-  uses.push_back({"rollout_backend", config.rollout.name, "rollout." + config.rollout.name, config.rollout.params});
+    uses.push_back(
+        {"kl_estimator", kl_base_name(algorithm.kl_penalty), "algorithm.kl_penalty", "algorithm.kl_penalty"});
+  uses.push_back({"rollout_backend", config.rollout.name, "rollout.name", "rollout." + config.rollout.name,
+                  config.rollout.params});
   return uses;
 }
 

@@ -14,7 +14,8 @@ namespace mortise {
 // A plugin that the config names.
 struct PluginUse {
   std::string kind, name;
-  std::string key;  // of the config, for messages: "reward.0"
+  // Keys of the config, for messages: of the name, "reward.0.use", and of the table of the parameters, "reward.0".
+  std::string name_key, key;
   Json params = Json::object();
 };
 // Those of a training run, rewards first.

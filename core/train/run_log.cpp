@@ -55,6 +55,7 @@ Result<> dump_samples(Env& env, const Path& path, int64_t step, const PromptBatc
       for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
     }
     row["rewards"] = rewards;
+    if (!scored.token_scores.empty() && !scored.token_scores[i].empty()) row["token_scores"] = scored.token_scores[i];
     if (advantages != nullptr) row["advantage"] = first_advantage(*advantages, i);
     row["finish_reason"] = finish_reason_name(sample.finish_reason);
     row["prompt_index"] = sample.prompt_index;

@@ -10,6 +10,7 @@
 #include "experience/data/sft_encoder.h"
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
+#include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "foundation/base/text.h"
@@ -96,7 +97,7 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   std::string problems;
   for (const PluginUse& use : plugin_uses(loaded.config)) {
     if (kind != RunKind::kTrain && use.kind != "reward") continue;
-    const PluginRef ref = TRY(registry.find(use.kind, use.name));
+    const PluginRef ref = TRY(at_place(loaded.where(use.name_key), registry.find(use.kind, use.name)));
     if (use.kind == "advantage_estimator") warn_of_lone_completions(ref, loaded);
     for (const ParamError& error : check_params(*ref.plugin, use.params)) {
       const std::string key = error.key.empty() ? use.key : use.key + "." + error.key;
@@ -252,7 +253,9 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   install_generate_model(&*parts.model, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
   if (kind == RunKind::kTrain) {
-    parts.rollout = TRY(RolloutRunner::create(*parts.registry, config.rollout.name, config.rollout.params, parts.key));
+    parts.rollout =
+        TRY(at_place(parts.loaded.where("rollout.name"),
+                     RolloutRunner::create(*parts.registry, config.rollout.name, config.rollout.params, parts.key)));
     parts.plugin_states.add("rollout:" + config.rollout.name, parts.rollout->backend().instance());
   }
   if (parts.val_data)
@@ -267,7 +270,8 @@ Result<> load_rewards(RunParts& parts, RunKind kind) {
   std::vector<RewardSpec> specs;
   for (const RewardConfig& reward : parts.config.reward) {
     const PluginRef ref = TRY(parts.registry->find("reward", reward.use));
-    specs.push_back({reward.use, reward.name, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
+    const std::string where = parts.loaded.where("reward." + std::to_string(specs.size()));
+    specs.push_back({reward.use, reward.name, where, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
                      worker_limits(plugins, reward),
                      offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
   }
@@ -284,7 +288,9 @@ Result<> load_learner(RunParts& parts) {
                                    {{"norm_adv_by_std_in_grpo", config.algorithm.norm_adv_by_std_in_grpo},
                                     {"gamma", config.algorithm.gamma},
                                     {"lam", config.algorithm.lam}});
-  parts.advantage = TRY(AdvantageRunner::create(*parts.registry, config.algorithm.adv_estimator, params, parts.key));
+  parts.advantage =
+      TRY(at_place(parts.loaded.where("algorithm.adv_estimator"),
+                   AdvantageRunner::create(*parts.registry, config.algorithm.adv_estimator, params, parts.key)));
   parts.plugin_states.add("advantage:" + config.algorithm.adv_estimator, parts.advantage->instance());
   parts.objective = TRY(ActorObjective::create(*parts.registry, config, parts.key));
   parts.plugin_states.add("policy_loss:" + config.actor.policy_loss.loss_mode,
@@ -293,7 +299,9 @@ Result<> load_learner(RunParts& parts) {
     parts.plugin_states.add("kl_loss:" + config.actor.kl_loss_type, kl->instance());
   if (parts.objective->needs_reference() && !parts.reference) TRY(load_reference(parts, /*has_moved=*/true));
   if (config.algorithm.use_kl_in_reward) {
-    parts.reward_kl = TRY(KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, Json::object(), parts.key));
+    parts.reward_kl =
+        TRY(at_place(parts.loaded.where("algorithm.kl_penalty"),
+                     KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, Json::object(), parts.key)));
     parts.plugin_states.add("kl_penalty:" + config.algorithm.kl_penalty, parts.reward_kl->instance());
   }
   parts.kl_controller.emplace(config.algorithm.kl_ctrl);

@@ -92,6 +92,14 @@ Result<> send_weights(RunParts& parts, MetricSet& metrics) {
   return {};
 }
 
+// Nothing is sampled before the next step.
+Result<> let_backend_sleep(RunParts& parts) {
+  if (!parts.config.rollout.sleep_while_training) return {};
+  const bool gets_weights = parts.rollout->backend().holds_weights();
+  if (gets_weights) parts.backend_weights = -1;  // it may forget them
+  return parts.rollout->sleep(gets_weights ? 2 : 1);
+}
+
 bool is_bypass(const RunParts& parts) { return parts.objective->correction().is_bypass(); }
 
 // The sampler's log-probs of all tokens, which whatever corrects by them cannot do without.
@@ -131,6 +139,7 @@ Result<SampleBatch> sample(RunParts& parts, const PromptBatch& prompts, int64_t 
   const StageTimer timer(metrics, "timing_s/gen");
   RolloutPlan plan = train_plan(parts);
   plan.first_row_id = batch * static_cast<int64_t>(prompts.prompts.size()) * plan.num_samples;
+  TRY(parts.rollout->wake());
   TRY(send_weights(parts, metrics));
   TRY(parts.rollout->set_version(parts.counters.weight_version));
   // Rewards in workers score a prompt's rows while others are still being sampled.
@@ -235,6 +244,7 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experi
 }
 
 Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Result<>()>& before_update) {
+  TRY(let_backend_sleep(parts));
   if (work.step < parts.config.trainer.critic_warmup) return {};
   const StageTimer timer(work.metrics, "timing_s/update_actor");
   const LogProbBatch& log_probs = work.log_probs;

@@ -56,11 +56,13 @@ TEST(Packs, AStraightThroughKlIsAPluginToo) {
 
 TEST(Packs, ABackendThatHoldsTheWeightsGetsThemAnewAfterEveryUpdate) {
   const TaskFolder task;
-  const Outcome outcome =
-      task.mortise("train run.toml trainer.total_training_steps=2 rollout.name=holder plugins.paths='[\"" +
-                   (Path(MORTISE_BINARY_DIR) / "tests/sdk_packs").string() + "\"]'");
+  const Outcome outcome = task.mortise(
+      "train run.toml trainer.total_training_steps=2 rollout.name=holder "
+      "rollout.sleep_while_training=true plugins.paths='[\"" +
+      (Path(MORTISE_BINARY_DIR) / "tests/sdk_packs").string() + "\"]'");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, AllOf(HasSubstr("weights of version 0"), HasSubstr("weights of version 1")));
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("weights of version 0"), HasSubstr("weights of version 1"),
+                                    HasSubstr("sleeps at level 2"), HasSubstr("is awake")));
   EXPECT_GT(rows_of(task.path() / "out/metrics.jsonl")[0]["timing_s/update_weights"].get<double>(), 0.0);
 }
 

@@ -76,6 +76,46 @@ TEST(Workers, AHangIsEnded) {
   EXPECT_THAT(outcome.output, HasSubstr("took longer than row_timeout = 0.10 s"));
 }
 
+// A pack's `steps`: 1 for the row and a quarter of each id for its token.
+TEST(Workers, TokensGetTheirRewardsWhereverTheFunctionRuns) {
+  const TaskFolder inside, outside;
+  const std::string settings =
+      "train run.toml trainer.total_training_steps=1 algorithm.adv_estimator=reinforce_plus_plus "
+      "trainer.rollout_data_dir=samples '~reward.0.pattern' reward.0.use=steps reward.0.weight=2 plugins.paths='[\"" +
+      (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string() + "\"]' plugins.isolation=";
+  const Outcome in = inside.mortise(settings + "none"),
+                out = outside.mortise(settings + "process plugins.num_workers=2");
+  ASSERT_EQ(in.code, 0) << in.output;
+  ASSERT_EQ(out.code, 0) << out.output;
+  EXPECT_EQ(hash_of(inside.path() / "out/global_step_1/huggingface/model.safetensors"),
+            hash_of(outside.path() / "out/global_step_1/huggingface/model.safetensors"));
+  const std::vector<Json> samples = rows_of(outside.path() / "samples/1.jsonl");
+  ASSERT_EQ(samples.size(), 128U);
+  for (const Json& sample : samples) {
+    const auto ids = sample["token_ids"].get<std::vector<int64_t>>();
+    const auto scores = sample["token_scores"].get<std::vector<double>>();
+    ASSERT_EQ(scores.size(), ids.size());
+    double sum = 0;
+    for (size_t t = 0; t < ids.size(); ++t) {
+      EXPECT_EQ(scores[t], 0.5 * static_cast<double>(ids[t]) + (t + 1 == ids.size() ? 2 : 0));
+      sum += scores[t];
+    }
+    EXPECT_EQ(sample["score"].get<double>(), sum);
+  }
+}
+
+TEST(Workers, ARewardThatCannotBeMadeIsNamedByItsLine) {
+  const TaskFolder task;
+  use_fussy(task);
+  for (const char* mode : {"process", "none"}) {
+    const Outcome outcome = task.mortise(
+        with_faulty_pack("reward.0.use=faulty reward.0.dies_in_create=2 plugins.isolation=" + std::string(mode)));
+    EXPECT_EQ(outcome.code, 3) << outcome.output;  // NOT_FOUND: of the data that it asks for
+    EXPECT_THAT(outcome.output, HasSubstr("run.toml:16:1, reward faulty@test.faulty"));
+    EXPECT_THAT(outcome.output, HasSubstr("no such judge"));
+  }
+}
+
 TEST(Workers, EndWithATrainerThatIsKilled) {
   const TaskFolder task;
   const Outcome outcome = run("{ " + program() +

@@ -118,6 +118,7 @@ constexpr Expected kPluginFaults[] = {
     {"reward.deadline", "ask host->cancelled between rows"},
     {"reward.row_numbers", "called fail_row for row 5 of a batch of 3"},
     {"reward.token_rewards", "token reward nan"},
+    {"reward.tokens_of_no_row", "gave token rewards, and no reward of the row"},
     {"rollout.delivers", "sample 0 of request 501 was not handed over"},
     {"rollout.lengths", "gave 6 tokens"},
     {"rollout.weight_version", "a sequence says version 0"},

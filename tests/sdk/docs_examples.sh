@@ -11,7 +11,7 @@ fail() { echo "docs_examples.sh: $*" >&2; exit 1; }
   echo 'project(examples VERSION 1.0.0 LANGUAGES C CXX)'
   echo 'find_package(mortise-sdk REQUIRED)'
 } >"$scratch/CMakeLists.txt"
-kinds="reward policy_loss kl_estimator advantage_estimator rollout_backend"
+kinds="reward token_rewards policy_loss kl_estimator advantage_estimator rollout_backend"
 for kind in $kinds; do
   awk '/^```cpp pack$/ { on = 1; next } /^```/ { on = 0 } on' "$docs/$kind.md" >"$scratch/$kind.cpp"
   lines=$(wc -l <"$scratch/$kind.cpp")
@@ -31,4 +31,4 @@ for kind in $kinds; do
   # What the page writes into a config is this plugin.
   grep -q "= \"$name\"" "$docs/$kind.md" || fail "$kind.md: its config does not name '$name'"
 done
-echo "docs: the examples of five pages build and load"
+echo "docs: the examples of six pages build and load"

@@ -47,6 +47,17 @@ struct GroupMean : mortise::BatchReward {
   }
 };
 
+// A quarter of each id to its token, and 0.5 to the row, which counts at the last one.
+struct Steps : mortise::Reward {
+  static constexpr std::uint32_t flags = MORTISE_FLAG_TOKEN_REWARDS;
+  double score(const mortise::Row& row) const {
+    const auto ids = row.completion_ids();
+    const auto tokens = row.token_rewards();
+    for (std::int64_t t = 0; t < tokens.size(); ++t) tokens[t] = float(ids[t]) / 4;
+    return 0.5;
+  }
+};
+
 // The anchors of the README: a loss in a few lines, without metrics.
 struct Clip : mortise::TokenLoss {
   double eps = param("clip_ratio", 0.2, "half width of the trust band").range(0, 1);
@@ -135,6 +146,11 @@ struct Holder : mortise::WeightedRolloutBackend {
     return waiting.size();
   }
   void abort(std::int64_t, mortise::Call) override { waiting.clear(); }
+  void sleep(std::int32_t level, mortise::Call call) override {
+    if (level >= 2) held_version = -1;
+    call.log(MORTISE_LOG_INFO, "sleeps at level " + std::to_string(level));
+  }
+  void wake(mortise::Call call) override { call.log(MORTISE_LOG_INFO, "is awake"); }
 };
 
 // Another without a copy: its table has none of the three slots.
@@ -151,4 +167,4 @@ MORTISE_PACK(MORTISE_ROLLOUT_BACKEND("holder", Holder) MORTISE_ROLLOUT_BACKEND("
                  MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws)
                      MORTISE_REWARD("group_mean", GroupMean) MORTISE_TOKEN_LOSS("clip", Clip)
                          MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio) MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3)
-                             MORTISE_TOKEN_LOSS("token_throws", TokenThrows))
+                             MORTISE_TOKEN_LOSS("token_throws", TokenThrows) MORTISE_REWARD("steps", Steps))

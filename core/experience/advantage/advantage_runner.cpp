@@ -54,7 +54,12 @@ Result<AdvantageBatch> AdvantageRunner::compute(const SampleBatch& samples, cons
     if (batch.row_offsets[i + 1] == batch.row_offsets[i] || samples.rows[i].finish_reason == FinishReason::kAbort)
       row_valid[i] = 0;
     if (row_valid[i] == 0) continue;
-    batch.token_level_scores[static_cast<size_t>(batch.row_offsets[i + 1]) - 1] = static_cast<float>(scored.rewards[i]);
+    const std::span<float> row =
+        std::span(batch.token_level_scores)
+            .subspan(static_cast<size_t>(batch.row_offsets[i]), samples.rows[i].token_ids.size());
+    row.back() = static_cast<float>(scored.rewards[i]);
+    if (scored.token_scores.empty() || scored.token_scores[i].empty()) continue;
+    std::ranges::transform(scored.token_scores[i], row.begin(), [](double score) { return static_cast<float>(score); });
   }
   batch.token_level_rewards = batch.token_level_scores;
   for (size_t t = 0; t < context.token_penalty.size(); ++t) batch.token_level_rewards[t] -= context.token_penalty[t];

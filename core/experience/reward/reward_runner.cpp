@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 
@@ -18,10 +19,32 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Estimators sum rewards and their squares in float32: beyond this they overflow, and would be blamed for it.
 constexpr double kMaxReward = 1e15;
 
+// What one function gave.
+struct Scores {
+  RewardColumn column;
+  std::vector<double> row_rewards;                // [B] without those of tokens
+  std::vector<std::vector<float>> token_rewards;  // as RewardOutput's; part of the column's values
+
+  [[nodiscard]] std::span<const float> tokens(size_t row) const {
+    return row < token_rewards.size() ? std::span<const float>(token_rewards[row]) : std::span<const float>();
+  }
+};
+
+double sum_of(std::span<const float> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+// The largest number that a row was given, by its size.
+double extreme_of(double value, std::span<const float> tokens) {
+  for (const float token : tokens) {
+    if (std::abs(static_cast<double>(token)) > std::abs(value)) value = static_cast<double>(token);
+  }
+  return value;
+}
+
 // Rewards that no estimator can compute with are failures of their rows.
-void fail_overflowing_rows(RewardColumn& column, std::vector<FailedRow>& failed) {
+void fail_overflowing_rows(Scores& scores, std::vector<FailedRow>& failed) {
+  RewardColumn& column = scores.column;
   for (size_t i = 0; i < column.values.size(); ++i) {
-    const double value = column.values[i];
+    const double value = extreme_of(column.values[i], scores.tokens(i));
     if (!(std::abs(value) > kMaxReward) && !(std::abs(column.weight * value) > kMaxReward)) continue;
     std::string text = "gave " + format_f64(value);
     if (column.weight != 1.0) text += " (weight " + format_f64(column.weight) + ")";
@@ -31,19 +54,22 @@ void fail_overflowing_rows(RewardColumn& column, std::vector<FailedRow>& failed)
 }
 
 // Fills a column from one call's output; a call that failed as a whole is a failure of every row.
-RewardColumn make_column(const RewardSpec& spec, Result<RewardOutput> output, size_t num_rows) {
-  RewardColumn column;
+Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t num_rows) {
+  Scores scores;
+  RewardColumn& column = scores.column;
   column.name = spec.label;
   column.weight = spec.weight;
   if (!output.ok()) {
     column.values.assign(num_rows, kNaN);
     column.num_failed = static_cast<int64_t>(num_rows);
     column.first_failure = output.error().to_string();
-    return column;
+    return scores;
   }
-  column.values = std::move(output->rewards);
+  column.values = scores.row_rewards = std::move(output->rewards);
+  scores.token_rewards = std::move(output->token_rewards);
+  for (size_t i = 0; i < num_rows; ++i) column.values[i] += sum_of(scores.tokens(i));
   std::vector<FailedRow> failed = std::move(output->failed_rows);
-  fail_overflowing_rows(column, failed);
+  fail_overflowing_rows(scores, failed);
   column.num_failed = static_cast<int64_t>(failed.size());
   if (!failed.empty()) {
     const FailedRow& first = *std::ranges::min_element(failed, {}, &FailedRow::row);
@@ -54,7 +80,7 @@ RewardColumn make_column(const RewardSpec& spec, Result<RewardOutput> output, si
     if (created) entry->second.assign(num_rows, kNaN);
     entry->second[static_cast<size_t>(value.row)] = value.value;
   }
-  return column;
+  return scores;
 }
 
 // Names in order of first appearance, and the narrowest type that holds every value.
@@ -127,6 +153,26 @@ void sum_columns(ScoredBatch& scored, size_t num_rows) {
   }
 }
 
+// The rows in which some function gave rewards to single tokens: those in their places, all others at the last token.
+std::vector<std::vector<double>> place_on_tokens(const SampleBatch& samples, const std::vector<Scores>& all) {
+  const auto gives_any = [](const Scores& scores) { return !scores.token_rewards.empty(); };
+  if (std::none_of(all.begin(), all.end(), gives_any)) return {};
+  std::vector<std::vector<double>> out(samples.rows.size());
+  for (size_t row = 0; row < out.size(); ++row) {
+    const auto on_tokens = [row](const Scores& scores) { return !scores.tokens(row).empty(); };
+    if (std::none_of(all.begin(), all.end(), on_tokens)) continue;
+    out[row].assign(samples.rows[row].token_ids.size(), 0.0);
+    for (const Scores& scores : all) {
+      if (std::isnan(scores.column.values[row])) continue;
+      const double weight = scores.column.weight;
+      const std::span<const float> tokens = scores.tokens(row);
+      for (size_t t = 0; t < tokens.size(); ++t) out[row][t] += weight * static_cast<double>(tokens[t]);
+      out[row].back() += weight * scores.row_rewards[row];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context) {
@@ -147,7 +193,8 @@ Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::v
   for (const RewardSpec& spec : specs) {
     IsolationOptions own = isolation;
     own.limits = spec.limits;
-    functions.push_back({spec, TRY(make_reward_function(registry, spec.use, spec.params, key, own))});
+    auto made = at_place(spec.where, make_reward_function(registry, spec.use, spec.params, key, own));
+    functions.push_back({spec, TRY(std::move(made))});
   }
   return RewardRunner(std::move(functions), max_failed_fraction);
 }
@@ -219,10 +266,10 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   for (Function& function : functions_) function.reward->close();
   TRY(work_off());
   const size_t num_rows = samples.rows.size();
-  ScoredBatch scored;
+  std::vector<Scores> all;
   for (Function& function : functions_) {
-    scored.columns.push_back(make_column(function.spec, function.reward->finish(metrics), num_rows));
-    const RewardColumn& column = scored.columns.back();
+    all.push_back(take_scores(function.spec, function.reward->finish(metrics), num_rows));
+    const RewardColumn& column = all.back().column;
     if (column.num_failed == 0) continue;
     const std::string summary = "reward '" + column.name + "' failed on " + std::to_string(column.num_failed) + " of " +
                                 std::to_string(num_rows) + " rows; first: " + column.first_failure;
@@ -232,6 +279,9 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
     }
     log_warn(summary);
   }
+  ScoredBatch scored;
+  scored.token_scores = place_on_tokens(samples, all);
+  for (Scores& scores : all) scored.columns.push_back(std::move(scores.column));
   sum_columns(scored, num_rows);
   if (num_rows > 0 && std::count(scored.row_valid.begin(), scored.row_valid.end(), 1) == 0) {
     log_warn(

@@ -1,7 +1,8 @@
 // RewardRunner: all reward functions of the config over a SampleBatch, weighted and summed.
 //
 // A function that does not apply to a row gives NaN and is left out of that row's sum; a row to which none applies is
-// not valid and is left out of its group's statistics. A failure is NaN too, never 0, and is counted: above
+// not valid and is left out of its group's statistics. What a function gives to single tokens counts in the row's
+// reward and keeps its place (ScoredBatch::token_scores). A failure is NaN too, never 0, and is counted: above
 // plugins.max_failed_fraction of the rows the run stops. Where the functions run, and what becomes of one that crashes
 // or hangs, is in plugin/worker. Thread rule: one thread at a time.
 #pragma once
@@ -21,6 +22,7 @@ namespace mortise {
 struct RewardSpec {
   std::string use;    // plugin name
   std::string label;  // column name
+  std::string where;  // place of its entry in the config, for errors
   double weight = 1.0;
   int64_t timeout_ms = 0;      // of the rows of a step; 0 = none
   int64_t row_timeout_ms = 0;  // of one row or group; 0 = none

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 
 namespace mortise {
@@ -33,11 +34,26 @@ Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std:
   return RolloutRunner(TRY(RolloutBackend::create(registry, backend, params, key)));
 }
 
+Result<> RolloutRunner::sleep(int level) {
+  if (is_asleep_) return {};
+  TRY(backend_.sleep(level));
+  is_asleep_ = true;
+  return {};
+}
+
+Result<> RolloutRunner::wake() {
+  if (!is_asleep_) return {};
+  TRY(backend_.wake());
+  is_asleep_ = false;
+  return {};
+}
+
 Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan,
                                            const Tokenizer& tokenizer, MetricSet* metrics,
                                            const std::function<void(int64_t, int64_t)>& progress,
                                            const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
                                            const std::function<Result<>()>& on_turn) {
+  TRY(wake());
   const std::vector<RolloutRequest> requests = make_requests(prompts, plan);
   const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
   SampleBatch batch;
@@ -76,8 +92,10 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     outstanding = TRY(backend_.poll(on_turn ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
     TRY(told);
     if (on_turn) TRY(on_turn());
-    if (plan.stop_on_signal && stop_requested())
+    if (plan.stop_on_signal && stop_requested()) {
+      if (const auto given_up = backend_.abort(-1); !given_up.ok()) log_warn(given_up.error().to_string());
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
+    }
     if (progress) progress(num_arrived, total);
     if (outstanding == 0 && num_arrived == before && submitted < requests.size()) {
       return Error{ErrorKind::kPlugin, "the backend takes no more requests though none is outstanding",

@@ -38,12 +38,17 @@ class RolloutRunner {
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                               const std::function<Result<>()>& on_turn = {});
 
+  // Until wake() the backend does without the memory that it needs for sampling alone; level 2: without its weights.
+  Result<> sleep(int level);
+  Result<> wake();  // nothing to do where it is awake
+
   Result<void> set_version(int64_t version) { return backend_.set_version(version); }
   RolloutBackend& backend() { return backend_; }
 
  private:
   explicit RolloutRunner(RolloutBackend backend) : backend_(std::move(backend)) {}
   RolloutBackend backend_;
+  bool is_asleep_ = false;
 };
 
 }  // namespace mortise

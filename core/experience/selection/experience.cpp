@@ -11,6 +11,15 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
+// Adds `more` rows to those of `to`; either may be empty as a whole, where no row of it has any.
+void append_token_scores(std::vector<std::vector<double>>& to, size_t old_rows,
+                         const std::vector<std::vector<double>>& more, size_t new_rows) {
+  if (to.empty() && more.empty()) return;
+  to.resize(old_rows);
+  to.insert(to.end(), more.begin(), more.end());
+  to.resize(old_rows + new_rows);
+}
+
 // The rows of `groups`, n each.
 std::vector<size_t> rows_of(std::span<const int64_t> groups, int64_t n) {
   std::vector<size_t> rows;
@@ -109,6 +118,7 @@ Experience take_groups(const Experience& from, std::span<const int64_t> groups) 
   }
   out.scored.rewards = pick(from.scored.rewards, rows);
   out.scored.row_valid = pick(from.scored.row_valid, rows);
+  if (!from.scored.token_scores.empty()) out.scored.token_scores = pick(from.scored.token_scores, rows);
   return out;
 }
 
@@ -144,6 +154,7 @@ void append_groups(Experience& to, const Experience& more) {
   }
   to.scored.rewards.insert(to.scored.rewards.end(), more.scored.rewards.begin(), more.scored.rewards.end());
   to.scored.row_valid.insert(to.scored.row_valid.end(), more.scored.row_valid.begin(), more.scored.row_valid.end());
+  append_token_scores(to.scored.token_scores, old_rows, more.scored.token_scores, new_rows);
 }
 
 // CBOR: doubles stay exact, NaN included, and texts may be any bytes.
@@ -160,7 +171,8 @@ std::string encode_experience(const Experience& experience) {
                     {"samples", std::move(samples)},
                     {"columns", std::move(columns)},
                     {"rewards", experience.scored.rewards},
-                    {"row_valid", experience.scored.row_valid}};
+                    {"row_valid", experience.scored.row_valid},
+                    {"token_scores", experience.scored.token_scores}};
   const std::vector<uint8_t> bytes = Json::to_cbor(all);
   return {bytes.begin(), bytes.end()};
 }
@@ -178,6 +190,7 @@ Result<Experience> decode_experience(std::string_view bytes, std::string_view wh
     for (const Json& column : all.at("columns")) out.scored.columns.push_back(column_of(column));
     out.scored.rewards = all.at("rewards").get<std::vector<double>>();
     out.scored.row_valid = all.at("row_valid").get<std::vector<uint8_t>>();
+    out.scored.token_scores = all.value("token_scores", std::vector<std::vector<double>>());
     return out;
   } catch (const Json::exception& problem) {
     return Error{ErrorKind::kDisk, "the sampled groups in it cannot be read: " + std::string(problem.what()),

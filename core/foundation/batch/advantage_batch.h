@@ -13,7 +13,7 @@ struct AdvantageBatch {
   std::vector<int64_t> row_offsets;        // [B+1]
   std::vector<int64_t> group_index;        // [B]
   std::vector<uint8_t> response_mask;      // [N]
-  std::vector<float> token_level_scores;   // [N] the row's reward at its last response token
+  std::vector<float> token_level_scores;   // [N] the row's reward, at its last response token but for rewards of tokens
   std::vector<float> token_level_rewards;  // [N] scores less the KL penalty where algorithm.use_kl_in_reward
   std::vector<float> advantages;           // [N]
   std::vector<float> returns;              // [N]

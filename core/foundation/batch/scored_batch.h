@@ -11,7 +11,7 @@ namespace mortise {
 struct RewardColumn {
   std::string name;  // label of the reward in the config
   double weight = 1.0;
-  std::vector<double> values;                        // [B]; NaN = the function does not apply, or failed on the row
+  std::vector<double> values;  // [B] with its token rewards; NaN = the function does not apply, or failed on the row
   std::map<std::string, std::vector<double>> extra;  // named numbers of a row, [B], NaN where not given
   int64_t num_failed = 0;     // rows that failed (a crash, a deadline, an error), as against "does not apply"
   std::string first_failure;  // text of the first of them
@@ -21,6 +21,9 @@ struct ScoredBatch {
   std::vector<RewardColumn> columns;  // [K]
   std::vector<double> rewards;        // [B] sum of weight * value over the functions that apply; NaN if none does
   std::vector<uint8_t> row_valid;     // [B] 0 = no function applies
+  // [B] where the reward of a row lies, by response token, if some of it is not at the last one; else empty. The whole
+  // is empty where no function gives rewards of single tokens.
+  std::vector<std::vector<double>> token_scores{};
 };
 
 }  // namespace mortise

@@ -95,9 +95,7 @@ Result<> inputs_untouched(Subject& subject) {
 Result<> stays_inside(Subject& subject) {
   const Instance instance = TRY(subject.create(make_host()));
   if (subject.kind() == kReward) {
-    RewardShape everything;
-    everything.token_rewards = true;
-    TRY(reward_ok(instance, usual_rows(subject), everything));
+    TRY(reward_ok(instance, usual_rows(subject)));
     return {};
   }
   constexpr int64_t kLengths[] = {7, 1, 9, 13, 5};

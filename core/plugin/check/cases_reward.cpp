@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "foundation/base/clock.h"
 #include "foundation/base/text.h"
@@ -20,6 +21,8 @@ Result<> demand_rewards(const RewardResult& one, const RewardResult& other, std:
     if (!same_reward(a, b))
       return broken("row " + std::to_string(order[k]) + " gets " + format_f64(a) + ", and " + format_f64(b) + " " +
                     when);
+    if (!one.token_rewards.empty() && one.token_rewards[static_cast<size_t>(order[k])] != other.token_rewards[k])
+      return broken("row " + std::to_string(order[k]) + " gets other token rewards " + when);
   }
   return {};
 }
@@ -189,19 +192,43 @@ Result<> row_numbers(Subject& subject) {
   return {};
 }
 
-Result<> token_rewards(Subject& subject) {
-  const Instance instance = TRY(subject.create(make_host()));
-  RewardShape shape;
-  shape.token_rewards = true;
-  const RewardResult result = TRY(reward_ok(instance, usual_rows(subject), shape));
-  bool any = false;
-  for (size_t t = 0; t < result.token_rewards.size(); ++t) {
-    any = any || result.token_rewards[t] != 0.0F;
-    if (!std::isfinite(result.token_rewards[t]))
-      return broken("gives the token reward " + format_f64(result.token_rewards[t]) + " at token " + std::to_string(t));
+// Every row's token rewards beside what the row itself got; rows that failed are nobody's concern.
+Result<> look_at_tokens(const RewardResult& result, bool of_rewarded_rows) {
+  std::set<int64_t> failed;
+  for (const FailedRow& row : result.call.failed_rows) failed.insert(row.row);
+  for (size_t row = 0; row < result.token_rewards.size(); ++row) {
+    if (failed.contains(static_cast<int64_t>(row)) || std::isnan(result.rewards[row]) == of_rewarded_rows) continue;
+    if (const std::string fault = token_reward_fault(result.rewards[row], result.token_rewards[row]); !fault.empty())
+      return broken("row " + std::to_string(row) + " " + fault);
   }
-  if (!any) return not_applicable("it gives no token rewards");
   return {};
+}
+
+Result<> demand_token_rewards(const Subject& subject) {
+  if (gives_token_rewards(subject.info())) return {};
+  return not_applicable("it declares no token rewards (MORTISE_FLAG_TOKEN_REWARDS)");
+}
+
+Result<> token_rewards(Subject& subject) {
+  TRY(demand_token_rewards(subject));
+  const Instance instance = TRY(subject.create(make_host()));
+  const RewardResult result = TRY(reward_ok(instance, usual_rows(subject)));
+  bool any = false;
+  for (const std::vector<float>& tokens : result.token_rewards)
+    any = any || std::any_of(tokens.begin(), tokens.end(), [](float x) { return x != 0.0F; });
+  if (!any) subject.note("it gave no token a reward");
+  return look_at_tokens(result, /*of_rewarded_rows=*/true);
+}
+
+Result<> tokens_of_no_row(Subject& subject) {
+  TRY(demand_token_rewards(subject));
+  const Instance instance = TRY(subject.create(make_host()));
+  RewardBatch rows = usual_rows(subject);
+  const RewardResult usual = TRY(reward_ok(instance, rows));
+  TRY(look_at_tokens(usual, /*of_rewarded_rows=*/false));
+  rows.columns.clear();  // what it reads there is missing
+  const RewardResult without = TRY(reward_ok(instance, rows));
+  return look_at_tokens(without, /*of_rewarded_rows=*/false);
 }
 
 constexpr Case kCases[] = {
@@ -217,7 +244,8 @@ constexpr Case kCases[] = {
     {"reward.column_types", "R42", kReward, "columns of any type are fine", column_types},
     {"reward.deadline", "R36", kReward, "it comes back soon after its deadline", deadline},
     {"reward.row_numbers", "R35", kReward, "rows are named by their place in the call", row_numbers},
-    {"reward.token_rewards", "R33", kReward, "token rewards are numbers, in their places", token_rewards},
+    {"reward.token_rewards", "R43", kReward, "token rewards are numbers", token_rewards},
+    {"reward.tokens_of_no_row", "R43", kReward, "rows without a reward have no token rewards", tokens_of_no_row},
 };
 
 }  // namespace

@@ -115,7 +115,8 @@ RewardResult call_reward(const Instance& instance, const RewardBatch& batch, con
   out->rewards = rewards.as<double>();
   std::fill_n(out->rewards, rows, std::numeric_limits<double>::quiet_NaN());
   GuardedMemory& token_rewards = args.output("token_rewards", batch.completion_ids.ids.size() * sizeof(float));
-  if (how.token_rewards) out->token_rewards = token_rewards.as<float>();
+  const bool asks = how.token_rewards && gives_token_rewards(instance.subject().info());
+  if (asks) out->token_rewards = token_rewards.as<float>();
   Sink sink{batch.num_rows, {}, {}};
   out->sink = &sink;
   out->row_value = how.row_value ? take_value : nullptr;
@@ -129,8 +130,11 @@ RewardResult call_reward(const Instance& instance, const RewardBatch& batch, con
   result.rewards.assign(rewards.as<double>(), rewards.as<double>() + rows);
   for (const FailedRow& failed : result.call.failed_rows)
     result.rewards[static_cast<size_t>(failed.row)] = std::numeric_limits<double>::quiet_NaN();
-  if (how.token_rewards)
-    result.token_rewards.assign(token_rewards.as<float>(), token_rewards.as<float>() + batch.completion_ids.ids.size());
+  for (size_t row = 0; asks && row < rows; ++row) {
+    const std::vector<uint64_t>& offsets = batch.completion_ids.offsets;
+    result.token_rewards.emplace_back(token_rewards.as<float>() + offsets[row],
+                                      token_rewards.as<float>() + offsets[row + 1]);
+  }
   result.row_values = std::move(sink.values);
   result.damage = rewards.damage() + token_rewards.damage();
   return result;

@@ -14,15 +14,15 @@
 namespace mortise::check {
 
 struct RewardShape {
-  size_t tail_bytes = 0;  // of structs of a newer host
-  bool row_value = true;  // false: an older host, which takes no named numbers
-  bool token_rewards = false;
+  size_t tail_bytes = 0;      // of structs of a newer host
+  bool row_value = true;      // false: an older host, which takes no named numbers
+  bool token_rewards = true;  // false: one that does not ask a plugin for the token rewards that it declares
 };
 
 struct RewardResult {
   SlotCall call;
   std::vector<double> rewards;
-  std::vector<float> token_rewards;
+  std::vector<std::vector<float>> token_rewards;  // by row; empty: it was not asked for any
   std::vector<RowValue> row_values;
   std::string damage;
 };

@@ -54,6 +54,15 @@ std::function<void(int32_t, const std::string&)>& log_sink() {
   return *sink;
 }
 
+std::function<void(const std::string&)>& progress_sink() {
+  static auto* const sink = new std::function<void(const std::string&)>;
+  return *sink;
+}
+
+std::string prefix_of(const mortise_call* call) {
+  return "[" + (call != nullptr && call->identity != nullptr ? call->identity->prefix : "plugin") + "] ";
+}
+
 struct Workers {
   std::mutex mutex;
   std::atomic<int> num_threads = 0;
@@ -84,8 +93,7 @@ const void* get_extension(const char* id) noexcept {
 
 void log(mortise_call* call, int32_t level, mortise_text text) noexcept try {
   const LogLevel levels[] = {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarn, LogLevel::kError};
-  const std::string prefix = call != nullptr && call->identity != nullptr ? call->identity->prefix : "plugin";
-  const std::string line = "[" + prefix + "] " + clean(text);
+  const std::string line = prefix_of(call) + clean(text);
   if (log_sink()) return log_sink()(std::clamp(level, 0, 3), line);
   log_message(levels[std::clamp(level, 0, 3)], line);
 } catch (...) {  // out of memory: a lost line is the least of it
@@ -135,10 +143,16 @@ int32_t cancelled(mortise_call* call) noexcept {
 }
 
 void progress(mortise_call* call, double fraction) noexcept try {
-  if (call == nullptr || call->progress == nullptr || !*call->progress || std::isnan(fraction)) return;
+  constexpr int64_t kPauseNs = 100'000'000;  // for people, who read ten lines a second at most
+  if (call == nullptr || std::isnan(fraction)) return;
+  const int64_t now = default_env().monotonic_ns();
   const std::lock_guard lock(call->mutex);
-  (*call->progress)(std::clamp(fraction, 0.0, 1.0));
-} catch (...) {
+  if (call->progress_ns != 0 && fraction < 1 && now - call->progress_ns < kPauseNs) return;
+  call->progress_ns = now;
+  const auto percent = static_cast<int>(100 * std::clamp(fraction, 0.0, 1.0));
+  const std::string line = prefix_of(call) + std::to_string(percent) + "%";
+  progress_sink() ? progress_sink()(line) : log_progress_line(line);
+} catch (...) {  // a line lost
 }
 
 void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept try {
@@ -278,6 +292,8 @@ void register_host_extension(std::string_view id, const void* extension) {
 }
 
 void set_plugin_log(std::function<void(int32_t level, const std::string& line)> sink) { log_sink() = std::move(sink); }
+
+void set_plugin_progress(std::function<void(const std::string& line)> sink) { progress_sink() = std::move(sink); }
 
 void set_plugin_threads(int num_threads) {
   Workers& all = workers();

@@ -37,6 +37,8 @@ struct InstanceIdentity {
 // Where lines of plugins go instead of the log of this process (a worker hands them on); empty: the log. Set it before
 // the first plugin call.
 void set_plugin_log(std::function<void(int32_t level, const std::string& line)> sink);
+// The same for what host->progress tells, "[gspo@mortise.losses] 40%"; empty: the terminal's moving line.
+void set_plugin_progress(std::function<void(const std::string& line)> sink);
 
 }  // namespace mortise
 
@@ -47,14 +49,14 @@ struct mortise_call {
   int64_t deadline_ns = 0;  // CLOCK_MONOTONIC, 0 = none
   int64_t num_rows = 0;     // of the batch, for fail_row; 0 where rows mean nothing
   const std::atomic<bool>* cancelled = nullptr;
-  const std::function<void(double)>* progress = nullptr;
 
   std::mutex mutex;  // guards all below
   std::vector<mortise::MetricRecord> metrics;
   std::vector<mortise::FailedRow> failed_rows;
   int32_t fail_code = 0;
   std::string fail_text;
-  std::string misuse;  // of the services themselves, e.g. fail_row outside the batch
+  std::string misuse;       // of the services themselves, e.g. fail_row outside the batch
+  int64_t progress_ns = 0;  // when it was last shown; 0: never
   uint64_t arena_bytes = 0;
   std::pmr::monotonic_buffer_resource arena;
 };

@@ -159,7 +159,6 @@ Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step
   call.step = step;
   call.num_rows = options.num_rows;
   call.cancelled = options.cancelled != nullptr ? options.cancelled : impl_->key.cancelled;
-  call.progress = &options.progress;
   CallReport report;
   TRY(run_guarded(site, call, options.timeout_ms, slot, &report.seconds));
   TRY(hand_over_metrics(site, call.metrics, metrics));

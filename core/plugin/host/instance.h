@@ -34,9 +34,8 @@ struct RunKey {
 
 // Limits of one call.
 struct CallOptions {
-  int64_t timeout_ms = 0;  // 0: none. Measured: a call that ends later is an error
-  int64_t num_rows = 0;    // of the batch: what fail_row may name
-  std::function<void(double)> progress{};
+  int64_t timeout_ms = 0;                        // 0: none. Measured: a call that ends later is an error
+  int64_t num_rows = 0;                          // of the batch: what fail_row may name
   const std::atomic<bool>* cancelled = nullptr;  // in place of RunKey's
 };
 

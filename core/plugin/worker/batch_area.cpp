@@ -179,6 +179,13 @@ Result<BatchView> BatchView::open(std::span<const std::byte> area) {
   return view;
 }
 
+BatchView BatchView::over(const mortise_reward_in& in) {
+  BatchView view;
+  view.all_ = in;
+  for (uint64_t i = 0; i < in.num_columns; ++i) view.columns_.push_back(*in.columns[i]);
+  return view;
+}
+
 // The offsets of rows [first, first + count) counted from the first of them, as token rewards are laid out.
 const uint64_t* BatchView::rebased(const uint64_t* offsets, int64_t first, int64_t count) {
   if (offsets == nullptr || offsets[first] == 0) return shifted(offsets, first);

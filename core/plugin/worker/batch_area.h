@@ -15,12 +15,15 @@ namespace mortise {
 
 Result<SharedMemory> write_batch(const mortise_reward_in& in);
 
-// The rows of an area. The memory must outlive it.
+// The rows of an area, or of a call, to be cut. The memory must outlive it.
 class BatchView {
  public:
   BatchView() = default;
   // An area that does not hold what its head says is refused.
   static Result<BatchView> open(std::span<const std::byte> area);
+
+  // Rows that lie where they are; they must outlive it.
+  static BatchView over(const mortise_reward_in& in);
 
   [[nodiscard]] int64_t num_rows() const { return all_.num_rows; }
   // Rows [first, first + count), as a plugin gets them; valid until the next call.

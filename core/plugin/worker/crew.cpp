@@ -133,9 +133,13 @@ Result<> Crew::wait(int timeout_ms) {
 }
 
 Result<> Crew::take_ready(Seat& seat, const Frame& frame) {
-  if (frame.kind == kLog) {
+  if (frame.kind == kLog || frame.kind == kProgress) {
     LogMessage message;
     TRY(decode(frame.body, message));
+    if (frame.kind == kProgress) {
+      log_progress_line(message.line);
+      return {};
+    }
     log_message(static_cast<LogLevel>(std::clamp<int64_t>(message.level, 0, 3)), message.line);
     return {};
   }

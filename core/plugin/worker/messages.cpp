@@ -100,7 +100,7 @@ Result<> decode(std::string_view body, ReadyMessage& m) {
 std::string encode(const PieceMessage& m) {
   Encoder out;
   out.i64(m.first).i64(m.count).i64(m.row_timeout_ms).i64(m.deadline_ns);
-  return out.i64(flag(m.want_token_rewards)).i64(flag(m.new_batch)).i64(flag(m.new_output)).i64(m.output_rows).bytes();
+  return out.i64(flag(m.new_batch)).i64(flag(m.new_output)).i64(m.output_rows).bytes();
 }
 Result<> decode(std::string_view body, PieceMessage& m) {
   Decoder in(body);
@@ -108,7 +108,6 @@ Result<> decode(std::string_view body, PieceMessage& m) {
   m.count = in.i64();
   m.row_timeout_ms = in.i64();
   m.deadline_ns = in.i64();
-  m.want_token_rewards = in.i64() != 0;
   m.new_batch = in.i64() != 0;
   m.new_output = in.i64() != 0;
   m.output_rows = in.i64();

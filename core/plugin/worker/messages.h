@@ -1,7 +1,8 @@
 // What the trainer and its workers say to one another. Raise kProtocol with any change.
 //
 //   trainer -> keeper   kLoad, kFork                     keeper -> trainer   kHello, kLoaded, kForked, kExited, kError
-//   trainer -> worker   kPiece, kSaveState, kLoadState   worker -> trainer   kReady, kRow, kDone, kState, kLog, kError
+//   trainer -> worker   kPiece, kSaveState, kLoadState   worker -> trainer   kReady, kRow, kDone, kState, kLog,
+//                                                                           kProgress, kError
 //
 // The keeper is the first process of a pool: it loads the pack and forks the workers, which hold the instances. The end
 // of a connection is the order to stop. Threading: plain values.
@@ -21,7 +22,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kProtocol = 2;
+inline constexpr int64_t kProtocol = 3;
 
 enum Message : uint32_t {
   kLoad = 1,
@@ -38,6 +39,7 @@ enum Message : uint32_t {
   kDone = 32,
   kState = 33,
   kLog = 34,
+  kProgress = 35,  // a LogMessage for the moving line
   kError = 40,
 };
 
@@ -81,7 +83,6 @@ struct PieceMessage {
   int64_t first = 0, count = 0;
   int64_t row_timeout_ms = 0;  // 0: none
   int64_t deadline_ns = 0;     // of the batch, CLOCK_MONOTONIC; 0: none
-  bool want_token_rewards = false;
   bool new_batch = false, new_output = false;
   int64_t output_rows = 0;  // that the output area has room for
 };

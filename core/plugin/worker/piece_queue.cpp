@@ -17,7 +17,9 @@ void PieceQueue::begin(int64_t num_rows) {
 Result<> PieceQueue::add(const RewardBatch& rows, Granularity granularity, int num_workers, const std::string& label) {
   TRY(check_reward_batch(rows, label));
   const RewardArgs args(rows);
-  Area area{TRY(write_batch(args.in())), {}};
+  Area area{TRY(write_batch(args.in())), {}, {}};
+  const uint64_t* const offsets = args.in().completion_ids.offsets;
+  area.token_offsets.assign(offsets, offsets + rows.num_rows + 1);
   for (int64_t i = 0; i < rows.num_rows; ++i) area.row_of.push_back(args.in().row_id[i]);
   for (const int64_t row : area.row_of) {
     if (row < 0 || row >= num_rows_)

@@ -37,6 +37,12 @@ class PieceQueue {
   void clear() { waiting_.clear(); }
 
   [[nodiscard]] const SharedMemory& memory(const RowPiece& piece) const { return area_of(piece).memory; }
+  // Completion ids of the piece's rows before its row `row`; those of `count` rows are all of them.
+  [[nodiscard]] size_t tokens_before(const RowPiece& piece, int64_t row) const {
+    const std::vector<uint64_t>& offsets = area_of(piece).token_offsets;
+    const auto first = static_cast<size_t>(piece.first);
+    return offsets[first + static_cast<size_t>(row)] - offsets[first];
+  }
   // Row of the batch that is row `row` of the piece.
   [[nodiscard]] int64_t row_of(const RowPiece& piece, int64_t row) const {
     return area_of(piece).row_of[static_cast<size_t>(piece.first + row)];
@@ -46,7 +52,8 @@ class PieceQueue {
   // Rows that came together.
   struct Area {
     SharedMemory memory;
-    std::vector<int64_t> row_of;  // row of the batch
+    std::vector<int64_t> row_of;          // row of the batch
+    std::vector<uint64_t> token_offsets;  // [rows + 1] of the completion ids
   };
   [[nodiscard]] const Area& area_of(const RowPiece& piece) const {
     return areas_[static_cast<size_t>(piece.area - first_area_)];

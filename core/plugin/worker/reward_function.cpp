@@ -5,50 +5,13 @@
 
 #include "foundation/base/log.h"
 #include "plugin/worker/launcher.h"
+#include "plugin/worker/local_reward.h"
 #include "plugin/worker/reward_pool.h"
 
 namespace mortise {
 namespace {
 
 constexpr int kMaxDefaultWorkers = 8;
-
-// Calls the plugin in this process, with all rows at once.
-class LocalReward : public RewardFunction {
- public:
-  explicit LocalReward(Reward reward) : reward_(std::move(reward)) {}
-
-  [[nodiscard]] const std::string& label() const override { return reward_.instance().label(); }
-  [[nodiscard]] Granularity granularity() const override { return reward_.granularity(); }
-  [[nodiscard]] bool works_ahead() const override { return false; }
-
-  Result<> begin(const ScoreRequest& request) override {
-    request_ = request;
-    batch_ = nullptr;
-    return {};
-  }
-  Result<> add(const RewardBatch& rows) override {
-    if (batch_ != nullptr)
-      return Error{ErrorKind::kInternal, "rows were given in parts to a reward in this process", label(), ""};
-    batch_ = &rows;
-    return {};
-  }
-  Result<> advance(int /*wait_ms*/) override { return {}; }
-  void close() override {}
-  [[nodiscard]] bool is_idle() const override { return true; }
-  Result<RewardOutput> finish(MetricSet* metrics) override {
-    if (batch_ == nullptr) return RewardOutput{};
-    CallOptions options;
-    options.timeout_ms = request_.timeout_ms;
-    return reward_.score(*std::exchange(batch_, nullptr), /*want_token_rewards=*/false, metrics, options);
-  }
-  Result<std::optional<std::string>> save_state() override { return reward_.instance().save_state(); }
-  Result<> load_state(std::string_view bytes) override { return reward_.instance().load_state(bytes); }
-
- private:
-  Reward reward_;
-  ScoreRequest request_;
-  const RewardBatch* batch_ = nullptr;
-};
 
 // Why this pack cannot run in workers here.
 Result<std::filesystem::path> worker_for(const PackInfo& pack) {
@@ -119,8 +82,7 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
              " runs in the trainer's own process (plugins.isolation = \"none\"): nothing " +
              "limits what it may do, and a crash or a hang of it ends the run");
   }
-  return std::unique_ptr<RewardFunction>(
-      std::make_unique<LocalReward>(TRY(Reward::create(registry, name, params, key))));
+  return make_local_reward(TRY(Reward::create(registry, name, params, key)));
 }
 
 }  // namespace mortise

@@ -38,6 +38,7 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   pool->label_ = load.identity.label;
   pool->key_ = key;
   pool->cpu_ms_ = limits.cpu_ms;
+  pool->gives_tokens_ = gives_token_rewards(*ref.plugin);
   pool->crew_ = TRY(Crew::start(load, options));
   const ReadyMessage& ready = pool->crew_->ready();
   if (ready.has_state || pool->granularity() == Granularity::kBatch) pool->crew_->use_one_worker();
@@ -53,7 +54,7 @@ Result<> RewardPool::begin(const ScoreRequest& request) {
   while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, "given up"));  // of a batch that ended with an error
   TRY(crew_->refill());
   request_ = request;
-  account_ = RowAccount(request.num_rows);
+  account_ = RowAccount(request.num_rows, gives_tokens_);
   metrics_.clear();
   todo_.begin(request.num_rows);
   deadline_ns_ = 0;
@@ -133,10 +134,9 @@ Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
     fds.push_back(todo_.memory(piece).fd());
     seat.batch = piece.area;
   }
-  if (seat.area.rows < static_cast<size_t>(piece.count)) {
-    const auto rows = static_cast<size_t>(std::max(piece.count, kMaxPieceRows));
-    seat.output = TRY(SharedMemory::create("mortise-rewards", OutputArea::bytes(rows, 0), SharedMemory::Peer::kWrites));
-    seat.area = OutputArea(seat.output.data(), seat.output.size(), rows);
+  const size_t num_tokens = gives_tokens_ ? todo_.tokens_before(piece, piece.count) : 0;
+  if (seat.area.rows < static_cast<size_t>(piece.count) || seat.area.tokens < num_tokens) {
+    TRY(make_output_area(seat, piece, num_tokens));
     message.new_output = true;
     fds.push_back(seat.output.fd());
   }
@@ -147,6 +147,16 @@ Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
   TRY(seat.channel.send(kPiece, encode(message), fds, kSendTimeoutMs));
   seat.busy = true;
   at_work_.push_back({&seat, piece, now_ns()});
+  return {};
+}
+
+// A larger one than the seat has: of rows a usual piece, of tokens twice as many, so that it is made seldom.
+Result<> RewardPool::make_output_area(Seat& seat, const RowPiece& piece, size_t num_tokens) {
+  const size_t rows = std::max(static_cast<size_t>(std::max(piece.count, kMaxPieceRows)), seat.area.rows);
+  const size_t tokens = num_tokens > seat.area.tokens ? 2 * num_tokens : seat.area.tokens;
+  seat.output =
+      TRY(SharedMemory::create("mortise-rewards", OutputArea::bytes(rows, tokens), SharedMemory::Peer::kWrites));
+  seat.area = OutputArea(seat.output.data(), seat.output.size(), rows);
   return {};
 }
 
@@ -189,7 +199,7 @@ Result<> RewardPool::take_frame(Seat& seat, const Frame& frame) {
     }
     return {};
   }
-  if (frame.kind == kLog) return crew_->take_ready(seat, frame);
+  if (frame.kind == kLog || frame.kind == kProgress) return crew_->take_ready(seat, frame);
   // An error of the worker itself: its rows are tried elsewhere when it ends, which it does next.
   if (frame.kind == kError) log_warn(label_ + ": " + decode_error(frame.body).to_string());
   return {};
@@ -217,16 +227,26 @@ void RewardPool::take_report(const RowPiece& piece, RowMessage& report) {
   }
 }
 
+// A copy of what the worker may still write to.
+std::vector<float> RewardPool::tokens_of(const Work& work, int64_t row) const {
+  const float* const first = work.seat->area.token_rewards;
+  return {first + todo_.tokens_before(work.piece, row), first + todo_.tokens_before(work.piece, row + 1)};
+}
+
 // The rows of a piece that its worker has finished.
 void RewardPool::take_rows(const Work& work) {
   const OutputArea& area = work.seat->area;
   for (int64_t i = 0; i < work.piece.count; ++i) {
     if (area.done[i].load(std::memory_order_acquire) == 0) continue;
     const double reward = area.rewards[i];
+    std::vector<float> tokens;
+    if (gives_tokens_ && !std::isnan(reward)) tokens = tokens_of(work, i);
     if (std::isinf(reward)) {
       fail_rows(work.piece, i, 1, MORTISE_INVALID_ARGUMENT, "gave the reward " + format_f64(reward));
+    } else if (std::string fault = token_reward_fault(reward, tokens); !fault.empty()) {
+      fail_rows(work.piece, i, 1, MORTISE_INVALID_ARGUMENT, fault);
     } else {
-      account_.score(todo_.row_of(work.piece, i), reward);
+      account_.score(todo_.row_of(work.piece, i), reward, std::move(tokens));
     }
   }
 }

@@ -63,6 +63,8 @@ class RewardPool : public RewardFunction {
   Result<> take_frame(Seat& seat, const Frame& frame);
   void take_report(const RowPiece& piece, RowMessage& report);
   void take_rows(const Work& work);
+  [[nodiscard]] std::vector<float> tokens_of(const Work& work, int64_t row) const;
+  Result<> make_output_area(Seat& seat, const RowPiece& piece, size_t num_tokens);
   void complete(Seat& seat);
   Result<> bury(Seat& seat, std::string reason);
   Result<> settle(Seat& seat, const std::string& text, bool may_blame);
@@ -87,6 +89,7 @@ class RewardPool : public RewardFunction {
   CarriedState state_;
   int64_t num_replaced_ = 0;
   int64_t cpu_ms_ = 0;  // limit of a call
+  bool gives_tokens_ = false;
 };
 
 }  // namespace mortise

@@ -6,15 +6,17 @@
 
 namespace mortise {
 
-RowAccount::RowAccount(int64_t num_rows)
+RowAccount::RowAccount(int64_t num_rows, bool with_tokens)
     : state_(static_cast<size_t>(num_rows), State::kOpen),
       rewards_(static_cast<size_t>(num_rows), std::numeric_limits<double>::quiet_NaN()),
+      token_rewards_(with_tokens ? static_cast<size_t>(num_rows) : 0),
       num_open_(num_rows) {}
 
-void RowAccount::score(int64_t row, double reward) {
+void RowAccount::score(int64_t row, double reward, std::vector<float> token_rewards) {
   if (!is_open(row)) return;
   state_[static_cast<size_t>(row)] = State::kScored;
   rewards_[static_cast<size_t>(row)] = reward;
+  if (!token_rewards_.empty()) token_rewards_[static_cast<size_t>(row)] = std::move(token_rewards);
   --num_open_;
 }
 
@@ -32,6 +34,7 @@ void RowAccount::add_value(int64_t row, std::string name, double value) {
 RewardOutput RowAccount::take() {
   RewardOutput out;
   out.rewards = std::move(rewards_);
+  out.token_rewards = std::move(token_rewards_);
   out.failed_rows = std::move(failed_);
   out.row_values = std::move(values_);
   std::sort(out.failed_rows.begin(), out.failed_rows.end(),

@@ -13,13 +13,14 @@ namespace mortise {
 class RowAccount {
  public:
   RowAccount() = default;
-  explicit RowAccount(int64_t num_rows);
+  // `with_tokens`: the reward gives rewards of single tokens.
+  RowAccount(int64_t num_rows, bool with_tokens);
 
   [[nodiscard]] int64_t num_open() const { return num_open_; }
   [[nodiscard]] bool is_open(int64_t row) const { return state_[static_cast<size_t>(row)] == State::kOpen; }
   [[nodiscard]] int64_t num_failed() const { return static_cast<int64_t>(failed_.size()); }
   // Each has an effect on an open row only: the first word stands.
-  void score(int64_t row, double reward);
+  void score(int64_t row, double reward, std::vector<float> token_rewards = {});
   void fail(int64_t row, int32_t code, std::string text);
   void add_value(int64_t row, std::string name, double value);
 
@@ -30,6 +31,7 @@ class RowAccount {
   enum class State : uint8_t { kOpen, kScored, kFailed };
   std::vector<State> state_;
   std::vector<double> rewards_;
+  std::vector<std::vector<float>> token_rewards_;
   std::vector<FailedRow> failed_;
   std::vector<RowValue> values_;
   int64_t num_open_ = 0;

@@ -20,6 +20,9 @@ class Server {
     set_plugin_log([this](int32_t level, const std::string& line) {
       (void)channel_.send(kLog, encode(LogMessage{level, line}));  // a trainer that has gone reads no log
     });
+    set_plugin_progress([this](const std::string& line) {
+      (void)channel_.send(kProgress, encode(LogMessage{0, line}));
+    });
     const LoadedPlugin plugin = TRY(load_for_worker(load));
     reward_ = TRY(Reward::create(plugin, load.identity, RunKey{0, nullptr, load.check_writes}));
     TRY(cpu_.start(load.limits.cpu_ms));
@@ -68,7 +71,10 @@ class Server {
     if (area_.head == nullptr || message.first < 0 || message.count < 0 ||
         message.count > static_cast<int64_t>(area_.rows) || message.first + message.count > view_.num_rows())
       return Error{ErrorKind::kPlugin, "asked for rows that are not there", "worker", ""};
-    first_id_ = view_.slice(message.first, message.count).completion_ids.ids;
+    const mortise_id_column ids = view_.slice(message.first, message.count).completion_ids;
+    if (gives_token_rewards(reward_->info()) && num_ids(ids, message.count) > area_.tokens)
+      return Error{ErrorKind::kPlugin, "has no room for the token rewards of a piece", "worker", ""};
+    first_id_ = ids.ids;
     const int64_t per_call = reward_->granularity() == Granularity::kRow ? 1 : message.count;
     for (int64_t row = 0; row < message.count; row += per_call) TRY(call(message, row, per_call));
     return channel_.send(kDone, {});
@@ -101,7 +107,7 @@ class Server {
     area_.head->at_hand.store(row, std::memory_order_release);
     const mortise_reward_in& in = view_.slice(message.first + row, count);
     cpu_.begin_call();
-    auto scored = reward_->score(in, message.want_token_rewards, nullptr, options);
+    auto scored = reward_->score(in, nullptr, options);
     cpu_.end_call();
     if (scored.ok()) {
       std::copy(scored->rewards.begin(), scored->rewards.end(), area_.rewards + row);
@@ -118,11 +124,18 @@ class Server {
     return {};
   }
 
+  static size_t num_ids(const mortise_id_column& column, int64_t rows) {
+    return column.offsets == nullptr ? 0 : column.offsets[rows] - column.offsets[0];
+  }
+
+  // To where their ids are in the piece. Of rows without a reward there are none, and nobody looks.
   void copy_tokens(const mortise_reward_in& in, const RewardOutput& scored) {
-    if (scored.token_rewards.empty()) return;
-    const auto at = static_cast<size_t>(in.completion_ids.ids - first_id_);
-    if (at + scored.token_rewards.size() > area_.tokens) return;
-    std::copy(scored.token_rewards.begin(), scored.token_rewards.end(), area_.token_rewards + at);
+    if (num_ids(in.completion_ids, in.num_rows) == 0) return;
+    float* const first = area_.token_rewards + (in.completion_ids.ids - first_id_);
+    for (size_t row = 0; row < scored.token_rewards.size(); ++row) {
+      const std::vector<float>& own = scored.token_rewards[row];
+      std::copy(own.begin(), own.end(), first + in.completion_ids.offsets[row]);
+    }
   }
 
   Result<> finish_call(const RowMessage& report, int64_t row, int64_t count) {

@@ -57,6 +57,8 @@ typedef struct mortise_param {
 /* Advantage estimators: the rows of a prompt are compared with one another, so that a prompt that is sampled once has
  * little to teach. The engine warns of such a setting. */
 #define MORTISE_FLAG_COMPARES_GROUP 128u
+/* Rewards: some of it belongs to single tokens (mortise_reward_out.token_rewards, which the host then gives). */
+#define MORTISE_FLAG_TOKEN_REWARDS 256u
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;

@@ -54,6 +54,10 @@ double score_row(Instance& instance, mortise_call* call, const In* in, Out* out,
   if (out->row_value != nullptr) out->row_value(out->sink, row, text("bytes"), double(text_of_row.size()));
   if (instance.is("reward_token_rewards") && out->token_rewards != nullptr)
     out->token_rewards[in->completion_ids.offsets[row]] = std::numeric_limits<float>::quiet_NaN();
+  if (instance.is("reward_tokens_of_no_row") && out->token_rewards != nullptr)
+    out->token_rewards[in->completion_ids.offsets[row]] = 1;
+  if (instance.is("fine_reward") && known && MORTISE_HAS(out, token_rewards))
+    out->token_rewards[in->completion_ids.offsets[row + 1] - 1] = 0.25F;
   if (instance.is("reward_odd_numbers")) return std::strtod(std::string(text_of_row).c_str(), nullptr);
   if (instance.is("reward_permutation") && row == 0) return 2;
   if (instance.is("reward_split")) return double(in->num_rows);
@@ -77,7 +81,9 @@ int32_t score(void* self, mortise_call* call, const In* in, Out* out) noexcept {
 }  // namespace broken
 
 #define REWARD(name) BROKEN_PLUGIN(reward, REWARD, name, 0, MORTISE_REWARD_ROW, 0, broken::score)
-REWARD(fine_reward)
+#define TOKEN_REWARD(name) \
+  BROKEN_PLUGIN(reward, REWARD, name, MORTISE_FLAG_TOKEN_REWARDS, MORTISE_REWARD_ROW, 0, broken::score)
+TOKEN_REWARD(fine_reward)
 REWARD(reward_permutation)
 REWARD(reward_split)
 REWARD(reward_invalid_utf8)
@@ -90,4 +96,5 @@ REWARD(reward_null_values)
 REWARD(reward_column_types)
 REWARD(reward_deadline)
 REWARD(reward_row_numbers)
-REWARD(reward_token_rewards)
+TOKEN_REWARD(reward_token_rewards)
+TOKEN_REWARD(reward_tokens_of_no_row)

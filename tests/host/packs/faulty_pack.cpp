@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <mortise/ext/state.h>
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mortise/cpp/mortise.hpp>
 #include <thread>
 
@@ -99,6 +102,49 @@ using WholeGroup = Whole<MORTISE_REWARD_GROUP>;
 using WholeBatch = Whole<MORTISE_REWARD_BATCH>;
 MORTISE_REWARD("whole_group", WholeGroup)
 MORTISE_REWARD("whole_batch", WholeBatch)
+
+// Reward of the row: 1. Of its tokens: a quarter of each id; or something that is of no use.
+struct Steps : mortise::Reward {
+  static constexpr const char* summary = "rewards every token";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_TOKEN_REWARDS | MORTISE_FLAG_CONCURRENT;
+  double score(const mortise::Row& row) const {
+    const auto tokens = row.token_rewards();
+    for (std::int64_t t = 0; t < tokens.size(); ++t) tokens[t] = float(row.completion_ids()[t]) / 4;
+    if (row.completion() == "crash") std::raise(SIGSEGV);
+    if (row.completion() == "throw") mortise::fail(MORTISE_INVALID_ARGUMENT, "cannot parse");
+    if (row.completion() == "nan") tokens[1] = std::numeric_limits<float>::quiet_NaN();
+    if (row.completion() == "huge") tokens[1] = 1e30F;
+    return row.completion() == "unset" ? mortise::not_applicable : 1;
+  }
+};
+MORTISE_REWARD("steps", Steps)
+
+// Waits a while for a second row that is scored at the same time.
+struct Meets : mortise::Reward {
+  static constexpr const char* summary = "1 where two rows are scored at once";
+  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static inline std::atomic<int> num_seen = 0;
+  double score(const mortise::Row& row) const {
+    row.note("row", double(row.row_id()));
+    ++num_seen;
+    for (int i = 0; i < 2000 && num_seen < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return num_seen >= 2 ? 1 : 0;
+  }
+};
+MORTISE_REWARD("meets", Meets)
+
+// Shows a test what an estimator is given.
+struct Echo : mortise::AdvantageEstimator {
+  static constexpr const char* summary = "the token rewards themselves";
+  void compute(mortise::AdvantageBatch& batch, mortise::Call) override {
+    for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
+      const auto rewards = batch.token_rewards(row);
+      std::copy(rewards.begin(), rewards.end(), batch.advantages(row).begin());
+      std::copy(rewards.begin(), rewards.end(), batch.returns(row).begin());
+    }
+  }
+};
+MORTISE_ADVANTAGE_ESTIMATOR("echo", Echo)
 
 // Reward: how many rows it has seen so far; that number is its state.
 struct Counter : mortise::Reward {

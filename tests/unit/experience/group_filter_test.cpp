@@ -70,7 +70,13 @@ TEST(Experience, GroupsAreNumberedAnewWhenTakenAndJoined) {
   Experience all = take_groups(groups_of({{0, 1}, {2, 3}, {4, 5}}), std::vector<int64_t>{2, 0});
   Experience more = groups_of({{6, 7}}, 10);
   more.scored.columns[0].extra = {{"other", {1.0, 2.0}}};
+  more.scored.token_scores = {{1, 2, 3}, {}};
   append_groups(all, more);
+  const std::vector<std::vector<double>> token_scores = {{}, {}, {}, {}, {1, 2, 3}, {}};
+  EXPECT_EQ(all.scored.token_scores, token_scores);
+  EXPECT_EQ(decode_experience(encode_experience(all), "here")->scored.token_scores, token_scores);
+  const Experience last = take_groups(all, std::vector<int64_t>{2});
+  EXPECT_EQ(last.scored.token_scores, more.scored.token_scores);
   EXPECT_EQ(rows_in(all), (std::vector<int64_t>{2, 0, 10}));
   EXPECT_EQ(all.scored.rewards, (std::vector<double>{4, 5, 0, 1, 6, 7}));
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(all.samples.rows[i].prompt_index, static_cast<int64_t>(i / 2));

@@ -215,7 +215,7 @@ TEST(LoadTest, AFileThatIsWrittenOverAfterItWasLoadedChangesNothing) {
   ASSERT_OK(reward);
   RewardBatch batch;
   batch.num_rows = 1;
-  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(batch, false, nullptr));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(batch, nullptr));
   EXPECT_EQ(out.rewards[0], 0.5);
 }
 
@@ -270,10 +270,10 @@ TEST(LoadTest, AnInstanceLivesAndDies) {
   ASSERT_OK(reward);
   RewardBatch batch;
   batch.num_rows = 3;
-  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(batch, false, nullptr));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(batch, nullptr));
   EXPECT_THAT(out.rewards, testing::ElementsAre(1.5, 1.5, 1.5));
   Reward moved = std::move(*reward);
-  EXPECT_OK(moved.score(batch, false, nullptr));
+  EXPECT_OK(moved.score(batch, nullptr));
   EXPECT_THAT(moved.instance().label(), HasSubstr("reward one@test.minimal 1.0.0 ("));
   EXPECT_THAT(error_of(Reward::create(registry, "one", {{"factor", 7}}, {})), HasSubstr("out of its range"));
 }

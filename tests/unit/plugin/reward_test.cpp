@@ -17,7 +17,7 @@ class RewardTest : public testing::Test {
   Result<RewardOutput> score(const std::string& name, const RewardBatch& batch) {
     auto reward = Reward::create(registry_, name, ordered_json::object(), {});
     if (!reward.ok()) return reward.error();
-    return reward->score(batch, false, nullptr);
+    return reward->score(batch, nullptr);
   }
   PluginRegistry registry_ = test::open_registry({"rude"});
 };
@@ -55,11 +55,11 @@ TEST_F(RewardTest, WritesBesideTheRewardsAreSeenInCheckMode) {
   batch.step = 5;
   auto good = Reward::create(registry_, "row_fails", ordered_json::object(), key);
   ASSERT_OK(good);
-  ASSERT_OK_AND_ASSIGN(const RewardOutput out, good->score(batch, false, nullptr));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, good->score(batch, nullptr));
   EXPECT_EQ(out.rewards[0], 0.5);
   auto bad = Reward::create(registry_, "reward_behind", ordered_json::object(), key);
   ASSERT_OK(bad);
-  EXPECT_THAT(error_of(bad->score(batch, false, nullptr)),
+  EXPECT_THAT(error_of(bad->score(batch, nullptr)),
               testing::AllOf(HasSubstr("reward reward_behind@test.rude 1.0.0 ("), HasSubstr("score, step 5"),
                              HasSubstr("behind the end of output 'rewards', whose last row is row 9 of the step")));
 }

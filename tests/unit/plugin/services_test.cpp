@@ -29,7 +29,7 @@ class ServicesTest : public testing::Test {
     RewardBatch batch;
     batch.num_rows = 4;
     batch.step = step;
-    auto out = reward->score(batch, false, nullptr);
+    auto out = reward->score(batch, nullptr);
     EXPECT_TRUE(out.ok()) << error_of(out);
     return std::move(out).value();
   }
@@ -131,13 +131,19 @@ TEST_F(ServicesTest, EveryServiceStandsWithoutACall) {
   EXPECT_EQ(host->param_f64(nullptr, "x", &f), MORTISE_NOT_FOUND);
 }
 
-TEST_F(ServicesTest, ProgressIsClampedAndPassedOn) {
-  std::vector<double> seen;
-  const std::function<void(double)> progress = [&](double fraction) { seen.push_back(fraction); };
+TEST_F(ServicesTest, ProgressIsShownInPercentAndNotTooOften) {
+  std::vector<std::string> seen;
+  set_plugin_progress([&](const std::string& line) { seen.push_back(line); });
+  InstanceIdentity identity;
+  identity.prefix = "slow@test";
   mortise_call call;
-  call.progress = &progress;
+  call.identity = &identity;
   for (const double fraction : {-1.0, 0.25, 7.0, std::nan("")}) host_table()->progress(&call, fraction);
-  EXPECT_THAT(seen, testing::ElementsAre(0.0, 0.25, 1.0));
+  EXPECT_THAT(seen, testing::ElementsAre("[slow@test] 0%", "[slow@test] 100%"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  host_table()->progress(&call, 0.5);
+  EXPECT_EQ(seen.back(), "[slow@test] 50%");
+  set_plugin_progress({});
 }
 
 TEST(StatusTest, Names) {

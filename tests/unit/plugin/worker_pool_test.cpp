@@ -90,6 +90,52 @@ TEST_F(WorkerPool, ColumnsAndIdsArriveAsTheyAre) {
   EXPECT_THAT(out.rewards, testing::ElementsAre(1, 0, 4, 1 << 20));
 }
 
+TEST_F(WorkerPool, TokenRewardsComeBackAsFromThisProcess) {
+  std::vector<std::string> texts;
+  for (int i = 0; i < 70; ++i) texts.push_back(i == 5 ? "nan" : i == 11 ? "unset" : i == 23 ? "throw" : "x");
+  RewardBatch rows = rows_of(texts);
+  for (int64_t i = 0; i < rows.num_rows; ++i)
+    rows.completion_ids.append(std::vector<int64_t>(static_cast<size_t>(i % 7), 4 * i));
+  auto two = make("steps", 2);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput pool, two->score(request(70), rows, nullptr));
+  mode_ = "none";
+  ASSERT_OK_AND_ASSIGN(const RewardOutput local, make("steps")->score(request(70), rows, nullptr));
+  expect_same(pool, local);
+  EXPECT_EQ(failures(pool), failures(local));
+  EXPECT_THAT(failures(pool).at(5), HasSubstr("gave the token reward nan at token 1 of the completion"));
+  EXPECT_THAT(failures(pool).at(11), HasSubstr("gave token rewards, and no reward of the row"));
+  EXPECT_THAT(failures(pool).at(23), HasSubstr("cannot parse"));
+  EXPECT_EQ(failures(pool).size(), 3U);
+  ASSERT_EQ(pool.token_rewards.size(), 70U);
+  for (size_t i = 0; i < 70; ++i) {
+    const bool failed = failures(pool).count(static_cast<int64_t>(i)) == 1;
+    EXPECT_THAT(pool.token_rewards[i],
+                testing::ElementsAreArray(std::vector<float>(failed ? 0 : i % 7, static_cast<float>(i))));
+    EXPECT_EQ(pool.token_rewards[i], local.token_rewards[i]) << i;
+  }
+  // Longer rows than there was room for, and a crash among them.
+  RewardBatch longer = rows_of({"x", "crash", "x"});
+  for (int64_t i = 0; i < 3; ++i) longer.completion_ids.append(std::vector<int64_t>(5000, 4 + 4 * i));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput again, two->score(request(3), longer, nullptr));
+  EXPECT_EQ(again.token_rewards[0], std::vector<float>(5000, 1));
+  EXPECT_TRUE(again.token_rewards[1].empty());
+  EXPECT_EQ(again.token_rewards[2], std::vector<float>(5000, 3));
+  mode_ = "process";
+  EXPECT_TRUE(make("plain")->score(request(3), longer, nullptr)->token_rewards.empty()) << "it declares none";
+}
+
+TEST_F(WorkerPool, InThisProcessThreadsTakeRowsWhereTheyMay) {
+  mode_ = "none";
+  MetricSet metrics;
+  const auto meets = make("meets");
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, meets->score(request(3), rows_of({"a", "b", "c"}), &metrics));
+  EXPECT_THAT(out.rewards, testing::ElementsAre(1, 1, 1));
+  ASSERT_EQ(out.row_values.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(out.row_values[i].value, static_cast<double>(i));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput none, meets->score(request(0), rows_of({}), nullptr));
+  EXPECT_TRUE(none.rewards.empty());
+}
+
 TEST_F(WorkerPool, GroupsAndBatchesStayWhole) {
   const RewardBatch rows = rows_of({"a", "b", "c", "d", "e", "f", "g"}, 3);
   ASSERT_OK_AND_ASSIGN(const RewardOutput groups, make("whole_group", 3)->score(request(7), rows, nullptr));

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "experience/advantage/advantage_runner.h"
 #include "experience/reward/reward_runner.h"
 #include "worker_fixture.h"
 
@@ -72,6 +73,47 @@ TEST_F(WorkerRunner, TendKeepsDeadlinesBetweenFeeds) {
   EXPECT_LT(rest.elapsed_s(), 0.5) << "three hangs of 0.25 s were over before the last row came";
   EXPECT_EQ(scored.columns[0].num_failed, 3);
   EXPECT_EQ(scored.rewards[3], 2);
+}
+
+TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
+  take({"x", "nan", "huge", "x", "unset"});
+  for (size_t i = 0; i < 4; ++i) samples_.rows[i].token_ids = {4, 8, static_cast<int64_t>(12 * (i + 1))};
+  RewardSpec steps = spec("steps", 20'000, 10'000), plain = spec("plain", 20'000, 10'000);
+  steps.weight = 2;
+  auto both = runner({steps, plain});
+  MetricSet metrics;
+  ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, both.score(prompts_, samples_, {}, &metrics));
+  // Of row 0: weight 2 of a reward of 1 and of tokens of 1, 2 and 3, and the length of its text.
+  EXPECT_EQ(scored.columns[0].values[0], 1 + 1 + 2 + 3);
+  EXPECT_EQ(scored.rewards[0], 2 * 7 + 1);
+  ASSERT_EQ(scored.token_scores.size(), 5U);
+  EXPECT_THAT(scored.token_scores[0], testing::ElementsAre(2, 4, 6 + 2 + 1));
+  EXPECT_EQ(scored.columns[0].num_failed, 2);
+  EXPECT_THAT(scored.columns[0].first_failure, testing::HasSubstr("row 1: gave the token reward nan"));
+  EXPECT_EQ(scored.rewards[1], 3);  // what the other function gives
+  EXPECT_EQ(scored.rewards[2], 4) << "1e30 is no number to sum";
+  EXPECT_EQ(scored.rewards[4], 5) << "no tokens, so none of no reward";
+
+  ASSERT_OK_AND_ASSIGN(AdvantageRunner advantage, AdvantageRunner::create(registry_, "echo", Json::object(), {}));
+  samples_.rows[3].finish_reason = FinishReason::kAbort;
+  ASSERT_OK_AND_ASSIGN(const AdvantageBatch batch, advantage.compute(samples_, scored, {}, nullptr));
+  EXPECT_THAT(batch.token_level_scores, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+  EXPECT_THAT(batch.advantages, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+}
+
+TEST_F(WorkerRunner, ARewardThatCannotBeMadeIsAnErrorInItsLine) {
+  RewardSpec bad = spec("faulty", 20'000, 10'000);
+  bad.where = "run.toml:7:1";
+  bad.params = Json{{"dies_in_create", 2}};
+  for (const char* mode : {"process", "none"}) {
+    IsolationOptions isolation;
+    isolation.mode = mode;
+    const auto made = RewardRunner::create(registry_, {spec("plain", 0, 0), bad}, {}, 1.0, isolation);
+    ASSERT_FALSE(made.ok());
+    EXPECT_THAT(made.error().to_string(),
+                testing::AllOf(testing::StartsWith("run.toml:7:1, reward faulty@test.faulty 1.0.0 ("),
+                               testing::HasSubstr("no such judge (NOT_FOUND)")));
+  }
 }
 
 }  // namespace

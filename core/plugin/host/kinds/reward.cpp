@@ -41,38 +41,77 @@ void take_row_value(void* context, int64_t row, mortise_text name, double value)
 } catch (...) {  // out of memory: the value is lost, the run goes on
 }
 
-// The outputs of a call: those of `result` themselves, or between guard words and copied there after it.
+// What a call writes.
+struct Written {
+  std::vector<double> rewards;
+  std::vector<float> token_rewards;  // of all rows, end to end
+};
+
+// The outputs of a call: those of `written` themselves, or between guard words and copied there after it.
 class GuardedRewards {
  public:
-  GuardedRewards(bool guarded, RewardOutput& result) : result_(&result) {
+  GuardedRewards(bool guarded, Written& written) : written_(&written) {
     if (!guarded) return;
-    rewards_.emplace(result.rewards.size() * sizeof(double));
-    tokens_.emplace(result.token_rewards.size() * sizeof(float));
-    std::copy(result.rewards.begin(), result.rewards.end(), rewards());
-    std::copy(result.token_rewards.begin(), result.token_rewards.end(), token_rewards());
+    rewards_.emplace(written.rewards.size() * sizeof(double));
+    tokens_.emplace(written.token_rewards.size() * sizeof(float));
+    std::copy(written.rewards.begin(), written.rewards.end(), rewards());
+    std::copy(written.token_rewards.begin(), written.token_rewards.end(), token_rewards());
   }
   [[nodiscard]] double* rewards() const {
-    return rewards_ ? static_cast<double*>(rewards_->data()) : result_->rewards.data();
+    return rewards_ ? static_cast<double*>(rewards_->data()) : written_->rewards.data();
   }
   [[nodiscard]] float* token_rewards() const {
-    return tokens_ ? static_cast<float*>(tokens_->data()) : result_->token_rewards.data();
+    return tokens_ ? static_cast<float*>(tokens_->data()) : written_->token_rewards.data();
   }
   // What was written beside them, or nothing.
   [[nodiscard]] std::string finish() const {
     if (!rewards_) return "";
     if (const std::string damage = rewards_->damage(); !damage.empty()) return damage + " output 'rewards'";
     if (const std::string damage = tokens_->damage(); !damage.empty()) return damage + " output 'token_rewards'";
-    std::copy_n(rewards(), result_->rewards.size(), result_->rewards.data());
-    std::copy_n(token_rewards(), result_->token_rewards.size(), result_->token_rewards.data());
+    std::copy_n(rewards(), written_->rewards.size(), written_->rewards.data());
+    std::copy_n(token_rewards(), written_->token_rewards.size(), written_->token_rewards.data());
     return "";
   }
 
  private:
-  RewardOutput* result_;
+  Written* written_;
   std::optional<GuardedOutput> rewards_, tokens_;
 };
 
+// Hands every row its own; one whose token rewards are of no use fails alone.
+void take_token_rewards(const mortise_reward_in& in, std::span<const float> tokens, RewardOutput& result) {
+  const uint64_t* const offsets = in.completion_ids.offsets;
+  result.token_rewards.resize(result.rewards.size());
+  std::vector<uint8_t> has_failed(result.rewards.size());
+  for (const FailedRow& failed : result.failed_rows) has_failed[static_cast<size_t>(failed.row)] = 1;
+  for (size_t row = 0; row < result.rewards.size(); ++row) {
+    if (has_failed[row] != 0) continue;
+    const std::span<const float> own = tokens.subspan(offsets[row] - offsets[0], offsets[row + 1] - offsets[row]);
+    if (std::string fault = token_reward_fault(result.rewards[row], own); !fault.empty()) {
+      result.rewards[row] = std::numeric_limits<double>::quiet_NaN();
+      result.failed_rows.push_back({static_cast<int64_t>(row), MORTISE_INVALID_ARGUMENT, std::move(fault)});
+    } else if (!std::isnan(result.rewards[row])) {
+      result.token_rewards[row].assign(own.begin(), own.end());
+    }
+  }
+  std::sort(result.failed_rows.begin(), result.failed_rows.end(),
+            [](const FailedRow& a, const FailedRow& b) { return a.row < b.row; });
+}
+
 }  // namespace
+
+bool gives_token_rewards(const PluginInfo& plugin) { return (plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0; }
+
+std::string token_reward_fault(double reward, std::span<const float> tokens) {
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (!std::isfinite(tokens[t]))
+      return "gave the token reward " + format_f64(tokens[t]) + " at token " + std::to_string(t) +
+             " of the completion; a token reward is a finite number (rule R43)";
+  }
+  const bool any = std::any_of(tokens.begin(), tokens.end(), [](float x) { return x != 0.0F; });
+  if (!any || !std::isnan(reward)) return "";
+  return "gave token rewards, and no reward of the row, as if it did not apply; set that to 0 (rule R43)";
+}
 
 Result<Reward> Reward::create(PluginRegistry& registry, std::string_view name, const Json& params, const RunKey& key) {
   return checked(TRY(PluginInstance::create(registry, MORTISE_KIND_REWARD, name, params, key)));
@@ -96,26 +135,24 @@ Result<Reward> Reward::checked(PluginInstance instance) {
 
 Granularity Reward::granularity() const { return static_cast<Granularity>(vtable_of<Vtable>(instance_).granularity); }
 
-Result<RewardOutput> Reward::score(const RewardBatch& batch, bool want_token_rewards, MetricSet* metrics,
-                                   const CallOptions& options) {
+Result<RewardOutput> Reward::score(const RewardBatch& batch, MetricSet* metrics, const CallOptions& options) {
   TRY(check_reward_batch(batch, instance_.label()));
   const RewardArgs args(batch);
-  return score(args.in(), want_token_rewards, metrics, options);
+  return score(args.in(), metrics, options);
 }
 
-Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_rewards, MetricSet* metrics,
-                                   const CallOptions& options) {
+Result<RewardOutput> Reward::score(const mortise_reward_in& in, MetricSet* metrics, const CallOptions& options) {
   const auto rows = static_cast<size_t>(in.num_rows);
-  RewardOutput result;
-  result.rewards.assign(rows, std::numeric_limits<double>::quiet_NaN());
-  if (want_token_rewards)
-    result.token_rewards.assign(in.completion_ids.offsets[rows] - in.completion_ids.offsets[0], 0.0F);
+  const bool gives_tokens = gives_token_rewards(info());
+  Written written;
+  written.rewards.assign(rows, std::numeric_limits<double>::quiet_NaN());
+  if (gives_tokens) written.token_rewards.assign(in.completion_ids.offsets[rows] - in.completion_ids.offsets[0], 0.0F);
   RowValueSink sink;
   sink.num_rows = in.num_rows;
-  GuardedRewards guarded(instance_.checks_writes(), result);
+  GuardedRewards guarded(instance_.checks_writes(), written);
   auto out = make_abi_struct<mortise_reward_out>();
   out.rewards = guarded.rewards();
-  out.token_rewards = want_token_rewards ? guarded.token_rewards() : nullptr;
+  out.token_rewards = gives_tokens ? guarded.token_rewards() : nullptr;
   out.row_value = take_row_value;
   out.sink = &sink;
 
@@ -133,6 +170,8 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_
   }
   if (!sink.misuse.empty()) return instance_.error(kSlot, in.step, sink.misuse, "tell the pack's author");
 
+  RewardOutput result;
+  result.rewards = std::move(written.rewards);
   result.metrics = std::move(report.metrics);
   result.failed_rows = std::move(report.failed_rows);
   result.seconds = report.seconds;
@@ -145,13 +184,7 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, bool want_token_
                                  (rows > 1 ? " to row " + std::to_string(i) : std::string()),
                              "a reward is a number, or NaN where it does not apply");
   }
-  for (size_t i = 0; i < result.token_rewards.size(); ++i) {
-    if (!std::isfinite(result.token_rewards[i]))
-      return instance_.error(
-          kSlot, in.step,
-          "gave the token reward " + format_f64(result.token_rewards[i]) + " at token " + std::to_string(i),
-          "a token reward is a finite number");
-  }
+  if (gives_tokens) take_token_rewards(in, written.token_rewards, result);
   std::stable_sort(sink.values.begin(), sink.values.end(),
                    [](const RowValue& a, const RowValue& b) { return a.row < b.row; });
   result.row_values = std::move(sink.values);

@@ -79,13 +79,19 @@ struct RowValue {
 };
 
 struct RewardOutput {
-  std::vector<double> rewards{};         // [B] NaN = does not apply, or failed
-  std::vector<float> token_rewards{};    // as completion_ids; empty unless asked for
+  std::vector<double> rewards{};  // [B] NaN = does not apply, or failed
+  // [B] of a row with a reward: what its tokens get on top, one per completion id. Empty: the plugin declares none.
+  std::vector<std::vector<float>> token_rewards{};
   std::vector<FailedRow> failed_rows{};  // ascending
   std::vector<RowValue> row_values{};    // by row, then in the order given
   std::vector<MetricRecord> metrics{};   // as the plugin gave them
   double seconds = 0;
 };
+
+// Whether it declares rewards of single tokens, which it is then asked for.
+[[nodiscard]] bool gives_token_rewards(const PluginInfo& plugin);
+// What is wrong with the token rewards of a row that has this reward; "" if nothing is.
+[[nodiscard]] std::string token_reward_fault(double reward, std::span<const float> tokens);
 
 // Values are MORTISE_REWARD_*.
 enum class Granularity : int32_t { kRow = 0, kGroup = 1, kBatch = 2 };
@@ -102,11 +108,9 @@ class Reward {
   [[nodiscard]] const PluginInstance& instance() const { return instance_; }
 
   // An error only when the whole call failed; rows that fail alone are in failed_rows.
-  Result<RewardOutput> score(const RewardBatch& batch, bool want_token_rewards, MetricSet* metrics,
-                             const CallOptions& options = {});
+  Result<RewardOutput> score(const RewardBatch& batch, MetricSet* metrics, const CallOptions& options = {});
   // The same on rows that lie somewhere else. Every pointer of `in` but messages, prompt_ids and the columns is set.
-  Result<RewardOutput> score(const mortise_reward_in& in, bool want_token_rewards, MetricSet* metrics,
-                             const CallOptions& options);
+  Result<RewardOutput> score(const mortise_reward_in& in, MetricSet* metrics, const CallOptions& options);
 
  private:
   static Result<Reward> checked(PluginInstance instance);

@@ -2,6 +2,7 @@
  *
  * score(row) returns the reward, or not_applicable when the function has nothing to say about the row (that is not 0).
  * An exception fails that row alone: its reward stays NaN, is counted, and the text is shown with the row.
+ * Rewards of single tokens (steps of a proof, say) go into row.token_rewards(), where the class declares them.
  * Cost: that of the author's function. [compute]; the host may cut a row-wise batch and run the pieces in workers.
  */
 #ifndef MORTISE_CPP_REWARD_HPP_
@@ -64,6 +65,14 @@ class Row {
     const mortise_column* c = valid(name);
     if (c == nullptr || c->type != MORTISE_COLUMN_JSON) return {};
     return cell(c->text);
+  }
+
+  // One for each of completion_ids(), 0 until assigned; they come on top of what score() returns, which counts at the
+  // last token. Empty unless the class has `static constexpr std::uint32_t flags = MORTISE_FLAG_TOKEN_REWARDS`.
+  Span<float> token_rewards() const {
+    if (!MORTISE_HAS(out_, token_rewards) || in_->completion_ids.offsets == nullptr) return {};
+    const std::uint64_t begin = in_->completion_ids.offsets[i_];
+    return {out_->token_rewards + begin, std::int64_t(in_->completion_ids.offsets[i_ + 1] - begin)};
   }
 
   // A named number of this row, for the sample tables and the metric reward_extra/NAME.

@@ -72,7 +72,10 @@ typedef struct mortise_reward_out {
   uint32_t struct_size;
   uint32_t flags;
   double* rewards; /* [B], prefilled NaN */
-  /* Optional token rewards, same ragged layout as completion_ids, prefilled 0; null unless the engine asks. */
+  /* Rewards of single tokens, laid out as completion_ids.ids, prefilled 0; null unless the plugin declares
+   * MORTISE_FLAG_TOKEN_REWARDS, and with a host that does not ask for them. A row is worth rewards[i] plus the sum of
+   * its token rewards: rewards[i] counts at the row's last token, the others where they stand. Finite, and of rows with
+   * a reward only: one that has nothing to say about the row as a whole sets rewards[i] to 0. */
   float* token_rewards;
   /* Any named number of a row, for the sample tables and metrics `reward_extra/NAME`; ctx is this struct's `sink`. */
   void (*row_value)(void* sink, int64_t row, mortise_text name, double value) MORTISE_NOEXCEPT;

@@ -92,8 +92,9 @@ typedef struct mortise_rollout_backend_vtable {
   /* Gives up request_id (-1 = all); partial sequences come through the next poll with FINISH_ABORT. Optional. [compute]
    */
   int32_t (*abort)(void* self, mortise_call* call, int64_t request_id) MORTISE_NOEXCEPT;
-  /* Frees what is not needed while training (level 1: caches, 2: weights too), and takes it back. Optional. [control]
-   */
+  /* Where the user asks for it (rollout.sleep_while_training), between the sampling of two steps: frees what is not
+   * needed while training (level 1: caches, 2: weights too, which then come anew), and takes it back. Optional.
+   * [control] */
   int32_t (*sleep)(void* self, mortise_call* call, int32_t level) MORTISE_NOEXCEPT;
   int32_t (*wake)(void* self, mortise_call* call) MORTISE_NOEXCEPT;
 } mortise_rollout_backend_vtable;

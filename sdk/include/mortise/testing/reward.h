@@ -112,15 +112,18 @@ static inline void mortise_test_row_value(void* sink, int64_t row, mortise_text 
 }
 
 /* Scores the rows: rewards[i] belongs to rows[i], NaN where the reward does not apply or failed. All rows are of one
- * group; token ids are not given. */
-static inline int32_t mortise_test_score(mortise_test_plugin* plugin, const mortise_test_row* rows, int64_t n,
-                                         double* rewards) {
+ * group. Each has the completion ids 0, 1 ... num_ids - 1, and token_rewards, if not null, takes num_ids numbers of
+ * each row, 0 where the plugin gives none. */
+static inline int32_t mortise_test_score_tokens(mortise_test_plugin* plugin, const mortise_test_row* rows, int64_t n,
+                                                int64_t num_ids, double* rewards, float* token_rewards) {
   const mortise_reward_vtable* vtable = (const mortise_reward_vtable*)plugin->vtable;
   const char** texts = (const char**)mortise_test_memory((uint64_t)n * sizeof(char*));
   int64_t* zeros = (int64_t*)mortise_test_memory((uint64_t)n * sizeof(int64_t));
   int64_t* places = (int64_t*)mortise_test_memory((uint64_t)n * sizeof(int64_t));
   int32_t* finish = (int32_t*)mortise_test_memory((uint64_t)n * sizeof(int32_t));
-  uint64_t* no_ids = (uint64_t*)mortise_test_memory((uint64_t)(n + 1) * sizeof(uint64_t));
+  uint64_t* no_offsets = (uint64_t*)mortise_test_memory((uint64_t)(n + 1) * sizeof(uint64_t));
+  int64_t* ids = (int64_t*)mortise_test_memory((uint64_t)(n * num_ids) * sizeof(int64_t));
+  uint64_t* id_offsets = (uint64_t*)mortise_test_memory((uint64_t)(n + 1) * sizeof(uint64_t));
   mortise_reward_in in;
   memset(&in, 0, sizeof in);
   in.struct_size = sizeof in;
@@ -132,8 +135,12 @@ static inline int32_t mortise_test_score(mortise_test_plugin* plugin, const mort
   for (int64_t i = 0; i < n; ++i) texts[i] = NULL;
   in.messages = mortise_test_join(texts, n);
   for (int64_t i = 0; i < n; ++i) places[i] = i;
-  in.prompt_ids.ids = in.completion_ids.ids = zeros;
-  in.prompt_ids.offsets = in.completion_ids.offsets = no_ids;
+  for (int64_t t = 0; t < n * num_ids; ++t) ids[t] = t % num_ids;
+  for (int64_t i = 0; i <= n; ++i) id_offsets[i] = (uint64_t)(i * num_ids);
+  in.prompt_ids.ids = zeros;
+  in.prompt_ids.offsets = no_offsets;
+  in.completion_ids.ids = ids;
+  in.completion_ids.offsets = id_offsets;
   in.finish_reason = finish; /* MORTISE_FINISH_STOP */
   in.group_index = zeros;
   in.sample_index = in.row_id = places;
@@ -147,6 +154,8 @@ static inline int32_t mortise_test_score(mortise_test_plugin* plugin, const mort
   out.struct_size = sizeof out;
   out.rewards = rewards;
   out.row_value = mortise_test_row_value;
+  if (token_rewards != NULL) memset(token_rewards, 0, (size_t)(n * num_ids) * sizeof(float));
+  if ((plugin->descriptor->flags & MORTISE_FLAG_TOKEN_REWARDS) != 0) out.token_rewards = token_rewards;
   for (int64_t i = 0; i < n; ++i) rewards[i] = (double)NAN;
   const int32_t status = vtable->score(mortise_test_self(plugin), plugin->call, &in, &out);
   mortise_test_end_call(plugin);
@@ -158,8 +167,16 @@ static inline int32_t mortise_test_score(mortise_test_plugin* plugin, const mort
   free(zeros);
   free(places);
   free(finish);
-  free(no_ids);
+  free(no_offsets);
+  free(ids);
+  free(id_offsets);
   return status;
+}
+
+/* The same without token ids. */
+static inline int32_t mortise_test_score(mortise_test_plugin* plugin, const mortise_test_row* rows, int64_t n,
+                                         double* rewards) {
+  return mortise_test_score_tokens(plugin, rows, n, 0, rewards, NULL);
 }
 
 #endif /* MORTISE_TESTING_REWARD_H_ */

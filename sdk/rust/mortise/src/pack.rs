@@ -141,6 +141,12 @@ macro_rules! __vtable_type {
 }
 #[doc(hidden)]
 #[macro_export]
+macro_rules! __token_rewards {
+    (reward, $class:ty) => { <$class as $crate::Reward>::TOKEN_REWARDS };
+    (policy_loss, $class:ty) => { false };
+}
+#[doc(hidden)]
+#[macro_export]
 macro_rules! __c_text {
     ($text:expr) => { concat!($text, "\0").as_ptr() as *const ::std::os::raw::c_char };
 }
@@ -160,6 +166,7 @@ macro_rules! pack {
             use ::std::os::raw::{c_char, c_void};
             use ::std::ptr::null;
 
+            const TOKEN_REWARDS: bool = $crate::__token_rewards!($kind, $class);
             static VTABLE: $crate::Static<$crate::__vtable_type!($kind)> = $crate::Static($crate::__vtable!($kind, $class));
             const NUM_PARAMS: usize = [$(stringify!($param)),*].len();
             static PARAMS: $crate::Static<[sys::mortise_param; NUM_PARAMS]> = $crate::Static([$(
@@ -193,7 +200,7 @@ macro_rules! pack {
             });
             static DESCRIPTOR: $crate::Static<sys::mortise_descriptor> = $crate::Static(sys::mortise_descriptor {
                 struct_size: ::std::mem::size_of::<sys::mortise_descriptor>() as u32,
-                flags: sys::MORTISE_FLAG_CONCURRENT,
+                flags: sys::MORTISE_FLAG_CONCURRENT | if TOKEN_REWARDS { sys::MORTISE_FLAG_TOKEN_REWARDS } else { 0 },
                 kind: $crate::__c_text!($crate::__kind_name!($kind)),
                 name: $crate::__c_text!($name),
                 summary: $crate::__c_text!($summary),
@@ -227,7 +234,8 @@ macro_rules! pack {
                 Raw(",\"version\":"), Quoted(env!("CARGO_PKG_VERSION")),
                 Raw("},\"plugins\":[{\"kind\":"), Quoted($crate::__kind_name!($kind)),
                 Raw(",\"name\":"), Quoted($name), Raw(",\"summary\":"), Quoted($summary),
-                Raw(",\"doc\":null,\"flags\":2,\"coupling\":\"token\",\"requires\":[],\"consumes\":[],\"params\":["),
+                Raw(",\"doc\":null,\"flags\":"), Raw(if TOKEN_REWARDS { "258" } else { "2" }),
+                Raw(",\"coupling\":\"token\",\"requires\":[],\"consumes\":[],\"params\":["),
                 $(
                     Comma, Raw("{\"name\":"), Quoted(stringify!($param)),
                     Raw(",\"type\":"), Quoted($crate::__param_type!($type).1),

@@ -10,6 +10,8 @@ pub trait Reward: Send + Sync + Sized + 'static {
     /// `None` when the reward has nothing to say about the row; that is not a reward of 0. An `Err` or a panic fails this
     /// row alone: it stays without a reward, is counted, and the text is shown with it.
     fn score(&self, row: &Row) -> Result<Option<f64>>;
+    /// Set to true to give rewards of single tokens too: `row.reward_token`.
+    const TOKEN_REWARDS: bool = false;
 }
 
 /// One completion with what is known about it. Texts that are not valid UTF-8 are read with replacement characters.
@@ -62,6 +64,18 @@ impl<'a> Row<'a> {
     pub fn json(&self, name: &str) -> Option<Cow<'a, str>> {
         let column = self.column(name)?;
         if column.r#type == sys::MORTISE_COLUMN_JSON { Some(self.cell(column.text)) } else { None }
+    }
+    /// Adds a reward at one of `completion_ids`, on top of what `score` returns, which counts at the last token. Only where
+    /// `TOKEN_REWARDS` is true; panics, which fails the row, where there is no such token.
+    pub fn reward_token(&self, token: usize, reward: f32) {
+        if self.output.token_rewards.is_null() {
+            return; // a host that does not ask
+        }
+        assert!(token < self.completion_ids().len(), "token {token} of {}", self.completion_ids().len());
+        unsafe {
+            let begin = *self.input.completion_ids.offsets.add(self.index) as usize;
+            *self.output.token_rewards.add(begin + token) += reward;
+        }
     }
     /// A named number of this row, for the sample tables and the metric `reward_extra/NAME`.
     pub fn note(&self, name: &str, value: f64) {

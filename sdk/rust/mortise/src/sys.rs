@@ -21,6 +21,7 @@ pub const MORTISE_PARAM_TEXT: i32 = 3;
 
 pub const MORTISE_COUPLING_TOKEN: i32 = 0;
 pub const MORTISE_FLAG_CONCURRENT: u32 = 2;
+pub const MORTISE_FLAG_TOKEN_REWARDS: u32 = 256;
 
 pub const MORTISE_REDUCE_MEAN: i32 = 0;
 pub const MORTISE_REDUCE_SUM: i32 = 1;

@@ -214,11 +214,16 @@ impl Plugin {
 
     /// Calls a reward: one number per row, None where it does not apply or failed.
     pub fn score(&mut self, rows: &[Row]) -> Result<Vec<Option<f64>>> {
+        self.score_tokens(rows, 0).map(|(rewards, _)| rewards)
+    }
+
+    /// The same with `num_ids` completion ids in each row (0, 1, 2 ...), and the rewards of those tokens.
+    pub fn score_tokens(&mut self, rows: &[Row], num_ids: usize) -> Result<(Vec<Option<f64>>, Vec<Vec<f32>>)> {
         let n = rows.len();
         let prompts = Texts::join(rows.iter().map(|row| row.prompt));
         let completions = Texts::join(rows.iter().map(|row| row.completion));
         let messages = Texts::join(rows.iter().map(|_| ""));
-        let (zeros, finish, no_ids) = (vec![0i64; n], vec![0i32; n], vec![0u64; n + 1]);
+        let (zeros, finish, no_offsets) = (vec![0i64; n], vec![0i32; n], vec![0u64; n + 1]);
         let places: Vec<i64> = (0..n as i64).collect();
         let mut names: Vec<&str> = rows.iter().flat_map(|row| row.columns.iter().map(|c| c.0)).collect();
         names.sort_unstable();
@@ -241,7 +246,9 @@ impl Plugin {
             })
             .collect();
         let pointers: Vec<*const sys::mortise_column> = columns.iter().map(|c| c as *const _).collect();
-        let ids = sys::mortise_id_column { ids: zeros.as_ptr(), offsets: no_ids.as_ptr() };
+        let no_ids = sys::mortise_id_column { ids: zeros.as_ptr(), offsets: no_offsets.as_ptr() };
+        let ids: Vec<i64> = (0..n * num_ids).map(|i| (i % num_ids) as i64).collect();
+        let offsets: Vec<u64> = (0..=n).map(|i| (i * num_ids) as u64).collect();
         let input = sys::mortise_reward_in {
             struct_size: std::mem::size_of::<sys::mortise_reward_in>() as u32,
             flags: 0,
@@ -249,8 +256,8 @@ impl Plugin {
             prompt: prompts.view(),
             completion: completions.view(),
             messages: messages.view(),
-            prompt_ids: ids,
-            completion_ids: ids,
+            prompt_ids: no_ids,
+            completion_ids: sys::mortise_id_column { ids: ids.as_ptr(), offsets: offsets.as_ptr() },
             finish_reason: finish.as_ptr(),
             group_index: zeros.as_ptr(),
             sample_index: places.as_ptr(),
@@ -261,19 +268,22 @@ impl Plugin {
             max_response_length: 0,
             is_validation: 0,
         };
-        let mut rewards = vec![f64::NAN; n];
+        let (mut rewards, mut tokens) = (vec![f64::NAN; n], vec![0f32; n * num_ids]);
+        let asks = self.call.descriptor.flags & sys::MORTISE_FLAG_TOKEN_REWARDS != 0;
         let mut output = sys::mortise_reward_out {
             struct_size: std::mem::size_of::<sys::mortise_reward_out>() as u32,
             flags: 0,
             rewards: rewards.as_mut_ptr(),
-            token_rewards: std::ptr::null_mut(),
+            token_rewards: if asks { tokens.as_mut_ptr() } else { std::ptr::null_mut() },
             row_value: None,
             sink: std::ptr::null_mut(),
         };
         let score = unsafe { &*(self.vtable as *const sys::mortise_reward_vtable) }.score;
         let status = score(self.this, self.raw(), &input, &mut output);
         self.done(status)?;
-        Ok(rewards.into_iter().map(|r| if r.is_nan() { None } else { Some(r) }).collect())
+        let rewards = rewards.into_iter().map(|r| if r.is_nan() { None } else { Some(r) }).collect();
+        let tokens = (0..n).map(|i| tokens[i * num_ids..(i + 1) * num_ids].to_vec()).collect();
+        Ok((rewards, tokens))
     }
 
     /// Calls a policy loss on one row, each token with weight 1: its losses and gradients.

@@ -1,0 +1,133 @@
+#include "plugin/worker/local_reward.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "foundation/base/clock.h"
+#include "plugin/host/host_services.h"
+#include "plugin/host/kinds/reward_args.h"
+#include "plugin/worker/batch_area.h"
+#include "plugin/worker/row_account.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+// The rows from `first` on, and what one call gave for them.
+struct Part {
+  int64_t first = 0, count = 0;
+  Result<RewardOutput> out;
+};
+
+class LocalReward : public RewardFunction {
+ public:
+  explicit LocalReward(Reward reward) : reward_(std::move(reward)) {}
+
+  [[nodiscard]] const std::string& label() const override { return reward_.instance().label(); }
+  [[nodiscard]] Granularity granularity() const override { return reward_.granularity(); }
+  [[nodiscard]] bool works_ahead() const override { return false; }
+
+  Result<> begin(const ScoreRequest& request) override {
+    request_ = request;
+    batch_ = nullptr;
+    return {};
+  }
+  Result<> add(const RewardBatch& rows) override {
+    if (batch_ != nullptr)
+      return Error{ErrorKind::kInternal, "rows were given in parts to a reward in this process", label(), ""};
+    batch_ = &rows;
+    return {};
+  }
+  Result<> advance(int /*wait_ms*/) override { return {}; }
+  void close() override {}
+  [[nodiscard]] bool is_idle() const override { return true; }
+  Result<RewardOutput> finish(MetricSet* metrics) override {
+    if (batch_ == nullptr) return RewardOutput{};
+    const RewardBatch& rows = *std::exchange(batch_, nullptr);
+    if (may_use_threads() && rows.num_rows > 1) return score_on_threads(rows, metrics);
+    CallOptions options;
+    options.timeout_ms = request_.timeout_ms;
+    return reward_.score(rows, metrics, options);
+  }
+  Result<std::optional<std::string>> save_state() override { return reward_.instance().save_state(); }
+  Result<> load_state(std::string_view bytes) override { return reward_.instance().load_state(bytes); }
+
+ private:
+  [[nodiscard]] bool may_use_threads() const {
+    return granularity() == Granularity::kRow && (reward_.info().flags & MORTISE_FLAG_CONCURRENT) != 0;
+  }
+
+  Result<RewardOutput> score_on_threads(const RewardBatch& rows, MetricSet* metrics) {
+    TRY(check_reward_batch(rows, label()));
+    const RewardArgs args(rows);
+    const int64_t deadline_ns = request_.timeout_ms > 0 ? now_ns() + request_.timeout_ms * kMs : 0;
+    std::mutex mutex;
+    std::vector<Part> parts;
+    auto score_part = [&](int64_t begin, int64_t end) {
+      BatchView view = BatchView::over(args.in());
+      Part part{begin, end - begin, score_before(view.slice(begin, end - begin), deadline_ns)};
+      const std::lock_guard lock(mutex);
+      parts.push_back(std::move(part));
+    };
+    const auto run_part = [](void* work, int64_t begin, int64_t end) {
+      (*static_cast<decltype(score_part)*>(work))(begin, end);
+    };
+    host_table()->parallel_for(nullptr, rows.num_rows, 1, run_part, &score_part);
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
+    return join(parts, rows, metrics);
+  }
+
+  Result<RewardOutput> score_before(const mortise_reward_in& in, int64_t deadline_ns) {
+    CallOptions options;
+    if (deadline_ns > 0) {
+      options.timeout_ms = (deadline_ns - now_ns()) / kMs;
+      if (options.timeout_ms <= 0)
+        return Error{ErrorKind::kPlugin, "not scored: the batch took longer than its timeout", label(), ""};
+    }
+    return reward_.score(in, nullptr, options);
+  }
+
+  // A call that failed fails its own rows.
+  Result<RewardOutput> join(std::vector<Part>& parts, const RewardBatch& rows, MetricSet* metrics) {
+    RowAccount account(rows.num_rows, gives_token_rewards(reward_.info()));
+    std::vector<MetricRecord> records;
+    for (Part& part : parts) {
+      if (!part.out.ok()) {
+        if (part.out.error().kind == ErrorKind::kSignal) return std::move(part.out).error();
+        for (int64_t i = 0; i < part.count; ++i)
+          account.fail(part.first + i, MORTISE_UNKNOWN, part.out.error().to_string());
+        continue;
+      }
+      RewardOutput& out = *part.out;
+      for (FailedRow& failed : out.failed_rows)
+        account.fail(part.first + failed.row, failed.code, std::move(failed.text));
+      for (int64_t i = 0; i < part.count; ++i) {
+        const auto row = static_cast<size_t>(i);
+        account.score(part.first + i, out.rewards[row],
+                      out.token_rewards.empty() ? std::vector<float>() : std::move(out.token_rewards[row]));
+      }
+      for (RowValue& value : out.row_values)
+        account.add_value(part.first + value.row, std::move(value.name), value.value);
+      std::move(out.metrics.begin(), out.metrics.end(), std::back_inserter(records));
+    }
+    TRY(add_plugin_metrics(label(), "score", request_.step, records, metrics));
+    return account.take();
+  }
+
+  static int64_t now_ns() { return default_env().monotonic_ns(); }
+
+  Reward reward_;
+  ScoreRequest request_;
+  const RewardBatch* batch_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<RewardFunction> make_local_reward(Reward reward) {
+  return std::make_unique<LocalReward>(std::move(reward));
+}
+
+}  // namespace mortise
