@@ -12,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
+#include "train/score_extension.h"
 
 namespace {
 
@@ -82,6 +83,7 @@ void keep_freed_memory() {
 int main(int argc, char** argv) {
   keep_freed_memory();
   mortise::install_stop_signals();
+  mortise::offer_score_models();
   int code = 1;
   try {
     code = run(argc, argv);

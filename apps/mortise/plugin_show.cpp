@@ -142,6 +142,7 @@ Json describe_json(const PluginRef& ref) {
               {"surrogate_gradient", (plugin.flags & MORTISE_FLAG_SURROGATE_GRADIENT) != 0},
               {"needs_sandbox", (plugin.flags & MORTISE_FLAG_NEEDS_SANDBOX) != 0},
               {"token_rewards", (plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0},
+              {"needs_engine", (plugin.flags & MORTISE_FLAG_NEEDS_ENGINE) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;
@@ -161,6 +162,8 @@ void print_description(const PluginRef& ref) {
   if ((plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0) std::cout << "  rewards single tokens too\n";
   if ((plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0)
     std::cout << "  experimental: there are no published outputs to compare with\n";
+  if ((plugin.flags & MORTISE_FLAG_NEEDS_ENGINE) != 0)
+    std::cout << "  runs in the engine's own process: it needs a service that workers do not have\n";
   if (plugin.params.empty()) {
     std::cout << "\n  no parameters\n";
     return;

@@ -26,6 +26,7 @@ class Checker {
     }
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {
+      check_aggregation();
       check_batches();
       check_training();
     }
@@ -77,6 +78,25 @@ class Checker {
       }
     }
     if (!any_weight) warn("reward", "all rewards have weight 0, so every score is 0");
+  }
+
+  void check_aggregation() {
+    const std::string_view key = "algorithm.multi_objective_aggregation";
+    const AlgorithmConfig& algorithm = config_.algorithm;
+    if (algorithm.multi_objective_aggregation != "normalize_then_sum") return;
+    const std::string estimator = plugin_bare_name(algorithm.adv_estimator);
+    if (estimator == "gdpo") {
+      error(key, "normalize_then_sum with gdpo normalises twice: that estimator does it by itself",
+            "leave one of the two out");
+    }
+    if (estimator == "remax") {
+      error(key, "remax takes the reward of the greedy completion off, which no group normalises",
+            "leave multi_objective_aggregation out, or choose another algorithm.adv_estimator");
+    }
+    if (config_.rollout.n < 2) {
+      error(key, "normalize_then_sum compares the completions of a prompt, and rollout.n is 1: every reward would be 0",
+            "set rollout.n=8 or more");
+    }
   }
 
   void check_batches() {

@@ -28,6 +28,15 @@ void add_algorithm(FieldCatalog& catalog) {
       .at_most(1);
   table.add("adv_params", &AlgorithmConfig::adv_params,
             "Further parameters of the advantage estimator, checked against its table: adv_params.epsilon = 1e-4.");
+  table
+      .add(
+          "multi_objective_aggregation", &AlgorithmConfig::multi_objective_aggregation,
+          "How several rewards become the number that the estimator sees. sum_then_normalize: their weighted sum. "
+          "normalize_then_sum: each less its group's mean, over its standard deviation there + 1e-4, then the weighted "
+          "sum; as TRL with adv_estimator = \"grpo\", adv_params.std = \"batch\" and adv_params.epsilon = 1e-4. The "
+          "estimator gdpo does it by itself.")
+      .one_of({"sum_then_normalize", "normalize_then_sum"})
+      .trl("multi_objective_aggregation");
   table.add("use_kl_in_reward", &AlgorithmConfig::use_kl_in_reward,
             "Subtract kl_ctrl.kl_coef times the KL of the sampling policy to the reference, token by token, from the "
             "rewards before advantages are computed.");

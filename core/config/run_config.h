@@ -88,8 +88,9 @@ struct AlgorithmConfig {
   double gamma = 1.0;                   // discount, given to the plugin where its table has it
   double lam = 1.0;                     // lambda of gae, the same
   Json adv_params = Json::object();     // further parameters of the advantage plugin, e.g. epsilon
-  bool use_kl_in_reward = false;        // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
-  std::string kl_penalty = "kl";        // KL plugin of the reward penalty; a trailing + = value of it, gradient of k2
+  std::string multi_objective_aggregation = "sum_then_normalize";  // | normalize_then_sum: each reward in its group
+  bool use_kl_in_reward = false;  // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
+  std::string kl_penalty = "kl";  // KL plugin of the reward penalty; a trailing + = value of it, gradient of k2
   KlControlConfig kl_ctrl;
   bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
   FilterGroupsConfig filter_groups;

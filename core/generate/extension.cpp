@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/extension_call.h"
 
 namespace mortise {
 namespace {
@@ -25,58 +26,28 @@ struct Client {
   std::unique_ptr<GenerateEngine> engine;
 };
 
-int32_t fail(const mortise_host* host, mortise_call* call, int32_t code, const std::string& text) {
-  return host->fail(call, code, {text.data(), text.size()});
-}
-
-int32_t status_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kData:
-      return MORTISE_INVALID_ARGUMENT;
-    case ErrorKind::kConfig:
-      return MORTISE_FAILED_PRECONDITION;
-    case ErrorKind::kNumerics:
-      return MORTISE_DATA_LOSS;
-    default:
-      return MORTISE_INTERNAL;
-  }
-}
-
-int32_t finish(const mortise_host* host, mortise_call* call, const Result<>& result) {
-  return result.ok() ? MORTISE_OK : fail(host, call, status_of(result.error().kind), result.error().to_string());
-}
-
 // body(engine) -> Result<>, under the instance's lock.
 template <class Body>
 int32_t guarded(void* self, mortise_call* call, Body body) noexcept {
   auto& client = *static_cast<Client*>(self);
-  try {
+  return guard_extension(client.host, call, "the generation engine", [&]() -> Result<> {
     const std::lock_guard lock(client.mutex);
-    return finish(client.host, call, body(*client.engine));
-  } catch (const std::bad_alloc&) {
-    return fail(client.host, call, MORTISE_RESOURCE_EXHAUSTED, "out of memory in the generation engine");
-  } catch (const std::exception& e) {
-    return fail(client.host, call, MORTISE_INTERNAL, e.what());
-  }
+    return body(*client.engine);
+  });
 }
 
 int32_t create(const mortise_host* host, mortise_call* call, void** self) noexcept {
-  try {
+  return guard_extension(host, call, "the generation engine", [&]() -> Result<> {
     Installed& source = installed();
     const std::lock_guard lock(source.mutex);
-    if (source.model == nullptr) {
-      return fail(host, call, MORTISE_FAILED_PRECONDITION, "this process holds no model to generate with");
-    }
+    if (source.model == nullptr)
+      return Error{ErrorKind::kConfig, "this process holds no model to generate with", "", ""};
     auto client = std::make_unique<Client>();
     client->host = host;
-    auto engine = GenerateEngine::create(*source.model, source.options);
-    if (!engine.ok()) return fail(host, call, status_of(engine.error().kind), engine.error().to_string());
-    client->engine = *std::move(engine);
+    client->engine = TRY(GenerateEngine::create(*source.model, source.options));
     *self = client.release();
-    return MORTISE_OK;
-  } catch (const std::exception& e) {
-    return fail(host, call, MORTISE_INTERNAL, e.what());
-  }
+    return {};
+  });
 }
 
 void destroy(void* self) noexcept { delete static_cast<Client*>(self); }

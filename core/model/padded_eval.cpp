@@ -36,25 +36,34 @@ RealTokens real_tokens(const at::Tensor& ids_BT, const at::Tensor& mask_BT) {
 // Flat (B x T) places of tensors to be filled.
 at::Tensor as_index(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
-PaddedEval score_rows(const Model& model, const RealTokens& real, const at::Tensor& hidden_NH) {
-  const std::optional<int64_t> pad = model.config().pad_token_id;
+Result<PackedBatch> pack_whole_rows(const Model& model, std::span<const std::vector<int64_t>> all_ids) {
+  std::vector<PackRow> rows;
+  for (const std::vector<int64_t>& ids : all_ids) {
+    const std::span<const int64_t> row(ids);
+    rows.push_back({row.first(std::min<size_t>(1, row.size())), row.subspan(std::min<size_t>(1, row.size())), -1});
+  }
+  return pack_rows(rows, {.share_prefix = false, .keep_last_token = true, .vocab_size = model.config().vocab_size});
+}
+
+at::Tensor score_rows(const Model& model, std::span<const std::vector<int64_t>> all_ids, std::optional<int64_t> pad_id,
+                      const at::Tensor& hidden_NH) {
   std::vector<int64_t> last;
   std::vector<int64_t> rows;
   int64_t begin = 0;
-  for (size_t b = 0; b < real.ids.size(); ++b) {
-    const std::vector<int64_t>& ids = real.ids[b];
+  for (size_t b = 0; b < all_ids.size(); ++b) {
+    const std::vector<int64_t>& ids = all_ids[b];
     auto place = static_cast<int64_t>(ids.size()) - 1;
-    while (place > 0 && pad && ids[static_cast<size_t>(place)] == *pad) --place;
+    while (place > 0 && pad_id && ids[static_cast<size_t>(place)] == *pad_id) --place;
     if (place >= 0) {
       last.push_back(begin + place);
       rows.push_back(static_cast<int64_t>(b));
     }
     begin += static_cast<int64_t>(ids.size());
   }
-  PaddedEval out;
-  out.scores_BC = at::zeros({static_cast<int64_t>(real.ids.size()), model.config().num_labels}, hidden_NH.options());
-  out.scores_BC.index_copy_(0, as_index(rows), head_logits(hidden_NH.index_select(0, as_index(last)), model.head()));
-  return out;
+  const at::Tensor scores_BC =
+      at::zeros({static_cast<int64_t>(all_ids.size()), model.config().num_labels}, hidden_NH.options());
+  scores_BC.index_copy_(0, as_index(rows), head_logits(hidden_NH.index_select(0, as_index(last)), model.head()));
+  return scores_BC;
 }
 
 PaddedEval probability_rows(const Model& model, const RealTokens& real, const PackedBatch& batch,
@@ -97,16 +106,21 @@ Result<PaddedEval> evaluate_padded(const Model& model, const at::Tensor& ids_BT,
     }
     const at::NoGradGuard no_grad;
     const RealTokens real = real_tokens(ids_BT, mask_BT);
-    std::vector<PackRow> rows;
-    for (const std::vector<int64_t>& ids : real.ids) {
-      const std::span<const int64_t> row(ids);
-      rows.push_back({row.first(std::min<size_t>(1, row.size())), row.subspan(std::min<size_t>(1, row.size())), -1});
-    }
-    const PackedBatch batch =
-        TRY(pack_rows(rows, {.share_prefix = false, .keep_last_token = true, .vocab_size = model.config().vocab_size}));
+    const PackedBatch batch = TRY(pack_whole_rows(model, real.ids));
     const at::Tensor hidden = model.forward_hidden(batch, options);
-    if (model.config().is_classifier) return score_rows(model, real, hidden);
-    return probability_rows(model, real, batch, hidden, ids_BT.size(1));
+    if (!model.config().is_classifier) return probability_rows(model, real, batch, hidden, ids_BT.size(1));
+    PaddedEval out;
+    out.scores_BC = score_rows(model, real.ids, model.config().pad_token_id, hidden);
+    return out;
+  });
+}
+
+Result<at::Tensor> classifier_scores(const Model& model, std::span<const std::vector<int64_t>> rows,
+                                     std::optional<int64_t> pad_id, const ForwardOptions& options) {
+  return guard_torch("scoring rows", [&]() -> Result<at::Tensor> {
+    const at::NoGradGuard no_grad;
+    const PackedBatch batch = TRY(pack_whole_rows(model, rows));
+    return score_rows(model, rows, pad_id, model.forward_hidden(batch, options));
   });
 }
 

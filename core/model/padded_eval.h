@@ -6,6 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <span>
+#include <vector>
+
 #include "foundation/base/result.h"
 #include "model/model.h"
 
@@ -21,5 +25,10 @@ struct PaddedEval {
 // ids_BT int64, mask_BT (non-zero = real). Errors (kind data) name row and id.
 Result<PaddedEval> evaluate_padded(const Model& model, const at::Tensor& ids_BT, const at::Tensor& mask_BT,
                                    const ForwardOptions& options = {});
+
+// [B, C] of a classifier, for rows without padding, all in one pass: taken at the last token that is not `pad_id`
+// (transformers' rule), at the first where all are. An empty row scores 0.
+Result<at::Tensor> classifier_scores(const Model& model, std::span<const std::vector<int64_t>> rows,
+                                     std::optional<int64_t> pad_id, const ForwardOptions& options = {});
 
 }  // namespace mortise

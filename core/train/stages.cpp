@@ -229,6 +229,7 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experi
   const auto& [prompts, samples, scored] = experience;
   AdvantageContext context;
   context.step = step;
+  context.normalize_then_sum = parts.config.algorithm.multi_objective_aggregation == "normalize_then_sum";
   context.values = baselines.values;
   context.reward_baselines = baselines.rewards;
   context.sum_pi_squared = baselines.sum_pi_squared;

@@ -141,6 +141,66 @@ TEST(Rewards, AWebServiceTrainsAModelFromAWorker) {
   EXPECT_THAT(down.output, HasSubstr("503"));
 }
 
+// A run, `plugin eval` and what the run wrote down agree on the scores of a reward model.
+TEST(Rewards, ARewardModelScoresInTheEnginesProcess) {
+  const TaskFolder task;
+  const std::string folder = std::string(MORTISE_SOURCE_DIR) + "/tests/golden/reward_model/model";
+  use_reward(task, "use = \"reward_model\"\nmodel = \"" + folder + "\"\ntransform = \"sigmoid\"\n" +
+                       "[[reward]]\nuse = \"regex\"\npattern = \"^7\"\nweight = 0.5\n");
+  const std::string train = "train run.toml trainer.total_training_steps=2 trainer.rollout_data_dir=rollouts ";
+  const Outcome outcome = task.mortise(train);
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("reward reward_model@mortise.reward_model"));
+  EXPECT_THAT(outcome.output, HasSubstr("runs in the trainer's own process: it needs a service of the engine"));
+  EXPECT_THAT(outcome.output, HasSubstr("worker"));  // the other reward has one
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["rewards/reward_model/failed"].get<double>(), 0.0) << rows[0].dump();
+  EXPECT_GT(rows[0]["rewards/reward_model/mean"].get<double>(), 0.0) << rows[0].dump();
+  EXPECT_LT(rows[0]["rewards/reward_model/mean"].get<double>(), 1.0) << rows[0].dump();
+  EXPECT_GT(rows[0]["reward_extra/reward_model_tokens"].get<double>(), 5.0) << rows[0].dump();
+  EXPECT_TRUE(rows[0].contains("reward_extra/reward_model_logit")) << rows[0].dump();
+  // The completions that the run wrote down, scored once more by themselves.
+  const std::vector<Json> sampled = rows_of(task.path() / "rollouts/1.jsonl");
+  ASSERT_EQ(sampled.size(), 128U);
+  std::string again;
+  for (const Json& row : sampled)
+    again += dump_json(Json{{"prompt", row["input"]}, {"completion", row["output"]}}) + "\n";
+  task.write("again.jsonl", again);
+  const Outcome eval = task.mortise("plugin eval reward reward_model --inputs again.jsonl --outputs scores.jsonl " +
+                                    ("--set transform=sigmoid --set batch_size=50 --set model=" + folder));
+  ASSERT_EQ(eval.code, 0) << eval.output;
+  const std::vector<Json> scored = rows_of(task.path() / "scores.jsonl");
+  ASSERT_EQ(scored.size(), sampled.size());
+  double least = 1.0, most = 0.0;
+  for (size_t i = 0; i < scored.size(); ++i) {
+    const double score = scored[i]["reward"].get<double>();
+    EXPECT_NEAR(score, sampled[i]["rewards"]["reward_model"].get<double>(), 1e-5) << sampled[i].dump();
+    least = std::min(least, score);
+    most = std::max(most, score);
+  }
+  EXPECT_GT(most - least, 0.01) << "completions differ, and so should their scores";
+}
+
+TEST(Rewards, ARewardModelThatCannotBeUsedIsToldBeforeTheFirstStep) {
+  const TaskFolder task;
+  const std::string folder = std::string(MORTISE_SOURCE_DIR) + "/tests/golden/reward_model/model";
+  use_reward(task, "use = \"reward_model\"\nmodel = \"" + folder + "\"\n");
+  const Outcome missing = task.mortise("train run.toml reward.0.model=nowhere");
+  EXPECT_EQ(missing.code, 3) << missing.output;
+  EXPECT_THAT(missing.output, HasSubstr("nowhere: there is no model folder (no config.json)"));
+  EXPECT_THAT(missing.output, Not(HasSubstr("step 1")));
+  const Outcome policy = task.mortise("train run.toml reward.0.model=model");
+  EXPECT_EQ(policy.code, 3) << policy.output;
+  EXPECT_THAT(policy.output, HasSubstr("this is a language model"));
+  const Outcome confined = task.mortise("train run.toml plugins.isolation=process");
+  EXPECT_EQ(confined.code, 4) << confined.output;
+  EXPECT_THAT(confined.output, HasSubstr("set plugins.isolation = \"auto\""));
+  const Outcome cut = task.mortise("train run.toml reward.0.max_length=3");
+  EXPECT_EQ(cut.code, 9) << cut.output;
+  EXPECT_THAT(cut.output, HasSubstr("more than the reward model's max_length = 3"));
+}
+
 // The conformance tool on the packs whose rewards live elsewhere.
 TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   if (!has_python()) GTEST_SKIP() << "no python3: the packs of `python` and `http` were not checked";

@@ -30,7 +30,8 @@ fs::path cases_folder() {
 
 struct ReplayCase {
   std::string name;
-  int64_t micro_batch;  // 0 = all rows at once
+  int64_t micro_batch;     // 0 = all rows at once
+  bool by_engine = false;  // normalize_then_sum: by the engine for grpo, not by the estimator gdpo
 };
 
 // Largest deviation of each number of a run, as a share of what it may be.
@@ -73,12 +74,13 @@ DeviationTable& table() {
 // TRL's settings under our names (the mapping of tests/golden/replay/README.md).
 class RunFile {
  public:
-  RunFile(const Json& params, fs::path folder, fs::path run_dir, int64_t micro_batch)
+  RunFile(const Json& params, fs::path folder, fs::path run_dir, const ReplayCase& test)
       : trl_(params["trl"]),
         derived_(params["derived"]),
         folder_(std::move(folder)),
         run_dir_(std::move(run_dir)),
-        micro_batch_(micro_batch) {}
+        micro_batch_(test.micro_batch),
+        by_engine_(test.by_engine) {}
 
   void write() const {
     std::ofstream out(run_dir_ / "run.toml");
@@ -105,7 +107,10 @@ class RunFile {
   void write_algorithm(std::ostream& out) const {
     const std::string scale = text("scale_rewards");
     out << "[algorithm]\n";
-    if (text("multi_objective_aggregation") == "normalize_then_sum") {
+    if (by_engine_) {
+      out << "adv_estimator = \"grpo\"\nadv_params = {epsilon = 1e-4, single = \"zero\", std = \"batch\"}\n"
+          << "multi_objective_aggregation = \"normalize_then_sum\"\n";
+    } else if (text("multi_objective_aggregation") == "normalize_then_sum") {
       out << "adv_estimator = \"gdpo\"\nadv_params = {epsilon = 1e-4, whiten = \"rows\", whiten_epsilon = 1e-4, "
              "single = \"zero\"}\n";
     } else {
@@ -180,6 +185,7 @@ class RunFile {
   const Json& derived_;
   fs::path folder_, run_dir_;
   int64_t micro_batch_;
+  bool by_engine_;
 };
 
 std::vector<Json> read_lines(const fs::path& path) {
@@ -193,8 +199,9 @@ class Replay : public testing::TestWithParam<ReplayCase> {
  protected:
   void SetUp() override {
     folder_ = cases_folder() / GetParam().name;
-    run_dir_ = fs::path(MORTISE_BINARY_DIR) / "tests/replay" /
-               (GetParam().name + "." + std::to_string(GetParam().micro_batch));
+    run_dir_ =
+        fs::path(MORTISE_BINARY_DIR) / "tests/replay" /
+        (GetParam().name + "." + std::to_string(GetParam().micro_batch) + (GetParam().by_engine ? ".engine" : ""));
     fs::remove_all(run_dir_);
     fs::create_directories(run_dir_);
     params_ = read_json_file(default_env(), folder_ / "params.json").value();
@@ -321,7 +328,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
 };
 
 TEST_P(Replay, FollowsTrl) {
-  RunFile(params_, folder_, run_dir_, GetParam().micro_batch).write();
+  RunFile(params_, folder_, run_dir_, GetParam()).write();
   const std::string command = std::string(MORTISE_BINARY_DIR) + "/bin/mortise train " +
                               (run_dir_ / "run.toml").string() + " > " + (run_dir_ / "console.txt").string() + " 2>&1";
   const int status = std::system(command.c_str());
@@ -356,12 +363,14 @@ std::vector<ReplayCase> all_cases() {
       if (all || micro == 3 || (micro == 1) == (i % 2 == 0)) cases.push_back({names[i], micro});
     }
   }
+  if (std::ranges::count(names, "two_rewards_gdpo") > 0) cases.push_back({"two_rewards_gdpo", 3, /*by_engine=*/true});
   return cases;
 }
 
 std::string case_name(const testing::TestParamInfo<ReplayCase>& test) {
   const ReplayCase& replay = test.param;
-  return replay.name + "_micro_" + (replay.micro_batch == 0 ? "all" : std::to_string(replay.micro_batch));
+  return replay.name + "_micro_" + (replay.micro_batch == 0 ? "all" : std::to_string(replay.micro_batch)) +
+         (replay.by_engine ? "_by_engine" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Replay, testing::ValuesIn(all_cases()), case_name);

@@ -299,6 +299,9 @@ TEST(PluginCheck, FindsNothingInTheBuiltInPacks) {
   const bool all = std::getenv("MORTISE_LONG") != nullptr;
   const std::vector<std::string> some = {"regex:*", "soft_overlong:*", "gsm8k:*"};
   expect_clean(dir / "mortise.reward.so", all ? std::vector<std::string>{} : some, rewards);
+  CheckOptions model;  // the host of the cases plays the reward model
+  model.params = *parse_given_params("model=folder");
+  expect_clean(dir / "mortise.reward_model.so", {}, model);
 }
 
 TEST(PluginCheck, FindsNothingInTheBuiltInRolloutBackends) {

@@ -233,6 +233,8 @@ constexpr PeerRule kCriticRules[] = {
     no_effect("critic.*", kWhereItRuns),
 };
 
+constexpr const char* kRewardModel = "write a [[reward]] table with use = \"reward_model\" and its folder as model";
+
 constexpr PeerRule kReward[] = {
     compute("custom_reward_function.path", "null", "a [[reward]] table with use = \"python\""),
     compute("custom_reward_function.name", "null", "its function"),
@@ -247,8 +249,8 @@ constexpr PeerRule kReward[] = {
     refuse("reward.reward_manager.source", R"(["register"])", kPython),
     refuse("reward_manager.source", R"(["register"])", kPython),
     compute("reward_manager.name", "\"naive\"", "dapo: a [[reward]] table for the length"),
-    refuse("reward_model.enable", "[false, null]", "name a reward model in a [[reward]] table by hand"),
-    refuse("reward.reward_model.enable", "[false, null]", "name a reward model in a [[reward]] table by hand"),
+    refuse("reward_model.enable", "[false, null]", kRewardModel),
+    refuse("reward.reward_model.enable", "[false, null]", kRewardModel),
     refuse("reward_model.sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
     refuse("reward.sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
     refuse("sandbox_fusion.url", "[null]", "there is no client of that sandbox"),

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "experience/advantage/reward_aggregation.h"
+
 namespace mortise {
 
 AdvantageBatch make_layout(const SampleBatch& samples) {
@@ -35,6 +37,10 @@ Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const 
 
 Result<AdvantageBatch> AdvantageRunner::compute(const SampleBatch& samples, const ScoredBatch& scored,
                                                 const AdvantageContext& context, MetricSet* metrics) {
+  if (context.normalize_then_sum && !scored.token_scores.empty()) {
+    return Error{ErrorKind::kConfig, "normalize_then_sum makes one number of a row, and a reward rewards single tokens",
+                 "algorithm.multi_objective_aggregation", "leave it out, or that reward"};
+  }
   AdvantageBatch batch = make_layout(samples);
   if (!context.response_mask.empty())
     batch.response_mask.assign(context.response_mask.begin(), context.response_mask.end());
@@ -53,11 +59,15 @@ Result<AdvantageBatch> AdvantageRunner::compute(const SampleBatch& samples, cons
   for (size_t i = 0; i < num_rows; ++i) {
     if (batch.row_offsets[i + 1] == batch.row_offsets[i] || samples.rows[i].finish_reason == FinishReason::kAbort)
       row_valid[i] = 0;
+  }
+  const std::vector<double> row_rewards =
+      context.normalize_then_sum ? normalize_then_sum(scored.columns, batch.group_index, row_valid) : scored.rewards;
+  for (size_t i = 0; i < num_rows; ++i) {
     if (row_valid[i] == 0) continue;
     const std::span<float> row =
         std::span(batch.token_level_scores)
             .subspan(static_cast<size_t>(batch.row_offsets[i]), samples.rows[i].token_ids.size());
-    row.back() = static_cast<float>(scored.rewards[i]);
+    row.back() = static_cast<float>(row_rewards[i]);
     if (scored.token_scores.empty() || scored.token_scores[i].empty()) continue;
     std::ranges::transform(scored.token_scores[i], row.begin(), [](double score) { return static_cast<float>(score); });
   }

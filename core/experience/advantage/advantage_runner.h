@@ -19,6 +19,7 @@ namespace mortise {
 // Optional inputs of the estimator, flat over all rows; empty = not available.
 struct AdvantageContext {
   int64_t step = 1;
+  bool normalize_then_sum = false;            // reward_aggregation.h; else the weighted sum as it is
   std::span<const float> token_penalty;       // [N] taken off the token rewards
   std::span<const float> old_log_prob;        // [N]
   std::span<const float> rollout_is_weights;  // [N]

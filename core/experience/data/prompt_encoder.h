@@ -22,6 +22,17 @@ namespace mortise {
 
 enum class Truncation { kError, kLeft, kRight, kMiddle };  // what is cut away from a prompt that is too long
 
+// Cuts a list to at most `limit` items; kError: it is not to be called.
+template <class T>
+void truncate(std::vector<T>& items, int64_t limit, Truncation truncation) {
+  const auto excess = static_cast<int64_t>(items.size()) - limit;
+  if (excess <= 0) return;
+  int64_t from = limit;  // kRight: the front stays
+  if (truncation == Truncation::kLeft) from = 0;
+  if (truncation == Truncation::kMiddle) from = limit / 2;  // the first and last halves stay
+  items.erase(items.begin() + from, items.begin() + from + excess);
+}
+
 struct PromptEncoderOptions {
   std::string prompt_key = "prompt";
   int64_t max_prompt_length = 0;  // tokens; 0 = no limit
@@ -60,12 +71,7 @@ class PromptEncoder {
 
 template <class T>
 void PromptEncoder::truncate(std::vector<T>& items, int64_t limit) const {
-  const auto excess = static_cast<int64_t>(items.size()) - limit;
-  if (excess <= 0) return;
-  int64_t from = limit;  // kRight: the front stays
-  if (options_.truncation == Truncation::kLeft) from = 0;
-  if (options_.truncation == Truncation::kMiddle) from = limit / 2;  // the first and last halves stay
-  items.erase(items.begin() + from, items.begin() + from + excess);
+  mortise::truncate(items, limit, options_.truncation);
 }
 
 Truncation parse_truncation(std::string_view name);  // of the checked config value

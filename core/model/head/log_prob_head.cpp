@@ -49,8 +49,8 @@ class HeadPass {
         width_(hidden.size(1)),
         vocab_(head.weight_VH.size(0)),
         num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
-    // Logits that nobody comes back to lie in a worker's scratch, one block of columns at a time: then the chunk's memory
-    // takes more rows, and the weight is read from memory fewer times.
+    // Logits that nobody comes back to lie in a worker's scratch, one block of columns at a time: then the chunk's
+    // memory takes more rows, and the weight is read from memory fewer times.
     const int64_t row_size =
         keep_ == Keep::kNothing ? kScratchRows * kBlockColumns : vocab_ + (num_blocks_ + kScratchRows) * width_;
     const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / row_size;
@@ -72,8 +72,9 @@ class HeadPass {
     begin_ = begin;
     rows_ = end - begin;
     const bool in_scratch = keep_ == Keep::kNothing;
-    parallel_tasks<T>(num_blocks_, in_scratch ? rows_ * std::min(kBlockColumns, vocab_) : 0,
-                      [&](int64_t block, T* scratch) { forward_block(block, in_scratch ? scratch : block_logits(block)); });
+    parallel_tasks<T>(
+        num_blocks_, in_scratch ? rows_ * std::min(kBlockColumns, vocab_) : 0,
+        [&](int64_t block, T* scratch) { forward_block(block, in_scratch ? scratch : block_logits(block)); });
     for (int64_t r = 0; r < rows_; ++r) {
       RowStats stats = at(0, r);
       for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);

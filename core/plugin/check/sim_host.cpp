@@ -8,6 +8,7 @@
 #include "foundation/base/text.h"
 #include "mortise/ext/generate.h"
 #include "plugin/check/echo_engine.h"
+#include "plugin/check/echo_scorer.h"
 #include "plugin/check/guarded_memory.h"
 #include "plugin/host/host_services.h"
 
@@ -18,6 +19,7 @@ HostShape shape;
 
 const void* get_extension(const char* id) noexcept {
   if (!shape.extensions || id == nullptr) return nullptr;
+  if (std::strcmp(id, MORTISE_EXT_SCORE_MODEL) == 0) return echo_scorer();
   return std::strcmp(id, MORTISE_EXT_GENERATE) == 0 ? echo_engine() : nullptr;
 }
 

@@ -3,7 +3,8 @@
 // One per process: services are plain functions. The table lies in guarded memory, so that a plugin which looks for a
 // slot that this host does not have is seen. Services: those of core/plugin/host, with logging recorded, parallel_for
 // on the calling thread in a chosen order, text parameters without a zero at their end, and a generator that echoes
-// (echo_engine.h) as mortise.generate/1. Threading: services may be called from any thread.
+// (echo_engine.h) as mortise.generate/1, and reward models without weights (echo_scorer.h) as
+// mortise.score_model/1. Threading: services may be called from any thread.
 #pragma once
 
 #include <atomic>

@@ -41,6 +41,21 @@ WorkerLimits grant_needs(const WorkerLimits& limits, const PluginRef& ref) {
   return out;
 }
 
+// Whether a reward that asks for workers gets none, as it stands on what workers do not have.
+Result<bool> needs_this_process(const PluginRef& ref, const std::string& mode) {
+  if ((ref.plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) == 0) return false;
+  if (mode == "process") {
+    return Error{ErrorKind::kPlugin,
+                 "the reward needs a service of the engine's own process, which workers do not have, and "
+                 "plugins.isolation = \"process\" asks for workers",
+                 ref.label(), "set plugins.isolation = \"auto\": every other reward then still runs in workers"};
+  }
+  log_info("reward " + ref.label() +
+           " runs in the trainer's own process: it needs a service of the engine, which workers do not have; nothing "
+           "limits what it may do, and a crash or a hang of it ends the run");
+  return true;
+}
+
 int worker_count(const IsolationOptions& options) {
   if (options.num_workers > 0) return options.num_workers;
   int64_t cpus = static_cast<int64_t>(std::thread::hardware_concurrency());
@@ -59,8 +74,12 @@ Result<RewardOutput> RewardFunction::score(const ScoreRequest& request, const Re
 Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& registry, std::string_view name,
                                                              const nlohmann::ordered_json& params, const RunKey& key,
                                                              const IsolationOptions& options) {
-  if (options.mode != "none") {
-    const PluginRef ref = TRY(registry.find(MORTISE_KIND_REWARD, name));
+  const PluginRef ref = TRY(registry.find(MORTISE_KIND_REWARD, name));
+  if (options.mode == "none") {
+    log_info("reward " + std::string(name) +
+             " runs in the trainer's own process (plugins.isolation = \"none\"): nothing " +
+             "limits what it may do, and a crash or a hang of it ends the run");
+  } else if (!TRY(needs_this_process(ref, options.mode))) {
     auto program = worker_for(*ref.pack);
     if (program.ok()) {
       CrewOptions crew;
@@ -77,10 +96,6 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
     }
     if (options.mode == "process") return std::move(program).error();
     log_warn(std::string(name) + " runs in the trainer's own process: " + program.error().to_string());
-  } else {
-    log_info("reward " + std::string(name) +
-             " runs in the trainer's own process (plugins.isolation = \"none\"): nothing " +
-             "limits what it may do, and a crash or a hang of it ends the run");
   }
   return make_local_reward(TRY(Reward::create(registry, name, params, key)));
 }

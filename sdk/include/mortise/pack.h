@@ -59,6 +59,9 @@ typedef struct mortise_param {
 #define MORTISE_FLAG_COMPARES_GROUP 128u
 /* Rewards: some of it belongs to single tokens (mortise_reward_out.token_rewards, which the host then gives). */
 #define MORTISE_FLAG_TOKEN_REWARDS 256u
+/* Cannot do without a host extension that only the engine's own process has (mortise.score_model/1): a host that runs
+ * rewards in workers runs this one in the engine's process, unconfined, and says so. */
+#define MORTISE_FLAG_NEEDS_ENGINE 512u
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;

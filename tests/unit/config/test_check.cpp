@@ -68,6 +68,18 @@ TEST(Check, BatchesMustDivide) {
   EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=128"}), ElementsAre());
 }
 
+TEST(Check, NormaliseThenSumNeedsGroupsAndAnEstimatorThatTakesItsSum) {
+  const std::string on = "algorithm.multi_objective_aggregation=normalize_then_sum";
+  EXPECT_EQ(check_error({on}), "ok");
+  EXPECT_EQ(check_error({on, "algorithm.adv_estimator=rloo"}), "ok");
+  EXPECT_THAT(check_error({on, "algorithm.adv_estimator=mortise.advantage_estimator/gdpo"}),
+              HasSubstr("normalises twice"));
+  EXPECT_THAT(check_error({on, "algorithm.adv_estimator=remax"}), HasSubstr("greedy completion"));
+  EXPECT_THAT(check_error({on, "rollout.n=1"}), HasSubstr("set rollout.n=8"));
+  EXPECT_THAT(check_error({"algorithm.multi_objective_aggregation=normalise_then_sum"}),
+              HasSubstr("normalize_then_sum"));
+}
+
 TEST(Check, AllProblemsAtOnce) {
   const std::string error = check_error({"model.path=", "actor.ppo_mini_batch_size=12", "rollout.temperature=0"});
   EXPECT_THAT(error, HasSubstr("3 problems"));

@@ -1,0 +1,212 @@
+// Reward models: the scores of transformers for the same texts, and what is said where there can be none.
+#include "train/score_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "foundation/formats/jsonl.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const Path kGolden = Path(MORTISE_SOURCE_DIR) / "tests/golden/reward_model";
+
+std::string text_in(const Json& row, const char* key) {
+  const Json* value = json_find(row, key);
+  if (value == nullptr) return "";
+  return value->is_string() ? value->get<std::string>() : dump_json(*value);
+}
+
+// A case of cases.jsonl with the texts that its ScoreRow borrows.
+struct Case {
+  explicit Case(Json json)
+      : row(std::move(json)),
+        prompt(text_in(row, "prompt")),
+        completion(text_in(row, "completion")),
+        messages(text_in(row, "messages")),
+        tools(text_in(row, "tools")) {}
+  [[nodiscard]] ScoreRow view() const { return {prompt, completion, messages, tools}; }
+  [[nodiscard]] bool has_options() const { return row.contains("max_length") || row.contains("plain_text"); }
+  [[nodiscard]] double score() const { return row["score"].get<double>(); }
+  Json row;
+  std::string prompt, completion, messages, tools;
+};
+
+std::vector<Case> all_cases() {
+  std::vector<Case> out;
+  auto reader = JsonlReader::open(default_env(), kGolden / "cases.jsonl");
+  while (reader.ok()) {
+    auto row = reader->next();
+    if (!row.ok() || !row->has_value()) break;
+    out.emplace_back((*row)->value);
+  }
+  return out;
+}
+
+ScoreModelOptions options_of(const Json& row) {
+  ScoreModelOptions out;
+  out.folder = kGolden / "model";
+  out.plain_text = row.value("plain_text", false);
+  out.max_length = row.value("max_length", 0);
+  out.truncation = parse_truncation(row.value("truncation", "error"));
+  return out;
+}
+
+ScoreModel load(const ScoreModelOptions& options) {
+  auto made = ScoreModel::load(default_env(), options);
+  if (!made.ok()) {
+    ADD_FAILURE() << made.error().to_string();
+    std::abort();
+  }
+  return std::move(made).value();
+}
+
+// Errors of loading a copy of the folder with some files written anew.
+class ScoreModelFolder : public testing::Test {
+ protected:
+  ScoreModelFolder() {
+    for (const auto& entry : std::filesystem::directory_iterator(kGolden / "model"))
+      std::filesystem::copy(entry.path(), dir_ / entry.path().filename().string());
+  }
+  [[nodiscard]] std::string error() const {
+    ScoreModelOptions options;
+    options.folder = dir_.path();
+    const auto made = ScoreModel::load(default_env(), options);
+    if (made.ok()) return "loaded";
+    EXPECT_EQ(made.error().kind, ErrorKind::kData) << made.error().to_string();
+    return made.error().to_string();
+  }
+  void change_config(const std::function<void(Json&)>& change) const {
+    auto config = parse_json(dir_.read("config.json"), "config.json");
+    ASSERT_TRUE(config.ok());
+    change(*config);
+    dir_.write("config.json", dump_json(*config));
+  }
+  TempDir dir_;
+};
+
+TEST(ScoreModel, GivesTheScoresOfTransformers) {
+  const std::vector<Case> cases = all_cases();
+  ASSERT_GE(cases.size(), 15U);
+  for (const Case& one : cases) {
+    const ScoreModel model = load(options_of(one.row));
+    const ScoreRow row = one.view();
+    const auto scores = model.score({&row, 1}, {});
+    ASSERT_TRUE(scores.ok()) << scores.error().to_string();
+    ASSERT_FALSE((*scores)[0].error) << one.row.dump() << "\n" << (*scores)[0].error->to_string();
+    EXPECT_NEAR((*scores)[0].score, one.score(), 1e-4) << one.row.dump();
+    if (!one.row.contains("max_length")) {
+      EXPECT_EQ((*scores)[0].num_tokens, one.row["num_tokens"].get<int64_t>()) << one.row.dump();
+    }
+  }
+}
+
+TEST(ScoreModel, ScoresDoNotDependOnWhatIsComputedBeside) {
+  const std::vector<Case> cases = all_cases();
+  for (const int64_t batch_size : {1, 3, 64}) {
+    ScoreModelOptions options;
+    options.folder = kGolden / "model";
+    options.batch_size = batch_size;
+    const ScoreModel model = load(options);
+    std::vector<ScoreRow> rows;
+    std::vector<double> expected;
+    for (const Case& one : cases) {
+      if (one.has_options()) continue;
+      rows.push_back(one.view());
+      expected.push_back(one.score());
+    }
+    const auto scores = model.score(rows, {});
+    ASSERT_TRUE(scores.ok()) << scores.error().to_string();
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR((*scores)[i].score, expected[i], 1e-4) << batch_size;
+  }
+}
+
+TEST(ScoreModel, ARowThatCannotBeScoredCostsItself) {
+  ScoreModelOptions options;
+  options.folder = kGolden / "model";
+  options.max_length = 12;
+  const ScoreModel model = load(options);
+  const std::vector<ScoreRow> rows = {{"12+34=", "46", "", ""},
+                                      {"", "", "", ""},
+                                      {"", std::string_view("a long completion, longer than twelve tokens"), "", ""},
+                                      {"", "4\xFF", "", ""},
+                                      {"", "46", "[{\"role\": \"user\"", ""},
+                                      {"", "46", "{}", ""}};
+  const auto scores = model.score(rows, {});
+  ASSERT_TRUE(scores.ok()) << scores.error().to_string();
+  EXPECT_FALSE((*scores)[0].error);
+  EXPECT_TRUE(std::isfinite((*scores)[0].score));
+  for (size_t i = 1; i < rows.size(); ++i) {
+    ASSERT_TRUE((*scores)[i].error) << i;
+    EXPECT_TRUE(std::isnan((*scores)[i].score)) << i;
+  }
+  EXPECT_THAT((*scores)[1].error->to_string(), HasSubstr("there is nothing to score"));
+  EXPECT_THAT((*scores)[2].error->to_string(),
+              AllOf(HasSubstr("more than the reward model's max_length = 12"), HasSubstr("truncation = \"left\"")));
+  EXPECT_GT((*scores)[2].num_tokens, 12);
+  EXPECT_THAT((*scores)[5].error->to_string(), HasSubstr("are no list"));
+}
+
+TEST(ScoreModel, StopsBetweenPasses) {
+  ScoreModelOptions options;
+  options.folder = kGolden / "model";
+  options.batch_size = 1;
+  const ScoreModel model = load(options);
+  const std::vector<ScoreRow> rows(4, ScoreRow{"1+1=", "2", "", ""});
+  int asked = 0;
+  const auto scores = model.score(rows, [&] { return ++asked == 3; });
+  ASSERT_FALSE(scores.ok());
+  EXPECT_EQ(scores.error().kind, ErrorKind::kSignal);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST_F(ScoreModelFolder, HasToBeThatOfAClassifierOfOneLabel) {
+  EXPECT_EQ(error(), "loaded");
+  change_config([](Json& config) {
+    config["id2label"] = {{"0", "bad"}, {"1", "good"}};
+    config["label2id"] = {{"bad", 0}, {"good", 1}};
+  });
+  EXPECT_THAT(error(), AllOf(HasSubstr(dir_.path().string()), HasSubstr("has one label, and this classifier has 2")));
+  change_config([](Json& config) { config["architectures"] = Json::array({"Qwen2ForCausalLM"}); });
+  EXPECT_THAT(error(), AllOf(HasSubstr("this is a language model"), HasSubstr("sequence classifier with one label")));
+  std::filesystem::remove(dir_ / "config.json");
+  EXPECT_THAT(error(), AllOf(HasSubstr(dir_.path().string()), HasSubstr("no config.json")));
+}
+
+TEST_F(ScoreModelFolder, NeedsATokenizerAndForChatsATemplate) {
+  std::filesystem::remove(dir_ / "chat_template.jinja");
+  auto config = parse_json(dir_.read("tokenizer_config.json"), "tokenizer_config.json");
+  ASSERT_TRUE(config.ok());
+  config->erase("chat_template");
+  dir_.write("tokenizer_config.json", dump_json(*config));
+  ScoreModelOptions options;
+  options.folder = dir_.path();
+  const ScoreRow row{"1+1=", "2", R"([{"role": "user", "content": "1+1="}])", ""};
+  {
+    const ScoreModel model = load(options);
+    const auto scores = model.score({&row, 1}, {});
+    ASSERT_TRUE(scores.ok());
+    ASSERT_TRUE((*scores)[0].error);
+    EXPECT_THAT((*scores)[0].error->to_string(),
+                AllOf(HasSubstr("the reward model has no chat template"), HasSubstr("plain_text = true")));
+  }
+  // A template from elsewhere that writes what the plain row is.
+  options.chat_template = dir_.write("own.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  const ScoreModel model = load(options);
+  const std::vector<ScoreRow> both = {row, {"1+1=", "2", "", ""}};
+  const auto scores = model.score(both, {});
+  ASSERT_TRUE(scores.ok());
+  EXPECT_NEAR((*scores)[0].score, (*scores)[1].score, 1e-5);
+  std::filesystem::remove(dir_ / "tokenizer.json");
+  EXPECT_THAT(error(), HasSubstr("tokenizer"));
+}
+
+}  // namespace
+}  // namespace mortise::test
