@@ -114,17 +114,23 @@ check_torch() {
 oracle_names() { grep -v '^#' tests/oracles_requirements.txt | tr '\n' ' '; }
 oracles_stamp() { stamp_of tests/oracles.lock; }
 have_oracles() { is_current "$oracles_dir" "$(oracles_stamp)" && [[ -x $oracles_dir/bin/python ]]; }
+fill_oracles() {
+  "$oracles_dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
+    --require-hashes --requirement tests/oracles.lock
+}
 install_oracles() {
   have_oracles && return
   mkdir -p "$MORTISE_CACHE"
   (
     flock 9
     have_oracles && exit 0
-    # A venv names its own path in its scripts, so it is made in place; the stamp comes last.
-    rm -rf "$oracles_dir"
-    "$system_python" -m venv "$oracles_dir"
-    "$oracles_dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
-      --require-hashes --requirement tests/oracles.lock
+    # A venv names its own path in its scripts, so it is made in place; the stamp comes last. One that is there gets what
+    # changed in the list; where that fails, a fresh one is made.
+    rm -f "$oracles_dir/.stamp"
+    if [[ ! -x $oracles_dir/bin/python ]] || ! fill_oracles; then
+      rm -rf "$oracles_dir"
+      "$system_python" -m venv "$oracles_dir" && fill_oracles || exit 1  # -e has no effect in what || calls
+    fi
     oracles_stamp >"$oracles_dir/.stamp"
   ) 9>"$MORTISE_CACHE/.oracles.lock" >"$(log_file oracles)" 2>&1 </dev/null
 }

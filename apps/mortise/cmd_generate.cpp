@@ -13,6 +13,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "generate/engine.h"
+#include "generated_rows.h"
 #include "train/policy_folder.h"
 
 namespace mortise {
@@ -29,7 +30,9 @@ constexpr const char* kHelp =
     "         \"finish_reason\"}]}; log_probs at the sampling temperature over the whole vocabulary (1 when greedy);\n"
     "         \"filtered_log_probs\" too where penalties, bars or filters change what is drawn from; \"top_log_probs\" "
     "(a list of\n"
-    "         [token id, log-prob] at each place) where rollout.top_log_probs asks for them\n"
+    "         [token id, log-prob] at each place) where rollout.top_log_probs asks for them. The file appears when "
+    "all\n"
+    "         rows are there; until then, and where the command is stopped, FILE.partial has the first of them\n"
     "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
     "frequency_penalty,\n"
     "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
@@ -170,16 +173,22 @@ Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* fol
   }
 }
 
-using Completions = std::vector<std::vector<GeneratedSequence>>;  // [prompt][sample]
-
 // The completions of the prompts `which`.
 Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<const size_t> which,
-                  const SamplingParams& sampling, const RunConfig& config, Completions& out) {
+                  const SamplingParams& sampling, const RunConfig& config, GeneratedRows& out) {
   const int64_t n = config.rollout.n;
   const auto seed = static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
+  Result<> kept;
   const auto keep = [&](const GeneratedSequence& sequence) {
-    out[static_cast<size_t>(sequence.request_id)][static_cast<size_t>(sequence.sample_index)] = sequence;
+    if (kept.ok()) kept = out.add(sequence);
     return true;
+  };
+  const auto work = [&]() -> Result<uint64_t> {
+    if (stop_requested())
+      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
+    const uint64_t outstanding = TRY(engine.poll(keep, std::chrono::milliseconds(100)));
+    TRY(kept);
+    return outstanding;
   };
   for (size_t at = 0; at < which.size();) {
     const size_t i = which[at];
@@ -195,28 +204,17 @@ Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<cons
       return std::move(taken).error();
     }
     at += *taken;
-    if (stop_requested())
-      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
-    if (*taken == 0) TRY(engine.poll(keep, std::chrono::milliseconds(100)));
+    if (*taken == 0) TRY(work());
   }
-  while (TRY(engine.poll(keep, std::chrono::milliseconds(100))) > 0) {
-    if (stop_requested())
-      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
-  }
+  while (TRY(work()) > 0) continue;
   return {};
 }
 
-struct Generated {
-  Completions completions;
-  std::string path_name;
-};
-
 // Longrope turns a long sequence otherwise from its first token on. A completion that may grow that long is computed
-// so from its start: it depends on its own prompt and length alone, not on what else is in the file.
-Result<Generated> complete_all(Model& model, const EngineOptions& options, const Prompts& prompts,
-                               const SamplingParams& sampling, const RunConfig& config) {
-  Generated out;
-  out.completions.resize(prompts.ids.size(), std::vector<GeneratedSequence>(static_cast<size_t>(config.rollout.n)));
+// so from its start: it depends on its own prompt and length alone, not on what else is in the file. What computed.
+Result<std::string> complete_all(Model& model, const EngineOptions& options, const Prompts& prompts,
+                                 const SamplingParams& sampling, const RunConfig& config, GeneratedRows& out) {
+  std::string path_name;
   const int64_t limit = model.config().rope_switch();
   std::vector<size_t> parts[2];
   for (size_t i = 0; i < prompts.ids.size(); ++i) {
@@ -227,38 +225,10 @@ Result<Generated> complete_all(Model& model, const EngineOptions& options, const
     if (parts[part].empty() && (part == 1 || !prompts.ids.empty())) continue;
     model.set_rope_length(limit + part);
     const auto engine = TRY(GenerateEngine::create(model, options));
-    TRY(complete(*engine, prompts, parts[part], sampling, config, out.completions));
-    out.path_name = engine->path_name();
+    TRY(complete(*engine, prompts, parts[part], sampling, config, out));
+    path_name = engine->path_name();
   }
-  return out;
-}
-
-// [[id, log-prob] ...] at each place.
-Json top_of(const GeneratedSequence& sample) {
-  const size_t width = sample.top.size() / sample.ids.size();
-  Json out = Json::array();
-  for (size_t t = 0; t < sample.ids.size(); ++t) {
-    Json place = Json::array();
-    for (size_t i = t * width; i < (t + 1) * width; ++i)
-      place.push_back(Json::array({sample.top[i].id, sample.top[i].log_prob}));
-    out.push_back(std::move(place));
-  }
-  return out;
-}
-
-Json row_of(const std::vector<int64_t>& prompt, const std::vector<GeneratedSequence>& samples,
-            const Tokenizer* tokenizer, bool log_probs) {
-  Json completions = Json::array();
-  for (const GeneratedSequence& sample : samples) {
-    Json item = {{"token_ids", sample.ids}};
-    if (tokenizer != nullptr) item["text"] = tokenizer->decode(sample.ids, /*skip_special_tokens=*/true);
-    if (log_probs) item["log_probs"] = sample.log_prob;
-    if (log_probs && !sample.filtered_log_prob.empty()) item["filtered_log_probs"] = sample.filtered_log_prob;
-    if (!sample.top.empty()) item["top_log_probs"] = top_of(sample);
-    item["finish_reason"] = sample.finish_reason == FinishReason::kStop ? "stop" : "length";
-    completions.push_back(std::move(item));
-  }
-  return {{"prompt_token_ids", prompt}, {"completions", std::move(completions)}};
+  return path_name;
 }
 
 Result<int> generate(Arguments args) {
@@ -280,21 +250,16 @@ Result<int> generate(Arguments args) {
   options.purpose = RandomPurpose::kValidation;
   const Sampling sampling = TRY(rollout_sampling(config, model.config(), options.tokenizer));
   if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
-  const Generated generated = TRY(complete_all(model, options, prompts, sampling, config));
-  const Completions& completions = generated.completions;
-  std::string text;
-  int64_t num_tokens = 0;
-  for (size_t i = 0; i < completions.size(); ++i) {
-    const Tokenizer* const tokenizer = folder ? &folder->tokenizer : nullptr;
-    text += dump_json(row_of(prompts.ids[i], completions[i], tokenizer, config.rollout.calculate_log_probs)) + "\n";
-    for (const GeneratedSequence& s : completions[i]) num_tokens += static_cast<int64_t>(s.ids.size());
-  }
-  TRY(write_file_atomic(env, parsed.files.at("--out"), text));
+  GeneratedRows rows = TRY(GeneratedRows::create(env, parsed.files.at("--out"), prompts.ids, config.rollout.n,
+                                                 options.tokenizer, config.rollout.calculate_log_probs));
+  auto path_name = complete_all(model, options, prompts, sampling, config, rows);
+  if (!path_name.ok()) return rows.unfinished(std::move(path_name).error());
+  TRY(rows.commit());
   if (parsed.json) {
     std::cout << dump_json(Json{{"out", parsed.files.at("--out")},
                                 {"prompts", prompts.ids.size()},
-                                {"completion_tokens", num_tokens},
-                                {"path", generated.path_name}})
+                                {"completion_tokens", rows.num_tokens()},
+                                {"path", *path_name}})
               << "\n";
   }
   return 0;

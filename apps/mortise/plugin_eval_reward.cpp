@@ -204,9 +204,9 @@ Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
   MetricSet metrics;
   const ScoreRequest request{rows.batch.num_rows, eval.step, eval.timeout_ms, eval.row_timeout_ms};
   const RewardOutput out = TRY(reward->score(request, rows.batch, &metrics));
-  JsonlWriter writer = TRY(JsonlWriter::open(default_env(), eval.outputs, {.append = false, .sync_each = false}));
-  for (const size_t row : rows.place) TRY(writer.write(result_row(out, row)));
-  TRY(writer.close());
+  NewJsonlFile file = TRY(NewJsonlFile::create(default_env(), eval.outputs));
+  for (const size_t row : rows.place) TRY(file.write(result_row(out, row)));
+  TRY(file.commit());
   const bool scored = std::any_of(out.rewards.begin(), out.rewards.end(), [](double r) { return !std::isnan(r); });
   if (!scored && out.failed_rows.empty() && rows.batch.num_rows > 0) {
     log_warn(

@@ -28,6 +28,7 @@ Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype
     const Path base = TRY(find_model_folder(env, folder));
     Model model;
     model.config_ = TRY(read_model_config(env, base));
+    TRY(check_weight_bytes(env, base, model.config_));
     model.adopt(allocate_parameters(model.config_, TRY(compute_type(dtype)), /*requires_grad=*/true));
     const at::NoGradGuard no_grad;
     model.layout_ = std::make_shared<StoredLayout>(TRY(load_weights(env, base, model.config_, model.parameters_)));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "process.h"
 #include "program.h"
 
 namespace mortise::test {
@@ -37,6 +38,26 @@ TEST(Generate, RoundedWeightsNeedAFloat32Model) {
       "model.dtype=float64");
   EXPECT_EQ(outcome.code, 2) << outcome.output;
   EXPECT_NE(outcome.output.find("only a float32 model decodes in another format"), std::string::npos) << outcome.output;
+}
+
+// What was made before the command was stopped is dear: whole rows, in the order of the prompts.
+TEST(Generate, StoppedItKeepsTheRowsThatAreWhole) {
+  const TaskFolder task;
+  ASSERT_EQ(run("for i in $(seq 100); do cat data/val.jsonl; done > many.jsonl", task.path()).code, 0);
+  Process process({program(), "generate", "--model", "model", "--prompts", "many.jsonl", "--out", "g.jsonl",
+                   "rollout.n=4", "rollout.max_num_seqs=2", "rollout.ignore_eos=true", "rollout.response_length=20"},
+                  task.path(), task.path() / "log");
+  const Path partial = task.path() / "g.jsonl.partial";
+  const auto has_rows = [&] { return default_env().exists(partial) && default_env().info(partial)->size_bytes > 5000; };
+  while (!has_rows() && !process.poll()) usleep(2000);
+  process.signal(SIGINT);
+  EXPECT_EQ(process.wait(), 8);
+  EXPECT_FALSE(default_env().exists(task.path() / "g.jsonl"));
+  const std::vector<Json> rows = rows_of(partial);
+  EXPECT_GT(rows.size(), 0U);
+  for (const Json& row : rows) EXPECT_EQ(row["completions"].size(), 4U);
+  const std::string log = default_env().read_file(task.path() / "log").value();
+  EXPECT_NE(log.find("rows are in g.jsonl.partial"), std::string::npos) << log;
 }
 
 // The sampler's probabilities lie off the trainer's by the rounding of the weights; learning does not mind.

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "foundation/base/rename_target.h"
+
 namespace mortise {
 
 MappedFile::MappedFile(Path path, void* address, size_t size_bytes)
@@ -94,10 +96,16 @@ Result<> write_file(Env& env, const Path& path, std::string_view bytes) {
 }
 
 Result<> write_file_atomic(Env& env, const Path& path, std::string_view bytes) {
-  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
-  const Path temporary = folder / unique_name(env, ".tmp_" + path.filename().string() + ".");
+  const auto target = TRY(rename_target(env, path));
+  if (!target) {
+    const auto file = TRY(env.open_for_write(path, WriteMode::kTruncate));
+    TRY(file->append_text(bytes));
+    return file->close();
+  }
+  const Path folder = target->has_parent_path() ? target->parent_path() : Path(".");
+  const Path temporary = folder / unique_name(env, ".tmp_" + target->filename().string() + ".");
   const Result<> written = write_file(env, temporary, bytes);
-  const Result<> renamed = written.ok() ? env.rename(temporary, path) : written;
+  const Result<> renamed = written.ok() ? env.rename(temporary, *target) : written;
   if (!renamed.ok()) {
     (void)env.unlink(temporary);
     return renamed;

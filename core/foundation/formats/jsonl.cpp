@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "foundation/base/rename_target.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -84,38 +85,47 @@ NewJsonlFile::NewJsonlFile(NewJsonlFile&& other) noexcept
     : env_(other.env_),
       path_(std::move(other.path_)),
       temporary_(std::exchange(other.temporary_, Path())),
-      writer_(std::move(other.writer_)) {}
+      writer_(std::move(other.writer_)),
+      unfinished_(other.unfinished_),
+      is_empty_(other.is_empty_) {}
 
 NewJsonlFile::~NewJsonlFile() {
   if (temporary_.empty()) return;
   (void)writer_.close();
-  (void)env_->unlink(temporary_);
+  if (unfinished_ == Unfinished::kGone || is_empty_) (void)env_->unlink(temporary_);
 }
 
-Result<NewJsonlFile> NewJsonlFile::create(Env& env, const Path& path) {
-  std::error_code ignored;  // a link stays, what it points to is replaced
-  const Path target =
-      std::filesystem::is_symlink(path, ignored) ? std::filesystem::weakly_canonical(path, ignored) : path;
-  const std::string name = path.lexically_normal().string();
-  bool direct = name.starts_with("/dev/") || name.starts_with("/proc/");  // whatever file stands behind it
-  if (!direct && env.exists(target)) direct = !TRY(env.info(target)).is_file;
+Result<NewJsonlFile> NewJsonlFile::create(Env& env, const Path& path, Unfinished unfinished) {
+  const std::optional<Path> target = TRY(rename_target(env, path));
   Path temporary;
-  if (!direct) temporary = target.parent_path() / unique_name(env, ".tmp_" + target.filename().string() + ".");
-  auto writer = JsonlWriter::open(env, direct ? path : temporary, {.append = false, .sync_each = false});
+  if (target && unfinished == Unfinished::kKept) {
+    temporary = target->string() + ".partial";
+  } else if (target) {
+    temporary = target->parent_path() / unique_name(env, ".tmp_" + target->filename().string() + ".");
+  }
+  auto writer = JsonlWriter::open(env, target ? temporary : path, {.append = false, .sync_each = false});
   if (!writer.ok()) {
     Error error = std::move(writer).error();
     error.where = path.string();
     return error;
   }
-  return NewJsonlFile(env, target, std::move(temporary), *std::move(writer));
+  NewJsonlFile file(env, target.value_or(path), std::move(temporary), *std::move(writer));
+  file.unfinished_ = unfinished;
+  return file;
+}
+
+Result<> NewJsonlFile::write(const Json& row) {
+  is_empty_ = false;
+  return writer_.write(row);
 }
 
 Result<> NewJsonlFile::commit() {
+  if (temporary_.empty()) return writer_.close();
+  TRY(writer_.sync());
   TRY(writer_.close());
-  if (temporary_.empty()) return {};
   TRY(env_->rename(temporary_, path_));
   temporary_.clear();
-  return {};
+  return env_->sync_dir(path_.has_parent_path() ? path_.parent_path() : Path("."));
 }
 
 Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last) {

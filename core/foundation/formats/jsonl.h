@@ -70,24 +70,30 @@ class JsonlWriter {
 };
 
 // A file that appears, or replaces the one there, only when it is whole: rows go to a temporary file beside it, which
-// commit() renames; without commit() nothing stays. What is no regular file (a pipe, /dev/stdout) is written directly.
+// commit() renames; without commit() nothing stays, or, where rows are dear, those that were written as PATH.partial.
+// What is no regular file (a pipe, /dev/stdout) is written directly.
 class NewJsonlFile {
  public:
-  static Result<NewJsonlFile> create(Env& env, const Path& path);
+  enum class Unfinished { kGone, kKept };
+  static Result<NewJsonlFile> create(Env& env, const Path& path, Unfinished unfinished = Unfinished::kGone);
   NewJsonlFile(NewJsonlFile&& other) noexcept;
   NewJsonlFile& operator=(NewJsonlFile&&) = delete;
   ~NewJsonlFile();
 
-  Result<> write(const Json& row) { return writer_.write(row); }
+  Result<> write(const Json& row);
   Result<> commit();
+  // Where the rows are until commit(); empty where they are written directly, or were committed.
+  [[nodiscard]] const Path& temporary() const { return temporary_; }
 
  private:
   NewJsonlFile(Env& env, Path path, Path temporary, JsonlWriter writer);
 
   Env* env_;
   Path path_;
-  Path temporary_;  // empty: written directly, or done
+  Path temporary_;
   JsonlWriter writer_;
+  Unfinished unfinished_ = Unfinished::kGone;
+  bool is_empty_ = true;
 };
 
 // Drops, on resume, what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,

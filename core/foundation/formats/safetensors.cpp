@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "foundation/base/limits.h"
+#include "foundation/base/rename_target.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 
@@ -265,14 +266,20 @@ Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tenso
 
 Result<> write_safetensors_file(Env& env, const Path& path, std::span<const TensorView> tensors,
                                 const std::map<std::string, std::string>& metadata) {
-  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
-  const Path temporary = folder / unique_name(env, ".tmp_" + path.filename().string() + ".");
+  const std::optional<Path> target = TRY(rename_target(env, path));
+  if (!target) {
+    const auto file = TRY(env.open_for_write(path, WriteMode::kTruncate));
+    TRY(write_safetensors(*file, tensors, metadata));
+    return file->close();
+  }
+  const Path folder = target->has_parent_path() ? target->parent_path() : Path(".");
+  const Path temporary = folder / unique_name(env, ".tmp_" + target->filename().string() + ".");
   const auto write = [&]() -> Result<> {
     const auto file = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
     TRY(write_safetensors(*file, tensors, metadata));
     TRY(file->sync());
     TRY(file->close());
-    TRY(env.rename(temporary, path));
+    TRY(env.rename(temporary, *target));
     return env.sync_dir(folder);
   };
   Result<> written = write();

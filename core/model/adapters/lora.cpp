@@ -15,6 +15,13 @@
 namespace mortise {
 namespace {
 
+// PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias".
+std::string without_wrapper(std::string name) {
+  constexpr std::string_view kWrapper = ".base_layer.";
+  if (const size_t at = name.find(kWrapper); at != std::string::npos) name.replace(at, kWrapper.size(), ".");
+  return name;
+}
+
 class Applier {
  public:
   Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<NamedParameter> parameters)
@@ -26,7 +33,8 @@ class Applier {
   }
 
   Result<> apply() {
-    for (const TensorView* view : tensors_.others) TRY(replace(*view, view->name.substr(kLoraPrefix.size())));
+    for (const TensorView* view : tensors_.others)
+      TRY(replace(*view, without_wrapper(view->name.substr(kLoraPrefix.size()))));
     for (const auto& [module, pair] : tensors_.pairs) TRY(merge(module, pair));
     return {};
   }

@@ -31,8 +31,10 @@ class Loader {
     for (const ListedFile& file : list.files) TRY(load_file(file));
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (filled_[i]) continue;
-      return Error{ErrorKind::kData, "tensor " + quote(parameters_[i].name) + " is missing from the weights",
-                   folder_.string(), did_you_mean(parameters_[i].name, left_over_)};
+      const std::string near = did_you_mean(parameters_[i].name, left_over_);
+      return Error{ErrorKind::kData,
+                   "tensor " + quote(parameters_[i].name) + ", which config.json asks for, is missing from the weights",
+                   folder_.string(), near.empty() ? "download the folder again, or correct config.json" : near};
     }
     if (!left_over_.empty()) {
       return Error{ErrorKind::kData, "tensor " + quote(left_over_.front()) + " is not part of this model",
@@ -133,6 +135,28 @@ class Loader {
 };
 
 }  // namespace
+
+Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& config) {
+  const FileList list = TRY(list_weight_files(env, folder));
+  uint64_t num_bytes = 0;
+  for (const ListedFile& listed : list.files) {
+    const Path path = folder / listed.name;
+    if (!env.exists(path)) {
+      const std::string tensor = listed.tensors && !listed.tensors->empty() ? *listed.tensors->begin() : "";
+      return Error{ErrorKind::kData,
+                   "this file, in which model.safetensors.index.json places " + quote(tensor) + ", is missing",
+                   path.string(), "download the folder again"};
+    }
+    num_bytes += TRY(env.info(path)).size_bytes;
+  }
+  const auto num_parameters = static_cast<uint64_t>(config.num_parameters());
+  constexpr uint64_t kLeastBytes = 2;  // of a number: F16 or BF16
+  if (num_parameters <= num_bytes / kLeastBytes) return {};
+  return Error{ErrorKind::kData,
+               "config.json asks for " + std::to_string(num_parameters) +
+                   " parameters, more than the weight files hold with their " + std::to_string(num_bytes) + " bytes",
+               folder.string(), "config.json and weights must belong together: download the folder again"};
+}
 
 Result<StoredLayout> load_weights(Env& env, const Path& folder, const ModelConfig& config,
                                   std::vector<NamedParameter>& parameters) {

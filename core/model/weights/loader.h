@@ -15,6 +15,9 @@
 
 namespace mortise {
 
+// Whether the files can hold what the configuration asks for: to be asked before memory is taken for it.
+Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& config);
+
 // Returns how the folder stores them; no files where something redundant is too large to be kept for a save.
 Result<StoredLayout> load_weights(Env& env, const Path& folder, const ModelConfig& config,
                                   std::vector<NamedParameter>& parameters);

@@ -2,6 +2,7 @@
 #include "model/weights/model_config.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "foundation/base/text.h"
 #include "model/families/families.h"
@@ -31,6 +32,7 @@ Result<const FamilyInfo*> read_family(const ConfigReader& reader, ModelConfig& c
   if (info == nullptr) {
     std::vector<std::string> known;
     for (const FamilyInfo* family : family_table()) known.emplace_back(family->model_type);
+    if (type.empty()) return reader.wrong("model_type", "one of " + join(known, ", "));
     return Error{ErrorKind::kData, "key 'model_type' = " + quote(type) + " is not supported", reader.where(),
                  "supported: " + join(known, ", ")};
   }
@@ -52,6 +54,22 @@ Result<> read_labels(const ConfigReader& reader, ModelConfig& config) {
   config.num_labels = TRY(reader.positive_or("num_labels", labels != nullptr && labels->is_object() && !labels->empty()
                                                                ? static_cast<int64_t>(labels->size())
                                                                : 2));
+  return {};
+}
+
+// Sizes beyond any model's, whose products would not fit in 64 bits.
+Result<> check_sizes(const ConfigReader& reader, const ModelConfig& config) {
+  constexpr int64_t kMaxSize = int64_t{1} << 20;
+  const std::tuple<const char*, int64_t, int64_t> sizes[] = {
+      {"vocab_size", config.vocab_size, int64_t{1} << 30},
+      {"num_hidden_layers", config.num_layers, 10000},
+      {"hidden_size", config.hidden_size, kMaxSize},
+      {"intermediate_size", config.intermediate_size, kMaxSize},
+      {"num_attention_heads", config.num_heads, kMaxSize},
+      {"head_dim", config.num_heads <= kMaxSize ? config.head_dim * config.num_heads : 0, kMaxSize}};
+  for (const auto& [key, size, most] : sizes) {
+    if (size > most) return reader.wrong(key, "of a size that a model can have");
+  }
   return {};
 }
 
@@ -133,7 +151,9 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
   TRY(read_sizes(reader, info->defaults, config));
   if (config.is_classifier) TRY(read_labels(reader, config));
   TRY(refuse_unsupported(reader));
+  TRY(check_sizes(reader, config));
   TRY(info->read(reader, config));
+  TRY(check_sizes(reader, config));  // what the family adds: head_dim
   TRY(check_shape(reader, config));
   TRY(read_token_ids(reader, info->defaults, config));
   config.config_text = config_text;

@@ -119,7 +119,7 @@ Result<> copy_stored(const TensorView& view, const std::string& where, at::Tenso
     return Error{ErrorKind::kData,
                  "tensor " + quote(view.name) + " has shape " + shape_text(view.shape) +
                      ", the configuration asks for " + shape_text(target.sizes()),
-                 where, "configuration and weights must belong together"};
+                 where, "configuration and weights must belong together: download the folder again"};
   }
   auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
   target.copy_(at::from_blob(bytes, view.shape, at::TensorOptions().dtype(*type)));

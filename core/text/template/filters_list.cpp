@@ -65,8 +65,13 @@ Result<Value> join(Interpreter& interpreter, const Value& input, Args args) {
   std::optional<AttributePath> path;
   if (bound.has(1) && !bound[1].is(Kind::kNone)) path = TRY(AttributePath::parse(bound[1]));
   std::string out;
+  size_t next_charge = 4096;  // growing copies the text, and a text may only be so long
   bool any = false;
   for (const Value& item : TRY(items_of(input))) {
+    if (out.size() > next_charge) {
+      TRY(interpreter.charge(out.size()));
+      next_charge = 2 * out.size();
+    }
     if (any) out += separator;
     any = true;
     const Value shown = path ? TRY(path->follow(interpreter, item)) : item;

@@ -135,13 +135,18 @@ Result<Value> replace(Interpreter& interpreter, Name name, const Value& self, Ar
 Result<Value> join(Interpreter& interpreter, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"iterable"}, 1));
   const auto items = TRY(items_of(bound[0]));
-  std::string out;
+  size_t size = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is(Kind::kString)) {
       return type_error("sequence item " + std::to_string(i) + ": expected str instance, " + type_name(items[i]) +
                         " found");
     }
-    TRY(interpreter.charge(items[i].string().size() + self.string().size()));
+    size += items[i].string().size() + (i > 0 ? self.string().size() : 0);
+  }
+  TRY(interpreter.charge(size));
+  std::string out;
+  out.reserve(size);
+  for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += self.string();
     out += items[i].string();
   }

@@ -7,80 +7,14 @@
 //   \uHHHH                  \x{HHHH}
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
-#include <map>
 
 #include "foundation/base/text.h"
 #include "text/tokenizer/regex.h"
-#include "text/unicode/properties.h"
+#include "text/tokenizer/regex_classes.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise {
 namespace {
-
-using unicode::Category;
-using unicode::CategoryMask;
-using unicode::CodeRange;
-
-std::string range_text(const std::vector<CodeRange>& ranges) {
-  std::string out;
-  char buffer[40];
-  for (const CodeRange& range : ranges) {
-    if (range.first == range.last) {
-      std::snprintf(buffer, sizeof buffer, "\\x{%X}", range.first);
-    } else {
-      std::snprintf(buffer, sizeof buffer, "\\x{%X}-\\x{%X}", range.first, range.last);
-    }
-    out += buffer;
-  }
-  return out;
-}
-
-// The code points of `ranges` that lie in none of `others`.
-std::vector<CodeRange> subtract(const std::vector<CodeRange>& ranges, const std::vector<CodeRange>& others) {
-  std::vector<CodeRange> out;
-  for (const CodeRange& range : ranges) {
-    uint32_t next = range.first;
-    for (const CodeRange& other : others) {
-      if (other.last < next || other.first > range.last) continue;
-      if (other.first > next) out.push_back({next, other.first - 1});
-      next = other.last + 1;
-    }
-    if (next <= range.last) out.push_back({next, range.last});
-  }
-  return out;
-}
-
-struct Property {
-  std::string_view name;
-  std::string_view short_name;
-};
-constexpr Property kLongNames[] = {
-    {"Letter", "L"},
-    {"Cased_Letter", "L&"},
-    {"Uppercase_Letter", "Lu"},
-    {"Lowercase_Letter", "Ll"},
-    {"Titlecase_Letter", "Lt"},
-    {"Modifier_Letter", "Lm"},
-    {"Other_Letter", "Lo"},
-    {"Mark", "M"},
-    {"Nonspacing_Mark", "Mn"},
-    {"Spacing_Mark", "Mc"},
-    {"Enclosing_Mark", "Me"},
-    {"Number", "N"},
-    {"Decimal_Number", "Nd"},
-    {"Letter_Number", "Nl"},
-    {"Other_Number", "No"},
-    {"Punctuation", "P"},
-    {"Symbol", "S"},
-    {"Math_Symbol", "Sm"},
-    {"Currency_Symbol", "Sc"},
-    {"Separator", "Z"},
-    {"Space_Separator", "Zs"},
-    {"Other", "C"},
-    {"Control", "Cc"},
-    {"Format", "Cf"},
-};
 
 constexpr int kMaxClassNesting = 50;
 constexpr size_t kMaxTranslatedBytes = size_t{4} << 20;  // \w and \b take 10 kB each
@@ -88,7 +22,7 @@ constexpr size_t kMaxTranslatedBytes = size_t{4} << 20;  // \w and \b take 10 kB
 class Translator {
  public:
   Translator(std::string_view pattern, std::string_view where, bool exact_ranges)
-      : pattern_(pattern), where_(where), exact_ranges_(exact_ranges) {}
+      : pattern_(pattern), where_(where), classes_(exact_ranges) {}
 
   Result<std::string> run() {
     while (pos_ < pattern_.size()) {
@@ -191,30 +125,28 @@ class Translator {
     switch (c) {
       case 's':
         pos_ += 2;
-        return wrap(range_text(unicode::white_space_ranges()), false);
+        return wrap(RegexClasses::space(), false);
       case 'S':
         pos_ += 2;
-        if (!in_class) return wrap(range_text(unicode::white_space_ranges()), true);
-        return range_text(unicode::complement(unicode::white_space_ranges()));
+        return in_class ? RegexClasses::not_space() : wrap(RegexClasses::space(), true);
       case 'd':
         pos_ += 2;
-        return wrap(category_items("Nd"), false);
+        return wrap(classes_.digit(), false);
       case 'D':
         pos_ += 2;
-        return in_class ? outside(mask_of(Category::kNd)) : wrap(category_items("Nd"), true);
+        return classes_.property("Nd", true, in_class);
       case 'w':
         pos_ += 2;
-        return wrap(word_items(), false);
+        return wrap(classes_.word(), false);
       case 'W':
         pos_ += 2;
-        if (in_class) return fail("\\W inside [] is not supported");
-        return wrap(word_items(), true);
+        return "[^" + classes_.word() + "]";
       case 'h':
         pos_ += 2;
         return wrap("0-9A-Fa-f", false);
       case 'H':
         pos_ += 2;
-        return in_class ? Result<std::string>(fail("\\H inside [] is not supported")) : wrap("0-9A-Fa-f", true);
+        return std::string("[^0-9A-Fa-f]");
       case 'b':
       case 'B':
         pos_ += 2;
@@ -255,50 +187,11 @@ class Translator {
       negated = !negated;
       name.remove_prefix(1);
     }
-    for (const Property& alias : kLongNames) {
-      if (alias.name == name) name = alias.short_name;
-    }
-    const CategoryMask mask = unicode::category_mask(name);
-    // PCRE2's own \p{Han} is Script_Extensions, which has the punctuation too.
-    if (const auto script = mask == 0 ? unicode::script_ranges(name) : std::nullopt) {
-      if (negated && in_class) return range_text(unicode::complement(*script));
-      return in_class ? range_text(*script) : (negated ? "[^" : "[") + range_text(*script) + "]";
-    }
-    if (mask == 0) {  // a binary property: by PCRE2's tables; an unknown name fails when it compiles
-      return std::string(negated ? "\\P{" : "\\p{") + std::string(name) + "}";
-    }
-    if (negated && in_class) return outside(mask);
-    const std::string items = category_items(name);
-    if (in_class) return items;
-    return (negated ? "[^" : "[") + items + "]";
-  }
-
-  static std::string outside(CategoryMask mask) { return range_text(unicode::complement(unicode::ranges_of(mask))); }
-
-  // Class items for a category of Unicode 16: PCRE2's own (Unicode 14) and what came since, or all ranges.
-  const std::string& category_items(std::string_view name) {
-    const auto known = category_items_.find(name);
-    if (known != category_items_.end()) return known->second;
-    return category_items_.emplace(name, make_category_items(name)).first->second;
-  }
-  [[nodiscard]] std::string make_category_items(std::string_view name) const {
-    const CategoryMask mask = unicode::category_mask(name);
-    const auto now = unicode::ranges_of(mask);
-    const auto then = unicode::ranges_of_unicode14(mask);
-    const auto lost = subtract(then, now);
-    if (exact_ranges_ || !lost.empty()) return range_text(now);
-    return "\\p{" + std::string(name == "LC" ? "L&" : name) + "}" + range_text(subtract(now, then));
-  }
-
-  std::string word_items() {
-    std::string items =
-        category_items("L") + category_items("M") + category_items("Nd") + category_items("Nl") + category_items("Pc");
-    // Oniguruma's table also holds these six characters of Latin-1 (superscripts and fractions).
-    return items + range_text(unicode::other_word_ranges()) + range_text({{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}});
+    return classes_.property(name, negated, in_class);
   }
 
   std::string boundary(bool negated) {
-    const std::string word = "[" + word_items() + "]";
+    const std::string word = "[" + classes_.word() + "]";
     if (negated) return "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))";
     return "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
   }
@@ -330,13 +223,26 @@ class Translator {
       } else if (at("[:")) {
         const size_t close = pattern_.find(":]", pos_);
         if (close == std::string_view::npos) return fail("a [: is not closed");
-        const std::string_view name = pattern_.substr(pos_, close + 2 - pos_);
-        items += name == "[:punct:]" ? category_items("P") + category_items("S") : std::string(name);
+        std::string_view name = pattern_.substr(pos_ + 2, close - pos_ - 2);
+        const bool is_negated = name.starts_with('^');
+        if (is_negated) name.remove_prefix(1);
+        const auto posix = classes_.posix(name);
+        if (!posix) return fail("there is no class [:" + std::string(name) + ":]");
+        if (is_negated) {
+          nested.push_back("[^" + *posix + "]");
+        } else {
+          items += *posix;
+        }
         pos_ = close + 2;
       } else if (at("[")) {
         nested.push_back(TRY(char_class(nesting + 1)));
       } else if (at("\\")) {
-        items += TRY(escape(true));
+        std::string item = TRY(escape(true));
+        if (item.starts_with("[^")) {
+          nested.push_back(std::move(item));
+        } else {
+          items += item;
+        }
       } else {
         const size_t start = pos_;
         unicode::next_code_point(pattern_, pos_);
@@ -356,12 +262,11 @@ class Translator {
 
   std::string_view pattern_;
   std::string where_;
-  bool exact_ranges_;
+  RegexClasses classes_;
   size_t pos_ = 0;
   std::string out_;
-  size_t atom_ = 0;                                                 // where the last atom starts in out_
-  std::vector<size_t> groups_;                                      // starts of the open groups
-  std::map<std::string, std::string, std::less<>> category_items_;  // made so far
+  size_t atom_ = 0;             // where the last atom starts in out_
+  std::vector<size_t> groups_;  // starts of the open groups
 };
 
 }  // namespace

@@ -166,12 +166,13 @@ Result<std::unique_ptr<TokenModel>> make_model_of(const File& model, const Compo
   return make_unigram_model(std::move(vocab), std::move(scores), options);
 }
 
-Result<DecoderChain> decoder_of(bool strips_prefix, const ComponentPlace& place) {
+// num_stripped: spaces that the text may lose at its start.
+Result<DecoderChain> decoder_of(int64_t num_stripped, const ComponentPlace& place) {
   Json stages = Json::array();
   stages.push_back({{"type", "Replace"}, {"pattern", {{"String", std::string(kSpace)}}}, {"content", " "}});
   stages.push_back({{"type", "ByteFallback"}});
   stages.push_back({{"type", "Fuse"}});
-  if (strips_prefix) stages.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  if (num_stripped > 0) stages.push_back({{"type", "Strip"}, {"content", " "}, {"start", num_stripped}, {"stop", 0}});
   return DecoderChain::make({{"type", "Sequence"}, {"decoders", stages}}, place);
 }
 
@@ -228,7 +229,8 @@ Result<> load_sentencepiece(const Path& file, Env& env, FolderConfig& config, To
   }
   parts.normalizer = std::make_unique<SentencePieceNormalizer>(std::move(table), std::move(user_defined), rules);
   parts.model = TRY(make_model_of(model, place));
-  parts.decoder = TRY(decoder_of(prefix, place));
+  constexpr int64_t kAll = 1 << 20;
+  parts.decoder = TRY(decoder_of(rules.remove_extra ? kAll : prefix ? 1 : 0, place));
   if (!config.add_bos_token) config.add_bos_token = true;  // as Llama's, Mistral's and Gemma's classes
   return add_pieces(model, name, config, parts);
 }

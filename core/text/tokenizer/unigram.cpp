@@ -1,6 +1,7 @@
 // The unigram model: of all ways to cut a piece into tokens, the one with the highest sum of scores (Kudo 2018;
 // Viterbi over byte positions). A character that no token covers costs the lowest score less 10 and becomes the
-// unknown token; neighbouring ones are one. Cost: O(n * longest token). Thread rule: constant after loading.
+// unknown token; neighbouring ones are one. Cost: O(n * longest token), nothing for a word that was met before. Thread
+// rule: constant after loading, but for the cache, which has its locks.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +9,8 @@
 
 #include "foundation/base/text.h"
 #include "text/tokenizer/model.h"
+#include "text/tokenizer/piece_trie.h"
+#include "text/tokenizer/word_cache.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise {
@@ -22,12 +25,11 @@ class Unigram final : public TokenModel {
         scores_(std::move(scores)),
         unk_id_(options.unk_id),
         byte_fallback_(options.byte_fallback),
-        single_precision_(options.single_precision) {
+        single_precision_(options.single_precision),
+        trie_(texts_of(vocab_, scores_)) {
     double lowest = std::numeric_limits<double>::infinity();
     for (size_t id = 0; id < scores_.size(); ++id) {
       if (matches(static_cast<int32_t>(id))) lowest = std::min(lowest, scores_[id]);
-      const std::string_view* text = vocab_.text(static_cast<int64_t>(id));
-      if (text != nullptr) longest_ = std::max(longest_, text->size());
     }
     unknown_score_ = sum(std::isinf(lowest) ? 0.0 : lowest, -kUnknownPenalty);
     for (unsigned byte = 0; byte < 256; ++byte) {
@@ -38,6 +40,36 @@ class Unigram final : public TokenModel {
   }
 
   Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const override {
+    const bool cached = piece.size() <= WordCache::kMaxWordBytes;
+    if (cached && cache_.get(piece, out)) return {};
+    const size_t first = out.size();
+    TRY(tokenize_anew(piece, out));
+    if (cached) cache_.put(piece, {out.begin() + static_cast<std::ptrdiff_t>(first), out.end()});
+    return {};
+  }
+  [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
+  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(scores_.size()); }
+
+ private:
+  struct Step {
+    double score = 0;
+    size_t begin = std::string_view::npos;  // npos: not reached
+    int32_t id = kNoToken;
+  };
+
+  // What text may become. Of two tokens with one text the later one.
+  static std::vector<std::pair<std::string_view, int32_t>> texts_of(const Vocab& vocab,
+                                                                    const std::vector<double>& scores) {
+    std::vector<std::pair<std::string_view, int32_t>> out;
+    for (size_t id = 0; id < scores.size(); ++id) {
+      const std::string_view* text = vocab.text(static_cast<int64_t>(id));
+      if (text == nullptr || text->empty() || std::isnan(scores[id])) continue;
+      if (vocab.find(*text) == static_cast<int32_t>(id)) out.emplace_back(*text, static_cast<int32_t>(id));
+    }
+    return out;
+  }
+
+  Result<> tokenize_anew(std::string_view piece, std::vector<int64_t>& out) const {
     const std::vector<Step> steps = search(piece);
     std::vector<size_t> ends;  // of the chosen parts, last first
     for (size_t end = piece.size(); end > 0; end = steps[end].begin) ends.push_back(end);
@@ -51,22 +83,18 @@ class Unigram final : public TokenModel {
       } else {
         if (unknown) TRY(add(piece.substr(unknown_begin, begin - unknown_begin), out));
         unknown = false;
-        TRY(add(piece.substr(begin, *end - begin), out));
+        const int32_t id = steps[*end].id;
+        if (id != kNoToken) {
+          out.push_back(id);
+        } else {
+          TRY(add(piece.substr(begin, *end - begin), out));
+        }
       }
       begin = *end;
     }
     if (unknown) TRY(add(piece.substr(unknown_begin), out));
     return {};
   }
-  [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
-  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(scores_.size()); }
-
- private:
-  struct Step {
-    double score = 0;
-    size_t begin = std::string_view::npos;  // npos: not reached
-    int32_t id = kNoToken;
-  };
 
   [[nodiscard]] bool matches(int32_t id) const { return !std::isnan(scores_[static_cast<size_t>(id)]); }
   [[nodiscard]] double sum(double a, double b) const {
@@ -85,14 +113,10 @@ class Unigram final : public TokenModel {
       const size_t char_end = begin + unicode::utf8_length(piece[begin]);
       const double so_far = best[begin].score;
       bool covered = false;
-      for (size_t end = char_end; end <= piece.size() && end - begin <= longest_;) {
-        const int32_t id = vocab_.find(piece.substr(begin, end - begin));
-        if (id != kNoToken && matches(id)) {
-          offer(begin, end, sum(so_far, scores_[static_cast<size_t>(id)]), id);
-          covered = covered || end == char_end;
-        }
-        end += end < piece.size() ? unicode::utf8_length(piece[end]) : 1;
-      }
+      trie_.walk(piece, begin, [&](size_t end, int32_t id) {
+        offer(begin, end, sum(so_far, scores_[static_cast<size_t>(id)]), id);
+        covered = covered || end == char_end;
+      });
       if (!covered && unk_id_ != kNoToken) offer(begin, char_end, sum(so_far, unknown_score_), unk_id_);
       if (best[char_end].begin == std::string_view::npos) offer(begin, char_end, sum(so_far, unknown_score_), kNoToken);
       begin = char_end;
@@ -119,9 +143,10 @@ class Unigram final : public TokenModel {
   int32_t unk_id_;
   bool byte_fallback_;
   bool single_precision_;
+  PieceTrie trie_;
   double unknown_score_ = 0;
-  size_t longest_ = 0;
   int32_t byte_ids_[256];
+  mutable WordCache cache_;
 };
 
 }  // namespace

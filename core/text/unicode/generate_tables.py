@@ -1,13 +1,15 @@
-"""Writes tables.inc: general categories of Unicode 16, what changed since Unicode 14, scripts, full case mappings, and the
-characters that normalization learnt after Unicode 9.
+"""Writes tables.inc: general categories of Unicode 16, what changed since Unicode 14, scripts, binary properties, full case
+mappings, and the characters that normalization learnt after Unicode 9.
 
 Run by hand when the Unicode version is raised (the output is committed):
     python3.11 -m venv v && v/bin/pip install unicodedata2==16.0.0 regex==2024.11.6 tokenizers==0.23.3
     v/bin/python generate_tables.py > tables.inc
 The interpreter's own `unicodedata` has to be Unicode 14, the version of Debian 12's PCRE2; `unicodedata2` is Unicode 16.
-The tokenizers library is asked what its regular expressions take for a script (Unicode 16), and what its normalizers leave
-alone (their tables are of Unicode 9).
+The tokenizers library is asked what its regular expressions take for a script or a property (Unicode 16), and what its
+normalizers leave alone (their tables are of Unicode 9); PCRE2 what it takes for a property.
 """
+import bisect
+import ctypes
 import sys
 import unicodedata
 
@@ -38,17 +40,81 @@ Takri Tamil Tangsa Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Todhri Tot
 Yezidi Yi Zanabazar_Square""".split()
 
 
+# Binary properties and their short names; those alone that are in both libraries.
+PROPERTIES = """Alphabetic:Alpha Lowercase:Lower Uppercase:Upper Cased Case_Ignorable:CI Changes_When_Lowercased:CWL Changes_When_Uppercased:CWU
+Changes_When_Titlecased:CWT Changes_When_Casefolded:CWCF Changes_When_Casemapped:CWCM Emoji Emoji_Presentation:EPres Emoji_Modifier:EMod
+Emoji_Modifier_Base:EBase Emoji_Component:EComp Extended_Pictographic:ExtPict Ideographic:Ideo Unified_Ideograph:UIdeo Dash Math Diacritic:Dia
+Extender:Ext ID_Start:IDS ID_Continue:IDC XID_Start:XIDS XID_Continue:XIDC Default_Ignorable_Code_Point:DI Grapheme_Base:Gr_Base
+Grapheme_Extend:Gr_Ext Soft_Dotted:SD Terminal_Punctuation:Term Sentence_Terminal:STerm Quotation_Mark:QMark Radical Hex_Digit:Hex
+Variation_Selector:VS Regional_Indicator:RI Logical_Order_Exception:LOE Join_Control:Join_C Bidi_Control:Bidi_C Deprecated:Dep
+Pattern_Syntax:Pat_Syn Pattern_White_Space:Pat_WS Noncharacter_Code_Point:NChar""".split()
+
+
+CODES = [c for c in range(LIMIT) if not 0xD800 <= c < 0xE000]
+
+
+def taken(pattern):
+    """The code points that the tokenizers library's regular expression takes."""
+    out = set()
+    splitter = pre_tokenizers.Split(Regex(pattern + "+"), "removed", invert=True)
+    for _, (begin, end) in splitter.pre_tokenize_str("".join(map(chr, CODES))):
+        out.update(CODES[begin:end])
+    return out
+
+
+class Pcre:
+    """PCRE2 of Unicode 14."""
+
+    def __init__(self):
+        self.library = library = ctypes.CDLL("libpcre2-8.so.0")
+        version = ctypes.create_string_buffer(64)
+        library.pcre2_config_8(10, version)
+        assert version.value == b"14.0.0", version.value
+        library.pcre2_compile_8.restype = library.pcre2_match_data_create_8.restype = ctypes.c_void_p
+        library.pcre2_get_ovector_pointer_8.restype = ctypes.POINTER(ctypes.c_size_t)
+        self.text = "".join(map(chr, CODES)).encode()
+        self.starts, place = [], 0
+        for code in CODES:
+            self.starts.append(place)
+            place += 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+
+    def taken(self, pattern):
+        size, pointer, code, place = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int(), ctypes.c_size_t()
+        utf_ucp = 0x00080000 | 0x00020000
+        compiled = self.library.pcre2_compile_8(pattern.encode() + b"+", size(len(pattern) + 1), utf_ucp, ctypes.byref(code),
+                                                ctypes.byref(place), None)
+        assert compiled, pattern
+        data = pointer(self.library.pcre2_match_data_create_8(1, None))
+        span = self.library.pcre2_get_ovector_pointer_8(data)
+        out, at = set(), 0
+        while self.library.pcre2_match_8(pointer(compiled), self.text, size(len(self.text)), size(at), 0x40000000, data, None) > 0:
+            out.update(CODES[bisect.bisect_left(self.starts, span[0]):bisect.bisect_left(self.starts, span[1])])
+            at = span[1]
+        return out
+
+
+def properties():
+    """Rows of names (name, index, whole?) and runs (first, last, index): what came since Unicode 14, or, where something went too, all."""
+    pcre, names, rows = Pcre(), [], []
+    for entry in PROPERTIES:
+        pattern = r"\p{%s}" % entry.split(":")[0]
+        new, old = taken(pattern), pcre.taken(pattern)
+        if new == old:
+            continue
+        index, whole = len({row[1] for row in names}), not old <= new
+        names += [(name, index, whole) for name in entry.split(":")]
+        shown = new if whole else new - old
+        rows += [(first, last, index) for first, last, _ in runs(lambda c: 0 if c in shown else None)]
+    return names, rows
+
+
 def scripts():
     """[(first, last, index of the script)], in order."""
-    codes = [c for c in range(LIMIT) if not 0xD800 <= c < 0xE000]
-    text = "".join(map(chr, codes))
     script_of = {}
     for index, name in enumerate(SCRIPTS):
-        splitter = pre_tokenizers.Split(Regex(r"\p{%s}+" % name), "removed", invert=True)
-        for _, (begin, end) in splitter.pre_tokenize_str(text):
-            for code in codes[begin:end]:
-                assert code not in script_of, (name, hex(code))
-                script_of[code] = index
+        for code in taken(r"\p{%s}" % name):
+            assert code not in script_of, (name, hex(code))
+            script_of[code] = index
     return runs(script_of.get)
 
 
@@ -114,7 +180,12 @@ def main():
     print("// scripts by name, in the order of their index")
     emit("std::string_view", "kScriptNames", [f'"{name}"' for name in SCRIPTS], 8)
     print("// runs of a script: first, last, index")
-    emit("ScriptRun", "kScriptRuns", [f"{{0x{a:X}, 0x{b:X}, {v}}}" for a, b, v in scripts()], 8)
+    emit("NamedRun", "kScriptRuns", [f"{{0x{a:X}, 0x{b:X}, {v}}}" for a, b, v in scripts()], 8)
+    names, rows = properties()
+    print("// binary properties that changed since Unicode 14: name, index, are all runs of Unicode 16 listed")
+    emit("PropertyName", "kPropertyNames", [f'{{"{name}", {index}, {str(whole).lower()}}}' for name, index, whole in names], 4)
+    print("// their runs: first, last, index")
+    emit("NamedRun", "kPropertyRuns", [f"{{0x{a:X}, 0x{b:X}, {v}}}" for a, b, v in rows], 8)
     print("// what normalization learnt after Unicode 9")
     emit("CodeRange", "kNormalizedSince9", [f"{{0x{a:X}, 0x{b:X}}}" for a, b in normalized_since_9()], 8)
     rows = []

@@ -18,10 +18,16 @@ struct ChangedRun {
   uint8_t category;
 };
 
-struct ScriptRun {
+struct NamedRun {  // of a script or a property
   uint32_t first;
   uint32_t last;
-  uint8_t script;
+  uint8_t index;
+};
+
+struct PropertyName {
+  std::string_view name;
+  uint8_t index;
+  bool is_whole;
 };
 
 struct CaseRow {
@@ -117,9 +123,6 @@ bool is_word(char32_t code) {
                      [code](const CodeRange& range) { return code >= range.first && code <= range.last; });
 }
 
-namespace {
-
-// A property's name for comparison: letters in lower case, no spaces, hyphens and underscores.
 std::string loose_name(std::string_view name) {
   std::string out;
   for (const char c : name) {
@@ -128,18 +131,29 @@ std::string loose_name(std::string_view name) {
   return out;
 }
 
-}  // namespace
-
 std::optional<std::vector<CodeRange>> script_ranges(std::string_view name) {
   const std::string wanted = loose_name(name);
   const auto* found = std::find_if(std::begin(kScriptNames), std::end(kScriptNames),
                                    [&](std::string_view script) { return loose_name(script) == wanted; });
   if (found == std::end(kScriptNames)) return std::nullopt;
   std::vector<CodeRange> ranges;
-  for (const ScriptRun& run : kScriptRuns) {
-    if (run.script == found - std::begin(kScriptNames)) push_range(ranges, run.first, run.last);
+  for (const NamedRun& run : kScriptRuns) {
+    if (run.index == found - std::begin(kScriptNames)) push_range(ranges, run.first, run.last);
   }
   return ranges;
+}
+
+std::optional<ChangedProperty> changed_property(std::string_view name) {
+  const std::string wanted = loose_name(name);
+  for (const PropertyName& property : kPropertyNames) {
+    if (loose_name(property.name) != wanted) continue;
+    ChangedProperty out{property.is_whole, {}};
+    for (const NamedRun& run : kPropertyRuns) {
+      if (run.index == property.index) push_range(out.ranges, run.first, run.last);
+    }
+    return out;
+  }
+  return std::nullopt;
 }
 
 bool is_normalized_since_9(char32_t code) {

@@ -60,6 +60,8 @@ inline constexpr CategoryMask kSeparators = 0x7 << 22;
 inline constexpr CategoryMask kOthers = 0x1F << 25;
 // "L", "Lu", "P" ... as in \p{...}; 0 for another name. `LC` and `L&` are the cased letters.
 CategoryMask category_mask(std::string_view name);
+// A property's name for comparison: letters in lower case, no spaces, hyphens and underscores.
+std::string loose_name(std::string_view name);
 
 Category category(char32_t code);
 inline bool is_in(char32_t code, CategoryMask mask) { return (mask_of(category(code)) & mask) != 0; }
@@ -77,6 +79,13 @@ std::vector<CodeRange> other_word_ranges();
 // The code points whose Script (not Script_Extensions) has this name, written in any way ("han", "Old Italic"); nothing
 // for another name.
 std::optional<std::vector<CodeRange>> script_ranges(std::string_view name);
+// A binary property (\p{Emoji}), written in any way, that has changed since Unicode 14: what came, or, where something
+// went too, all code points of Unicode 16. Nothing for another name.
+struct ChangedProperty {
+  bool is_whole;
+  std::vector<CodeRange> ranges;
+};
+std::optional<ChangedProperty> changed_property(std::string_view name);
 // Does it have a mapping, a combining class or a composition that Unicode 9 does not know? The normalizers of the
 // tokenizers library are of that version: they leave it alone.
 bool is_normalized_since_9(char32_t code);

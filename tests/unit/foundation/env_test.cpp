@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "foundation/base/rename_target.h"
 #include "support/fault_env.h"
 #include "support/temp_dir.h"
 
@@ -129,6 +130,23 @@ TEST(WriteFileAtomic, OldOrNewAtEveryFailure) {
       break;
     }
   }
+}
+
+// A device or a pipe must not be replaced by a file; a link stays, and what it points to is replaced.
+TEST(WriteFileAtomic, WhatIsNoFileIsWrittenDirectly) {
+  const test::TempDir dir;
+  ASSERT_EQ(::symlink("/dev/null", (dir / "null").c_str()), 0);
+  for (const Path& path : {Path("/dev/null"), dir / "null"}) {
+    EXPECT_FALSE(*rename_target(default_env(), path));
+    ASSERT_OK(write_file_atomic(default_env(), path, "gone"));
+  }
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_FALSE(*rename_target(default_env(), "/dev/stdout"));
+  dir.write("f", "old");
+  ASSERT_EQ(::symlink("f", (dir / "link").c_str()), 0);
+  ASSERT_OK(write_file_atomic(default_env(), dir / "link", "new"));
+  EXPECT_EQ(dir.read("f"), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
 }
 
 TEST(WriteFileAtomic, AFailureLeavesNothingBehind) {

@@ -118,6 +118,31 @@ TEST(NewJsonlFile, AppearsWholeOrNotAtAll) {
   EXPECT_TRUE(device->commit().ok());
 }
 
+TEST(NewJsonlFile, DearRowsStayWhereTheRunDied) {
+  const test::TempDir dir;
+  const Path path = dir.path() / "out.jsonl";
+  const Path partial = dir.path() / "out.jsonl.partial";
+  for (const bool has_rows : {false, true}) {
+    {
+      auto file = NewJsonlFile::create(default_env(), path, NewJsonlFile::Unfinished::kKept);
+      ASSERT_TRUE(file.ok());
+      EXPECT_EQ(file->temporary(), partial);
+      if (has_rows) {
+        ASSERT_TRUE(file->write(Json{{"a", 1}}).ok());
+        EXPECT_EQ(default_env().read_file(partial).value(), "{\"a\":1}\n");  // a killed process leaves it too
+      }
+    }
+    EXPECT_EQ(default_env().exists(partial), has_rows);
+    EXPECT_FALSE(default_env().exists(path));
+  }
+  auto file = NewJsonlFile::create(default_env(), path, NewJsonlFile::Unfinished::kKept);
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(file->write(Json{{"a", 2}}).ok());
+  ASSERT_TRUE(file->commit().ok());
+  EXPECT_EQ(default_env().read_file(path).value(), "{\"a\":2}\n");
+  EXPECT_FALSE(default_env().exists(partial));
+}
+
 TEST(KeepJsonlRows, DropsWhatALaterStepOrACrashLeft) {
   const test::TempDir dir;
   const Path path = dir.write("m.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"st");

@@ -329,6 +329,12 @@ TEST(ModelFolder, BrokenFoldersAreRefusedByName) {
   folder = broken("qwen2_untied_sharded", "no_shard");
   fs::remove(folder / "model-00002-of-00005.safetensors");
   expect_load_error(folder, "model-00002-of-00005.safetensors");
+  expect_load_error(folder, "download the folder again");
+  folder = broken("qwen2_untied_sharded", "cut_shard");
+  fs::resize_file(folder / "model-00002-of-00005.safetensors",
+                  fs::file_size(folder / "model-00002-of-00005.safetensors") - 100);
+  expect_load_error(folder, "model-00002-of-00005.safetensors");
+  expect_load_error(folder, "fetch or write it again");
   folder = broken("qwen2_untied_sharded", "swapped_shard");
   fs::copy_file(folder / "model-00003-of-00005.safetensors", folder / "model-00002-of-00005.safetensors",
                 fs::copy_options::overwrite_existing);
@@ -343,9 +349,14 @@ TEST(ModelFolder, BrokenFoldersAreRefusedByName) {
     EXPECT_TRUE(write_file(default_env(), edited / "config.json", text).ok());
     return edited;
   };
+  expect_load_error(with_config("\"model_type\": \"qwen2\"", "\"model_kind\": \"qwen2\""), "'model_type' is missing");
   expect_load_error(with_config("\"intermediate_size\": 96", "\"intermediate_size\": 95"), "down_proj.weight");
   expect_load_error(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"), "model.layers.2.");
   expect_load_error(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"), "is not part of this model");
+  expect_load_error(with_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 900"),
+                    "more than the weight files");
+  expect_load_error(with_config("\"intermediate_size\": 96", "\"intermediate_size\": 1099511627776"),
+                    "'intermediate_size'");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-"""Loads folders that Mortise saved with transformers and compares logits.
+"""Loads folders that Mortise saved with transformers and compares logits; writes random ones for Mortise to read.
 
-usage: transformers_oracle.py FOLDER...
-FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
+usage: transformers_oracle.py OUT COUNT SEED FOLDER...
+OUT gets COUNT folders (random_folders.py). FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
 A folder with an adapter is loaded by PEFT where it is installed, else its sum is made here, by PEFT's formula.
 """
 import importlib.util
@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+
+import random_folders
 
 
 def load_adapted(folder: str):
@@ -54,9 +56,11 @@ def check(folder: str) -> str:
 
 
 def main() -> int:
-    faults = [f"{folder}: {fault}" for folder in sys.argv[1:] if (fault := check(folder))]
+    out, count, seed, folders = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+    random_folders.write(out, count, seed)
+    faults = [f"{folder}: {fault}" for folder in folders if (fault := check(folder))]
     print("\n".join(faults))
-    return 1 if faults or len(sys.argv) < 2 else 0
+    return 1 if faults or not folders else 0
 
 
 if __name__ == "__main__":

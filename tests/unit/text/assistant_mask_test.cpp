@@ -1,6 +1,8 @@
 // The assistant's tokens of a rendered conversation.
 #include "text/tokenizer/assistant_mask.h"
 
+#include <map>
+
 #include "text/unicode/utf8.h"
 #include "text_test_support.h"
 
@@ -9,6 +11,8 @@ namespace {
 
 using testing::HasSubstr;
 using testing_text::golden;
+using testing_text::is_long;
+using testing_text::oracle_command;
 using testing_text::read_rows;
 
 Tokenizer load(const char* name) {
@@ -125,6 +129,39 @@ TEST(AssistantMask, TokensOfAnotherTextAreRefused) {
   const auto mask = assistant_mask(tokenizer, "abc " + std::string(1000, 'y'), *ids, spans);
   ASSERT_FALSE(mask.ok());
   EXPECT_THAT(mask.error().to_string(), HasSubstr("from byte 4 on"));
+}
+
+// Random conversations through transformers (assistant_mask_oracle.py): the same text, ids and masks. The folder
+// added_flags is left out: a character of no token (its tokens eat white space) lets transformers mark all behind it.
+TEST(AssistantMask, AsTransformers) {
+  std::string command = oracle_command("assistant_mask_oracle.py");
+  if (command.empty()) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: transformers did not judge the masks";
+  const test::TempDir dir;
+  command += " '" + (dir / "rows.jsonl").string() + "' " + (is_long() ? "5000" : "40") + " 5";
+  for (const char* name : {"qwen2", "llama3", "gpt2_string_merges", "deepseek_digits", "llama2_prepend",
+                           "metaspace_first", "gemma_replace"})
+    command += " '" + (golden("tokenizers") / name).string() + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  std::map<std::string, Tokenizer> tokenizers;
+  int num_different = 0;
+  for (const Json& row : read_rows(dir / "rows.jsonl")) {
+    const auto folder = row["folder"].get<std::string>();
+    if (!tokenizers.contains(folder)) tokenizers.emplace(folder, Tokenizer::load(folder).value());
+    const Tokenizer& tokenizer = tokenizers.at(folder);
+    RenderInput input;
+    input.messages = row["messages"];
+    const auto rendered = ChatTemplate::parse(row["template"].get<std::string>(), "t")->render(input);
+    ASSERT_TRUE(rendered.ok()) << rendered.error().to_string();
+    ASSERT_EQ(rendered->text, row["text"].get<std::string>());
+    const auto ids = tokenizer.encode(rendered->text);
+    ASSERT_TRUE(ids.ok());
+    ASSERT_EQ(*ids, testing_text::ids_of(row["ids"])) << row["text"];
+    const auto mask = assistant_mask(tokenizer, rendered->text, *ids, rendered->assistant_spans);
+    ASSERT_TRUE(mask.ok()) << mask.error().to_string() << row["text"];
+    if (*mask == row["mask"].get<std::vector<uint8_t>>()) continue;
+    if (++num_different <= 3) ADD_FAILURE() << folder << row["text"] << Json(*mask).dump() << row["mask"].dump();
+  }
+  EXPECT_EQ(num_different, 0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Folders with tokenizer.model alone: files made by hand, read and refused.
-#include <cstdlib>
+// Folders with tokenizer.model alone: files made by hand, read and refused; models that the sentencepiece library
+// trained, with its ids and texts (sentencepiece_oracle.py).
 #include <cstring>
 #include <map>
 #include <random>
@@ -13,6 +13,11 @@ namespace {
 using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing_text::golden_folders;
+using testing_text::ids_of;
+using testing_text::is_long;
+using testing_text::oracle_command;
+using testing_text::read_rows;
 
 // --- files made by hand ---
 
@@ -125,7 +130,7 @@ TEST(SentencePiece, SpecialTokensAsTransformersHasThem) {
 // Damaged files: an error or a tokenizer whose ids are in range; never anything else.
 TEST(SentencePiece, DamagedFilesAreNoHarm) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same files at every run
-  const int count = std::getenv("MORTISE_LONG") != nullptr ? 20000 : 500;
+  const int count = is_long() ? 20000 : 500;
   int num_loaded = 0;
   for (const std::string& good : {llama_like(), pieces() + kPlain}) {
     for (int i = 0; i < count; ++i) {
@@ -142,6 +147,32 @@ TEST(SentencePiece, DamagedFilesAreNoHarm) {
     }
   }
   EXPECT_GT(num_loaded, 0);
+}
+
+// MORTISE_ORACLES_PYTHON names the Python that has the library; without it the test is skipped, aloud.
+TEST(SentencePieceOracle, TrainedModelsGiveTheSame) {
+  std::string command = oracle_command("sentencepiece_oracle.py");
+  if (command.empty())
+    GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: the sentencepiece wheel did not judge its models";
+  const test::TempDir dir;
+  const int count = is_long() ? 50'000 : 1'000;
+  command += " '" + (dir / "models").string() + "' " + std::to_string(count) + " 7" + golden_folders();
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  const std::vector<std::string> names = *default_env().list_dir(dir / "models");
+  EXPECT_EQ(names.size(), 6U);
+  for (const std::string& name : names) {
+    const auto tokenizer = Tokenizer::load(dir / "models" / name);
+    ASSERT_OK(tokenizer);
+    int num_different = 0;
+    for (const Json& row : read_rows(dir / "models" / name / "rows.jsonl")) {
+      const auto ids = tokenizer->encode(row["text"].get<std::string>());
+      ASSERT_OK(ids);
+      const std::string decoded = tokenizer->decode(*ids);
+      if (*ids == ids_of(row["ids"]) && (row["decoded"].is_null() || Json(decoded) == row["decoded"])) continue;
+      if (++num_different <= 3) ADD_FAILURE() << name << " " << row << " " << Json(*ids) << " " << Json(decoded);
+    }
+    EXPECT_EQ(num_different, 0) << name;
+  }
 }
 
 }  // namespace

@@ -119,6 +119,8 @@ TEST(Template, WorkIsBounded) {
   bounded("{{ [1] | slice(384307168202282326) | list }}");
   bounded("{{ ([[1]] * 100000) | tojson(indent='x' * 10000000) }}");
   bounded("{{ range(99999) | list | tojson(separators=('x' * 10000000, 'y')) }}");
+  bounded("{{ ('x' * 100000).join(['a'] * 100000) }}");
+  bounded("{{ (['x' * 100000] * 100000) | join('a') }}");
   bounded("{% set s = 'a' * 4000000 %}{{ s.rfind('b' ~ 'a' * 2000000) }}");
   // Linear, though a naive search would take a day.
   EXPECT_EQ(text_of("{% set s = 'a' * 4000000 %}{{ s.find('a' * 2000000 ~ 'b') }} {{ s.count('a' * 2000000 ~ 'b') }}"),

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,27 @@ inline std::vector<Json> read_rows(const Path& path) {
   EXPECT_FALSE(rows.empty()) << path;
   return rows;
 }
+
+// Runs tests/unit/text/SCRIPT by the oracles' Python; empty where MORTISE_ORACLES_PYTHON is not set.
+inline std::string oracle_command(const std::string& script) {
+  const char* const python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr || *python == '\0') return {};
+  const Path file = Path(MORTISE_SOURCE_DIR) / "tests/unit/text" / script;
+  return "HF_HUB_OFFLINE=1 RUST_BACKTRACE=0 '" + std::string(python) + "' '" + file.string() + "'";
+}
+
+// The golden folders that hold cases.jsonl, quoted for a command.
+inline std::string golden_folders() {
+  std::string out;
+  const std::vector<std::string> names = *default_env().list_dir(golden("tokenizers"));
+  for (const std::string& name : names) {
+    const Path folder = golden("tokenizers") / name;
+    if (default_env().exists(folder / "cases.jsonl")) out += " '" + folder.string() + "'";
+  }
+  return out;
+}
+
+inline bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 
 inline std::vector<int64_t> ids_of(const Json& value) { return value.get<std::vector<int64_t>>(); }
 

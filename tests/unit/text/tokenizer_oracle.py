@@ -2,9 +2,10 @@
 
     python tokenizer_oracle.py OUT COUNT SEED FOLDER...
 
-For each model folder (tokenizer.json, or vocab.json and merges.txt) and for three Unigram tokenizers made here, writes
+For each model folder (tokenizer.json, or vocab.json and merges.txt) and for four tokenizers made here (three Unigram ones), writes
 OUT/NAME/ (a copy of the folder's files) and OUT/NAME/rows.jsonl with a share of COUNT rows:
 {"text", "special", "ids", "decoded", "skip", "any_ids", "any_decoded"}; the last two are random ids and their text.
+OUT.classes.jsonl: {"pattern", "runs"}, all characters that each of some regular expressions takes, as [first, last].
 """
 import collections
 import itertools
@@ -19,8 +20,7 @@ import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-# Blocks whose characters, where they have a canonical or compatibility mapping, are of Unicode 9 or older: the wheel's
-# normalization tables are.
+# The last line's blocks hold characters that came after Unicode 9, which the wheel's normalization tables are of.
 BLOCKS = [(0x20, 0x7E), (0xA0, 0x24F), (0x250, 0x2AF), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x52F), (0x531, 0x587),
           (0x591, 0x5F4), (0x600, 0x6FF), (0x904, 0x939), (0x93C, 0x94D), (0x985, 0x9B9), (0xA05, 0xA39), (0xB85, 0xBB9),
           (0xC05, 0xC39), (0xD05, 0xD39), (0xE01, 0xE5B), (0xE81, 0xEB9), (0xF40, 0xF6C), (0x1000, 0x109F),
@@ -30,7 +30,9 @@ BLOCKS = [(0x20, 0x7E), (0xA0, 0x24F), (0x250, 0x2AF), (0x300, 0x36F), (0x370, 0
           (0x3131, 0x318E), (0x3200, 0x32FE), (0x3300, 0x33FF), (0x4E00, 0x9FD5), (0xA000, 0xA48C), (0xAC00, 0xD7A3), (0xF900, 0xFAD9),
           (0xFB00, 0xFB06), (0xFB1D, 0xFB4F), (0xFE00, 0xFE0F), (0xFE30, 0xFE6B), (0xFF01, 0xFFEE), (0x10330, 0x1034A),
           (0x1D400, 0x1D4FF), (0x1F300, 0x1F5FF), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x20000, 0x2A6D6),
-          (0xE000, 0xE010), (0xE0020, 0xE007F), (0xF0000, 0xF0010)]
+          (0xE000, 0xE010), (0xE0020, 0xE007F), (0xF0000, 0xF0010),
+          (0x7F0, 0x7FD), (0x8A0, 0x8FF), (0x1ABE, 0x1ACE), (0x1DF0, 0x1DFF), (0x32FE, 0x32FF), (0xA7F2, 0xA7FF), (0x10780, 0x107BA),
+          (0x11930, 0x11946), (0x1E030, 0x1E06D), (0x1E2C0, 0x1E2EF), (0x1FBF0, 0x1FBF9), (0x31350, 0x31360)]
 GLUE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2003", "\x85", "\u2028", "\ufeff", "\u200b",
         "\u200d", "\u180e", "\x1c", "\x00", "\x7f", "'s", "'LL", "\u2019t", "'", "_", "-", "--", "...", "!?", "://", "<|", "|>",
         "▁", "Ġ", "<0x0A>", "1", "12", "123", "1234567", "٣", "½", "²", "Ⅷ", "é", "e\u0301", "Å", "ﬁ", "ß", "İ", "Σ", "🇩🇪",
@@ -136,6 +138,37 @@ def with_byte_fallback(tokenizer):
     return Tokenizer.from_str(json.dumps(spec))
 
 
+def make_scripts(corpus):
+    """Byte-level BPE without merges behind a splitter that asks for scripts, as Kimi's does."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    pattern = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+|"
+               r"[\p{Hiragana}\p{Katakana}]+|\P{Latin}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+")
+    # The space in front of each piece shows the cuts in the ids.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+CLASSES = [r"\p{Emoji}", r"\p{Extended_Pictographic}", r"\p{Alphabetic}", r"\p{lower case}", r"\p{Uppercase}", r"\P{EPres}",
+           r"[\p{XID_Continue}&&\P{Emoji}]", r"[^\P{ID_Start}a]", r"\p{Ideographic}", r"\p{Case_Ignorable}", r"\p{Punct}", r"\p{Alnum}",
+           r"\p{Latin}", r"[\p{L}\p{M}]", r"\w", r"[[:alpha:]]", r"[[:alnum:]]", r"[[:punct:]]", r"[[:space:]]", r"[[:upper:]]", r"[[:lower:]]",
+           r"[[:digit:]]", r"[[:graph:]]", r"[[:print:]]", r"[[:blank:]]", r"[[:cntrl:]]", r"[[:word:]]", r"[[:xdigit:]]", r"[[:^alpha:]]",
+           r"[a[:^punct:]]"]
+
+
+def write_classes(path):
+    blocks = [(0x1, 0xD800), (0xE000, 0xE200), (0xF900, 0x32400), (0xE0000, 0xE0200)]  # there is nothing but private use between
+    codes = [code for first, end in blocks for code in range(first, end)]
+    text = "".join(map(chr, codes))
+    with open(path, "w") as out:
+        for pattern in CLASSES:
+            splitter = pre_tokenizers.Split(Regex("(?:" + pattern + ")+"), "removed", invert=True)
+            runs = [(codes[begin], codes[end - 1]) for _, (begin, end) in splitter.pre_tokenize_str(text)]
+            out.write(json.dumps({"pattern": pattern, "runs": runs}) + "\n")
+
+
 def wheel_of(folder):
     path = os.path.join(folder, "tokenizer.json")
     if os.path.exists(path):
@@ -171,14 +204,15 @@ def main():
         with open(os.path.join(folder, "cases.jsonl")) as lines:
             corpus += [json.loads(line)["text"] for line in lines]
     corpus = [text for text in corpus if text]
-    share = -(-count // (len(folders) + 3))
+    write_classes(out + ".classes.jsonl")
+    share = -(-count // (len(folders) + 4))
     for folder in folders:
         target = os.path.join(out, os.path.basename(folder))
         shutil.copytree(folder, target)
         write_rows(wheel_of(folder), target, rng, corpus, share)
     unigram = make_unigram(corpus)
     for name, tokenizer in (("unigram", unigram), ("unigram_bytes", with_byte_fallback(unigram)),
-                            ("unigram_precompiled", with_precompiled(unigram))):
+                            ("unigram_precompiled", with_precompiled(unigram)), ("scripts", make_scripts(corpus))):
         target = os.path.join(out, name)
         os.makedirs(target)
         tokenizer.save(os.path.join(target, "tokenizer.json"))

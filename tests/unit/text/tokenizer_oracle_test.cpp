@@ -2,16 +2,20 @@
 // MORTISE_ORACLES_PYTHON names the Python that has it; without it the test is skipped, aloud.
 #include <gtest/gtest-spi.h>
 
-#include <cstdlib>
+#include <algorithm>
 
 #include "foundation/base/text.h"
+#include "text/tokenizer/regex.h"
+#include "text/unicode/utf8.h"
 #include "text_test_support.h"
 
 namespace mortise {
 namespace {
 
-using testing_text::golden;
+using testing_text::golden_folders;
 using testing_text::ids_of;
+using testing_text::is_long;
+using testing_text::oracle_command;
 
 // Every piece is whole characters. Joined they are what decode gives, where `exact` (bytes that fall back are shown
 // before it is known whether their run is whole).
@@ -66,21 +70,62 @@ int64_t count_different(const Tokenizer& tokenizer, const Path& rows, bool falls
   return different;
 }
 
-TEST(TokenizerOracle, RandomTextsGiveTheSame) {
-  const char* const python = std::getenv("MORTISE_ORACLES_PYTHON");
-  if (python == nullptr || *python == '\0')
-    GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: the tokenizers wheel did not judge the tokenizers";
-  const int64_t count = std::getenv("MORTISE_LONG") != nullptr ? 1'000'000 : 50'000;
-  const test::TempDir dir;
-  std::string command = "HF_HUB_OFFLINE=1 RUST_BACKTRACE=0 '" + std::string(python) + "' '" +
-                        (Path(MORTISE_SOURCE_DIR) / "tests/unit/text/tokenizer_oracle.py").string() + "' '" +
-                        (dir / "rows").string() + "' " + std::to_string(count) + " 20261122";
-  const Path folders = golden("tokenizers");
-  const std::vector<std::string> names = *default_env().list_dir(folders);
-  for (const std::string& name : names) {
-    if (default_env().exists(folders / name / "cases.jsonl")) command += " '" + (folders / name).string() + "'";
+// What a regular expression takes of the characters that write_classes of the script knows, as [first, last]. A block
+// at a time: a group that repeats without end needs stack for each turn.
+Json runs_of(const Regex& regex) {
+  std::vector<uint32_t> codes;
+  for (const auto& [first, end] : {std::pair(0x1U, 0xD800U), std::pair(0xE000U, 0xE200U), std::pair(0xF900U, 0x32400U),
+                                   std::pair(0xE0000U, 0xE0200U)}) {
+    for (uint32_t code = first; code < end; ++code) codes.push_back(code);
   }
+  Json runs = Json::array();
+  bool goes_on = false;  // the last match ends with its block
+  constexpr size_t kBlock = 0x4000;
+  for (size_t block = 0; block < codes.size(); block += kBlock) {
+    std::string text;
+    const size_t end = std::min(block + kBlock, codes.size());
+    for (size_t i = block; i < end; ++i) append_utf8(text, codes[i]);
+    std::vector<TextSpan> spans;
+    EXPECT_OK(regex.find_all(text, spans));
+    for (const TextSpan& span : spans) {
+      const size_t first = block + unicode::count_code_points(text.substr(0, span.begin));
+      const size_t last = block + unicode::count_code_points(text.substr(0, span.end)) - 1;
+      if (goes_on && first == block) {
+        runs.back()[1] = codes[last];
+      } else {
+        runs.push_back({codes[first], codes[last]});
+      }
+      goes_on = false;
+    }
+    goes_on = !spans.empty() && spans.back().end == text.size();
+  }
+  return runs;
+}
+
+void expect_classes(const Path& file) {
+  for (const Json& row : testing_text::read_rows(file)) {
+    const auto pattern = row["pattern"].get<std::string>();
+    const auto regex = Regex::compile("(?:" + pattern + ")+", "test");
+    ASSERT_OK(regex);
+    const Json runs = runs_of(*regex);
+    const Json& want = row["runs"];
+    if (runs == want) continue;
+    const auto differ = std::mismatch(runs.begin(), runs.end(), want.begin(), want.end());
+    ADD_FAILURE() << pattern << ": " << (differ.first == runs.end() ? Json() : *differ.first)
+                  << ", the wheel: " << (differ.second == want.end() ? Json() : *differ.second);
+  }
+}
+
+TEST(TokenizerOracle, RandomTextsGiveTheSame) {
+  const std::string oracle = oracle_command("tokenizer_oracle.py");
+  if (oracle.empty())
+    GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: the tokenizers wheel did not judge the tokenizers";
+  const int64_t count = is_long() ? 1'000'000 : 50'000;
+  const test::TempDir dir;
+  const std::string command =
+      oracle + " '" + (dir / "rows").string() + "' " + std::to_string(count) + " 20261122" + golden_folders();
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  expect_classes((dir / "rows").string() + ".classes.jsonl");
   int64_t total = 0;
   const std::vector<std::string> made = *default_env().list_dir(dir / "rows");
   for (const std::string& name : made) {

@@ -117,6 +117,21 @@ TEST(Regex, OnigurumaMeaningInPcre2) {
   EXPECT_THAT(matches(R"(\p{Han}+)", "你好。世界ー々〇、𱍐"), ElementsAre("你好", "世界", "々〇", "𱍐"));
   EXPECT_THAT(matches(R"([^\p{Han}a]+)", "你bcb世a、"), ElementsAre("bcb", "、"));
   EXPECT_THAT(matches(R"([\P{Han}]+)", "你b世、"), ElementsAre("b", "、"));
+  EXPECT_THAT(matches(R"([a\W]+)", "a-bc.a"), ElementsAre("a-", ".a"));
+  EXPECT_THAT(matches(R"([^\H]+)", "xaf9x"), ElementsAre("af9"));
+}
+
+TEST(Regex, PropertiesAndPosixClassesAreOfVersion16) {
+  EXPECT_THAT(matches(R"(\p{Emoji_Presentation}+)", "a\U0001FAE9b\U0001F600"), ElementsAre("\U0001FAE9", "\U0001F600"));
+  EXPECT_THAT(matches(R"([^\P{EPres}]+)", "a\U0001FAE9b"), ElementsAre("\U0001FAE9"));
+  EXPECT_THAT(matches(R"([x\P{EPres}]+)", "a\U0001FAE9xb"), ElementsAre("a", "xb"));
+  EXPECT_THAT(matches(R"(\p{alphabetic}+)", "\u0363a1\U00010D70"), ElementsAre("\u0363a", "\U00010D70"));
+  EXPECT_THAT(matches(R"(\p{uppercase letter}\p{lu}\p{Letter})", "ABcd"), ElementsAre("ABc"));
+  EXPECT_THAT(matches(R"([[:alpha:]]+)", "a\u24D0b1\u0363"), ElementsAre("a\u24D0b", "\u0363"));
+  EXPECT_THAT(matches(R"([[:^alpha:]]+)", "a12b"), ElementsAre("12"));
+  EXPECT_THAT(matches(R"([[:punct:]]+)", "a+b_.\u20AC1"), ElementsAre("+", "_.\u20AC"));
+  EXPECT_THAT(matches(R"([[:space:]]+)", "a\u180E\u0085b"), ElementsAre("\u0085"));
+  EXPECT_THAT(matches(R"([^[:graph:]]+)", "a\u00A0 b"), ElementsAre("\u00A0 "));
 }
 
 // The two ways to write a category have to find the same characters.
@@ -146,7 +161,7 @@ TEST(Regex, RangesAndPcreTablesAgree) {
 }
 
 TEST(Regex, BadPatternsAreErrorsThatShowThem) {
-  for (const char* pattern : {"(", "[a", "\\p{Nope}", "a\\", "(?x: a)", "\\p", "\\u12"}) {
+  for (const char* pattern : {"(", "[a", "\\p{Nope}", "a\\", "(?x: a)", "\\p", "\\u12", "[[:nope:]]"}) {
     EXPECT_THAT(error_of(Regex::compile(pattern, "file.json")),
                 testing::AllOf(HasSubstr("regular expression"), HasSubstr("file.json")))
         << pattern;

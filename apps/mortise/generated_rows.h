@@ -1,0 +1,51 @@
+// The rows that `mortise generate` writes: in the order of the prompts, each as soon as it and all before it are whole.
+//
+// Until commit() they are in PATH.partial, which stays where the command is stopped or killed. Cost: rows that wait for
+// one before them are held in memory.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "foundation/formats/jsonl.h"
+#include "generate/schedule/scheduler.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace mortise {
+
+class GeneratedRows {
+ public:
+  // A row for each prompt, with n completions. Prompts and tokenizer (null: no texts) outlive this.
+  static Result<GeneratedRows> create(Env& env, const Path& path, const std::vector<std::vector<int64_t>>& prompts,
+                                      int64_t n, const Tokenizer* tokenizer, bool log_probs);
+
+  // request_id is the prompt's place, sample_index the completion's in its row.
+  Result<> add(const GeneratedSequence& sequence);
+  Result<> commit();  // precondition: all were added
+  // The error that ended the command, with the place of the rows that are there.
+  [[nodiscard]] Error unfinished(Error error) const;
+  [[nodiscard]] int64_t num_tokens() const { return num_tokens_; }
+
+ private:
+  struct Row {
+    std::vector<GeneratedSequence> samples;
+    int64_t num_missing = 0;
+  };
+
+  GeneratedRows(NewJsonlFile file, const std::vector<std::vector<int64_t>>& prompts, int64_t n,
+                const Tokenizer* tokenizer, bool log_probs)
+      : file_(std::move(file)), prompts_(&prompts), n_(n), tokenizer_(tokenizer), log_probs_(log_probs) {}
+  [[nodiscard]] Json row_of(size_t place, const std::vector<GeneratedSequence>& samples) const;
+
+  NewJsonlFile file_;
+  const std::vector<std::vector<int64_t>>* prompts_;
+  int64_t n_;
+  const Tokenizer* tokenizer_;
+  bool log_probs_;
+  std::deque<Row> waiting_;  // from row num_written_ on
+  size_t num_written_ = 0;
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace mortise
