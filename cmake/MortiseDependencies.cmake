@@ -16,6 +16,7 @@ pkg_check_modules(curl REQUIRED IMPORTED_TARGET libcurl)
 pkg_check_modules(yaml REQUIRED IMPORTED_TARGET yaml-0.1)
 if(MORTISE_TESTS)
   find_package(GTest REQUIRED)
+  find_package(rapidcheck REQUIRED)
 endif()
 
 # Boost.DLL on std::filesystem: defined on the target, since mixing both is an ODR fault.

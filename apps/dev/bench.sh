@@ -1,10 +1,11 @@
-# ./dev bench [peers|decode|train|passes|head|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
+# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
 #   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode  the generator beside transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b; --rounds N,
 #           --threads N, --cache static); installs the oracles. decode --alone: the generator by itself, in more detail
 #   train   packed forward and backward over rows of log-normal lengths beside transformers' padded ones (--rows N, --rounds N); installs the oracles
 #   passes  forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared])
 #   head    the fused head: memory over tokens and vocabularies, time beside plain torch ([memory|time|all] [rounds])
+#   losses  every policy loss with gradient over 4.2 M tokens, by its plugin and in eager torch, beside one core's memory time ([rounds] [loss ...])
 #   tokenizer MB per second of encoding beside the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs the oracles
 #   rewards rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N, --work-us N)
 source apps/dev/lib.sh
@@ -30,7 +31,7 @@ case $what in
     build release bench_train >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "$oracles_dir/bin/python" apps/bench/peers/train_peer.py --program build/release/bin/bench_train --out build/bench/train "$@"
     ;;
-  decode | passes | head)
+  decode | passes | head | losses)
     say "building"
     build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     if [[ $what != decode || ${1:-} == --alone ]]; then

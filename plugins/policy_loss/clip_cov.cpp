@@ -45,10 +45,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
   // The place of every row when they are ordered by name: what the draw goes by, so that neither the order of the call
   // nor the names themselves decide.
   static std::vector<std::uint64_t> ranks(const mortise::LossBatch& batch) {
-    std::vector<std::int64_t> order(std::size_t(batch.num_rows()));
-    std::iota(order.begin(), order.end(), 0);
-    const std::int64_t* id = batch.layout.row_id;
-    std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return id[a] < id[b]; });
+    const std::vector<std::int64_t> order = mortise::rows_by_name(batch);
     std::vector<std::uint64_t> rank(order.size());
     for (std::size_t i = 0; i < order.size(); ++i) rank[std::size_t(order[i])] = i;
     return rank;

@@ -2,9 +2,9 @@
 //
 //   D = log_prob - old_log_prob,  cov = (A - mean A) (log_prob - mean log_prob) over the update's unmasked tokens,
 //   L = -A exp(D), and + ppo_kl_coef |D| on the max(1, int(kl_cov_ratio N)) tokens of the largest cov. No clip.
-// The choice is a constant for the gradient. Defaults 2e-4 and 0.1 as in verl's configuration files (1.0 where its code
-// runs without one). Traps: verl chooses in each micro-batch, here it is the whole update, as the paper says; verl does
-// not clamp D, here the ratio's is clamped to +-20.
+// The choice is a constant for the gradient; of equal tokens the first by the rows' names. Defaults 2e-4 and 0.1 as in
+// verl's configuration files (1.0 where its code runs without one). Traps: verl chooses in each micro-batch, here it is
+// the whole update, as the paper says; verl does not clamp D, here the ratio's is clamped to +-20.
 #include <algorithm>
 #include <cmath>
 
@@ -45,10 +45,12 @@ struct KlCov : mortise::ContextLoss {
     std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
     const double threshold = *last;
     std::int64_t at_threshold = count - (std::count_if(largest.begin(), last, [&](double x) { return x > threshold; }));
-    for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
-      if (batch.mask[t] == 0) continue;
-      const double cov = covariance(t);
-      if (cov > threshold || (cov == threshold && at_threshold-- > 0)) chosen[t] = 1.0;
+    for (const std::int64_t row : mortise::rows_by_name(batch)) {
+      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
+        if (batch.mask[t] == 0) continue;
+        const double cov = covariance(t);
+        if (cov > threshold || (cov == threshold && at_threshold-- > 0)) chosen[t] = 1.0;
+      }
     }
   }
 

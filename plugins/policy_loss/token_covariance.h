@@ -1,12 +1,24 @@
 // What clip_cov and kl_cov share: each token's part of the covariance of advantage and log-prob over the update.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include <mortise/cpp/losses.hpp>
 
 namespace mortise {
+
+// The rows in the order of their names: what a choice goes by, so that the order of the call does not decide.
+inline std::vector<std::int64_t> rows_by_name(const LossBatch& batch) {
+  std::vector<std::int64_t> order(std::size_t(batch.num_rows()));
+  std::iota(order.begin(), order.end(), std::int64_t(0));
+  const std::int64_t* id = batch.layout.row_id;
+  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return id[a] < id[b]; });
+  return order;
+}
 
 class TokenCovariance {
  public:

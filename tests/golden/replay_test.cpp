@@ -1,8 +1,9 @@
 // Replayed runs against TRL's trajectories: every update's numbers, the numbers of each step's samples and the final
 // parameters, for micro-batches of 1, 3 and all rows. Runs the program itself, so the whole path is on trial: config,
-// data, replay backend, column reward, advantages, losses, KL, masks, schedule, AdamW, updates.jsonl, checkpoint.
+// data, replay backend, column reward, advantages, losses, KL, masks, schedule, AdamW, updates.jsonl, checkpoint. TRL's
+// settings reach it on two ways: as `config import --from trl` translates them, and written by hand (RunFile).
 //
-// Prints the deviations. A short run takes 3 and one of 1 and all rows for each case, MORTISE_LONG=1 all.
+// Prints the deviations. A short run takes 3, imported, and one of 1 and all rows for each case, MORTISE_LONG=1 all.
 // MORTISE_REPLAY_CASES=DIR runs the cases of another folder of the same form instead.
 #include <gtest/gtest.h>
 
@@ -31,8 +32,16 @@ fs::path cases_folder() {
 struct ReplayCase {
   std::string name;
   int64_t micro_batch;     // 0 = all rows at once
+  bool imported = false;   // TRL's settings by `config import`, else by hand
   bool by_engine = false;  // normalize_then_sum: by the engine for grpo, not by the estimator gdpo
+
+  [[nodiscard]] std::string micro_name() const { return micro_batch == 0 ? "all" : std::to_string(micro_batch); }
+  [[nodiscard]] std::string way() const { return imported ? "imported" : by_engine ? "by_engine" : ""; }
 };
+
+std::string name_of(const ReplayCase& test) {
+  return test.name + "_micro_" + test.micro_name() + (test.way().empty() ? "" : "_" + test.way());
+}
 
 // Largest deviation of each number of a run, as a share of what it may be.
 struct Deviations {
@@ -46,12 +55,13 @@ class DeviationTable : public testing::Environment {
   std::vector<Deviations> rows;
   void TearDown() override {
     const char* const columns[] = {"loss", "grad_norm", "entropy", "kl", "clip ratios", "samples", "parameters"};
-    std::printf("deviation / bound; parameters also as L2 over the distance moved\n%-20s %5s", "case", "micro");
+    std::printf("deviation / bound; parameters also as L2 over the distance moved\n%-20s %5s %6s", "case", "micro",
+                "by");
     for (const char* column : columns) std::printf(" %11s", column);
     std::printf("\n");
     for (const Deviations& row : rows) {
-      const std::string micro = row.test.micro_batch == 0 ? "all" : std::to_string(row.test.micro_batch);
-      std::printf("%-20s %5s", row.test.name.c_str(), micro.c_str());
+      std::printf("%-20s %5s %6s", row.test.name.c_str(), row.test.micro_name().c_str(),
+                  row.test.imported ? "import" : "hand");
       for (const char* column : columns) {
         const auto found = row.share.find(column);
         if (found == row.share.end())
@@ -71,7 +81,8 @@ DeviationTable& table() {
 // gtest owns it and prints it at the end.
 [[maybe_unused]] const testing::Environment* const kRegistered = testing::AddGlobalTestEnvironment(&table());
 
-// TRL's settings under our names (the mapping of tests/golden/replay/README.md).
+// The run of a case: TRL's settings by hand (the mapping of tests/golden/replay/README.md) or on top of imported.toml,
+// which then needs what TRL gets from Python: model, samples and rewards.
 class RunFile {
  public:
   RunFile(const Json& params, fs::path folder, fs::path run_dir, const ReplayCase& test)
@@ -80,23 +91,29 @@ class RunFile {
         folder_(std::move(folder)),
         run_dir_(std::move(run_dir)),
         micro_batch_(test.micro_batch),
+        imported_(test.imported),
         by_engine_(test.by_engine) {}
 
   void write() const {
     std::ofstream out(run_dir_ / "run.toml");
     out.precision(17);
-    out << "[model]\npath = \"" << (folder_ / "model").string() << "\"\n"
-        << "[data]\ntrain_files = [\"" << samples()
-        << "\"]\nshuffle = false\nmax_response_length = " << trl_["max_completion_length"]
-        << "\ntrain_batch_size = " << derived_["prompts_per_generation_batch"] << "\n";
-    write_algorithm(out);
-    write_actor(out);
-    out << "[rollout]\nname = \"replay\"\nn = " << trl_["num_generations"]
-        << "\ntemperature = " << trl_["temperature"].dump() << "\n[rollout.replay]\npath = \"" << samples() << "\"\n";
+    if (imported_) out << "base = \"imported.toml\"\n";
+    out << "[model]\npath = \"" << (folder_ / "model").string() << "\"\n[data]\ntrain_files = [\"" << samples()
+        << "\"]\nshuffle = false\n";
+    if (imported_) {
+      if (micro_batch_ > 0) out << "[actor]\nppo_micro_batch_size_per_gpu = " << micro_batch_ << "\n";
+      out << "[rollout]\nname = \"replay\"\n";
+    } else {
+      out << "max_response_length = " << trl_["max_completion_length"]
+          << "\ntrain_batch_size = " << derived_["prompts_per_generation_batch"] << "\n";
+      write_algorithm(out);
+      write_actor(out);
+      out << "[rollout]\nname = \"replay\"\nn = " << trl_["num_generations"]
+          << "\ntemperature = " << trl_["temperature"].dump() << "\n";
+    }
+    out << "[rollout.replay]\npath = \"" << samples() << "\"\n";
     write_rewards(out);
-    out << "[trainer]\n"
-        << (micro_batch_ == 0 ? "" : "num_threads = 1\n") << "total_training_steps = " << derived_["generation_batches"]
-        << "\nval_before_train = false\ndefault_local_dir = \"" << (run_dir_ / "out").string() << "\"\nlogger = []\n";
+    write_trainer(out);
   }
 
  private:
@@ -172,6 +189,14 @@ class RunFile {
     }
   }
 
+  void write_trainer(std::ostream& out) const {
+    out << "[trainer]\n"
+        << (micro_batch_ == 0 ? "" : "num_threads = 1\n") << "default_local_dir = \"" << (run_dir_ / "out").string()
+        << "\"\nlogger = []\n";
+    if (imported_) return;
+    out << "total_training_steps = " << derived_["generation_batches"] << "\nval_before_train = false\n";
+  }
+
   void write_rewards(std::ostream& out) const {
     const Json weights = trl_["reward_weights"].is_null() ? Json::array({1.0}) : trl_["reward_weights"];
     for (size_t i = 0; i < weights.size(); ++i) {
@@ -185,8 +210,18 @@ class RunFile {
   const Json& derived_;
   fs::path folder_, run_dir_;
   int64_t micro_batch_;
+  bool imported_;
   bool by_engine_;
 };
+
+// The program's exit status and, where it is not 0, what it said.
+std::string run_program(const std::string& arguments, const fs::path& console) {
+  const std::string command =
+      std::string(MORTISE_BINARY_DIR) + "/bin/mortise " + arguments + " > " + console.string() + " 2>&1";
+  const int status = std::system(command.c_str());
+  std::ifstream said(console);
+  return status == 0 ? "" : std::to_string(status) + ": " + std::string(std::istreambuf_iterator<char>(said), {});
+}
 
 std::vector<Json> read_lines(const fs::path& path) {
   std::vector<Json> rows;
@@ -199,9 +234,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
  protected:
   void SetUp() override {
     folder_ = cases_folder() / GetParam().name;
-    run_dir_ =
-        fs::path(MORTISE_BINARY_DIR) / "tests/replay" /
-        (GetParam().name + "." + std::to_string(GetParam().micro_batch) + (GetParam().by_engine ? ".engine" : ""));
+    run_dir_ = fs::path(MORTISE_BINARY_DIR) / "tests/replay" / name_of(GetParam());
     fs::remove_all(run_dir_);
     fs::create_directories(run_dir_);
     params_ = read_json_file(default_env(), folder_ / "params.json").value();
@@ -328,12 +361,16 @@ class Replay : public testing::TestWithParam<ReplayCase> {
 };
 
 TEST_P(Replay, FollowsTrl) {
+  if (GetParam().imported) {
+    const fs::path settings = run_dir_ / "trl.json";
+    std::ofstream(settings) << params_["trl"].dump();
+    ASSERT_EQ(run_program("config import --from trl " + settings.string() + " --output " +
+                              (run_dir_ / "imported.toml").string(),
+                          run_dir_ / "import.txt"),
+              "");
+  }
   RunFile(params_, folder_, run_dir_, GetParam()).write();
-  const std::string command = std::string(MORTISE_BINARY_DIR) + "/bin/mortise train " +
-                              (run_dir_ / "run.toml").string() + " > " + (run_dir_ / "console.txt").string() + " 2>&1";
-  const int status = std::system(command.c_str());
-  std::ifstream console(run_dir_ / "console.txt");
-  ASSERT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(console), {});
+  ASSERT_EQ(run_program("train " + (run_dir_ / "run.toml").string(), run_dir_ / "console.txt"), "");
   const std::vector<Json> updates = read_lines(run_dir_ / "out/updates.jsonl");
   ASSERT_EQ(updates.size(), steps_.size());
 
@@ -355,23 +392,22 @@ std::vector<ReplayCase> all_cases() {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
-  // A short run takes two of the three for each case.
+  // A short run takes two of the six for each case.
   const bool all = std::getenv("MORTISE_LONG") != nullptr;
   std::vector<ReplayCase> cases;
   for (size_t i = 0; i < names.size(); ++i) {
     for (const int64_t micro : {1, 3, 0}) {
-      if (all || micro == 3 || (micro == 1) == (i % 2 == 0)) cases.push_back({names[i], micro});
+      const bool by_hand = micro != 3 && (micro == 1) == (i % 2 == 0);
+      if (all || by_hand) cases.push_back({names[i], micro, false});
+      if (all || micro == 3) cases.push_back({names[i], micro, true});
     }
   }
-  if (std::ranges::count(names, "two_rewards_gdpo") > 0) cases.push_back({"two_rewards_gdpo", 3, /*by_engine=*/true});
+  if (std::ranges::count(names, "two_rewards_gdpo") > 0)
+    cases.push_back({"two_rewards_gdpo", 3, false, /*by_engine=*/true});
   return cases;
 }
 
-std::string case_name(const testing::TestParamInfo<ReplayCase>& test) {
-  const ReplayCase& replay = test.param;
-  return replay.name + "_micro_" + (replay.micro_batch == 0 ? "all" : std::to_string(replay.micro_batch)) +
-         (replay.by_engine ? "_by_engine" : "");
-}
+std::string case_name(const testing::TestParamInfo<ReplayCase>& test) { return name_of(test.param); }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Replay, testing::ValuesIn(all_cases()), case_name);
 

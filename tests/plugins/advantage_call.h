@@ -138,4 +138,13 @@ inline AdvantageCase random_case(uint32_t seed, const RandomShape& shape = {}) {
   return b;
 }
 
+// Advantages of the unmasked tokens, row after row.
+inline std::vector<double> kept(const AdvantageCase& b, const std::vector<float>& values) {
+  std::vector<double> out;
+  for (size_t t = 0; t < values.size(); ++t) {
+    if (b.mask[t] != 0) out.push_back(double(values[t]));
+  }
+  return out;
+}
+
 }  // namespace mortise::test

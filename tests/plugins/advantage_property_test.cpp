@@ -1,7 +1,5 @@
-// Properties of advantage estimators over random batches: what theory says of sums, of the order of rows, of padding
-// and of rows without a reward, and identities between the algorithms.
-#include <functional>
-
+// Properties of advantage estimators over random batches: rows without a reward, whitening, balance at every place, and
+// identities between the algorithms. What holds for any batch is in advantage_rapidcheck_test.cpp.
 #include "advantage_call.h"
 #include "support/close_to.h"
 
@@ -12,60 +10,6 @@ using Doubles = std::vector<double>;
 
 constexpr uint32_t kSeeds = 20;
 
-// The rows of `b` in another order; place[i] is where row i of the new batch stood.
-AdvantageCase reordered(const AdvantageCase& b, const std::vector<size_t>& place) {
-  AdvantageCase out;
-  out.weights = b.weights;
-  const auto tokens = [&](size_t row, const auto& from, auto& to) {
-    to.insert(to.end(), from.begin() + b.row_offsets[row], from.begin() + b.row_offsets[row + 1]);
-  };
-  for (const size_t row : place) {
-    out.group_index.push_back(b.group_index[row]);
-    out.row_offsets.push_back(out.row_offsets.back() + int64_t(b.end(row) - b.begin(row)));
-    tokens(row, b.rewards, out.rewards);
-    tokens(row, b.mask, out.mask);
-    tokens(row, b.values, out.values);
-    tokens(row, b.old_log_prob, out.old_log_prob);
-    tokens(row, b.sum_pi_squared, out.sum_pi_squared);
-    tokens(row, b.is_weights, out.is_weights);
-    out.columns.insert(out.columns.end(), {b.columns[2 * row], b.columns[2 * row + 1]});
-    out.baselines.push_back(b.baselines[row]);
-    if (!b.valid.empty()) out.valid.push_back(b.valid[row]);
-  }
-  return out;
-}
-
-// Three masked tokens behind every row, with NaN wherever a masked token may hold anything.
-AdvantageCase padded(const AdvantageCase& b) {
-  AdvantageCase out = b;
-  out.row_offsets = {0};
-  out.mask.clear();
-  for (auto* tensor : {&out.rewards, &out.values, &out.old_log_prob, &out.sum_pi_squared, &out.is_weights})
-    tensor->clear();
-  for (size_t row = 0; row < b.num_rows(); ++row) {
-    for (size_t t = b.begin(row); t < b.end(row) + 3; ++t) {
-      const bool real = t < b.end(row);
-      out.mask.push_back(uint8_t(real ? b.mask[t] : 0));
-      out.rewards.push_back(real ? b.rewards[t] : 0);
-      out.values.push_back(real ? b.values[t] : NAN);
-      out.old_log_prob.push_back(real ? b.old_log_prob[t] : NAN);
-      out.sum_pi_squared.push_back(real ? b.sum_pi_squared[t] : NAN);
-      out.is_weights.push_back(real ? b.is_weights[t] : NAN);
-    }
-    out.row_offsets.push_back(int64_t(out.mask.size()));
-  }
-  return out;
-}
-
-// Advantages of the unmasked tokens, row after row.
-Doubles kept(const AdvantageCase& b, const std::vector<float>& values) {
-  Doubles out;
-  for (size_t t = 0; t < values.size(); ++t) {
-    if (b.mask[t] != 0) out.push_back(double(values[t]));
-  }
-  return out;
-}
-
 class AdvantageProperty : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(AdvantageEstimator, AdvantageProperty,
                          testing::Values("bnpo", "dr_grpo", "gae", "gdpo", "gpg", "grpo", "grpo_passk",
@@ -73,38 +17,6 @@ INSTANTIATE_TEST_SUITE_P(AdvantageEstimator, AdvantageProperty,
                                          "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo",
                                          "rloo_vectorized", "tir_optimal_token_baseline"),
                          [](const auto& name) { return name.param; });
-
-TEST_P(AdvantageProperty, OrderOfRowsDoesNotMatter) {
-  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    AdvantageCase b = random_case(seed, {.binary = seed % 2 == 0});
-    b.valid.assign(b.num_rows(), 1);
-    b.valid[seed % b.num_rows()] = 0;
-    std::vector<size_t> place(b.num_rows());
-    std::iota(place.begin(), place.end(), 0);
-    std::shuffle(place.begin(), place.end(), std::mt19937(seed));
-    const auto straight = compute(GetParam(), {}, b);
-    const auto shuffled = compute(GetParam(), {}, reordered(b, place));
-    std::vector<float> advantages, returns;  // of the straight batch, in the new order
-    for (const size_t row : place) {
-      for (size_t t = b.begin(row); t < b.end(row); ++t) {
-        advantages.push_back(straight.advantages[t]);
-        returns.push_back(straight.returns[t]);
-      }
-    }
-    EXPECT_TRUE(all_close(shuffled.advantages, advantages, 1e-5));
-    EXPECT_TRUE(all_close(shuffled.returns, returns, 1e-5));
-  }
-}
-
-TEST_P(AdvantageProperty, PaddingDoesNotMatter) {
-  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
-    const AdvantageCase b = random_case(seed), wide = padded(b);
-    const auto a = compute(GetParam(), {}, b), w = compute(GetParam(), {}, wide);
-    EXPECT_TRUE(all_close(kept(wide, w.advantages), kept(b, a.advantages), 0)) << "seed " << seed;
-    EXPECT_TRUE(all_close(kept(wide, w.returns), kept(b, a.returns), 0)) << "seed " << seed;
-  }
-}
 
 // A row without a reward has advantage 0 and might as well not be there, whatever number it carries.
 TEST_P(AdvantageProperty, RowsWithoutARewardTouchNothing) {
@@ -120,40 +32,6 @@ TEST_P(AdvantageProperty, RowsWithoutARewardTouchNothing) {
     EXPECT_EQ(a, compute(GetParam(), {}, other).advantages) << "seed " << seed;
     for (size_t t = b.begin(out); t < b.end(out); ++t) EXPECT_EQ(a[t], 0.0F);
   }
-}
-
-// Sums of weight(row) * A over each group's rows; the group of one is left out.
-void expect_zero_sums(const std::string& name, const Params& params,
-                      const std::function<double(const AdvantageCase&, size_t)>& weight) {
-  SCOPED_TRACE(name);
-  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
-    const AdvantageCase b = random_case(seed, {.binary = seed % 2 == 0});
-    const auto a = compute(name, params, b).advantages;
-    std::map<int64_t, double> sums, sizes;
-    for (size_t row = 0; row < b.num_rows(); ++row) {
-      if (b.group_index[row] == 10000) continue;
-      const double advantage = double(a[b.end(row) - 1]);  // the last token is never masked
-      sums[b.group_index[row]] += weight(b, row) * advantage;
-      sizes[b.group_index[row]] += weight(b, row) * std::abs(advantage);
-    }
-    double size = 0;
-    for (const auto& [group, s] : sizes) size += s;
-    EXPECT_GT(size, 0.01);
-    for (const auto& [group, sum] : sums) EXPECT_NEAR(sum, 0, 1e-5 * sizes[group] + 1e-12) << "seed " << seed;
-  }
-}
-
-double one(const AdvantageCase&, size_t) { return 1; }
-double length(const AdvantageCase& b, size_t row) {
-  return std::accumulate(b.mask.begin() + b.row_offsets[row], b.mask.begin() + b.row_offsets[row + 1], 0.0);
-}
-
-TEST(AdvantageSums, AreZeroInEveryGroup) {
-  for (const char* name : {"grpo", "grpo_vectorized", "dr_grpo", "rloo", "rloo_vectorized", "gpg", "maxrl", "bnpo"})
-    expect_zero_sums(name, {}, one);
-  expect_zero_sums("grpo", {{"std", "batch"}}, one);
-  expect_zero_sums("gdpo", {{"whiten", "none"}}, one);
-  expect_zero_sums("opo", {}, length);
 }
 
 TEST(AdvantageSums, WhitenedTokensHaveMeanZeroAndDeviationOne) {

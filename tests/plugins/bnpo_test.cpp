@@ -70,23 +70,6 @@ TEST(Bnpo, WindowRemembersEarlierSteps) {
   EXPECT_TRUE(all_close(third.advantages, expected({2, 3, 2, 1}, alpha, beta), 1e-5));
 }
 
-TEST(Bnpo, OneAndOneIsReinforceWithBaseline) {
-  const AdvantageCase b = random_case(5, {.binary = true});
-  const auto bnpo = compute("bnpo", {{"alpha", "1.0"}, {"beta", "1.0"}}, b);
-  EXPECT_TRUE(all_close(bnpo.advantages, compute("dr_grpo", {{"single", "zero"}}, b).advantages, 1e-6));
-}
-
-// f(p; 3/2, 3/2) = 8 / pi sqrt(p (1 - p)), and sqrt(p (1 - p)) is the deviation (n) of 0/1 rewards.
-TEST(Bnpo, ThreeHalvesIsGrpoUpToAConstant) {
-  const AdvantageCase b = random_case(6, {.binary = true});
-  const auto bnpo = compute("bnpo", {{"alpha", "1.5"}, {"beta", "1.5"}}, b).advantages;
-  const auto grpo = compute("grpo", {{"ddof", "0"}, {"epsilon", "0.0"}, {"single", "zero"}}, b).advantages;
-  Doubles scaled;
-  for (const float a : grpo) scaled.push_back(double(a) * M_PI / 8);
-  EXPECT_TRUE(all_close(bnpo, scaled, 1e-6));
-  EXPECT_TRUE(std::any_of(bnpo.begin(), bnpo.end(), [](float a) { return a > 0.1F; }));
-}
-
 TEST(Bnpo, NothingToFitIsReinforceWithBaseline) {
   for (const auto& successes : {std::vector<int>{2}, std::vector<int>{1, 1, 1}, std::vector<int>{0, 4, 0, 4, 0, 3}}) {
     const AdvantageCase b = groups_with(successes);

@@ -19,6 +19,7 @@ struct LossInput {
   std::vector<float> log_prob, old_log_prob, advantages, weight;
   std::vector<float> rollout_log_prob, rollout_is_weights;  // empty: not given
   std::vector<uint8_t> mask;
+  std::vector<int64_t> row_id;       // empty: by place
   std::vector<int64_t> group_index;  // empty: every row is a group
 
   int64_t num_rows() const { return int64_t(row_offsets.size()) - 1; }
@@ -34,8 +35,11 @@ struct LossOutput {
 using PolicyLoss = Instance<mortise_policy_loss_vtable>;
 
 inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
-  std::vector<int64_t> row_id(size_t(in.num_rows()));
-  std::iota(row_id.begin(), row_id.end(), 0);
+  std::vector<int64_t> row_id = in.row_id;
+  if (row_id.empty()) {
+    row_id.resize(size_t(in.num_rows()));
+    std::iota(row_id.begin(), row_id.end(), 0);
+  }
   const std::vector<int64_t>& group = in.group_index.empty() ? row_id : in.group_index;
   const mortise_layout layout{sizeof layout, 0,           in.num_rows(), in.num_tokens(), in.row_offsets.data(),
                               row_id.data(), group.data()};

@@ -1,4 +1,4 @@
-// Identities between losses, and what no order of the rows may change.
+// Identities between losses on random batches; those that hold for any clip are in loss_rapidcheck_test.cpp.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -48,28 +48,6 @@ void expect_same(const LossOutput& a, const LossOutput& b, double tolerance = 1e
 
 const Params kNoClip = {{"clip_ratio", "1e300"}, {"clip_ratio_low", "1"}, {"clip_ratio_c", "0"}};
 
-TEST(Identity, SequenceLossesAtLengthOneArePpo) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    const LossInput in = random_input(seed, 50, 1, 1);
-    const LossOutput ppo = run("vanilla", {{"clip_ratio_c", "0"}}, in);
-    for (const char* loss : {"gspo", "gspo_token", "luspo"}) expect_same(run(loss, {}, in), ppo);
-    expect_same(run("gspo", {{"gradient", "row"}}, in), ppo);
-  }
-}
-
-// d(-A r)/d log_prob = -A r: REINFORCE weighted by the importance ratio, and REINFORCE itself on-policy.
-TEST(Identity, WithoutAClipPpoIsImportanceWeightedReinforce) {
-  LossInput in = random_input(3, 30, 0, 40);
-  const LossOutput ppo = run("vanilla", kNoClip, in), reinforce = run("reinforce", {}, in);
-  for (size_t i = 0; i < in.mask.size(); ++i) {
-    const double r = std::exp(double(in.log_prob[i]) - double(in.old_log_prob[i]));
-    EXPECT_NEAR(ppo.grad[i], r * reinforce.grad[i], 1e-5);
-  }
-  EXPECT_TRUE(all_close(run("cispo", {{"cap", "1e300"}}, in).grad, ppo.grad, 1e-6));
-  in.old_log_prob = in.log_prob;
-  EXPECT_EQ(run("vanilla", kNoClip, in).grad, reinforce.grad);
-}
-
 TEST(Identity, OnPolicyGradientsAreReinforces) {
   LossInput in = random_input(4, 30, 1, 40);
   in.old_log_prob = in.rollout_log_prob = in.log_prob;
@@ -116,46 +94,6 @@ TEST(Identity, FormsOfTheSequenceRatioAgreeForEvenRows) {
   expect_same(run("gspo", {{"gradient", "row"}}, in), run("gspo", {}, in), 1e-5);
   const Params open = {{"clip_ratio", "1e300"}, {"clip_ratio_low", "1e300"}};
   expect_same(run("geo_mean", open, in), run("gspo", open, in), 1e-5);
-}
-
-class RowOrder : public testing::TestWithParam<std::string> {};
-std::vector<std::string> all_losses() {
-  const mortise_pack* pack = load_pack(pack_path("policy_loss"));
-  std::vector<std::string> names;
-  for (uint32_t i = 0; i < pack->num_plugins; ++i) {
-    if (std::string_view(pack->plugins[i]->name) != "clip_cov") names.emplace_back(pack->plugins[i]->name);
-  }
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(PolicyLoss, RowOrder, testing::ValuesIn(all_losses()),
-                         [](const auto& name) { return name.param; });
-
-// clip_cov is left out: its draw goes by the rows' names, which this test's host gives by place.
-TEST_P(RowOrder, ChangesNothing) {
-  const Params params = GetParam() == "dro" ? Params{{"dro_beta", "0.2"}} : Params{};
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    const LossInput in = random_input(seed, 13, 0, 30);
-    std::vector<size_t> order(size_t(in.num_rows()));
-    std::iota(order.begin(), order.end(), size_t(0));
-    std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
-    LossInput mixed;
-    std::vector<size_t> place;  // in `in` of every token of `mixed`
-    for (const size_t row : order) {
-      for (auto t = size_t(in.row_offsets[row]); t < size_t(in.row_offsets[row + 1]); ++t) place.push_back(t);
-      mixed.row_offsets.push_back(int64_t(place.size()));
-      mixed.group_index.push_back(in.group_index[row]);
-    }
-    const auto pick = [&](const auto& from, auto& to) {
-      for (const size_t t : place) to.push_back(from[t]);
-    };
-    pick(in.log_prob, mixed.log_prob), pick(in.old_log_prob, mixed.old_log_prob);
-    pick(in.advantages, mixed.advantages), pick(in.weight, mixed.weight), pick(in.mask, mixed.mask);
-    pick(in.rollout_log_prob, mixed.rollout_log_prob);
-    const LossOutput plain = run(GetParam(), params, in), other = run(GetParam(), params, mixed);
-    LossOutput expected;
-    pick(plain.loss, expected.loss), pick(plain.grad, expected.grad);
-    expect_same(other, expected);
-  }
 }
 
 }  // namespace

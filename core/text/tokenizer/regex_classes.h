@@ -5,6 +5,7 @@
 // Thread rule: one thread at a time (it keeps what it made).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>

@@ -2,11 +2,13 @@
 #include "plugin/host/guard.h"
 
 #include <atomic>
+#include <cmath>
 
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/advantage_estimator.h"
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
+#include "plugin/host/kinds/tensor_args.h"
 #include "test_packs.h"
 
 namespace mortise {
@@ -52,6 +54,35 @@ class RudeTest : public testing::Test {
   Batch batch_;
   MetricSet metrics_;
 };
+
+// Long outputs go in blocks, their end token by token.
+TEST(SettleTest, EveryLengthIsJudgedTokenByToken) {
+  InstanceIdentity identity;
+  identity.label = "a loss";
+  for (const size_t n : {1, 255, 256, 1000}) {
+    const std::vector<int64_t> offsets = {0, static_cast<int64_t>(n)}, id = {0};
+    const Layout layout{offsets, id, id};
+    std::vector<uint8_t> mask(n), want_keep(n);
+    std::vector<float> weight(n), values(n), want(n);
+    for (size_t t = 0; t < n; ++t) {
+      mask[t] = t % 7 == 3 ? 0 : 2;
+      weight[t] = t % 5 == 3 ? -0.0F : 1e-40F;
+      want_keep[t] = t % 7 != 3 && t % 5 != 3;
+      want[t] = want_keep[t] != 0 ? static_cast<float>(t) - 300.0F : 0.0F;
+      values[t] = want_keep[t] != 0 ? want[t] : (t % 2 == 0 ? NAN : INFINITY);
+    }
+    const std::vector<uint8_t> keep = weighted_tokens(mask, weight);
+    EXPECT_EQ(keep, want_keep);
+    EXPECT_EQ(error_of(settle_output({&identity, "compute", 1}, "loss", values, layout, keep)), "ok");
+    EXPECT_EQ(values, want);
+    for (const size_t bad : {size_t{0}, n / 2 / 35 * 35, (n - 1) / 35 * 35}) {  // kept ones
+      std::vector<float> broken = want;
+      broken[bad] = bad % 2 == 0 ? -INFINITY : NAN;
+      EXPECT_THAT(error_of(settle_output({&identity, "compute", 1}, "loss", broken, layout, keep)),
+                  HasSubstr("token " + std::to_string(bad) + " of row 0"));
+    }
+  }
+}
 
 TEST_F(RudeTest, AGoodLossGivesLossAndGradient) {
   EXPECT_EQ(run("plain"), "ok");

@@ -42,6 +42,9 @@ MORTISE_HD MORTISE_INLINE double select_of(bool condition, double yes, double no
   return from_bits((bits_of(yes) & chosen) | (bits_of(no) & ~chosen));
 }
 
+// x where the mask is all ones, 0 where it is 0, whatever x is.
+MORTISE_HD MORTISE_INLINE double masked(double x, std::int64_t mask) { return from_bits(bits_of(x) & mask); }
+
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // 1.5 * 2^52: adding it leaves the nearest integer in the low bits of the sum.
 inline constexpr double kToInteger = 6755399441055744.0;

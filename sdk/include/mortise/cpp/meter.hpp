@@ -92,22 +92,83 @@ struct SlotTotals {
   double row_low = kInfinity, row_high = -kInfinity, low = kInfinity, high = -kInfinity;
 };
 
+// Several numbers at a time, said outright, since gcc leaves such runs over a part of a block scalar. Eight for sums,
+// whatever the CPU's own width; four where they are compared, which must be a width that the CPU has. Never passed by
+// value: how that is done depends on the instruction set.
+inline constexpr int kLanes = 8, kCompared = 4;
+using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
+using LaneBits = std::int64_t __attribute__((vector_size(kLanes * sizeof(std::int64_t))));
+using Compared = double __attribute__((vector_size(kCompared * sizeof(double))));
+using ComparedBits = std::int64_t __attribute__((vector_size(kCompared * sizeof(std::int64_t))));
+
+// The sum of the values [begin, end) whose mask is all ones. Eight partial sums; the order is always the same.
+MORTISE_INLINE double masked_sum(const double* v, const std::int64_t* mask, int begin, int end) {
+  Lanes sums = {};
+  int i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    LaneBits bits, keep;
+    __builtin_memcpy(&bits, v + i, sizeof bits);
+    __builtin_memcpy(&keep, mask + i, sizeof keep);
+    bits &= keep;
+    Lanes values;
+    __builtin_memcpy(&values, &bits, sizeof values);
+    sums += values;
+  }
+  double lane[kLanes];
+  __builtin_memcpy(lane, &sums, sizeof lane);
+  for (int k = 0; i < end; ++i, ++k) lane[k] += masked(v[i], mask[i]);
+  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+
+MORTISE_INLINE std::int64_t count_set(const std::int64_t* mask, int begin, int end) {
+  std::int64_t count = 0;
+  for (int i = begin; i < end; ++i) count -= mask[i];
+  return count;
+}
+
+// Takes the values [begin, end) whose mask is all ones into their least and greatest; NaN is neither.
+MORTISE_INLINE void masked_extremes(const double* v, const std::int64_t* mask, int begin, int end, double& low,
+                                    double& high) {
+  double least[kCompared], greatest[kCompared];
+  for (int k = 0; k < kCompared; ++k) least[k] = low, greatest[k] = high;
+  Compared lowest, highest;
+  __builtin_memcpy(&lowest, least, sizeof lowest);
+  __builtin_memcpy(&highest, greatest, sizeof highest);
+  int i = begin;
+  for (; i + kCompared <= end; i += kCompared) {
+    ComparedBits keep;
+    Compared values;
+    __builtin_memcpy(&keep, mask + i, sizeof keep);
+    __builtin_memcpy(&values, v + i, sizeof values);
+    const ComparedBits less = (values < lowest) & keep, more = (values > highest) & keep;
+    lowest = less ? values : lowest;
+    highest = more ? values : highest;
+  }
+  __builtin_memcpy(least, &lowest, sizeof least);
+  __builtin_memcpy(greatest, &highest, sizeof greatest);
+  for (int k = 0; k < kCompared; ++k) {
+    low = least[k] < low ? least[k] : low;
+    high = greatest[k] > high ? greatest[k] : high;
+  }
+  for (; i < end; ++i) {
+    low = mask[i] != 0 && v[i] < low ? v[i] : low;
+    high = mask[i] != 0 && v[i] > high ? v[i] : high;
+  }
+}
+
 // The totals of one chunk of rows.
 template <class T>
 class Totals {
  public:
   static constexpr int kSlots = MetricsOf<T>::slots;
 
-  // Tokens [begin, end) of a block, all of the row at hand; `active` is 1 or 0.
-  MORTISE_INLINE void add(const BlockValues<kSlots>& block, const double* active, int begin, int end) {
-    row_tokens_ += span_sum(active, active, begin, end);
+  // Tokens [begin, end) of a block, all of the row at hand; `active` is all ones or 0.
+  MORTISE_INLINE void add(const BlockValues<kSlots>& block, const std::int64_t* active, int begin, int end) {
+    row_tokens_ += double(count_set(active, begin, end));
     for (int s = 0; s < kSlots; ++s) {
       const double* v = block.value[s];
-      slots_[s].row += span_sum(v, active, begin, end);
-      if (MetricsOf<T>::extremes(s)) {
-        slots_[s].low = least(slots_[s].low, false, v, active, begin, end);
-        slots_[s].high = -least(-slots_[s].high, true, v, active, begin, end);
-      }
+      slots_[s].row += masked_sum(v, active, begin, end);
+      if (MetricsOf<T>::extremes(s)) masked_extremes(v, active, begin, end, slots_[s].low, slots_[s].high);
     }
   }
 
@@ -152,39 +213,6 @@ class Totals {
   }
 
  private:
-  // select_of and not `?:`: gcc 12 for AVX2 turns `lane[k] += on ? v : 0` into masked loads with a wrong mask.
-  // Eight partial sums, so that the compiler may add eight numbers at a time; the order is always the same.
-  static MORTISE_INLINE double span_sum(const double* v, const double* active, int begin, int end) {
-    double lane[8] = {};
-    int i = begin;
-    for (; i + 8 <= end; i += 8) {
-      for (int k = 0; k < 8; ++k) lane[k] += select_of(active[i + k] != 0.0, v[i + k], 0.0);
-    }
-    for (int k = 0; i < end; ++i, ++k) lane[k] += select_of(active[i] != 0.0, v[i], 0.0);
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
-  }
-
-  // The least of `best` and the active values, with their sign turned when `flip`; also eight at a time.
-  static MORTISE_INLINE double least(double best, bool flip, const double* v, const double* active, int begin,
-                                     int end) {
-    const double sign = flip ? -1.0 : 1.0;
-    double lane[8];
-    for (double& x : lane) x = kInfinity;
-    int i = begin;
-    for (; i + 8 <= end; i += 8) {
-      for (int k = 0; k < 8; ++k) {
-        const double x = select_of(active[i + k] != 0.0, sign * v[i + k], kInfinity);
-        lane[k] = x < lane[k] ? x : lane[k];
-      }
-    }
-    for (; i < end; ++i) {
-      const double x = select_of(active[i] != 0.0, sign * v[i], kInfinity);
-      lane[0] = x < lane[0] ? x : lane[0];
-    }
-    for (const double x : lane) best = x < best ? x : best;
-    return best;
-  }
-
   void report(const Call& call, const Metric& m, const SlotTotals& t) const {
     switch (m.how) {
       case Average::kTokens:

@@ -29,7 +29,8 @@ struct TokenArrays {
 };
 
 struct Block {
-  double x[kBlock], a[kBlock], b[kBlock], c[kBlock], weight[kBlock], active[kBlock], value[kBlock], slope[kBlock];
+  double x[kBlock], a[kBlock], b[kBlock], c[kBlock], weight[kBlock], value[kBlock], slope[kBlock];
+  std::int64_t active[kBlock];  // all ones, or 0 where the token is masked
 };
 
 // The tokens of a loop do not depend on one another. clang warns of a loop that it could not turn into SIMD, as under
@@ -43,16 +44,16 @@ struct Block {
 #endif
 
 // Widens n tokens; masked ones become 0, a missing array `otherwise`.
-MORTISE_INLINE void widen(const float* from, const double* active, int n, double otherwise, double* to) {
+MORTISE_INLINE void widen(const float* from, const std::int64_t* active, int n, double otherwise, double* to) {
   if (from == nullptr) {
     for (int i = 0; i < n; ++i) to[i] = otherwise;
     return;
   }
-  for (int i = 0; i < n; ++i) to[i] = select_of(active[i] != 0.0, double(from[i]), 0.0);
+  for (int i = 0; i < n; ++i) to[i] = masked(double(from[i]), active[i]);
 }
 template <class Eval>
 MORTISE_INLINE void load(const TokenArrays& in, std::int64_t at, int n, Block& block) {
-  for (int i = 0; i < n; ++i) block.active[i] = select_of(in.mask[at + i] != 0, 1.0, 0.0);
+  for (int i = 0; i < n; ++i) block.active[i] = -std::int64_t(in.mask[at + i] != 0);
   widen(in.x + at, block.active, n, 0.0, block.x);
   widen(in.a + at, block.active, n, 0.0, block.a);
   widen(in.b == nullptr ? nullptr : in.b + at, block.active, n, 0.0, block.b);
@@ -69,10 +70,10 @@ MORTISE_INLINE void load(const TokenArrays& in, std::int64_t at, int n, Block& b
 // A masked token, or one whose weight is 0, has gradient 0 whatever its slope.
 MORTISE_INLINE void store(const TokenArrays& in, std::int64_t at, int n, Block& block) {
   for (int i = 0; i < n; ++i) {
-    const bool counts = (block.active[i] != 0.0) & (block.weight[i] != 0.0);
-    block.slope[i] = select(counts, block.weight[i] * block.slope[i], 0.0);
+    const std::int64_t counts = block.active[i] & -std::int64_t(block.weight[i] != 0.0);
+    block.slope[i] = masked(block.weight[i] * block.slope[i], counts);
   }
-  for (int i = 0; i < n; ++i) in.out[at + i] = float(select_of(block.active[i] != 0.0, block.value[i], 0.0));
+  for (int i = 0; i < n; ++i) in.out[at + i] = float(masked(block.value[i], block.active[i]));
   if (in.grad == nullptr) return;
   for (int i = 0; i < n; ++i) in.grad[at + i] = float(block.slope[i]);
 }
