@@ -298,6 +298,8 @@ class Checker {
             "'trainer.zero_variance_limit' compares the completions of a prompt, and rollout.n is 1",
             "set rollout.n=2 or more, or take the limit out");
     }
+    warn_unused("trainer.zero_variance_limit", !config_.algorithm.filter_groups.enable,
+                "algorithm.filter_groups leaves out the groups that it counts");
     const bool any =
         trainer.kl_limit || trainer.rollout_probs_diff_limit || trainer.nan_reward_limit || trainer.zero_variance_limit;
     warn_unused("trainer.limit_patience", any, "none of the limits that it belongs to is set");

@@ -12,15 +12,17 @@ void add_actor_batches(FieldTable<RunConfig, ActorConfig>& table) {
       .at_least(1);
   table
       .add("ppo_micro_batch_size_per_gpu", &ActorConfig::ppo_micro_batch_size_per_gpu,
-           "Rows in one forward and backward pass; changes memory and speed, never the gradient. null: passes are cut "
-           "by ppo_max_token_len_per_gpu.")
+           "Most rows in one forward and backward pass; changes memory and speed, never the gradient. Passes are as "
+           "few as hold the update, alike in tokens, and keep the rows of a prompt together where they fit. null: "
+           "passes are cut by ppo_max_token_len_per_gpu.")
       .at_least(1)
       .trl("per_device_train_batch_size");
   table.add("use_dynamic_bsz", &ActorConfig::use_dynamic_bsz,
             "Cut passes by ppo_max_token_len_per_gpu even where ppo_micro_batch_size_per_gpu is given.");
   table
       .add("ppo_max_token_len_per_gpu", &ActorConfig::ppo_max_token_len_per_gpu,
-           "Tokens (prompt and completion, without padding) in one pass where passes are cut by tokens; changes memory "
+           "Most tokens (prompt and completion, without padding) in one pass where passes are cut by tokens, which "
+           "also makes them alike in tokens; changes memory "
            "and speed, never the gradient. null: 2048, or the longest possible row where that is more.")
       .at_least(1);
   table.add("ppo_epochs", &ActorConfig::ppo_epochs, "Times that the rows of a step are gone through, in updates.")

@@ -13,7 +13,7 @@ namespace mortise {
 
 namespace {
 
-CriticOptions options_of(const RunConfig& config) {
+CriticOptions options_of(const RunConfig& config, FlopCount* flops) {
   const CriticConfig& critic = config.critic;
   CriticOptions options;
   options.cliprange_value = critic.cliprange_value;
@@ -29,6 +29,7 @@ CriticOptions options_of(const RunConfig& config) {
   if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
   options.learner = learner_options(passes);
   options.learner.grad_clip = critic.grad_clip;
+  options.learner.pass.flops = flops;
   return options;
 }
 
@@ -47,13 +48,13 @@ TrainBatch batch_of(const Experience& experience, const AdvantageBatch& layout) 
 
 }  // namespace
 
-Critic::Critic(Model model_in, const RunConfig& config, int64_t total_steps)
+Critic::Critic(Model model_in, const RunConfig& config, int64_t total_steps, FlopCount* flops)
     : model(std::move(model_in)),
       state("critic.model", model),
       optimizer(optimized_parameters(model), adamw_options(config.critic.optim), "critic.optim"),
       schedule(schedule_options(config.critic.optim, total_steps,
                                 config.data.train_batch_size / prompts_per_update(config) * num_epochs_of(config))),
-      learner(model, optimizer, options_of(config)),
+      learner(model, optimizer, options_of(config, flops)),
       rows_per_update(prompts_per_update(config) * config.rollout.n),
       num_epochs(num_epochs_of(config)) {}
 
@@ -88,7 +89,7 @@ Result<> load_critic(RunParts& parts) {
                  parts.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
   if (model.config().rope_switch() > 0) model.set_rope_length(parts.model->config().rope_length);
-  parts.critic = std::make_unique<Critic>(std::move(model), config, parts.total_steps);
+  parts.critic = std::make_unique<Critic>(std::move(model), config, parts.total_steps, &parts.compute.flops);
   TRY(parts.stateful.add(parts.critic->state));
   return parts.stateful.add(parts.critic->optimizer);
 }
@@ -102,7 +103,7 @@ Result<std::vector<float>> value_stage(RunParts& parts, const Experience& experi
 Result<> critic_stage(RunParts& parts, const Experience& experience, const AdvantageBatch& advantages,
                       const std::vector<float>& values, int64_t step, MetricSet& metrics) {
   if (!parts.critic) return {};
-  const StageTimer timer(metrics, "timing_s/update_critic");
+  const ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", parts.compute);
   Critic& critic = *parts.critic;
   const TrainBatch batch = batch_of(experience, advantages);
   std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));

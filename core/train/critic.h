@@ -17,7 +17,7 @@ namespace mortise {
 struct RunParts;
 
 struct Critic {
-  Critic(Model model_in, const RunConfig& config, int64_t total_steps);
+  Critic(Model model_in, const RunConfig& config, int64_t total_steps, FlopCount* flops);
   Critic(const Critic&) = delete;
   Critic& operator=(const Critic&) = delete;
 

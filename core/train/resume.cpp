@@ -41,10 +41,14 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "rollout.max_num_seqs",
                                       "rollout.kv_cache_mib",
                                       "rollout.sleep_while_training",
+                                      "model.enable_gradient_checkpointing",
+                                      "model.activation_memory_mib",
                                       "actor.ppo_micro_batch_size_per_gpu",
                                       "actor.ppo_max_token_len_per_gpu",
                                       "actor.use_dynamic_bsz",
                                       "ref.log_prob_",
+                                      "critic.ppo_micro_batch_size_per_gpu",
+                                      "critic.ppo_max_token_len_per_gpu",
                                       "plugins.",
                                       "sft.total_training_steps",
                                       "sft.test_freq",
@@ -74,7 +78,8 @@ std::map<std::string, std::string> settings_of(const RunConfig& config) {
   flatten(config_to_json(config), "", out);
   std::erase_if(out, [&](const auto& entry) {
     const auto begins = [&](std::string_view prefix) { return entry.first.starts_with(prefix); };
-    if (plans_ahead(config.actor.optim) && std::any_of(std::begin(kLength), std::end(kLength), begins)) return false;
+    const bool has_plan = plans_ahead(config.actor.optim) || plans_ahead(config.critic.optim);
+    if (has_plan && std::any_of(std::begin(kLength), std::end(kLength), begins)) return false;
     return std::any_of(std::begin(kFree), std::end(kFree), begins);
   });
   return out;

@@ -68,6 +68,13 @@ Result<> dump_samples(Env& env, const Path& path, int64_t step, const PromptBatc
   return writer.close();
 }
 
+// A full disk does not end a run by its numbers: a sink keeps what it could not write.
+Result<> unless_the_disk_is_full(Result<> written) {
+  if (written.ok() || written.error().kind != ErrorKind::kDisk) return written;
+  log_warn_once("numbers wait in memory until they can be written: " + written.error().what);
+  return {};
+}
+
 }  // namespace
 
 Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRegistry* registry,
@@ -120,13 +127,13 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
 }
 
 Result<> RunLog::write_update(int64_t update, int64_t step, const std::vector<MetricValue>& values) {
-  return updates_->write({{{"update", update}, {"step", step}}, values});
+  return unless_the_disk_is_full(updates_->write({{{"update", update}, {"step", step}}, values}));
 }
 
 Result<> RunLog::write_step(int64_t step, const MetricSet& metrics) {
   const MetricRow row{{{"step", step}}, metrics.values()};
-  TRY(metrics_->write(row));
-  for (const auto& sink : others_) TRY(sink->write(row));
+  TRY(unless_the_disk_is_full(metrics_->write(row)));
+  for (const auto& sink : others_) TRY(unless_the_disk_is_full(sink->write(row)));
   return {};
 }
 
@@ -143,8 +150,8 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
 Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                                   const ScoredBatch& scored, const MetricSet& metrics) {
   const std::string title = "validation after step " + std::to_string(step);
-  for (const MetricValue& metric : metrics.values()) {
-    log_info(title + ": " + metric.name + " " + std::to_string(metric.value));
+  for (const MetricValue& metric : metrics.values()) {  // the others are in metrics.jsonl
+    if (metric.name.starts_with("val-core/")) log_info(title + ": " + metric.name + " " + std::to_string(metric.value));
   }
   if (num_validation_to_print_ > 0)
     log_info(title + "\n" + completions_table(prompts, samples, scored, nullptr, num_validation_to_print_));

@@ -38,13 +38,14 @@ class RunLog {
   static Result<RunLog> open(Env& env, const LoadedConfig& config, const PluginRegistry* registry,
                              const RunLogOptions& options);
 
+  // Rows that a full disk refuses are kept and tried again with the next ones; only close() fails by them.
   Result<> write_update(int64_t update, int64_t step, const std::vector<MetricValue>& values);
   Result<> write_step(int64_t step, const MetricSet& metrics);
   // Completions of a step: to JSONL where configured, and the first few to the console where configured.
   Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                          const ScoredBatch& scored, const AdvantageBatch* advantages);
-  // The numbers of a validation to the log, with the first few completions where trainer.log_val_generations asks for
-  // them; all completions to trainer.validation_data_dir where that is set.
+  // The main numbers of a validation to the log, with the first few completions where trainer.log_val_generations asks
+  // for them; all completions to trainer.validation_data_dir where that is set.
   Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                             const ScoredBatch& scored, const MetricSet& metrics);
   Result<> close();

@@ -16,6 +16,7 @@
 #include "foundation/base/text.h"
 #include "generate/extension.h"
 #include "learn/objective/actor_objective.h"
+#include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
 #include "plugin/host/params.h"
 #include "train/pack_lock.h"
@@ -316,7 +317,10 @@ Result<> load_learner(RunParts& parts) {
     TRY(parts.stateful.add(*parts.reference_state));
   }
   if (parts.advantage->info().requires_input("values")) TRY(load_critic(parts));
-  parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, learner_options(config));
+  parts.compute.peak_flops = measured_peak_flops(parts.model->dtype());
+  LearnerOptions options = learner_options(config);
+  options.pass.flops = &parts.compute.flops;
+  parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, options);
   return {};
 }
 

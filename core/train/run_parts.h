@@ -29,6 +29,7 @@
 #include "train/model_state.h"
 #include "train/policy_folder.h"
 #include "train/run_state.h"
+#include "train/stage_timer.h"
 #include "train/step_state.h"
 #include "train/stop_limits.h"
 
@@ -73,6 +74,7 @@ struct RunParts {
   std::optional<EntropyController> entropy_controller;
   std::optional<ModelState> reference_state;  // where ref.sync_steps changes the reference
   std::unique_ptr<Critic> critic;             // where the advantage estimator asks for values
+  ComputeUse compute;                         // of the learners' passes
   std::optional<ActorLearner> learner;
   ScheduleOptions schedule;
 

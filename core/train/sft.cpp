@@ -78,7 +78,12 @@ class SftRun {
     metrics.add_mean("loss", report.loss, 1.0);
     metrics.add_mean("grad_norm", report.grad_norm, 1.0);
     metrics.add("learning_rate", lr);
+    metrics.add("training/global_step", static_cast<double>(step));
+    metrics.add("training/num_updates", static_cast<double>(counters.num_updates));
     metrics.add("training/epoch", static_cast<double>(prompts.epoch));
+    const int64_t steps_per_epoch = parts_.train_data->size() / parts_.config.sft.train_batch_size;
+    metrics.add("epoch", static_cast<double>(step) / static_cast<double>(steps_per_epoch));
+    metrics.add("actor/skipped_updates", report.skipped ? 1.0 : 0.0);
     metrics.add("num_tokens", static_cast<double>(counters.num_tokens));
     metrics.add("training/learnt_tokens", static_cast<double>(report.num_tokens));
     metrics.add("step_time", watch.elapsed_s());

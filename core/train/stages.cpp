@@ -186,7 +186,7 @@ Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts,
   if (correction.is_bypass()) {
     out.old_log_prob = TRY(rollout_log_probs(parts, samples));
   } else if (needs_old) {
-    const StageTimer timer(metrics, "timing_s/old_log_prob");
+    const ComputeTimer timer(metrics, "timing_s/old_log_prob", "perf/mfu/actor_infer", parts.compute);
     // The first update is at these weights still: one that looks at all its rows at once need not run them again.
     std::vector<float>* entropy = parts.learner->sees_whole_update() ? &out.old_entropy : nullptr;
     out.old_log_prob = TRY(parts.learner->log_probs(*parts.model, batch, nullptr, entropy));
@@ -247,7 +247,7 @@ Result<AdvantageBatch> advantage_stage(RunParts& parts, const Experience& experi
 Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Result<>()>& before_update) {
   TRY(let_backend_sleep(parts));
   if (work.step < parts.config.trainer.critic_warmup) return {};
-  const StageTimer timer(work.metrics, "timing_s/update_actor");
+  ComputeTimer timer(work.metrics, "timing_s/update_actor", "perf/mfu/actor", parts.compute);
   const LogProbBatch& log_probs = work.log_probs;
   TrainBatch batch = make_train_batch(work.experience.prompts, work.experience.samples, work.advantages);
   batch.old_log_prob = log_probs.old_log_prob;
@@ -266,7 +266,9 @@ Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Resul
     const std::vector<int64_t> rows = row_order(parts, work.step, pass);
     for (int64_t begin = 0; begin < static_cast<int64_t>(rows.size()); begin += parts.plan.rows_per_update) {
       if (index++ < work.updates.size()) continue;  // done before a resume
+      const Stopwatch aside;                        // a checkpoint may be saved
       TRY(before_update());
+      timer.leave_out(aside.elapsed_s());
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(parts.plan.rows_per_update));
       const int64_t unit = parts.config.actor.optim.schedule_unit == "step" ? work.step - 1 : counters.num_updates;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "foundation/formats/json.h"
+
 namespace mortise {
 
 namespace {
@@ -49,7 +51,26 @@ double share_of_flat_groups(const SampleBatch& samples, const ScoredBatch& score
   return groups == 0 ? 0.0 : static_cast<double>(flat) / static_cast<double>(groups);
 }
 
+// A plain prompt is one turn; the system's message is none.
+double num_turns(const Prompt& prompt) {
+  const auto messages = parse_json(prompt.messages.empty() ? "[{}]" : prompt.messages, "messages of a prompt");
+  if (!messages.ok()) return 2.0;  // it was a list when the row was read
+  double turns = 1.0;              // the completion
+  for (const Json& message : *messages) {
+    const Json* role = json_find(message, "role");
+    turns += role != nullptr && *role == "system" ? 0.0 : 1.0;
+  }
+  return turns;
+}
+
 }  // namespace
+
+std::vector<double> turns_of(const PromptBatch& prompts, const SampleBatch& samples) {
+  std::vector<double> of_prompt, of_row;
+  for (const Prompt& prompt : prompts.prompts) of_prompt.push_back(num_turns(prompt));
+  for (const Sample& sample : samples.rows) of_row.push_back(of_prompt[static_cast<size_t>(sample.prompt_index)]);
+  return of_row;
+}
 
 int64_t count_tokens(const PromptBatch& prompts, const SampleBatch& samples) {
   size_t tokens = 0;
@@ -70,7 +91,7 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
     prompt_clipped += prompt_length >= max_prompt_length ? 1 : 0;
     lengths.push_back(static_cast<double>(sample.token_ids.size()));
     clipped += sample.finish_reason == FinishReason::kStop ? 0 : 1;
-    aborted += sample.finish_reason == FinishReason::kAbort ? 1 : 0;
+    aborted += sample.token_ids.empty() ? 1 : 0;
     if (sample.finish_reason == FinishReason::kStop) terminated.push_back(lengths.back());
     if (sample.token_ids.empty()) continue;
     not_empty.push_back(lengths.back());
@@ -82,6 +103,7 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   metrics.add_summary("response_length", lengths);
   metrics.add_mean("response_length/clip_ratio", clipped / count, 1.0);
   metrics.add_mean("response/aborted_ratio", aborted / count, 1.0);
+  metrics.add_summary("num_turns", turns_of(prompts, samples));
   metrics.add_summary("response_length_non_aborted", not_empty);
   if (!not_empty.empty())
     metrics.add("response_length_non_aborted/clip_ratio", not_empty_clipped, static_cast<double>(not_empty.size()));
@@ -98,7 +120,11 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
 
 void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, MetricSet& metrics) {
   const std::vector<double> rewards = without_nan(scored.rewards);
-  metrics.add_summary("critic/score", rewards);
+  std::vector<double> scores;  // verl leaves empty responses out
+  for (size_t i = 0; i < samples.rows.size(); ++i) {
+    if (!std::isnan(scored.rewards[i]) && !samples.rows[i].token_ids.empty()) scores.push_back(scored.rewards[i]);
+  }
+  metrics.add_summary("critic/score", scores);
   metrics.add_mean("reward", mean_of(rewards), 1.0);
   metrics.add_mean("reward_std", std_of(rewards), 1.0);
   const auto num_rows = static_cast<double>(std::max<size_t>(1, scored.row_valid.size()));
@@ -127,10 +153,11 @@ void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, M
   }
 }
 
-void add_advantage_metrics(const AdvantageBatch& batch, MetricSet& metrics) {
+void add_advantage_metrics(const ScoredBatch& scored, const AdvantageBatch& batch, MetricSet& metrics) {
   std::vector<double> rewards, advantages, returns;
   for (size_t i = 0; i + 1 < batch.row_offsets.size(); ++i) {
     double sum = 0.0;
+    const bool has_score = scored.row_valid[i] != 0 && batch.row_offsets[i] < batch.row_offsets[i + 1];
     for (int64_t t = batch.row_offsets[i]; t < batch.row_offsets[i + 1]; ++t) {
       const auto token = static_cast<size_t>(t);
       sum += static_cast<double>(batch.token_level_rewards[token]);
@@ -138,11 +165,19 @@ void add_advantage_metrics(const AdvantageBatch& batch, MetricSet& metrics) {
       advantages.push_back(static_cast<double>(batch.advantages[token]));
       returns.push_back(static_cast<double>(batch.returns[token]));
     }
-    rewards.push_back(sum);
+    if (has_score) rewards.push_back(sum);
   }
   metrics.add_summary("critic/rewards", rewards);
   metrics.add_summary("critic/advantages", advantages);
   metrics.add_summary("critic/returns", returns);
+}
+
+void add_staleness_metrics(const SampleBatch& samples, int64_t now, MetricSet& metrics) {
+  for (const Sample& sample : samples.rows) {
+    const auto age = static_cast<double>(now - sample.weight_version);
+    metrics.add("training/off_policy/trajectory_staleness", age);
+    metrics.add("training/off_policy/trajectory_staleness_worst", age);
+  }
 }
 
 void add_critic_metrics(std::span<const float> values, std::span<const float> returns, std::span<const uint8_t> mask,
@@ -184,6 +219,44 @@ void add_rollout_probs_metrics(std::span<const float> rollout_log_prob, std::spa
   const double variance = (sxx - sx * sx / n) * (syy - sy * sy / n);
   if (variance > 0)
     metrics.add_mean("training/rollout_actor_probs_pearson_corr", (sxy - sx * sy / n) / std::sqrt(variance), 1.0);
+}
+
+void add_variance_proxies(const AdvantageBatch& batch, const VarianceProxyInput& input, MetricSet& metrics) {
+  if (input.sum_pi_squared.empty() || input.old_log_prob.empty() || batch.num_rows() == 0) return;
+  double power = 0.0, squared_advantages = 0.0, squared_norms = 0.0;
+  for (size_t i = 0; i + 1 < batch.row_offsets.size(); ++i) {
+    double norm = 0.0, weighted_norm = 0.0, advantage = 0.0, weight = 0.0, count = 0.0;
+    for (auto t = static_cast<size_t>(batch.row_offsets[i]); t < static_cast<size_t>(batch.row_offsets[i + 1]); ++t) {
+      if (batch.response_mask[t] == 0) continue;
+      const double p = std::exp(static_cast<double>(input.old_log_prob[t]));
+      const double w = input.weights.empty() ? 1.0 : static_cast<double>(input.weights[t]);
+      const double token_norm = 1.0 - 2.0 * p + static_cast<double>(input.sum_pi_squared[t]);
+      norm += token_norm;
+      weighted_norm += w * w * token_norm;
+      advantage += static_cast<double>(batch.advantages[t]);
+      weight += w;
+      count += 1.0;
+    }
+    if (count == 0.0) continue;
+    const double a = advantage / count, w = weight / count;
+    power += w * w * a * a * std::max(norm, 0.0);
+    squared_advantages += a * a;
+    squared_norms += weighted_norm;
+  }
+  const auto rows = static_cast<double>(batch.num_rows());
+  metrics.add_mean("variance_proxy/proxy2_total_power", power / rows, 1.0);
+  metrics.add_mean("variance_proxy/expected_a_squared", squared_advantages / rows, 1.0);
+  metrics.add_mean("variance_proxy/expected_w", squared_norms / rows, 1.0);
+}
+
+void finish_variance_proxies(int64_t num_rows, MetricSet& metrics) {
+  const auto power = metrics.value("variance_proxy/proxy2_total_power"), norm = metrics.value("actor/grad_norm");
+  if (!power || !norm) return;
+  const double signal = *norm * *norm;
+  metrics.add_mean("variance_proxy/proxy1_signal_strength", signal, 1.0);
+  if (num_rows < 2) return;
+  const double noise = (*power - signal) / static_cast<double>(num_rows - 1);
+  metrics.add_mean("variance_proxy/proxy3_pure_noise", noise < 0.0 ? 0.0 : noise, 1.0);  // NaN stays NaN
 }
 
 std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl) {

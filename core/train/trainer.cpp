@@ -85,11 +85,14 @@ class Trainer {
     MetricSet& metrics = work.metrics;
     work.experience = TRY(experience_stage(parts_, step, metrics));
     const auto& [prompts, samples, scored] = work.experience;
+    add_staleness_metrics(samples, parts_.counters.weight_version, metrics);
     const BaselineBatch baselines = TRY(baseline_stage(parts_, work.experience, metrics));
     work.log_probs = TRY(log_prob_stage(parts_, prompts, samples, metrics));
     work.corrected = TRY(correction_stage(parts_, samples, work.log_probs, metrics));
     work.advantages =
         TRY(advantage_stage(parts_, work.experience, work.log_probs, work.corrected, baselines, step, metrics));
+    add_variance_proxies(work.advantages,
+                         {work.log_probs.old_log_prob, baselines.sum_pi_squared, work.corrected.weights}, metrics);
     if (parts_.critic) saver_.learning_begins();
     TRY(critic_stage(parts_, work.experience, work.advantages, baselines.values, step, metrics));
     if (parts_.filter) parts_.filter->commit();
@@ -114,8 +117,9 @@ class Trainer {
     if (config_.trainer.rollout_data_dir) metrics.add("timing_s/dump_rollout_generations", dump.elapsed_s());
     add_length_metrics(prompts, samples, config_.data.max_prompt_length, metrics);
     add_reward_metrics(samples, scored, metrics);
-    add_advantage_metrics(work.advantages, metrics);
+    add_advantage_metrics(scored, work.advantages, metrics);
     add_update_metrics(work.updates, *parts_.objective, metrics);
+    finish_variance_proxies(work.advantages.num_rows(), metrics);
     add_run_metrics(prompts, samples, tokens, seconds, metrics);
     return {};
   }
@@ -140,11 +144,10 @@ class Trainer {
     metrics.add("perf/time_per_step", seconds);
     metrics.add_mean("perf/throughput", all_tokens / seconds, 1.0);
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
-    for (const auto& [part, base] : {std::pair{"gen", new_tokens}, std::pair{"ref", all_tokens},
-                                     std::pair{"adv", all_tokens}, std::pair{"update_actor", all_tokens}}) {
-      if (const auto value = metrics.value(std::string("timing_s/") + part)) {
+    for (const char* part : {"gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"}) {
+      const double base = std::string_view(part) == "gen" ? new_tokens : all_tokens;
+      if (const auto value = metrics.value(std::string("timing_s/") + part); value && base > 0)
         metrics.add_mean(std::string("timing_per_token_ms/") + part, *value * 1e3 / base, 1.0);
-      }
     }
   }
 

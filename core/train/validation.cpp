@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "train/step_metrics.h"
+
 namespace mortise {
 
 double expected_best_of(std::vector<double> values, int64_t k) {
@@ -22,8 +24,8 @@ double expected_best_of(std::vector<double> values, int64_t k) {
 
 namespace {
 
-// Reward of the most frequent text; among equally frequent ones the first.
-double majority_reward(const std::vector<const Sample*>& samples, const std::vector<double>& rewards) {
+// Value of the most frequent text; among equally frequent ones the first.
+double majority_value(const std::vector<const Sample*>& samples, const std::vector<double>& values) {
   std::map<std::string, std::pair<int64_t, size_t>> votes;  // text -> votes, first place
   for (size_t i = 0; i < samples.size(); ++i) {
     auto [entry, created] = votes.try_emplace(samples[i]->text, 0, i);
@@ -33,38 +35,99 @@ double majority_reward(const std::vector<const Sample*>& samples, const std::vec
   for (const auto& [text, vote] : votes) {
     if (vote.first > best.first || (vote.first == best.first && vote.second < best.second)) best = vote;
   }
-  return rewards[best.second];
+  return values[best.second];
+}
+
+// A number that every completion has, or NaN.
+struct Variable {
+  std::string name;
+  const std::vector<double>* values;  // [B]
+};
+
+// The rewards' sum; each reward where there are several; what rewards tell beside their value.
+std::vector<Variable> variables_of(const ScoredBatch& scored) {
+  std::vector<Variable> all{{"reward", &scored.rewards}};
+  const auto add = [&](const std::string& name, const std::vector<double>& values) {
+    const bool known = std::ranges::any_of(all, [&](const Variable& variable) { return variable.name == name; });
+    if (!known) all.push_back({name, &values});
+  };
+  for (const RewardColumn& column : scored.columns) {
+    if (scored.columns.size() > 1) add(column.name, column.values);
+    for (const auto& [name, values] : column.extra) add(name, values);
+  }
+  return all;
+}
+
+// Of one variable over the `n` completions of a prompt, those without a value left out. As verl, the main variables go
+// to val-core and all others, with the worst of k, to val-aux.
+void add_statistics(const std::string& source, const std::string& variable, const std::vector<const Sample*>& group,
+                    const std::vector<double>& values, int64_t n, MetricSet& metrics) {
+  const std::string aux = "val-aux/" + source + "/" + variable + "/";
+  const bool is_core = variable == "reward" || variable == "acc";
+  const std::string base = is_core ? "val-core/" + source + "/" + variable + "/" : aux;
+  // A plugin's names may be such as no metric can have: those are left out here, the dump of completions has them.
+  const auto add = [&](const std::string& name, double value) {
+    (void)metrics.add_user(name, value, 1.0, Reduction::kMean);
+  };
+  const auto count = static_cast<double>(values.size());
+  const std::string at_n = "@" + std::to_string(n);
+  double mean = 0.0, square = 0.0;
+  for (const double v : values) mean += v / count;
+  for (const double v : values) square += (v - mean) * (v - mean) / count;
+  add(base + "mean" + at_n, mean);
+  if (n == 1) return;
+  add(base + "std" + at_n + "/mean", std::sqrt(square));
+  std::vector<double> negated;
+  for (const double v : values) negated.push_back(-v);
+  for (int64_t k = 2; k <= static_cast<int64_t>(values.size()); k *= 2) {
+    add(base + "best@" + std::to_string(k) + "/mean", expected_best_of(values, k));
+    add(aux + "worst@" + std::to_string(k) + "/mean", -expected_best_of(negated, k));
+  }
+  add(base + "maj" + at_n + "/mean", majority_value(group, values));
+}
+
+// The training numbers by TRL's names, with eval_ in front.
+void add_eval_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                      int64_t max_prompt_length, MetricSet& metrics) {
+  MetricSet training;
+  add_length_metrics(prompts, samples, max_prompt_length, training);
+  add_reward_metrics(samples, scored, training);
+  for (const MetricValue& metric : training.values()) {
+    const std::string& name = metric.name;
+    if (name == "reward" || name == "reward_std" || name == "frac_reward_zero_std" || name.starts_with("rewards/") ||
+        name.starts_with("completions/"))
+      (void)metrics.add_user("eval_" + name, metric.value, 1.0, Reduction::kMean);
+  }
 }
 
 }  // namespace
 
 void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
                             MetricSet& metrics) {
-  for (size_t begin = 0; begin < samples.rows.size();) {
+  const std::vector<Variable> variables = variables_of(scored);
+  for (size_t begin = 0, end = 0; begin < samples.rows.size(); begin = end) {
     const int64_t prompt = samples.rows[begin].prompt_index;
-    std::vector<const Sample*> group;
-    std::vector<double> rewards;
-    size_t end = begin;
-    for (; end < samples.rows.size() && samples.rows[end].prompt_index == prompt; ++end) {
-      if (scored.row_valid[end] == 0) continue;
-      group.push_back(&samples.rows[end]);
-      rewards.push_back(scored.rewards[end]);
+    while (end < samples.rows.size() && samples.rows[end].prompt_index == prompt) ++end;
+    const std::string& source = prompts.prompts[static_cast<size_t>(prompt)].data_source;
+    for (const Variable& variable : variables) {
+      std::vector<const Sample*> group;
+      std::vector<double> values;
+      for (size_t i = begin; i < end; ++i) {
+        const double value = (*variable.values)[i];
+        if (std::isnan(value)) continue;
+        group.push_back(&samples.rows[i]);
+        values.push_back(value);
+      }
+      if (!values.empty())
+        add_statistics(source, variable.name, group, values, samples.num_samples_per_prompt, metrics);
     }
-    begin = end;
-    if (rewards.empty()) continue;
-    const auto n = static_cast<int64_t>(rewards.size());
-    const std::string prefix = "val-core/" + prompts.prompts[static_cast<size_t>(prompt)].data_source + "/reward/";
-    const std::string at_n = "@" + std::to_string(samples.num_samples_per_prompt);
-    double mean = 0.0, square = 0.0;
-    for (const double r : rewards) mean += r / static_cast<double>(n);
-    for (const double r : rewards) square += (r - mean) * (r - mean) / static_cast<double>(n);
-    metrics.add_mean(prefix + "mean" + at_n, mean, 1.0);
-    if (samples.num_samples_per_prompt == 1) continue;
-    metrics.add_mean(prefix + "std" + at_n + "/mean", std::sqrt(square), 1.0);
-    for (int64_t k = 2; k <= n; k *= 2)
-      metrics.add_mean(prefix + "best@" + std::to_string(k) + "/mean", expected_best_of(rewards, k), 1.0);
-    metrics.add_mean(prefix + "maj" + at_n + "/mean", majority_reward(group, rewards), 1.0);
   }
+  const std::vector<double> turns = turns_of(prompts, samples);
+  if (turns.empty()) return;
+  const auto [fewest, most] = std::ranges::minmax(turns);
+  for (const double value : turns) metrics.add("val-aux/num_turns/mean", value, 1.0);
+  metrics.add_mean("val-aux/num_turns/min", fewest, 1.0);
+  metrics.add_mean("val-aux/num_turns/max", most, 1.0);
 }
 
 Result<ValidationReport> validate(RunParts& parts, int64_t step) {
@@ -79,6 +142,7 @@ Result<ValidationReport> validate(RunParts& parts, int64_t step) {
   context.is_validation = true;
   report.scored = TRY(parts.reward->score(report.prompts, report.samples, context, nullptr));
   add_validation_metrics(report.prompts, report.samples, report.scored, report.metrics);
+  add_eval_metrics(report.prompts, report.samples, report.scored, parts.config.data.max_prompt_length, report.metrics);
   double sum = 0.0;
   for (size_t i = 0; i < report.scored.rewards.size(); ++i) {
     if (report.scored.row_valid[i] == 0) continue;

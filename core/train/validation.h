@@ -4,7 +4,9 @@
 //   std@N/mean   mean over prompts of the standard deviation over the N (ddof 0)
 //   best@k/mean  expected best of k of the N, exact (no bootstrap): for 0/1 rewards this is pass@k of arXiv 2107.03374
 //   maj@N/mean   reward of the completion text that most of the N agree on
-// Rows to which no reward applies are left out. Thread rule: one thread.
+// val-core/{source}/acc, where a reward tells a number of that name, has the same; val-aux/ has it of every other
+// number and of each of several rewards, worst@k/mean, and num_turns; eval_* are TRL's names. Rows to which no reward
+// applies are left out. Thread rule: one thread.
 #pragma once
 
 #include <vector>

@@ -58,6 +58,23 @@ TEST(Resume, TwentyRunsGiveTheSameBits) {
   }
 }
 
+TEST(Resume, DeterministicRunsAreTheSameForAnyNumberOfSlots) {
+  const TinyTask task;
+  const std::vector<std::string> settings{"trainer.total_training_steps=3", "rollout.deterministic=true"};
+  std::map<std::string, std::string> first;
+  for (const char* slots : {"256", "3", "1"}) {
+    std::vector<std::string> all = settings;
+    all.push_back(std::string("rollout.max_num_seqs=") + slots);
+    const Outcome outcome = task.mortise("train", slots, all);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const auto bits = bits_of_run(task.path() / slots, 3);
+    if (first.empty())
+      first = bits;
+    else
+      expect_same_bits(bits, first, std::string(slots) + " slots");
+  }
+}
+
 TEST(Resume, ASignalFinishesTheStepSavesAndLeavesWithItsCode) {
   constexpr int64_t kSteps = 60;
   // No checkpoint but the last: the signal's own.
@@ -113,6 +130,27 @@ TEST(Resume, WithoutAnyOneEntryItIsRefusedByName) {
   EXPECT_NE(resumed.output.find("skipped a checkpoint"), std::string::npos) << resumed.output;
   EXPECT_NE(resumed.output.find("after step 1\n"), std::string::npos) << resumed.output;
   expect_same_bits(bits_of_run(task.path() / "out", 2), expected, "resumed");
+}
+
+// Memory may be had differently; the length of a run may not where a schedule of the critic follows from it.
+TEST(Resume, SettingsThatChangeNothingLearntAreFree) {
+  const TinyTask task;
+  const std::vector<std::string> settings{"algorithm.adv_estimator=gae", "~algorithm.adv_params",
+                                          "actor.optim.lr_scheduler_type=constant",
+                                          "critic.optim.lr_scheduler_type=linear"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), settings.begin(), settings.end());
+    return task.mortise("train", "out", more);
+  };
+  const std::string one = "trainer.total_training_steps=1";
+  ASSERT_EQ(with({one}).code, 0);
+  const Outcome longer = with({"trainer.total_training_steps=2"});
+  EXPECT_EQ(longer.code, 2) << longer.output;
+  EXPECT_NE(longer.output.find("trainer.total_training_steps: 1 -> 2"), std::string::npos) << longer.output;
+  const Outcome leaner = with({one, "model.enable_gradient_checkpointing=true", "critic.ppo_micro_batch_size_per_gpu=1",
+                               "actor.ppo_micro_batch_size_per_gpu=2", "rollout.max_num_seqs=5"});
+  EXPECT_EQ(leaner.code, 0) << leaner.output;
+  EXPECT_NE(leaner.output.find("this run is finished"), std::string::npos) << leaner.output;
 }
 
 // What a checkpoint was made with stands in it, not in the folder, which the newest process has written.

@@ -2,6 +2,11 @@
 // goes on from it to the same bits. In this process, so that the operations can be counted.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/reader.h"
+#include "foundation/metrics/names.h"
 #include "run_bits.h"
 #include "support/fault_env.h"
 #include "train/trainer.h"
@@ -23,10 +28,11 @@ class InFolder {
   Path before_;
 };
 
-Result<TrainSummary> train_on(Env& env, const std::string& out) {
-  const std::vector<std::string> settings{
-      "trainer.default_local_dir=" + out, "trainer.rollout_data_dir=" + out + "/dump", "trainer.logger=[]",
-      "trainer.total_training_steps=" + std::to_string(kSteps), "trainer.max_actor_ckpt_to_keep=1"};
+Result<TrainSummary> train_on(Env& env, const std::string& out, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> settings{"trainer.default_local_dir=" + out, "trainer.rollout_data_dir=" + out + "/dump",
+                                    "trainer.logger=[]", "trainer.total_training_steps=" + std::to_string(kSteps),
+                                    "trainer.max_actor_ckpt_to_keep=1"};
+  settings.insert(settings.end(), more.begin(), more.end());
   const LoadedConfig config = TRY(load_config(default_env(), "rl.toml", settings));
   return train(env, config, {});
 }
@@ -64,6 +70,147 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
     }
   }
   EXPECT_GT(num_failed, 0);
+}
+
+uint64_t size_of(const Path& folder) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+// From the save of step 2 on not a byte can be written. The run takes all its steps, and fails by the last save alone.
+TEST(RunFaults, ADiskThatStaysFullLeavesTheRunAlive) {
+  const TinyTask task;
+  const InFolder inside(task.path());
+  const std::vector<std::string> no_dumps{"trainer.rollout_data_dir=null", "trainer.logger=[\"tensorboard\"]"};
+  FaultEnv plain(default_env());
+  ASSERT_OK(train_on(plain, "straight", no_dumps));
+  FaultEnv full(default_env());
+  full.disk_full_after(size_of("straight/global_step_3") * 3 / 2);
+  const Result<TrainSummary> stopped = train_on(full, "out", no_dumps);
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().kind, ErrorKind::kDisk);
+  EXPECT_NE(stopped.error().to_string().find("global_step_3"), std::string::npos) << stopped.error().to_string();
+  EXPECT_TRUE(default_env().exists("out/global_step_1/manifest.json"));
+  FaultEnv healthy(default_env());
+  ASSERT_OK(train_on(healthy, "out", no_dumps));
+  expect_same_bits(bits_of_run("out", kSteps), bits_of_run("straight", kSteps), "resumed");
+}
+
+// The place (1-based) of the operation by which `latest` names a checkpoint.
+int64_t announcement_of(const FaultEnv& env, const std::string& checkpoint) {
+  const std::vector<std::string>& all = env.operations();
+  bool stands = false;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].starts_with("rename ")) continue;
+    stands = stands || all[i].ends_with("/" + checkpoint);
+    if (stands && all[i].ends_with("/latest")) return static_cast<int64_t>(i) + 1;
+  }
+  ADD_FAILURE() << "there never was a " << checkpoint;
+  return 1;
+}
+
+struct StageCase {
+  std::string name;
+  std::vector<std::string> settings;
+  int64_t update;       // of step 2: how many are done when the process is gone
+  std::string measure;  // of step 2: above 0 where the stage at hand has done something
+};
+
+// What a step must not do twice, and what it has done before its updates: the critic's own updates, the correction's
+// weights and mask, groups kept for the next step, the coefficients of the controllers, baselines.
+const StageCase kStages[] = {
+    {"adaptive KL in the reward, and validations",
+     {"data.val_files=data/val.jsonl", "data.val_max_samples=3", "trainer.test_freq=2", "rollout.val_kwargs.n=2",
+      "rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.temperature=1.0"},
+     1,
+     "actor/reward_kl_penalty_coeff"},
+    {"a critic",
+     {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "algorithm.lam=0.95", "critic.ppo_epochs=1",
+      "critic.optim.lr=1e-2", "critic.optim.lr_scheduler_type=linear"},
+     2,
+     "critic/grad_norm"},
+    {"correction by step",
+     {"rollout.dtype=bfloat16", "algorithm.rollout_correction.rollout_is=token",
+      "algorithm.rollout_correction.rollout_rs=token_k1",
+      "algorithm.rollout_correction.rollout_rs_threshold=0.9999_1.0001"},
+     0,
+     "rollout_corr/rollout_rs_masked_fraction"},
+    {"correction by update",
+     {"algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.loss_type=reinforce",
+      "actor.policy_loss.loss_mode=reinforce", "algorithm.rollout_correction.rollout_is=sequence"},
+     3,
+     "rollout_corr/rollout_is_mean"},
+    {"groups left over",
+     {"algorithm.filter_groups.enable=true", "data.gen_batch_size=7"},
+     1,
+     "training/filter_groups/carried"},
+    {"adaptive entropy and a moving reference",
+     {"algorithm.use_kl_in_reward=false", "actor.use_kl_loss=true", "ref.sync_steps=1", "actor.entropy_coeff=0.01",
+      "actor.entropy_ctrl.type=adaptive", "actor.entropy_ctrl.target_entropy=9"},
+     2,
+     "entropy_coef"},
+    {"an adapter", {"model.lora_rank=2"}, 2, "actor/grad_norm"},
+    {"greedy baselines", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}, 3, "timing_s/gen_max"},
+    {"token baselines",
+     {"algorithm.adv_estimator=optimal_token_baseline", "~algorithm.adv_params"},
+     1,
+     "variance_proxy/proxy2_total_power"},
+};
+
+void add_names(const Path& file, std::set<std::string>& names) {
+  for (const Json& row : rows_of(file)) {
+    for (const auto& [name, value] : row.items()) names.insert(name);
+  }
+}
+
+// The table of metrics lists what runs write: all of it is in these, but what needs a certain loss, sft, a GPU, or a
+// backend with a copy of the weights.
+void expect_the_tables_names(const std::set<std::string>& names) {
+  const std::set<std::string_view> elsewhere{
+      "training/learnt_tokens",      "cispo_clip_ratio",       "vespo_phi_mean", "perf/max_memory_allocated_gb",
+      "perf/max_memory_reserved_gb", "timing_s/update_weights"};
+  for (const MetricInfo& info : metric_table()) {
+    const bool made = std::any_of(names.begin(), names.end(),
+                                  [&](const std::string& name) { return metric_pattern_matches(info.pattern, name); });
+    EXPECT_NE(made, elsewhere.contains(info.pattern)) << info.pattern;
+  }
+}
+
+// The process is gone right behind a checkpoint inside step 2; what goes on from it comes to the same bits.
+TEST(RunFaults, GoesOnInsideAStepWithEveryStage) {
+  const TinyTask task;
+  const InFolder inside(task.path());
+  std::set<std::string> names;
+  for (const StageCase& stage : kStages) {
+    SCOPED_TRACE(stage.name);
+    std::vector<std::string> settings = stage.settings;
+    settings.emplace_back("trainer.save_freq_updates=1");
+    FaultEnv counting(default_env());
+    const Result<TrainSummary> straight = train_on(counting, "straight", settings);
+    ASSERT_TRUE(straight.ok()) << straight.error().to_string();
+    const auto expected = bits_of_run("straight", kSteps);
+    const Json row = rows_of("straight/metrics.jsonl").at(1);
+    ASSERT_TRUE(row.contains(stage.measure)) << stage.measure;
+    EXPECT_GT(row[stage.measure].get<double>(), 0.0) << stage.measure;
+
+    FaultEnv cut(default_env());
+    cut.crash_at(announcement_of(counting, checkpoint_name({1, stage.update})) + 1);
+    EXPECT_FALSE(train_on(cut, "out", settings).ok());
+    const auto found = find_newest_valid(default_env(), "out");
+    ASSERT_OK(found);
+    ASSERT_TRUE(found->has_value());
+    EXPECT_EQ((*found)->ref.place, (CheckpointPlace{1, stage.update}));
+    FaultEnv healthy(default_env());
+    const Result<TrainSummary> resumed = train_on(healthy, "out", settings);
+    ASSERT_TRUE(resumed.ok()) << resumed.error().to_string();
+    expect_same_bits(bits_of_run("out", kSteps), expected, stage.name);
+    for (const char* file : {"metrics.jsonl", "updates.jsonl"}) add_names(Path("straight") / file, names);
+    for (const char* folder : {"straight", "out"}) ASSERT_OK(remove_tree(default_env(), folder));
+  }
+  expect_the_tables_names(names);
 }
 
 }  // namespace

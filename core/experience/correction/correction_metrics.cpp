@@ -142,7 +142,14 @@ void add_weight_metrics(const LogRatios& ratios, const MaskedRows& rows, const W
   const double mean = rows.token_mean(cut) + 1e-8;
   const double square = rows.token_mean([&](size_t t) { return (cut(t) / mean) * (cut(t) / mean); });
   report("eff_sample_size", square > 0.0 ? 1.0 / square : 0.0);
-  report.rows(rows.row_means(weight), 1.0);
+  const std::vector<double> by_row = rows.row_means(weight);
+  report.rows(by_row, 1.0);
+  // TRL's names: what the loss is multiplied with, by rows where a row has one weight.
+  const auto [least, most] = token_range(rows, weights);
+  const std::string trl = "sampling/importance_sampling_ratio/";
+  metrics.add_mean(trl + "mean", rule.level == WeightLevel::kToken ? rows.token_mean(weight) : mean_of(by_row), 1.0);
+  metrics.add(trl + "min", least);
+  metrics.add(trl + "max", most);
   const std::vector<double> raw_rows = rows.row_means([&](size_t t) { return raw[t]; });
   report("seq_fraction_high", share_of(raw_rows, [&](double w) { return w > upper; }));
   report("seq_fraction_low", share_of(raw_rows, [&](double w) { return w < lower; }));

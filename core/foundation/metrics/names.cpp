@@ -26,7 +26,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"response_length/mean", "tokens", "response lengths", kMean},
     {"response_length/max", "tokens", "longest response", kMax},
     {"response_length/min", "tokens", "shortest response", kMin},
-    {"response_length/clip_ratio", "fraction", "responses cut at data.max_response_length", kMean},
+    {"response_length/clip_ratio", "fraction", "responses cut at the longest length, without an end token", kMean},
     {"response_length_non_aborted/mean", "tokens", "lengths of responses that are not empty", kMean},
     {"response_length_non_aborted/max", "tokens", "longest response that is not empty", kMax},
     {"response_length_non_aborted/min", "tokens", "shortest response that is not empty", kMin},
@@ -39,7 +39,8 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"completions/mean_terminated_length", "tokens", "lengths of responses with an end token (TRL)", kMean},
     {"completions/min_terminated_length", "tokens", "shortest response with an end token; 0 if none (TRL)", kMin},
     {"completions/max_terminated_length", "tokens", "longest response with an end token; 0 if none (TRL)", kMax},
-    {"num_turns/mean", "", "turns of a conversation", kMean},
+    {"num_turns/mean", "", "turns of a conversation: messages of the prompt but the system's, and the completion",
+     kMean},
     {"num_turns/max", "", "most turns of a conversation", kMax},
     {"num_turns/min", "", "fewest turns of a conversation", kMin},
     {"global_seqlen/mean", "tokens", "prompt and response tokens per rank", kMean},
@@ -50,7 +51,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"global_seqlen/balanced_min", "tokens", "fewest tokens of a rank after balancing", kMin},
 
     // --- how it was scored ---
-    {"critic/score/mean", "", "sum of the token scores of a sequence, before any KL penalty", kMean},
+    {"critic/score/mean", "", "score of a sequence that is not empty, before any KL penalty", kMean},
     {"critic/score/max", "", "highest sequence score", kMax},
     {"critic/score/min", "", "lowest sequence score", kMin},
     {"critic/rewards/mean", "", "sequence score after the KL penalty in the reward", kMean},
@@ -79,7 +80,6 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"rewards/{name}/std", "", "standard deviation of one reward function over the batch (TRL)", kMean},
     {"rewards/{name}/not_applicable", "fraction", "rows where this reward does not apply", kMean},
     {"rewards/{name}/failed", "", "rows that this reward could not score", kSum},
-    {"rewards/{name}/time_s", "s", "wall time of this reward function", kSum},
 
     // --- what was learnt ---
     {"loss", "", "the whole objective (TRL)", kMean},
@@ -93,9 +93,9 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"clip_ratio_high", "fraction", "this update: tokens (rows) with ratio > 1 + high and advantage > 0", kMean},
     {"clip_ratio_region", "fraction", "this update: either of the two", kMean},
     {"clip_ratio/low_mean", "fraction", "tokens with ratio < 1 - low and advantage < 0 (TRL)", kMean},
-    {"clip_ratio/low_min", "fraction", "lowest such share of an update (TRL)", kMin},
+    {"clip_ratio/low_min", "fraction", "lowest such share of a row (TRL)", kMin},
     {"clip_ratio/high_mean", "fraction", "tokens with ratio > 1 + high and advantage > 0 (TRL)", kMean},
-    {"clip_ratio/high_max", "fraction", "highest such share of an update (TRL)", kMax},
+    {"clip_ratio/high_max", "fraction", "highest such share of a row (TRL)", kMax},
     {"clip_ratio/region_mean", "fraction", "tokens clipped on either side (TRL)", kMean},
     {"cispo_clip_ratio", "fraction", "tokens with ratio above cispo's upper edge and advantage > 0 (TRL)", kMean},
     {"vespo_phi_mean", "", "this update: mean weight of vespo over rows", kMean},
@@ -131,15 +131,18 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"train/num_gen_batches", "", "generation batches that the step drew (algorithm.filter_groups)", kSum},
     {"training/filter_groups/dropped", "", "groups left out because their metric does not differ", kSum},
     {"training/filter_groups/carried", "", "groups kept for the next step", kLast},
+    {"training/off_policy/trajectory_staleness", "updates", "age of the weights that sampled a row", kMean},
+    {"training/off_policy/trajectory_staleness_worst", "updates", "age of the oldest of them", kMax},
     {"rollout_corr/{name}_max", "", "rollout correction: largest value", kMax},
     {"rollout_corr/{name}_min", "", "rollout correction: smallest value", kMin},
     {"rollout_corr/{any}", "", "rollout correction, as verl names it", kMean},
-    {"variance_proxy/{name}", "", "proxies of the gradient's variance (verl)", kMean},
+    {"variance_proxy/{name}", "",
+     "proxies of the gradient's variance, with estimators that ask for sum_pi_squared (verl)", kMean},
 
     // --- where the time went ---
     {"timing_s/step", "s", "the whole step", kSum},
     {"timing_s/gen", "s", "sampling", kSum},
-    {"timing_s/gen_max", "s", "sampling, slowest rank", kMax},
+    {"timing_s/gen_max", "s", "sampling of the greedy completions that remax compares with", kMax},
     {"timing_s/reward", "s", "waiting for rewards", kSum},
     {"timing_s/old_log_prob", "s", "log-probs of the policy that sampled", kSum},
     {"timing_s/ref", "s", "log-probs of the reference", kSum},
@@ -157,21 +160,23 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"perf/total_num_tokens", "tokens", "prompt and response tokens of the step", kSum},
     {"perf/time_per_step", "s", "wall time of the step", kSum},
     {"perf/throughput", "tokens/s", "total_num_tokens / time_per_step / devices", kMean},
-    {"perf/mfu/actor", "fraction", "of the device's peak, updates", kMean},
-    {"perf/mfu/actor_infer", "fraction", "of the device's peak, log-prob passes", kMean},
-    {"perf/mfu/critic", "fraction", "of the device's peak, critic", kMean},
-    {"perf/max_memory_allocated_gb", "GiB", "most device memory in use", kMax},
-    {"perf/max_memory_reserved_gb", "GiB", "most device memory held", kMax},
+    {"perf/mfu/actor", "fraction", "of the machine's measured peak that the policy's updates use", kMean},
+    {"perf/mfu/actor_infer", "fraction", "the same of the old log-probs' pass", kMean},
+    {"perf/mfu/critic", "fraction", "the same of the critic's updates", kMean},
+    {"perf/max_memory_allocated_gb", "GiB", "most device memory in use (with a GPU)", kMax},
+    {"perf/max_memory_reserved_gb", "GiB", "most device memory held (with a GPU)", kMax},
     {"perf/cpu_memory_used_gb", "GiB", "resident memory of the process", kMax},
 
-    // --- validation: {source} is the row's data_source ---
-    {"val-core/{source}/{variable}/{statistic}", "",
-     "validation by data source: acc or reward; mean@N, best@N/mean, maj@N/mean", kMean},
-    {"val-core/{source}/{variable}/{statistic}/{reduction}", "",
-     "validation by data source: best@N/mean, best@N/std, ...", kMean},
-    {"val-aux/{any}", "", "further validation numbers", kMean},
-    {"eval_{any}", "", "validation by TRL's names", kMean},
-    {"val/loss", "nats", "token mean cross-entropy on the validation rows (sft)", kMean},
+    // --- validation: SOURCE is the row's data_source ---
+    {"val-core/{any}", "",
+     "SOURCE/reward/, and SOURCE/acc/ where a reward gives a number of that name: mean@N, std@N/mean, best@K/mean "
+     "(of all choices of K of the N completions), maj@N/mean (the reward of the most frequent text)",
+     kMean},
+    {"val-aux/{any}", "",
+     "the same of all other numbers that rewards give, and of each reward where there are several; worst@K/mean; "
+     "num_turns",
+     kMean},
+    {"eval_{any}", "", "validation: reward, rewards/, completions/ and frac_reward_zero_std as above (TRL)", kMean},
 });
 
 // Position behind `{...}`, or npos for no placeholder at `at`.
@@ -194,10 +199,12 @@ bool metric_pattern_matches(std::string_view pattern, std::string_view name) {
       continue;
     }
     if (pattern.substr(i, end - i) == "{any}") return !name.empty();
-    // A placeholder is followed by a fixed character or the end, so one split is enough: up to the next '/'.
-    const size_t length = name.substr(0, name.find('/')).size();
-    if (length == 0) return false;
-    name.remove_prefix(length);
+    // Up to the next '/', less what the pattern has behind the placeholder there ("{name}_max").
+    const std::string_view part = name.substr(0, name.find('/'));
+    const std::string_view behind = pattern.substr(end);
+    const std::string_view tail = behind.substr(0, behind.find_first_of("/{"));
+    if (part.size() <= tail.size() || !part.ends_with(tail)) return false;
+    name.remove_prefix(part.size() - tail.size());
     i = end - 1;
   }
   return name.empty();

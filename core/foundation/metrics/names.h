@@ -16,7 +16,7 @@ enum class Reduction { kMean, kSum, kMax, kMin, kLast };
 
 struct MetricInfo {
   std::string_view pattern;
-  std::string_view unit;  // "", "s", "ms", "tokens", "nats", "GiB", "tokens/s", "fraction"
+  std::string_view unit;  // "", "s", "ms", "tokens", "nats", "GiB", "tokens/s", "fraction", "updates"
   std::string_view meaning;
   Reduction reduction;
 };

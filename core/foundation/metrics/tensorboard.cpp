@@ -44,30 +44,30 @@ std::string record_of(std::string_view bytes) {
   return record;
 }
 
+// Readers take files in the order of their names, so the time comes first.
+Result<std::unique_ptr<WritableFile>> open_events(Env& env, const Path& dir) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t now = env.wall_time_ns();
+  const std::string prefix = "events.out.tfevents." + std::to_string(now / kSecond) + "." +
+                             std::to_string(kSecond + now % kSecond).substr(1) + "." + host.data() + "." +
+                             std::to_string(::getpid()) + ".";
+  return env.open_for_write(dir / unique_name(env, prefix), WriteMode::kExclusive);
+}
+
 class TensorboardSink final : public MetricSink {
  public:
   TensorboardSink(Env& env, std::unique_ptr<WritableFile> file) : env_(&env), file_(std::move(file)) {}
 
   Result<> write_head(int64_t first_step) {
-    std::string version;
-    protozero::pbf_writer writer(version);
-    writer.add_double(1, now_s());
-    writer.add_string(3, "brain.Event:2");
-    TRY(file_->append_text(record_of(version)));
-    constexpr int32_t kStart = 1;
-    std::string start;
-    protozero::pbf_writer event(start);
-    event.add_double(1, now_s());
-    event.add_int64(2, first_step);
-    {
-      protozero::pbf_writer session(event, 7);
-      session.add_enum(1, kStart);
-    }
-    return file_->append_text(record_of(start));
+    unwritten_ = head(first_step);
+    return flush();
   }
 
   Result<> write(const MetricRow& row) override {
     if (row.keys.empty() || row.values.empty()) return {};
+    if (unwritten_.empty()) first_unwritten_ = row.keys.front().second;
     std::string event;
     protozero::pbf_writer writer(event);
     writer.add_double(1, now_s());
@@ -80,33 +80,70 @@ class TensorboardSink final : public MetricSink {
         value.add_float(2, static_cast<float>(metric.value));
       }
     }
-    return file_->append_text(record_of(event));
+    unwritten_ += record_of(event);
+    return flush();
   }
   Result<> close() override {
+    TRY(flush());
     TRY(file_->sync());
     return file_->close();
   }
 
  private:
+  Result<> flush() {
+    if (unwritten_.empty()) return {};
+    if (is_torn_) return go_on_in_a_new_file();
+    const Result<> written = file_->append_text(unwritten_);
+    is_torn_ = !written.ok();
+    if (written.ok()) unwritten_.clear();
+    return written;
+  }
+
+  // Behind a record that is not whole, readers see nothing more of a file.
+  Result<> go_on_in_a_new_file() {
+    auto file = TRY(open_events(*env_, file_->path().parent_path()));
+    const Result<> written = file->append_text(head(first_unwritten_) + unwritten_);
+    if (!written.ok()) {
+      (void)env_->unlink(file->path());
+      return written;
+    }
+    file_ = std::move(file);
+    unwritten_.clear();
+    is_torn_ = false;
+    return {};
+  }
+
+  std::string head(int64_t first_step) {
+    std::string version;
+    protozero::pbf_writer writer(version);
+    writer.add_double(1, now_s());
+    writer.add_string(3, "brain.Event:2");
+    constexpr int32_t kStart = 1;
+    std::string start;
+    protozero::pbf_writer event(start);
+    event.add_double(1, now_s());
+    event.add_int64(2, first_step);
+    {
+      protozero::pbf_writer session(event, 7);
+      session.add_enum(1, kStart);
+    }
+    return record_of(version) + record_of(start);
+  }
+
   double now_s() { return static_cast<double>(env_->wall_time_ns()) * 1e-9; }
 
   Env* env_;
   std::unique_ptr<WritableFile> file_;
+  std::string unwritten_;  // records that are not whole in the file
+  int64_t first_unwritten_ = 0;
+  bool is_torn_ = false;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& dir, int64_t first_step) {
   TRY(env.create_dirs(dir));
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
-  // Readers take files in the order of their names, so the time comes first.
-  constexpr int64_t kSecond = 1'000'000'000;
-  const int64_t now = env.wall_time_ns();
-  const std::string prefix = "events.out.tfevents." + std::to_string(now / kSecond) + "." +
-                             std::to_string(kSecond + now % kSecond).substr(1) + "." + host.data() + "." +
-                             std::to_string(::getpid()) + ".";
-  auto file = TRY(env.open_for_write(dir / unique_name(env, prefix), WriteMode::kExclusive));
+  auto file = TRY(open_events(env, dir));
   auto sink = std::make_unique<TensorboardSink>(env, std::move(file));
   TRY(sink->write_head(first_step));
   return std::unique_ptr<MetricSink>(std::move(sink));

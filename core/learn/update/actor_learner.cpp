@@ -196,7 +196,7 @@ Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
   const size_t n = slice.num_tokens();
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
-  if (slice.has_gradient()) forward.selected_RH.backward(d_hidden_RH);
+  if (slice.has_gradient()) forward.backward(d_hidden_RH);
   return {};
 }
 
@@ -207,7 +207,7 @@ void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_lo
                 tensor_of(grad_log_prob, dtype),
                 objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
                 model_->head_grad(), options_.head);
-  forward.selected_RH.backward(d_hidden_RH);
+  forward.backward(d_hidden_RH);
 }
 
 Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report) {

@@ -85,6 +85,7 @@ Result<> CriticLearner::backward(const TrainBatch& batch, std::span<const int64_
   report.loss += value_objective({vpreds, old, targets, mask, weight}, options_.cliprange_value, grad, report.metrics);
   const at::Tensor grad_R = at::from_blob(grad.data(), {static_cast<int64_t>(grad.size())}, at::kFloat);
   vpreds_R.backward(grad_R.to(vpreds_R.scalar_type()));
+  forward.count_backward();
   return {};
 }
 

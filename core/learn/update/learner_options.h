@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "learn/update/pass_flops.h"
 #include "learn/update/train_batch.h"
 #include "model/head/log_prob_head.h"
 
@@ -15,6 +16,7 @@ struct PassOptions {
   // Bytes of activations that a pass may keep for backward; layers that do not fit are computed again. Not set: all are
   // kept.
   std::optional<int64_t> activation_bytes;
+  FlopCount* flops = nullptr;  // every pass adds to it what it computes; null: nobody counts
 };
 
 struct LearnerOptions {

@@ -29,6 +29,12 @@ Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, 
   out.selected_RH = at::index_select(model.forward_hidden(packed, forward), 0, packed.predict_index_R);
   out.hidden_RH = out.selected_RH.detach();
   out.targets_R = packed.targets_R;
+  if (options.flops != nullptr) {
+    const PassFlops cost = pass_flops(model, packed);
+    options.flops->total += cost.forward;
+    out.flops = options.flops;
+    out.backward_flops = cost.backward;
+  }
   return out;
 }
 

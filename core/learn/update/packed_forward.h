@@ -16,6 +16,18 @@ struct PackedForward {
   at::Tensor selected_RH;  // in the autograd graph where GradMode is on
   at::Tensor hidden_RH;    // the same, detached: what the head works on
   at::Tensor targets_R;    // int64, the response tokens row by row
+  FlopCount* flops = nullptr;
+  double backward_flops = 0.0;
+
+  // From the gradient of hidden_RH into the model.
+  void backward(const at::Tensor& d_hidden_RH) const {
+    selected_RH.backward(d_hidden_RH);
+    count_backward();
+  }
+  // Where the head is part of the graph and the caller goes backward himself.
+  void count_backward() const {
+    if (flops != nullptr) flops->total += backward_flops;
+  }
 };
 
 // Errors (kind data) name the row whose ids do not fit the model.

@@ -38,7 +38,7 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& b
     };
     head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, /*temperature=*/1.0, EntropyUse::kNone, on_chunk,
                   d_hidden_RH, model.head_grad(), options.head);
-    forward.selected_RH.backward(d_hidden_RH);
+    forward.backward(d_hidden_RH);
   }
   const FiniteStep done = step_if_finite(model, optimizer, report.loss, lr, options.grad_clip);
   report.grad_norm = done.grad_norm;

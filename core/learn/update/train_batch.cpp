@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace mortise {
 
@@ -27,10 +28,10 @@ TrainBatch make_train_batch(const PromptBatch& prompts, const SampleBatch& sampl
 
 namespace {
 
-// Rows that are placed together: those of one group that stand next to each other, cut where the budget is exceeded.
+// Rows that are placed together: those of one group that stand next to each other, as far as they fit.
 struct Unit {
   std::vector<int64_t> rows;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // the prompt counts once
 };
 
 std::vector<Unit> make_units(const TrainBatch& batch, std::span<const int64_t> rows, int64_t budget) {
@@ -84,23 +85,93 @@ void place_units(const std::vector<Unit>& units, int64_t budget, std::vector<std
   }
 }
 
+// `unit` in pieces of the given sizes (which add up to its rows), each about as long for its size: the longest row left
+// goes to the piece whose rows are the shortest so far on the average of the places it has.
+std::vector<Unit> deal(const TrainBatch& batch, const Unit& unit, const std::vector<size_t>& sizes) {
+  std::vector<int64_t> order = unit.rows;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return batch.row_tokens(a) > batch.row_tokens(b); });
+  std::vector<Unit> pieces(sizes.size());
+  for (const int64_t row : order) {
+    size_t best = sizes.size();
+    const auto load = [&](size_t i) { return static_cast<double>(pieces[i].tokens) / static_cast<double>(sizes[i]); };
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (pieces[i].rows.size() < sizes[i] && (best == sizes.size() || load(i) < load(best))) best = i;
+    }
+    pieces[best].rows.push_back(row);
+    pieces[best].tokens += batch.row_tokens(row);
+  }
+  const auto prompt = static_cast<int64_t>(batch.prompt_ids[static_cast<size_t>(unit.rows.front())].size());
+  for (Unit& piece : pieces) piece.tokens += prompt;
+  return pieces;
+}
+
+// Groups whole, or where they have more rows than a micro-batch in as few pieces as can be.
+std::vector<Unit> make_row_units(const TrainBatch& batch, std::span<const int64_t> rows, size_t most_rows) {
+  std::vector<Unit> units;
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    const int64_t group = batch.group_index[static_cast<size_t>(rows[begin])];
+    while (end < rows.size() && batch.group_index[static_cast<size_t>(rows[end])] == group) ++end;
+    const Unit whole{{rows.begin() + static_cast<int64_t>(begin), rows.begin() + static_cast<int64_t>(end)}, 0};
+    std::vector<size_t> sizes((end - begin) / most_rows, most_rows);
+    if (const size_t rest = (end - begin) % most_rows; rest > 0) sizes.push_back(rest);
+    for (Unit& piece : deal(batch, whole, sizes)) units.push_back(std::move(piece));
+  }
+  return units;
+}
+
+// As few micro-batches as hold `most_rows` rows each, alike in tokens: the longest unit left goes whole into the
+// emptiest with room for it; where none has, the roomiest takes a part.
+void place_rows(const TrainBatch& batch, std::span<const int64_t> rows, size_t most_rows,
+                std::vector<std::vector<int64_t>>& micro_batches) {
+  const auto shorter = [](const Unit& a, const Unit& b) {
+    return std::pair(a.tokens, -a.rows.front()) < std::pair(b.tokens, -b.rows.front());
+  };
+  std::vector<Unit> heap = make_row_units(batch, rows, most_rows);
+  std::make_heap(heap.begin(), heap.end(), shorter);
+  std::vector<Unit> bins((rows.size() + most_rows - 1) / most_rows);
+  const auto room = [&](const Unit& bin) { return most_rows - bin.rows.size(); };
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), shorter);
+    Unit unit = std::move(heap.back());
+    heap.pop_back();
+    Unit *emptiest = nullptr, *roomiest = &bins.front();
+    for (Unit& bin : bins) {
+      if (room(bin) >= unit.rows.size() && (emptiest == nullptr || bin.tokens < emptiest->tokens)) emptiest = &bin;
+      if (room(bin) > room(*roomiest)) roomiest = &bin;
+    }
+    if (emptiest == nullptr) {
+      std::vector<Unit> parts = deal(batch, unit, {room(*roomiest), unit.rows.size() - room(*roomiest)});
+      unit = std::move(parts[0]);
+      heap.push_back(std::move(parts[1]));
+      std::push_heap(heap.begin(), heap.end(), shorter);
+      emptiest = roomiest;
+    }
+    emptiest->rows.insert(emptiest->rows.end(), unit.rows.begin(), unit.rows.end());
+    emptiest->tokens += unit.tokens;
+  }
+  for (Unit& bin : bins) {
+    std::sort(bin.rows.begin(), bin.rows.end());
+    micro_batches.push_back(std::move(bin.rows));
+  }
+}
+
 }  // namespace
 
 std::vector<std::vector<int64_t>> plan_micro_batches(const TrainBatch& batch, std::span<const int64_t> rows,
                                                      const MicroBatchOptions& options) {
+  const auto most_rows = static_cast<size_t>(options.rows);
+  if (options.rows > 0 && rows.size() <= most_rows) return {std::vector<int64_t>(rows.begin(), rows.end())};
   std::vector<std::vector<int64_t>> micro_batches;
-  if (options.rows > 0) {
-    for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(options.rows)) {
-      const size_t end = std::min(rows.size(), begin + static_cast<size_t>(options.rows));
-      micro_batches.emplace_back(rows.begin() + static_cast<int64_t>(begin), rows.begin() + static_cast<int64_t>(end));
-    }
-    return micro_batches;
-  }
   // Rows without advantage mostly get no gradient; in micro-batches of their own they need no backward pass.
   std::vector<int64_t> learned, idle;
   for (const int64_t row : rows) (has_advantage(batch, row) ? learned : idle).push_back(row);
-  place_units(make_units(batch, learned, options.token_budget), options.token_budget, micro_batches);
-  place_units(make_units(batch, idle, options.token_budget), options.token_budget, micro_batches);
+  for (const std::vector<int64_t>& part : {learned, idle}) {
+    if (options.rows > 0)
+      place_rows(batch, part, most_rows, micro_batches);
+    else
+      place_units(make_units(batch, part, options.token_budget), options.token_budget, micro_batches);
+  }
   return micro_batches;
 }
 

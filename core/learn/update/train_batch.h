@@ -39,13 +39,14 @@ struct TrainBatch {
 TrainBatch make_train_batch(const PromptBatch& prompts, const SampleBatch& samples, const AdvantageBatch& advantages);
 
 struct MicroBatchOptions {
-  int64_t rows = 0;             // > 0: that many consecutive rows
-  int64_t token_budget = 2048;  // else: as few as hold at most this many tokens each, balanced by length
+  int64_t rows = 0;             // > 0: as few as hold at most so many rows each
+  int64_t token_budget = 2048;  // else: as few as hold at most so many tokens each
 };
 
-// Cuts `rows` (indices into the batch). A group stays together where the budget allows, so that its prompt is computed
-// once, and apart from groups without advantage; a row longer than the budget gets a micro-batch of its own.
-// Deterministic.
+// Cuts `rows` (indices into the batch) into micro-batches that are alike in tokens, so that the largest, which decides
+// on memory, is as small as their number allows. A group stays together where it fits, so that its prompt is computed
+// once, and apart from groups without advantage (but where all rows fit into one by their number); a row longer than
+// the budget gets a micro-batch of its own. Deterministic.
 std::vector<std::vector<int64_t>> plan_micro_batches(const TrainBatch& batch, std::span<const int64_t> rows,
                                                      const MicroBatchOptions& options);
 

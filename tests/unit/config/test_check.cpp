@@ -218,6 +218,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "actor.policy_loss.clip_ratio_low wins"},
         WarnCase{{"trainer.total_epochs=2", "trainer.total_training_steps=3"}, "trainer.total_training_steps wins"},
         WarnCase{{"trainer.resume_from_path=x"}, "trainer.resume_mode is auto"},
+        WarnCase{{"trainer.zero_variance_limit=0.9", "algorithm.filter_groups.enable=true"},
+                 "'trainer.zero_variance_limit' has no effect"},
         WarnCase{{"rollout.val_kwargs.n=4"}, "greedy ones are all the same"},
         WarnCase{{"model.activation_memory_mib=64"}, "model.enable_gradient_checkpointing is false"},
         WarnCase{{"rollout.top_log_probs=3"}, "only `mortise generate` writes them"},

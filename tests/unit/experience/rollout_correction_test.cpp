@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -81,7 +82,10 @@ TEST(RolloutCorrection, EqualsVerl) {
       EXPECT_NEAR(metrics.value(name).value_or(NAN), expected, 1e-4 * (1 + std::abs(expected))) << name;
       ++num_metrics;
     }
-    EXPECT_EQ(metrics.values().size(), item["metrics"].size());
+    const std::vector<MetricValue> all = metrics.values();
+    EXPECT_EQ(static_cast<size_t>(std::ranges::count_if(
+                  all, [](const MetricValue& metric) { return metric.name.starts_with("rollout_corr/"); })),
+              item["metrics"].size());
   }
   EXPECT_GT(num_metrics, 500U);
 }
@@ -91,6 +95,19 @@ Rows two_rows() {
   rows.add({-1.0F, -1.0F}, {-1.5F, -0.5F - 1.0F}, {1, 1});  // d = 0.5, 0.5
   rows.add({-3.0F, -1.0F}, {-1.0F, -1.0F}, {1, 1});         // d = -2, 0
   return rows;
+}
+
+// By tokens as the loss is weighed, by rows where a row has one weight.
+TEST(RolloutCorrection, TellsTheWeightsByTrlsNamesToo) {
+  for (const auto& [level, mean] : {std::pair<std::string, double>{"token", (1.2 + 1.2 + std::exp(-2.0) + 1.0) / 4},
+                                    {"sequence", (1.2 + std::exp(-2.0)) / 2}}) {
+    MetricSet metrics;
+    correction_of({"rollout_is=" + level, "rollout_is_threshold=1.2"})->apply(two_rows().ratios(), &metrics);
+    const std::string prefix = "sampling/importance_sampling_ratio/";
+    EXPECT_NEAR(metrics.value(prefix + "mean").value_or(NAN), mean, 1e-6) << level;
+    EXPECT_NEAR(metrics.value(prefix + "min").value_or(NAN), std::exp(-2.0), 1e-6) << level;
+    EXPECT_NEAR(metrics.value(prefix + "max").value_or(NAN), 1.2, 1e-6) << level;
+  }
 }
 
 TEST(RolloutCorrection, GeometricWeightsAreOfTheRowsMean) {

@@ -4,6 +4,7 @@
 
 #include "foundation/base/log.h"
 #include "foundation/metrics/sinks.h"
+#include "support/fault_env.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -47,6 +48,26 @@ TEST(JsonlSink, FullPrecisionAndKeysFirst) {
   ASSERT_OK(sink->close());
   EXPECT_EQ(dir.read("updates.jsonl"),
             "{\"update\":14,\"step\":7,\"loss\":0.1,\"lr\":1.0,\"kl\":null,\"x\":0.3333333333333333}\n");
+}
+
+// Rows that did not fit follow as soon as there is room, behind whole lines alone.
+TEST(JsonlSink, AFullDiskLosesNoRow) {
+  const std::string three = "{\"step\":1,\"x\":1.0}\n{\"step\":2,\"x\":2.0}\n{\"step\":3,\"x\":3.0}\n";
+  for (uint64_t room = 0; room < three.size(); ++room) {
+    const test::TempDir dir;
+    test::FaultEnv env(default_env());
+    ASSERT_OK_AND_ASSIGN(const auto sink, make_jsonl_sink(env, dir / "metrics.jsonl", false));
+    env.disk_full_after(room);
+    Result<> last;
+    for (int64_t step = 1; step <= 3; ++step)
+      last = sink->write({{{"step", step}}, {{"x", static_cast<double>(step)}}});
+    ASSERT_FALSE(last.ok()) << room;
+    EXPECT_EQ(last.error().kind, ErrorKind::kDisk);
+    EXPECT_FALSE(sink->close().ok());
+    env.heal();
+    ASSERT_OK(sink->close());
+    EXPECT_EQ(dir.read("metrics.jsonl"), three) << room;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <set>
 
 namespace mortise {
@@ -15,6 +17,9 @@ TEST(MetricNames, PatternsMatchWholeParts) {
   EXPECT_FALSE(metric_pattern_matches("rewards/{name}/mean", "rewards/a/b/mean"));
   EXPECT_FALSE(metric_pattern_matches("rewards/{name}/mean", "rewards//mean"));
   EXPECT_FALSE(metric_pattern_matches("rewards/{name}/mean", "rewards/a/std"));
+  EXPECT_TRUE(metric_pattern_matches("rollout_corr/{name}_max", "rollout_corr/log_ppl_diff_max"));
+  EXPECT_FALSE(metric_pattern_matches("rollout_corr/{name}_max", "rollout_corr/max_kl"));
+  EXPECT_FALSE(metric_pattern_matches("rollout_corr/{name}_max", "rollout_corr/_max"));
   EXPECT_TRUE(metric_pattern_matches("val-aux/{any}", "val-aux/a/b/c"));
   EXPECT_FALSE(metric_pattern_matches("val-aux/{any}", "val-aux/"));
 }
@@ -56,8 +61,12 @@ TEST(MetricNames, KnowsThePeersNames) {
       {"training/rollout_probs_diff_std", Reduction::kMean},
       {"training/rollout_actor_probs_pearson_corr", Reduction::kMean},
       {"val-core/gsm8k/acc/mean@8", Reduction::kMean},
-      {"val-core/openai/reward/best@4/mean", Reduction::kMean},
+      {"val-core/openai/gsm8k/reward/best@4/mean", Reduction::kMean},
+      {"eval_rewards/math_equal/mean", Reduction::kMean},
       {"val-aux/num_turns/mean", Reduction::kMean},
+      {"rollout_corr/rollout_is_max", Reduction::kMax},
+      {"rollout_corr/rollout_is_seq_min", Reduction::kMin},
+      {"rollout_corr/rollout_is_mean", Reduction::kMean},
       {"loss", Reduction::kMean},
       {"grad_norm", Reduction::kMean},
       {"learning_rate", Reduction::kLast},
@@ -82,6 +91,28 @@ TEST(MetricNames, KnowsThePeersNames) {
   }
   EXPECT_EQ(find_metric("actor/pg_los"), nullptr);
   EXPECT_EQ(find_metric("timing_per_token_ms/gen")->meaning, "sampling, per response token");  // exact before pattern
+}
+
+// docs/metrics.md shows the table; MORTISE_WRITE_DOCS=1 writes it there.
+TEST(MetricNames, ThePageShowsTheTable) {
+  const std::string path = std::string(MORTISE_SOURCE_DIR) + "/docs/metrics.md";
+  constexpr std::string_view kBegin = "<!-- the table -->\n", kEnd = "<!-- end of the table -->\n";
+  std::string table = "| name | unit | parts are put together by | meaning |\n|---|---|---|---|\n";
+  for (const MetricInfo& info : metric_table()) {
+    std::string meaning;
+    for (const char c : info.meaning) meaning += c == '|' ? std::string("\\|") : std::string(1, c);
+    table += "| `" + std::string(info.pattern) + "` | " + std::string(info.unit) + " | " +
+             std::string(reduction_name(info.reduction)) + " | " + meaning + " |\n";
+  }
+  std::ifstream in(path);
+  const std::string page{std::istreambuf_iterator<char>(in), {}};
+  const size_t begin = page.find(kBegin), end = page.find(kEnd);
+  ASSERT_TRUE(begin != std::string::npos && end != std::string::npos && begin < end) << path << " has lost its marks";
+  const size_t from = begin + kBegin.size();
+  if (std::getenv("MORTISE_WRITE_DOCS") != nullptr)
+    std::ofstream(path) << page.substr(0, from) + table + page.substr(end);
+  else
+    EXPECT_EQ(page.substr(from, end - from), table) << "run test_foundation_metrics with MORTISE_WRITE_DOCS=1";
 }
 
 }  // namespace

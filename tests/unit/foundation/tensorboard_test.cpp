@@ -10,6 +10,7 @@
 #include <protozero/pbf_reader.hpp>
 
 #include "foundation/metrics/sinks.h"
+#include "support/fault_env.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -138,6 +139,27 @@ TEST(Tensorboard, AResumedRunStartsAtItsStepBehindTheFilesBefore) {
     EXPECT_EQ((*events)[1].session, 1);  // START
     EXPECT_EQ((*events)[1].step, step);
   }
+}
+
+TEST(Tensorboard, BehindAFullDiskItGoesOnInAnotherFile) {
+  const test::TempDir dir;
+  test::FaultEnv env(default_env());
+  ASSERT_OK_AND_ASSIGN(const auto sink, make_tensorboard_sink(env, dir / "tb", 0));
+  const auto write = [&](int64_t step) { return sink->write({{{"step", step}}, {{"loss", 1.0}}}); };
+  ASSERT_OK(write(1));
+  env.disk_full_after(10);
+  EXPECT_FALSE(write(2).ok());
+  EXPECT_FALSE(write(3).ok());
+  env.heal();
+  ASSERT_OK(write(4));
+  ASSERT_OK(sink->close());
+  const auto names = *default_env().list_dir(dir / "tb");
+  ASSERT_EQ(names.size(), 2u);
+  const auto events = read_events(dir.read("tb/" + names[1]));
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events[1].session, 1);  // START
+  EXPECT_EQ(events[1].step, 2);
+  for (size_t i = 2; i < 5; ++i) EXPECT_EQ(events[i].step, static_cast<int64_t>(i));
 }
 
 TEST(Tensorboard, ThePackageReadsIt) {

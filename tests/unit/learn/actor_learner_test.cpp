@@ -106,6 +106,35 @@ TEST(ActorLearner, MeasuredLogProbsSaveTheFirstPass) {
   EXPECT_GT(worst_relative_l2(policy.gradients(run.objective, data.batch, options), with_pass), 1e-3);
 }
 
+// Hidden 16, intermediate 24, 2 layers, qkv 32, heads together 16, vocabulary 29: a token meets 2 x 1920 weights, a
+// target 16 x 29 more, and a pair of tokens costs 4 x 16 in each layer.
+TEST(ActorLearner, CountsTheOperationsOfItsPasses) {
+  TestObjective run({"actor.policy_loss.loss_mode=vanilla"});
+  TestPolicy policy("float32");
+  const std::vector<int64_t> prompt{1, 2, 3}, response{4, 5, 6, 7};
+  TrainBatch batch;
+  batch.prompt_ids = {prompt, prompt};
+  batch.response_ids = {response, response};
+  batch.group_index = {0, 0};
+  batch.row_offsets = {0, 4, 8};
+  batch.response_mask.assign(8, 1);
+  batch.advantages.assign(8, 1.0F);
+  FlopCount count;
+  LearnerOptions options = cut_by(kAll);
+  options.pass.flops = &count;
+  ActorLearner learner(policy.model, policy.optimizer, run.objective, options);
+  // The prompt once, of each response the three tokens that predict another one; 6 pairs and twice 4 + 5 + 6.
+  constexpr double kForward = 2.0 * (9 * 2 * 1920 + 8 * 16 * 29) + 2 * 4.0 * 16 * (6 + 2 * 15);
+  ASSERT_TRUE(learner.log_probs(policy.model, batch).ok());
+  EXPECT_EQ(count.total, kForward);
+  const std::vector<int64_t> rows{0, 1};
+  ASSERT_TRUE(learner.update(batch, rows, 0.0, 1, 1).ok());
+  EXPECT_EQ(count.total, 4.0 * kForward);
+  batch.advantages.assign(8, 0.0F);
+  ASSERT_TRUE(learner.update(batch, rows, 0.0, 1, 2).ok());
+  EXPECT_EQ(count.total, 5.0 * kForward);  // nothing to send back
+}
+
 // Correction by the current policy: what one micro-batch rejects is told from the whole update.
 TEST(ActorLearner, BypassModeDoesNotDependOnTheCut) {
   const std::string table = "algorithm.rollout_correction.";

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "foundation/batch/token_weight.h"
@@ -17,7 +18,8 @@
 namespace mortise {
 namespace {
 
-constexpr RowsShape kShape{.vocab = 17, .groups = 4, .samples = 4, .max_length = 12};
+// Of the 9 rows with an advantage, two groups, passes of 3 hold parts of both.
+constexpr RowsShape kShape{.vocab = 17, .groups = 3, .samples = 5, .max_length = 12};
 constexpr double kTolerance32 = 1e-5, kTolerance64 = 1e-12;
 
 bool is_set(const char* name) {
@@ -39,7 +41,7 @@ const Split kSplits[] = {
     {"1 row", {1, 0}},
     {"2 rows", {2, 0}},
     {"3 rows, groups cut", {3, 0}},
-    {"6 rows, groups cut, computed again", {6, 0}, false, true, false, true},
+    {"6 rows, computed again", {6, 0}, false, true, false, true},
     {"24 tokens", {0, 24}},
     {"60 tokens, small chunks", {0, 60}, false, true, true},
     {"all rows, padded", {1000, 0}, true},
@@ -280,6 +282,25 @@ void expect_page_shows(const Table& table) {
       EXPECT_TRUE(twice >= 0 && twice <= kTolerance64) << row[0] << ": " << row[m];
     }
   }
+}
+
+// The names of the splits say what they are.
+TEST(SplitInvariance, PassesOfThreeRowsCutGroupsAndMixThem) {
+  const RandomRows data(false, kShape);
+  std::vector<int64_t> rows(static_cast<size_t>(data.batch.num_rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::map<int64_t, std::set<size_t>> passes_of;  // group -> passes that hold rows of it
+  bool mixed = false;
+  const auto passes = plan_micro_batches(data.batch, rows, {3, 0});
+  for (size_t i = 0; i < passes.size(); ++i) {
+    std::set<int64_t> groups;
+    for (const int64_t row : passes[i]) groups.insert(data.batch.group_index[static_cast<size_t>(row)]);
+    for (const int64_t group : groups) passes_of[group].insert(i);
+    mixed = mixed || (groups.contains(0) && groups.contains(2));  // those with an advantage
+  }
+  EXPECT_TRUE(mixed);
+  EXPECT_GE(passes_of[0].size(), 2U);
+  EXPECT_GE(passes_of[2].size(), 2U);
 }
 
 TEST(SplitInvariance, EveryLossAndAggregationForEverySplit) {

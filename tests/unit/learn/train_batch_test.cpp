@@ -49,12 +49,58 @@ std::vector<int64_t> sorted_rows(const std::vector<std::vector<int64_t>>& parts)
   return rows;
 }
 
-TEST(PlanMicroBatches, ByRowsTakesConsecutiveRows) {
-  const Fixture f({3, 4, 5, 6, 7}, 2, 2);
-  const auto parts = plan_micro_batches(f.batch, f.all(), {2, 0});
-  ASSERT_EQ(parts.size(), 3U);
-  EXPECT_EQ(parts[0], (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(parts[2], (std::vector<int64_t>{4}));
+TEST(PlanMicroBatches, ByRowsAreNoMoreThanNeeded) {
+  for (const int64_t most : {1, 2, 3, 5, 6, 7, 11, 12, 100}) {
+    const Fixture f({1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 0, 3}, 4, 2);
+    const auto parts = plan_micro_batches(f.batch, f.all(), {most, 0});
+    EXPECT_EQ(sorted_rows(parts), f.all()) << most;
+    EXPECT_EQ(static_cast<int64_t>(parts.size()), (12 + most - 1) / most);
+    for (const auto& part : parts) EXPECT_LE(static_cast<int64_t>(part.size()), most);
+  }
+}
+
+// Of 16 rows, 4 and 3 at a time: taken in their order, the largest pass would have 700 and 683 tokens.
+TEST(PlanMicroBatches, ByRowsAreBalancedByLength) {
+  const Fixture f({400, 3, 250, 7, 90, 120, 33, 310, 5, 61, 200, 18, 77, 150, 9, 44}, 1, 10);
+  for (const auto& [most, longest_of_all] : {std::pair<int64_t, int64_t>{4, 500}, {3, 440}, {1, 410}}) {
+    int64_t longest = 0;
+    for (const auto& part : plan_micro_batches(f.batch, f.all(), {most, 0}))
+      longest = std::max(longest, f.tokens(part));
+    EXPECT_LE(longest, longest_of_all) << most;
+  }
+}
+
+TEST(PlanMicroBatches, ByRowsGroupsStayTogetherWhereTheyFit) {
+  const Fixture f({9, 1, 1, 1, 5, 5, 5, 5, 2, 2, 2, 2}, 4, 10);
+  const auto groups_of = [&](const std::vector<int64_t>& part) {
+    std::vector<int64_t> groups;
+    for (const int64_t row : part) groups.push_back(row / 4);
+    groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+    return groups.size();
+  };
+  for (const int64_t most : {4, 2, 1}) {
+    for (const auto& part : plan_micro_batches(f.batch, f.all(), {most, 0})) EXPECT_EQ(groups_of(part), 1U) << most;
+  }
+  // 12 rows in 4 passes of 3: each group gives one whole pass, the three rows that are left over share the last.
+  size_t num_shared = 0;
+  for (const auto& part : plan_micro_batches(f.batch, f.all(), {3, 0})) num_shared += groups_of(part) > 1 ? 1 : 0;
+  EXPECT_EQ(num_shared, 1U);
+  // A group of 6 in two passes: cut in the order of its rows they would have 42 and 16 tokens.
+  const Fixture g({12, 11, 9, 1, 2, 3}, 6, 10);
+  for (const auto& part : plan_micro_batches(g.batch, g.all(), {3, 0})) EXPECT_LE(g.tokens(part), 32);
+}
+
+TEST(PlanMicroBatches, RowsWithoutAdvantageStandApart) {
+  Fixture f({4, 4, 4, 4, 4, 4}, 2, 3);
+  f.batch.advantages.assign(24, 0.0F);
+  std::fill_n(f.batch.advantages.begin() + 8, 8, 1.0F);  // the second group
+  for (const MicroBatchOptions cut : {MicroBatchOptions{2, 0}, {4, 0}, {0, 30}}) {
+    for (const auto& part : plan_micro_batches(f.batch, f.all(), cut)) {
+      const bool first = part.front() / 2 == 1;
+      for (const int64_t row : part) EXPECT_EQ(row / 2 == 1, first) << cut.rows;
+    }
+  }
+  EXPECT_EQ(plan_micro_batches(f.batch, f.all(), {6, 0}).size(), 1U);  // the number asked for holds them all
 }
 
 TEST(PlanMicroBatches, ByTokensKeepsTheBudgetAndEveryRowOnce) {

@@ -61,6 +61,77 @@ TEST(StepMetrics, Lengths) {
   EXPECT_EQ(*aborted.value("response_length_non_aborted/min"), 2.0);
   EXPECT_NEAR(*aborted.value("response_length_non_aborted/clip_ratio"), 1.0 / 3.0, 1e-12);
   EXPECT_EQ(*aborted.value("response/aborted_ratio"), 0.25);
+  EXPECT_EQ(*aborted.value("num_turns/mean"), 2.0);
+}
+
+TEST(StepMetrics, TurnsOfAConversation) {
+  PromptBatch prompts;
+  prompts.prompts.resize(2);
+  prompts.prompts[1].messages = R"([{"role":"system","content":"s"},{"role":"user","content":"a"},)"
+                                R"({"role":"assistant","content":"b"},{"role":"user","content":"c"}])";
+  EXPECT_EQ(turns_of(prompts, two_groups()), (std::vector<double>{2.0, 2.0, 4.0, 4.0}));
+}
+
+TEST(StepMetrics, AgeOfTheSamples) {
+  SampleBatch samples = two_groups();
+  for (size_t i = 0; i < 4; ++i) samples.rows[i].weight_version = i < 2 ? 5 : 8;
+  MetricSet metrics;
+  add_staleness_metrics(samples, 8, metrics);
+  EXPECT_EQ(*metrics.value("training/off_policy/trajectory_staleness"), 1.5);
+  EXPECT_EQ(*metrics.value("training/off_policy/trajectory_staleness_worst"), 3.0);
+}
+
+// As verl, an empty response has no score; nor has a row to which no reward applies.
+TEST(StepMetrics, ScoresAreOfResponsesThatThereAre) {
+  SampleBatch samples = two_groups();
+  samples.rows[1].token_ids.clear();
+  ScoredBatch scored;
+  scored.rewards = {1.0, -7.0, 3.0, kNaN};
+  scored.row_valid = {1, 1, 1, 0};
+  AdvantageBatch batch;
+  batch.row_offsets = {0, 1, 1, 4, 8};
+  batch.response_mask.assign(8, 1);
+  batch.token_level_rewards = {0.5F, 0.0F, 0.0F, 2.5F, 0.0F, 0.0F, 0.0F, 0.0F};
+  batch.advantages.assign(8, 0.0F);
+  batch.returns.assign(8, 0.0F);
+  MetricSet metrics;
+  add_reward_metrics(samples, scored, metrics);
+  add_advantage_metrics(scored, batch, metrics);
+  EXPECT_EQ(*metrics.value("critic/score/mean"), 2.0);
+  EXPECT_EQ(*metrics.value("critic/score/min"), 1.0);
+  EXPECT_EQ(*metrics.value("critic/rewards/mean"), 1.5);
+  EXPECT_EQ(*metrics.value("critic/rewards/min"), 0.5);
+}
+
+// Two rows by hand: W = sum of 1 - 2 p + s, its square-weighted form, and the three proxies.
+TEST(StepMetrics, VarianceProxies) {
+  AdvantageBatch batch;
+  batch.row_offsets = {0, 2, 3};
+  batch.group_index = {0, 0};
+  batch.response_mask = {1, 1, 1};
+  batch.advantages = {2.0F, 4.0F, -1.0F};
+  const std::vector<float> log_prob{std::log(0.5F), std::log(0.25F), std::log(0.5F)}, squared{0.5F, 0.25F, 0.75F};
+  const std::vector<float> weights{1.0F, 3.0F, 2.0F};
+  const double first = 0.5 + 0.75, second = 0.75;
+  MetricSet plain, weighted;
+  add_variance_proxies(batch, {log_prob, squared, {}}, plain);
+  const auto value = [](const MetricSet& metrics, const char* name) {
+    return metrics.value(std::string("variance_proxy/") + name).value_or(kNaN);
+  };
+  EXPECT_NEAR(value(plain, "proxy2_total_power"), (9 * first + second) / 2, 1e-6);
+  EXPECT_NEAR(value(plain, "expected_a_squared"), 5.0, 1e-6);
+  EXPECT_NEAR(value(plain, "expected_w"), (first + second) / 2, 1e-6);
+  add_variance_proxies(batch, {log_prob, squared, weights}, weighted);
+  EXPECT_NEAR(value(weighted, "proxy2_total_power"), (4 * 9 * first + 4 * second) / 2, 1e-6);
+  EXPECT_NEAR(value(weighted, "expected_w"), (0.5 + 9 * 0.75 + 4 * 0.75) / 2, 1e-6);
+  EXPECT_TRUE(std::isnan(value(plain, "proxy1_signal_strength")));  // known once there was an update
+  plain.add("actor/grad_norm", 1.5);
+  finish_variance_proxies(2, plain);
+  EXPECT_NEAR(value(plain, "proxy1_signal_strength"), 2.25, 1e-12);
+  EXPECT_NEAR(value(plain, "proxy3_pure_noise"), (9 * first + second) / 2 - 2.25, 1e-6);
+  MetricSet none;
+  add_variance_proxies(batch, {log_prob, {}, {}}, none);
+  EXPECT_TRUE(none.empty());
 }
 
 TEST(StepMetrics, RolloutProbabilities) {

@@ -57,6 +57,36 @@ TEST(ValidationMetrics, PerSourceMeanBestAndMajority) {
   EXPECT_EQ(*metrics.value("val-core/a/reward/maj@3/mean"), 0.0);
   EXPECT_EQ(*metrics.value("val-core/b/reward/mean@3"), 1.0);  // the row without a reward is left out, not counted as 0
   EXPECT_EQ(*metrics.value("val-core/b/reward/maj@3/mean"), 1.0);
+  EXPECT_NEAR(*metrics.value("val-aux/a/reward/worst@2/mean"), 0.0, 1e-12);
+  EXPECT_EQ(*metrics.value("val-aux/num_turns/mean"), 2.0);
+}
+
+// What a reward tells beside its value, and each of several rewards; names of sources may have slashes.
+TEST(ValidationMetrics, OtherNumbersOfTheRewards) {
+  PromptBatch prompts;
+  prompts.prompts.resize(1);
+  prompts.prompts[0].data_source = "openai/gsm8k";
+  prompts.prompts[0].messages =
+      R"([{"role":"system","content":"s"},{"role":"user","content":"1+1"},{"role":"assistant","content":"2"},)"
+      R"({"role":"user","content":"2+2"}])";
+  SampleBatch samples;
+  samples.num_samples_per_prompt = 2;
+  samples.rows.resize(2);
+  ScoredBatch scored;
+  scored.rewards = {0.5, 1.5};
+  scored.row_valid = {1, 1};
+  scored.columns.push_back({"match", 1.0, {0, 1}, {{"acc", {0, 1}}, {"tries", {3, 5}}, {"bad\nname", {1, 1}}}, 0, ""});
+  scored.columns.push_back({"format", 0.5, {1, 1}, {}, 0, ""});
+  MetricSet metrics;
+  add_validation_metrics(prompts, samples, scored, metrics);
+  EXPECT_EQ(*metrics.value("val-core/openai/gsm8k/reward/mean@2"), 1.0);
+  EXPECT_EQ(*metrics.value("val-core/openai/gsm8k/acc/mean@2"), 0.5);
+  EXPECT_EQ(*metrics.value("val-core/openai/gsm8k/acc/best@2/mean"), 1.0);
+  EXPECT_EQ(*metrics.value("val-aux/openai/gsm8k/acc/worst@2/mean"), 0.0);
+  EXPECT_EQ(*metrics.value("val-aux/openai/gsm8k/tries/mean@2"), 4.0);
+  EXPECT_EQ(*metrics.value("val-aux/openai/gsm8k/match/mean@2"), 0.5);
+  EXPECT_EQ(*metrics.value("val-aux/openai/gsm8k/format/mean@2"), 1.0);
+  EXPECT_EQ(*metrics.value("val-aux/num_turns/max"), 4.0);  // three messages and the completion
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+#include "learn/update/pass_flops.h"
+
+#include <algorithm>
+
+namespace mortise {
+
+namespace {
+
+// Pairs of a token and one that it sees, itself being one. window 0: all before it.
+double visible_pairs(const PackedBatch& batch, int64_t window) {
+  double pairs = 0.0;
+  for (const PackedSegment& segment : batch.segments) {
+    for (int64_t i = 0; i < segment.length; ++i) {
+      const int64_t seen = segment.position + i + 1;
+      pairs += static_cast<double>(window > 0 ? std::min(seen, window) : seen);
+    }
+  }
+  return pairs;
+}
+
+}  // namespace
+
+PassFlops pass_flops(const Model& model, const PackedBatch& batch) {
+  const ModelConfig& config = model.config();
+  const auto size = [](int64_t value) { return static_cast<double>(value); };
+  const double layer_weights = size(config.hidden_size) * size(config.qkv_size() + config.q_size()) +
+                               3.0 * size(config.hidden_size) * size(config.intermediate_size);
+  const int64_t outputs = config.is_classifier ? config.num_labels : config.vocab_size;
+  const double products = 2.0 * (size(batch.num_tokens()) * size(config.num_layers) * layer_weights +
+                                 size(batch.num_targets()) * size(config.hidden_size) * size(outputs));
+  const double all_pairs = visible_pairs(batch, 0);
+  double attention = 0.0;  // scores and the sum of the values, by layer
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const int64_t window = config.window(layer);
+    attention += 4.0 * size(config.q_size()) * (window > 0 ? visible_pairs(batch, window) : all_pairs);
+  }
+  return {products + attention, (model.trains_lora() ? 1.0 : 2.0) * products + 2.0 * attention};
+}
+
+}  // namespace mortise

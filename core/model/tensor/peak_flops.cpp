@@ -1,0 +1,42 @@
+#include "model/tensor/peak_flops.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "model/tensor/blas.h"
+
+namespace mortise {
+namespace {
+
+template <class T>
+double measure() {
+  constexpr int64_t kSize = 512;  // three matrices stay in the caches
+  constexpr int kRepeats = 5;     // the first wakes the threads up
+  const std::vector<T> a(kSize * kSize, T(0.5)), b(kSize * kSize, T(0.25));
+  std::vector<T> c(kSize * kSize);
+  double best = 0.0;
+  for (int i = 0; i < kRepeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    blas::gemm(blas::Trans::kNo, blas::Trans::kNo, kSize, kSize, kSize, T(1), a.data(), kSize, b.data(), kSize, T(0),
+               c.data(), kSize);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, 2.0 * kSize * kSize * kSize / std::max(seconds, 1e-9));
+  }
+  return best;
+}
+
+}  // namespace
+
+double measured_peak_flops(at::ScalarType dtype) {
+  static std::map<std::pair<at::ScalarType, int>, double> known;
+  double& peak = known[{dtype, at::get_num_threads()}];
+  if (peak == 0.0) peak = dtype == at::kDouble ? measure<double>() : measure<float>();
+  return peak;
+}
+
+}  // namespace mortise
