@@ -12,14 +12,15 @@ namespace {
 
 using testing::HasSubstr;
 
+struct Seen {
+  std::string folder, chat_template;
+  int64_t max_length = 0, batch_size = 0;
+  int32_t truncation = 0, plain_text = 0;
+  std::vector<std::string> messages, tools;
+};
+
 // Scores a row with the length of its completion less 2; one of a single character fails.
 struct Scorer {
-  struct Seen {
-    std::string folder, chat_template;
-    int64_t max_length = 0, batch_size = 0;
-    int32_t truncation = 0, plain_text = 0;
-    std::vector<std::string> messages, tools;
-  };
   inline static Seen seen;
   inline static int num_open = 0;
   inline static int32_t status = MORTISE_OK;

@@ -102,7 +102,9 @@ TEST(RolloutCorrection, TellsTheWeightsByTrlsNamesToo) {
   for (const auto& [level, mean] : {std::pair<std::string, double>{"token", (1.2 + 1.2 + std::exp(-2.0) + 1.0) / 4},
                                     {"sequence", (1.2 + std::exp(-2.0)) / 2}}) {
     MetricSet metrics;
-    correction_of({"rollout_is=" + level, "rollout_is_threshold=1.2"})->apply(two_rows().ratios(), &metrics);
+    const CorrectedBatch corrected =
+        correction_of({"rollout_is=" + level, "rollout_is_threshold=1.2"})->apply(two_rows().ratios(), &metrics);
+    EXPECT_EQ(corrected.weights.size(), 4U);
     const std::string prefix = "sampling/importance_sampling_ratio/";
     EXPECT_NEAR(metrics.value(prefix + "mean").value_or(NAN), mean, 1e-6) << level;
     EXPECT_NEAR(metrics.value(prefix + "min").value_or(NAN), std::exp(-2.0), 1e-6) << level;
