@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "checkpoint/retention.h"
 #include "config/show.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
@@ -86,6 +87,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   LogOptions log_options;
   log_options.file = dir / "log.txt";
   TRY(log_init(log_options));
+  for (const std::string& warning : remove_leftovers(env, dir)) log_warn(warning);  // a run killed here saves no more
   const bool resumed = options.resumed && !options.only_validates;
   const bool keeps = resumed || options.only_validates;
   if (resumed) {

@@ -75,7 +75,7 @@ class Killer {
     }
     if (testing::Test::HasFailure()) return;
     expect_same_bits(bits_of_run(out, kSteps), expected_, name + " after " + std::to_string(num_kills_) + " kills");
-    EXPECT_TRUE(leftovers(out).empty());
+    EXPECT_EQ(leftovers(out), std::set<std::string>()) << name << " after " << num_kills_ << " kills";
     ASSERT_OK(remove_tree(default_env(), out));
   }
 
