@@ -119,6 +119,8 @@ Result<GenerateArguments> parse(Arguments args) {
                  "`mortise generate --help` shows the usage"};
   }
   TRY(check_distinct({"--prompts", out.files["--prompts"]}, {"--out", out.files["--out"]}, "mortise generate"));
+  TRY(check_distinct({"--prompts", out.files["--prompts"]},
+                     {"the rows before they are all there", out.files["--out"] + ".partial"}, "mortise generate"));
   return out;
 }
 

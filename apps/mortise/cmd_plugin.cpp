@@ -330,7 +330,8 @@ int cmd_plugin(Arguments args) {
     done = run_plugin_check(rest, &code);
   } else {
     const std::vector<std::string> commands = {"list", "describe", "eval", "new", "check"};
-    done = usage_error("there is no command 'plugin " + command + "' " + did_you_mean(command, commands));
+    const std::string near = did_you_mean(command, commands);
+    done = usage_error("there is no command 'plugin " + command + "'" + (near.empty() ? "" : "; " + near));
   }
   if (!done.ok()) return fail(done.error());
   std::cout << std::flush;

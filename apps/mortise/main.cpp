@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string_view>
 #include <vector>
 
@@ -93,6 +94,12 @@ int main(int argc, char** argv) {
     mortise::log_error(error);  // a run's log.txt has it too
     code = static_cast<int>(error.kind);
   }
+  // A run's results are in its folder; every other command's are what it prints.
+  const bool is_run = argc > 1 && (std::string_view(argv[1]) == "train" || std::string_view(argv[1]) == "sft");
+  const bool printed = std::cout.flush().good() && std::fflush(stdout) == 0;
+  if (code == 0 && !is_run && !printed)
+    code = mortise::fail({mortise::ErrorKind::kDisk, "standard output could not be written", "mortise",
+                          "see where it goes: a full disk, or a reader that has gone"});
   mortise::log_flush();
   return code;
 }

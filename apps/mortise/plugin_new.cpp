@@ -55,11 +55,11 @@ std::string class_name(std::string_view name) {
 using Words = std::map<std::string, std::string, std::less<>>;
 
 Words words_of(const NewPlugin& plan) {
-  return {{"@ID@", plan.pack},
-          {"@NAME@", plan.name},
-          {"@CLASS@", class_name(plan.name)},
-          {"@KIND@", plan.kind},
-          {"@SDK@", plan.share.string()}};
+  std::string crate = plan.pack;  // whole: a plugin's own name may be a keyword or a crate of the library
+  std::replace_if(
+      crate.begin(), crate.end(), [](char c) { return c == '.' || c == '-'; }, '_');
+  return {{"@ID@", plan.pack},   {"@NAME@", plan.name},         {"@CRATE@", crate}, {"@CLASS@", class_name(plan.name)},
+          {"@KIND@", plan.kind}, {"@SDK@", plan.share.string()}};
 }
 
 std::string replace_words(std::string_view text, const Words& words) {
@@ -115,7 +115,14 @@ void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& fil
     const bool installed =
         fs::exists(prefix / "bin/mortise_note", ignored) && !fs::exists(prefix / "CMakeCache.txt", ignored);
     const std::string where = installed ? " -DCMAKE_PREFIX_PATH=" + prefix.string() : "";
-    std::cout << "  cmake -B build" << where << " && cmake --build build && ctest --test-dir build\n";
+    if (plan.lang == "torch") {
+      std::cout << "    (where MORTISE_TORCH_DIR is the folder `torch` of the libtorch that mortise itself uses: `ldd "
+                   "$(command -v "
+                   "mortise)` names its lib/libtorch_cpu.so)\n";
+    }
+    std::cout << "  cmake -B build" << where
+              << (plan.lang == "torch" ? " -DMORTISE_TORCH_DIR=\"$MORTISE_TORCH_DIR\"" : "")
+              << " && cmake --build build && ctest --test-dir build\n";
     if (!installed)
       std::cout << "    (the SDK must be installed: cmake --install BUILD --prefix DIR --component sdk, and DIR given "
                    "as -DCMAKE_PREFIX_PATH=DIR)\n";
@@ -168,7 +175,7 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
                  "install the SDK beside the program: cmake --install BUILD --prefix DIR --component sdk"};
   }
   if (!fs::is_directory(root / plan.kind, ignored)) {
-    return usage_error("there is no template of a " + plan.kind + " in " + plan.lang +
+    return usage_error("there is no template of the kind " + plan.kind + " in " + plan.lang +
                        (plan.lang == "torch" || plan.lang == "rust" ? ": rewards and policy losses only" : ""));
   }
   TRY(check_folder_is_free(plan.dir));

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "config/show.h"
+#include "foundation/base/folder_lock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "train/checkpointing.h"
@@ -24,6 +25,7 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "trainer.validation_data_dir",
                                       "trainer.rollout_data_dir",
                                       "trainer.log",
+                                      "trainer.num_completions_to_print",
                                       "trainer.default_local_dir",
                                       "trainer.resume_",
                                       "trainer.max_actor_ckpt_to_keep",
@@ -136,18 +138,21 @@ std::string mode_of(const TrainerConfig& trainer, const ResumeRequest& request) 
   return "auto";
 }
 
-// Nothing of an earlier run is lost to a later one.
-Result<> move_aside(Env& env, const Path& run_dir) {
+}  // namespace
+
+Result<> set_earlier_run_aside(Env& env, const Path& run_dir) {
   if (!env.exists(run_dir)) return {};
-  if (TRY(list_checkpoints(env, run_dir)).empty()) return {};
+  const auto rows = env.info(run_dir / "metrics.jsonl");
+  if ((!rows.ok() || rows->size_bytes == 0) && TRY(list_checkpoints(env, run_dir)).empty()) return {};
+  const FolderLock lock = TRY(FolderLock::take(run_dir));  // not from under a run that still writes into it
+  Path from = run_dir.lexically_normal();
+  if (!from.has_filename()) from = from.parent_path();  // "runs/a/"
   Path to;
-  for (int i = 1; to.empty() || env.exists(to); ++i) to = run_dir.string() + ".before_" + std::to_string(i);
-  TRY(env.rename(run_dir, to));
+  for (int i = 1; to.empty() || env.exists(to); ++i) to = from.string() + ".before_" + std::to_string(i);
+  TRY(env.rename(from, to));
   log_info("the earlier run is now in " + to.string());
   return {};
 }
-
-}  // namespace
 
 std::optional<Path> resume_weights(const std::optional<Checkpoint>& checkpoint) {
   if (!checkpoint || checkpoint->state().scalars.contains(ModelState::kPolicy)) return std::nullopt;
@@ -158,10 +163,7 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
                                               const ResumeRequest& request) {
   const TrainerConfig& trainer = loaded.config.trainer;
   const std::string mode = mode_of(trainer, request);
-  if (mode == "never") {
-    TRY(move_aside(env, trainer.default_local_dir));
-    return std::optional<Checkpoint>{};
-  }
+  if (mode == "never") return std::optional<Checkpoint>{};
   Path path = mode;
   if (mode == "auto") {
     auto found = TRY(find_newest_valid(env, trainer.default_local_dir));

@@ -21,9 +21,12 @@ struct ResumeRequest {
 
 // The verified checkpoint to resume from, or nothing for a fresh start. Settings that differ from those that it holds,
 // but for those that cannot change what is learnt, and plugins from other packs than then are an error that lists them.
-// A fresh start in a folder with checkpoints moves that folder aside first.
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
                                               const ResumeRequest& request);
+
+// Before a fresh start writes its first file: where the folder has checkpoints or metrics of an earlier run, it is
+// renamed to RUN_DIR.before_N, so that nothing is lost. An Error where another process still writes into it.
+Result<> set_earlier_run_aside(Env& env, const Path& run_dir);
 
 // The state of `checkpoint` into the parts; one of another command is refused before all else.
 Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts);

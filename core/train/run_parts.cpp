@@ -365,6 +365,7 @@ RolloutPlan train_plan(const RunParts& parts) {
   plan.num_samples = rollout.n;
   plan.seed = sampling_seed(parts.config);
   plan.sampling = parts.sampling;
+  plan.vocab_size = parts.model->config().vocab_size;
   return plan;
 }
 

@@ -122,6 +122,7 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps,
                               checkpoint.has_value()};
+  if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (checkpoint) {
     log_info("resumed from " + checkpoint->path().string() + " after update " + std::to_string(parts->counters.step));

@@ -213,6 +213,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   const auto unfinished = static_cast<int64_t>(parts->step.work.updates.size());
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates - unfinished, parts->total_steps,
                               checkpoint.has_value()};
+  if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (checkpoint) {
     log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step) +

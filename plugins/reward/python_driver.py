@@ -120,6 +120,8 @@ def choose(module, name, path):
     for part in name.split("."):
         if not hasattr(value, part):
             raise Unusable("%s has no function '%s'; it has %s" % (path, name, listed(found)))
+        if inspect.isclass(value) and inspect.isfunction(inspect.getattr_static(value, part)):
+            value = value()  # an ordinary method: of an object made without arguments
         value = getattr(value, part)
     if inspect.isclass(value):
         value = value()  # of callable objects, made without arguments

@@ -59,6 +59,10 @@ TEST(Run, ResumedRunGivesTheSameBits) {
   // }.
   const Outcome newest = run("cat $(ls out/events.out.tfevents.* | sort | tail -n 1)", stopped.path());
   EXPECT_NE(newest.output.find("\x10\x05\x3a\x02\x08\x01"), std::string::npos);
+  // A finished run that is started again saves nothing; what a kill left goes all the same.
+  ASSERT_OK(write_file(default_env(), stopped.path() / "out/.tmp_mortise.lock.0", "half"));
+  ASSERT_EQ(stopped.mortise(settings).code, 0);
+  EXPECT_FALSE(default_env().exists(stopped.path() / "out/.tmp_mortise.lock.0"));
 }
 
 TEST(Run, SupervisedWarmStartLowersTheLoss) {

@@ -27,6 +27,20 @@ std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const Roll
   return requests;
 }
 
+// Ids that the model does not know would be found later, without a word of who gave them.
+Result<> check_ids(const RolloutSequence& sequence, int64_t vocab_size, const std::string& backend) {
+  if (vocab_size == 0) return {};
+  for (const int64_t id : sequence.ids) {
+    if (id < vocab_size) continue;
+    return Error{ErrorKind::kPlugin,
+                 "gave the token id " + std::to_string(id) + " in sample " + std::to_string(sequence.sample_index) +
+                     " of the step's prompt " + std::to_string(sequence.request_id) +
+                     ", and the model's vocabulary is of " + std::to_string(vocab_size),
+                 backend, "use a backend, or rows to replay, of the model's own tokenizer"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std::string& backend, const Json& params,
@@ -65,6 +79,8 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
   Result<> told;
 
   const RolloutSink sink = [&](const RolloutSequence& sequence) {
+    if (told.ok()) told = check_ids(sequence, plan.vocab_size, backend_.instance().label());
+    if (!told.ok()) return true;
     const auto row = static_cast<size_t>(sequence.request_id * plan.num_samples + sequence.sample_index);
     Sample& sample = batch.rows[row];
     sample.prompt_index = sequence.request_id;

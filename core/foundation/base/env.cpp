@@ -44,6 +44,9 @@ Error disk_error(int code, std::string_view operation, const Path& path) {
     case EDQUOT:
       next = "your quota on this disk is used up: delete files, or choose another folder";
       break;
+    case EFBIG:
+      next = "the file would be larger than this process may write: raise `ulimit -f`";
+      break;
     case EACCES:
     case EPERM:
       next = "check who owns it and its permissions";

@@ -31,6 +31,7 @@ void install_stop_signals() {
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);  // a write beyond `ulimit -f` fails with EFBIG, as any other
 }
 
 int stop_signal() { return g_stop_signal.load(std::memory_order_relaxed); }

@@ -33,10 +33,17 @@ std::string_view view(mortise_text text) {
   return text.data == nullptr ? std::string_view() : std::string_view(text.data, text.size);
 }
 
-// Bad UTF-8 of a plugin must not reach logs and JSON files.
+// Bad UTF-8 of a plugin must not reach logs and JSON files, nor a whole completion that an exception quotes.
 std::string clean(mortise_text text) {
-  std::string out(view(text));
-  if (find_invalid_utf8(out)) out = quote(out, 4096);
+  constexpr size_t kMost = 4096;
+  std::string out(view(text).substr(0, kMost));
+  if (text.size > kMost) {
+    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80)
+      out.pop_back();  // no half character
+    if (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
+    out += " ... (" + std::to_string(text.size) + " bytes)";
+  }
+  if (find_invalid_utf8(out)) out = quote(out, kMost);
   return out;
 }
 

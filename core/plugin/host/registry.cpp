@@ -52,9 +52,13 @@ bool newer_first(const PluginRef& a, const PluginRef& b) {
 Error ambiguous(std::string_view kind, std::string_view name, const std::vector<PluginRef>& refs) {
   std::vector<std::string> places;
   for (const PluginRef& ref : refs) places.push_back(where_it_is(ref));
+  const std::string full = full_name(refs.front());
+  const bool one_pack =
+      std::all_of(refs.begin(), refs.end(), [&](const PluginRef& ref) { return full_name(ref) == full; });
   return {ErrorKind::kPlugin,
           "more than one " + short_kind(kind) + " is named " + quote(name) + ": " + join(places, ", "), "",
-          "name the pack too, as in " + quote(full_name(refs.front())) + ", or remove one file"};
+          one_pack ? "these are different files of one pack id and version: remove one, or give one another version"
+                   : "name the pack too, as in " + quote(full) + ", or remove one file"};
 }
 
 }  // namespace

@@ -68,7 +68,12 @@ Result<PackFile> PackFile::open(const std::filesystem::path& path) {
   file.path_ = absolute.empty() ? path.string() : absolute.string();
   // O_NONBLOCK: a fifo under a pack's name must not hang the scan.
   file.fd_ = ::open(file.path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd_ < 0) return disk_error(errno, "open", file.path_);
+  if (file.fd_ < 0) {
+    const int code = errno;
+    Error error = disk_error(code, "open", file.path_);
+    if (code != EIO && code != EMFILE && code != ENFILE) error.kind = ErrorKind::kData;  // what was named is not there
+    return error;
+  }
   struct stat status {};
   if (::fstat(file.fd_, &status) != 0) return disk_error(errno, "look at", file.path_);
   if (!S_ISREG(status.st_mode)) return plugin_error("not a regular file", file.path_, "name the pack's shared object");

@@ -122,7 +122,7 @@ extern "C" fn score<T: Reward>(
     run(this, call, |plugin: &T, host| {
         let (input, output) = unsafe { (&*input, &*output) };
         for index in 0..input.num_rows as usize {
-            if (host.cancelled)(call) != 0 {
+            if host.cancelled.map_or(false, |cancelled| cancelled(call) != 0) {
                 return Err(crate::Error { code: sys::MORTISE_CANCELLED, text: "cancelled".into() });
             }
             match guarded(|| plugin.score(&Row { input, output, index })) {

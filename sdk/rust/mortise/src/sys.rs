@@ -86,7 +86,7 @@ pub struct mortise_host {
     pub metric: extern "C" fn(call: *mut mortise_call, name: mortise_text, sum: f64, weight: f64, reduction: i32),
     pub fail: extern "C" fn(call: *mut mortise_call, code: i32, text: mortise_text) -> i32,
     pub fail_row: extern "C" fn(call: *mut mortise_call, row: i64, code: i32, text: mortise_text) -> i32,
-    pub cancelled: extern "C" fn(call: *mut mortise_call) -> i32,
+    pub cancelled: Option<extern "C" fn(call: *mut mortise_call) -> i32>, // R30: may be null
     pub deadline_ns: extern "C" fn(call: *mut mortise_call) -> i64,
     pub progress: extern "C" fn(call: *mut mortise_call, fraction: f64),
     pub alloc: extern "C" fn(call: *mut mortise_call, size: u64, align: u64) -> *mut c_void,

@@ -124,7 +124,7 @@ static HOST: sys::mortise_host = sys::mortise_host {
     metric,
     fail,
     fail_row,
-    cancelled,
+    cancelled: Some(cancelled),
     deadline_ns,
     progress,
     alloc,
