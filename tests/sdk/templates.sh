@@ -2,8 +2,8 @@
 # templates.sh LANG PREFIX TASK: what an author does with `mortise plugin new KIND ID --lang LANG`, for every kind of LANG.
 # PREFIX holds an installed SDK, program and built-in packs and nothing of the sources (sdk_prefix.sh); TASK a small task
 # for training. Makes each project in a scratch folder, builds it against PREFIX alone, runs its own test, and trains two
-# steps with all of them through [plugins] paths; with MORTISE_LONG each is judged by `plugin check` too. Ends with 77
-# (skipped) where the language's tools are not here.
+# steps with all of them through [plugins] paths; `plugin check` judges how each meets other hosts, with MORTISE_LONG by all
+# of its cases. Ends with 77 (skipped) where the language's tools are not here.
 set -euo pipefail
 lang=$1 prefix=$2 task=$3
 mortise=$prefix/bin/mortise
@@ -32,11 +32,13 @@ build_cmake() {
 build_make() { PKG_CONFIG_PATH=$pc quietly make -C "$1" test; }
 pc=$(dirname "$(find "$prefix" -name mortise-sdk.pc)")
 
+cases=(--only 'negotiation.*')  # hosts that are older, newer, or have less to offer
+[[ -z ${MORTISE_LONG:-} ]] || cases=()
 paths=
 for kind in $kinds; do
   dir=$scratch/$kind
   quietly "$mortise" plugin new "$kind" "acme.$lang-${kind//_/-}/my_$kind" --lang "$lang" --out "$dir"
-  grep -rnE '@(ID|NAME|CLASS|KIND|SDK)@' "$dir" && fail "words of the template are left in $dir"
+  grep -rnE '@(ID|NAME|CRATE|CLASS|KIND|SDK)@' "$dir" && fail "words of the template are left in $dir"
   if [[ $lang == rust ]]; then
     (cd "$dir" && CARGO_TARGET_DIR=$scratch/target PATH="$prefix/bin:$PATH" quietly ./build.sh)
     (cd "$dir" && CARGO_TARGET_DIR=$scratch/target quietly cargo test --offline)
@@ -47,9 +49,15 @@ for kind in $kinds; do
     build_make "$dir"
     quietly "$mortise" plugin describe "my_$kind" --plugin "$dir/build/make/acme.c-${kind//_/-}.so"
   fi
-  [[ -z ${MORTISE_LONG:-} ]] || quietly "$mortise" plugin check "$dir/build/lib/mortise/packs/acme.$lang-${kind//_/-}.so"
+  quietly "$mortise" plugin check "$dir/build/lib/mortise/packs/acme.$lang-${kind//_/-}.so" "${cases[@]}"
   paths+="\"$dir/build/lib/mortise/packs\", "
 done
+
+# A plugin may be called like a word of the language.
+if [[ $lang == rust ]]; then
+  quietly "$mortise" plugin new reward acme.match --lang rust --out "$scratch/match"
+  (cd "$scratch/match" && CARGO_TARGET_DIR=$scratch/target quietly ./build.sh)
+fi
 
 # A project is not written over another one.
 if "$mortise" plugin new reward acme.again --lang "$lang" --out "$scratch/reward" >"$scratch/log" 2>&1; then fail "overwrote a project"; fi

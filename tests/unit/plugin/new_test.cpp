@@ -52,7 +52,7 @@ TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
   EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("there is something already"));
   plan.dir = temp / "other";
   plan.kind = "kl_estimator";
-  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("no template of a kl_estimator in rust"));
+  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("no template of the kind kl_estimator in rust"));
   plan.lang = "c";
   EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("the templates of the SDK are not there"));
   EXPECT_FALSE(std::filesystem::exists(temp / "other"));
