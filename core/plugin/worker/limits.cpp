@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "foundation/base/clock.h"
@@ -95,6 +96,17 @@ class SystemCallFilter {
     load(static_cast<uint32_t>(offsetof(seccomp_data, args)) + static_cast<uint32_t>(index) * 8);
     add(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1);
     answer(SECCOMP_RET_ERRNO | static_cast<uint32_t>(code));
+  }
+
+  // Refuses the call where argument `index`, 32 bits of it, is one of `values`.
+  void refuse_values(long number, int index, std::span<const int32_t> values, int code) {
+    load(offsetof(seccomp_data, nr));
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, static_cast<uint8_t>(1 + 2 * values.size()));
+    load(static_cast<uint32_t>(offsetof(seccomp_data, args)) + static_cast<uint32_t>(index) * 8);
+    for (const int32_t value : values) {
+      add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(value), 0, 1);
+      answer(SECCOMP_RET_ERRNO | static_cast<uint32_t>(code));
+    }
   }
 
   Result<> install() {
@@ -187,6 +199,18 @@ Result<> install_filter(const WorkerLimits& limits) {
 }
 
 }  // namespace
+
+void protect_keeper(const WorkerLimits& limits, pid_t keeper) {
+  if (kArch == 0 || limits.make_sandboxes) return;  // inside a sandbox of its own these numbers are other processes
+  // -1 is every process that may be told; 1 is the sandbox's own.
+  const int32_t targets[] = {-1, 1, -1 * ::getpgid(keeper), keeper, -1 * keeper};
+  SystemCallFilter filter;
+  filter.refuse_values(SYS_kill, 0, targets, EPERM);
+  filter.refuse_values(SYS_rt_sigqueueinfo, 0, targets, EPERM);
+  filter.refuse_values(SYS_tgkill, 0, targets, EPERM);
+  filter.refuse_values(SYS_tkill, 0, targets, EPERM);
+  (void)filter.install();  // where the system has no such filters, apply_limits has said so
+}
 
 Result<std::string> apply_limits(const WorkerLimits& limits) {
   std::string text;

@@ -3,6 +3,7 @@
 // watched by each worker itself. Threading: the single thread of a starting worker.
 #pragma once
 
+#include <sys/types.h>
 #include <time.h>
 
 #include <cstdint>
@@ -28,6 +29,10 @@ struct WorkerLimits {
 // Sets what the machine can set and says what is in force ("memory 8192 MiB, 256 open files, no network, writes no
 // files, starts no programs"), or what is missing and why. Only a limit that the system refuses to set is an error.
 Result<std::string> apply_limits(const WorkerLimits& limits);
+
+// For a worker that its keeper has just forked: signals to the keeper, to its group and to all processes at once are
+// refused from now on, for what it starts too. Not where a reward makes sandboxes, in which these numbers are others'.
+void protect_keeper(const WorkerLimits& limits, pid_t keeper);
 
 // Ends the process by SIGXCPU when a call has used its CPU time. A timer and not RLIMIT_CPU: that one counts the whole
 // life of a process, and children inherit it.

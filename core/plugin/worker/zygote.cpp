@@ -128,6 +128,7 @@ class Zygote {
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     Channel channel(std::move(socket));
+    protect_keeper(load_.limits, keeper);
     serve(channel, load_);
     // No exit handlers: they belong to the keeper, and code of the pack may still run.
     ::_exit(0);

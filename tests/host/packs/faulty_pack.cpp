@@ -31,6 +31,12 @@ double obey(std::string_view text, const mortise::Call& call) {
   if (is("abort")) std::abort();
   if (is("exit")) ::_exit(7);
   if (is("hang")) hang();
+  if (is("killer")) {  // how many of its signals to everyone and to its keeper were refused
+    double refused = 0;
+    for (const pid_t target : {-1, ::getppid(), -::getpgid(::getppid())})
+      refused += ::kill(target, SIGKILL) != 0 && errno == EPERM ? 1 : 0;
+    return refused;
+  }
   if (is("orphan")) {  // a child that holds the worker's descriptors and outlives it
     if (::fork() == 0) hang();
     std::raise(SIGKILL);

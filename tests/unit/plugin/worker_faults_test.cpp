@@ -40,6 +40,13 @@ TEST_F(WorkerFaults, ACrashCostsItsRow) {
   EXPECT_TRUE(next.failed_rows.empty());
 }
 
+TEST_F(WorkerFaults, NobodyElseCanBeKilled) {
+  auto reward = make("faulty", 2);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(3), rows_of({"a", "killer", "b"}), nullptr));
+  EXPECT_TRUE(out.failed_rows.empty());
+  EXPECT_EQ(std::floor(out.rewards[1]), 3.0);  // the pack adds a random part
+}
+
 TEST_F(WorkerFaults, AHangCostsItsRowAndItsTime) {
   auto reward = make("plain", 2);
   const Stopwatch watch;
