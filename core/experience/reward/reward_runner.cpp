@@ -193,8 +193,9 @@ Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::v
   for (const RewardSpec& spec : specs) {
     IsolationOptions own = isolation;
     own.limits = spec.limits;
-    auto made = at_place(spec.where, make_reward_function(registry, spec.use, spec.params, key, own));
-    functions.push_back({spec, TRY(std::move(made))});
+    // Not within the braces: what stands before it there would leak where it returns.
+    auto made = TRY(at_place(spec.where, make_reward_function(registry, spec.use, spec.params, key, own)));
+    functions.push_back({spec, std::move(made)});
   }
   return RewardRunner(std::move(functions), max_failed_fraction);
 }
