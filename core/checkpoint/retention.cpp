@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "checkpoint/reader.h"
+#include "foundation/base/rename_target.h"
 
 namespace mortise {
 namespace {
@@ -49,7 +50,7 @@ std::vector<std::string> remove_leftovers(Env& env, const Path& run_dir) {
   if (!names.ok()) return {names.error().to_string()};
   for (const std::string& name : *names) {
     constexpr std::string_view kReplaced = ".replaced_";
-    bool remove = name.starts_with(".tmp_") || name.starts_with(kDeleting);
+    bool remove = is_temporary_name(name) || name.starts_with(kDeleting);
     if (name.starts_with(kReplaced)) remove = verify_checkpoint(env, run_dir / name.substr(kReplaced.size())).ok();
     if (!remove) continue;
     if (const Result<> removed = remove_tree(env, run_dir / name); !removed.ok())

@@ -9,6 +9,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/state_files.h"
+#include "foundation/base/rename_target.h"
 #include "foundation/formats/safetensors.h"
 #include "foundation/formats/sha256.h"
 
@@ -108,7 +109,7 @@ Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request)
   SavedCheckpoint saved;
   const std::string name = checkpoint_name(request.place);
   saved.path = run_dir_ / name;
-  const Path temporary = run_dir_ / unique_name(*env_, ".tmp_" + name + ".");
+  const Path temporary = temporary_beside(*env_, saved.path);
   const Path replaced = run_dir_ / (".replaced_" + name);
 
   const auto write_and_verify = [&]() -> Result<> {

@@ -45,7 +45,7 @@ TEST(Generate, StoppedItKeepsTheRowsThatAreWhole) {
   const TaskFolder task;
   ASSERT_EQ(run("for i in $(seq 100); do cat data/val.jsonl; done > many.jsonl", task.path()).code, 0);
   Process process({program(), "generate", "--model", "model", "--prompts", "many.jsonl", "--out", "g.jsonl",
-                   "rollout.n=4", "rollout.max_num_seqs=2", "rollout.ignore_eos=true", "rollout.response_length=20"},
+                   "rollout.n=4", "rollout.max_num_seqs=2", "rollout.ignore_eos=true", "rollout.response_length=2"},
                   task.path(), task.path() / "log");
   const Path partial = task.path() / "g.jsonl.partial";
   const auto has_rows = [&] { return default_env().exists(partial) && default_env().info(partial)->size_bytes > 5000; };

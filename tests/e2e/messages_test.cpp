@@ -44,8 +44,17 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
       {"generate --model model --prompts data/val.jsonl --out data/val.jsonl", 2, {"--prompts and --out", "same file"}},
       {"tokenizer encode --model model --in data/val.jsonl --out ./data/../data/val.jsonl", 2, {"same file"}},
       {"chat render --template t.jinja --in linked.jsonl --out ids.jsonl", 2, {"--in and --out", "same file"}},
+      {"generate --model model --prompts g.partial --out g", 2, {"g.partial"}},
+      {"plugin check packs/missing.so", 3, {"packs/missing.so"}},
+      {"train run.toml data.train_files=foreign.jsonl rollout.name=replay rollout.replay.path=foreign.jsonl "
+       "rollout.n=1 "
+       "data.train_batch_size=1 actor.ppo_mini_batch_size=1 data.shuffle=false trainer.val_before_train=false",
+       4,
+       {"rollout_backend replay@", "token id 9999", "vocabulary"}},
   };
-  ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl", task.path()).code, 0);
+  ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl && cp data/val.jsonl g.partial", task.path()).code, 0);
+  task.write("foreign.jsonl", R"({"prompt_token_ids": [2, 3], "completions": [[4, 9999]], "finish_reasons": ["stop"]})"
+                              "\n");
   for (const Mistake& mistake : mistakes) {
     const Outcome outcome = task.mortise(mistake.args);
     EXPECT_EQ(outcome.code, mistake.code) << mistake.args << "\n" << outcome.output;
@@ -90,6 +99,19 @@ TEST(Messages, OneRuleForFiles) {
     const Outcome outcome = task.mortise(command);
     EXPECT_EQ(outcome.code, 6) << command << "\n" << outcome.output;
   }
+}
+
+// What cannot be written is told, whoever sets the limit.
+TEST(Messages, OutputThatIsNotTakenIsAnError) {
+  const TaskFolder task;
+  const Outcome device = run(program() + " config show run.toml --json > /dev/full", task.path());
+  EXPECT_EQ(device.code, 6) << device.output;
+  EXPECT_NE(device.output.find("standard output"), std::string::npos) << device.output;
+  // The model alone is larger than 64 KiB.
+  const Outcome limited =
+      run("ulimit -f 64; " + program() + " train run.toml trainer.total_training_steps=1", task.path());
+  EXPECT_EQ(limited.code, 6) << limited.output;
+  EXPECT_NE(limited.output.find("ulimit -f"), std::string::npos) << limited.output;
 }
 
 TEST(Messages, LogprobWantsRowsAndAMaskOfZerosAndOnes) {

@@ -102,6 +102,33 @@ TEST(Resume, ASignalFinishesTheStepSavesAndLeavesWithItsCode) {
   }
 }
 
+// Nobody's numbers are written over: of a run that was killed before its first checkpoint they are set aside, and the
+// folder of one that is at work stays its own.
+TEST(Resume, AnEarlierRunIsSetAsideUnlessItIsAtWork) {
+  const std::vector<std::string> settings{"trainer.total_training_steps=2000", "trainer.save_freq=-1"};
+  const TinyTask task;
+  const Path out = task.path() / "out";
+  ASSERT_OK(default_env().create_dirs(out));
+  Process process(task.words("train", "out", settings), task.path(), task.path() / "console.txt");
+  while (rows_of(out / "metrics.jsonl").size() < 2 && !process.poll()) usleep(2000);
+  const std::string begin = program() + " train rl.toml trainer.default_local_dir=out/ trainer.total_training_steps=1";
+  const Outcome second = run(begin + " --resume never", task.path());
+  EXPECT_EQ(second.code, 6) << second.output;
+  EXPECT_NE(second.output.find("another run is writing into this folder"), std::string::npos) << second.output;
+  EXPECT_FALSE(default_env().exists(task.path() / "out.before_1"));
+  ASSERT_FALSE(process.poll()) << "it went on";
+  process.kill_and_wait();
+  const size_t rows = rows_of(out / "metrics.jsonl").size();
+  const Outcome third = run(begin, task.path());
+  EXPECT_EQ(third.code, 0) << third.output;
+  EXPECT_NE(third.output.find("the earlier run is now in out.before_1"), std::string::npos) << third.output;
+  EXPECT_EQ(rows_of(task.path() / "out.before_1/metrics.jsonl").size(), rows);
+  EXPECT_EQ(rows_of(out / "metrics.jsonl").size(), 1U);
+  const Outcome fourth = run(begin + " --resume never", task.path());
+  EXPECT_EQ(fourth.code, 0) << fourth.output;
+  EXPECT_TRUE(default_env().exists(task.path() / "out.before_2/global_step_1/manifest.json"));
+}
+
 TEST(Resume, WithoutAnyOneEntryItIsRefusedByName) {
   const TinyTask task;
   const std::vector<std::string> two_steps{"trainer.total_training_steps=2", "trainer.save_freq_updates=1"};

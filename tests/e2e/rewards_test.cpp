@@ -151,7 +151,7 @@ TEST(Rewards, ARewardModelScoresInTheEnginesProcess) {
   const Outcome outcome = task.mortise(train);
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("reward reward_model@mortise.reward_model"));
-  EXPECT_THAT(outcome.output, HasSubstr("runs in the trainer's own process: it needs a service of the engine"));
+  EXPECT_THAT(outcome.output, HasSubstr("runs in the trainer's own process (it needs a service of the engine"));
   EXPECT_THAT(outcome.output, HasSubstr("worker"));  // the other reward has one
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 2U);

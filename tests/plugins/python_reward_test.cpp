@@ -138,6 +138,27 @@ TEST_F(PythonReward, AWrongListFailsTheBatch) {
   EXPECT_THAT(failure(needs, 0), AllOf(HasSubstr("needs 'solution'"), HasSubstr("answer")));
 }
 
+TEST_F(PythonReward, TakesMethodsOfEveryKind) {
+  const char* const text = R"(
+class Judge:
+    def __init__(self):
+        self.one = 1.0
+    def plain(self, completions, **kwargs):
+        return [self.one for _ in completions]
+    @classmethod
+    def of_class(cls, completions, **kwargs):
+        return [2.0 for _ in completions]
+    @staticmethod
+    def of_nobody(completions, **kwargs):
+        return [3.0 for _ in completions]
+    def __call__(self, completions, **kwargs):
+        return [4.0 for _ in completions]
+)";
+  double expected = 1.0;
+  for (const char* name : {"Judge.plain", "Judge.of_class", "Judge.of_nobody", "Judge"})
+    EXPECT_EQ(make(text, {{"function", name}}).score(completions({"x"})), (std::vector<double>{expected++})) << name;
+}
+
 TEST_F(PythonReward, AnExceptionNamesItsLine) {
   auto plugin = make(R"(
 import json

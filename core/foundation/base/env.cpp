@@ -105,15 +105,7 @@ Result<> write_file_atomic(Env& env, const Path& path, std::string_view bytes) {
     TRY(file->append_text(bytes));
     return file->close();
   }
-  const Path folder = target->has_parent_path() ? target->parent_path() : Path(".");
-  const Path temporary = folder / unique_name(env, ".tmp_" + target->filename().string() + ".");
-  const Result<> written = write_file(env, temporary, bytes);
-  const Result<> renamed = written.ok() ? env.rename(temporary, *target) : written;
-  if (!renamed.ok()) {
-    (void)env.unlink(temporary);
-    return renamed;
-  }
-  return env.sync_dir(folder);
+  return write_whole(env, *target, [&](WritableFile& file) { return file.append_text(bytes); });
 }
 
 std::string unique_name(Env& env, std::string_view prefix) {

@@ -1,7 +1,15 @@
 // See rename_target.h.
 #include "foundation/base/rename_target.h"
 
+#include <string>
+
 namespace mortise {
+
+namespace {
+
+constexpr std::string_view kPrefix = ".tmp_";
+
+}  // namespace
 
 Result<std::optional<Path>> rename_target(Env& env, const Path& path) {
   const std::string name = path.lexically_normal().string();
@@ -13,6 +21,31 @@ Result<std::optional<Path>> rename_target(Env& env, const Path& path) {
   if (!env.exists(target)) return std::optional(target);
   const FileInfo info = TRY(env.info(target));
   return info.is_file ? std::optional(target) : std::nullopt;
+}
+
+Path temporary_beside(Env& env, const Path& target) {
+  return target.parent_path() / unique_name(env, std::string(kPrefix) + target.filename().string() + ".");
+}
+
+bool is_temporary_name(std::string_view file_name) { return file_name.starts_with(kPrefix); }
+
+Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+
+Result<> write_whole(Env& env, const Path& target, const std::function<Result<>(WritableFile&)>& write) {
+  const Path temporary = temporary_beside(env, target);
+  const auto all = [&]() -> Result<> {
+    const auto file = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
+    TRY(write(*file));
+    TRY(file->sync());
+    TRY(file->close());
+    return env.rename(temporary, target);
+  };
+  Result<> written = all();
+  if (!written.ok()) {
+    (void)env.unlink(temporary);
+    return written;
+  }
+  return env.sync_dir(folder_of(target));
 }
 
 }  // namespace mortise

@@ -10,6 +10,8 @@
 
 #include "foundation/base/text.h"
 
+template class nlohmann::basic_json<nlohmann::ordered_map>;
+
 namespace mortise {
 namespace {
 

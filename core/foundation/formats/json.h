@@ -14,6 +14,9 @@
 #include "foundation/base/limits.h"
 #include "foundation/base/result.h"
 
+// Compiled once, in json.cpp, not in every file that holds a value.
+extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+
 namespace mortise {
 
 using Json = nlohmann::ordered_json;

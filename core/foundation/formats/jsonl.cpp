@@ -101,7 +101,7 @@ Result<NewJsonlFile> NewJsonlFile::create(Env& env, const Path& path, Unfinished
   if (target && unfinished == Unfinished::kKept) {
     temporary = target->string() + ".partial";
   } else if (target) {
-    temporary = target->parent_path() / unique_name(env, ".tmp_" + target->filename().string() + ".");
+    temporary = temporary_beside(env, *target);
   }
   auto writer = JsonlWriter::open(env, target ? temporary : path, {.append = false, .sync_each = false});
   if (!writer.ok()) {
@@ -125,7 +125,7 @@ Result<> NewJsonlFile::commit() {
   TRY(writer_.close());
   TRY(env_->rename(temporary_, path_));
   temporary_.clear();
-  return env_->sync_dir(path_.has_parent_path() ? path_.parent_path() : Path("."));
+  return env_->sync_dir(folder_of(path_));
 }
 
 Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last) {

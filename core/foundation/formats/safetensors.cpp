@@ -272,19 +272,7 @@ Result<> write_safetensors_file(Env& env, const Path& path, std::span<const Tens
     TRY(write_safetensors(*file, tensors, metadata));
     return file->close();
   }
-  const Path folder = target->has_parent_path() ? target->parent_path() : Path(".");
-  const Path temporary = folder / unique_name(env, ".tmp_" + target->filename().string() + ".");
-  const auto write = [&]() -> Result<> {
-    const auto file = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
-    TRY(write_safetensors(*file, tensors, metadata));
-    TRY(file->sync());
-    TRY(file->close());
-    TRY(env.rename(temporary, *target));
-    return env.sync_dir(folder);
-  };
-  Result<> written = write();
-  if (!written.ok()) (void)env.unlink(temporary);
-  return written;
+  return write_whole(env, *target, [&](WritableFile& file) { return write_safetensors(file, tensors, metadata); });
 }
 
 }  // namespace mortise

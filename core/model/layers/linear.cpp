@@ -14,15 +14,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  return bias ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
-}
-
 class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, at::TensorList leaves, int64_t num_weight_leaves) {
-    at::Tensor y = product(x, weight, bias);
+    at::Tensor y = linear_product(x, weight, bias);
     ctx->save_for_backward({x, weight});
     std::vector<int64_t> rows;
     bool any_weight = false;
@@ -64,10 +60,19 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
 
 }  // namespace
 
+at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
+                          const std::optional<at::Tensor>& bias_O) {
+  return bias_O ? at::addmm(*bias_O, x_NI, weight_OI.t()) : at::mm(x_NI, weight_OI.t());
+}
+
+std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O) {
+  return bias_O.defined() ? std::optional<at::Tensor>(bias_O) : std::nullopt;
+}
+
 at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O,
                         const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves) {
-  const std::optional<at::Tensor> bias = bias_O.defined() ? std::optional<at::Tensor>(bias_O) : std::nullopt;
-  if (!at::GradMode::is_enabled()) return product(x_NI, weight_OI, bias);
+  const std::optional<at::Tensor> bias = optional_bias(bias_O);
+  if (!at::GradMode::is_enabled()) return linear_product(x_NI, weight_OI, bias);
   std::vector<at::Tensor> leaves = weight_leaves;
   leaves.insert(leaves.end(), bias_leaves.begin(), bias_leaves.end());
   return FusedLinearFunction::apply(x_NI, weight_OI, bias, at::TensorList(leaves),

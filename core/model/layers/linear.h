@@ -5,9 +5,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace mortise {
+
+// x W^T + b by one call; for the inside of an autograd function.
+at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI, const std::optional<at::Tensor>& bias_O);
+// Nothing for a tensor that is not defined.
+std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O);
 
 // `weight_leaves` are consecutive row slices of weight_OI that cover it, `bias_leaves` of bias_O (empty where bias_O is
 // undefined). Leaves that don't require grad cost nothing.

@@ -2,26 +2,19 @@
 #include "model/layers/lora_linear.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
+#include "model/layers/linear.h"
+
 namespace mortise {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-std::optional<at::Tensor> optional_bias(const at::Tensor& bias) {
-  return bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-}
-
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  return bias ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
-}
 
 class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> {
  public:
@@ -34,7 +27,7 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["first_rows"] = first_rows;
     ctx->saved_data["scales"] = scales;
-    return product(x, weight, bias);
+    return linear_product(x, weight, bias);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -64,7 +57,7 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& bias_O,
                        std::span<const at::Tensor> leaves, std::span<const LoraMatrix> parts) {
   const std::optional<at::Tensor> bias = optional_bias(bias_O);
-  if (!at::GradMode::is_enabled()) return product(x_NI, merged_OI, bias);
+  if (!at::GradMode::is_enabled()) return linear_product(x_NI, merged_OI, bias);
   std::vector<at::Tensor> factors;
   std::vector<int64_t> first_rows;
   std::vector<double> scales;

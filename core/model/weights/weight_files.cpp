@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "foundation/base/rename_target.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 
@@ -131,18 +132,7 @@ FolderFile text_folder_file(std::string name, std::string bytes) {
 }
 
 Result<> write_folder_file(Env& env, const Path& folder, const FolderFile& file) {
-  const Path temporary = folder / unique_name(env, ".tmp_" + file.name + ".");
-  const auto all = [&]() -> Result<> {
-    const auto out = TRY(env.open_for_write(temporary, WriteMode::kExclusive));
-    TRY(file.write(*out));
-    TRY(out->sync());
-    TRY(out->close());
-    TRY(env.rename(temporary, folder / file.name));
-    return env.sync_dir(folder);
-  };
-  Result<> written = all();
-  if (!written.ok()) (void)env.unlink(temporary);
-  return written;
+  return write_whole(env, folder / file.name, file.write);
 }
 
 }  // namespace mortise

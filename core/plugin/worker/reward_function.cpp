@@ -41,6 +41,11 @@ WorkerLimits grant_needs(const WorkerLimits& limits, const PluginRef& ref) {
   return out;
 }
 
+void tell_of_no_worker(const std::string& reward, const std::string& why) {
+  log_info("reward " + reward + " runs in the trainer's own process (" + why +
+           "): nothing limits what it may do, and a crash or a hang of it ends the run");
+}
+
 // Whether a reward that asks for workers gets none, as it stands on what workers do not have.
 Result<bool> needs_this_process(const PluginRef& ref, const std::string& mode) {
   if ((ref.plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) == 0) return false;
@@ -50,9 +55,7 @@ Result<bool> needs_this_process(const PluginRef& ref, const std::string& mode) {
                  "plugins.isolation = \"process\" asks for workers",
                  ref.label(), "set plugins.isolation = \"auto\": every other reward then still runs in workers"};
   }
-  log_info("reward " + ref.label() +
-           " runs in the trainer's own process: it needs a service of the engine, which workers do not have; nothing "
-           "limits what it may do, and a crash or a hang of it ends the run");
+  tell_of_no_worker(ref.label(), "it needs a service of the engine, which workers do not have");
   return true;
 }
 
@@ -76,9 +79,7 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
                                                              const IsolationOptions& options) {
   const PluginRef ref = TRY(registry.find(MORTISE_KIND_REWARD, name));
   if (options.mode == "none") {
-    log_info("reward " + std::string(name) +
-             " runs in the trainer's own process (plugins.isolation = \"none\"): nothing " +
-             "limits what it may do, and a crash or a hang of it ends the run");
+    tell_of_no_worker(ref.label(), "plugins.isolation = \"none\"");
   } else if (!TRY(needs_this_process(ref, options.mode))) {
     auto program = worker_for(*ref.pack);
     if (program.ok()) {

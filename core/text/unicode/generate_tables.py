@@ -66,7 +66,7 @@ class Pcre:
     """PCRE2 of Unicode 14."""
 
     def __init__(self):
-        self.library = library = ctypes.CDLL("libpcre2-8.so.0")
+        self.pcre2 = library = ctypes.CDLL("libpcre2-8.so.0")
         version = ctypes.create_string_buffer(64)
         library.pcre2_config_8(10, version)
         assert version.value == b"14.0.0", version.value
@@ -81,13 +81,13 @@ class Pcre:
     def taken(self, pattern):
         size, pointer, code, place = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int(), ctypes.c_size_t()
         utf_ucp = 0x00080000 | 0x00020000
-        compiled = self.library.pcre2_compile_8(pattern.encode() + b"+", size(len(pattern) + 1), utf_ucp, ctypes.byref(code),
+        compiled = self.pcre2.pcre2_compile_8(pattern.encode() + b"+", size(len(pattern) + 1), utf_ucp, ctypes.byref(code),
                                                 ctypes.byref(place), None)
         assert compiled, pattern
-        data = pointer(self.library.pcre2_match_data_create_8(1, None))
-        span = self.library.pcre2_get_ovector_pointer_8(data)
+        data = pointer(self.pcre2.pcre2_match_data_create_8(1, None))
+        span = self.pcre2.pcre2_get_ovector_pointer_8(data)
         out, at = set(), 0
-        while self.library.pcre2_match_8(pointer(compiled), self.text, size(len(self.text)), size(at), 0x40000000, data, None) > 0:
+        while self.pcre2.pcre2_match_8(pointer(compiled), self.text, size(len(self.text)), size(at), 0x40000000, data, None) > 0:
             out.update(CODES[bisect.bisect_left(self.starts, span[0]):bisect.bisect_left(self.starts, span[1])])
             at = span[1]
         return out

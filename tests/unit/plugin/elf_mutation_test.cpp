@@ -1,5 +1,5 @@
 // Any bytes at all are safe input of the ELF reader and the note parser: bytes of real packs are changed at random, and
-// under the address sanitizer nothing may be read outside the file. MORTISE_LONG_TESTS=1 runs more of it.
+// under the address sanitizer nothing may be read outside the file. MORTISE_LONG=1 runs more of it.
 #include <elf.h>
 
 #include <cstdlib>
@@ -65,7 +65,7 @@ class Mutator {
   std::vector<std::byte> original_;
 };
 
-uint64_t rounds() { return std::getenv("MORTISE_LONG_TESTS") != nullptr ? 200'000 : 20'000; }
+uint64_t rounds() { return std::getenv("MORTISE_LONG") != nullptr ? 200'000 : 20'000; }
 
 TEST(ElfMutationTest, RandomChangesNeverReadOutside) {
   int reached[4] = {};

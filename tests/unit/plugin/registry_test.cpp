@@ -66,7 +66,8 @@ TEST(RegistryTest, NewestVersionOfAFolderUnlessARangeSays) {
 TEST(RegistryTest, TwoFilesOfOneVersionInOneFolder) {
   const PluginRegistry registry = open_registry({"same_version"});
   EXPECT_THAT(error_of(registry.find("reward", "same")),
-              AllOf(HasSubstr("same_version_a.so"), HasSubstr("same_version_b.so")));
+              AllOf(HasSubstr("same_version_a.so"), HasSubstr("same_version_b.so"),
+                    HasSubstr("different files of one pack id and version")));
 }
 
 TEST(RegistryTest, AnEarlierFolderHidesTheSameVersion) {

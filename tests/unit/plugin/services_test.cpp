@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "foundation/base/text.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/reward.h"
 #include "test_packs.h"
@@ -129,6 +130,25 @@ TEST_F(ServicesTest, EveryServiceStandsWithoutACall) {
   EXPECT_EQ(host->alloc(nullptr, 8, 8), nullptr);
   EXPECT_EQ(host->stream(nullptr), nullptr);
   EXPECT_EQ(host->param_f64(nullptr, "x", &f), MORTISE_NOT_FOUND);
+}
+
+TEST_F(ServicesTest, LongTextsAreCutAtACharacter) {
+  std::string text = "ab";
+  while (text.size() < (size_t{1} << 20)) text += "\u00e9";  // two bytes each: the cut falls inside one or not
+  for (const size_t skip : {0, 1}) {
+    mortise_call call;
+    call.num_rows = 1;
+    const mortise_text whole{text.data() + skip, text.size() - skip};
+    host_table()->fail_row(&call, 0, MORTISE_UNKNOWN, whole);
+    host_table()->fail(&call, MORTISE_UNKNOWN, whole);
+    ASSERT_EQ(call.failed_rows.size(), 1U);
+    for (const std::string& kept : {call.failed_rows[0].text, call.fail_text}) {
+      EXPECT_LT(kept.size(), 4200U);
+      EXPECT_EQ(find_invalid_utf8(kept), std::nullopt);
+      EXPECT_THAT(kept, testing::AllOf(testing::HasSubstr("b\u00e9\u00e9"), testing::HasSubstr(" bytes)"),
+                                       testing::Not(testing::HasSubstr("\\x"))));
+    }
+  }
 }
 
 TEST_F(ServicesTest, ProgressIsShownInPercentAndNotTooOften) {

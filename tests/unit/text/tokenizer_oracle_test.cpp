@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "foundation/base/text.h"
+#include "support/sanitized.h"
 #include "text/tokenizer/regex.h"
 #include "text/unicode/utf8.h"
 #include "text_test_support.h"
@@ -120,7 +121,7 @@ TEST(TokenizerOracle, RandomTextsGiveTheSame) {
   const std::string oracle = oracle_command("tokenizer_oracle.py");
   if (oracle.empty())
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: the tokenizers wheel did not judge the tokenizers";
-  const int64_t count = is_long() ? 1'000'000 : 50'000;
+  const int64_t count = is_long() ? 1'000'000 : test::kSanitized ? 10'000 : 50'000;
   const test::TempDir dir;
   const std::string command =
       oracle + " '" + (dir / "rows").string() + "' " + std::to_string(count) + " 20261122" + golden_folders();
