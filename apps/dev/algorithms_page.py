@@ -30,7 +30,7 @@ Every algorithm is a plugin; this page lists the built-in ones with their formul
 `mortise plugin describe NAME` prints the same. Written by `./dev docs`; a test fails where it is not what the program says.
 
 How losses of tokens become one number (`actor.loss_agg_mode`), masks, importance weights and the KL term are the engine's and the same for
-all: see [architecture.md](architecture.md). Parameters of a loss stand in `[actor.policy_loss]`, of an estimator in `algorithm.adv_params` or
+all: see [objective.md](objective.md). Parameters of a loss stand in `[actor.policy_loss]`, of an estimator in `algorithm.adv_params` or
 `actor.kl_params`, of a reward in its `[[reward]]` table, of a backend in `[rollout.NAME]`.
 """
 

@@ -69,7 +69,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
 
   const Layout layout = in.layout();
   const RolloutCorrection& correction = objective.correction();
-  if (correction.is_active() && rollout_log_prob.empty())
+  if ((correction.is_active() || correction.is_bypass()) && rollout_log_prob.empty())
     return Error{ErrorKind::kConfig, "'algorithm.rollout_correction' needs the input rollout_log_prob",
                  command.inputs.string(), "add it, or remove the table"};
   if (correction.is_bypass()) {

@@ -50,6 +50,12 @@ class Checker {
     if (!used && loaded_.is_set(key)) warn(key, "'" + std::string(key) + "' has no effect: " + std::string(because));
   }
 
+  // A key of the engine that a plugin's own parameter of the same name takes the place of.
+  void warn_overruled(const std::string& table, const std::string& leaf, const std::string& parameters,
+                      const Json& given) {
+    warn_unused(table + leaf, !given.contains(leaf), parameters + leaf + " wins");
+  }
+
   void check_given() {
     if (config_.model.path.empty()) error("model.path", "'model.path' is not given", "name the model's folder");
     const bool needs_train = use_ == ConfigUse::kSft || (use_ == ConfigUse::kTrain && !config_.trainer.val_only);
@@ -203,13 +209,12 @@ class Checker {
     if (actor.use_kl_loss && actor.kl_loss_coef == 0) {
       warn("actor.kl_loss_coef", "the KL loss has coefficient 0: it is measured at the cost of a reference pass only");
     }
-    for (const std::string_view side : {"actor.clip_ratio_low", "actor.clip_ratio_high"}) {
-      const auto& value = side.ends_with("low") ? actor.clip_ratio_low : actor.clip_ratio_high;
-      const std::string parameter(side.substr(std::string_view("actor.").size()));
-      if (value && actor.policy_loss.params.contains(parameter)) {
-        warn_unused(side, false, "actor.policy_loss." + parameter + " wins");
-      }
-    }
+    for (const char* leaf : {"clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"})
+      warn_overruled("actor.", leaf, "actor.policy_loss.", actor.policy_loss.params);
+    for (const char* leaf : {"norm_adv_by_std_in_grpo", "gamma", "lam"})
+      warn_overruled("algorithm.", leaf, "algorithm.adv_params.", config_.algorithm.adv_params);
+    warn_unused("actor.policy_loss.loss_agg_mode", actor.loss_agg_mode == "auto",
+                "actor.loss_agg_mode is " + actor.loss_agg_mode);
     warn_unused("actor.clip_ratio", !(actor.clip_ratio_low && actor.clip_ratio_high),
                 "both actor.clip_ratio_low and actor.clip_ratio_high are set");
   }

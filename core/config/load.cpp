@@ -123,9 +123,11 @@ Result<LoadedConfig> finish(ConfigNode root, const std::string& file, std::span<
   loaded.file = file;
   decode_tree(root, loaded, problems);
   if (!problems.empty()) return join_problems(std::move(problems));
-  // verl's loss_type of bypass mode decides on the loss.
+  // verl's loss_type of bypass mode decides on the loss, where nobody but a preset has named one.
   const RolloutCorrectionConfig& correction = loaded.config.algorithm.rollout_correction;
-  if (correction.bypass_mode && correction.loss_type == "reinforce" && !loaded.is_set("actor.policy_loss.loss_mode"))
+  constexpr std::string_view kLoss = "actor.policy_loss.loss_mode";
+  const bool is_open = !loaded.is_set(kLoss) || loaded.where(kLoss).starts_with("preset ");
+  if (correction.bypass_mode && correction.loss_type == "reinforce" && is_open)
     loaded.config.actor.policy_loss.loss_mode = "reinforce";
   return loaded;
 }

@@ -96,7 +96,7 @@ std::vector<Preset> with_other_baselines() {
           "PPO (arXiv 1707.06347) as for language models (arXiv 2203.02155): advantages of a critic with gamma 1 and "
           "lambda 0.95, clip range 0.2, mean over all tokens of the update, and the KL to the initial model taken from "
           "the reward with coefficient 0.02. Needs a critic.",
-          {"algorithm.adv_estimator=gae", "algorithm.adv_params.gamma=1.0", "algorithm.adv_params.lam=0.95",
+          {"algorithm.adv_estimator=gae", "algorithm.gamma=1.0", "algorithm.lam=0.95",
            "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=kl", "algorithm.kl_ctrl.type=fixed",
            "algorithm.kl_ctrl.kl_coef=0.02", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
            "actor.clip_ratio_high=0.2", "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean",
@@ -107,11 +107,10 @@ std::vector<Preset> with_other_baselines() {
              "0.2, mean over all tokens of the update, and the KL to the initial model taken from the reward token by "
              "token "
              "with coefficient 0.01; one completion for each prompt.",
-             {"algorithm.adv_estimator=reinforce_plus_plus", "algorithm.adv_params.gamma=1.0",
-              "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=kl", "algorithm.kl_ctrl.type=fixed",
-              "algorithm.kl_ctrl.kl_coef=0.01", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
-              "actor.clip_ratio_high=0.2", "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean",
-              "actor.use_kl_loss=false", "rollout.n=1"}),
+             {"algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=1.0", "algorithm.use_kl_in_reward=true",
+              "algorithm.kl_penalty=kl", "algorithm.kl_ctrl.type=fixed", "algorithm.kl_ctrl.kl_coef=0.01",
+              "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
+              "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false", "rollout.n=1"}),
       preset("rloo",
              "RLOO (arXiv 2402.14740): REINFORCE whose baseline for a row is the mean of the other rows of its group; "
              "the KL "

@@ -5,7 +5,7 @@
 // std with n - 1; w_k are the weights of the reward functions. Defaults are verl's: epsilon 1e-6, whitening over the
 // step's unmasked tokens, (c - mean) / sqrt(var + whiten_epsilon).
 //   TRL normalize_then_sum   epsilon = 1e-4, whiten = rows, whiten_epsilon = 1e-4, single = zero
-//   swift gdpo               epsilon = 1e-4, whiten = rows, whiten_epsilon = 1e-8, single = zero
+//   swift gdpo               epsilon = 1e-8, whiten = rows, whiten_epsilon = 1e-8, single = zero
 // whiten = rows: (c - mean) / (std + whiten_epsilon) over the rows, each counting once.
 // A function that does not apply to a row (NaN) is left out of that row's sum and of that function's group. A function
 // that applies to a single row of a larger group gives it 0. Without reward columns the outcome is the only function.

@@ -2,6 +2,7 @@
 //
 // The JSON is the last ```json (or ```) block, else the whole completion. The schema is one for all rows, or one per
 // row from a data column; schema.h says what of draft 2020-12 it may use.
+#include <algorithm>
 #include <optional>
 
 #include <mortise/cpp/mortise.hpp>
@@ -12,6 +13,26 @@
 namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
+constexpr int kMaxNesting = 1000;  // values are compared by recursion, which deeper ones would end
+
+// How deep lists and objects stand in one another in a valid JSON text.
+int nesting_of(std::string_view text) {
+  int depth = 0, most = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_text && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_text = !in_text;
+    } else if (!in_text && (c == '[' || c == '{')) {
+      most = std::max(most, ++depth);
+    } else if (!in_text && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return most;
+}
 
 struct JsonSchema : mortise::Reward {
   static constexpr const char* summary = "the completion is JSON that fits a JSON Schema (draft 2020-12)";
@@ -41,6 +62,7 @@ struct JsonSchema : mortise::Reward {
     }
     const nlohmann::json value = nlohmann::json::parse(json_of(row.completion()), nullptr, false);
     if (value.is_discarded()) return broken;
+    if (nesting_of(json_of(row.completion())) > kMaxNesting) return miss;
     return (common ? *common : *own).fault(value).empty() ? hit : miss;
   }
 

@@ -40,6 +40,7 @@ class Filter {
   std::vector<sock_filter> rules_;
 };
 
+// memfd_create, shmget and msgget give memory that is in no address space, where the limit on that would not hold it.
 constexpr long kRefused[] = {SYS_ptrace,
                              SYS_process_vm_readv,
                              SYS_process_vm_writev,
@@ -56,6 +57,9 @@ constexpr long kRefused[] = {SYS_ptrace,
                              SYS_request_key,
                              SYS_userfaultfd,
                              SYS_io_uring_setup,
+                             SYS_memfd_create,
+                             SYS_shmget,
+                             SYS_msgget,
                              SYS_socket,
                              SYS_connect,
                              SYS_bind,

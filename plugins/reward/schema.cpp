@@ -139,9 +139,10 @@ class Schema::Run {
  public:
   explicit Run(const Schema& schema) : schema_(schema) {}
   std::string fault;
+  bool exceeded = false;  // a fault even where a fault is what `not`, `if` or `oneOf` ask for
 
   bool valid(const Json& schema, const Json& v, const std::string& at) {
-    if (++depth_ > kMaxDepth || (work_ += 1) > kMaxWork) return wrong(at, "is nested too deep or costs too much");
+    if (exceeded || ++depth_ > kMaxDepth || (work_ += 1) > kMaxWork) return give_up();
     const bool good = schema.is_boolean() ? schema.get<bool>() || wrong(at, "is not allowed") : rules(schema, v, at);
     --depth_;
     return good;
@@ -150,6 +151,10 @@ class Schema::Run {
  private:
   bool wrong(const std::string& at, const std::string& what) {
     fault = (at.empty() ? "the value" : at) + " " + what;
+    return false;
+  }
+  bool give_up() {
+    exceeded = true;
     return false;
   }
   // Without a word about a fault: for anyOf and the like.
@@ -259,7 +264,7 @@ class Schema::Run {
     if (!s.value("uniqueItems", false)) return true;
     for (std::size_t i = 0; i < v.size(); ++i) {
       for (std::size_t k = 0; k < i; ++k) {
-        if ((work_ += 1) > kMaxWork) return wrong(at, "costs too much");
+        if ((work_ += 1) > kMaxWork) return give_up();
         if (v[i] == v[k]) return wrong(at, "holds an item twice");
       }
     }
@@ -315,7 +320,9 @@ class Schema::Run {
 
 std::string Schema::fault(const nlohmann::json& value) const {
   Run run(*this);
-  return run.valid(root_, value, "") ? "" : run.fault;
+  const bool good = run.valid(root_, value, "");
+  if (run.exceeded) return "the value is nested too deep or costs too much";
+  return good ? "" : run.fault;
 }
 
 }  // namespace mortise

@@ -45,6 +45,27 @@ def reward(prompts, completions, completion_ids, answer, trainer_state, log_extr
     return [1.0 if c.startswith("7") else None if c.startswith("8") else 0.0 for c in completions]
 )";
 
+// In the workers that it has unless told otherwise, which allow it what it declares and nothing more.
+TEST(Rewards, ProgramsRunInSandboxesOfWorkers) {
+  const TempDir dir;
+  if (run("bwrap --unshare-all --ro-bind / / /usr/bin/python3 -c 1", dir.path()).code != 0)
+    GTEST_SKIP() << "bubblewrap or /usr/bin/python3 does not work here: no program was run in a sandbox";
+  std::string rows;
+  for (const char* text : {"print(int(input()) + 1)", "print(input())", "import os; os.fork(); print(2)",
+                           "import socket; socket.socket(); print(2)"})
+    rows += Json{{"prompt", ""}, {"completion", text}, {"test_cases", {{"inputs", {"1"}}, {"outputs", {"2"}}}}}.dump() +
+            "\n";
+  dir.write("rows.jsonl", rows);
+  const Outcome outcome = run(program() +
+                                  " plugin eval reward code --isolation process --set python=/usr/bin/python3 "
+                                  "--inputs rows.jsonl --outputs scores.jsonl",
+                              dir.path());
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  std::vector<double> scores;
+  for (const Json& row : rows_of(dir.path() / "scores.jsonl")) scores.push_back(row["reward"].get<double>());
+  EXPECT_EQ(scores, (std::vector<double>{1, 0, 0, 0}));
+}
+
 TEST(Rewards, APythonFunctionOfTrlTrainsAModel) {
   if (!has_python()) GTEST_SKIP() << "no python3 of 3.8 or newer: the reward `python` was not tested in a run";
   const TaskFolder task;

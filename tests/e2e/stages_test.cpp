@@ -1,6 +1,9 @@
 // The engine's optional stages in whole runs: they do what they say, and a resume finds them where they were.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "foundation/formats/sha256.h"
 #include "program.h"
 
@@ -73,6 +76,65 @@ TEST(Stages, EstimatorsGetTheBaselinesTheyAskFor) {
     EXPECT_GT(number(rows[0], "actor/grad_norm"), 0.0) << estimator;
     EXPECT_EQ(rows[0].contains("timing_s/gen_max"), estimator == "remax");
   }
+}
+
+// Rewards of 0 and 1 at random: a baseline that was itself sampled would differ from the greedy one in half the
+// prompts.
+TEST(Stages, TheBaselineOfRemaxIsThatOfTheGreedyCompletion) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise(
+      "train run.toml data.train_batch_size=16 trainer.total_training_steps=1 algorithm.adv_estimator=remax "
+      "trainer.rollout_data_dir=dump reward.0.pattern='^.[0-6]'");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> samples = rows_of(task.path() / "dump/1.jsonl");
+  ASSERT_EQ(samples.size(), 16U * 8U);
+  std::string prompts;
+  for (size_t i = 0; i < samples.size(); i += 8) prompts += Json{{"prompt", samples[i]["input"]}}.dump() + "\n";
+  task.write("prompts.jsonl", prompts);
+  ASSERT_EQ(task.mortise("generate --model model --prompts prompts.jsonl --out greedy.jsonl rollout.temperature=0 "
+                         "rollout.response_length=3")
+                .code,
+            0);
+  const std::vector<Json> greedy = rows_of(task.path() / "greedy.jsonl");
+  ASSERT_EQ(greedy.size(), 16U);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const std::string text = greedy[i / 8]["completions"][0]["text"].get<std::string>();
+    const double baseline = text.size() > 1 && text[1] >= '0' && text[1] <= '6' ? 1.0 : 0.0;
+    EXPECT_EQ(number(samples[i], "advantage"), number(samples[i], "score") - baseline) << i;
+  }
+}
+
+// What a step subtracts, and what the two controllers make of it for the next.
+TEST(Stages, TheKlInTheRewardAndTheEntropyBonusFollowTheirControllers) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise(
+      "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=8 trainer.total_training_steps=12 "
+      "rollout.ignore_eos=true algorithm.use_kl_in_reward=true algorithm.kl_penalty=k2 algorithm.kl_ctrl.type=adaptive "
+      "algorithm.kl_ctrl.kl_coef=0.5 algorithm.kl_ctrl.target_kl=0.01 algorithm.kl_ctrl.horizon=320 "
+      "actor.entropy_ctrl.type=adaptive actor.entropy_coeff=0.01 actor.entropy_ctrl.delta=0.004 "
+      "actor.entropy_ctrl.max_coeff=0.015 actor.entropy_ctrl.target_entropy=2.5");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 12U);
+  double kl_coeff = 0.5, entropy_coeff = 0.01, entropy = INFINITY, largest = 0.0;
+  int num_applied = 0;
+  for (const Json& row : rows) {
+    const double kl = number(row, "actor/reward_kl_penalty");
+    EXPECT_NEAR(number(row, "actor/reward_kl_penalty_coeff"), kl_coeff, 1e-9);
+    // Three tokens in every row, so that the sum over a row is thrice its mean.
+    EXPECT_NEAR(number(row, "critic/score/mean") - number(row, "critic/rewards/mean"), kl_coeff * 3 * kl, 1e-5);
+    kl_coeff *= 1 + std::clamp(kl / 0.01 - 1, -0.2, 0.2) * 64 / 320;
+    largest = std::max(largest, kl);
+
+    const double applied = entropy <= 2.5 ? entropy_coeff : 0.0;
+    EXPECT_NEAR(number(row, "actor/entropy_coeff"), applied, 1e-9);
+    num_applied += applied > 0 ? 1 : 0;
+    entropy = number(row, "entropy");
+    entropy_coeff = std::clamp(entropy_coeff + (entropy <= 2.5 ? 0.004 : -0.004), 0.0, 0.015);
+  }
+  EXPECT_GT(largest, 0.012) << "the KL passes its target";
+  EXPECT_GT(num_applied, 0);
+  EXPECT_LT(num_applied, 11);
 }
 
 TEST(Stages, FilteredGroupsAllDiffer) {

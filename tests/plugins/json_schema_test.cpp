@@ -85,6 +85,21 @@ TEST(JsonSchema, WorkIsBounded) {
   std::string many = "[0";
   for (int i = 1; i < 20000; ++i) many += "," + std::to_string(i);
   EXPECT_EQ(score(unique, many + "]"), 0);
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  EXPECT_EQ(score(unique, "[" + deep + "," + deep + "]"), 0) << "never compared";
+  EXPECT_EQ(score(unique, R"(["[[[[", "\"[", {"[": [1]}])"), 1) << "brackets in texts are none";
+}
+
+// What cannot be judged within bounds is a fault, also where a fault is asked for.
+TEST(JsonSchema, GivingUpIsNoFaultThatNotOrIfMayTurn) {
+  const std::string deep = std::string(500, '[') + std::string(500, ']');
+  for (const char* schema :
+       {R"({"not": {"$ref": "#/$defs/d"}, "$defs": {"d": {"items": {"$ref": "#/$defs/d"}}}})",
+        R"({"if": {"$ref": "#/$defs/d"}, "then": false, "$defs": {"d": {"items": {"$ref": "#/$defs/d"}}}})",
+        R"({"oneOf": [true, {"$ref": "#/$defs/d"}], "$defs": {"d": {"items": {"$ref": "#/$defs/d"}}}})"}) {
+    auto plugin = reward({{"schema", schema}});
+    EXPECT_EQ(score(plugin, deep), 0) << schema;
+  }
 }
 
 TEST(JsonSchema, ABadSchemaInAColumnFailsItsRow) {

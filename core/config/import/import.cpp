@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/check.h"
+#include "config/fields.h"
 #include "config/import/frameworks.h"
 #include "config/load.h"
 #include "foundation/base/limits.h"
@@ -85,7 +86,9 @@ Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framewo
 
 std::string describe(const PeerRule& rule) {
   const std::string name(rule.name), target(rule.target), text(rule.text), values(rule.values);
-  switch (rule.action) {
+  const bool waits = rule.action == PeerAction::kPlanned || rule.action == PeerAction::kOptional;
+  const bool has_key = waits && find_field(rule.target) != nullptr;
+  switch (has_key ? PeerAction::kTranslate : rule.action) {
     case PeerAction::kTranslate:
       return name + " -> " + target + (values.empty() ? "" : " (default " + values + ")");
     case PeerAction::kCompute:

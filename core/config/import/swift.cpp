@@ -31,6 +31,9 @@ void copy_params(Translation& t, std::initializer_list<std::string_view> names) 
 
 void set_aggregation(Translation& t, const Loss& loss) {
   const std::string mode(loss.aggregation);
+  if (mode == "token-mean" && loss.type != "bnpo" && t.flag("overlong_filter"))
+    t.set("algorithm.mask_truncated_completions", true, {"overlong_filter"},
+          "their tokens are not in the divisor here; in ms-swift they are");
   t.set("actor.loss_agg_mode", mode, {"loss_type"}, mode == "token-mean" ? "over all tokens of the update" : "");
   if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {"loss_type"}, "rows without tokens count");
   if (loss.type == "dr_grpo") t.set("actor.loss_scale_by_rows", true, {"loss_type"});
@@ -82,12 +85,25 @@ std::string scale_of(Translation& t, const std::string& estimator) {
   return estimator == "grpo" ? "group" : estimator == "rloo" ? "none" : "batch";
 }
 
+// ms-swift takes the rows of its off-policy mask out of the mask itself; here they leave the policy term alone.
+void refuse_mask_of_more_than_the_loss(Translation& t, bool kl_in_loss) {
+  const std::string_view name = "off_policy_sequence_mask_delta";
+  const bool counts_tokens = t.texts("loss_type") == std::vector<std::string>{"bnpo"};
+  if (t.is_null(name) || (!kl_in_loss && !counts_tokens)) return;
+  t.problem(name,
+            std::string(name) + (kl_in_loss ? " with a KL in the loss (beta)" : " with loss_type bnpo") +
+                " is not supported: ms-swift leaves the rows out of " + (kl_in_loss ? "that term" : "the divisor") +
+                " too, here they leave the policy term alone",
+            kl_in_loss ? "set beta to 0, or kl_in_reward to true" : "use loss_type dapo");
+}
+
 void set_kl(Translation& t) {
   const double beta = t.is_null("beta") ? 0.04 : t.number("beta");
   const std::string estimator = t.text("advantage_estimator");
   const bool asked = t.is_null("kl_in_reward") ? estimator != "grpo" : t.flag("kl_in_reward");
   const bool in_reward = asked && scale_of(t, estimator) != "gdpo";  // as ms-swift
   t.set("actor.use_kl_loss", beta != 0 && !in_reward, {"beta", "kl_in_reward", "advantage_estimator"});
+  refuse_mask_of_more_than_the_loss(t, beta != 0 && !in_reward);
   if (beta == 0) return;
   if (in_reward) {
     t.set("algorithm.use_kl_in_reward", true, {"kl_in_reward", "advantage_estimator"});

@@ -123,6 +123,12 @@ void set_entropy(Translation& t) {
                          " is not supported: TRL's bonus is a mean over tokens, here it is aggregated as the loss is",
                      "use a loss_type that is a mean over tokens: dapo, bnpo, cispo, vespo");
   }
+  if (t.number("top_entropy_quantile") < 1) {
+    return t.problem("entropy_coef",
+                     "entropy_coef with top_entropy_quantile below 1 is not supported: TRL's bonus is a mean over the "
+                     "tokens of that mask, here it is divided by all tokens",
+                     "leave one of the two out");
+  }
   t.set("actor.entropy_coeff", coefficient, {"entropy_coef"});
   if (adaptive) t.set("actor.entropy_ctrl.type", "adaptive", {"use_adaptive_entropy"});
 }

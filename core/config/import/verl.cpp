@@ -43,13 +43,19 @@ void set_policy_loss(Translation& t) {
   std::replace(mode.begin(), mode.end(), '-', '_');  // as verl's comments spell them
   if (mode == "bypass_mode") {
     return t.problem("actor.policy_loss.loss_mode", "loss_mode bypass_mode is not supported",
-                     "the correction between sampler and trainer is not there yet");
+                     "set algorithm.rollout_correction.bypass_mode=True and its loss_type instead");
   }
   if (!contains(kLosses, mode)) {
     return t.problem("actor.policy_loss.loss_mode", "loss_mode " + quote(mode) + " is no loss of verl's own",
                      "write it as a plugin (docs/plugins/quickstart.md) and name that in actor.policy_loss.loss_mode");
   }
-  t.set("actor.policy_loss.loss_mode", mode, {"actor.policy_loss.loss_mode"});
+  const std::string_view loss_type = "algorithm.rollout_correction.loss_type";
+  const bool by_type = t.flag("algorithm.rollout_correction.bypass_mode") && t.text(loss_type) == "reinforce";
+  if (mode == "vanilla" && by_type) {
+    t.set("actor.policy_loss.loss_mode", "reinforce", {loss_type}, "bypass mode's loss");
+  } else {
+    t.set("actor.policy_loss.loss_mode", mode, {"actor.policy_loss.loss_mode"});
+  }
   const auto params = [&](std::string_view loss, std::string_view table,
                           std::initializer_list<std::string_view> names) {
     for (const std::string_view name : names) {
@@ -75,6 +81,19 @@ void set_policy_loss(Translation& t) {
     t.note("actor.clip_ratio", "clip_ratio_low and clip_ratio_high are 0.2 unless set, also in verl");
 }
 
+// verl aggregates the KL and the entropy term as loss_agg_mode says even where the loss does not read it; here all
+// terms of the objective have the weights of one aggregation.
+void refuse_two_aggregations(Translation& t, const std::string& loss, const std::string& mode) {
+  const bool kl = t.flag("actor.use_kl_loss") && t.number("actor.kl_loss_coef") != 0;
+  const bool entropy = t.number("actor.entropy_coeff") != 0;
+  if (mode == "seq-mean-token-mean" || (!kl && !entropy)) return;
+  t.problem(kl ? "actor.use_kl_loss" : "actor.entropy_coeff",
+            std::string(kl ? "use_kl_loss" : "entropy_coeff") + " with loss_mode " + loss + " and loss_agg_mode " +
+                mode + " is not supported: verl takes the loss by seq-mean-token-mean and this term by " + mode +
+                ", here both have one aggregation",
+            "set actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean");
+}
+
 void set_aggregation(Translation& t) {
   const std::string_view key = "actor.loss_agg_mode", loss = "actor.policy_loss.loss_mode";
   const std::string loss_mode = t.text(loss);
@@ -84,6 +103,7 @@ void set_aggregation(Translation& t) {
   if (loss_mode == "gspo" || loss_mode == "sapo" || loss_mode == "geo_mean") {
     if (t.is_given(key) && mode != "seq-mean-token-mean")
       t.note(key, "verl does not read it with loss_mode " + loss_mode);
+    refuse_two_aggregations(t, loss_mode, mode);
     mode = "seq-mean-token-mean";
     from = loss;
     remark = "what verl does whatever loss_agg_mode says";
@@ -142,12 +162,16 @@ void set_advantages(Translation& t) {
   t.set("algorithm.adv_estimator", name, {"algorithm.adv_estimator"});
   const bool gamma = name == "gae" || name == "reinforce_plus_plus";
   if (gamma) {
-    t.set("algorithm.adv_params.gamma", t.number("algorithm.gamma"), {"algorithm.gamma"});
+    t.set("algorithm.gamma", t.number("algorithm.gamma"), {"algorithm.gamma"});
   } else {
     note_given(t, {"algorithm.gamma"}, "not read with adv_estimator " + name);
   }
+  if (name == "grpo_vectorized" && !t.flag("algorithm.norm_adv_by_std_in_grpo")) {
+    t.set("algorithm.norm_adv_by_std_in_grpo", true, {"algorithm.norm_adv_by_std_in_grpo"},
+          "verl's grpo_vectorized does not read it");
+  }
   if (name == "gae") {
-    t.set("algorithm.adv_params.lam", t.number("algorithm.lam"), {"algorithm.lam"});
+    t.set("algorithm.lam", t.number("algorithm.lam"), {"algorithm.lam"});
   } else {
     note_given(t, {"algorithm.lam"}, "not read with adv_estimator " + name);
   }

@@ -11,9 +11,9 @@ constexpr std::string_view kMemory = "trades memory for time; the numbers stay";
 constexpr std::string_view kPrecision = "Mortise computes in model.dtype (float32), which rounds less";
 constexpr std::string_view kImages = "there are no images, videos or sounds";
 constexpr std::string_view kHydra = "Hydra's own";
-constexpr std::string_view kLora = "adapters are not trained yet: all weights are";
+constexpr std::string_view kLora = "an adapter is given by model.lora_rank or model.lora_adapter_path";
 constexpr std::string_view kPython = "Python code is not loaded";
-constexpr std::string_view kCorrection = "the correction between sampler and trainer is not there yet";
+constexpr std::string_view kCorrection = "its keys are read one by one";
 
 constexpr PeerRule kData[] = {
     compute("data.train_files", "null", "data.train_files"),
@@ -262,8 +262,8 @@ constexpr PeerRule kReward[] = {
 
 constexpr PeerRule kAlgorithm[] = {
     compute("algorithm.adv_estimator", "\"gae\"", "algorithm.adv_estimator"),
-    compute("algorithm.gamma", "1.0", "algorithm.adv_params.gamma"),
-    compute("algorithm.lam", "1.0", "algorithm.adv_params.lam"),
+    compute("algorithm.gamma", "1.0", "algorithm.gamma, where the estimator reads it"),
+    compute("algorithm.lam", "1.0", "algorithm.lam, for gae"),
     translate("algorithm.norm_adv_by_std_in_grpo", "true", "algorithm.norm_adv_by_std_in_grpo"),
     translate("algorithm.use_kl_in_reward", "false", "algorithm.use_kl_in_reward"),
     compute("algorithm.kl_penalty", "\"kl\"", "algorithm.kl_penalty"),
@@ -273,7 +273,7 @@ constexpr PeerRule kAlgorithm[] = {
     compute("algorithm.kl_ctrl.target_kl", "0.1", "algorithm.kl_ctrl.target_kl"),
     refuse("algorithm.use_pf_ppo", "[false]", "rows are not drawn again by their scores"),
     planned("algorithm.filter_groups.enable", "false", "algorithm.filter_groups.enable",
-            "groups of equal rewards cannot be drawn again yet"),
+            "its keys are read one by one"),
     compute("algorithm.filter_groups.metric", "null", "the same key, where enable is true"),
     compute("algorithm.filter_groups.max_num_gen_batches", "0", "the same key, where enable is true"),
     no_effect("algorithm.filter_groups.max_inflight_gen_batches", kWhereItRuns),
@@ -288,7 +288,7 @@ constexpr PeerRule kAlgorithm[] = {
     compute("algorithm.rollout_correction.loss_type", "\"ppo_clip\"", "algorithm.rollout_correction.loss_type"),
     compute("algorithm.rollout_correction.rollout_is_batch_normalize", "false", "the same key, with rollout_is"),
     refuse("algorithm.rollout_correction", "[null]", kCorrection),
-    refuse("algorithm.filter_groups", "[null]", "groups of equal rewards cannot be drawn again yet"),
+    refuse("algorithm.filter_groups", "[null]", "its keys are read one by one"),
     refuse("algorithm.gdpo_reward_keys", "[null]", "give each reward a [[reward]] table: gdpo reads their columns"),
     refuse("algorithm.gdpo_reward_weights", "[null]", "give each reward a [[reward]] table with its weight"),
     no_effect("algorithm.filter_groups._target_", kHydra),

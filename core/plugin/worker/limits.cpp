@@ -98,6 +98,16 @@ class SystemCallFilter {
     answer(SECCOMP_RET_ERRNO | static_cast<uint32_t>(code));
   }
 
+  // Refuses the call but where argument `index`, 32 bits of it, is one of `values`.
+  void refuse_unless(long number, int index, std::span<const int32_t> values, int code) {
+    load(offsetof(seccomp_data, nr));
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, static_cast<uint8_t>(2 + values.size()));
+    load(static_cast<uint32_t>(offsetof(seccomp_data, args)) + static_cast<uint32_t>(index) * 8);
+    for (size_t i = 0; i < values.size(); ++i)
+      add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(values[i]), static_cast<uint8_t>(values.size() - i), 0);
+    answer(SECCOMP_RET_ERRNO | static_cast<uint32_t>(code));
+  }
+
   // Refuses the call where argument `index`, 32 bits of it, is one of `values`.
   void refuse_values(long number, int index, std::span<const int32_t> values, int code) {
     load(offsetof(seccomp_data, nr));
@@ -178,9 +188,16 @@ Result<> install_filter(const WorkerLimits& limits) {
     for (const long number : kSandboxing) filter.refuse(number, EPERM);
   }
   if (!limits.network) {
-    filter.refuse(SYS_socket, EACCES);
     filter.refuse(SYS_connect, EACCES);
-    filter.refuse(SYS_bind, EACCES);
+    if (limits.make_sandboxes) {
+      // bubblewrap brings up the loopback of a sandbox by netlink, and finds it by a local socket: neither reaches
+      // another machine.
+      constexpr int32_t kLocal[] = {AF_NETLINK, AF_UNIX};
+      filter.refuse_unless(SYS_socket, 0, kLocal, EACCES);
+    } else {
+      filter.refuse(SYS_socket, EACCES);
+      filter.refuse(SYS_bind, EACCES);
+    }
   }
   if (!limits.write_files) {
     constexpr uint32_t kWriteBits = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC;

@@ -134,6 +134,11 @@ TEST(ImportRules, TheListNamesEverySetting) {
   for (const Table& table : tables()) {
     ASSERT_OK_AND_ASSIGN(const std::string text, describe_import(table.name));
     for (const PeerRule* rule : table.rules.all()) EXPECT_THAT(text, HasSubstr("\n  " + std::string(rule->name)));
+    for (const PeerRule* rule : table.rules.all()) {
+      if (rule->action != PeerAction::kPlanned || find_field(rule->target) == nullptr) continue;
+      EXPECT_THAT(text, HasSubstr("\n  " + std::string(rule->name) + " -> " + std::string(rule->target)))
+          << "it is kept, and the list must not say that it is refused";
+    }
   }
 }
 

@@ -118,6 +118,11 @@ TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
   EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs mine"), HasSubstr("the reward 'mine' is not there"));
   EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs soft_overlong"), HasSubstr("soft_cache_length"));
   EXPECT_THAT(swift_error("--per_device_train_batch_size 4"), HasSubstr("no whole groups of 8"));
+  const std::string mask = std::string(kBatch) + "--off_policy_sequence_mask_delta 0.5 ";
+  EXPECT_THAT(swift_error(mask), HasSubstr("with a KL in the loss (beta) is not supported"));
+  EXPECT_THAT(swift_error(mask + "--beta 0 --loss_type bnpo"), HasSubstr("with loss_type bnpo is not supported"));
+  EXPECT_EQ(swift(mask + "--beta 0").actor.off_policy_mask_threshold, 0.5);
+  EXPECT_EQ(swift(mask + "--kl_in_reward true").actor.off_policy_mask_threshold, 0.5);
 }
 
 }  // namespace

@@ -120,6 +120,11 @@ TEST(ImportTrl, EntropyIsAMeanOverTokens) {
   EXPECT_EQ(trl("entropy_coef: 0.01").actor.entropy_coeff, 0.01);
   EXPECT_THAT(import_error("trl", "entropy_coef: 0.01\nloss_type: grpo"),
               HasSubstr("entropy_coef with loss_type 'grpo'"));
+  for (const char* bonus : {"entropy_coef: 0.01\n", "use_adaptive_entropy: true\n"}) {
+    EXPECT_THAT(import_error("trl", bonus + std::string("top_entropy_quantile: 0.2")),
+                HasSubstr("entropy_coef with top_entropy_quantile below 1"))
+        << "TRL divides by the mask's tokens";
+  }
 }
 
 TEST(ImportTrl, Advantages) {

@@ -78,6 +78,20 @@ TEST(ImportVerl, LossesAndTheirParameters) {
   EXPECT_THAT(verl_error("actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"), HasSubstr("not supported"));
 }
 
+TEST(ImportVerl, RolloutCorrection) {
+  const std::string table = "algorithm.rollout_correction.";
+  const RunConfig decoupled = verl(grpo(table + "rollout_is=token " + table + "rollout_is_threshold=0.5_5.0 " + table +
+                                        "rollout_rs=token_k1,seq_max_k2 " + table + "rollout_rs_threshold=0.5_2,0.1"));
+  EXPECT_EQ(decoupled.algorithm.rollout_correction.rollout_is, "token");
+  EXPECT_EQ(decoupled.algorithm.rollout_correction.rollout_is_threshold, "0.5_5.0");
+  EXPECT_EQ(decoupled.algorithm.rollout_correction.rollout_rs, "token_k1,seq_max_k2");
+  EXPECT_EQ(decoupled.actor.policy_loss.loss_mode, "vanilla");
+  const std::string bypass = table + "bypass_mode=True " + table + "rollout_is=sequence " + table + "loss_type=";
+  const std::string vanilla = " actor_rollout_ref.actor.policy_loss.loss_mode=vanilla";
+  EXPECT_EQ(verl(grpo(bypass + "reinforce")).actor.policy_loss.loss_mode, "reinforce");
+  EXPECT_EQ(verl(grpo(bypass + "reinforce" + vanilla)).actor.policy_loss.loss_mode, "reinforce");
+}
+
 TEST(ImportVerl, ClipRatioAloneChangesNothing) {
   const RunConfig config = verl(grpo("actor_rollout_ref.actor.clip_ratio=0.3"));
   EXPECT_EQ(config.actor.clip_ratio_low, 0.2);
@@ -101,13 +115,33 @@ TEST(ImportVerl, KlInLossAndReward) {
               HasSubstr("'full' is not supported"));
 }
 
+// verl forces the aggregation of these losses alone: its KL and entropy terms keep loss_agg_mode.
+TEST(ImportVerl, TermsOfAnotherAggregationThanTheLossAreRefused) {
+  const std::string actor = "actor_rollout_ref.actor.";
+  for (const std::string loss : {"gspo", "sapo", "geo_mean"}) {
+    const std::string mode = actor + "policy_loss.loss_mode=" + loss + " ";
+    for (const std::string term : {"use_kl_loss=True", "entropy_coeff=0.01"}) {
+      EXPECT_THAT(verl_error(grpo(mode + actor + term)),
+                  HasSubstr("with loss_mode " + loss + " and loss_agg_mode token-mean is not supported"));
+      EXPECT_EQ(verl(grpo(mode + actor + term + " " + actor + "loss_agg_mode=seq-mean-token-mean")).actor.loss_agg_mode,
+                "seq-mean-token-mean");
+    }
+    EXPECT_EQ(verl(grpo(mode + actor + "use_kl_loss=True " + actor + "kl_loss_coef=0")).actor.loss_agg_mode,
+              "seq-mean-token-mean")
+        << "the KL is measured only";
+  }
+  EXPECT_TRUE(verl(grpo(actor + "use_kl_loss=True")).actor.use_kl_loss) << "vanilla reads loss_agg_mode";
+}
+
 TEST(ImportVerl, EstimatorsBatchesAndSchedule) {
   RunConfig config = verl("algorithm.adv_estimator=reinforce_plus_plus algorithm.gamma=0.9");
-  EXPECT_EQ(config.algorithm.adv_params, Json({{"gamma", 0.9}}));
+  EXPECT_EQ(config.algorithm.gamma, 0.9);
   config = verl(
       grpo("algorithm.norm_adv_by_std_in_grpo=False actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"));
   EXPECT_FALSE(config.algorithm.norm_adv_by_std_in_grpo);
   EXPECT_TRUE(config.actor.loss_scale_by_rows);
+  config = verl("algorithm.adv_estimator=grpo_vectorized algorithm.norm_adv_by_std_in_grpo=False");
+  EXPECT_TRUE(config.algorithm.norm_adv_by_std_in_grpo) << "which verl does not hand to it";
   config = verl(
       grpo("data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.rollout.n=5 "
            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.actor.optim.warmup_style=cosine "

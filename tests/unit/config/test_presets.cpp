@@ -64,7 +64,7 @@ TEST(Presets, NumbersOfThePapers) {
   EXPECT_EQ(of("sapo").actor.policy_loss.params, Json({{"tau_pos", 1.0}, {"tau_neg", 1.05}}));
   EXPECT_EQ(of("lite_ppo").algorithm.adv_params, Json({{"std", "batch"}}));
   EXPECT_EQ(of("bnpo").algorithm.adv_estimator, "bnpo");
-  EXPECT_EQ(of("ppo").algorithm.adv_params, Json({{"gamma", 1.0}, {"lam", 0.95}}));
+  EXPECT_EQ(of("ppo").algorithm.lam, 0.95);
   EXPECT_EQ(of("reinforce_plus_plus").algorithm.kl_ctrl.kl_coef, 0.01);
   EXPECT_EQ(of("rloo").actor.policy_loss.loss_mode, "reinforce");
   EXPECT_EQ(of("rloo").algorithm.kl_ctrl.kl_coef, 0.05);
@@ -78,6 +78,18 @@ TEST(Presets, LieBelowFilesAndOverrides) {
   EXPECT_EQ(loaded.config.actor.clip_ratio_high, 0.3);
   EXPECT_EQ(loaded.config.preset, "gspo");
   EXPECT_EQ(loaded.where("actor.policy_loss.loss_mode"), "preset gspo");
+  // Nor does a parameter of the estimator, which would win over the key, come from a preset.
+  const RunConfig ppo = config_of("preset = \"ppo\"\n[algorithm]\nlam = 0.9\n");
+  EXPECT_EQ(ppo.algorithm.lam, 0.9);
+  EXPECT_EQ(ppo.algorithm.adv_params, Json::object());
+}
+
+TEST(Presets, OneOfTheCorrectionChoosesItsLossOverTheRunsOwn) {
+  const std::string text = "preset = \"grpo\"\nalgorithm.rollout_correction.preset = \"bypass_pg_is\"\n";
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load(text));
+  EXPECT_EQ(loaded.config.actor.policy_loss.loss_mode, "reinforce");
+  ASSERT_OK(check_config(loaded, ConfigUse::kObjective));
+  EXPECT_EQ(config_of(text + "actor.policy_loss.loss_mode = \"gspo\"\n").actor.policy_loss.loss_mode, "gspo");
 }
 
 TEST(Presets, AnOverrideTakesAnother) {

@@ -136,5 +136,82 @@ TEST(Objective, IsTrlsWholeLoss) {
     EXPECT_GE(seen[stage], 3) << stage;
 }
 
+// Two rows worked through by TRL's own _compute_loss (July 2026, float64), to eight places.
+struct TwoRows {
+  std::vector<float> log_prob{-1, -2, -.5F, -1.5F, -.7F, -3, -1.2F, -.9F},
+      old{-1.2F, -1.6F, -.5F, -9, -.4F, -3.6F, -1.3F, -.8F}, ref{-1.1F, -1.9F, -.8F, -7, -.9F, -2.5F, -1.2F, -1},
+      advantages{1, 1, 1, 1, -.5F, -.5F, -.5F, -.5F}, entropy{.5F, 2, .1F, 9.9F, 1.5F, .3F, .9F, .2F},
+      is_weights{1.5F, 1.5F, 1.5F, 1.5F, 0, 0, 0, 0};
+  std::vector<uint8_t> mask{1, 1, 1, 0, 1, 1, 1, 1};
+  std::vector<int64_t> offsets{0, 4, 8}, ids{0, 1};
+};
+
+struct Worked {
+  const char* settings;  // with a space between; "IS": the importance weights of the row are given
+  double loss;
+};
+
+double loss_of(const TwoRows& rows, const std::string& settings, std::vector<float>& grad) {
+  std::vector<std::string> overrides{"actor.clip_ratio_c=0", "data.max_response_length=8",
+                                     "actor.kl_params.max_kl=1e300", "actor.kl_params.max_log_ratio=1e300"};
+  bool weighted = false;
+  for (size_t at = 0; at < settings.size();) {
+    const size_t end = std::min(settings.find(' ', at), settings.size());
+    const std::string word = settings.substr(at, end - at);
+    if (word == "IS") weighted = true;
+    if (word != "IS") overrides.push_back("actor." + word);
+    at = end + 1;
+  }
+  TestObjective run(overrides);
+  std::vector<float> weight(8), grad_entropy(8);
+  const UpdateCounts counts = count_update(rows.offsets, rows.mask, rows.ids);
+  EXPECT_TRUE(token_weights(run.objective.aggregation(), counts, rows.offsets, rows.mask, rows.ids, weight).ok());
+  ObjectiveInput in;
+  in.layout = {rows.offsets, rows.ids, rows.ids};
+  in.log_prob = rows.log_prob;
+  in.old_log_prob = rows.old;
+  in.advantages = rows.advantages;
+  in.response_mask = rows.mask;
+  in.weight = weight;
+  in.ref_log_prob = rows.ref;
+  in.entropy = rows.entropy;
+  if (weighted) in.rollout_is_weights = rows.is_weights;
+  grad.assign(8, 0.0F);
+  const auto sums = run.objective.evaluate(in, {grad, grad_entropy}, nullptr);
+  EXPECT_TRUE(sums.ok()) << sums.error().to_string();
+  return sums.ok() ? sums->loss : 0.0;
+}
+
+TEST(Objective, IsTrlsOnTwoRowsWorkedThrough) {
+  const TwoRows rows;
+  std::vector<float> grad;
+  const Worked cases[] = {
+      {"loss_agg_mode=seq-mean-token-mean", -0.18887873},
+      {"loss_agg_mode=token-mean", -0.07917950},
+      {"loss_agg_mode=seq-mean-token-sum-norm", -0.03464103},
+      {"policy_loss.loss_mode=gspo policy_loss.gradient=row loss_agg_mode=seq-mean-token-mean", -0.19828245},
+      {"policy_loss.loss_mode=gspo policy_loss.gradient=row loss_agg_mode=token-mean", -0.09296466},
+      {"policy_loss.loss_mode=luspo", -0.32537633},
+      {"policy_loss.loss_mode=cispo policy_loss.cap=5 loss_agg_mode=token-mean", -0.14295730},
+      {"policy_loss.loss_mode=cispo policy_loss.cap=0.2 loss_agg_mode=token-mean", 0.01714286},
+      {"policy_loss.loss_mode=sapo", -0.47316861},
+      {"policy_loss.loss_mode=vespo", 0.07117842},
+      {"loss_agg_mode=token-mean policy_loss.delta=1.5", -0.10218798},
+      {"loss_agg_mode=token-mean clip_ratio_high=0.28", -0.08223703},
+      {"loss_agg_mode=token-mean use_kl_loss=true kl_loss_coef=0.1", -0.07599213},
+      {"loss_agg_mode=token-mean use_kl_loss=true kl_loss_coef=0.1 kl_loss_type=k3_ratio", -0.07433044},
+      {"loss_agg_mode=token-mean top_entropy_quantile=0.2", -0.03861715},
+      {"loss_agg_mode=token-mean IS", -0.61506858},
+      {"loss_agg_mode=token-mean entropy_coeff=0.1", -0.15775093},
+  };
+  for (const Worked& c : cases) {
+    SCOPED_TRACE(c.settings);
+    EXPECT_NEAR(loss_of(rows, c.settings, grad), c.loss, 2e-7);
+  }
+  loss_of(rows, "loss_agg_mode=token-mean", grad);
+  const double slopes[] = {0, -.09576, -.142857, 0, 0, .130151, .078941, .064631};
+  for (size_t t = 0; t < 8; ++t) EXPECT_NEAR(grad[t], slopes[t], 1e-6) << t;
+}
+
 }  // namespace
 }  // namespace mortise
