@@ -261,7 +261,8 @@ Json node_to_json(const ConfigNode& node, std::vector<Error>& problems) {
       return nullptr;
     case ConfigNode::Kind::kValue:
       if (all_finite(node.value)) return node.value;
-      problems.push_back({ErrorKind::kConfig, "a parameter must be a finite number", node.where, ""});
+      if (!std::isnan(node.value.get<double>())) return node.value.get<double>() > 0 ? "inf" : "-inf";
+      problems.push_back({ErrorKind::kConfig, "a parameter must be a number, is nan", node.where, ""});
       return nullptr;
     case ConfigNode::Kind::kList: {
       Json list = Json::array();

@@ -168,10 +168,10 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
     }
   }
   TRY(check_ends(request, config.vocab_size, options_.tokenizer != nullptr));
-  if (request.sampling.max_new_tokens > config.max_position_embeddings - length) {
+  if (const int64_t most = config.max_length(); request.sampling.max_new_tokens > most - length) {
     return refuse(request,
                   std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +
-                      " new ones exceed max_position_embeddings = " + std::to_string(config.max_position_embeddings),
+                      " new ones exceed the model's " + std::to_string(most) + " positions (max_position_embeddings)",
                   "shorten the prompt or the response length");
   }
   const int64_t limit = config.rope_switch();

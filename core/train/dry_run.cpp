@@ -26,9 +26,9 @@ Result<int64_t> count_rows(Env& env, const std::vector<std::string>& files, int6
 }
 
 struct MemoryEstimate {
-  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
+  double weights = 0, gradients = 0, moments = 0, reference = 0, critic = 0, activations = 0, rollout = 0, kv_cache = 0;
   [[nodiscard]] double total() const {
-    return weights + gradients + moments + reference + activations + rollout + kv_cache;
+    return weights + gradients + moments + reference + critic + activations + rollout + kv_cache;
   }
 };
 
@@ -74,6 +74,17 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   return bytes;
 }
 
+// Bytes of the critic's weights, gradients and moments, where the estimator asks for values.
+Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
+  const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
+  if (!estimator.plugin->requires_input("values")) return 0.0;
+  const Path folder = TRY(find_model_folder(env, config.critic.model.path.value_or(config.model.path)));
+  ModelConfig critic = TRY(read_model_config(env, folder));
+  critic.is_classifier = true;
+  critic.num_labels = 1;
+  return static_cast<double>(critic.num_parameters()) * 4.0 * (config.model.dtype == "float64" ? 8.0 : 4.0);
+}
+
 // Of the adapter that would be trained. Memory for the weights is asked for and never touched.
 Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
   const ModelSection& section = loaded.config.model;
@@ -101,18 +112,17 @@ struct RunEstimate {
   MemoryEstimate memory;
 };
 
-Result<RunEstimate> estimate(Env& env, const LoadedConfig& loaded) {
+Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
   const RunConfig& config = loaded.config;
   RunEstimate out;
   const Path model_folder = TRY(find_model_folder(env, config.model.path));
   out.model = TRY(read_model_config(env, model_folder));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
   const int64_t longest = config.data.max_prompt_length + response_length(config);
-  if (longest > out.model.max_position_embeddings) {
+  if (longest > out.model.max_length()) {
     return Error{ErrorKind::kConfig,
                  "data.max_prompt_length and the longest completion are " + std::to_string(longest) +
-                     " tokens together, the model knows " + std::to_string(out.model.max_position_embeddings) +
-                     " places",
+                     " tokens together, the model knows " + std::to_string(out.model.max_length()) + " places",
                  loaded.where("data.max_response_length"), "lower one of the two"};
   }
   out.train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
@@ -126,6 +136,7 @@ Result<RunEstimate> estimate(Env& env, const LoadedConfig& loaded) {
   TRY(check_run_length(loaded, out.train_rows));
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);
+  out.memory.critic = TRY(critic_bytes(env, registry, config));
   return out;
 }
 
@@ -148,6 +159,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"gradients", bytes(memory.gradients)},
             {"optimizer", bytes(memory.moments)},
             {"reference", bytes(memory.reference)},
+            {"critic", bytes(memory.critic)},
             {"activations", bytes(memory.activations)},
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
@@ -172,6 +184,7 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
   out += "# memory, about: weights " + size(memory.weights) + ", gradients " + size(memory.gradients) + ", optimizer " +
          size(memory.moments);
   if (memory.reference > 0) out += ", reference " + size(memory.reference);
+  if (memory.critic > 0) out += ", critic " + size(memory.critic);
   out += ", activations " + size(memory.activations) + " at most, the generator's copy of the weights " +
          size(memory.rollout) + ", KV cache " + size(memory.kv_cache) + " at most; " + size(memory.total()) +
          " in all\n";
@@ -183,7 +196,7 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
 Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json) {
   const PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, RunKind::kTrain));
-  const RunEstimate run = TRY(estimate(env, loaded));
+  const RunEstimate run = TRY(estimate(env, registry, loaded));
   return json ? dump_json(json_of(run, loaded.config), 2) + "\n" : text_of(run, loaded);
 }
 

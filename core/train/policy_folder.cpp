@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "foundation/base/log.h"
 #include "model/adapters/lora_config.h"
 
 namespace mortise {
@@ -24,7 +25,10 @@ Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
     const std::string source = TRY(env.read_file(*config.model.custom_chat_template));
     chat_templates = TRY(ChatTemplates::single(source, *config.model.custom_chat_template, tokenizer));
   } else {
-    chat_templates = TRY(ChatTemplates::of_folder(tokenizer));
+    auto own = ChatTemplates::of_folder(tokenizer);
+    if (!own.ok() && own.error().next.empty())
+      own.error().next = "correct it, or name another file with model.custom_chat_template";
+    chat_templates = TRY(std::move(own));
   }
   return PolicyFolder{tokenizer_path, std::move(tokenizer), std::move(chat_templates)};
 }
@@ -38,10 +42,18 @@ PromptEncoder PolicyFolder::encoder(const RunConfig& config) const {
   return PromptEncoder(tokenizer, chat_templates, options);
 }
 
-std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer) {
-  if (!model.eos_token_ids.empty()) return model.eos_token_ids;
-  if (tokenizer.eos_id()) return {*tokenizer.eos_id()};
-  return {};
+std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer* tokenizer) {
+  std::vector<int64_t> ids = model.eos_token_ids;
+  if (ids.empty() && tokenizer != nullptr && tokenizer->eos_id()) ids.push_back(*tokenizer->eos_id());
+  // transformers reads such a folder too: the id never comes.
+  std::erase_if(ids, [&](int64_t id) {
+    const bool is_outside = id < 0 || id >= model.vocab_size;
+    if (is_outside)
+      log_warn_once("the end id " + std::to_string(id) + " (eos_token_id of the model folder) is outside the " +
+                    "vocabulary of " + std::to_string(model.vocab_size) + " and never comes");
+    return is_outside;
+  });
+  return ids;
 }
 
 EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* tokenizer) {
@@ -85,7 +97,7 @@ Result<Sampling> rollout_sampling(const RunConfig& config, const ModelConfig& mo
   out.presence_penalty = rollout.presence_penalty;
   out.frequency_penalty = rollout.frequency_penalty;
   out.ignore_eos = rollout.ignore_eos;
-  out.stop_ids = tokenizer != nullptr ? stop_ids_of(model, *tokenizer) : model.eos_token_ids;
+  out.stop_ids = stop_ids_of(model, tokenizer);
   for (const int64_t id : rollout.stop_token_ids) {
     if (id >= model.vocab_size) {
       return Error{

@@ -31,8 +31,9 @@ struct PolicyFolder {
 // Where the tokenizer of a model folder lies: in it, or in the base of an adapter's folder that has none of its own.
 Result<Path> tokenizer_folder(Env& env, const Path& folder);
 
-// The ids that end a completion: generation_config's, else config.json's, else the tokenizer's end token.
-std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer& tokenizer);
+// The ids that end a completion: generation_config's, else config.json's, else the tokenizer's end token (null: there
+// is none). Those outside the vocabulary are left out, with a warning.
+std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer* tokenizer);
 
 // The engine behind [rollout]: rows, memory, numbers, path. The caller adds what does not come from the config.
 EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* tokenizer);

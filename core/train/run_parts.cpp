@@ -196,7 +196,7 @@ Result<Dataset> load_sft_data(RunParts& parts, DatasetOptions options) {
   SftEncoderOptions rows;
   rows.response_key = config.data.response_key;
   rows.messages_key = config.data.messages_key;
-  const std::vector<int64_t> stop_ids = stop_ids_of(parts.model->config(), parts.folder->tokenizer);
+  const std::vector<int64_t> stop_ids = stop_ids_of(parts.model->config(), &parts.folder->tokenizer);
   if (!stop_ids.empty()) rows.end_id = stop_ids.front();
   rows.max_response_length = config.data.max_response_length;
   rows.max_length = config.sft.max_length.value_or(config.data.max_prompt_length + config.data.max_response_length);

@@ -2,7 +2,7 @@
 // d = ref_log_prob - log_prob; the gradient flows through r too, which makes it that of the KL off-policy as well.
 // DeepSeek-V3.2, arXiv:2512.02556 ("unbiased KL estimate"); TRL: use_bias_correction_kl. The estimate is clamped before
 // it is multiplied, the log ratio of r to +-20. Trap: TRL with sequence-level ratios multiplies by the row's ratio;
-// here r is the token's. TRL has no clamps of d and k3: max_log_ratio = max_kl = none.
+// here r is the token's. TRL has no clamps of d and k3: max_log_ratio = max_kl = inf.
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/kl_clamp.h"

@@ -26,10 +26,10 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
   double delta = param("delta", mortise::none, "two-sided clip of the ratio, and tokens above it leave F; not set: off")
                      .at_least(0);
   double decay_rate = param("fipo_decay_rate", 32.0, "tokens after which the influence is halved, above 0").at_least(0);
-  double clip_range = param("fipo_clip_range", 0.2, "half width of the band of w; none: not clipped").at_least(0);
+  double clip_range = param("fipo_clip_range", 0.2, "half width of the band of w; inf: not clipped").at_least(0);
   bool clip_high_only = param("fipo_clip_high_only", true, "the band of w begins at 1");
   double safety =
-      param("fipo_safety_threshold", 4.0, "ratio above which w is at most 1 where A < 0; none: off").at_least(0);
+      param("fipo_safety_threshold", 4.0, "ratio above which w is at most 1 where A < 0; inf: off").at_least(0);
   std::string loss_agg_mode = mortise::own_aggregation(param("loss_agg_mode", "token-mean", mortise::kAggregationDoc));
   double gamma = 0, cap = 0, w_low = 0, w_high = 0;
 
@@ -40,7 +40,7 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
     gamma = std::exp2(-1.0 / decay_rate);
     cap = mortise::first_set(delta, infinity);
     safety = mortise::first_set(safety, infinity);
-    const bool clips = mortise::is_set(clip_range);
+    const bool clips = std::isfinite(clip_range);
     w_low = !clips ? 0.0 : clip_high_only ? 1.0 : 1.0 - clip_range;
     w_high = clips ? 1.0 + clip_range : infinity;
   }

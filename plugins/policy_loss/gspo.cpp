@@ -4,7 +4,7 @@
 // By default the gradient is that of the token form lp - sg(lp) + sg(mean), as in verl: each token's own, not divided
 // by the length, so that tokens keep their own advantage and weight. gradient = "row" gives the derivative of s itself,
 // shared out over the row (TRL, ms-swift's level "sequence"); both are the same where the row's tokens have one
-// advantage and one weight. verl caps the log ratio at 10 from above, TRL does not (max_log_ratio = none).
+// advantage and one weight. verl caps the log ratio at 10 from above, TRL does not (max_log_ratio = inf).
 // Aggregate with seq-mean-token-mean. Trap: the edges default to verl's 0.2; the paper's are 3e-4 / 4e-4.
 #include "clipped_sequence.h"
 

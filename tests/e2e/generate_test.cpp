@@ -30,6 +30,17 @@ TEST(Generate, DeterministicTokensForAnySlotsAndThreads) {
   }
 }
 
+// As transformers: such an id never comes. Whoever waits for it is told.
+TEST(Generate, EndIdsOutsideTheVocabularyAreToldAndLeftOut) {
+  const TaskFolder task;
+  task.write("model/generation_config.json", "{\"eos_token_id\": [1, 70000]}");
+  ASSERT_EQ(run("head -n 1 data/val.jsonl > few.jsonl", task.path()).code, 0);
+  const Outcome outcome =
+      task.mortise("generate --model model --prompts few.jsonl --out g.jsonl rollout.response_length=3");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("the end id 70000"), std::string::npos) << outcome.output;
+}
+
 TEST(Generate, RoundedWeightsNeedAFloat32Model) {
   const TaskFolder task;
   ASSERT_EQ(run("head -n 1 data/val.jsonl > few.jsonl", task.path()).code, 0);

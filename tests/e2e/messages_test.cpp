@@ -158,6 +158,11 @@ TEST(Messages, SummariesAsJson) {
   const Json roomy =
       summary("train run.toml --dry-run model.enable_gradient_checkpointing=true model.activation_memory_mib=4096");
   EXPECT_EQ(roomy["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
+  EXPECT_EQ(dry["memory_bytes"]["critic"], 0);
+  const Json critic = summary("train run.toml --dry-run algorithm.adv_estimator=gae");  // the policy's size, one label
+  EXPECT_GT(critic["memory_bytes"]["critic"].get<double>(), 3.5 * dry["memory_bytes"]["weights"].get<double>());
+  EXPECT_EQ(critic["memory_bytes"]["total"].get<int64_t>() - dry["memory_bytes"]["total"].get<int64_t>(),
+            critic["memory_bytes"]["critic"].get<int64_t>());
   EXPECT_EQ(task.mortise("train run.toml --json").code, 2);
 }
 

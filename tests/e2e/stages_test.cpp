@@ -137,6 +137,31 @@ TEST(Stages, TheKlInTheRewardAndTheEntropyBonusFollowTheirControllers) {
   EXPECT_LT(num_applied, 11);
 }
 
+// Old log-probs where one update takes the whole batch, and a reference that no KL asks for, cost no pass.
+TEST(Stages, PassesAreComputedOnlyWhereSomethingReadsThem) {
+  struct Case {
+    const char* settings;
+    bool old_log_prob, reference;
+  };
+  const TaskFolder task;
+  int num_runs = 0;
+  for (const Case& c : {Case{"", false, false}, Case{"actor.ppo_epochs=2", true, false},
+                        Case{"actor.ppo_mini_batch_size=4", true, false}, Case{"actor.use_kl_loss=true", false, true},
+                        Case{"algorithm.use_kl_in_reward=true", true, true}}) {
+    SCOPED_TRACE(c.settings);
+    const std::string out = "passes" + std::to_string(num_runs++);
+    const Outcome outcome = task.mortise(
+        "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=8 trainer.total_training_steps=1 "
+        "trainer.default_local_dir=" +
+        out + " " + c.settings);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const std::vector<Json> rows = rows_of(task.path() / out / "metrics.jsonl");
+    ASSERT_EQ(rows.size(), 1U);
+    EXPECT_EQ(rows[0].contains("timing_s/old_log_prob"), c.old_log_prob);
+    EXPECT_EQ(rows[0].contains("timing_s/ref"), c.reference);
+  }
+}
+
 TEST(Stages, FilteredGroupsAllDiffer) {
   const TaskFolder task;
   const Outcome outcome = task.mortise(kSmall + "algorithm.filter_groups.enable=true rollout.n=3");

@@ -7,6 +7,7 @@
 #include "foundation/base/text.h"
 #include "foundation/base/thread_pool.h"
 #include "foundation/formats/jsonl.h"
+#include "foundation/formats/sha256.h"
 
 namespace mortise {
 
@@ -60,13 +61,16 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
     return encode(value, options.files[f] + ":" + std::to_string(line.line));
   };
   std::vector<std::optional<Prompt>> encoded(raw.rows.size());
+  std::vector<Sha256Digest> digests(raw.rows.size());
   std::mutex mutex;
   std::optional<std::pair<int64_t, Error>> first_error;  // the earliest row's, whatever thread finds it first
   int64_t num_bad = 0;
   ThreadPool pool(options.num_threads);
   pool.parallel_for(0, static_cast<int64_t>(raw.rows.size()), 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      auto prompt = encode_row(raw.rows[static_cast<size_t>(i)]);
+      const auto& row = raw.rows[static_cast<size_t>(i)];
+      digests[static_cast<size_t>(i)] = sha256(row.second.text);
+      auto prompt = encode_row(row);
       if (prompt.ok()) {
         encoded[static_cast<size_t>(i)] = *std::move(prompt);
         continue;
@@ -83,15 +87,18 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
 
   Dataset dataset;
   dataset.files_ = options.files;
+  Sha256 all;
   for (size_t i = 0; i < raw.rows.size(); ++i) {
     if (!encoded[i]) {
       ++dataset.num_filtered_;
       continue;
     }
     encoded[i]->dataset_row = dataset.size();
+    all.update(std::as_bytes(std::span(digests[i])));
     dataset.prompts_.push_back(std::move(*encoded[i]));
     dataset.places_.emplace_back(raw.rows[i].first, raw.rows[i].second.line);
   }
+  dataset.digest_ = to_hex(all.finish());
   if (dataset.num_filtered_ > 0) {
     log_info(options.key + ": left out " + std::to_string(dataset.num_filtered_) + " of " +
              std::to_string(raw.rows.size()) + " rows " + options.left_out);

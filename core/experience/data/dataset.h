@@ -39,6 +39,8 @@ class Dataset {
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(prompts_.size()); }
   [[nodiscard]] const Prompt& operator[](int64_t row) const { return prompts_[static_cast<size_t>(row)]; }
   [[nodiscard]] int64_t num_filtered() const { return num_filtered_; }
+  // Of the rows as they stand in the files, in order: tells whether a run goes on with those it began with.
+  [[nodiscard]] const std::string& digest() const { return digest_; }
   // "file:line" of a row.
   [[nodiscard]] std::string where(int64_t row) const;
 
@@ -47,6 +49,7 @@ class Dataset {
   std::vector<std::string> files_;
   std::vector<std::pair<int32_t, int64_t>> places_;  // file index, line
   int64_t num_filtered_ = 0;
+  std::string digest_;
 };
 
 }  // namespace mortise

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 
 namespace mortise {
@@ -52,7 +53,21 @@ Result<> PromptSource::save_state(StateWriter& writer) const {
   writer.put_int("epoch", epoch_);
   writer.put_int("batch_in_epoch", batch_in_epoch_);
   writer.put_int("dataset_size", dataset_->size());
+  writer.put_text("dataset_sha256", dataset_->digest());
   return {};
+}
+
+// As many rows, and others: the settings are the same, what is learnt is not.
+Result<> PromptSource::check_rows(StateReader& reader) const {
+  if (!reader.has("dataset_sha256")) return {};
+  if (TRY(reader.get_text("dataset_sha256")) == dataset_->digest()) return {};
+  const char* const what = "the training rows are others than those that the checkpoint was made with";
+  if (takes_changes) {
+    log_warn(what);
+    return {};
+  }
+  return Error{ErrorKind::kData, what, "data.train_files",
+               "restore the files, give --allow-change to go on with these, or start anew with --resume never"};
 }
 
 Result<> PromptSource::load_state(StateReader& reader) {
@@ -63,6 +78,7 @@ Result<> PromptSource::load_state(StateReader& reader) {
                      std::to_string(dataset_->size()),
                  "data.train_files", "restore the files, or start anew with --resume never"};
   }
+  TRY(check_rows(reader));
   epoch_ = TRY(reader.get_int("epoch"));
   batch_in_epoch_ = TRY(reader.get_int("batch_in_epoch"));
   if (epoch_ < 0 || batch_in_epoch_ < 0 || batch_in_epoch_ > batches_per_epoch()) {

@@ -30,6 +30,8 @@ class PromptSource : public Stateful {
   [[nodiscard]] int64_t batches_per_epoch() const { return dataset_->size() / options_.batch_size; }
   [[nodiscard]] int64_t epoch() const { return epoch_; }
 
+  bool takes_changes = false;  // loading: other rows than the checkpoint's are told, not refused (--allow-change)
+
   [[nodiscard]] std::string state_name() const override { return "data.prompt_source"; }
   Result<> save_state(StateWriter& writer) const override;
   Result<> load_state(StateReader& reader) override;
@@ -37,6 +39,7 @@ class PromptSource : public Stateful {
  private:
   PromptSource(const Dataset& dataset, const PromptSourceOptions& options);
   void load_order();
+  Result<> check_rows(StateReader& reader) const;
 
   const Dataset* dataset_;
   PromptSourceOptions options_;

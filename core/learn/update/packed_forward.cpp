@@ -17,7 +17,7 @@ Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, 
   PackOptions pack;
   pack.share_prefix = options.share_prompts;
   pack.vocab_size = model.config().vocab_size;
-  pack.max_positions = model.config().max_position_embeddings;
+  pack.max_positions = model.config().max_length();
   const PackedBatch packed = TRY(pack_rows(pack_list, pack));
   ForwardOptions forward;
   if (options.activation_bytes) {

@@ -1,6 +1,7 @@
 // Reading config.json and generation_config.json; see model_config.h. Writing is in model_config_write.cpp.
 #include "model/weights/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -122,6 +123,15 @@ Result<> read_token_ids(const ConfigReader& reader, const FamilyDefaults& defaul
 
 int64_t RopeConfig::rotary_dim(int64_t head_dim) const {
   return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+}
+
+int64_t ModelConfig::max_length() const {
+  constexpr double kMost = 1e12;  // beyond any sequence, and a whole number
+  double stretched = 0.0;
+  if (rope.type == RopeType::kLinear) stretched = rope.factor * static_cast<double>(max_position_embeddings);
+  if (rope.type == RopeType::kYarn || rope.type == RopeType::kLlama3)
+    stretched = rope.factor * rope.original_max_position_embeddings;
+  return std::max(max_position_embeddings, static_cast<int64_t>(std::min(stretched, kMost)));
 }
 
 double ModelConfig::score_scale() const {

@@ -93,6 +93,9 @@ struct ModelConfig {
   [[nodiscard]] int64_t rope_switch() const {
     return rope.type == RopeType::kLongrope ? static_cast<int64_t>(rope.original_max_position_embeddings) : 0;
   }
+  // Most tokens of a sequence: max_position_embeddings, or what a rotation that is slowed down for all lengths alike
+  // (linear, yarn, llama3) stretches the trained length to, where the file still has the shorter one.
+  [[nodiscard]] int64_t max_length() const;
   [[nodiscard]] double score_scale() const;
   [[nodiscard]] int64_t num_parameters() const;  // tied embeddings counted once
 };

@@ -101,14 +101,14 @@ bool BpeModel::take_bytes() {
   return true;
 }
 
-int32_t BpeModel::symbol_id(std::string_view piece, size_t begin, size_t end) const {
-  if (bytes_) return byte_ids_[static_cast<uint8_t>(piece[begin])];
+std::string_view BpeModel::symbol_text(std::string_view piece, size_t begin, size_t end, std::string& made) const {
   const std::string_view text = piece.substr(begin, end - begin);
   const bool add_prefix = begin > 0 && !options_.continuing_subword_prefix.empty();
   const bool add_suffix = end == piece.size() && !options_.end_of_word_suffix.empty();
-  if (!add_prefix && !add_suffix) return vocab_.find(text);
-  return vocab_.find((add_prefix ? options_.continuing_subword_prefix : "") + std::string(text) +
-                     (add_suffix ? options_.end_of_word_suffix : ""));
+  if (!add_prefix && !add_suffix) return text;
+  made = (add_prefix ? options_.continuing_subword_prefix : "") + std::string(text) +
+         (add_suffix ? options_.end_of_word_suffix : "");
+  return made;
 }
 
 bool BpeModel::add_fallback_bytes(std::string_view text, std::vector<int32_t>& ids) const {
@@ -121,10 +121,11 @@ bool BpeModel::add_fallback_bytes(std::string_view text, std::vector<int32_t>& i
 
 void BpeModel::first_symbols(std::string_view piece, std::vector<int32_t>& ids) const {
   bool unknown = false;  // an unknown token is held back: with fuse_unk it takes the next ones in
+  std::string made;
   for (size_t begin = 0; begin < piece.size();) {
     const size_t end = bytes_ ? begin + 1 : begin + unicode::utf8_length(piece[begin]);
-    const int32_t id = symbol_id(piece, begin, end);
-    const std::string_view text = piece.substr(begin, end - begin);
+    const std::string_view text = symbol_text(piece, begin, end, made);
+    const int32_t id = bytes_ ? byte_ids_[static_cast<uint8_t>(piece[begin])] : vocab_.find(text);
     begin = end;
     if (id != kNoToken) {
       if (unknown) ids.push_back(unk_id_);

@@ -45,7 +45,8 @@ class BpeModel final : public TokenModel {
   Result<> add_merges(const std::vector<std::pair<std::string, std::string>>& merges, std::span<const int32_t> ranks,
                       const ComponentPlace& place);
   void first_symbols(std::string_view piece, std::vector<int32_t>& ids) const;
-  [[nodiscard]] int32_t symbol_id(std::string_view piece, size_t begin, size_t end) const;
+  // A character as the vocabulary has it: with the prefix of what goes on in a word, the suffix of what ends one.
+  std::string_view symbol_text(std::string_view piece, size_t begin, size_t end, std::string& made) const;
   bool add_fallback_bytes(std::string_view text, std::vector<int32_t>& ids) const;
   void merge(std::vector<int32_t>& ids) const;
 

@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[data]\ntrain_files = [2024-01-01]", "is a date or time"},
         BadCase{"[data]\napply_chat_template_kwargs = 3", "must be of type table of parameters, is the integer 3"},
         BadCase{"[data]\napply_chat_template_kwargs = {d = 2024-01-01}", "a parameter cannot be a date or time"},
-        BadCase{"[algorithm]\nadv_params = {epsilon = nan}", "a parameter must be a finite number"},
+        BadCase{"[algorithm]\nadv_params = {epsilon = nan}", "a parameter must be a number, is nan"},
         BadCase{"[trainer]\nlogger = [\"wandb\"]", "must be one of console, tensorboard, is 'wandb'"},
         BadCase{"[[reward]]\nuse = 3", "'reward.0.use' must be of type text"},
         BadCase{"[[reward]]\ntimeout = \"10\"\nuse = \"a\"", "'reward.0.timeout' must be a duration"},

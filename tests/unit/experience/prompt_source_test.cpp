@@ -78,6 +78,33 @@ TEST_F(PromptSourceTest, RefusesAPlaceBehindTheEndOfAnEpoch) {
       << refused.error().to_string();
 }
 
+// Of a file that was edited between a stop and a resume: the rows are as many, and one is another.
+TEST_F(PromptSourceTest, AsksBeforeItGoesOnWithOtherRows) {
+  auto source = PromptSource::create(*dataset_, {2, true, 9}).value();
+  StatefulRegistry saved;
+  ASSERT_TRUE(saved.add(source).ok());
+  const StateSnapshot snapshot = saved.save().value();
+  const auto resume = [&](const std::string& last, bool takes_changes) -> Result<> {
+    std::string text;
+    for (int i = 0; i < 6; ++i) text += "{\"prompt\": \"" + std::to_string(i) + "\"}\n\n";
+    DatasetOptions options;
+    options.files = {folder_.write("e.jsonl", text + last)};
+    const Dataset other = Dataset::load(default_env(), *encoder_, options).value();
+    auto resumed = PromptSource::create(other, {2, true, 9}).value();
+    resumed.takes_changes = takes_changes;
+    StatefulRegistry loaded;
+    TRY(loaded.add(resumed));
+    return loaded.load(snapshot, "test");
+  };
+  EXPECT_TRUE(resume("{\"prompt\": \"6\"}", false).ok());  // blank lines and another name of the file are no change
+  for (const char* last : {"{\"prompt\": \"7\"}\n", "{\"prompt\": \"6\", \"answer\": 1}\n"}) {
+    const Result<> refused = resume(last, false);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().to_string().find("the training rows are others"), std::string::npos);
+    EXPECT_TRUE(resume(last, true).ok());
+  }
+}
+
 TEST_F(PromptSourceTest, RefusesADataSetSmallerThanABatch) {
   EXPECT_NE(PromptSource::create(*dataset_, {8, true, 0}).error().to_string().find("7 prompts"), std::string::npos);
 }

@@ -146,6 +146,22 @@ TEST(Engine, LongropeIsOnOneSideForAllSequences) {
   EXPECT_TRUE(make_engine(model)->submit({&longer, 1}).ok());
 }
 
+TEST(Engine, RopesThatStretchTakeLongerSequences) {
+  ModelConfig config = tiny_model().config();
+  config.max_position_embeddings = 24;
+  config.rope.type = RopeType::kLinear;
+  config.rope.factor = 3.0;
+  const Model model = *Model::random(config, 4);
+  const auto requests = three_requests(sampled(50));  // up to 71 tokens
+  const Sequences got = run_all(*make_engine(model), requests);
+  EXPECT_EQ(got.size(), 9U);
+  expect_log_probs_of_model(model, requests, got);
+  const GenerateRequest longer = make_request(42, {5, 6}, 1, sampled(71));
+  const auto refused = make_engine(model)->submit({&longer, 1});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().to_string(), testing::HasSubstr("exceed the model's 72 positions"));
+}
+
 TEST(Engine, LogProbsAreThoseOfTheModel) {
   const Model model = tiny_model();
   for (const double temperature : {1.0, 0.7, 0.0}) {

@@ -262,6 +262,27 @@ TEST(ModelConfig, RopeFormsOfBothVersions) {
   EXPECT_DOUBLE_EQ(rope_inverse_frequencies(a->rope, 4)[0], 0.25);
 }
 
+// Published files of stretched models often keep the length before: Vicuna-16k has 4096 and linear 4, Qwen2.5 with its
+// yarn 32768 and 4.
+TEST(ModelConfig, RopesThatStretchTakeLongerSequences) {
+  const auto length = [](const Json& scaling) {
+    Json json = base();
+    json["max_position_embeddings"] = 100;
+    json["rope_scaling"] = scaling;
+    const auto config = parse(json);
+    EXPECT_TRUE(config.ok()) << config.error().to_string();
+    return config.ok() ? config->max_length() : -1;
+  };
+  EXPECT_EQ(length(nullptr), 100);
+  EXPECT_EQ(length({{"type", "linear"}, {"factor", 4.0}}), 400);
+  EXPECT_EQ(length({{"type", "linear"}, {"factor", 0.5}}), 100);
+  EXPECT_EQ(length({{"type", "linear"}, {"factor", 1e300}}), 1'000'000'000'000);
+  EXPECT_EQ(length({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 100}}), 400);
+  EXPECT_EQ(length({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 25}}), 100);
+  // Its rotation depends on the length at hand, so that one sequence would need several.
+  EXPECT_EQ(length({{"type", "dynamic"}, {"factor", 4.0}}), 100);
+}
+
 TEST(ModelConfig, SavingKeepsTheTextAndChangesOnlyTheDtype) {
   Json json = base();
   json["torch_dtype"] = "bfloat16";

@@ -326,6 +326,13 @@ TEST(ModelFolder, BrokenFoldersAreRefusedByName) {
   Path folder = broken("qwen2_tied", "no_weights");
   fs::remove(folder / "model.safetensors");
   expect_load_error(folder, "model.safetensors");
+  for (const auto& [text, says] :
+       {std::pair("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
+        std::pair("", "model.safetensors: a file of 0 bytes is too short"),
+        std::pair("<html>not found</html>", "model.safetensors: the header claims")}) {
+    EXPECT_TRUE(write_file(default_env(), folder / "model.safetensors", text).ok());
+    expect_load_error(folder, says);
+  }
   folder = broken("qwen2_untied_sharded", "no_shard");
   fs::remove(folder / "model-00002-of-00005.safetensors");
   expect_load_error(folder, "model-00002-of-00005.safetensors");

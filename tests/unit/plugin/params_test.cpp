@@ -1,5 +1,7 @@
 #include "plugin/host/params.h"
 
+#include <cmath>
+
 #include "test_packs.h"
 
 namespace mortise {
@@ -31,6 +33,13 @@ TEST(ParamsTest, NullSetsOnlyWhatMayBeUnset) {
   ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(info(), {{"beta", 1}, {"clip_ratio_low", nullptr}}));
   EXPECT_TRUE(full["clip_ratio_low"].is_null());
   EXPECT_THAT(error_of(validate_params(info(), {{"beta", 1}, {"clip_ratio", nullptr}})), HasSubstr("must be a number"));
+}
+
+// As files of settings spell it, and JSON cannot.
+TEST(ParamsTest, InfinityIsANumber) {
+  ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(info(), {{"beta", "inf"}}));
+  EXPECT_EQ(full["beta"].get<double>(), HUGE_VAL);
+  EXPECT_THAT(error_of(validate_params(info(), {{"beta", "none"}})), HasSubstr("must be a number"));
 }
 
 struct BadParams {

@@ -144,6 +144,27 @@ TEST(TokenizerFolder, AWordWithoutUnknownTokenIsAnError) {
   EXPECT_THAT(error_of(tokenizer->encode("a c")), HasSubstr("'c'"));
 }
 
+// As the tokenizers library: what falls back is the character as the vocabulary would have it inside or behind a word.
+TEST(TokenizerFolder, BytesThatFallBackAreThoseOfPrefixAndSuffixToo) {
+  Json vocab = {{"a", 0}, {"##b", 1}, {"b", 2}};
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
+    vocab[name] = 100 + byte;
+  }
+  const test::TempDir dir;
+  const auto ids = [&](const char* key, const char* value, std::string_view text) {
+    Json model = {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocab}, {"merges", Json::array()}};
+    model[key] = value;
+    const auto tokenizer = load_with(dir, "model", model);
+    return tokenizer.ok() ? *tokenizer->encode(text) : std::vector<int64_t>{-1};
+  };
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(ids("continuing_subword_prefix", "##", "ab\xC3\xA9"), (Ids{0, 1, 135, 135, 295, 269}));
+  EXPECT_EQ(ids("end_of_word_suffix", "~", "a\xC3\xA9"), (Ids{0, 295, 269, 226}));
+  EXPECT_EQ(ids("end_of_word_suffix", "~", "\xC3\xA9 a"), (Ids{295, 269, 226, 197, 226}));
+}
+
 TEST(TokenizerFolder, ReadsSpecialTokensInTheirForms) {
   const test::TempDir dir;
   dir.write("tokenizer.json", word_level().dump());
