@@ -54,7 +54,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   PluginRegistry registry = TRY(open_registry(command.config));
   RunKey key;
   key.seed = static_cast<uint64_t>(config.trainer.seed);
-  ActorObjective objective = TRY(ActorObjective::create(registry, config, key));
+  ActorObjective objective = TRY(ActorObjective::create(registry, command.config, key));
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
   const auto log_prob = TRY(in.tokens("log_prob"));
   const auto advantages = TRY(in.tokens("advantages"));

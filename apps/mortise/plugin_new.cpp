@@ -52,14 +52,23 @@ std::string class_name(std::string_view name) {
   return out;
 }
 
+// In Rust these are words of the language, or types that every file uses.
+std::string rust_class_name(const NewPlugin& plan) {
+  constexpr std::array<std::string_view, 3> kTaken = {"Option", "Self", "String"};
+  std::string name = class_name(plan.name);
+  if (std::find(kTaken.begin(), kTaken.end(), name) != kTaken.end()) name += class_name(plan.kind);
+  return name;
+}
+
 using Words = std::map<std::string, std::string, std::less<>>;
 
 Words words_of(const NewPlugin& plan) {
   std::string crate = plan.pack;  // whole: a plugin's own name may be a keyword or a crate of the library
   std::replace_if(
       crate.begin(), crate.end(), [](char c) { return c == '.' || c == '-'; }, '_');
-  return {{"@ID@", plan.pack},   {"@NAME@", plan.name},         {"@CRATE@", crate}, {"@CLASS@", class_name(plan.name)},
-          {"@KIND@", plan.kind}, {"@SDK@", plan.share.string()}};
+  const std::string class_word = plan.lang == "rust" ? rust_class_name(plan) : class_name(plan.name);
+  return {{"@ID@", plan.pack},     {"@NAME@", plan.name}, {"@CRATE@", crate},
+          {"@CLASS@", class_word}, {"@KIND@", plan.kind}, {"@SDK@", plan.share.string()}};
 }
 
 std::string replace_words(std::string_view text, const Words& words) {

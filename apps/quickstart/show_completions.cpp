@@ -28,8 +28,10 @@ Result<std::vector<Row>> read_rows(const Path& path) {
     if (!line) return rows;
     const std::string where = path.string() + ":" + std::to_string(line->line);
     const Json* score = json_find(line->value, "score");
-    rows.push_back({TRY(json_string(line->value, "input", where)), TRY(json_string(line->value, "output", where)),
-                    score != nullptr && score->is_number() ? score->get<double>() : 0.0});
+    Row& row = rows.emplace_back();
+    row.prompt = TRY(json_string(line->value, "input", where));
+    row.completion = TRY(json_string(line->value, "output", where));
+    if (score != nullptr && score->is_number()) row.reward = score->get<double>();
   }
 }
 

@@ -13,6 +13,7 @@
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
+#include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "generate/extension.h"
 #include "learn/objective/actor_objective.h"
@@ -272,12 +273,16 @@ Result<> load_rewards(RunParts& parts, RunKind kind) {
   for (const RewardConfig& reward : parts.config.reward) {
     const PluginRef ref = TRY(parts.registry->find("reward", reward.use));
     const std::string where = parts.loaded.where("reward." + std::to_string(specs.size()));
+    WorkerLimits limits = worker_limits(plugins, reward);
+    limits.memory_where = parts.loaded.where("plugins.worker_memory_mib");
     specs.push_back({reward.use, reward.name, where, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
-                     worker_limits(plugins, reward),
-                     offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
+                     std::move(limits), offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
   }
-  parts.reward = TRY(
-      RewardRunner::create(*parts.registry, specs, parts.key, plugins.max_failed_fraction, isolation_options(plugins)));
+  RunKey key = parts.key;
+  // A step of training is ended first, with all its rewards; an evaluation has nothing to save.
+  if (kind == RunKind::kEval) key.cancelled = &stop_flag();
+  parts.reward =
+      TRY(RewardRunner::create(*parts.registry, specs, key, plugins.max_failed_fraction, isolation_options(plugins)));
   for (auto& [name, function] : parts.reward->functions()) parts.plugin_states.add(name, *function);
   return {};
 }
@@ -293,7 +298,7 @@ Result<> load_learner(RunParts& parts) {
       TRY(at_place(parts.loaded.where("algorithm.adv_estimator"),
                    AdvantageRunner::create(*parts.registry, config.algorithm.adv_estimator, params, parts.key)));
   parts.plugin_states.add("advantage:" + config.algorithm.adv_estimator, parts.advantage->instance());
-  parts.objective = TRY(ActorObjective::create(*parts.registry, config, parts.key));
+  parts.objective = TRY(ActorObjective::create(*parts.registry, parts.loaded, parts.key));
   parts.plugin_states.add("policy_loss:" + config.actor.policy_loss.loss_mode,
                           parts.objective->policy_loss().instance());
   if (KlEstimator* const kl = parts.objective->kl())

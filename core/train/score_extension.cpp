@@ -8,6 +8,7 @@
 #include "foundation/base/log.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/extension_call.h"
+#include "plugin/host/host_services.h"
 #include "plugin/host/instance.h"
 #include "train/score_model.h"
 
@@ -49,19 +50,53 @@ Result<ScoreModelOptions> read_options(const mortise_score_model_options* from) 
   return out;
 }
 
+int32_t fault_status(LoadFault fault) {
+  switch (fault) {
+    case LoadFault::kMissing:
+      return MORTISE_NOT_FOUND;
+    case LoadFault::kUnsuitable:
+      return MORTISE_INVALID_ARGUMENT;
+    case LoadFault::kDamaged:
+      return MORTISE_DATA_LOSS;
+  }
+  return MORTISE_INTERNAL;
+}
+
+// Allowed, as TRL never cuts a row; but nobody should learn of it from the scores.
+void warn_of_long_rows(const ScoreModel& model, const Path& folder) {
+  const int64_t positions = model.model().config().max_position_embeddings;
+  if (model.max_length() <= positions) return;
+  log_warn("reward model " + folder.string() + ": max_length = " + std::to_string(model.max_length()) +
+           " is more than its max_position_embeddings = " + std::to_string(positions) +
+           ", and longer rows are scored at positions that it has not been trained for; lower max_length");
+}
+
+Result<std::unique_ptr<Opened>> load_model(const mortise_host* host, const mortise_score_model_options* options,
+                                           LoadFault& fault) {
+  const ScoreModelOptions wanted = TRY(read_options(options));
+  ScoreModel loaded = TRY(ScoreModel::load(default_env(), wanted, &fault));
+  auto opened = std::make_unique<Opened>(Opened{host, std::move(loaded)});
+  const ModelConfig& config = opened->model.model().config();
+  log_info("reward model " + wanted.folder.string() + ": " + std::to_string(config.num_parameters()) +
+           " parameters, at most " + std::to_string(opened->model.max_length()) + " tokens of prompt and completion");
+  warn_of_long_rows(opened->model, wanted.folder);
+  return opened;
+}
+
 int32_t open_model(const mortise_host* host, mortise_call* call, const mortise_score_model_options* options,
                    void** model) noexcept {
+  int32_t data_status = MORTISE_INVALID_ARGUMENT;
   const auto load = [&]() -> Result<> {
-    const ScoreModelOptions wanted = TRY(read_options(options));
-    ScoreModel loaded = TRY(ScoreModel::load(default_env(), wanted));
-    auto opened = std::make_unique<Opened>(Opened{host, std::move(loaded)});
-    const ModelConfig& config = opened->model.model().config();
-    log_info("reward model " + wanted.folder.string() + ": " + std::to_string(config.num_parameters()) +
-             " parameters, at most " + std::to_string(opened->model.max_length()) + " tokens of prompt and completion");
-    *model = opened.release();
+    LoadFault fault = LoadFault::kUnsuitable;
+    auto opened = load_model(host, options, fault);
+    if (!opened.ok() && opened.error().kind == ErrorKind::kData) {
+      data_status = fault_status(fault);
+      if (call != nullptr) call->bad_file = true;
+    }
+    *model = TRY(std::move(opened)).release();
     return {};
   };
-  return guard_extension(host, call, kWho, load, MORTISE_NOT_FOUND);
+  return guard_extension(host, call, kWho, load, data_status);
 }
 
 void close_model(void* model) noexcept { delete static_cast<Opened*>(model); }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "foundation/formats/json.h"
 #include "model/adapters/lora_config.h"
 #include "model/padded_eval.h"
 #include "train/policy_folder.h"
@@ -20,14 +21,15 @@ Error bad_folder(const Path& folder, std::string what, std::string next) {
   return {ErrorKind::kData, std::move(what), folder.string(), std::move(next)};
 }
 
+Result<> check_there(Env& env, const Path& folder) {
+  if (env.exists(folder / "config.json") || is_adapter_folder(env, folder)) return {};
+  return bad_folder(folder, "there is no model folder (no config.json)",
+                    "name the Hugging Face folder of a reward model; relative paths start at the folder that the run "
+                    "was started in");
+}
+
 // Before the weights are read, which can take minutes.
-Result<> check_config(Env& env, const Path& folder) {
-  if (!env.exists(folder / "config.json") && !is_adapter_folder(env, folder)) {
-    return bad_folder(folder, "there is no model folder (no config.json)",
-                      "name the Hugging Face folder of a reward model; relative paths start at the folder that the run "
-                      "was started in");
-  }
-  const Path base = TRY(find_model_folder(env, folder));
+Result<> check_config(Env& env, const Path& folder, const Path& base) {
   const ModelConfig config = TRY(read_model_config(env, base));
   if (!config.is_classifier) {
     return bad_folder(folder,
@@ -39,6 +41,11 @@ Result<> check_config(Env& env, const Path& folder) {
   return bad_folder(folder,
                     "a reward model has one label, and this classifier has " + std::to_string(config.num_labels),
                     "name the folder of a sequence classifier with one label");
+}
+
+bool has_vocabulary(Env& env, const Path& folder) {
+  return env.exists(folder / "tokenizer.json") || env.exists(folder / "vocab.json") ||
+         env.exists(folder / "tokenizer.model");
 }
 
 Result<ChatTemplates> load_templates(Env& env, const ScoreModelOptions& options, const Tokenizer& tokenizer) {
@@ -77,11 +84,24 @@ ScoreModel::ScoreModel(Model model, Tokenizer tokenizer, ChatTemplates templates
   if (options_.max_length <= 0) options_.max_length = model_.config().max_position_embeddings;
 }
 
-Result<ScoreModel> ScoreModel::load(Env& env, ScoreModelOptions options) {
-  TRY(check_config(env, options.folder));
+Result<ScoreModel> ScoreModel::load(Env& env, ScoreModelOptions options, LoadFault* fault) {
+  LoadFault unasked;
+  LoadFault& at = fault == nullptr ? unasked : *fault;  // what an error of the next lines is
+  at = LoadFault::kMissing;
+  TRY(check_there(env, options.folder));
+  const Path base = TRY(find_model_folder(env, options.folder));
+  at = LoadFault::kDamaged;
+  TRY(read_json_file(env, base / "config.json"));
+  at = LoadFault::kUnsuitable;
+  TRY(check_config(env, options.folder, base));
+  at = LoadFault::kDamaged;
   const Path tokenizer_path = TRY(tokenizer_folder(env, options.folder));
+  if (!has_vocabulary(env, tokenizer_path)) at = LoadFault::kMissing;
   Tokenizer tokenizer = TRY(Tokenizer::load(tokenizer_path, env));
+  const bool has_template = !options.chat_template || env.exists(*options.chat_template);
+  at = has_template ? LoadFault::kUnsuitable : LoadFault::kMissing;
   ChatTemplates templates = TRY(load_templates(env, options, tokenizer));
+  at = LoadFault::kDamaged;
   Model model = TRY(Model::load(env, options.folder));
   return ScoreModel(std::move(model), std::move(tokenizer), std::move(templates), std::move(options));
 }

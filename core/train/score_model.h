@@ -47,10 +47,13 @@ struct RowScore {
   std::optional<Error> error;
 };
 
+// Why there is no model: a file is not there, it holds a model or template of another kind, or it cannot be read.
+enum class LoadFault { kMissing, kUnsuitable, kDamaged };
+
 class ScoreModel {
  public:
-  // Errors (kind data) name the folder and what to do.
-  static Result<ScoreModel> load(Env& env, ScoreModelOptions options);
+  // Errors (kind data) name the folder and what to do; `fault`, where given, is set with them.
+  static Result<ScoreModel> load(Env& env, ScoreModelOptions options, LoadFault* fault = nullptr);
 
   // [rows.size()]. A row that cannot be scored carries its error. `is_over` is asked before every pass: where it says
   // yes, an Error of kind kSignal.

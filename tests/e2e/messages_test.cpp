@@ -21,7 +21,15 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   task.write("typo.toml", "base = \"run.toml\"\n\n[actor]\nppo_epoch = 2\ngrad_clip = \"much\"\n");
   task.write("bad.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \n");
   task.write("ids.jsonl", "{\"prompt_token_ids\": [2, 3, 99]}\n");
+  task.write("loss.toml", "base = \"run.toml\"\n[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_ratio = 0.0\n");
+  task.write("advantage.toml",
+             "base = \"run.toml\"\n[algorithm]\nadv_estimator = \"bnpo\"\n[algorithm.adv_params]\nalpha = 2.0\n");
   const Mistake mistakes[] = {
+      {"train loss.toml", 4, {"loss.toml:3:", "policy_loss clip_cov@", "clip_cov_ratio must be above 0"}},
+      {"train advantage.toml", 4, {"advantage.toml:3:", "advantage_estimator bnpo@", "set both or neither"}},
+      {"train run.toml rollout.name=replay rollout.replay.path=none.jsonl",
+       3,
+       {"rollout.name=replay", "rollout_backend replay@", "none.jsonl"}},
       {"trian run.toml", 2, {"no command 'trian'", "train"}},
       {"train nothing.toml", 2, {"nothing.toml"}},
       {"train typo.toml", 2, {"typo.toml:4", "ppo_epoch", "ppo_epochs", "typo.toml:5", "grad_clip"}},

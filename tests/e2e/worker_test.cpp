@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "foundation/formats/sha256.h"
 #include "program.h"
 
@@ -52,7 +54,12 @@ TEST(Workers, ACrashCostsItsRowsAndIsShown) {
   use_fussy(task);
   const Outcome outcome = task.mortise(with_faulty_pack("reward.0.crash_on='\"3\"' plugins.max_failed_fraction=1"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("signal 11 (Segmentation fault)"));
+  // Kind, plugin, pack, hash, step, row and reason.
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex(
+                  "warning: reward fussy@test[.]faulty 1[.]0[.]0 [(][0-9a-f]+[)], step [0-9]+: reward 'fussy' "
+                  "failed on [0-9]+ of 128 rows; first: row [0-9]+: its worker was ended by signal 11 "
+                  "[(]Segmentation fault[)] while it scored the row"));
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_GT(sum_of(rows, "rewards/fussy/failed"), 0);
@@ -102,6 +109,36 @@ TEST(Workers, TokensGetTheirRewardsWhereverTheFunctionRuns) {
     }
     EXPECT_EQ(sample["score"].get<double>(), sum);
   }
+}
+
+// host->progress of a worker moves the terminal's line, and leaves none where there is no terminal.
+TEST(Workers, ProgressReachesTheTerminal) {
+  if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "no `script` here to play the terminal";
+  const TempDir dir;
+  dir.write("rows.jsonl", R"({"prompt": "", "completion": "progress"})");
+  const std::string eval = program() + " plugin eval reward faulty --inputs rows.jsonl --outputs scores.jsonl " +
+                           "--plugin-path " + (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string();
+  const Outcome terminal = run("TERM=xterm script -qec '" + eval + "' /dev/null", dir.path());
+  ASSERT_EQ(terminal.code, 0) << terminal.output;
+  EXPECT_THAT(terminal.output, HasSubstr("[faulty@test.faulty] 40%"));
+  const Outcome plain = run(eval, dir.path());
+  ASSERT_EQ(plain.code, 0) << plain.output;
+  EXPECT_THAT(plain.output, testing::Not(HasSubstr("40%")));
+}
+
+// An evaluation is given up at once, the rows at hand included: code 8, and not that of a failing reward.
+TEST(Workers, AnInterruptedEvaluationStopsItsRewards) {
+  const TaskFolder task;
+  use_fussy(task);
+  const std::string settings = "eval run.toml data.val_files=data/val.jsonl data.val_max_samples=4 plugins.paths='[\"" +
+                               (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string() +
+                               "\"]' reward.0.use=fussy reward.0.hangs=true "
+                               "reward.0.timeout=1h plugins.isolation=process";
+  const Outcome outcome = run("{ " + program() + " " + settings +
+                                  " & } ; eval=$!; for i in $(seq 200); do grep -q 'runs in' console.txt && break; "
+                                  "sleep 0.05; done; sleep 1; kill -TERM $eval; wait $eval",
+                              task.path());
+  EXPECT_EQ(outcome.code, 8) << outcome.output;
 }
 
 TEST(Workers, ARewardThatCannotBeMadeIsNamedByItsLine) {

@@ -248,6 +248,19 @@ TEST(PluginCheck, FindsTheFaultOfEveryBrokenFile) {
   }
 }
 
+// Those of libtorch stay from its first use on; what a pack bound to it adds with every instance is its own.
+TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
+  CheckOptions options;
+  options.host_torch = "1.0.0";
+  const CheckReport pool = check(packs("broken/thread_pool.so"), {"hygiene.threads"}, options);
+  EXPECT_EQ(all_faults(pool), "");
+  EXPECT_EQ(pool.count("passed", "one"), 1U);
+  const CheckReport leak = check(packs("broken/thread_leak.so"), {"hygiene.threads"}, options);
+  EXPECT_THAT(all_faults(leak), HasSubstr("2 of its threads live on after destroy"));
+  const CheckReport own = check(packs("broken/own_thread.so"), {"hygiene.threads"}, options);
+  EXPECT_THAT(all_faults(own), HasSubstr("1 of its threads live on after destroy"));
+}
+
 TEST(PluginCheck, TakesAnyBytesForAFile) {
   const test::TempDir dir;
   const std::string whole = *default_env().read_file(packs("minimal/minimal.so"), 1 << 24);

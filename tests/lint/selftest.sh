@@ -107,6 +107,21 @@ case $name in
     for i in 1 2 3; do seq 450 | sed 's|^|// |' | write core/text/b$i.cpp; done
     rejects "nine of ten files" core/text/b1.cpp core/text/b2.cpp core/text/b3.cpp
     ;;
+  braced_try)
+    {
+      echo 'Result<int> f() {'
+      echo '  const A a{TRY(g(1, 2)), 3};  // {1, TRY(x)}'
+      echo '  for (int i = 0, n = 3; i < n; ++i) { h(i, TRY(g(1, i))); }'
+      echo '  out.push_back({"{1, TRY(x)", [&] { return TRY(g(2, 3)); }});'
+      echo '  return B{a, f(RETRY(1))};'
+      echo '}'
+    } | write core/text/a.cpp
+    accepts "a TRY that comes first, in calls, in blocks, in texts"
+    printf 'Result<A> f() {\n  return A{name,\n           TRY(g())};\n}\n' | write core/text/b.cpp
+    rejects "core/text/b.cpp:3: TRY behind a comma in braces" core/text/b.cpp
+    printf 'Result<> f() {\n  all.push_back({spec, std::move(TRY(g(1)))});\n  return {};\n}\n' | write core/text/b.cpp
+    rejects "core/text/b.cpp:2: TRY behind a comma in braces" core/text/b.cpp
+    ;;
   forbidden_text)
     printf 'See %s and /usr/include, ${HOME}/%s/x\n' 'http://example.org/' home | write docs/a.md
     accepts "a text without addresses of one machine"

@@ -11,7 +11,7 @@ fail() { echo "docs_examples.sh: $*" >&2; exit 1; }
   echo 'project(examples VERSION 1.0.0 LANGUAGES C CXX)'
   echo 'find_package(mortise-sdk REQUIRED)'
 } >"$scratch/CMakeLists.txt"
-kinds="reward token_rewards policy_loss kl_estimator advantage_estimator rollout_backend"
+kinds="reward token_rewards policy_loss kl_estimator advantage_estimator rollout_backend packs"
 for kind in $kinds; do
   awk '/^```cpp pack$/ { on = 1; next } /^```/ { on = 0 } on' "$docs/$kind.md" >"$scratch/$kind.cpp"
   lines=$(wc -l <"$scratch/$kind.cpp")
@@ -22,13 +22,20 @@ cmake -S "$scratch" -B "$scratch/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAK
   -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" >"$scratch/log" 2>&1 || fail "$(tail -n 20 "$scratch/log")"
 cmake --build "$scratch/build" >"$scratch/log" 2>&1 || fail "$(tail -n 40 "$scratch/log")"
 for kind in $kinds; do
-  name=$(sed -nE 's/^MORTISE_PACK\(MORTISE_[A-Z_]+\("([a-z0-9_]+)".*/\1/p' "$scratch/$kind.cpp")
-  "$prefix/bin/mortise" plugin describe "docs.${kind//_/-}/$name" --plugin-path "$scratch/build/lib/mortise/packs" \
-    >"$scratch/log" 2>&1 || fail "$kind: $(cat "$scratch/log")"
+  names=$(awk '/^MORTISE_PACK\(/ { on = 1 } on' "$scratch/$kind.cpp" | grep -oE '\("[a-z0-9_]+"' | tr -d '("')
+  [[ $kind == packs || $(wc -l <<<"$names") == 1 ]] || fail "$kind.md: its pack has other plugins too: $names"
+  for name in $names; do
+    "$prefix/bin/mortise" plugin describe "docs.${kind//_/-}/$name" --plugin-path "$scratch/build/lib/mortise/packs" \
+      >"$scratch/log" 2>&1 || fail "$kind: $(cat "$scratch/log")"
+    # What the page writes into a config is this plugin.
+    grep -q "= \"$name\"" "$docs/$kind.md" || fail "$kind.md: its config does not name '$name'"
+  done
   [[ -z ${MORTISE_LONG:-} ]] ||
     "$prefix/bin/mortise" plugin check "$scratch/build/lib/mortise/packs/docs.${kind//_/-}.so" >"$scratch/log" 2>&1 ||
     fail "$kind: $(cat "$scratch/log")"
-  # What the page writes into a config is this plugin.
-  grep -q "= \"$name\"" "$docs/$kind.md" || fail "$kind.md: its config does not name '$name'"
 done
-echo "docs: the examples of six pages build and load"
+listed=$("$prefix/bin/mortise" plugin list --plugin-path "$scratch/build/lib/mortise/packs")
+for name in length_bonus one_word plain_gradient; do
+  grep -q "\b$name\b" <<<"$listed" || fail "plugin list leaves out $name of the pack of several: $listed"
+done
+echo "docs: the examples of seven pages build and load"

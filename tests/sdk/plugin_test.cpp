@@ -157,6 +157,15 @@ nlohmann::json note_of(const std::string& pack) {
   throw std::runtime_error(pack + " has no note");
 }
 
+// MORTISE_PACK(A B ...): the table has them all, in their order, and so has the note (below).
+TEST(Pack, HoldsEveryPluginOfItsMacro) {
+  const mortise_pack* pack = load_pack(path_of("test.sample"));
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < pack->num_plugins; ++i) names.emplace_back(pack->plugins[i]->name);
+  EXPECT_THAT(names, testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip",
+                                                   "row_ratio", "ratio_k3", "token_throws", "steps"));
+}
+
 TEST(Note, SaysWhatTheTableSays) {
   const nlohmann::json note = note_of("test.sample");
   EXPECT_EQ(note["abi"], MORTISE_ABI_MAJOR);

@@ -53,10 +53,15 @@ for kind in $kinds; do
   paths+="\"$dir/build/lib/mortise/packs\", "
 done
 
-# A plugin may be called like a word of the language.
+# A plugin may be called like a word of the language, of its library or of the SDK.
 if [[ $lang == rust ]]; then
   quietly "$mortise" plugin new reward acme.match --lang rust --out "$scratch/match"
   (cd "$scratch/match" && CARGO_TARGET_DIR=$scratch/target quietly ./build.sh)
+  for word in reward/row reward/result reward/option reward/raw policy_loss/dual policy_loss/meter; do
+    dir=$scratch/words/${word#*/}
+    quietly "$mortise" plugin new "${word%/*}" "acme.${word#*/}" --lang rust --out "$dir"
+    (cd "$dir" && CARGO_TARGET_DIR=$scratch/target quietly cargo check --offline)
+  done
 fi
 
 # A project is not written over another one.

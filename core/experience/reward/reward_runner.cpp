@@ -269,16 +269,18 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   const size_t num_rows = samples.rows.size();
   std::vector<Scores> all;
   for (Function& function : functions_) {
-    all.push_back(take_scores(function.spec, function.reward->finish(metrics), num_rows));
+    auto output = function.reward->finish(metrics);
+    if (!output.ok() && output.error().kind == ErrorKind::kSignal) return std::move(output).error();
+    all.push_back(take_scores(function.spec, std::move(output), num_rows));
     const RewardColumn& column = all.back().column;
     if (column.num_failed == 0) continue;
     const std::string summary = "reward '" + column.name + "' failed on " + std::to_string(column.num_failed) + " of " +
                                 std::to_string(num_rows) + " rows; first: " + column.first_failure;
+    const std::string where = function.reward->label() + ", step " + std::to_string(context.step);
     if (static_cast<double>(column.num_failed) > max_failed_fraction_ * static_cast<double>(num_rows)) {
-      return Error{ErrorKind::kReward, summary, function.reward->label() + ", step " + std::to_string(context.step),
-                   "mend the reward, or raise plugins.max_failed_fraction"};
+      return Error{ErrorKind::kReward, summary, where, "mend the reward, or raise plugins.max_failed_fraction"};
     }
-    log_warn(summary);
+    log_warn(where + ": " + summary);
   }
   ScoredBatch scored;
   scored.token_scores = place_on_tokens(samples, all);

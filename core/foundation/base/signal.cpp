@@ -12,10 +12,12 @@ namespace mortise {
 namespace {
 
 std::atomic<int> g_stop_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> g_stop_flag{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void on_stop_signal(int signal) {
   int none = 0;
+  g_stop_flag.store(true);
   if (g_stop_signal.compare_exchange_strong(none, signal)) return;
   _exit(static_cast<int>(ErrorKind::kSignal));
 }
@@ -36,6 +38,11 @@ void install_stop_signals() {
 
 int stop_signal() { return g_stop_signal.load(std::memory_order_relaxed); }
 
-void set_stop_signal(int signal) { g_stop_signal.store(signal); }
+const std::atomic<bool>& stop_flag() { return g_stop_flag; }
+
+void set_stop_signal(int signal) {
+  g_stop_signal.store(signal);
+  g_stop_flag.store(signal != 0);
+}
 
 }  // namespace mortise

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "experience/engine_params.h"
+#include "foundation/base/at_place.h"
 #include "learn/objective/entropy_mask.h"
 #include "learn/objective/off_policy_mask.h"
 
@@ -49,17 +50,23 @@ Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginI
 ActorObjective::ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl)
     : policy_loss_(std::move(policy_loss)), kl_(std::move(kl)) {}
 
-Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const RunConfig& config, const RunKey& key) {
+Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const LoadedConfig& loaded, const RunKey& key) {
+  const RunConfig& config = loaded.config;
   const ActorConfig& actor = config.actor;
-  const PluginRef ref = TRY(registry.find("policy_loss", actor.policy_loss.loss_mode));
+  const std::string loss_where = loaded.where("actor.policy_loss.loss_mode");
+  const PluginRef ref = TRY(at_place(loss_where, registry.find("policy_loss", actor.policy_loss.loss_mode)));
   const Json loss_params = offer_params(*ref.plugin, actor.policy_loss.params,
                                         {{"clip_ratio", actor.clip_ratio},
                                          {"clip_ratio_low", or_null(actor.clip_ratio_low)},
                                          {"clip_ratio_high", or_null(actor.clip_ratio_high)},
                                          {"clip_ratio_c", actor.clip_ratio_c}});
-  PolicyLoss loss = TRY(PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key));
+  PolicyLoss loss =
+      TRY(at_place(loss_where, PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key)));
   std::optional<KlEstimator> kl;
-  if (actor.use_kl_loss) kl = TRY(KlEstimator::create(registry, actor.kl_loss_type, actor.kl_params, key));
+  if (actor.use_kl_loss) {
+    kl = TRY(at_place(loaded.where("actor.kl_loss_type"),
+                      KlEstimator::create(registry, actor.kl_loss_type, actor.kl_params, key)));
+  }
   const TokenWeightOptions aggregation = TRY(aggregation_of(config, loss.info()));
   ActorObjective objective(std::move(loss), std::move(kl));
   objective.kl_loss_coef_ = actor.kl_loss_coef;

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "config/run_config.h"
+#include "config/load.h"
 #include "experience/correction/rollout_correction.h"
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
@@ -59,8 +59,8 @@ struct ObjectiveSums {
 
 class ActorObjective {
  public:
-  // Loads the plugins that the config names and checks their parameters.
-  static Result<ActorObjective> create(PluginRegistry& registry, const RunConfig& config, const RunKey& key);
+  // Loads the plugins that the config names and checks their parameters; an error names the key that names the plugin.
+  static Result<ActorObjective> create(PluginRegistry& registry, const LoadedConfig& loaded, const RunKey& key);
 
   Result<ObjectiveSums> evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics);
 

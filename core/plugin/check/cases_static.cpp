@@ -37,6 +37,7 @@ Result<> readable(Subject& subject) {
 
 Result<> note(Subject& subject) {
   const File f = TRY(read_file(subject));
+  TRY(audit_major(f.elf, f.file.path()));
   const std::string_view text = TRY(find_note(f.elf, f.file.path()));
   TRY(parse_note(text, f.file.path()));
   return {};

@@ -31,10 +31,10 @@ inline int32_t status_of(ErrorKind kind) {
 }
 
 // body() -> Result<>. Nothing thrown crosses the border; `what` is who ran out of memory. data_status: of errors of
-// kind kData, which are the caller's arguments unless the call is about files.
+// kind kData, which are the caller's arguments unless the call is about files; read when body() is done.
 template <class Body>
 int32_t guard_extension(const mortise_host* host, mortise_call* call, const char* what, const Body& body,
-                        int32_t data_status = MORTISE_INVALID_ARGUMENT) noexcept {
+                        const int32_t& data_status = MORTISE_INVALID_ARGUMENT) noexcept {
   try {
     const Result<> result = body();
     if (result.ok()) return MORTISE_OK;

@@ -55,6 +55,7 @@ struct mortise_call {
   std::vector<mortise::FailedRow> failed_rows;
   int32_t fail_code = 0;
   std::string fail_text;
+  bool bad_file = false;    // said by a host extension: what failed is a file that the plugin was told to use
   std::string misuse;       // of the services themselves, e.g. fail_row outside the batch
   int64_t progress_ns = 0;  // when it was last shown; 0: never
   uint64_t arena_bytes = 0;

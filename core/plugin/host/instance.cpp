@@ -122,12 +122,13 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   PluginInstance instance(std::move(impl));
   Impl& made = *instance.impl_;
   const auto create_slot = catchable(made.vtable.create);
-  int32_t status = MORTISE_OK;
-  auto called = instance.call("create", 0, nullptr, {},
-                              [&](mortise_call* call) { return status = create_slot(host_table(), call, &made.self); });
-  // A file among its parameters, not the plugin, is what is wrong.
-  const bool bad_file =
-      status == MORTISE_NOT_FOUND || status == MORTISE_PERMISSION_DENIED || status == MORTISE_DATA_LOSS;
+  bool bad_file = false;  // a file among its parameters, not the plugin, is what is wrong
+  auto called = instance.call("create", 0, nullptr, {}, [&](mortise_call* call) {
+    const int32_t status = create_slot(host_table(), call, &made.self);
+    bad_file = call->bad_file || status == MORTISE_NOT_FOUND || status == MORTISE_PERMISSION_DENIED ||
+               status == MORTISE_DATA_LOSS;
+    return status;
+  });
   if (!called.ok() && bad_file) called.error().kind = ErrorKind::kData;
   TRY(std::move(called));
   made.alive = true;

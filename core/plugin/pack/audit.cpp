@@ -5,6 +5,7 @@
 
 #include "foundation/base/text.h"
 #include "mortise/abi.h"
+#include "plugin/pack/note.h"
 
 namespace mortise {
 namespace {
@@ -64,6 +65,18 @@ Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
 }
 
 }  // namespace
+
+Result<> audit_major(const ElfSummary& elf, std::string_view where) {
+  constexpr std::string_view kStem = "mortise_pack_v";
+  static_assert(std::string_view(kPackSymbol).starts_with(kStem));
+  if (std::binary_search(elf.exports.begin(), elf.exports.end(), kPackSymbol)) return {};
+  for (const std::string& name : elf.exports) {
+    const std::string_view major = name.starts_with(kStem) ? std::string_view(name).substr(kStem.size()) : "";
+    if (!major.empty() && major.find_first_not_of("0123456789") == std::string_view::npos)
+      return other_abi(major, where);
+  }
+  return {};
+}
 
 Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
   const auto refuse = [&](std::string what, std::string next) {

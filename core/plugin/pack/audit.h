@@ -15,6 +15,8 @@ namespace mortise {
 
 inline constexpr const char* kPackSymbol = "mortise_pack_v0";
 
+// Its symbol names the ABI's major: another one is told before anything of its note, which may be written otherwise.
+[[nodiscard]] Result<> audit_major(const ElfSummary& elf, std::string_view where);
 // The shared object alone.
 [[nodiscard]] Result<> audit_elf(const ElfSummary& elf, std::string_view where);
 // What its note claims, against the shared object and this host. `host_torch`: "" when the program has no libtorch.

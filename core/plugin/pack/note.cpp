@@ -14,7 +14,7 @@ namespace mortise {
 namespace {
 
 constexpr uint64_t kMaxNoteBytes = 1 << 20;
-constexpr std::string_view kNext = "build the pack again with mortise_add_pack()";
+constexpr std::string_view kNext = "build the pack again with the SDK's mortise_add_pack(), which writes the note";
 constexpr std::string_view kRename = "choose another name in its source";
 
 bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
@@ -155,6 +155,12 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
 
 }  // namespace
 
+Error other_abi(std::string_view abi, std::string_view where) {
+  return {ErrorKind::kPlugin,
+          "built for plugin ABI " + std::string(abi) + ", this program has ABI " + std::to_string(MORTISE_ABI_MAJOR),
+          std::string(where), "build the pack again with this version's SDK"};
+}
+
 bool is_plugin_name(std::string_view name) {
   return !name.empty() && name.size() <= 128 && name[0] >= 'a' && name[0] <= 'z' &&
          std::all_of(name.begin(), name.end(), [](char c) { return is_lower_or_digit(c) || c == '_'; });
@@ -191,18 +197,18 @@ Result<std::string_view> find_note(const ElfSummary& elf, std::string_view where
 
 Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
   const std::string note_where = std::string(where) + " (note)";
-  const Json root = TRY(parse_json(text, note_where, {.error_kind = ErrorKind::kPlugin}));
+  auto parsed = parse_json(text, note_where, {.error_kind = ErrorKind::kPlugin});
+  if (!parsed.ok()) {  // nobody writes a note by hand: what to correct is not the JSON
+    return Error{ErrorKind::kPlugin, "the metadata note is damaged: " + parsed.error().what, parsed.error().where,
+                 std::string(kNext)};
+  }
+  const Json root = *std::move(parsed);
   Fields fields(root, note_where);
   PackInfo pack;
   pack.abi = static_cast<int32_t>(fields.integer("abi", 0, INT32_MAX));
   TRY(fields.done());
   // Another major may spell everything else differently, so nothing more is read.
-  if (pack.abi != MORTISE_ABI_MAJOR) {
-    return Error{ErrorKind::kPlugin,
-                 "built for plugin ABI " + std::to_string(pack.abi) + ", this program has ABI " +
-                     std::to_string(MORTISE_ABI_MAJOR),
-                 std::string(where), "build the pack again with this version's SDK"};
-  }
+  if (pack.abi != MORTISE_ABI_MAJOR) return other_abi(std::to_string(pack.abi), where);
   pack.abi_minor = static_cast<int32_t>(fields.integer("abi_minor", 0, INT32_MAX));
   pack.min_host_minor = static_cast<int32_t>(fields.integer("min_host_minor", 0, INT32_MAX, false));
   pack.allowed_needs = fields.texts("needs");

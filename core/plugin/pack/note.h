@@ -28,6 +28,9 @@ inline constexpr uint32_t kNoteType = 1;
 // path and sha256 of the result are left empty.
 [[nodiscard]] Result<PackInfo> parse_note(std::string_view text, std::string_view where);
 
+// What is said of a pack of another ABI major, wherever that shows.
+[[nodiscard]] Error other_abi(std::string_view abi, std::string_view where);
+
 // Grammar: [a-z][a-z0-9_]*  and  dotted words of [a-z0-9_-], at least two.
 [[nodiscard]] bool is_plugin_name(std::string_view name);
 [[nodiscard]] bool is_pack_id(std::string_view id);

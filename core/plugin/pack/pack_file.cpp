@@ -123,6 +123,7 @@ std::string PackFile::descriptor_path() const { return "/proc/self/fd/" + std::t
 
 Result<PackInfo> inspect_pack(const PackFile& file, std::string_view host_torch) {
   const ElfSummary elf = TRY(read_elf(file.bytes(), file.path()));
+  TRY(audit_major(elf, file.path()));
   const std::string_view note = TRY(find_note(elf, file.path()));
   PackInfo pack = TRY(parse_note(note, file.path()));
   pack.path = file.path();

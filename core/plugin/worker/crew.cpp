@@ -44,7 +44,8 @@ Result<> Crew::start_keeper(int num_seats) {
   seats_.clear();
   keeper_.reset();
   auto keeper = Keeper::start(options_.program, options_.bubblewrap, load_);
-  if (!keeper.ok() && !options_.bubblewrap.empty()) {
+  const bool bad_setting = !keeper.ok() && keeper.error().kind == ErrorKind::kConfig;
+  if (!keeper.ok() && !bad_setting && !options_.bubblewrap.empty()) {
     // Many machines forbid what it needs; the filter of system calls remains. A pack that cannot be loaded fails again.
     const std::string why = keeper.error().to_string();
     options_.bubblewrap.clear();
@@ -186,10 +187,11 @@ WorkerEnd Crew::kill_and_ask(Seat& seat) {
 Result<> Crew::replace(Seat& seat) {
   keeper_->forget(seat.id);
   if (!seat.ready && ++num_stillborn_ >= kMaxStillborn) {
+    const std::string memory = memory_setting(load_.limits);
     return Error{
         ErrorKind::kPlugin,
         std::to_string(num_stillborn_) + " workers in a row ended before they were ready, the last by " + last_end_,
-        load_.identity.label, "look at create() of the reward, and at the memory limit in [plugins]"};
+        load_.identity.label, "look at create() of the reward" + (memory.empty() ? "" : "; its memory: " + memory)};
   }
   std::erase_if(seats_, [&](const auto& other) { return other.get() == &seat; });
   return add_seat();

@@ -133,7 +133,10 @@ Result<> Keeper::spawn(const fs::path& program, const fs::path& bubblewrap, cons
 Result<> Keeper::greet(const LoadMessage& load) {
   const auto next = [&](int timeout_ms, const std::string& what) -> Result<Frame> {
     auto frame = TRY(channel_.receive(timeout_ms));
-    if (!frame && channel_.closed()) return launch_error("ended before it " + what);
+    if (!frame && channel_.closed()) {
+      const std::string memory = memory_setting(load.limits);
+      return launch_error("ended before it " + what, memory.empty() ? "" : "if it ran out of memory, raise " + memory);
+    }
     if (!frame) return launch_error("took too long before it " + what);
     if (frame->kind == kError) return decode_error(frame->body);
     return std::move(*frame);

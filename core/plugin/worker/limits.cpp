@@ -9,11 +9,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <vector>
 
@@ -67,6 +69,28 @@ constexpr uint32_t kArch = AUDIT_ARCH_AARCH64;
 #else
 constexpr uint32_t kArch = 0;
 #endif
+
+// What a worker needs to come up: what it has mapped already, the pack (read, copied and mapped), and room to work in.
+int64_t memory_need(uint64_t pack_bytes) {
+  constexpr int64_t kRoom = int64_t{16} << 20;
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  file >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE) + 3 * static_cast<int64_t>(pack_bytes) + kRoom;
+}
+
+Result<> limit_memory(const WorkerLimits& limits, uint64_t pack_bytes) {
+  if (const int64_t need = memory_need(pack_bytes); limits.memory_bytes < need) {
+    const int64_t need_mib = (need + (int64_t{1} << 20) - 1) >> 20;
+    return Error{ErrorKind::kConfig,
+                 "plugins.worker_memory_mib = " + std::to_string(limits.memory_bytes >> 20) +
+                     " leaves no room for the worker itself, which needs " + std::to_string(need_mib) +
+                     " MiB before it scores a row",
+                 limits.memory_where,
+                 "set " + std::to_string(need_mib) + " and what the reward needs besides, or 0 for no limit"};
+  }
+  return set_limit(RLIMIT_AS, "memory", static_cast<rlim_t>(limits.memory_bytes));
+}
 
 // A program of the kernel's classic packet filter, built rule by rule; all that no rule names is allowed.
 class SystemCallFilter {
@@ -229,13 +253,19 @@ void protect_keeper(const WorkerLimits& limits, pid_t keeper) {
   (void)filter.install();  // where the system has no such filters, apply_limits has said so
 }
 
-Result<std::string> apply_limits(const WorkerLimits& limits) {
+std::string memory_setting(const WorkerLimits& limits) {
+  if (limits.memory_bytes <= 0 || !kCanLimitMemory) return "";
+  return "plugins.worker_memory_mib = " + std::to_string(limits.memory_bytes >> 20) +
+         (limits.memory_where.empty() ? "" : " (" + limits.memory_where + ")");
+}
+
+Result<std::string> apply_limits(const WorkerLimits& limits, uint64_t pack_bytes) {
   std::string text;
   const auto say = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   // 1 and not 0: with 0 the kernel still feeds a core file to a program that collects them, with 1 it makes none.
   TRY(set_limit(RLIMIT_CORE, "core files", 1));
   if (limits.memory_bytes > 0 && kCanLimitMemory) {
-    TRY(set_limit(RLIMIT_AS, "memory", static_cast<rlim_t>(limits.memory_bytes)));
+    TRY(limit_memory(limits, pack_bytes));
     say("memory " + mebibytes(limits.memory_bytes));
   }
   if (limits.file_bytes > 0) {

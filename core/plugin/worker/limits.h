@@ -23,12 +23,18 @@ struct WorkerLimits {
   bool write_files = true;      // create, write, rename or remove files
   bool start_programs = true;   // execve
   bool make_sandboxes = false;  // namespaces and mounts
+  std::string memory_where;     // where memory_bytes was set, for messages: "run.toml:3:21"; may be empty
   bool operator==(const WorkerLimits&) const = default;
 };
 
 // Sets what the machine can set and says what is in force ("memory 8192 MiB, 256 open files, no network, writes no
-// files, starts no programs"), or what is missing and why. Only a limit that the system refuses to set is an error.
-Result<std::string> apply_limits(const WorkerLimits& limits);
+// files, starts no programs"), or what is missing and why. An error: a limit that the system refuses to set, or one of
+// memory in which a worker with a pack of `pack_bytes` cannot come up.
+Result<std::string> apply_limits(const WorkerLimits& limits, uint64_t pack_bytes);
+
+// "plugins.worker_memory_mib = 512 (run.toml:3:21)", for messages about workers that end without a word; "" where their
+// memory has no limit.
+[[nodiscard]] std::string memory_setting(const WorkerLimits& limits);
 
 // For a worker that its keeper has just forked: signals to the keeper, to its group and to all processes at once are
 // refused from now on, for what it starts too. Not where a reward makes sandboxes, in which these numbers are others'.

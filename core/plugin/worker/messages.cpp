@@ -37,7 +37,7 @@ std::string encode(const LoadMessage& m) {
   out.i64(m.limits.memory_bytes).i64(m.limits.file_bytes).i64(m.limits.open_files).i64(flag(m.limits.network));
   out.i64(flag(m.limits.write_files)).i64(flag(m.limits.start_programs)).i64(flag(m.load_in_worker));
   out.i64(flag(m.check_writes)).i64(m.limits.cpu_ms).i64(m.limits.num_cpus);
-  out.i64(flag(m.limits.make_sandboxes));
+  out.i64(flag(m.limits.make_sandboxes)).text(m.limits.memory_where);
   return out.bytes();
 }
 Result<> decode(std::string_view body, LoadMessage& m) {
@@ -57,6 +57,7 @@ Result<> decode(std::string_view body, LoadMessage& m) {
   m.limits.cpu_ms = in.i64();
   m.limits.num_cpus = in.i64();
   m.limits.make_sandboxes = in.i64() != 0;
+  m.limits.memory_where = in.text();
   TRY(finish(in, "load"));
   m.identity.params = Json::from_cbor(params, /*strict=*/true, /*allow_exceptions=*/false);
   if (m.identity.params.is_discarded()) return finish(Decoder(std::string_view("?")), "load");

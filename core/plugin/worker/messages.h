@@ -22,7 +22,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kProtocol = 3;
+inline constexpr int64_t kProtocol = 4;
 
 enum Message : uint32_t {
   kLoad = 1,

@@ -17,7 +17,9 @@ void PieceQueue::begin(int64_t num_rows) {
 Result<> PieceQueue::add(const RewardBatch& rows, Granularity granularity, int num_workers, const std::string& label) {
   TRY(check_reward_batch(rows, label));
   const RewardArgs args(rows);
-  Area area{TRY(write_batch(args.in())), {}, {}};
+  Area area;
+  area.memory = TRY(write_batch(args.in()));
+  area.group_of = rows.group_index;
   const uint64_t* const offsets = args.in().completion_ids.offsets;
   area.token_offsets.assign(offsets, offsets + rows.num_rows + 1);
   for (int64_t i = 0; i < rows.num_rows; ++i) area.row_of.push_back(args.in().row_id[i]);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,12 +48,19 @@ class PieceQueue {
   [[nodiscard]] int64_t row_of(const RowPiece& piece, int64_t row) const {
     return area_of(piece).row_of[static_cast<size_t>(piece.first + row)];
   }
+  // Of the piece's first row; nothing where the rows name no groups.
+  [[nodiscard]] std::optional<int64_t> group_of(const RowPiece& piece) const {
+    const std::vector<int64_t>& groups = area_of(piece).group_of;
+    if (groups.empty()) return std::nullopt;
+    return groups[static_cast<size_t>(piece.first)];
+  }
 
  private:
   // Rows that came together.
   struct Area {
     SharedMemory memory;
     std::vector<int64_t> row_of;          // row of the batch
+    std::vector<int64_t> group_of;        // or empty
     std::vector<uint64_t> token_offsets;  // [rows + 1] of the completion ids
   };
   [[nodiscard]] const Area& area_of(const RowPiece& piece) const {

@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kGraceMs = 50;      // for a plugin that asks for its deadline to stop by itself
 constexpr int kSendTimeoutMs = 1000;  // a worker that does not read for so long is as good as dead
 constexpr int kIdleTimeoutMs = 60'000;
+constexpr int64_t kStopMs = 1000;  // for a plugin that asks whether the run is stopping
 constexpr int kMaxTries = 3;
 constexpr int64_t kMs = 1'000'000;
 
@@ -69,7 +70,7 @@ Result<> RewardPool::add(const RewardBatch& rows) {
 
 // Hands out work, waits for news and takes it in, and ends what takes too long.
 Result<> RewardPool::turn(int timeout_ms) {
-  if (key_.cancelled != nullptr && key_.cancelled->load()) {
+  if (is_stopping()) {
     for (const Work& work : at_work_) work.seat->area.head->cancelled.store(true);
   }
   TRY(hand_out());
@@ -91,6 +92,7 @@ void RewardPool::close() {
 Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
   close();
   while (account_.num_open() > 0) {
+    if (is_stopping()) return stop();
     if (todo_.empty() && at_work_.empty()) {
       return Error{ErrorKind::kInternal, std::to_string(account_.num_open()) + " rows were never given to the reward",
                    label_, ""};
@@ -98,6 +100,7 @@ Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
     TRY(turn(time_to_next_deadline()));
   }
   while (!at_work_.empty()) TRY(turn(time_to_next_deadline()));
+  if (is_stopping()) return stop();  // some rows may have been given up for it
   if (last_seat_ != nullptr) TRY(state_.keep(*crew_, *last_seat_));
   // In the order of rows, so that sums do not depend on which worker was first.
   std::stable_sort(metrics_.begin(), metrics_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -107,7 +110,17 @@ Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
   return account_.take();
 }
 
+// The run is stopping: the rows at hand have a moment to come back, the others are left.
+Result<RewardOutput> RewardPool::stop() {
+  const int64_t end = now_ns() + kStopMs * kMs;
+  while (!at_work_.empty() && now_ns() < end) TRY(turn(10));
+  while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, "the run is stopping"));
+  todo_.clear();
+  return Error{ErrorKind::kSignal, "stopped before all rows were scored", label_, ""};
+}
+
 Result<> RewardPool::hand_out() {
+  if (is_stopping()) todo_.clear();
   while (!todo_.empty()) {
     Seat* const seat = crew_->take_idle();
     if (seat == nullptr) return {};
@@ -264,11 +277,12 @@ void RewardPool::complete(Seat& seat) {
 // died by itself.
 Result<> RewardPool::bury(Seat& seat, std::string reason) {
   const WorkerEnd ended = crew_->end(seat);
-  if (reason.empty() && cpu_ms_ > 0 && ended.signal == SIGXCPU) {
-    reason = std::string(granularity() == Granularity::kRow ? "the row" : "the call") +
-             " used more CPU than plugins.worker_cpu_time = " + seconds(cpu_ms_) + "; its worker was ended";
-  } else if (reason.empty()) {
-    reason = "its worker was ended by " + ended.text + " while it scored the row";
+  if (reason.empty()) {
+    const Work* const work = work_of(seat);
+    const std::string unit = work == nullptr ? "the row" : unit_of(work->piece);
+    reason = cpu_ms_ > 0 && ended.signal == SIGXCPU
+                 ? unit + " used more CPU than plugins.worker_cpu_time = " + seconds(cpu_ms_) + "; its worker was ended"
+                 : "its worker was ended by " + ended.text + " while it scored " + unit;
   }
   TRY(settle(seat, reason, /*may_blame=*/true));
   auto replaced = crew_->replace(seat);
@@ -305,6 +319,15 @@ void RewardPool::put_back(RowPiece piece, bool blamed, const std::string& text) 
   if (piece.count > 0) todo_.put_back(piece);
 }
 
+// What one call of the plugin is about, for messages.
+std::string RewardPool::unit_of(const RowPiece& piece) const {
+  if (granularity() == Granularity::kRow) return "the row";
+  const std::optional<int64_t> group = todo_.group_of(piece);
+  if (granularity() == Granularity::kBatch || !group) return "the batch";
+  return "group " + std::to_string(*group) + " (" + std::to_string(piece.count) +
+         (piece.count == 1 ? " row)" : " rows)");
+}
+
 // The keeper has ended, and all workers with it.
 Result<> RewardPool::recover(const Error& cause) {
   log_warn(label_ + ": " + cause.to_string() + "; starting it again");
@@ -326,9 +349,8 @@ Result<> RewardPool::enforce_deadlines() {
     const OutputHead& head = *at_work_[i].seat->area.head;
     if (head.at_hand.load(std::memory_order_acquire) < 0) continue;
     if (now - head.started_ns.load() < (request_.row_timeout_ms + kGraceMs) * kMs) continue;
-    TRY(bury(*at_work_[i].seat, std::string(granularity() == Granularity::kRow ? "the row" : "the group") +
-                                    " took longer than row_timeout = " + seconds(request_.row_timeout_ms) +
-                                    "; its worker was killed"));
+    TRY(bury(*at_work_[i].seat, unit_of(at_work_[i].piece) + " took longer than row_timeout = " +
+                                    seconds(request_.row_timeout_ms) + "; its worker was killed"));
     i = static_cast<size_t>(-1);
   }
   return {};

@@ -38,7 +38,7 @@ class RewardPool : public RewardFunction {
   Result<> add(const RewardBatch& rows) override;
   Result<> advance(int wait_ms) override;
   void close() override;
-  [[nodiscard]] bool is_idle() const override { return todo_.empty() && at_work_.empty(); }
+  [[nodiscard]] bool is_idle() const override { return is_stopping() || (todo_.empty() && at_work_.empty()); }
   Result<RewardOutput> finish(MetricSet* metrics) override;
 
   Result<std::optional<std::string>> save_state() override;
@@ -56,6 +56,8 @@ class RewardPool : public RewardFunction {
   };
 
   RewardPool() = default;
+  [[nodiscard]] bool is_stopping() const { return key_.cancelled != nullptr && key_.cancelled->load(); }
+  Result<RewardOutput> stop();
   Result<> turn(int timeout_ms);
   Result<> hand_out();
   Result<> give(Seat& seat, const RowPiece& piece);
@@ -69,6 +71,7 @@ class RewardPool : public RewardFunction {
   Result<> bury(Seat& seat, std::string reason);
   Result<> settle(Seat& seat, const std::string& text, bool may_blame);
   void put_back(RowPiece piece, bool blamed, const std::string& text);
+  [[nodiscard]] std::string unit_of(const RowPiece& piece) const;
   Result<> recover(const Error& cause);
   Result<> enforce_deadlines();
   void fail_rows(const RowPiece& piece, int64_t first, int64_t count, int32_t code, const std::string& text);

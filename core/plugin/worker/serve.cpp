@@ -99,8 +99,9 @@ class Server {
     CallOptions options;
     options.timeout_ms = time_left_ms(message, now);
     options.cancelled = &area_.head->cancelled;
-    if (options.timeout_ms < 0) {
-      report.call_error = "not scored: the batch took longer than its timeout";
+    if (options.timeout_ms < 0 || area_.head->cancelled.load()) {
+      report.call_error = options.timeout_ms < 0 ? "not scored: the batch took longer than its timeout"
+                                                 : "not scored: the run is stopping";
       return finish_call(report, row, count);
     }
     area_.head->started_ns.store(now, std::memory_order_relaxed);

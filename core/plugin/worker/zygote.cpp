@@ -82,7 +82,9 @@ class Zygote {
     LoadedMessage loaded;
     const itimerval limit{{0, 0}, {kLoadSeconds, 0}}, none{};
     ::setitimer(ITIMER_REAL, &limit, nullptr);
-    auto limits = apply_limits(load_.limits);
+    std::error_code unknown;  // of a file that is not there, which loading it will tell
+    const uintmax_t pack_bytes = std::filesystem::file_size(load_.path, unknown);
+    auto limits = apply_limits(load_.limits, unknown ? 0 : pack_bytes);
     if (!limits.ok()) return channel_.send(kError, encode(limits.error()));
     loaded.limits = *limits;
     if (!load_.load_in_worker) {

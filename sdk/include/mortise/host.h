@@ -41,7 +41,8 @@ typedef struct mortise_host {
   /* Rewards only: row `row` (place in this call's batch) could not be scored. Its reward stays NaN and is counted. */
   int32_t (*fail_row)(mortise_call* call, int64_t row, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
 
-  /* Non-zero once the run is stopping or the deadline has passed: return MORTISE_CANCELLED soon. */
+  /* Non-zero once the run is stopping (training ends its step first) or the deadline has passed: return
+   * MORTISE_CANCELLED soon. */
   int32_t (*cancelled)(mortise_call* call) MORTISE_NOEXCEPT;
   /* CLOCK_MONOTONIC nanoseconds by which the slot must return; 0 = none. */
   int64_t (*deadline_ns)(mortise_call* call) MORTISE_NOEXCEPT;

@@ -26,6 +26,10 @@ broken_file(harmless DEFS CHANGES_FOLDER)
 broken_file(quick DEFS SLOW)
 broken_file(sizes DEFS VTABLE_SIZE=4096)
 broken_file(beside_itself DEFS SINGLE)
+# As if they were bound to libtorch, and as its pools of threads: from the first instance on, or more with each.
+broken_file(thread_pool DEFS THREADS=1 BUILD="\\"torch\\":\\"1.0.0\\"")
+broken_file(thread_leak DEFS THREADS=1000 BUILD="\\"torch\\":\\"1.0.0\\"")
+broken_file(own_thread DEFS THREADS=1)
 
 set(MORTISE_PACK_DIR "${TEST_PACKS_DIR}/broken")
 mortise_add_pack(test.broken VERSION 1.0.0 SOURCES "${broken_source}/life.cpp" "${broken_source}/losses.cpp"

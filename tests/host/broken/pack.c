@@ -1,5 +1,6 @@
 /* Packs whose fault is in the file or in loading it, one compile definition each; the others are in tests/host/packs.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -11,6 +12,12 @@
 #ifndef REQUIRES
 #define REQUIRES ""
 #endif
+#ifndef BUILD
+#define BUILD ""
+#endif
+#ifndef THREADS
+#define THREADS 0
+#endif
 #ifndef VTABLE_SIZE
 #define VTABLE_SIZE sizeof(mortise_kl_estimator_vtable)
 #endif
@@ -21,7 +28,7 @@
   "\",\"doc\":null,"                                                                                              \
   "\"flags\":0,\"coupling\":\"token\",\"requires\":[" REQUIRES                                                    \
   "],\"consumes\":[],\"params\":[]}],\"needs\":[],"                                                               \
-  "\"build\":{}}"
+  "\"build\":{" BUILD "}}"
 __attribute__((section(".note.mortise"), used, aligned(4))) static const struct {
   uint32_t name_size, text_size, type;
   char name[8];
@@ -41,9 +48,17 @@ __attribute__((constructor)) static void take_time(void) { usleep(1300000); }
 __asm__(".text\n.balign 8\n.quad mortise_pack_v0\n");
 #endif
 
+/* The first THREADS instances leave a thread behind each. */
+static void* stay(void* argument) {
+  sleep(100);
+  return argument;
+}
 static int32_t create(const mortise_host* host, mortise_call* call, void** self) {
+  static int num_threads = 0;
   (void)host;
   (void)call;
+  pthread_t thread;
+  if (num_threads < THREADS && pthread_create(&thread, NULL, stay, NULL) == 0) ++num_threads;
   *self = NULL;
   return MORTISE_OK;
 }

@@ -46,6 +46,10 @@ double obey(std::string_view text, const mortise::Call& call) {
     while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     mortise::fail(MORTISE_CANCELLED, "gave up in time");
   }
+  if (is("spin")) {
+    for (volatile unsigned i = 0; true;) i = i + 1;
+  }
+  if (is("progress")) call.progress(0.4);
   if (is("inf")) return 1.0 / 0.0;
   if (is("none")) return mortise::not_applicable;
   if (is("log")) call.log(MORTISE_LOG_WARN, "a line from the worker");
@@ -232,12 +236,13 @@ struct Fussy : mortise::Reward {
   static constexpr const char* summary = "1 for completions that begin with 7";
   std::string crash_on = param("crash_on", "", "beginning of completions to crash at");
   std::string hang_on = param("hang_on", "", "beginning of completions to hang at");
+  bool hangs = param("hangs", false, "at all completions");
   double score(const mortise::Row& row) const {
     const auto begins_with = [&](const std::string& text) {
       return !text.empty() && row.completion().substr(0, text.size()) == text;
     };
     if (begins_with(crash_on)) std::raise(SIGSEGV);
-    if (begins_with(hang_on)) hang();
+    if (hangs || begins_with(hang_on)) hang();
     return begins_with("7") ? 1 : 0;
   }
 };

@@ -11,10 +11,13 @@ namespace {
 TEST(StopSignals, TheFirstIsAFlag) {
   install_stop_signals();
   EXPECT_FALSE(stop_requested());
+  EXPECT_FALSE(stop_flag().load());
   std::raise(SIGTERM);
   EXPECT_EQ(stop_signal(), SIGTERM);
+  EXPECT_TRUE(stop_flag().load());
   set_stop_signal(0);
   EXPECT_FALSE(stop_requested());
+  EXPECT_FALSE(stop_flag().load());
   std::raise(SIGPIPE);  // ignored: the process lives
 }
 

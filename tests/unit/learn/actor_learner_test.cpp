@@ -2,6 +2,8 @@
 // without advantage, log-probs that are not finite, the pass that is saved, and what the engine's stages scale.
 #include "learn/update/actor_learner.h"
 
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "learn/objective/entropy_mask.h"
@@ -34,6 +36,22 @@ TEST(ActorLearner, EveryCutGivesTheSameGradientWithKlAndEntropyInTheLoss) {
       EXPECT_EQ(part_report.sums.num_tokens, whole_report.sums.num_tokens);
     }
   }
+}
+
+TEST(ActorObjective, APluginThatCannotBeMadeIsAnErrorInTheLineThatNamesIt) {
+  PluginRegistry registry = PluginRegistry::open(builtin_packs()).value();
+  const auto error_of = [&](const std::string& text) {
+    const auto loaded = load_config_text(default_env(), text, "run.toml", {});
+    EXPECT_TRUE(loaded.ok()) << loaded.error().to_string();
+    const auto made = ActorObjective::create(registry, *loaded, {});
+    return made.ok() ? std::string("made") : made.error().to_string();
+  };
+  EXPECT_THAT(error_of("[actor]\nuse_kl_loss = true\nkl_loss_type = \"k33\"\n"),
+              testing::StartsWith("run.toml:3:1: no kl_estimator is named 'k33'"));
+  EXPECT_THAT(error_of("[actor.policy_loss]\nloss_mode = \"gspoo\"\n"),
+              testing::StartsWith("run.toml:2:1: no policy_loss is named 'gspoo'"));
+  EXPECT_THAT(error_of("[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_ratio = 0.0\n"),
+              testing::StartsWith("run.toml:2:1, policy_loss clip_cov@mortise.policy_loss"));
 }
 
 TEST(ActorLearner, RowsWithoutAdvantageAreSeenButSendNothingBack) {

@@ -77,7 +77,7 @@ struct TestObjective {
   explicit TestObjective(const std::vector<std::string>& overrides)
       : loaded(load_config(default_env(), "", overrides).value()),
         registry(PluginRegistry::open(builtin_packs()).value()),
-        objective(ActorObjective::create(registry, loaded.config, {}).value()) {}
+        objective(ActorObjective::create(registry, loaded, {}).value()) {}
 };
 
 // A tiny decoder with its optimizer.

@@ -39,6 +39,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Broken{"no_symbol", "does not export 'mortise_pack_v0'", "MORTISE_PACK"},
                     Broken{"extra_export", "'leaked_helper', 'leaked_state'", "version script"},
                     Broken{"wrong_abi", "plugin ABI 7, this program has ABI 0", "build the pack again"},
+                    Broken{"damaged_note", "the metadata note is damaged: ", "with the SDK's mortise_add_pack()"},
+                    Broken{"other_major", "plugin ABI 7, this program has ABI 0", "this version's SDK"},
                     Broken{"newer_host", "needs a host of plugin ABI 0.99, this one has 0.1", "update mortise"},
                     Broken{"needs_other", "'libtest_other_library.so', which its note does not list", "NEEDS"},
                     Broken{"needs_openmp", "second OpenMP runtime", "host->parallel_for"},

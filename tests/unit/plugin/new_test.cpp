@@ -48,6 +48,11 @@ TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
   EXPECT_EQ(default_env().read_file(temp / "made/src/exact_match.rs").value(), "struct ExactMatch;");
   EXPECT_NE(std::filesystem::status(temp / "made/build.sh").permissions() & std::filesystem::perms::owner_exec,
             std::filesystem::perms::none);
+  ASSERT_OK_AND_ASSIGN(NewPlugin taken, plan_new_plugin("reward", "acme.option", "rust"));
+  taken.share = share;
+  taken.dir = temp / "taken";
+  ASSERT_OK(write_new_plugin(taken));
+  EXPECT_EQ(default_env().read_file(temp / "taken/src/option.rs").value(), "struct OptionReward;");
   // Never over something that is there; never half a project.
   EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("there is something already"));
   plan.dir = temp / "other";

@@ -100,5 +100,12 @@ TEST(NoteTest, DeepNestingIsRefusedNotCrashed) {
   EXPECT_FALSE(parse_note(deep, "x.so").ok());
 }
 
+TEST(NoteTest, NobodyIsAskedToCorrectWhatAToolWrites) {
+  const auto damaged = parse_note(note(R"("abi":0)", R"("abi":0 0)"), "x.so");
+  ASSERT_FALSE(damaged.ok());
+  EXPECT_THAT(damaged.error().what, testing::StartsWith("the metadata note is damaged: "));
+  EXPECT_THAT(damaged.error().next, testing::AllOf(HasSubstr("build the pack again"), HasSubstr("mortise_add_pack()")));
+}
+
 }  // namespace
 }  // namespace mortise

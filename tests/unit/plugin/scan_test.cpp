@@ -1,5 +1,6 @@
 // Looking for packs runs none of their code, however many there are: a hundred packs whose constructors leave a mark.
-// The time it takes is printed.
+// The time it takes is printed, and is under 50 ms.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -31,13 +32,20 @@ TEST(ScanTest, AHundredPacksAreListedWithoutRunningTheirCode) {
   fill(temp / "packs", {"constructor", "newer_host"});
   RegistryOptions options = test::only({});
   options.paths = {temp / "packs"};
-  const auto begin = std::chrono::steady_clock::now();
-  auto registry = PluginRegistry::open(options);
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  ASSERT_OK(registry);
-  EXPECT_EQ(registry->candidates().size(), 50U);
-  EXPECT_EQ(registry->rejected().size(), 50U);
-  std::cout << "100 packs in " << took.count() << " ms\n";
+  double best_ms = 1e9;  // a busy machine gives less of itself now and then
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto registry = PluginRegistry::open(options);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    ASSERT_OK(registry);
+    EXPECT_EQ(registry->candidates().size(), 50U);
+    EXPECT_EQ(registry->rejected().size(), 50U);
+    best_ms = std::min(best_ms, took.count());
+  }
+  std::cout << "100 packs in " << best_ms << " ms\n";
+#if !defined(MORTISE_ASAN) && !defined(MORTISE_TSAN)
+  EXPECT_LT(best_ms, 50);
+#endif
   EXPECT_FALSE(std::filesystem::exists(mark)) << "code of a pack ran";
   // The very same file does run it once it is loaded: the mark is a test that can fail.
   options.paths = {};

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "plugin/worker/reward_pool.h"
@@ -121,6 +122,56 @@ TEST_F(WorkerFaults, ACrashInAGroupCostsTheGroup) {
   EXPECT_EQ(failures(out).size(), 2U);
   EXPECT_TRUE(std::isnan(out.rewards[0]) && std::isnan(out.rewards[1]));
   EXPECT_EQ(out.rewards[2], 2);
+  EXPECT_THAT(failures(out).at(0), HasSubstr("while it scored group 0 (2 rows)"));
+}
+
+TEST_F(WorkerFaults, WhatIsBlamedIsWhatTheCallWasAbout) {
+  ASSERT_OK_AND_ASSIGN(
+      const RewardOutput hung,
+      make("whole_group", 1)->score(request(4, 10'000, 200), rows_of({"a", "b", "c", "hang"}, 2), nullptr));
+  EXPECT_EQ(hung.rewards[0], 2);
+  EXPECT_THAT(failures(hung).at(2), HasSubstr("group 1 (2 rows) took longer than row_timeout = 0.20 s"));
+  EXPECT_THAT(failures(hung).at(3), HasSubstr("group 1 (2 rows) took longer than row_timeout = 0.20 s"));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput batch,
+                       make("whole_batch", 1)->score(request(2), rows_of({"a", "crash"}), nullptr));
+  EXPECT_THAT(failures(batch).at(0), HasSubstr("while it scored the batch"));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput row, make("plain", 1)->score(request(2), rows_of({"a", "crash"}), nullptr));
+  EXPECT_THAT(failures(row).at(1), HasSubstr("while it scored the row"));
+}
+
+// A run that is stopping tells the rewards at work, waits a little for those that listen, and gives no more rows out.
+TEST_F(WorkerFaults, ARunThatIsStoppingTellsItsWorkers) {
+  std::atomic<bool> stopping = false;
+  options_.mode = "process";
+  options_.num_workers = 1;
+  auto made =
+      make_reward_function(registry_, "faulty", nlohmann::ordered_json::object(), RunKey{7, &stopping}, options_);
+  ASSERT_TRUE(made.ok()) << made.error().to_string();
+  RewardFunction& reward = **made;
+  std::thread stop([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    stopping = true;
+  });
+  const Stopwatch watch;
+  const auto stopped = reward.score(request(3, 60'000, 60'000), rows_of({"polite", "hang", "hang"}), nullptr);
+  stop.join();
+  ASSERT_FALSE(stopped.ok()) << "the rows behind the first would hang for a minute";
+  EXPECT_EQ(stopped.error().kind, ErrorKind::kSignal);
+  EXPECT_LT(watch.elapsed_s(), 10.0);
+  EXPECT_EQ(dynamic_cast<RewardPool&>(reward).num_replaced(), 0) << "it was told, and nobody had to be killed";
+  // One that does not listen is not waited for.
+  stopping = false;
+  std::thread again([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    stopping = true;
+  });
+  const Stopwatch deaf;
+  EXPECT_FALSE(reward.score(request(1, 60'000, 60'000), rows_of({"hang"}), nullptr).ok());
+  again.join();
+  EXPECT_LT(deaf.elapsed_s(), 10.0);
+  stopping = false;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput after, reward.score(request(1), rows_of({"abc"}), nullptr));
+  EXPECT_EQ(std::floor(after.rewards[0]), 3);
 }
 
 TEST_F(WorkerFaults, ASuccessorGoesOnFromTheStateOfTheLastBatch) {

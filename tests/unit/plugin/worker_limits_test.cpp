@@ -93,11 +93,42 @@ TEST_F(WorkerLimitsTest, CpuTimeIsOfACallNotOfAWorker) {
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, slow->score(request(1, 60'000, 60'000), rows_of({"a"}), nullptr));
   EXPECT_THAT(failures(out)[0], HasSubstr("the row used more CPU than plugins.worker_cpu_time = 0.20 s"));
   EXPECT_THAT(log(), HasSubstr("0.20 s of CPU a call"));
+  auto group = make("whole_group", 1);
+  ASSERT_OK_AND_ASSIGN(const RewardOutput two,
+                       group->score(request(2, 60'000, 60'000), rows_of({"spin", "a"}, 2), nullptr));
+  EXPECT_THAT(failures(two)[1], HasSubstr("group 0 (2 rows) used more CPU than plugins.worker_cpu_time = 0.20 s"));
   auto quick = make("plain", 1, {{"work_us", 60'000}});
   const std::vector<std::string> rows(12, "a");  // more than the limit together
   ASSERT_OK_AND_ASSIGN(const RewardOutput all, quick->score(request(12), rows_of(rows), nullptr));
   EXPECT_TRUE(all.failed_rows.empty()) << failures(all).begin()->second;
 }
+
+#if !defined(MORTISE_ASAN) && !defined(MORTISE_TSAN)  // there memory has no limit
+TEST_F(WorkerLimitsTest, AMemoryLimitWithoutRoomForTheWorkerIsToldWithItsNeed) {
+  options_.mode = "process";
+  options_.limits.memory_bytes = 1 << 20;
+  options_.limits.memory_where = "run.toml:3:21";
+  const auto made = make_reward_function(registry_, "plain", nlohmann::ordered_json::object(), {}, options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().kind, ErrorKind::kConfig);
+  const std::string text = made.error().to_string();
+  const std::string begins =
+      "run.toml:3:21: plugins.worker_memory_mib = 1 leaves no room for the worker itself, which needs ";
+  ASSERT_THAT(text, testing::StartsWith(begins));
+  EXPECT_THAT(text, HasSubstr("or 0 for no limit"));
+  // What it says is enough, and not much more than that.
+  const int64_t need = std::atoll(text.c_str() + begins.size());
+  EXPECT_LT(need, 200);
+  options_.limits.memory_bytes = need << 20;
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, make("plain", 1)->score(request(1), rows_of({"abc"}), nullptr));
+  EXPECT_EQ(out.rewards[0], 3);
+  // A worker that ends before it is ready may have run into the limit: the message has it.
+  options_.limits.memory_bytes = int64_t{1} << 30;
+  const auto dead = make_reward_function(registry_, "faulty", {{"dies_in_create", 1}}, {}, options_);
+  ASSERT_FALSE(dead.ok());
+  EXPECT_THAT(dead.error().next, HasSubstr("plugins.worker_memory_mib = 1024 (run.toml:3:21)"));
+}
+#endif
 
 TEST_F(WorkerLimitsTest, SleepingCostsNoCpu) {
   options_.limits.cpu_ms = 100;
@@ -141,6 +172,11 @@ TEST_F(WorkerLimitsTest, TheLogSaysWhatHolds) {
   mode_ = "none";
   make("plain");
   EXPECT_THAT(log(), HasSubstr("runs in the trainer's own process"));
+}
+
+TEST_F(WorkerLimitsTest, WhatAWorkerLogsIsInTheRunsLog) {
+  ASSERT_OK(make("faulty", 1)->score(request(1), rows_of({"log"}), nullptr));
+  EXPECT_THAT(log(), HasSubstr("warning [faulty@test.faulty] a line from the worker\n"));
 }
 
 TEST_F(WorkerLimitsTest, FilesAreLeftAloneInEveryWay) {

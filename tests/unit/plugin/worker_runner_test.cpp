@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "experience/advantage/advantage_runner.h"
@@ -99,6 +100,28 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
   ASSERT_OK_AND_ASSIGN(const AdvantageBatch batch, advantage.compute(samples_, scored, {}, nullptr));
   EXPECT_THAT(batch.token_level_scores, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
   EXPECT_THAT(batch.advantages, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+}
+
+TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {
+  take({"polite", "polite", "polite"});
+  std::atomic<bool> stopping = false;
+  for (const char* mode : {"process", "none"}) {
+    IsolationOptions isolation;
+    isolation.mode = mode;
+    isolation.num_workers = 1;
+    stopping = false;
+    auto made = RewardRunner::create(registry_, {spec("faulty", 60'000, 60'000)}, RunKey{7, &stopping},
+                                     /*max_failed_fraction=*/0.0, isolation);
+    ASSERT_TRUE(made.ok()) << made.error().to_string();
+    std::thread stop([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stopping = true;
+    });
+    const auto scored = made->score(prompts_, samples_, {}, nullptr);
+    stop.join();
+    ASSERT_FALSE(scored.ok()) << mode;
+    EXPECT_EQ(scored.error().kind, ErrorKind::kSignal) << scored.error().to_string();
+  }
 }
 
 TEST_F(WorkerRunner, ARewardThatCannotBeMadeIsAnErrorInItsLine) {

@@ -7,8 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "foundation/base/log.h"
 #include "foundation/formats/jsonl.h"
+#include "plugin/host/host_services.h"
 #include "support/temp_dir.h"
+#include "train/score_extension.h"
 
 namespace mortise::test {
 namespace {
@@ -90,6 +93,26 @@ class ScoreModelFolder : public testing::Test {
     dir_.write("config.json", dump_json(*config));
   }
   TempDir dir_;
+};
+
+// As a plugin meets it: the status and text of open().
+struct Opening {
+  explicit Opening(const Path& folder, int64_t max_length = 0, const std::string& chat_template = "") {
+    offer_score_models();
+    const auto* table =
+        static_cast<const mortise_score_model_vtable*>(host_table()->get_extension(MORTISE_EXT_SCORE_MODEL));
+    const std::string name = folder.string();
+    mortise_score_model_options options{};
+    options.struct_size = sizeof options;
+    options.folder = {name.data(), name.size()};
+    options.chat_template = {chat_template.data(), chat_template.size()};
+    options.max_length = max_length;
+    void* model = nullptr;
+    status = table->open(host_table(), &call, &options, &model);
+    if (model != nullptr) table->close(model);
+  }
+  mortise_call call;
+  int32_t status = MORTISE_OK;
 };
 
 TEST(ScoreModel, GivesTheScoresOfTransformers) {
@@ -178,6 +201,41 @@ TEST_F(ScoreModelFolder, HasToBeThatOfAClassifierOfOneLabel) {
   EXPECT_THAT(error(), AllOf(HasSubstr("this is a language model"), HasSubstr("sequence classifier with one label")));
   std::filesystem::remove(dir_ / "config.json");
   EXPECT_THAT(error(), AllOf(HasSubstr(dir_.path().string()), HasSubstr("no config.json")));
+}
+
+TEST_F(ScoreModelFolder, TheStatusOfAnOpeningIsThatOfItsCause) {
+  EXPECT_EQ(Opening(dir_.path()).status, MORTISE_OK);
+  const auto expect = [&](const Opening& opening, int32_t status, const std::string& says) {
+    EXPECT_EQ(status_name(opening.status), status_name(status)) << opening.call.fail_text;
+    EXPECT_THAT(opening.call.fail_text, HasSubstr(says));
+    EXPECT_TRUE(opening.call.bad_file);
+  };
+  expect(Opening(dir_ / "nowhere"), MORTISE_NOT_FOUND, "there is no model folder");
+  expect(Opening(dir_.path(), 0, (dir_ / "none.jinja").string()), MORTISE_NOT_FOUND, "none.jinja");
+  expect(Opening(dir_.path(), 0, dir_.write("odd.jinja", "{% if %}").string()), MORTISE_INVALID_ARGUMENT, "odd.jinja");
+  const std::string weights = dir_.read("model.safetensors");
+  dir_.write("model.safetensors", weights.substr(0, weights.size() / 2));
+  expect(Opening(dir_.path()), MORTISE_DATA_LOSS, "model.safetensors");
+  dir_.write("tokenizer.json", "{");
+  expect(Opening(dir_.path()), MORTISE_DATA_LOSS, "tokenizer.json");
+  std::filesystem::remove(dir_ / "tokenizer.json");
+  expect(Opening(dir_.path()), MORTISE_NOT_FOUND, "tokenizer");
+  change_config([](Json& config) { config["architectures"] = Json::array({"Qwen2ForCausalLM"}); });
+  expect(Opening(dir_.path()), MORTISE_INVALID_ARGUMENT, "this is a language model");
+  dir_.write("config.json", "{\"architectures\": [");
+  expect(Opening(dir_.path()), MORTISE_DATA_LOSS, "config.json");
+}
+
+TEST_F(ScoreModelFolder, ALimitBeyondItsPositionsIsTold) {
+  const auto log_of = [&](int64_t max_length) {
+    const Path file = dir_ / ("log" + std::to_string(max_length));
+    EXPECT_TRUE(log_init({.console_level = LogLevel::kOff, .file = file, .force_plain = true}).ok());
+    EXPECT_EQ(Opening(dir_.path(), max_length).status, MORTISE_OK);
+    log_flush();
+    return default_env().read_file(file).value();
+  };
+  EXPECT_THAT(log_of(257), HasSubstr("max_length = 257 is more than its max_position_embeddings = 256"));
+  EXPECT_THAT(log_of(256), testing::Not(HasSubstr("max_position_embeddings")));
 }
 
 TEST_F(ScoreModelFolder, NeedsATokenizerAndForChatsATemplate) {

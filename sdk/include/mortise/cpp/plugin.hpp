@@ -397,8 +397,10 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   __attribute__((section("mortise_plugins"), used)) static const mortise_descriptor* const mortise_entry_##object = \
       &object;
 
-// Once in every pack: the exported object. Either around the plugins, MORTISE_PACK(MORTISE_REWARD("match", Match)), or
-// alone in a file of its own, MORTISE_PACK(). mortise_add_pack() defines MORTISE_PACK_ID and MORTISE_PACK_VERSION.
+// Once in every pack: the exported object. Either around the plugins, one or several of any kinds, with nothing between
+// them: MORTISE_PACK(MORTISE_REWARD("match", Match) MORTISE_TOKEN_LOSS("clip", Clip)); or, where each file has its
+// plugins' macros by themselves, alone in one of the files: MORTISE_PACK(). The names of one kind must differ.
+// mortise_add_pack() defines MORTISE_PACK_ID and MORTISE_PACK_VERSION.
 #define MORTISE_PACK(...)                                                                                     \
   __VA_ARGS__                                                                                                 \
   extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __start_mortise_plugins[]; \

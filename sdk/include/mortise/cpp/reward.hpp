@@ -1,7 +1,7 @@
 /* Reward: a number per completion, row by row; BatchReward: whole groups or the whole batch at once.
  *
  * score(row) returns the reward, or not_applicable when the function has nothing to say about the row (that is not 0).
- * An exception fails that row alone: its reward stays NaN, is counted, and the text is shown with the row.
+ * An exception fails that row alone: its reward stays NaN, is counted, and its text told.
  * Rewards of single tokens (steps of a proof, say) go into row.token_rewards(), where the class declares them.
  * Cost: that of the author's function. [compute]; the host may cut a row-wise batch and run the pieces in workers.
  */

@@ -56,7 +56,9 @@ typedef struct mortise_score_model_vtable {
   uint32_t struct_size;
   uint32_t flags;
   /* Loads a model into *model, the caller's until close. Fails through host->fail, with the folder, what is wrong with
-   * it and the next step in the text (NOT_FOUND: the folder is not there, or holds no such model). [control] */
+   * it and the next step in the text: NOT_FOUND where the folder, its tokenizer or the template is not there,
+   * INVALID_ARGUMENT where it holds a model or template of another kind, DATA_LOSS where a file cannot be read.
+   * [control] */
   int32_t (*open)(const mortise_host* host, mortise_call* call, const mortise_score_model_options* options,
                   void** model) MORTISE_NOEXCEPT;
   void (*close)(void* model) MORTISE_NOEXCEPT; /* [control] */

@@ -152,7 +152,8 @@ macro_rules! __c_text {
 }
 
 /// Makes the pack: `reward "name": Class, "summary"` or `policy_loss "name": Class, "summary"`, and its parameters
-/// `name: f64|i64|bool|text = default [in low..=high], "meaning"`. The version is the crate's. Once per crate.
+/// `name: f64|i64|bool|text = default [in low..=high], "meaning"`. The version is the crate's. Once per crate. Whatever
+/// your own types are called, they do not meet names of the crate: here all are written as paths.
 #[macro_export]
 macro_rules! pack {
     (
@@ -162,34 +163,30 @@ macro_rules! pack {
     ) => {
         /// The pack's table, for tests.
         pub fn pack() -> &'static $crate::Static<$crate::sys::mortise_pack> {
-            use $crate::sys;
-            use ::std::os::raw::{c_char, c_void};
-            use ::std::ptr::null;
-
             const TOKEN_REWARDS: bool = $crate::__token_rewards!($kind, $class);
             static VTABLE: $crate::Static<$crate::__vtable_type!($kind)> = $crate::Static($crate::__vtable!($kind, $class));
             const NUM_PARAMS: usize = [$(stringify!($param)),*].len();
-            static PARAMS: $crate::Static<[sys::mortise_param; NUM_PARAMS]> = $crate::Static([$(
+            static PARAMS: $crate::Static<[$crate::sys::mortise_param; NUM_PARAMS]> = $crate::Static([$(
                 {
                     #[allow(unused_mut, unused_assignments)]
                     let mut range = (0.0, 0.0, 0);
                     $(range = ($low as f64, $high as f64, 1);)?
-                    sys::mortise_param {
-                        struct_size: ::std::mem::size_of::<sys::mortise_param>() as u32,
+                    $crate::sys::mortise_param {
+                        struct_size: ::std::mem::size_of::<$crate::sys::mortise_param>() as u32,
                         r#type: $crate::__param_type!($type).0,
                         name: $crate::__c_text!(stringify!($param)),
-                        default_text: concat!($crate::__default_text!($type, $default), "\0").as_ptr() as *const c_char,
+                        default_text: $crate::__c_text!($crate::__default_text!($type, $default)),
                         doc: $crate::__c_text!($doc),
                         min: range.0,
                         max: range.1,
                         has_range: range.2,
                         num_choices: 0,
-                        choices: null(),
+                        choices: ::std::ptr::null(),
                     }
                 }
             ),*]);
-            static POINTERS: $crate::Static<[*const sys::mortise_param; NUM_PARAMS]> = $crate::Static({
-                let first = &PARAMS as *const _ as *const sys::mortise_param;
+            static POINTERS: $crate::Static<[*const $crate::sys::mortise_param; NUM_PARAMS]> = $crate::Static({
+                let first = &PARAMS as *const _ as *const $crate::sys::mortise_param;
                 let mut out = [first; NUM_PARAMS];
                 let mut i = 0;
                 while i < NUM_PARAMS {
@@ -198,52 +195,55 @@ macro_rules! pack {
                 }
                 out
             });
-            static DESCRIPTOR: $crate::Static<sys::mortise_descriptor> = $crate::Static(sys::mortise_descriptor {
-                struct_size: ::std::mem::size_of::<sys::mortise_descriptor>() as u32,
-                flags: sys::MORTISE_FLAG_CONCURRENT | if TOKEN_REWARDS { sys::MORTISE_FLAG_TOKEN_REWARDS } else { 0 },
-                kind: $crate::__c_text!($crate::__kind_name!($kind)),
-                name: $crate::__c_text!($name),
-                summary: $crate::__c_text!($summary),
-                doc: null(),
-                coupling: sys::MORTISE_COUPLING_TOKEN,
-                num_params: NUM_PARAMS as u32,
-                params: &POINTERS as *const _ as *const *const sys::mortise_param,
-                requires_inputs: null(),
-                consumes: null(),
-                vtable: &VTABLE as *const _ as *const c_void,
-            });
-            static PLUGINS: $crate::Static<[*const sys::mortise_descriptor; 1]> =
-                $crate::Static([&DESCRIPTOR as *const _ as *const sys::mortise_descriptor]);
+            const CONCURRENT: u32 = $crate::sys::MORTISE_FLAG_CONCURRENT;
+            const FLAGS: u32 = CONCURRENT | if TOKEN_REWARDS { $crate::sys::MORTISE_FLAG_TOKEN_REWARDS } else { 0 };
+            static DESCRIPTOR: $crate::Static<$crate::sys::mortise_descriptor> =
+                $crate::Static($crate::sys::mortise_descriptor {
+                    struct_size: ::std::mem::size_of::<$crate::sys::mortise_descriptor>() as u32,
+                    flags: FLAGS,
+                    kind: $crate::__c_text!($crate::__kind_name!($kind)),
+                    name: $crate::__c_text!($name),
+                    summary: $crate::__c_text!($summary),
+                    doc: ::std::ptr::null(),
+                    coupling: $crate::sys::MORTISE_COUPLING_TOKEN,
+                    num_params: NUM_PARAMS as u32,
+                    params: &POINTERS as *const _ as *const *const $crate::sys::mortise_param,
+                    requires_inputs: ::std::ptr::null(),
+                    consumes: ::std::ptr::null(),
+                    vtable: &VTABLE as *const _ as *const ::std::os::raw::c_void,
+                });
+            static PLUGINS: $crate::Static<[*const $crate::sys::mortise_descriptor; 1]> =
+                $crate::Static([&DESCRIPTOR as *const _ as *const $crate::sys::mortise_descriptor]);
             #[no_mangle]
             #[allow(non_upper_case_globals)]
-            pub static mortise_pack_v0: $crate::Static<sys::mortise_pack> = $crate::Static(sys::mortise_pack {
-                struct_size: ::std::mem::size_of::<sys::mortise_pack>() as u32,
-                abi_minor: sys::MORTISE_TARGET_MINOR,
-                min_host_minor: sys::MORTISE_TARGET_MINOR,
+            pub static mortise_pack_v0: $crate::Static<$crate::sys::mortise_pack> = $crate::Static($crate::sys::mortise_pack {
+                struct_size: ::std::mem::size_of::<$crate::sys::mortise_pack>() as u32,
+                abi_minor: $crate::sys::MORTISE_TARGET_MINOR,
+                min_host_minor: $crate::sys::MORTISE_TARGET_MINOR,
                 num_plugins: 1,
                 id: $crate::__c_text!($id),
                 version: $crate::__c_text!(env!("CARGO_PKG_VERSION")),
-                plugins: &PLUGINS as *const _ as *const *const sys::mortise_descriptor,
-                open: None,
+                plugins: &PLUGINS as *const _ as *const *const $crate::sys::mortise_descriptor,
+                open: ::std::option::Option::None,
             });
 
-            #[allow(unused_imports)]
-            use $crate::Piece::{Comma, Quoted, Raw};
             const PIECES: &[$crate::Piece] = &[
-                Raw("{\"abi\":0,\"abi_minor\":1,\"min_host_minor\":1,\"pack\":{\"id\":"), Quoted($id),
-                Raw(",\"version\":"), Quoted(env!("CARGO_PKG_VERSION")),
-                Raw("},\"plugins\":[{\"kind\":"), Quoted($crate::__kind_name!($kind)),
-                Raw(",\"name\":"), Quoted($name), Raw(",\"summary\":"), Quoted($summary),
-                Raw(",\"doc\":null,\"flags\":"), Raw(if TOKEN_REWARDS { "258" } else { "2" }),
-                Raw(",\"coupling\":\"token\",\"requires\":[],\"consumes\":[],\"params\":["),
+                $crate::Piece::Raw("{\"abi\":0,\"abi_minor\":1,\"min_host_minor\":1,\"pack\":{\"id\":"),
+                $crate::Piece::Quoted($id),
+                $crate::Piece::Raw(",\"version\":"), $crate::Piece::Quoted(env!("CARGO_PKG_VERSION")),
+                $crate::Piece::Raw("},\"plugins\":[{\"kind\":"), $crate::Piece::Quoted($crate::__kind_name!($kind)),
+                $crate::Piece::Raw(",\"name\":"), $crate::Piece::Quoted($name),
+                $crate::Piece::Raw(",\"summary\":"), $crate::Piece::Quoted($summary),
+                $crate::Piece::Raw(",\"doc\":null,\"flags\":"), $crate::Piece::Raw(if TOKEN_REWARDS { "258" } else { "2" }),
+                $crate::Piece::Raw(",\"coupling\":\"token\",\"requires\":[],\"consumes\":[],\"params\":["),
                 $(
-                    Comma, Raw("{\"name\":"), Quoted(stringify!($param)),
-                    Raw(",\"type\":"), Quoted($crate::__param_type!($type).1),
-                    Raw(",\"default\":"), Quoted($crate::__default_text!($type, $default)),
-                    $(Raw(concat!(",\"min\":", stringify!($low), ",\"max\":", stringify!($high))),)?
-                    Raw(",\"doc\":"), Quoted($doc), Raw("}"),
+                    $crate::Piece::Comma, $crate::Piece::Raw("{\"name\":"), $crate::Piece::Quoted(stringify!($param)),
+                    $crate::Piece::Raw(",\"type\":"), $crate::Piece::Quoted($crate::__param_type!($type).1),
+                    $crate::Piece::Raw(",\"default\":"), $crate::Piece::Quoted($crate::__default_text!($type, $default)),
+                    $($crate::Piece::Raw(concat!(",\"min\":", stringify!($low), ",\"max\":", stringify!($high))),)?
+                    $crate::Piece::Raw(",\"doc\":"), $crate::Piece::Quoted($doc), $crate::Piece::Raw("}"),
                 )*
-                Raw("]}],\"needs\":[],\"build\":{\"compiler\":\"rustc\"}}"),
+                $crate::Piece::Raw("]}],\"needs\":[],\"build\":{\"compiler\":\"rustc\"}}"),
             ];
             const SIZE: usize = $crate::note_size(PIECES);
             const PADDED: usize = (SIZE + 3) / 4 * 4;

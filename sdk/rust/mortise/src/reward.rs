@@ -8,7 +8,7 @@ pub trait Reward: Send + Sync + Sized + 'static {
     /// Runs once, in `create`: read the parameters, compile patterns, open files.
     fn new(params: &Params) -> Result<Self>;
     /// `None` when the reward has nothing to say about the row; that is not a reward of 0. An `Err` or a panic fails this
-    /// row alone: it stays without a reward, is counted, and the text is shown with it.
+    /// row alone: it stays without a reward, is counted, and its text is told.
     fn score(&self, row: &Row) -> Result<Option<f64>>;
     /// Set to true to give rewards of single tokens too: `row.reward_token`.
     const TOKEN_REWARDS: bool = false;

@@ -1,14 +1,15 @@
 //! A reward of tokens: the pack declares it in table and note, and each row's tokens are its own.
 use mortise::testing::{Plugin, Row};
 
-struct Steps {
+// Called as a word of the crate is, which pack! must not mind.
+struct Raw {
     last: f64,
 }
 
-impl mortise::Reward for Steps {
+impl mortise::Reward for Raw {
     const TOKEN_REWARDS: bool = true;
     fn new(params: &mortise::Params) -> mortise::Result<Self> {
-        Ok(Steps { last: params.f64("last")? })
+        Ok(Raw { last: params.f64("last")? })
     }
     fn score(&self, row: &mortise::Row) -> mortise::Result<Option<f64>> {
         for (t, id) in row.completion_ids().iter().enumerate() {
@@ -23,7 +24,7 @@ impl mortise::Reward for Steps {
 
 mortise::pack! {
     id: "test.steps",
-    reward "steps": Steps, "a quarter of each id",
+    reward "steps": Raw, "a quarter of each id",
     params: [last: f64 = 0.5, "reward of the row"]
 }
 

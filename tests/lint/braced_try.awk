@@ -1,0 +1,40 @@
+# Prints each TRY( that stands behind a comma in a braced list: where it returns, gcc leaves what stands before it in the list
+# undestroyed. A pair of braces with no semicolon of its own is a list; a block of statements has one.
+FNR == 1 { depth = 0; raw_end = ""; in_comment = 0; delete commas; delete pending; delete is_block; delete parens }
+/^[ \t]*#/ { next }  # preprocessor
+{
+  line = $0
+  if (raw_end != "") {
+    at = index(line, raw_end)
+    if (!at) next
+    line = substr(line, at + length(raw_end)); raw_end = ""
+  }
+  gsub(/\\\\/, "", line); gsub(/\\"/, "", line); gsub(/'\\?.'/, "", line); gsub(/'\\''/, "", line)
+  if (match(line, /R"[A-Za-z_]*\(/)) {
+    raw_end = ")" substr(line, RSTART + 2, RLENGTH - 3) "\""
+    rest = substr(line, RSTART + RLENGTH); line = substr(line, 1, RSTART - 1)
+    at = index(rest, raw_end)
+    if (at) { line = line substr(rest, at + length(raw_end)); raw_end = "" }
+  }
+  gsub(/"[^"]*"/, "", line)
+  if (in_comment) { if (!sub(/^.*\*\//, "", line)) next; in_comment = 0 }
+  gsub(/\/\*[^*]*\*\//, "", line)
+  sub(/\/\/.*/, "", line)
+  if (sub(/\/\*.*/, "", line)) in_comment = 1
+  gsub(/TRY\(/, "\001(", line)
+  for (i = 1; i <= length(line); i++) {
+    c = substr(line, i, 1)
+    if (c == "{") {
+      depth++
+      commas[depth] = parens[depth] = is_block[depth] = 0; pending[depth] = ""
+    } else if (c == "}") {
+      if (!is_block[depth] && pending[depth] != "") printf "%s", pending[depth]
+      depth--
+    } else if (c == ";") is_block[depth] = 1
+    else if (c == "(") parens[depth]++
+    else if (c == ")") parens[depth]--
+    else if (c == "," && parens[depth] == 0) commas[depth]++
+    else if (c == "\001" && commas[depth] > 0 && substr(line, i - 1, 1) !~ /[A-Za-z0-9_]/)
+      pending[depth] = pending[depth] FILENAME ":" FNR ": TRY behind a comma in braces leaks what stands before it; give its value a line of its own\n"
+  }
+}
