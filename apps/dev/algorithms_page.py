@@ -13,7 +13,11 @@ import sys
 
 KINDS = [
     ("policy_loss", "Policy losses", "`actor.policy_loss.loss_mode`"),
-    ("kl_estimator", "KL estimators", "`actor.kl_loss_type`, `algorithm.kl_penalty`"),
+    (
+        "kl_estimator",
+        "KL estimators",
+        "`actor.kl_loss_type`, `algorithm.kl_penalty`; `full` of the former is no plugin, but the engine's KL over the whole vocabulary",
+    ),
     ("advantage_estimator", "Advantage estimators", "`algorithm.adv_estimator`"),
     ("reward", "Rewards", "`[[reward]] use`"),
     ("rollout_backend", "Rollout backends", "`rollout.name`"),

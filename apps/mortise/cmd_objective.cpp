@@ -55,6 +55,10 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   RunKey key;
   key.seed = static_cast<uint64_t>(config.trainer.seed);
   ActorObjective objective = TRY(ActorObjective::create(registry, command.config, key));
+  if (objective.uses_full_kl())
+    return Error{ErrorKind::kConfig, "'actor.kl_loss_type' is full, and a file of log-probs says nothing of the rest",
+                 command.config.where("actor.kl_loss_type"),
+                 "use an estimator here; `mortise train` computes the KL over the whole vocabulary"};
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
   const auto log_prob = TRY(in.tokens("log_prob"));
   const auto advantages = TRY(in.tokens("advantages"));

@@ -5,6 +5,7 @@
 
 #include "config/config_node.h"
 #include "config/fields.h"
+#include "config/full_kl.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -201,6 +202,7 @@ class Checker {
     for (const std::string_view key : {"actor.kl_loss_coef", "actor.kl_loss_type", "actor.kl_params"}) {
       warn_unused(key, actor.use_kl_loss, "actor.use_kl_loss is false");
     }
+    check_full_kl();
     if (actor.clip_ratio_c > 0 && actor.clip_ratio_c <= 1) {
       error("actor.clip_ratio_c",
             "'actor.clip_ratio_c' is " + format_f64(actor.clip_ratio_c) + ", a bound of the ratio above 1",
@@ -217,6 +219,24 @@ class Checker {
                 "actor.loss_agg_mode is " + actor.loss_agg_mode);
     warn_unused("actor.clip_ratio", !(actor.clip_ratio_low && actor.clip_ratio_high),
                 "both actor.clip_ratio_low and actor.clip_ratio_high are set");
+  }
+
+  // The KL over the whole vocabulary is a term of the loss, without parameters.
+  void check_full_kl() {
+    const ActorConfig& actor = config_.actor;
+    const std::string straight_through = std::string(kFullKl) + "+";
+    if (actor.use_kl_loss && actor.kl_loss_type == straight_through) {
+      error("actor.kl_loss_type",
+            "'actor.kl_loss_type' is full+, and the gradient of the KL over the whole vocabulary is exact", "use full");
+    }
+    if (actor.use_kl_loss && actor.kl_loss_type == kFullKl && !actor.kl_params.empty())
+      error("actor.kl_params", "'actor.kl_params' is of an estimator, and 'actor.kl_loss_type' is full",
+            "leave it out");
+    const std::string& penalty = config_.algorithm.kl_penalty;
+    if (config_.algorithm.use_kl_in_reward && (penalty == kFullKl || penalty == straight_through)) {
+      error("algorithm.kl_penalty", "'algorithm.kl_penalty' is full, which is a KL of the loss alone",
+            "use an estimator (kl, low_var_kl), or actor.use_kl_loss=true with actor.kl_loss_type=full");
+    }
   }
 
   void check_optimizer() {

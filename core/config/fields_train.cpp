@@ -96,7 +96,8 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
   table
       .add("kl_loss_type", &ActorConfig::kl_loss_type,
            "KL estimator of use_kl_loss, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3). A trailing + takes "
-           "the estimator's value with the gradient of k2.")
+           "the estimator's value with the gradient of k2. full: no estimate, but the KL over the whole vocabulary at "
+           "every token; the reference then runs beside the policy in each update.")
       .plugin("kl_estimator");
   table.add("kl_params", &ActorConfig::kl_params, "Further parameters of that estimator, checked against its table.");
 }

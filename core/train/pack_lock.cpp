@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/full_kl.h"
 #include "foundation/base/text.h"
 #include "plugin/host/kinds/kl_estimator.h"
 
@@ -32,7 +33,7 @@ std::vector<PluginUse> plugin_uses(const RunConfig& config) {
                   actor.policy_loss.params});
   uses.push_back({"advantage_estimator", algorithm.adv_estimator, "algorithm.adv_estimator", "algorithm.adv_params",
                   algorithm.adv_params});
-  if (actor.use_kl_loss)
+  if (actor.use_kl_loss && actor.kl_loss_type != kFullKl)
     uses.push_back(
         {"kl_estimator", kl_base_name(actor.kl_loss_type), "actor.kl_loss_type", "actor.kl_params", actor.kl_params});
   if (algorithm.use_kl_in_reward)

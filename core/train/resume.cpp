@@ -185,7 +185,7 @@ Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
   const BatchPlan& plan = parts.plan;
   const bool any_token = work.advantages.num_tokens() > 0;
   const bool has_old = !any_token || plan.updates_per_step == 1 || !work.log_probs.old_log_prob.empty();
-  const bool has_reference = !any_token || !parts.reference || !work.log_probs.ref_log_prob.empty();
+  const bool has_reference = !any_token || !takes_ref_log_prob(parts) || !work.log_probs.ref_log_prob.empty();
   if (static_cast<int64_t>(work.experience.samples.rows.size()) == plan.rows_per_step &&
       static_cast<int64_t>(work.updates.size()) < plan.updates_per_step && has_old && has_reference)
     return {};

@@ -325,6 +325,7 @@ Result<> load_learner(RunParts& parts) {
   parts.compute.peak_flops = measured_peak_flops(parts.model->dtype());
   LearnerOptions options = learner_options(config);
   options.pass.flops = &parts.compute.flops;
+  if (parts.reference) options.reference = &*parts.reference;
   parts.learner.emplace(*parts.model, *parts.optimizer, *parts.objective, options);
   return {};
 }
@@ -362,6 +363,10 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kTrain) TRY(load_learner(*parts));
   TRY(parts->stateful.add(*parts->optimizer));
   return parts;
+}
+
+bool takes_ref_log_prob(const RunParts& parts) {
+  return parts.reference && (parts.reward_kl || parts.objective->needs_ref_log_prob());
 }
 
 RolloutPlan train_plan(const RunParts& parts) {

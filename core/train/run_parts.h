@@ -95,6 +95,9 @@ struct RunParts {
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, PluginRegistry registry, RunKind kind,
                                            const std::optional<Path>& weights_from);
 
+// Is there a reader of the reference's log-probs? A KL over the whole vocabulary runs the reference by itself.
+bool takes_ref_log_prob(const RunParts& parts);
+
 // How training samples, and how validation does.
 RolloutPlan train_plan(const RunParts& parts);
 RolloutPlan val_plan(const RunParts& parts);

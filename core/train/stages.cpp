@@ -191,7 +191,7 @@ Result<LogProbBatch> log_prob_stage(RunParts& parts, const PromptBatch& prompts,
     std::vector<float>* entropy = parts.learner->sees_whole_update() ? &out.old_entropy : nullptr;
     out.old_log_prob = TRY(parts.learner->log_probs(*parts.model, batch, nullptr, entropy));
   }
-  if (parts.reference) {
+  if (takes_ref_log_prob(parts)) {
     const StageTimer timer(metrics, "timing_s/ref");
     const MicroBatchOptions passes = reference_pass_options(parts.config);
     out.ref_log_prob = TRY(parts.learner->log_probs(*parts.reference, batch, &passes));

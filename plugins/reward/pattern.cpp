@@ -65,12 +65,22 @@ std::vector<std::string> Pattern::all(std::string_view text) const {
 }
 
 std::string Pattern::replace_all(const std::string& text, const std::string& replacement) const {
+  return substitute(text, replacement, 0);
+}
+
+std::string lower_case(const std::string& text) {
+  static const Pattern all("(?s).+");
+  return all.substitute(text, "\\L$0", PCRE2_SUBSTITUTE_EXTENDED);
+}
+
+std::string Pattern::substitute(const std::string& text, const std::string& replacement, unsigned options) const {
   std::string out(text.size() * 2 + 64, '\0');
   PCRE2_SIZE size = out.size();
   const auto run = [&] {
     return pcre2_substitute(code_->code, units(text), text.size(), 0,
-                            PCRE2_SUBSTITUTE_GLOBAL | PCRE2_SUBSTITUTE_OVERFLOW_LENGTH, nullptr, code_->context,
-                            units(replacement), replacement.size(), reinterpret_cast<PCRE2_UCHAR*>(out.data()), &size);
+                            PCRE2_SUBSTITUTE_GLOBAL | PCRE2_SUBSTITUTE_OVERFLOW_LENGTH | options, nullptr,
+                            code_->context, units(replacement), replacement.size(),
+                            reinterpret_cast<PCRE2_UCHAR*>(out.data()), &size);
   };
   int done = run();
   if (done == PCRE2_ERROR_NOMEMORY) {

@@ -23,8 +23,13 @@ class Pattern {
   [[nodiscard]] std::string replace_all(const std::string& text, const std::string& replacement) const;
 
  private:
+  friend std::string lower_case(const std::string& text);
+  [[nodiscard]] std::string substitute(const std::string& text, const std::string& replacement, unsigned options) const;
   struct Code;
   std::unique_ptr<Code> code_;
 };
+
+// Unicode's simple case mapping, letter by letter. Text that is no UTF-8 stays as it is.
+std::string lower_case(const std::string& text);
 
 }  // namespace mortise

@@ -113,7 +113,8 @@ bool is_plain_integer(std::string_view s) {
   return !s.empty() && s[0] != '0' && std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Nothing where verl's function raises.
+}  // namespace
+
 std::optional<std::string> math_cleaned(std::string text) {
   for (const char* gone : {"\n", "\\!"}) replace(text, gone, "");
   replace(text, "\\\\", "\\");
@@ -142,6 +143,13 @@ std::optional<std::string> math_cleaned(std::string text) {
   if (slash.size() == 2 && is_plain_integer(slash[0]) && is_plain_integer(slash[1]))
     text = "\\frac{" + slash[0] + "}{" + slash[1] + "}";
   return text;
+}
+
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n\v\f");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r\n\v\f") - first + 1);
 }
 
 std::string minerva_cleaned(const std::string& answer) {
@@ -173,8 +181,24 @@ std::string minerva_cleaned(const std::string& answer) {
   replace(digits, ",", "");
   if (!digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
     text = digits;
-  const std::size_t first = text.find_first_not_of(" \t\r\n\v\f");
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r\n\v\f") - first + 1);
+  return trimmed(text);
+}
+
+std::size_t count_of(std::string_view text, std::string_view what) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(what, at)) != std::string_view::npos; at += what.size()) ++count;
+  return count;
+}
+
+// As SQuAD's scorer does it: lower case, no ASCII punctuation, no articles, single spaces.
+std::string question_cleaned(const std::string& answer) {
+  static const Pattern articles(R"(\b(a|an|the)\b)"), spaces(R"(\s+)");
+  std::string text = lower_case(answer);
+  const auto is_punctuation = [](char c) {
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  };
+  text.erase(std::remove_if(text.begin(), text.end(), is_punctuation), text.end());
+  return trimmed(spaces.replace_all(articles.replace_all(text, " "), " "));
 }
 
 std::optional<std::string> dapo_box(std::string_view text) {
@@ -216,6 +240,28 @@ bool dapo_is_right(std::string_view solution, std::string_view truth, DapoBox us
     if (box || use == DapoBox::kAlone) return box && *box == truth;
   }
   return minerva_cleaned("[INVALID]") == minerva_cleaned(std::string(truth));
+}
+
+std::optional<SearchR1Match> search_r1_match(std::string_view solution, const std::vector<std::string>& truths,
+                                             bool part) {
+  constexpr std::string_view kOpen = "<answer>", kClose = "</answer>";
+  constexpr std::size_t kManyTags = 10;
+  std::optional<std::string> found;
+  for (std::size_t at = 0; (at = solution.find(kOpen, at)) != std::string_view::npos;) {
+    const std::size_t begin = at + kOpen.size(), end = solution.find(kClose, begin);
+    if (end == std::string_view::npos) break;
+    found = std::string(solution.substr(begin, end - begin));
+    at = end + kClose.size();
+  }
+  if (!found) return {};
+  SearchR1Match match;
+  match.many_tags = count_of(solution, kOpen) > kManyTags || count_of(solution, kClose) > kManyTags;
+  const std::string answer = question_cleaned(*found);
+  match.right = std::any_of(truths.begin(), truths.end(), [&](const std::string& truth) {
+    const std::string wanted = question_cleaned(truth);
+    return part ? answer.find(wanted) != std::string::npos : answer == wanted;
+  });
+  return match;
 }
 
 }  // namespace mortise::verl

@@ -3,8 +3,10 @@
 // As in verl 0.9.1 (verl/utils/reward_score). Lengths are in characters, not bytes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mortise::verl {
 
@@ -16,10 +18,22 @@ std::string gsm8k_answer(std::string_view solution, bool flexible);
 // truth.
 bool math_is_right(std::string_view solution, std::string_view truth);
 
+// What that cleaning makes of an answer; nothing where verl's function raises.
+std::optional<std::string> math_cleaned(std::string text);
+
 // math_dapo: behind the last "Answer:" of the last 300 characters, cleaned as Minerva does. The box is the last
 // \boxed{} of the last 100, compared unchanged: where there is no "Answer:" (verl 0.9), not at all (before), or alone
 // (strict_box_verify).
 enum class DapoBox { kFallback, kNever, kAlone };
 bool dapo_is_right(std::string_view solution, std::string_view truth, DapoBox use);
+
+// search_r1_like_qa_em: what stands in the last <answer></answer> against each of the right answers, without case,
+// punctuation, articles and further spaces; equal, or (part) holding it. Nothing where there is no answer.
+struct SearchR1Match {
+  bool right = false;
+  bool many_tags = false;  // more than 10 of <answer> or of </answer>: verl takes a quarter of the score
+};
+std::optional<SearchR1Match> search_r1_match(std::string_view solution, const std::vector<std::string>& truths,
+                                             bool part);
 
 }  // namespace mortise::verl

@@ -44,7 +44,9 @@ void expect_resumes(const std::string& settings) {
 }
 
 TEST(Stages, AResumeFindsTheirStates) {
-  expect_resumes("algorithm.filter_groups.enable=true data.gen_batch_size=6 rollout.n=3");
+  expect_resumes(
+      "algorithm.filter_groups.enable=true data.gen_batch_size=6 rollout.n=3 actor.use_kl_loss=true "
+      "actor.kl_loss_type=full");
   expect_resumes(
       "actor.use_kl_loss=true ref.sync_steps=2 actor.entropy_ctrl.type=adaptive actor.entropy_coeff=0.01 "
       "actor.entropy_ctrl.target_entropy=2.5");
@@ -186,7 +188,10 @@ TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
     const Outcome outcome = task.mortise(kSmall + "actor.ppo_mini_batch_size=8 actor.use_kl_loss=true " + settings);
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     std::vector<double> values;
-    for (const Json& row : rows_of(task.path() / "out/metrics.jsonl")) values.push_back(number(row, "kl"));
+    for (const Json& row : rows_of(task.path() / "out/metrics.jsonl")) {
+      values.push_back(number(row, "kl"));
+      EXPECT_EQ(row.contains("timing_s/ref"), settings.find("full") == std::string::npos);
+    }
     return values;
   };
   const std::vector<double> fixed = kl_of(""), copied = kl_of("ref.sync_steps=1 ref.mixup_alpha=1.0");
@@ -194,6 +199,13 @@ TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
   ASSERT_EQ(copied.size(), 6U);
   EXPECT_GT(fixed.back(), 1e-5);
   for (const double kl : copied) EXPECT_LT(kl, 1e-9);  // one update a step, from a reference that is the policy
+  // Over the whole vocabulary, and with an adapter whose base is the reference.
+  for (const std::string settings : {"actor.kl_loss_type=full", "actor.kl_loss_type=full model.lora_rank=4"}) {
+    const std::vector<double> full = kl_of(settings);
+    ASSERT_EQ(full.size(), 6U);
+    EXPECT_LT(full.front(), 1e-9);
+    EXPECT_GT(full.back(), 1e-6) << settings;
+  }
 }
 
 TEST(Stages, TruncatedCompletionsTeachNothingWhereMasked) {

@@ -16,7 +16,10 @@ using Json = nlohmann::json;
 using testing::HasSubstr;
 
 RewardCall reward(const std::string& name, std::map<std::string, std::string> params = {}) {
-  static const mortise_pack* pack = load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward.so");
+  const std::string packs = std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/";
+  static const mortise_pack* plain = load_pack(packs + "mortise.reward.so");
+  static const mortise_pack* math = load_pack(packs + "mortise.reward_math.so");
+  const mortise_pack* pack = name == "default_compute_score" ? math : plain;
   return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, name), std::move(params));
 }
 
@@ -79,6 +82,92 @@ TEST(VerlScores, BeforeTheBoxWasAFallback) {
   const RewardRows rows{{"\\boxed{42}"}, {text("answer", {"42"})}, {}, {}, 0};
   EXPECT_EQ(newer.score(rows)[0], 1);
   EXPECT_EQ(older.score(rows)[0], -1);
+}
+
+// What default_compute_score says of one completion.
+double scored(const std::string& source, const std::string& completion, const std::string& truth) {
+  static RewardCall plugin = reward("default_compute_score");
+  return plugin.score({{completion}, {text("data_source", {source}), text("answer", {truth})}, {}, {}, 0})[0];
+}
+
+// verl's search_r1_like_qa_em, case by case.
+TEST(VerlScores, SearchR1ComparesTheAnswerInTags) {
+  const auto score = [](const std::string& completion, const std::string& truths, const std::string& method = "em") {
+    auto plugin = reward("search_r1", {{"method", method}, {"format_score", "0.1"}});
+    return plugin.score({{completion}, {TestColumn{"ground_truth", MORTISE_COLUMN_JSON, {truths}, {}}}, {}, {}, 0})[0];
+  };
+  const std::string one = R"({"target": "The Beatles"})", several = R"({"target": ["U.S.A.", "Élan Vital"]})";
+  EXPECT_EQ(score("<answer> beatles!</answer>", one), 1);
+  EXPECT_EQ(score("<answer>the  BEATLES, a an</answer>", one), 1);
+  EXPECT_EQ(score("<answer>Beatles</answer> or <answer>Queen</answer>", one), 0.1) << "the last counts";
+  EXPECT_EQ(score("<answer>Queen</answer> <answer>Beatles", one), 0.1) << "what is not closed does not";
+  EXPECT_EQ(score("Beatles", one), 0);
+  EXPECT_EQ(score("<answer>usa</answer>", several), 1);
+  EXPECT_EQ(score("<answer>ÉLAN\nvital</answer>", several), 1);
+  EXPECT_EQ(score("<answer>anthem</answer>", R"(["them"])"), 0.1) << "an article is a word";
+  EXPECT_EQ(score("<answer>it was the Beatles</answer>", one), 0.1);
+  EXPECT_EQ(score("<answer>it was the Beatles</answer>", one, "subem"), 1);
+  std::string many;
+  for (int i = 0; i < 11; ++i) many += "<answer>beatles</answer>";
+  EXPECT_EQ(score(many, one), 0.25);
+  EXPECT_EQ(score(many, one, "subem"), 1);
+  EXPECT_EQ(scored("searchR1_bamboogle", many, "beatles"), 0.25);
+  EXPECT_EQ(scored("searchR1_nq", "<answer>42</answer>", "41"), 0);
+}
+
+// 0.9 accuracy + 0.1 format; mathruler's grade_answer keeps fractions and integers in their form.
+TEST(VerlScores, Geometry3kAddsTheFormatToTheAnswer) {
+  const auto score = [](const std::string& completion, const std::string& truth) {
+    return scored("hiyouga/geometry3k", completion, truth);
+  };
+  EXPECT_DOUBLE_EQ(score("<think>a</think> so \\boxed{ 42 }.", "42"), 1.0);
+  EXPECT_DOUBLE_EQ(score("so \\boxed{42}", "42"), 0.9);
+  EXPECT_DOUBLE_EQ(score(" <think>a</think>\\boxed{42}", "42"), 0.9) << "begins with a space";
+  EXPECT_DOUBLE_EQ(score("<think>\\boxed{42}</think>", "42"), 0.9) << "the box stands in the thought";
+  EXPECT_DOUBLE_EQ(score("<think>a</think>\\boxed{41}", "42"), 0.1);
+  EXPECT_DOUBLE_EQ(score("<think>a</think> 42", "42"), 0.0) << "no box";
+  EXPECT_DOUBLE_EQ(score("\\boxed{42} no, \\boxed{7}", "42"), 0.0);
+  EXPECT_DOUBLE_EQ(score("\\boxed{2\\sqrt{3}}", "\\sqrt{12}"), 0.9);
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\frac{2}{4}}", "\\frac{1}{2}"), 0.0) << "not reduced";
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\dfrac12}", "1/2"), 0.9);
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\sqrt{4}}", "2"), 0.0) << "an integer is written as one";
+  EXPECT_DOUBLE_EQ(score("\\boxed{42.0}", "42"), 0.9);
+  EXPECT_DOUBLE_EQ(score("\\boxed{(1, \\sqrt{9})}", "(1, 3)"), 0.0);
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\text{yes}}", "yes"), 0.9);
+}
+
+// Where the answer is taken from, and what of numbers passes besides equality.
+TEST(VerlScores, NuminaTakesTheAnswerAsPrimeMathDoes) {
+  const auto right = [](const std::string& completion, const std::string& truth) {
+    const double score = scored("numina_olympiads", completion, truth);
+    EXPECT_TRUE(score == 0 || score == 1) << score;
+    return score == 1;
+  };
+  EXPECT_TRUE(right("Step 2: \\boxed{42}", "42"));
+  EXPECT_TRUE(right("The answer is 42", "42"));
+  EXPECT_TRUE(right("ANSWER: x = 42", "42"));
+  EXPECT_TRUE(right("42 is the answer", "42"));
+  EXPECT_TRUE(right("so we get 42. That was easy", "42"));
+  EXPECT_TRUE(right("the lengths are\n42", "42"));
+  EXPECT_TRUE(right("\\boxed{41} but the answer is \\boxed{42}", "42"));
+  EXPECT_FALSE(right("the answer is \\boxed{42} but then \\boxed{41}", "42"));
+  EXPECT_FALSE(right("nothing", "42"));
+  EXPECT_TRUE(right("\\boxed{\\frac{2}{4}}", "\\frac{1}{2}")) << "prime_math computes";
+  EXPECT_TRUE(right("\\boxed{\\text{yes}}", "yes"));
+  EXPECT_TRUE(right("\\boxed{1,234.05}", "1234")) << "to 1e-4";
+  EXPECT_FALSE(right("\\boxed{1,234.5}", "1234"));
+  EXPECT_TRUE(right("\\boxed{0.25}", "25\\%")) << "a hundredth";
+  EXPECT_TRUE(right("\\boxed{2500}", "25")) << "a hundredfold";
+  EXPECT_FALSE(right("\\boxed{250}", "25"));
+  EXPECT_TRUE(right("\\boxed{31.4}", "10\\pi")) << "pi may be 3.14";
+  EXPECT_TRUE(right("\\boxed{31.416}", "10\\pi"));
+  EXPECT_FALSE(right("\\boxed{31.6}", "10\\pi"));
+  EXPECT_TRUE(right("\\boxed{1.7320}", "\\sqrt{3}"));
+  EXPECT_TRUE(right("\\boxed{(1, 0.33333)}", "(1, \\frac{1}{3})"));
+  for (const char* source : {"numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc",
+                             "numina_cn_k12", "numina_olympiads"})
+    EXPECT_EQ(scored(source, "\\boxed{7}", "7"), 1) << source;
+  EXPECT_TRUE(std::isnan(scored("numina_other", "\\boxed{7}", "7")));
 }
 
 }  // namespace

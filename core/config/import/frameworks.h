@@ -1,8 +1,10 @@
 // The translators of the frameworks: what their tables call kCompute. Private to this room.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/import/translation.h"
 
@@ -10,6 +12,7 @@ namespace mortise {
 
 void translate_trl(Translation& t, int64_t num_processes);
 void translate_verl(Translation& t);
+void translate_verl_rewards(Translation& t);  // the part of it in verl_rewards.cpp
 void translate_swift(Translation& t, int64_t num_processes);
 
 // --- shared by the two that are built on transformers.Trainer (hf_run.cpp) ---
@@ -29,8 +32,21 @@ void translate_hf_files(Translation& t, const HfBatches& batches);
 void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level);
 // sync_ref_model: the reference that follows the policy.
 void translate_reference(Translation& t, const HfBatches& batches);
-// A Python reward "pkg.module.function" as our reward `python`; the table's place.
+
+// --- rewards (rewards.cpp); each gives the table's place ---
+
+// A Python reward "pkg.module.function" as our reward `python`.
 std::string add_python_reward(Translation& t, const std::string& path, std::string_view name);
+// A sequence classifier with one label as our reward `reward_model`.
+std::string add_reward_model(Translation& t, const std::string& folder, std::string_view name);
+
+// The file names no reward: a table for each of its weights, to be filled in.
+void ask_for_rewards(Translation& t, std::string_view hint);
+// reward_weights, as many as rewards or none; nothing where their number is wrong, which is told. `of`: what was
+// counted, "reward_funcs".
+std::optional<std::vector<double>> reward_weights(Translation& t, size_t num_rewards, std::string_view of);
+// The weight of the reward at that place; `table` may be empty: there is no such reward.
+void set_reward_weight(Translation& t, const std::string& table, const std::vector<double>& weights, size_t place);
 
 // The names of an adapter's settings in a framework; an empty name is one that it does not have.
 struct LoraNames {

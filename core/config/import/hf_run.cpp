@@ -299,14 +299,4 @@ void translate_reference(Translation& t, const HfBatches& batches) {
   t.set("ref.mixup_alpha", t.number("ref_model_mixup_alpha"), {"ref_model_mixup_alpha"});
 }
 
-std::string add_python_reward(Translation& t, const std::string& path, std::string_view name) {
-  const std::string table = t.add_reward("python", {name});
-  const size_t dot = path.rfind('.');
-  std::string file = path.substr(0, dot);
-  std::replace(file.begin(), file.end(), '.', '/');
-  t.set(table + ".path", file + ".py", {name});
-  t.set(table + ".function", path.substr(dot + 1), {name});
-  return table;
-}
-
 }  // namespace mortise

@@ -32,6 +32,9 @@ struct PeerRule {
   std::string_view text;
 };
 
+// What becomes of a reward model.
+inline constexpr std::string_view kRewardModelTable = "a [[reward]] table with use = \"reward_model\"";
+
 constexpr PeerRule translate(std::string_view name, std::string_view fallback, std::string_view target) {
   return {name, PeerAction::kTranslate, fallback, target, ""};
 }

@@ -276,25 +276,17 @@ std::string add_reward(Translation& t, const std::string& function) {
   return "";
 }
 
+// ms-swift counts the reward models behind the functions.
 void set_rewards(Translation& t) {
-  const std::vector<std::string> functions = t.texts("reward_funcs");
-  const std::vector<double> weights = t.numbers("reward_weights");
-  if (functions.empty()) {
-    t.ask("reward", "[[reward]]  # one table for each reward function; `mortise plugin list` shows them");
-    t.ask("reward", "use = \"...\"");
-    if (!weights.empty()) t.note("reward_weights", "go into the [[reward]] tables that are to be written");
-    return;
-  }
-  if (!weights.empty() && weights.size() != functions.size()) {
-    return t.problem(
-        "reward_weights",
-        std::to_string(weights.size()) + " reward_weights for " + std::to_string(functions.size()) + " reward_funcs",
-        "");
-  }
-  for (size_t i = 0; i < functions.size(); ++i) {
-    const std::string table = add_reward(t, functions[i]);
-    if (!table.empty() && !weights.empty()) t.set(table + ".weight", weights[i], {"reward_weights"});
-  }
+  const std::vector<std::string> functions = t.texts("reward_funcs"), models = t.texts("reward_model");
+  if (functions.empty() && models.empty()) return ask_for_rewards(t, "one table for each reward function");
+  const std::string_view counted = models.empty() ? "reward_funcs" : "reward_funcs and reward models";
+  const auto weights = reward_weights(t, functions.size() + models.size(), counted);
+  if (!weights) return;
+  size_t place = 0;
+  for (const std::string& function : functions) set_reward_weight(t, add_reward(t, function), *weights, place++);
+  for (const std::string& model : models)
+    set_reward_weight(t, add_reward_model(t, model, "reward_model"), *weights, place++);
 }
 
 // What the chosen loss and rewards do not read.

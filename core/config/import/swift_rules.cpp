@@ -103,8 +103,7 @@ constexpr PeerRule kObjective[] = {
 constexpr PeerRule kRewards[] = {
     compute("reward_funcs", "[]", "[[reward]]"),
     compute("reward_weights", "null", "reward.*.weight"),
-    refuse("reward_model", "[null, []]",
-           "write a [[reward]] table with use = \"reward_model\" and its folder as model"),
+    compute("reward_model", "null", kRewardModelTable),
     refuse("reward_model_plugin", "[null, []]", "write a [[reward]] table for it: reward_model, python or http"),
     compute("external_plugins", "[]", "Python files with rewards"),
     compute("cosine_min_len_value_wrong", "-0.5", "the reward cosine"),

@@ -197,6 +197,12 @@ void Translation::note(std::string_view name, std::string_view reason) {
   notes_.push_back(one_line(shown.substr(0, 120) + " (" + place + "): " + std::string(reason)));
 }
 
+void Translation::note_given(std::initializer_list<std::string_view> names, std::string_view reason) {
+  for (const std::string_view name : names) {
+    if (is_given(name)) note(name, reason);
+  }
+}
+
 void Translation::ask(std::string_view table, std::string_view line) {
   asked_.emplace_back(std::string(table), std::string(line));
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -45,6 +46,8 @@ class Translation {
   std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
   // A line of the list of settings without effect.
   void note(std::string_view name, std::string_view reason);
+  // Such a line for each of them that the file has.
+  void note_given(std::initializer_list<std::string_view> names, std::string_view reason);
   // What the reader must still fill in: a commented line under a table ("model", "path = \"...\"  # ...").
   void ask(std::string_view table, std::string_view line);
   void problem(std::string_view name, std::string what, std::string next);

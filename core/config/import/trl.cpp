@@ -65,9 +65,7 @@ void set_loss(Translation& t) {
 void note_unused(Translation& t) {
   const std::string type = t.text("loss_type");
   const auto unused = [&t, &type](std::initializer_list<std::string_view> names) {
-    for (const std::string_view name : names) {
-      if (t.is_given(name)) t.note(name, "not read with loss_type " + type);
-    }
+    t.note_given(names, "not read with loss_type " + type);
   };
   if (type != "sapo") unused({"sapo_temperature_pos", "sapo_temperature_neg"});
   if (type != "vespo") unused({"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
@@ -221,9 +219,7 @@ void set_model(Translation& t) {
   if (t.flag("use_peft")) {
     translate_lora(t, kLora, Json::array({"q_proj", "v_proj"}));  // PEFT's own choice for these families
   } else {
-    for (const std::string_view name : {kLora.rank, kLora.alpha, kLora.dropout, kLora.modules}) {
-      if (t.is_given(name)) t.note(name, "only with use_peft");
-    }
+    t.note_given({kLora.rank, kLora.alpha, kLora.dropout, kLora.modules}, "only with use_peft");
   }
   constexpr std::string_view kHarmless[] = {"attn_implementation", "revision",          "device_map", "use_cache",
                                             "trust_remote_code",   "low_cpu_mem_usage", "use_kernels"};
@@ -257,50 +253,43 @@ void set_data(Translation& t) {
   if (!t.flag("shuffle_dataset")) t.set("data.shuffle", false, {"shuffle_dataset"});
 }
 
+// The table of one of reward_funcs; empty where there is no such reward, which is told.
+std::string add_reward(Translation& t, const std::string& function) {
+  const std::string_view from = "reward_funcs";
+  if (function == "accuracy_reward" || function == "reasoning_accuracy_reward") {
+    std::string table = t.add_reward("math_equal", {from});
+    t.set(table + ".name", function, {from});
+    t.set(table + ".column", "solution", {from});
+    t.set(table + ".extract", "boxed", {from});
+    if (function != "accuracy_reward") t.set(table + ".after", "</think>", {from});
+    return table;
+  }
+  if (function == "think_format_reward") return t.add_reward("think_format", {from});
+  if (function == "get_soft_overlong_punishment") {
+    std::string table = t.add_reward("length", {from});
+    t.set(table + ".limit", 1280, {from});
+    t.set(table + ".buffer", 256, {from});
+    return table;
+  }
+  if (function.find('/') != std::string::npos) return add_reward_model(t, function, from);  // a model's name or folder
+  if (function.find('.') != std::string::npos) return add_python_reward(t, function, from);
+  t.problem(from, "the reward " + quote(function) + " is not there",
+            "give a Python path, package.module.function, or the folder of a reward model, with a / in it");
+  return "";
+}
+
+// `trl grpo` puts the reward model before the functions; the weights count in that order.
 void set_rewards(Translation& t) {
+  const std::string_view model = "reward_model_name_or_path";
   const std::vector<std::string> functions = t.texts("reward_funcs");
-  const std::vector<double> weights = t.numbers("reward_weights");
-  if (functions.empty()) {
-    const size_t count = std::max<size_t>(1, weights.size());
-    for (size_t i = 0; i < count; ++i) {
-      t.ask("reward",
-            "[[reward]]  # TRL's rewards are given in Python: name one here, `mortise plugin list` shows them");
-      t.ask("reward", "use = \"...\"");
-      if (!weights.empty()) t.ask("reward", "weight = " + format_f64(weights[i]) + "  # reward_weights");
-    }
-    if (!weights.empty()) t.note("reward_weights", "go into the [[reward]] tables that are to be written");
-    return;
-  }
-  if (!weights.empty() && weights.size() != functions.size()) {
-    return t.problem(
-        "reward_weights",
-        std::to_string(weights.size()) + " reward_weights for " + std::to_string(functions.size()) + " reward_funcs",
-        "");
-  }
-  for (size_t i = 0; i < functions.size(); ++i) {
-    const std::string& function = functions[i];
-    std::string table;
-    if (function == "accuracy_reward" || function == "reasoning_accuracy_reward") {
-      table = t.add_reward("math_equal", {"reward_funcs"});
-      t.set(table + ".name", function, {"reward_funcs"});
-      t.set(table + ".column", "solution", {"reward_funcs"});
-      t.set(table + ".extract", "boxed", {"reward_funcs"});
-      if (function != "accuracy_reward") t.set(table + ".after", "</think>", {"reward_funcs"});
-    } else if (function == "think_format_reward") {
-      table = t.add_reward("think_format", {"reward_funcs"});
-    } else if (function == "get_soft_overlong_punishment") {
-      table = t.add_reward("length", {"reward_funcs"});
-      t.set(table + ".limit", 1280, {"reward_funcs"});
-      t.set(table + ".buffer", 256, {"reward_funcs"});
-    } else if (function.find('.') != std::string::npos) {
-      table = add_python_reward(t, function, "reward_funcs");
-    } else {
-      t.problem("reward_funcs", "the reward " + quote(function) + " is not there",
-                "give a Python path, package.module.function");
-      continue;
-    }
-    if (!weights.empty()) t.set(table + ".weight", weights[i], {"reward_weights"});
-  }
+  const bool has_model = !t.is_null(model);
+  if (functions.empty() && !has_model) return ask_for_rewards(t, "TRL's rewards are given in Python: name one here");
+  const std::string_view counted = has_model ? "reward_funcs and the reward model" : "reward_funcs";
+  const auto weights = reward_weights(t, functions.size() + (has_model ? 1 : 0), counted);
+  if (!weights) return;
+  size_t place = 0;
+  if (has_model) set_reward_weight(t, add_reward_model(t, t.text(model), model), *weights, place++);
+  for (const std::string& function : functions) set_reward_weight(t, add_reward(t, function), *weights, place++);
 }
 
 }  // namespace

@@ -135,8 +135,7 @@ constexpr PeerRule kScript[] = {
     no_effect("dataset_test_split", kData),
     no_effect("dataset_streaming", kData),
     no_effect("ignore_bias_buffers", "says where the work runs, not what is computed"),
-    refuse("reward_model_name_or_path", "[null]",
-           "write a [[reward]] table with use = \"reward_model\" and its folder as model"),
+    compute("reward_model_name_or_path", "null", kRewardModelTable),
     compute("reward_funcs", "null", "[[reward]]"),
     // older names
     compute("max_prompt_length", "null", "data.max_prompt_length, data.truncation"),

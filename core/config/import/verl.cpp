@@ -4,6 +4,7 @@
 // clip_ratio alone changes nothing; its schedule counts steps. All of this is written out.
 #include <algorithm>
 
+#include "config/full_kl.h"
 #include "config/import/frameworks.h"
 #include "foundation/base/text.h"
 
@@ -30,12 +31,6 @@ constexpr std::string_view kKlNames[] = {"kl", "k1", "abs", "mse", "k2", "low_va
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
-}
-
-void note_given(Translation& t, std::initializer_list<std::string_view> names, std::string_view reason) {
-  for (const std::string_view name : names) {
-    if (t.is_given(name)) t.note(name, reason);
-  }
 }
 
 void set_policy_loss(Translation& t) {
@@ -115,12 +110,14 @@ void set_aggregation(Translation& t) {
     if (!t.is_null("actor.loss_scale_factor"))
       t.set("actor.loss_scale_factor", t.number("actor.loss_scale_factor"), {"actor.loss_scale_factor"});
   } else {
-    note_given(t, {"actor.loss_scale_factor"}, "only with seq-mean-token-sum-norm");
+    t.note_given({"actor.loss_scale_factor"}, "only with seq-mean-token-sum-norm");
   }
 }
 
 std::string kl_name(Translation& t, std::string_view key) {
   std::string name = t.text(key);
+  // A name of verl's that its own estimators leave unwritten; as a KL of the loss it is there.
+  if (name == kFullKl && key == "actor.kl_loss_type") return name;
   const std::string_view plain = std::string_view(name).substr(0, name.find('+'));
   if (!contains(kKlNames, plain))
     t.problem(key, quote(name) + " is not supported", "there are kl, abs, mse and low_var_kl, each also with a +");
@@ -132,13 +129,12 @@ void set_kl(Translation& t) {
     t.set("actor.kl_loss_coef", t.number("actor.kl_loss_coef"), {"actor.kl_loss_coef"});
     t.set("actor.kl_loss_type", kl_name(t, "actor.kl_loss_type"), {"actor.kl_loss_type"});
   } else {
-    note_given(t, {"actor.kl_loss_coef", "actor.kl_loss_type"}, "actor.use_kl_loss is false");
+    t.note_given({"actor.kl_loss_coef", "actor.kl_loss_type"}, "actor.use_kl_loss is false");
   }
   if (!t.flag("algorithm.use_kl_in_reward")) {
-    return note_given(t,
-                      {"algorithm.kl_penalty", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.kl_coef",
-                       "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"},
-                      "algorithm.use_kl_in_reward is false");
+    return t.note_given({"algorithm.kl_penalty", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.kl_coef",
+                         "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"},
+                        "algorithm.use_kl_in_reward is false");
   }
   t.set("algorithm.kl_penalty", kl_name(t, "algorithm.kl_penalty"), {"algorithm.kl_penalty"});
   const std::string type = t.text("algorithm.kl_ctrl.type");
@@ -148,7 +144,7 @@ void set_kl(Translation& t) {
     if (type == "adaptive") {
       t.set(name, t.number(name), {name});
     } else {
-      note_given(t, {name}, "algorithm.kl_ctrl.type is fixed");
+      t.note_given({name}, "algorithm.kl_ctrl.type is fixed");
     }
   }
 }
@@ -164,7 +160,7 @@ void set_advantages(Translation& t) {
   if (gamma) {
     t.set("algorithm.gamma", t.number("algorithm.gamma"), {"algorithm.gamma"});
   } else {
-    note_given(t, {"algorithm.gamma"}, "not read with adv_estimator " + name);
+    t.note_given({"algorithm.gamma"}, "not read with adv_estimator " + name);
   }
   if (name == "grpo_vectorized" && !t.flag("algorithm.norm_adv_by_std_in_grpo")) {
     t.set("algorithm.norm_adv_by_std_in_grpo", true, {"algorithm.norm_adv_by_std_in_grpo"},
@@ -173,7 +169,7 @@ void set_advantages(Translation& t) {
   if (name == "gae") {
     t.set("algorithm.lam", t.number("algorithm.lam"), {"algorithm.lam"});
   } else {
-    note_given(t, {"algorithm.lam"}, "not read with adv_estimator " + name);
+    t.note_given({"algorithm.lam"}, "not read with adv_estimator " + name);
   }
 }
 
@@ -208,7 +204,7 @@ void set_correction(Translation& t) {
     if (!t.is_null("data.gen_batch_size"))
       t.set("data.gen_batch_size", t.integer("data.gen_batch_size"), {"data.gen_batch_size"});
   } else {
-    note_given(t, {draws}, "algorithm.filter_groups.enable is false");
+    t.note_given({draws}, "algorithm.filter_groups.enable is false");
   }
 }
 
@@ -244,19 +240,19 @@ void set_schedule(Translation& t) {
     if (type == "cosine") {
       if (!t.is_null(key)) t.set(key, t.number(key), {key});
     } else {
-      note_given(t, {key}, "only with cosine");
+      t.note_given({key}, "only with cosine");
     }
   }
   const std::string_view ratio = "actor.optim.lr_warmup_steps_ratio";
   if (t.integer("actor.optim.lr_warmup_steps") >= 0) {
-    note_given(t, {ratio}, "lr_warmup_steps is given");
+    t.note_given({ratio}, "lr_warmup_steps is given");
   } else if (!t.is_null(ratio)) {
     t.set(ratio, t.number(ratio), {ratio});
   }
   if (t.is_null("trainer.total_training_steps")) {
     t.set("trainer.total_epochs", t.integer("trainer.total_epochs"), {"trainer.total_epochs"});
   } else {
-    note_given(t, {"trainer.total_epochs"}, "trainer.total_training_steps is given");
+    t.note_given({"trainer.total_epochs"}, "trainer.total_training_steps is given");
   }
 }
 
@@ -280,7 +276,7 @@ void set_validation(Translation& t) {
     if (samples) {
       t.set(key, t.value(key), {key});
     } else {
-      note_given(t, {key}, "rollout.val_kwargs.do_sample is false: validation is greedy");
+      t.note_given({key}, "rollout.val_kwargs.do_sample is false: validation is greedy");
     }
   }
   const bool has_rows = !t.texts("data.val_files").empty();
@@ -307,7 +303,7 @@ void set_trainer(Translation& t) {
     t.set("trainer.resume_from_path", path, {"trainer.resume_from_path"});
     t.warn("trainer.resume_from_path", "a checkpoint of verl cannot be resumed: name one of `mortise train`");
   } else {
-    note_given(t, {"trainer.resume_from_path"}, "only with resume_mode resume_path");
+    t.note_given({"trainer.resume_from_path"}, "only with resume_mode resume_path");
   }
 }
 
@@ -324,8 +320,8 @@ void set_model(Translation& t) {
     if (!t.is_null("model.exclude_modules"))
       t.set("model.exclude_modules", t.texts("model.exclude_modules"), {"model.exclude_modules"});
   } else {
-    note_given(t, {"model.lora_rank"}, "as here");
-    note_given(t, {"model.lora_alpha", "model.target_modules", "model.exclude_modules"}, "only with lora_rank");
+    t.note_given({"model.lora_rank"}, "as here");
+    t.note_given({"model.lora_alpha", "model.target_modules", "model.exclude_modules"}, "only with lora_rank");
   }
   for (const auto& [key, value] : overrides.items()) {
     const bool dropout = key.find("drop") != std::string::npos && value.is_number() && value.get<double>() == 0;
@@ -334,56 +330,6 @@ void set_model(Translation& t) {
               "change the model's config.json instead");
   }
   if (t.is_given("model.override_config")) t.note("model.override_config", "nothing in it changes the model here");
-}
-
-// The reward of the length that verl's dapo manager adds.
-void set_overlong(Translation& t, std::string_view manager, std::string_view kwargs) {
-  if (t.text(manager) != "dapo") {
-    if (!t.text(manager).empty() && t.text(manager) != "naive")
-      t.warn(manager,
-             "the rewards run in worker processes of Mortise, in place of the manager " + quote(t.text(manager)));
-    return note_given(t, {kwargs}, "only with the dapo manager");
-  }
-  const Json table = t.table(kwargs);
-  const Json buffer = table.contains("overlong_buffer_cfg") ? table["overlong_buffer_cfg"] : Json::object();
-  if (!buffer.is_object() || !buffer.contains("enable") || buffer["enable"] != true) return;
-  const Json length = buffer.contains("len") ? buffer["len"] : Json();
-  const Json factor = buffer.contains("penalty_factor") ? buffer["penalty_factor"] : Json(1.0);
-  const Json limit = table.contains("max_resp_len") ? table["max_resp_len"] : Json();
-  if (!length.is_number_integer() || !factor.is_number() || !(limit.is_null() || limit.is_number_integer())) {
-    return t.problem(kwargs, "overlong_buffer_cfg needs whole numbers len and max_resp_len and a penalty_factor", "");
-  }
-  const std::string reward = t.add_reward("length", {kwargs});
-  t.set(reward + ".name", "overlong", {kwargs});
-  if (!limit.is_null()) t.set(reward + ".limit", limit, {kwargs});
-  t.set(reward + ".buffer", length, {kwargs});
-  t.set(reward + ".penalty", -factor.get<double>(), {kwargs});
-}
-
-void set_rewards(Translation& t) {
-  bool has_function = false;
-  for (const std::string group : {"reward.custom_reward_function.", "custom_reward_function."}) {
-    const std::string path = group + "path", name = group + "name", kwargs = group + "reward_kwargs";
-    if (t.is_null(path) || has_function) continue;
-    has_function = true;
-    const std::string reward = t.add_reward("python", {path});
-    t.set(reward + ".path", t.text(path), {path});
-    const std::string function = t.text(name);
-    t.set(reward + ".function", function.empty() ? "compute_score" : function, {name});
-    t.set(reward + ".style", "verl", {path});
-    const Json arguments = t.table(kwargs);
-    if (!arguments.empty()) t.set(reward + ".kwargs", dump_json(arguments), {kwargs});
-  }
-  set_overlong(t, "reward_model.reward_manager", "reward_model.reward_kwargs");
-  if (t.is_given("reward_manager.name")) {
-    set_overlong(t, "reward_manager.name", "reward_model.reward_kwargs");
-  } else {
-    set_overlong(t, "reward.reward_manager.name", "reward.reward_kwargs");
-  }
-  if (has_function) return note_given(t, {"data.reward_fn_key"}, "a reward names the columns that it reads");
-  const std::string reward = t.add_reward("default_compute_score", {"reward.custom_reward_function.path"});
-  if (t.is_given("data.reward_fn_key"))
-    t.set(reward + ".data_source", t.text("data.reward_fn_key"), {"data.reward_fn_key"});
 }
 
 }  // namespace
@@ -401,13 +347,13 @@ void translate_verl(Translation& t) {
   set_validation(t);
   set_trainer(t);
   set_model(t);
-  set_rewards(t);
+  translate_verl_rewards(t);
   if (t.text("algorithm.adv_estimator") == "gae") {
     t.set("critic.optim.schedule_unit", "step", {"critic.optim.lr_scheduler_type"}, "verl's schedule counts steps");
     const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";
     t.set("critic.loss_agg_mode", t.text(mode), {mode});
   } else {
-    note_given(t, {"critic.loss_agg_mode"}, "there is no critic");
+    t.note_given({"critic.loss_agg_mode"}, "there is no critic");
   }
 }
 

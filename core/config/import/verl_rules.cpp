@@ -233,8 +233,6 @@ constexpr PeerRule kCriticRules[] = {
     no_effect("critic.*", kWhereItRuns),
 };
 
-constexpr const char* kRewardModel = "write a [[reward]] table with use = \"reward_model\" and its folder as model";
-
 constexpr PeerRule kReward[] = {
     compute("custom_reward_function.path", "null", "a [[reward]] table with use = \"python\""),
     compute("custom_reward_function.name", "null", "its function"),
@@ -249,8 +247,12 @@ constexpr PeerRule kReward[] = {
     refuse("reward.reward_manager.source", R"(["register"])", kPython),
     refuse("reward_manager.source", R"(["register"])", kPython),
     compute("reward_manager.name", "\"naive\"", "dapo: a [[reward]] table for the length"),
-    refuse("reward_model.enable", "[false, null]", kRewardModel),
-    refuse("reward.reward_model.enable", "[false, null]", kRewardModel),
+    compute("reward_model.enable", "false", kRewardModelTable),
+    compute("reward_model.model.path", "null", "its model"),
+    compute("reward_model.model.input_tokenizer", "\"the policy's\"", "its plain_text, where it is null"),
+    compute("reward_model.max_length", "null", "its max_length"),
+    compute("reward.reward_model.enable", "false", kRewardModelTable),
+    compute("reward.reward_model.model_path", "null", "its model"),
     refuse("reward_model.sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
     refuse("reward.sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
     refuse("sandbox_fusion.url", "[null]", "there is no client of that sandbox"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/full_kl.h"
 #include "experience/engine_params.h"
 #include "foundation/base/at_place.h"
 #include "learn/objective/entropy_mask.h"
@@ -63,12 +64,14 @@ Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const Lo
   PolicyLoss loss =
       TRY(at_place(loss_where, PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key)));
   std::optional<KlEstimator> kl;
-  if (actor.use_kl_loss) {
+  const bool full_kl = actor.use_kl_loss && actor.kl_loss_type == kFullKl;
+  if (actor.use_kl_loss && !full_kl) {
     kl = TRY(at_place(loaded.where("actor.kl_loss_type"),
                       KlEstimator::create(registry, actor.kl_loss_type, actor.kl_params, key)));
   }
   const TokenWeightOptions aggregation = TRY(aggregation_of(config, loss.info()));
   ActorObjective objective(std::move(loss), std::move(kl));
+  objective.full_kl_ = full_kl;
   objective.kl_loss_coef_ = actor.kl_loss_coef;
   objective.entropy_coeff_ = actor.entropy_coeff;
   objective.top_entropy_quantile_ = actor.top_entropy_quantile;
@@ -87,7 +90,7 @@ Coupling ActorObjective::coupling() const {
   return furthest;
 }
 
-bool ActorObjective::needs_reference() const {
+bool ActorObjective::needs_ref_log_prob() const {
   return kl_.has_value() || lists(policy_loss_.info().requires_inputs, "ref_log_prob");
 }
 

@@ -4,9 +4,10 @@
 //   L = sum_t w_t m_t is_t loss_t + kl_coef sum_t w_t kl_t - entropy_coeff sum_t w_t e_t H_t
 // w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; e is the
 // entropy mask (entropy_mask.h), m that and the off-policy mask (off_policy_mask.h), is the rollout correction; loss
-// comes from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. Terms that are switched
-// off cost nothing. Shapes: N tokens of B rows, flat (foundation/batch/prompt_batch.h). Thread rule: one call at a
-// time.
+// comes from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. A KL over the whole
+// vocabulary is no function of log-probs: the learner adds it (learn/update/full_kl_term.h), and it is no part of
+// evaluate(). Terms that are switched off cost nothing. Shapes: N tokens of B rows, flat
+// (foundation/batch/prompt_batch.h). Thread rule: one call at a time.
 #pragma once
 
 #include <optional>
@@ -68,8 +69,10 @@ class ActorObjective {
   // current policy.
   [[nodiscard]] Coupling coupling() const;
   [[nodiscard]] const RolloutCorrection& correction() const { return correction_; }
-  [[nodiscard]] bool needs_reference() const;
-  [[nodiscard]] bool uses_kl_loss() const { return kl_.has_value(); }
+  [[nodiscard]] bool needs_ref_log_prob() const;
+  [[nodiscard]] bool needs_reference() const { return full_kl_ || needs_ref_log_prob(); }
+  [[nodiscard]] bool uses_kl_loss() const { return full_kl_ || kl_.has_value(); }
+  [[nodiscard]] bool uses_full_kl() const { return full_kl_; }
   // Does the loss depend on the entropy, so that its gradient is wanted?
   [[nodiscard]] bool uses_entropy_gradient() const {
     return entropy_coeff_ != 0.0 || policy_loss_.info().requires_input("entropy");
@@ -79,7 +82,7 @@ class ActorObjective {
   void set_entropy_coeff(double coeff) { entropy_coeff_ = coeff; }  // between updates
   [[nodiscard]] const TokenWeightOptions& aggregation() const { return aggregation_; }
   [[nodiscard]] PolicyLoss& policy_loss() { return policy_loss_; }
-  [[nodiscard]] KlEstimator* kl() { return kl_ ? &*kl_ : nullptr; }  // null: no KL in the loss
+  [[nodiscard]] KlEstimator* kl() { return kl_ ? &*kl_ : nullptr; }  // null: no estimator in the loss
 
  private:
   ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);
@@ -93,6 +96,7 @@ class ActorObjective {
 
   PolicyLoss policy_loss_;
   std::optional<KlEstimator> kl_;
+  bool full_kl_ = false;
   double kl_loss_coef_ = 0.0;
   double entropy_coeff_ = 0.0;
   double top_entropy_quantile_ = 1.0;

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "learn/update/finite_step.h"
+#include "learn/update/full_kl_term.h"
 #include "model/head/squared_probs.h"
 
 namespace mortise {
@@ -151,7 +152,8 @@ Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& mode
   return out;
 }
 
-Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report) {
+Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
+                                         UpdateReport& report) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   std::optional<Error> error;  // the head cannot carry a Result; the first one stops all further calls
   std::vector<int64_t> offsets, ids, groups;
@@ -196,21 +198,25 @@ Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
   const size_t n = slice.num_tokens();
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
-  if (slice.has_gradient()) forward.backward(d_hidden_RH);
+  if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
+  if (slice.has_gradient() || d_extra_RH.defined()) forward.backward(d_hidden_RH);
   return {};
 }
 
-void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy) {
+void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
+                          const at::Tensor& d_extra_RH) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
   head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature,
                 tensor_of(grad_log_prob, dtype),
                 objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
                 model_->head_grad(), options_.head);
+  if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
   forward.backward(d_hidden_RH);
 }
 
-Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report) {
+Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
+                                         UpdateReport& report) {
   const LogProbs probs =
       head_log_prob(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, true, options_.head);
   copy_to_floats(probs.log_prob_R, slice.log_prob);
@@ -220,7 +226,8 @@ Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward
   if (report.skipped) return {};
   const size_t n = slice.num_tokens();
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
-  if (slice.has_gradient()) inject(forward, slice.grad_log_prob, slice.grad_entropy);
+  if (slice.has_gradient() || d_extra_RH.defined())
+    inject(forward, slice.grad_log_prob, slice.grad_entropy, d_extra_RH);
   return {};
 }
 
@@ -268,9 +275,13 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateSlice& whole,
       grad_log_prob.push_back(whole.grad_log_prob[from]);
       grad_entropy.push_back(whole.grad_entropy[from]);
     });
-    if (!any_nonzero(grad_log_prob) && !any_nonzero(grad_entropy)) continue;
+    const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
+    if (!has_gradient && !objective_->uses_full_kl()) continue;
     const PackedForward out = TRY(forward_rows(*model_, update.batch, micro, options_.pass));
-    inject(out, grad_log_prob, grad_entropy);
+    const UpdateSlice part = TRY(slice(update, micro));
+    const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, update.batch, part, out, options_));
+    report.sums.add(kl.sums);
+    if (has_gradient || kl.d_hidden_RH.defined()) inject(out, grad_log_prob, grad_entropy, kl.d_hidden_RH);
   }
   return {};
 }
@@ -291,11 +302,13 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
       report.sums.add(TRY(objective_->evaluate(part.input(0, 0, part.layout()), part.grad(0, 0), &report.metrics)));
       continue;
     }
+    const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, update.batch, part, out, options_));
     if (coupling == Coupling::kToken)
-      TRY(backward_one_pass(part, out, report));
+      TRY(backward_one_pass(part, out, kl.d_hidden_RH, report));
     else
-      TRY(backward_two_pass(part, out, report));
+      TRY(backward_two_pass(part, out, kl.d_hidden_RH, report));
     if (report.skipped) return {};
+    report.sums.add(kl.sums);
     update.keep_log_probs(part);
   }
   return {};

@@ -8,6 +8,8 @@
 // does not depend on how the rows are cut. Thread rule: one thread at a time; libtorch spreads the work.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -56,11 +58,15 @@ class ActorLearner {
  private:
   struct Update;  // one call of update()
   Result<UpdateSlice> slice(const Update& update, std::span<const int64_t> rows) const;
-  Result<> backward_one_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report);
-  Result<> backward_two_pass(UpdateSlice& slice, const PackedForward& forward, UpdateReport& report);
+  // `d_extra_RH`: what else goes back through the micro-batch's hidden states; may be undefined.
+  Result<> backward_one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
+                             UpdateReport& report);
+  Result<> backward_two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
+                             UpdateReport& report);
   Result<> backward_whole_update(Update& update, UpdateSlice& whole, UpdateReport& report);
   Result<> measure_whole_update(Update& update, UpdateSlice& whole) const;
-  void inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy);
+  void inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
+              const at::Tensor& d_extra_RH);
   Result<> accumulate(Update& update, UpdateReport& report);
 
   Model* model_;

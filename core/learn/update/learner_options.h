@@ -25,6 +25,7 @@ struct LearnerOptions {
   MicroBatchOptions micro_batch;
   PassOptions pass;
   HeadOptions head;
+  const Model* reference = nullptr;  // of a KL over the whole vocabulary; borrowed
 };
 
 }  // namespace mortise

@@ -137,7 +137,18 @@ class Comparison {
                             : same_values(x, arithmetic_.multiply(y, hundred), decimals);
   }
 
+  bool is_close(const Value& x, const Value& y) {
+    if (!is_real(x) || !is_real(y)) return false;
+    const Value a = arithmetic_.absolute(x), b = arithmetic_.absolute(y);
+    const Value bound = arithmetic_.multiply(Exact{mpq_class(rules_.relative), 0}, arithmetic_.less(a, b) ? b : a);
+    return !arithmetic_.less(bound, arithmetic_.absolute(arithmetic_.subtract(x, y)));
+  }
+
   bool same_values(const Value& x, const Value& y, const bool (&decimals)[2]) {
+    return same_as_written(x, y, decimals) || (rules_.relative > 0 && is_close(x, y));
+  }
+
+  bool same_as_written(const Value& x, const Value& y, const bool (&decimals)[2]) {
     long whole = 0;
     const bool exact =
         (!decimals[0] && !decimals[1]) || (!decimals[0] && as_long(x, whole)) || (!decimals[1] && as_long(y, whole));

@@ -21,6 +21,8 @@ struct Rules {
   // Where a decimal number meets a number, both are rounded to this many places (more for small numbers: two digits
   // always count); all else is exact.
   int places = 6;
+  // Above 0: two real numbers are also the same where they differ by at most so much of the larger.
+  double relative = 0;
 };
 
 // Never throws; what cannot be decided within the budget is not equal.

@@ -102,6 +102,12 @@ TEST(Check, Errors) {
   EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");
   EXPECT_THAT(check_error({"rollout.temperature=0"}), HasSubstr("cannot be divided by it"));
   EXPECT_EQ(check_error({"rollout.temperature=0"}, ConfigUse::kEval), "ok");
+  EXPECT_EQ(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full"}), "ok");
+  EXPECT_THAT(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full+"}), HasSubstr("use full"));
+  EXPECT_THAT(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full", "actor.kl_params.max_kl=3"}),
+              HasSubstr("'actor.kl_params' is of an estimator"));
+  EXPECT_THAT(check_error({"algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=full"}),
+              HasSubstr("a KL of the loss alone"));
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
   EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("asks for none to end"));
   EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),

@@ -109,6 +109,21 @@ swift rlhf \
   EXPECT_EQ(config.reward[1].weight, 0.5);
 }
 
+TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {
+  const RunConfig config =
+      swift(std::string(kBatch) + "--reward_model /models/a /models/b --reward_funcs format --reward_weights 1 2 3");
+  ASSERT_EQ(config.reward.size(), 3U);
+  EXPECT_EQ(config.reward[0].use, "format");
+  for (const size_t place : {1U, 2U}) {
+    EXPECT_EQ(config.reward[place].use, "reward_model");
+    EXPECT_EQ(config.reward[place].params, Json({{"model", place == 1 ? "/models/a" : "/models/b"}}));
+    EXPECT_EQ(config.reward[place].weight, static_cast<double>(place + 1));
+  }
+  EXPECT_NE(config.reward[1].name, config.reward[2].name);
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_model /models/a --reward_model_plugin genrm"),
+              HasSubstr("is not supported: "));
+}
+
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* arguments :
        {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x", "--teacher_model m",

@@ -174,6 +174,20 @@ TEST(ImportTrl, SamplingRewardsAndValidation) {
   EXPECT_THAT(import_error("trl", "reward_funcs: [good]"), HasSubstr("the reward 'good' is not there"));
   EXPECT_THAT(import_error("trl", "reward_funcs: [a.b]\nreward_weights: [1, 2]"), HasSubstr("2 reward_weights for 1"));
 
+  config =
+      trl("reward_funcs: [my_lib.rewards.good, models/other.v2]\nreward_model_name_or_path: /models/rm\n"
+          "reward_weights: [0.5, 2, 3]\n");
+  ASSERT_EQ(config.reward.size(), 3U);
+  EXPECT_EQ(config.reward[0].use, "reward_model") << "TRL's script has it before the functions";
+  EXPECT_EQ(config.reward[0].params, Json({{"model", "/models/rm"}}));
+  EXPECT_EQ(config.reward[0].weight, 0.5);
+  EXPECT_EQ(config.reward[1].use, "python");
+  EXPECT_EQ(config.reward[2].params, Json({{"model", "models/other.v2"}}));
+  EXPECT_EQ(config.reward[2].weight, 3.0);
+  EXPECT_NE(config.reward[0].name, config.reward[2].name);
+  EXPECT_THAT(import_error("trl", "reward_model_name_or_path: /models/rm\nreward_weights: [1, 2]"),
+              HasSubstr("2 reward_weights for 1 reward_funcs and the reward model"));
+
   config = trl("reward_funcs: [accuracy_reward]");
   EXPECT_EQ(config.reward[0].params, Json({{"column", "solution"}, {"extract", "boxed"}}));
 

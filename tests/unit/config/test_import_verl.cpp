@@ -111,7 +111,9 @@ TEST(ImportVerl, KlInLossAndReward) {
   EXPECT_TRUE(config.algorithm.use_kl_in_reward);
   EXPECT_EQ(config.algorithm.kl_ctrl.target_kl, 0.05);
   EXPECT_EQ(config.algorithm.kl_ctrl.horizon, 10000.0);
-  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=full")),
+  config = verl(grpo("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=full"));
+  EXPECT_EQ(config.actor.kl_loss_type, "full");
+  EXPECT_THAT(verl_error(grpo("algorithm.use_kl_in_reward=True algorithm.kl_penalty=full")),
               HasSubstr("'full' is not supported"));
 }
 
@@ -184,13 +186,35 @@ TEST(ImportVerl, RewardsValidationAndFiles) {
   EXPECT_EQ(config.reward[0].params, Json({{"limit", 400}, {"buffer", 100}, {"penalty", -0.5}}));
 }
 
+// The model's score stands in place of the scorers, whatever manager is named.
+TEST(ImportVerl, ARewardModelTakesThePlaceOfTheScorers) {
+  RunConfig config =
+      verl(grpo("reward_model.enable=True reward_model.model.path=/models/rm reward_model.reward_manager=dapo "
+                "reward_model.max_length=2048"));
+  ASSERT_EQ(config.reward.size(), 1U);
+  EXPECT_EQ(config.reward[0].use, "reward_model");
+  EXPECT_EQ(config.reward[0].params, Json({{"model", "/models/rm"}, {"max_length", 2048}, {"truncation", "right"}}));
+  config =
+      verl(grpo("reward_model.enable=True reward_model.model.path=/models/rm reward_model.max_length=2048 "
+                "reward_model.model.input_tokenizer=null"));
+  EXPECT_EQ(config.reward.at(0).params, Json({{"model", "/models/rm"}, {"plain_text", true}}));
+  config = verl(grpo("reward.reward_model.enable=True reward.reward_model.model_path=/models/rm"));
+  ASSERT_EQ(config.reward.size(), 1U);
+  EXPECT_EQ(config.reward[0].params, Json({{"model", "/models/rm"}}));
+  config = verl(grpo("reward_model.enable=False reward_model.model.path=/models/rm"));
+  EXPECT_EQ(config.reward.at(0).use, "default_compute_score");
+  EXPECT_THAT(verl_error(grpo("reward_model.enable=True")), HasSubstr("'reward_model.model.path' is not given"));
+  EXPECT_THAT(verl_error(grpo("reward_model.enable=True reward_model.model.path=/models/rm "
+                              "custom_reward_function.path=my_reward.py")),
+              HasSubstr("which of the two counts differs"));
+}
+
 TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* setting :
        {"actor_rollout_ref.rollout.multi_turn.enable=True", "actor_rollout_ref.rollout.quantization=fp8",
-        "actor_rollout_ref.actor.optim.optimizer=SGD", "reward_model.enable=True", "algorithm.use_pf_ppo=True",
-        "distillation.enabled=True", "trainer.v1.trainer_mode=colocate_async",
-        "actor_rollout_ref.actor.qat.enable=True", "actor_rollout_ref.rollout.do_sample=False",
-        "actor_rollout_ref.model.external_lib=my.lib"}) {
+        "actor_rollout_ref.actor.optim.optimizer=SGD", "algorithm.use_pf_ppo=True", "distillation.enabled=True",
+        "trainer.v1.trainer_mode=colocate_async", "actor_rollout_ref.actor.qat.enable=True",
+        "actor_rollout_ref.rollout.do_sample=False", "actor_rollout_ref.model.external_lib=my.lib"}) {
     EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
   }
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),

@@ -1,0 +1,53 @@
+// Rewards that several frameworks ask for in their own words.
+#include <algorithm>
+
+#include "config/import/frameworks.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+std::string add_python_reward(Translation& t, const std::string& path, std::string_view name) {
+  const std::string table = t.add_reward("python", {name});
+  const size_t dot = path.rfind('.');
+  std::string file = path.substr(0, dot);
+  std::replace(file.begin(), file.end(), '.', '/');
+  t.set(table + ".path", file + ".py", {name});
+  t.set(table + ".function", path.substr(dot + 1), {name});
+  return table;
+}
+
+std::string add_reward_model(Translation& t, const std::string& folder, std::string_view name) {
+  const size_t place = t.num_rewards();
+  const std::string table = t.add_reward("reward_model", {name});
+  bool is_first = true;  // rewards of one plugin need names
+  for (size_t i = 0; i < place; ++i) is_first = is_first && !t.is_set("reward." + std::to_string(i) + ".model");
+  if (!is_first) t.set(table + ".name", "reward_model_" + std::to_string(place + 1), {name});
+  t.set(table + ".model", folder, {name}, "a folder, not a name of a hub");
+  return table;
+}
+
+void ask_for_rewards(Translation& t, std::string_view hint) {
+  const std::vector<double> weights = t.numbers("reward_weights");
+  for (size_t i = 0; i < std::max<size_t>(1, weights.size()); ++i) {
+    t.ask("reward", "[[reward]]  # " + std::string(hint) + "; `mortise plugin list` shows them");
+    t.ask("reward", "use = \"...\"");
+    if (!weights.empty()) t.ask("reward", "weight = " + format_f64(weights[i]) + "  # reward_weights");
+  }
+  if (!weights.empty()) t.note("reward_weights", "go into the [[reward]] tables that are to be written");
+}
+
+std::optional<std::vector<double>> reward_weights(Translation& t, size_t num_rewards, std::string_view of) {
+  std::vector<double> weights = t.numbers("reward_weights");
+  if (weights.empty() || weights.size() == num_rewards) return weights;
+  t.problem(
+      "reward_weights",
+      std::to_string(weights.size()) + " reward_weights for " + std::to_string(num_rewards) + " " + std::string(of),
+      "");
+  return std::nullopt;
+}
+
+void set_reward_weight(Translation& t, const std::string& table, const std::vector<double>& weights, size_t place) {
+  if (!table.empty() && !weights.empty()) t.set(table + ".weight", weights[place], {"reward_weights"});
+}
+
+}  // namespace mortise

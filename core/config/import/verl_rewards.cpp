@@ -1,0 +1,98 @@
+// verl's rewards: its scorers by data source, a function, the dapo manager's length, a reward model.
+#include "config/import/frameworks.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+// The reward of the length that verl's dapo manager adds.
+void set_overlong(Translation& t, std::string_view manager, std::string_view kwargs) {
+  if (t.text(manager) != "dapo") {
+    if (!t.text(manager).empty() && t.text(manager) != "naive")
+      t.warn(manager,
+             "the rewards run in worker processes of Mortise, in place of the manager " + quote(t.text(manager)));
+    return t.note_given({kwargs}, "only with the dapo manager");
+  }
+  const Json table = t.table(kwargs);
+  const Json buffer = table.contains("overlong_buffer_cfg") ? table["overlong_buffer_cfg"] : Json::object();
+  if (!buffer.is_object() || !buffer.contains("enable") || buffer["enable"] != true) return;
+  const Json length = buffer.contains("len") ? buffer["len"] : Json();
+  const Json factor = buffer.contains("penalty_factor") ? buffer["penalty_factor"] : Json(1.0);
+  const Json limit = table.contains("max_resp_len") ? table["max_resp_len"] : Json();
+  if (!length.is_number_integer() || !factor.is_number() || !(limit.is_null() || limit.is_number_integer())) {
+    return t.problem(kwargs, "overlong_buffer_cfg needs whole numbers len and max_resp_len and a penalty_factor", "");
+  }
+  const std::string reward = t.add_reward("length", {kwargs});
+  t.set(reward + ".name", "overlong", {kwargs});
+  if (!limit.is_null()) t.set(reward + ".limit", limit, {kwargs});
+  t.set(reward + ".buffer", length, {kwargs});
+  t.set(reward + ".penalty", -factor.get<double>(), {kwargs});
+}
+
+// A reward model takes the place of the scorers, in both forms of verl; false where none is asked for. Where there is
+// a function besides, versions differ: older ones do not call it, newer ones leave it to the function to ask the model.
+bool set_reward_model(Translation& t) {
+  const bool older = t.flag("reward_model.enable"), newer = t.flag("reward.reward_model.enable");
+  const std::string_view enable = older ? "reward_model.enable" : "reward.reward_model.enable";
+  const std::string_view path = older ? "reward_model.model.path" : "reward.reward_model.model_path";
+  const std::string_view tokenizer = "reward_model.model.input_tokenizer", length = "reward_model.max_length";
+  if (!older && !newer) {
+    t.note_given({"reward_model.model.path", tokenizer, length, "reward.reward_model.model_path"},
+                 "there is no reward model");
+    return false;
+  }
+  for (const std::string_view function : {"reward.custom_reward_function.path", "custom_reward_function.path"}) {
+    if (t.is_null(function)) continue;
+    t.problem(enable,
+              "a reward model with " + std::string(function) + " is not supported: which of the two counts differs",
+              "take one out, and write a [[reward]] table for it");
+    return true;
+  }
+  if (t.is_null(path)) {
+    t.problem(path, quote(path) + " is not given, and " + std::string(enable) + " is true", "name the model's folder");
+    return true;
+  }
+  const std::string reward = add_reward_model(t, t.text(path), path);
+  if (older && t.is_null(tokenizer)) {
+    t.set(reward + ".plain_text", true, {tokenizer}, "the policy's own text is scored");
+    t.note_given({length}, "only where input_tokenizer is given");
+  } else if (older && !t.is_null(length)) {
+    t.set(reward + ".max_length", t.integer(length), {length});
+    t.set(reward + ".truncation", "right", {length}, "as verl cuts");
+  }
+  t.note_given({"reward_model.reward_manager", "reward_model.reward_kwargs", "reward_manager.name",
+                "reward.reward_manager.name", "reward.reward_kwargs", "data.reward_fn_key"},
+               "the reward model's score is the reward");
+  return true;
+}
+
+}  // namespace
+
+void translate_verl_rewards(Translation& t) {
+  if (set_reward_model(t)) return;
+  bool has_function = false;
+  for (const std::string group : {"reward.custom_reward_function.", "custom_reward_function."}) {
+    const std::string path = group + "path", name = group + "name", kwargs = group + "reward_kwargs";
+    if (t.is_null(path) || has_function) continue;
+    has_function = true;
+    const std::string reward = t.add_reward("python", {path});
+    t.set(reward + ".path", t.text(path), {path});
+    const std::string function = t.text(name);
+    t.set(reward + ".function", function.empty() ? "compute_score" : function, {name});
+    t.set(reward + ".style", "verl", {path});
+    const Json arguments = t.table(kwargs);
+    if (!arguments.empty()) t.set(reward + ".kwargs", dump_json(arguments), {kwargs});
+  }
+  set_overlong(t, "reward_model.reward_manager", "reward_model.reward_kwargs");
+  if (t.is_given("reward_manager.name")) {
+    set_overlong(t, "reward_manager.name", "reward_model.reward_kwargs");
+  } else {
+    set_overlong(t, "reward.reward_manager.name", "reward.reward_kwargs");
+  }
+  if (has_function) return t.note_given({"data.reward_fn_key"}, "a reward names the columns that it reads");
+  const std::string reward = t.add_reward("default_compute_score", {"reward.custom_reward_function.path"});
+  if (t.is_given("data.reward_fn_key"))
+    t.set(reward + ".data_source", t.text("data.reward_fn_key"), {"data.reward_fn_key"});
+}
+
+}  // namespace mortise
