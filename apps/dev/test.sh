@@ -2,14 +2,15 @@
 #   release   all tests
 #   asan      all tests above the libtorch line, with AddressSanitizer and UBSan, compiled by clang: a second compiler takes it all
 #   tsan      those of them with the ctest label "threads", with ThreadSanitizer
-# --quick stops after release; --long sets MORTISE_LONG=1, by which tests take their full counts.
+# --quick stops after release; --long sets MORTISE_LONG=1, by which tests take their full counts, and lets each run for
+#   four hours instead of ten minutes.
 # Ends with the line "N passed, N failed" over all of it, and with 1 where anything failed.
 source apps/dev/lib.sh
-quick=
+quick= test_seconds=600
 for option in "$@"; do
   case $option in
     --quick) quick=1 ;;
-    --long) export MORTISE_LONG=1 ;;
+    --long) export MORTISE_LONG=1 test_seconds=14400 ;;
     -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) die $exit_usage "test takes no '$option'" ;;
   esac
@@ -37,7 +38,7 @@ run_tests() {
   shift
   say "$preset: testing (at $((SECONDS - started)) s)"
   rm -f "$xml"
-  ctest --test-dir "build/$preset" -j "$num_jobs" --timeout 600 --output-on-failure --no-tests=error --output-junit "$xml" \
+  ctest --test-dir "build/$preset" -j "$num_jobs" --timeout "$test_seconds" --output-on-failure --no-tests=error --output-junit "$xml" \
     --test-output-size-passed 100000000 --test-output-size-failed 100000000 "$@" || status=$?
   if [[ -f $xml ]]; then
     counts=$(awk -f apps/dev/count_results.awk "$xml")

@@ -238,6 +238,16 @@ TEST(Stages, RolloutCorrectionInBothModes) {
       }
     }
   }
+  // What is rejected by step teaches nothing: bounds on the ratio around 1 keep every token, bounds far from it none.
+  for (const auto& [bounds, rejected] : {std::pair<std::string, double>{"0.5_2.0", 0.0}, {"10.0_20.0", 1.0}}) {
+    const TaskFolder task;
+    const Outcome outcome = task.mortise(kSmall + "trainer.total_training_steps=1" + table + "rollout_rs=token_k1" +
+                                         table + "rollout_rs_threshold=" + bounds);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    const Json row = rows_of(task.path() / "out/metrics.jsonl").at(0);
+    EXPECT_EQ(number(row, "rollout_corr/rollout_rs_masked_fraction"), rejected);
+    EXPECT_EQ(number(row, "actor/grad_norm") == 0.0, rejected == 1.0) << number(row, "actor/grad_norm");
+  }
   const TaskFolder task;
   const Outcome refused =
       task.mortise("train run.toml" + table + "rollout_rs=seq_max_k9" + table + "rollout_rs_threshold=1");

@@ -204,13 +204,13 @@ Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward
 }
 
 void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
-                          const at::Tensor& d_extra_RH) {
+                          std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
   head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature,
                 tensor_of(grad_log_prob, dtype),
                 objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
-                model_->head_grad(), options_.head);
+                model_->head_grad(), norms, options_.head);
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
   forward.backward(d_hidden_RH);
 }
@@ -227,12 +227,12 @@ Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward
   const size_t n = slice.num_tokens();
   report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
   if (slice.has_gradient() || d_extra_RH.defined())
-    inject(forward, slice.grad_log_prob, slice.grad_entropy, d_extra_RH);
+    inject(forward, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
   return {};
 }
 
-// Log-probs and entropies of the whole update, without gradient.
-Result<> ActorLearner::measure_whole_update(Update& update, UpdateSlice& whole) const {
+// Log-probs and entropies of the whole update, without gradient; `norms` only where they had to be computed.
+Result<> ActorLearner::measure_whole_update(Update& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const {
   const TrainBatch& batch = update.batch;
   if (batch.old_is_current && !whole.on_policy && !batch.old_entropy.empty()) {
     whole.log_prob = whole.old_log_prob;
@@ -244,6 +244,7 @@ Result<> ActorLearner::measure_whole_update(Update& update, UpdateSlice& whole) 
   }
   c10::NoGradGuard no_grad;
   std::vector<float> log_prob, entropy;
+  norms.resize(whole.num_tokens());
   for (const std::vector<int64_t>& micro : update.micro_batches) {
     const PackedForward out = TRY(forward_rows(*model_, batch, micro, options_.pass));
     const LogProbs probs =
@@ -255,13 +256,15 @@ Result<> ActorLearner::measure_whole_update(Update& update, UpdateSlice& whole) 
     update.for_tokens(micro, whole, [&](size_t from, size_t to) {
       whole.log_prob[to] = log_prob[from];
       whole.entropy[to] = entropy[from];
+      norms[to] = probs.norms_R[from];
     });
   }
   return {};
 }
 
 Result<> ActorLearner::backward_whole_update(Update& update, UpdateSlice& whole, UpdateReport& report) {
-  TRY(measure_whole_update(update, whole));
+  std::vector<TokenNorm> norms, micro_norms;
+  TRY(measure_whole_update(update, whole, norms));
   if (whole.on_policy) whole.old_log_prob = whole.log_prob;
   report.skipped = !all_finite(whole.log_prob, whole.mask);
   if (report.skipped) return {};
@@ -271,9 +274,11 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateSlice& whole,
   for (const std::vector<int64_t>& micro : update.micro_batches) {
     grad_log_prob.clear();
     grad_entropy.clear();
+    micro_norms.clear();
     update.for_tokens(micro, whole, [&](size_t, size_t from) {
       grad_log_prob.push_back(whole.grad_log_prob[from]);
       grad_entropy.push_back(whole.grad_entropy[from]);
+      if (!norms.empty()) micro_norms.push_back(norms[from]);
     });
     const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
     if (!has_gradient && !objective_->uses_full_kl()) continue;
@@ -281,7 +286,7 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateSlice& whole,
     const UpdateSlice part = TRY(slice(update, micro));
     const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, update.batch, part, out, options_));
     report.sums.add(kl.sums);
-    if (has_gradient || kl.d_hidden_RH.defined()) inject(out, grad_log_prob, grad_entropy, kl.d_hidden_RH);
+    if (has_gradient || kl.d_hidden_RH.defined()) inject(out, grad_log_prob, grad_entropy, micro_norms, kl.d_hidden_RH);
   }
   return {};
 }

@@ -64,9 +64,9 @@ class ActorLearner {
   Result<> backward_two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
                              UpdateReport& report);
   Result<> backward_whole_update(Update& update, UpdateSlice& whole, UpdateReport& report);
-  Result<> measure_whole_update(Update& update, UpdateSlice& whole) const;
+  Result<> measure_whole_update(Update& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const;
   void inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
-              const at::Tensor& d_extra_RH);
+              std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH);
   Result<> accumulate(Update& update, UpdateReport& report);
 
   Model* model_;

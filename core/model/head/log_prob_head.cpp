@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "model/head/row_softmax.h"
+#include "model/head/second_pass.h"
+#include "model/head/target_term.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
 
@@ -67,6 +69,7 @@ class HeadPass {
   int64_t chunk_rows() const { return chunk_rows_; }
   std::span<const double> log_prob() const { return {log_prob_.data(), static_cast<size_t>(rows_)}; }
   std::span<const double> entropy() const { return {entropy_.data(), static_cast<size_t>(rows_)}; }
+  double lse(size_t row) const { return stats_[row].lse(inverse_temperature_); }
 
   void forward(int64_t begin, int64_t end) {
     begin_ = begin;
@@ -155,18 +158,14 @@ class HeadPass {
     }
   }
 
-  // d loss / d logit of the row's target through its own term.
   T target_factor(int64_t r, double grad) const {
-    const double t = softcap_ > 0.0 ? target_logits_[static_cast<size_t>(r)] / softcap_ : 0.0;
-    return static_cast<T>(grad * inverse_temperature_ * (1.0 - t * t));
+    return static_cast<T>(target_slope(grad, inverse_temperature_, softcap_, target_logits_[static_cast<size_t>(r)]));
   }
 
   void add_target(int64_t r, double grad, T* d_weight) const {
     if (d_weight == nullptr) return;
-    const T factor = target_factor(r, grad);
-    const T* hidden = hidden_ + (begin_ + r) * width_;
-    T* out = d_weight + targets_[begin_ + r] * width_;
-    for (int64_t i = 0; i < width_; ++i) out[i] += factor * hidden[i];
+    add_scaled(target_factor(r, grad), hidden_ + (begin_ + r) * width_, width_,
+               d_weight + targets_[begin_ + r] * width_);
   }
 
   void write_d_hidden(std::span<const double> grad_log_prob, T* out) const {
@@ -177,8 +176,7 @@ class HeadPass {
         T* row = out + r * width_;
         for (int64_t i = 0; i < width_; ++i) row[i] = factor * target[i];
         for (int64_t block = 0; block < num_blocks_; ++block) {
-          const T* partial = partial_.data() + (block * rows_ + r) * width_;
-          for (int64_t i = 0; i < width_; ++i) row[i] += partial[i];
+          add_scaled(T(1), partial_.data() + (block * rows_ + r) * width_, width_, row);
         }
       }
     });
@@ -221,6 +219,19 @@ void check_head(const at::Tensor& hidden, const at::Tensor& weight, const at::Te
   TORCH_CHECK(targets.numel() == hidden.size(0) && temperature > 0.0, "head: targets or temperature");
 }
 
+void check_gradients(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& d_hidden,
+                     const at::Tensor& d_weight) {
+  TORCH_CHECK(!d_hidden.defined() || (d_hidden.is_contiguous() && d_hidden.sizes() == hidden.sizes()),
+              "head: d_hidden");
+  TORCH_CHECK(!d_weight.defined() || (d_weight.is_contiguous() && d_weight.sizes() == weight.sizes()),
+              "head: d_weight");
+}
+
+std::span<const double> span_of(const at::Tensor& doubles) {
+  if (!doubles.defined()) return {};
+  return {doubles.const_data_ptr<double>(), static_cast<size_t>(doubles.numel())};
+}
+
 }  // namespace
 
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
@@ -231,6 +242,7 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
   LogProbs out;
   out.log_prob_R = at::empty({num}, hidden_RH.options().requires_grad(false));
   if (want_entropy) out.entropy_R = at::empty({num}, hidden_RH.options().requires_grad(false));
+  out.norms_R.resize(static_cast<size_t>(num));
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     HeadPass<T> pass(hidden_RH, head, targets_R, temperature, Keep::kNothing, options);
@@ -238,10 +250,10 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
     for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
       pass.forward(begin, std::min(num, begin + pass.chunk_rows()));
       for (size_t i = 0; i < pass.log_prob().size(); ++i) {
-        log_prob[begin + static_cast<int64_t>(i)] = static_cast<T>(pass.log_prob()[i]);
-        if (want_entropy) {
-          out.entropy_R.mutable_data_ptr<T>()[begin + static_cast<int64_t>(i)] = static_cast<T>(pass.entropy()[i]);
-        }
+        const int64_t place = begin + static_cast<int64_t>(i);
+        log_prob[place] = static_cast<T>(pass.log_prob()[i]);
+        if (want_entropy) out.entropy_R.mutable_data_ptr<T>()[place] = static_cast<T>(pass.entropy()[i]);
+        out.norms_R[static_cast<size_t>(place)] = {pass.lse(i), pass.entropy()[i]};
       }
     }
   });
@@ -250,12 +262,21 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
 
 void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
-                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
+                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, std::span<const TokenNorm> norms_R,
+                   const HeadOptions& options) {
   const at::NoGradGuard no_grad;
   const EntropyUse use = grad_entropy_R.defined() ? EntropyUse::kGradient : EntropyUse::kNone;
   const at::Tensor grad = grad_log_prob_R.to(at::kDouble).contiguous();
   const at::Tensor grad_entropy =
       use == EntropyUse::kGradient ? grad_entropy_R.to(at::kDouble).contiguous() : at::Tensor();
+  if (!norms_R.empty()) {
+    check_head(hidden_RH, head.weight_VH, targets_R, temperature);
+    check_gradients(hidden_RH, head.weight_VH, d_hidden_RH, d_weight_VH);
+    TORCH_CHECK(static_cast<int64_t>(norms_R.size()) == hidden_RH.size(0), "head: norms");
+    head_second_pass({hidden_RH, head, targets_R, temperature, norms_R, span_of(grad), span_of(grad_entropy)},
+                     d_hidden_RH, d_weight_VH, options);
+    return;
+  }
   const auto inject = [&](const HeadChunk& chunk) {
     const double* g = grad.const_data_ptr<double>();
     std::copy(g + chunk.begin, g + chunk.end, chunk.grad_log_prob.begin());
@@ -271,10 +292,7 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
   check_head(hidden_RH, head.weight_VH, targets_R, temperature);
-  TORCH_CHECK(!d_hidden_RH.defined() || (d_hidden_RH.is_contiguous() && d_hidden_RH.sizes() == hidden_RH.sizes()),
-              "head: d_hidden");
-  TORCH_CHECK(!d_weight_VH.defined() || (d_weight_VH.is_contiguous() && d_weight_VH.sizes() == head.weight_VH.sizes()),
-              "head: d_weight");
+  check_gradients(hidden_RH, head.weight_VH, d_hidden_RH, d_weight_VH);
   const int64_t num = hidden_RH.size(0);
   const Keep keep = entropy == EntropyUse::kGradient || head.softcap > 0.0 ? Keep::kLogits : Keep::kExp;
   dispatch_float(hidden_RH, [&](auto zero) {
@@ -310,7 +328,8 @@ at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head) 
 LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                              double temperature) {
   const at::Tensor log_p = at::log_softmax(head_logits(hidden_RH, head) / temperature, -1);
-  return {log_p.gather(1, targets_R.unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(-1)};
+  return {.log_prob_R = log_p.gather(1, targets_R.unsqueeze(1)).squeeze(1),
+          .entropy_R = -(log_p.exp() * log_p).sum(-1)};
 }
 
 }  // namespace mortise

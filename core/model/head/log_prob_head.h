@@ -15,14 +15,16 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace mortise {
 
 struct HeadOptions {
-  // Memory of a chunk of tokens: their logits and the parts of d_hidden by block of the vocabulary. As many tokens are
-  // taken as fit, 512 at most, so that it is the same for every vocabulary that does not fit whole. At least 64 are
-  // taken whatever this says (which is what fits at 152k columns): with fewer, reading and writing the weight's
-  // gradient for each chunk costs more than the products.
+  // Memory of a chunk of tokens: what is kept of their logits and the parts of d_hidden by block of the vocabulary. As
+  // many tokens are taken as fit, 512 at most (1,024 where norms are given), so that it is the same for every
+  // vocabulary that does not fit whole. At least 64 are taken whatever this says (which is what fits at 152k columns
+  // with all their logits): with fewer, reading and writing the weight's gradient for each chunk costs more than the
+  // products.
   int64_t chunk_bytes = int64_t{56} << 20;
 };
 
@@ -34,19 +36,28 @@ struct VocabularyHead {
   double softcap = 0.0;
 };
 
+// All that a second look at a token's distribution needs of the first.
+struct TokenNorm {
+  double lse = 0.0;  // log sum exp of logit / temperature
+  double entropy = 0.0;
+};
+
 struct LogProbs {
-  at::Tensor log_prob_R;
-  at::Tensor entropy_R;  // undefined unless asked for
+  at::Tensor log_prob_R{};
+  at::Tensor entropy_R{};            // undefined unless asked for
+  std::vector<TokenNorm> norms_R{};  // of head_log_prob only
 };
 
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options = {});
 
 // d_hidden_RH is written; d_weight_VH is added to. Either may be undefined: not wanted. grad_entropy_R may be
-// undefined.
+// undefined. `norms_R` are those of head_log_prob on the same hidden states, weight and temperature: with them the pass
+// takes far larger chunks (second_pass.h). Where there are none they are found on the way.
 void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
-                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
+                   const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH,
+                   std::span<const TokenNorm> norms_R = {}, const HeadOptions& options = {});
 
 enum class EntropyUse {
   kNone,

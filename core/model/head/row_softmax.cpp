@@ -42,6 +42,14 @@ MORTISE_INLINE RowStats stats_body(const T* logits, T* out, int64_t size, double
 }
 
 template <class T>
+MORTISE_INLINE void exp_from_body(T* logits, int64_t size, double reference, double inverse_temperature) {
+  const T from = static_cast<T>(reference);
+  const T scale = static_cast<T>(inverse_temperature);
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) logits[i] = fast_exp((logits[i] - from) * scale);
+}
+
+template <class T>
 MORTISE_INLINE void cap_body(T* logits, int64_t size, double cap) {
   const T scale = static_cast<T>(cap);
   const T inverse = static_cast<T>(1.0 / cap);
@@ -82,6 +90,8 @@ MORTISE_CPU_CLONES void exp_clone(float* x, int64_t n, double t, RowStats* out) 
 MORTISE_CPU_CLONES void exp_clone(double* x, int64_t n, double t, RowStats* out) {
   *out = stats_body<double, true>(x, x, n, t);
 }
+MORTISE_CPU_CLONES void exp_from_clone(float* x, int64_t n, double from, double t) { exp_from_body(x, n, from, t); }
+MORTISE_CPU_CLONES void exp_from_clone(double* x, int64_t n, double from, double t) { exp_from_body(x, n, from, t); }
 MORTISE_CPU_CLONES void grad_clone(float* x, int64_t n, double t, const RowStats& stats, double g, double gh) {
   grad_body<float, false>(x, n, t, stats, g, gh, 0.0);
 }
@@ -137,6 +147,12 @@ RowStats row_softmax_exp_(double* logits, int64_t size, double inverse_temperatu
   RowStats stats;
   exp_clone(logits, size, inverse_temperature, &stats);
   return stats;
+}
+void row_exp_(float* logits, int64_t size, double reference, double inverse_temperature) {
+  exp_from_clone(logits, size, reference, inverse_temperature);
+}
+void row_exp_(double* logits, int64_t size, double reference, double inverse_temperature) {
+  exp_from_clone(logits, size, reference, inverse_temperature);
 }
 void row_softcap_(float* logits, int64_t size, double cap) { cap_clone(logits, size, cap); }
 void row_softmax_grad_(float* logits, int64_t size, double inverse_temperature, const RowStats& stats,

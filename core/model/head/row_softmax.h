@@ -33,6 +33,10 @@ RowStats row_softmax_stats(const double* logits, int64_t size, double inverse_te
 RowStats row_softmax_exp_(float* logits, int64_t size, double inverse_temperature);
 RowStats row_softmax_exp_(double* logits, int64_t size, double inverse_temperature);
 
+// logits[i] becomes exp((logit_i - reference) / temperature), for a reference not far below the maximum.
+void row_exp_(float* logits, int64_t size, double reference, double inverse_temperature);
+void row_exp_(double* logits, int64_t size, double reference, double inverse_temperature);
+
 // logits[i] becomes cap tanh(logits[i] / cap). Precondition: cap > 0.
 void row_softcap_(float* logits, int64_t size, double cap);
 void row_softcap_(double* logits, int64_t size, double cap);

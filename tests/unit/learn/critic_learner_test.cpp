@@ -1,5 +1,5 @@
-// The critic: its values learn the returns, its gradient does not depend on how the rows are cut, and a language model
-// becomes one.
+// The critic: its loss against verl's numbers, its values learn the returns, its gradient does not depend on how the
+// rows are cut, and a language model becomes one.
 #include "learn/update/critic_learner.h"
 
 #include <ATen/Parallel.h>
@@ -7,9 +7,12 @@
 #include <ATen/ops/matmul.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <numeric>
 
 #include "foundation/base/rng.h"
+#include "foundation/formats/json.h"
+#include "foundation/formats/safetensors.h"
 #include "learn/objective/value_objective.h"
 #include "learn/update/packed_forward.h"
 
@@ -71,6 +74,43 @@ AdamW optimizer_of(Model& model) {
 }
 
 std::vector<int64_t> all_rows() { return {0, 1, 2, 3, 4, 5}; }
+
+// One case of verl's compute_value_loss (tests/golden/tensors), its rows flat.
+void expect_verls_value_loss(const std::filesystem::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(default_env(), path).value();
+  const Json params = parse_json(file.metadata().at("params"), path.string()).value();
+  const Json logged = parse_json(file.metadata().at("metrics"), path.string()).value();
+  const auto floats = [&](const char* name) { return file.get(name).value().as<float>(); };
+  const TensorView shape = file.get("in.vpreds").value();
+  std::vector<int64_t> offsets;
+  for (int64_t row = 0; row <= shape.shape[0]; ++row) offsets.push_back(row * shape.shape[1]);
+  std::vector<uint8_t> mask;
+  for (const float m : floats("in.response_mask")) mask.push_back(m != 0.0F ? 1 : 0);
+  std::vector<float> weight(mask.size()), grad(mask.size());
+  TokenWeightOptions aggregation;
+  aggregation.mode = parse_loss_agg_mode(params["loss_agg_mode"].get<std::string>()).value();
+  ASSERT_TRUE(token_weights(aggregation, count_update(offsets, mask, {}), offsets, mask, {}, weight).ok());
+  MetricSet metrics;
+  const double loss = value_objective({floats("in.vpreds"), floats("in.values"), floats("in.returns"), mask, weight},
+                                      params["cliprange_value"].get<double>(), grad, metrics);
+  const auto expected = static_cast<double>(floats("expected.loss")[0]);
+  EXPECT_NEAR(loss, expected, 1e-6 * expected);
+  for (size_t t = 0; t < grad.size(); ++t) EXPECT_NEAR(grad[t], floats("expected.grad_vpreds")[t], 1e-6) << t;
+  for (const auto& [name, value] : logged.items())
+    EXPECT_NEAR(metrics.value(name).value_or(-1.0), value.get<double>(), 1e-6) << name;
+}
+
+TEST(CriticLearner, TheLossIsVerls) {
+  int num_cases = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(MORTISE_SOURCE_DIR) / "tests/golden/tensors")) {
+    if (!entry.path().filename().string().starts_with("value_loss.")) continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    expect_verls_value_loss(entry.path());
+    ++num_cases;
+  }
+  EXPECT_EQ(num_cases, 6);
+}
 
 TEST(CriticLearner, ValuesAreReadBeforeEachToken) {
   const Rows rows;

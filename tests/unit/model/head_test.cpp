@@ -1,11 +1,14 @@
 // The fused head against ATen over all logits: values, gradients, one-pass mode, extremes.
 #include "model/head/log_prob_head.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "model/head/row_softmax.h"
 #include "torch_helpers.h"
@@ -107,6 +110,93 @@ TEST(Head, Float32BackwardIsCloseToDouble) {
     EXPECT_LT(relative_l2(d_hidden, want.hidden), 2e-6);
     EXPECT_LT(relative_l2(d_weight, want.weight), 2e-6);
   }
+}
+
+// Around the second pass's own borders: blocks of 1,024 columns and waves of them, chunks of tokens, slices of
+// d_hidden.
+struct SecondPassShape {
+  int64_t rows, width, vocab, chunk_bytes;
+};
+constexpr SecondPassShape kSecondPassShapes[] = {
+    {1, 3, 2, 1},
+    {5, 8, 1024, 1},
+    {70, 6, 2049, 1},
+    {130, 5, 4500, int64_t{56} << 20},
+    {300, 7, 1025, 1},
+    {300, 520, 1030, int64_t{56} << 20},
+    {40, 4, 9000, 40 * 8 * 11 * 1040},  // waves of eight blocks
+};
+
+Gradients second_pass(const Case& c, const VocabularyHead& head, double temperature, bool use_entropy,
+                      int64_t chunk_bytes) {
+  Gradients result;
+  result.out = head_log_prob(c.hidden, head, c.targets, temperature, true, {.chunk_bytes = chunk_bytes});
+  result.hidden = random_tensor(c.hidden.sizes().vec(), 8, c.hidden.scalar_type());  // is written over
+  result.weight = random_tensor(c.weight.sizes().vec(), 9, c.weight.scalar_type());  // is added to
+  const at::Tensor before = result.weight.clone();
+  head_backward(c.hidden, head, c.targets, temperature, c.g, use_entropy ? c.gh : at::Tensor(), result.hidden,
+                result.weight, result.out.norms_R, {.chunk_bytes = chunk_bytes});
+  result.weight -= before;
+  return result;
+}
+
+TEST(Head, SecondPassEqualsAutograd) {
+  for (const SecondPassShape& s : kSecondPassShapes) {
+    const Case c = make_case(s.rows, s.width, s.vocab, at::kDouble, s.width > 100 ? 0.1 : 1.0);
+    for (const double cap : {0.0, 1.7}) {
+      for (const bool use_entropy : {false, true}) {
+        const double temperature = use_entropy ? 1.3 : 0.6;
+        const at::Tensor hidden = c.hidden.clone().requires_grad_(true);
+        const at::Tensor weight = c.weight.clone().requires_grad_(true);
+        const LogProbs want = head_log_prob_plain(hidden, {weight, cap}, c.targets, temperature);
+        at::Tensor loss = (want.log_prob_R * c.g).sum();
+        if (use_entropy) loss = loss + (want.entropy_R * c.gh).sum();
+        loss.backward();
+        const Gradients got = second_pass(c, {c.weight, cap}, temperature, use_entropy, s.chunk_bytes);
+        EXPECT_CLOSE(got.hidden, hidden.grad(), 1e-10) << s.rows << " x " << s.vocab << " cap " << cap;
+        EXPECT_CLOSE(got.weight, weight.grad(), 1e-10) << s.rows << " x " << s.vocab << " cap " << cap;
+      }
+    }
+  }
+}
+
+TEST(Head, Float32SecondPassIsCloseToDouble) {
+  // Of scale 4: logits of hundreds, whose own rounding is seen.
+  for (const auto& [scale, tolerance] : {std::pair(0.3, 2e-6), std::pair(4.0, 5e-5)}) {
+    for (const bool use_entropy : {false, true}) {
+      const Case c = make_case(100, 32, 5000, at::kFloat, scale);
+      const Gradients want = judge(c, 1.0, use_entropy);
+      const Gradients got = second_pass(c, c.weight, 1.0, use_entropy, HeadOptions{}.chunk_bytes);
+      EXPECT_LT(relative_l2(got.hidden, want.hidden), tolerance) << scale;
+      EXPECT_LT(relative_l2(got.weight, want.weight), tolerance) << scale;
+    }
+  }
+}
+
+TEST(Head, SecondPassGivesWhatIsAskedForOnly) {
+  const Case c = make_case(20, 6, 1500, at::kDouble);
+  const std::vector<TokenNorm> norms = head_log_prob(c.hidden, c.weight, c.targets, 1.0, false).norms_R;
+  const Gradients both = second_pass(c, c.weight, 1.0, false, HeadOptions{}.chunk_bytes);
+  const at::Tensor hidden = at::empty_like(c.hidden);
+  head_backward(c.hidden, c.weight, c.targets, 1.0, c.g, {}, hidden, {}, norms);
+  EXPECT_CLOSE(hidden, both.hidden, 1e-14);
+  const at::Tensor weight = at::zeros_like(c.weight);
+  head_backward(c.hidden, c.weight, c.targets, 1.0, c.g, {}, {}, weight, norms);
+  EXPECT_CLOSE(weight, both.weight, 1e-14);
+  EXPECT_THROW(head_backward(c.hidden, c.weight, c.targets, 1.0, c.g, {}, hidden, {}, std::span(norms).first(19)),
+               c10::Error);
+}
+
+TEST(Head, SecondPassGivesTheSameBitsForAnyNumberOfThreads) {
+  const Case c = make_case(300, 520, 3000, at::kFloat, 0.1);
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const Gradients one = second_pass(c, c.weight, 1.0, false, HeadOptions{}.chunk_bytes);
+  at::set_num_threads(3);
+  const Gradients three = second_pass(c, c.weight, 1.0, false, HeadOptions{}.chunk_bytes);
+  at::set_num_threads(before);
+  EXPECT_TRUE(at::equal(one.hidden, three.hidden));
+  EXPECT_TRUE(at::equal(one.weight, three.weight));
 }
 
 TEST(Head, OnePassGivesGradientsOfATokenLocalLoss) {
