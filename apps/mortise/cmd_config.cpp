@@ -13,13 +13,14 @@
 #include "config/explain.h"
 #include "config/import/import.h"
 #include "config/show.h"
+#include "config_command.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
 
 constexpr const char* kHelp = R"(usage: mortise config show [RUN.toml] [key=value ...] [options]
-       mortise config explain [KEY | TABLE | preset] [--json]
+       mortise config explain [KEY | TABLE | preset] [--config RUN.toml] [--json]
        mortise config schema
        mortise config import --from trl|verl|swift FILE [--output RUN.toml] [--processes N]
        mortise config import --from trl|verl|swift --list
@@ -32,7 +33,10 @@ show     prints the resolved configuration: defaults, preset, base files, the fi
   --check USE     also check the rules between keys, for USE = train, sft, eval, generate or objective
   --json          as JSON
 explain  prints the meaning, type, default and range of a key, its name in verl and TRL, or lists the keys of a table.
-         Names of TRL and verl are understood too. Without an argument: the tables.
+         Names of TRL and verl are understood too. Without an argument: the tables. Of a plugin's parameter
+         (actor.policy_loss.tau_pos, algorithm.adv_params.epsilon, reward.0.pattern, rollout.replay.path) it prints what
+         the plugins that have it say.
+  --config FILE   for such parameters: the plugins that a run's file uses, and the packs that it names
 schema   prints the JSON Schema (draft 2020-12) of a configuration file.
 import   translates another framework's settings: YAML, JSON, an argument list or a shell command (trl, swift), YAML or
          Hydra overrides (verl). A comment says what each line follows from; a setting that would change the numbers and
@@ -169,25 +173,40 @@ Result<std::string> import_file(std::span<const std::string> args) {
   return std::string();
 }
 
-Result<std::string> explain(std::span<const std::string> args) {
-  std::string key;
+Result<std::string> explain(std::span<const std::string> args, ParamExplainer explain_param) {
+  std::string key, config_file;
   bool json = false;
-  for (const std::string& arg : args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
     if (arg == "--json") {
       json = true;
+    } else if (arg == "--config") {
+      if (i + 1 == args.size()) return bad_usage(arg + " needs a file");
+      config_file = args[++i];
     } else if (arg.starts_with("--") || !key.empty()) {
       return Error{ErrorKind::kConfig, "unexpected argument " + quote(arg), "", "give one key or table"};
     } else {
       key = arg;
     }
   }
-  if (json) return dump_json(TRY(explain_key_json(key)), 2);
-  return explain_key(key);
+  Error unknown;
+  if (json) {
+    auto object = explain_key_json(key);
+    if (object) return dump_json(*object, 2);
+    unknown = std::move(object).error();
+  } else {
+    auto text = explain_key(key);
+    if (text) return text;
+    unknown = std::move(text).error();
+  }
+  auto param = explain_param(key, config_file, json);
+  if (param && param->empty()) return unknown;
+  return param;
 }
 
 }  // namespace
 
-int cmd_config(std::span<const std::string> args) {
+int run_config(std::span<const std::string> args, ParamExplainer explain_param) {
   if (args.empty()) {
     std::cerr << kHelp;
     return static_cast<int>(ErrorKind::kConfig);
@@ -204,7 +223,7 @@ int cmd_config(std::span<const std::string> args) {
   if (command != "show" && command != "explain" && command != "import")
     return usage_error("there is no command 'config " + command + "'");
   const Result<std::string> text = command == "show"      ? show(rest)
-                                   : command == "explain" ? explain(rest)
+                                   : command == "explain" ? explain(rest, explain_param)
                                                           : import_file(rest);
   if (!text) return fail(text.error());
   return text->empty() ? 0 : print(*text);

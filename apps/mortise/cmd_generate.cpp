@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <string>
 
 #include "command_line.h"
 #include "config/check.h"
+#include "config/fields.h"
 #include "config/load.h"
 #include "experience/data/prompt_encoder.h"
 #include "foundation/base/log.h"
@@ -33,6 +36,7 @@ constexpr const char* kHelp =
     "         [token id, log-prob] at each place) where rollout.top_log_probs asks for them. The file appears when "
     "all\n"
     "         rows are there; until then, and where the command is stopped, FILE.partial has the first of them\n"
+    "         (the next command renames it to FILE.partial.before_N)\n"
     "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
     "frequency_penalty,\n"
     "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
@@ -48,36 +52,51 @@ struct GenerateArguments {
 };
 
 // Settings that act here; any other would be read and then ignored.
+std::span<const std::string> keys_here() {
+  static const std::string kKeys[] = {"rollout.n",
+                                      "rollout.temperature",
+                                      "rollout.top_k",
+                                      "rollout.top_p",
+                                      "rollout.min_p",
+                                      "rollout.typical_p",
+                                      "rollout.repetition_penalty",
+                                      "rollout.presence_penalty",
+                                      "rollout.frequency_penalty",
+                                      "rollout.stop",
+                                      "rollout.stop_token_ids",
+                                      "rollout.bad_words",
+                                      "rollout.top_log_probs",
+                                      "rollout.ignore_eos",
+                                      "rollout.min_new_tokens",
+                                      "rollout.response_length",
+                                      "rollout.max_num_seqs",
+                                      "rollout.kv_cache_mib",
+                                      "rollout.dtype",
+                                      "rollout.deterministic",
+                                      "rollout.seed",
+                                      "rollout.calculate_log_probs",
+                                      "data.prompt_key",
+                                      "data.max_response_length",
+                                      "data.apply_chat_template_kwargs",
+                                      "model.dtype",
+                                      "model.custom_chat_template",
+                                      "trainer.seed",
+                                      "trainer.num_threads"};
+  return kKeys;
+}
+
 bool acts_here(std::string_view key) {
-  static constexpr std::string_view kKeys[] = {"rollout.n",
-                                               "rollout.temperature",
-                                               "rollout.top_k",
-                                               "rollout.top_p",
-                                               "rollout.min_p",
-                                               "rollout.typical_p",
-                                               "rollout.repetition_penalty",
-                                               "rollout.presence_penalty",
-                                               "rollout.frequency_penalty",
-                                               "rollout.stop",
-                                               "rollout.stop_token_ids",
-                                               "rollout.bad_words",
-                                               "rollout.top_log_probs",
-                                               "rollout.ignore_eos",
-                                               "rollout.min_new_tokens",
-                                               "rollout.response_length",
-                                               "rollout.max_num_seqs",
-                                               "rollout.kv_cache_mib",
-                                               "rollout.dtype",
-                                               "rollout.deterministic",
-                                               "rollout.seed",
-                                               "rollout.calculate_log_probs",
-                                               "data.prompt_key",
-                                               "data.max_response_length",
-                                               "model.dtype",
-                                               "model.custom_chat_template",
-                                               "trainer.seed",
-                                               "trainer.num_threads"};
-  return std::ranges::find(kKeys, key) != std::end(kKeys) || key.starts_with("data.apply_chat_template_kwargs");
+  return std::ranges::count(keys_here(), key) > 0 || key.starts_with("data.apply_chat_template_kwargs.");
+}
+
+Error no_setting(const std::string& word, const std::string& key) {
+  Error error{ErrorKind::kConfig, quote(word) + " has no effect on generate", "mortise generate", ""};
+  if (find_field(key) == nullptr && find_table(key) == nullptr && word.find('=') != std::string::npos) {
+    error.what = "unknown key " + quote(key);
+    error.next = did_you_mean(key, keys_here());
+  }
+  if (error.next.empty()) error.next = "`mortise generate --help` lists the keys";
+  return error;
 }
 
 Result<GenerateArguments> parse(Arguments args) {
@@ -95,10 +114,7 @@ Result<GenerateArguments> parse(Arguments args) {
       std::string key = name.substr(name.starts_with('+') ? 1 : 0);
       constexpr std::string_view kAlias = "actor_rollout_ref.";
       if (key.starts_with(kAlias)) key.erase(0, kAlias.size());
-      if (equals == std::string::npos || !acts_here(key)) {
-        return Error{ErrorKind::kConfig, quote(word) + " has no effect on generate", "mortise generate",
-                     "`mortise generate --help` lists the keys"};
-      }
+      if (equals == std::string::npos || !acts_here(key)) return no_setting(word, key);
       out.overrides.push_back(word);
       continue;
     }
@@ -128,8 +144,10 @@ Result<GenerateArguments> parse(Arguments args) {
 Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where) {
   const Json* const ids = json_find(row, "prompt_token_ids");
   if (ids == nullptr || !ids->is_array()) {
+    const std::string known[] = {"prompt_token_ids"};
+    const std::string hint = ids == nullptr ? misspelt_key(row, known) : "";
     return Error{ErrorKind::kData, "the model folder has no tokenizer, and the row has no prompt_token_ids", where,
-                 "give token ids, or a folder with a tokenizer"};
+                 hint.empty() ? "give token ids, or a folder with a tokenizer" : hint};
   }
   std::vector<int64_t> out;
   for (const Json& id : *ids) {

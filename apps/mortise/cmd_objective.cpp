@@ -52,6 +52,8 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
 Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   const RunConfig& config = command.config.config;
   PluginRegistry registry = TRY(open_registry(command.config));
+  constexpr std::string_view kKinds[] = {"policy_loss", "kl_estimator"};
+  TRY(check_plugins(registry, command.config, kKinds));
   RunKey key;
   key.seed = static_cast<uint64_t>(config.trainer.seed);
   ActorObjective objective = TRY(ActorObjective::create(registry, command.config, key));
@@ -74,7 +76,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   const Layout layout = in.layout();
   const RolloutCorrection& correction = objective.correction();
   if ((correction.is_active() || correction.is_bypass()) && rollout_log_prob.empty())
-    return Error{ErrorKind::kConfig, "'algorithm.rollout_correction' needs the input rollout_log_prob",
+    return Error{ErrorKind::kData, "the input 'rollout_log_prob' is missing, and algorithm.rollout_correction needs it",
                  command.inputs.string(), "add it, or remove the table"};
   if (correction.is_bypass()) {
     old_log_prob = rollout_log_prob;
@@ -97,7 +99,9 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   input.rollout_log_prob = rollout_log_prob;
   input.rollout_is_weights = is_weights;
   input.entropy = entropy;
-  const ObjectiveSums sums = TRY(objective.evaluate(input, {grad, grad_entropy}, &metrics));
+  auto evaluated = objective.evaluate(input, {grad, grad_entropy}, &metrics);
+  if (!evaluated.ok() && evaluated.error().where.empty()) evaluated.error().where = command.inputs.string();
+  const ObjectiveSums sums = TRY(std::move(evaluated));
   const auto tokens = static_cast<double>(sums.num_tokens);
   metrics.add_mean("actor/pg_loss", sums.pg_loss, 1.0);
   if (objective.uses_kl_loss()) {

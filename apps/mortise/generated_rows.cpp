@@ -1,6 +1,10 @@
 // See generated_rows.h.
 #include "generated_rows.h"
 
+#include <filesystem>
+
+#include "foundation/base/log.h"
+#include "foundation/base/rename_target.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -19,13 +23,60 @@ Json top_of(const GeneratedSequence& sample) {
   return out;
 }
 
+// Drops what a full disk or a kill left of a last row, which takes no room. Was there any?
+Result<bool> drop_broken_row(Env& env, const Path& path) {
+  size_t size = 0, whole = 0;
+  {
+    const MappedFile file = TRY(env.map_file(path));
+    size = file.text().size();
+    whole = file.text().rfind('\n') + 1;  // 0 where there is none
+  }
+  if (whole == size) return false;
+  std::error_code failed;
+  std::filesystem::resize_file(path, whole, failed);
+  if (failed) return Error{ErrorKind::kDisk, "cannot be cut: " + failed.message(), path.string(), "look at its rights"};
+  return true;
+}
+
+// The rows that an earlier command left are dear, and need not be this one's. Did it rename the file?
+Result<bool> set_earlier_rows_aside(Env& env, const Path& partial) {
+  const auto info = env.info(partial);
+  if (!info.ok() || info->size_bytes == 0) return false;
+  const bool was_broken = TRY(drop_broken_row(env, partial));
+  const std::string broken = was_broken ? "; its last row was not whole and is dropped" : "";
+  if (TRY(env.info(partial)).size_bytes == 0) {
+    log_info(partial.string() + " is of an earlier command" + broken);
+    return false;
+  }
+  Path to;
+  for (int i = 1; to.empty() || env.exists(to); ++i) to = partial.string() + ".before_" + std::to_string(i);
+  TRY(env.rename(partial, to));
+  log_info("the rows that an earlier command left in " + partial.string() + " are now in " + to.string() + broken);
+  return true;
+}
+
+Result<FolderLock> lock_rows(const Path& partial, const Path& path) {
+  auto lock = FolderLock::take_file(partial);
+  if (lock.ok()) return lock;
+  Error error = std::move(lock).error();
+  error.what = "another process is writing the rows of " + path.string();
+  error.next = "wait for it, or choose another --out";
+  return error;
+}
+
 }  // namespace
 
 Result<GeneratedRows> GeneratedRows::create(Env& env, const Path& path,
                                             const std::vector<std::vector<int64_t>>& prompts, int64_t n,
                                             const Tokenizer* tokenizer, bool log_probs) {
+  FolderLock lock;
+  if (const std::optional<Path> target = TRY(rename_target(env, path))) {
+    const Path partial = target->string() + ".partial";  // where NewJsonlFile keeps unfinished rows
+    lock = TRY(lock_rows(partial, path));
+    if (TRY(set_earlier_rows_aside(env, partial))) lock = TRY(lock_rows(partial, path));
+  }
   NewJsonlFile file = TRY(NewJsonlFile::create(env, path, NewJsonlFile::Unfinished::kKept));
-  return GeneratedRows(std::move(file), prompts, n, tokenizer, log_probs);
+  return GeneratedRows(env, std::move(lock), std::move(file), prompts, n, tokenizer, log_probs);
 }
 
 Json GeneratedRows::row_of(size_t place, const std::vector<GeneratedSequence>& samples) const {
@@ -59,9 +110,16 @@ Result<> GeneratedRows::add(const GeneratedSequence& sequence) {
 Result<> GeneratedRows::commit() { return file_.commit(); }
 
 Error GeneratedRows::unfinished(Error error) const {
-  if (num_written_ == 0 || file_.temporary().empty()) return error;
-  const std::string rows = "the first " + std::to_string(num_written_) + " of " + std::to_string(prompts_->size()) +
-                           " rows are in " + file_.temporary().string();
+  const Path& partial = file_.temporary();
+  if (partial.empty()) return error;
+  const auto dropped = drop_broken_row(*env_, partial);
+  if (num_written_ == 0) {
+    (void)env_->unlink(partial);
+    return error;
+  }
+  std::string rows = "the first " + std::to_string(num_written_) + " of " + std::to_string(prompts_->size()) +
+                     " rows are in " + partial.string();
+  if (!dropped.ok()) rows += ", and a broken one behind them";
   error.next = error.next.empty() ? rows : error.next + "; " + rows;
   return error;
 }

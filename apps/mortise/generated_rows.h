@@ -1,13 +1,14 @@
 // The rows that `mortise generate` writes: in the order of the prompts, each as soon as it and all before it are whole.
 //
-// Until commit() they are in PATH.partial, which stays where the command is stopped or killed. Cost: rows that wait for
-// one before them are held in memory.
+// Until commit() they are in PATH.partial, locked, which stays where the command is stopped or killed; rows that an
+// earlier command left there are set aside. Cost: rows that wait for one before them are held in memory.
 #pragma once
 
 #include <deque>
 #include <string>
 #include <vector>
 
+#include "foundation/base/folder_lock.h"
 #include "foundation/formats/jsonl.h"
 #include "generate/schedule/scheduler.h"
 #include "text/tokenizer/tokenizer.h"
@@ -16,7 +17,8 @@ namespace mortise {
 
 class GeneratedRows {
  public:
-  // A row for each prompt, with n completions. Prompts and tokenizer (null: no texts) outlive this.
+  // A row for each prompt, with n completions. Prompts and tokenizer (null: no texts) outlive this. An Error where
+  // another process writes the file.
   static Result<GeneratedRows> create(Env& env, const Path& path, const std::vector<std::vector<int64_t>>& prompts,
                                       int64_t n, const Tokenizer* tokenizer, bool log_probs);
 
@@ -33,11 +35,19 @@ class GeneratedRows {
     int64_t num_missing = 0;
   };
 
-  GeneratedRows(NewJsonlFile file, const std::vector<std::vector<int64_t>>& prompts, int64_t n,
-                const Tokenizer* tokenizer, bool log_probs)
-      : file_(std::move(file)), prompts_(&prompts), n_(n), tokenizer_(tokenizer), log_probs_(log_probs) {}
+  GeneratedRows(Env& env, FolderLock lock, NewJsonlFile file, const std::vector<std::vector<int64_t>>& prompts,
+                int64_t n, const Tokenizer* tokenizer, bool log_probs)
+      : env_(&env),
+        lock_(std::move(lock)),
+        file_(std::move(file)),
+        prompts_(&prompts),
+        n_(n),
+        tokenizer_(tokenizer),
+        log_probs_(log_probs) {}
   [[nodiscard]] Json row_of(size_t place, const std::vector<GeneratedSequence>& samples) const;
 
+  Env* env_;
+  FolderLock lock_;  // longer than the file, which ends by renaming or removing what is locked
   NewJsonlFile file_;
   const std::vector<std::vector<int64_t>>* prompts_;
   int64_t n_;

@@ -94,8 +94,6 @@ void print_list(const Json& list) {
   }
 }
 
-namespace {
-
 Json param_json(const ParamInfo& param) {
   Json out = {{"name", param.name},
               {"type", param_type_name(param.type)},
@@ -115,8 +113,6 @@ std::string range_text(const ParamInfo& param) {
   const auto end = [](double x) { return std::abs(x) > 1.7e308 ? std::string() : format_f64(x); };
   return end(param.range->min) + ".." + end(param.range->max);
 }
-
-}  // namespace
 
 Json describe_json(const PluginRef& ref) {
   const PluginInfo& plugin = *ref.plugin;

@@ -59,6 +59,10 @@ class Checker {
 
   void check_given() {
     if (config_.model.path.empty()) error("model.path", "'model.path' is not given", "name the model's folder");
+    if (use_ != ConfigUse::kEval && config_.trainer.default_local_dir.empty()) {
+      error("trainer.default_local_dir", "'trainer.default_local_dir' is empty, and a run writes into a folder",
+            "name one, as in \"runs/first\"; \".\" is the folder that the run is started in");
+    }
     const bool needs_train = use_ == ConfigUse::kSft || (use_ == ConfigUse::kTrain && !config_.trainer.val_only);
     if (needs_train && config_.data.train_files.empty()) {
       error("data.train_files", "'data.train_files' is not given", "name a JSONL file");

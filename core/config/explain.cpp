@@ -27,20 +27,6 @@ std::string wrap(std::string_view text, std::string_view indent) {
   return out.append(indent).append(line).append("\n");
 }
 
-// "[[reward]]", "reward.0.weight", "reward.weight" and the alias, all to the names of fields.h.
-std::string canonical(std::string_view text) {
-  std::string key(trim(text));
-  std::erase_if(key, [](char character) { return character == '[' || character == ']'; });
-  constexpr std::string_view kAlias = "actor_rollout_ref.";
-  if (key.starts_with(kAlias)) key.erase(0, kAlias.size());
-  if (key == "reward") return "reward.*";
-  if (!key.starts_with("reward.") || key.starts_with("reward.*")) return key;
-  std::string rest = key.substr(7);
-  const size_t dot = std::min(rest.find('.'), rest.size());
-  if (parse_u64(rest.substr(0, dot))) rest = dot == rest.size() ? "" : rest.substr(dot + 1);
-  return rest.empty() ? "reward.*" : "reward.*." + rest;
-}
-
 std::string explain_field(const Field& field) {
   std::string text = field.key + "\n" + wrap(field.doc, "  ");
   if (field.inline_params) return text;
@@ -125,8 +111,21 @@ Error unknown(const std::string& key) {
 
 }  // namespace
 
+std::string canonical_key(std::string_view text) {
+  std::string key(trim(text));
+  std::erase_if(key, [](char character) { return character == '[' || character == ']'; });
+  constexpr std::string_view kAlias = "actor_rollout_ref.";
+  if (key.starts_with(kAlias)) key.erase(0, kAlias.size());
+  if (key == "reward") return "reward.*";
+  if (!key.starts_with("reward.") || key.starts_with("reward.*")) return key;
+  std::string rest = key.substr(7);
+  const size_t dot = std::min(rest.find('.'), rest.size());
+  if (parse_u64(rest.substr(0, dot))) rest = dot == rest.size() ? "" : rest.substr(dot + 1);
+  return rest.empty() ? "reward.*" : "reward.*." + rest;
+}
+
 Result<std::string> explain_key(std::string_view name) {
-  const std::string key = canonical(name);
+  const std::string key = canonical_key(name);
   if (key.empty()) return overview();
   if (key == "preset") {
     std::string text = explain_field(*find_field("preset"));
@@ -144,7 +143,7 @@ Result<std::string> explain_key(std::string_view name) {
 }
 
 Result<Json> explain_key_json(std::string_view name) {
-  const std::string key = canonical(name);
+  const std::string key = canonical_key(name);
   if (find_table(key) != nullptr || key.empty()) {
     Json list = Json::array();
     for (const Field& field : all_fields()) {

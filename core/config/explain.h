@@ -11,6 +11,10 @@
 
 namespace mortise {
 
+// "[[reward]]", "reward.0.weight", "reward.weight" and keys with verl's prefix to the names of fields.h:
+// "reward.*.weight".
+std::string canonical_key(std::string_view text);
+
 // A key: type, default, range, verl's and TRL's names, text. A table name lists its keys; "preset" and "preset.NAME"
 // the presets; empty: all tables. A typo is an Error with the nearest names. verl's and TRL's names are found too.
 Result<std::string> explain_key(std::string_view key);

@@ -1,5 +1,5 @@
 // `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps
-// and updates that follow from the data, and an estimate of memory by part.
+// and updates that follow from the data, and an estimate of memory by part. Files that plugins name are looked for.
 #include <algorithm>
 
 #include "config/check.h"
@@ -9,6 +9,7 @@
 #include "model/adapters/trained_lora.h"
 #include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
+#include "train/plugin_files.h"
 #include "train/run_parts.h"
 #include "train/trainer.h"
 
@@ -26,9 +27,10 @@ Result<int64_t> count_rows(Env& env, const std::vector<std::string>& files, int6
 }
 
 struct MemoryEstimate {
-  double weights = 0, gradients = 0, moments = 0, reference = 0, critic = 0, activations = 0, rollout = 0, kv_cache = 0;
+  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
+  double critic = 0, reward_models = 0;
   [[nodiscard]] double total() const {
-    return weights + gradients + moments + reference + critic + activations + rollout + kv_cache;
+    return weights + gradients + moments + reference + activations + rollout + kv_cache + critic + reward_models;
   }
 };
 
@@ -74,17 +76,6 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   return bytes;
 }
 
-// Bytes of the critic's weights, gradients and moments, where the estimator asks for values.
-Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
-  const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
-  if (!estimator.plugin->requires_input("values")) return 0.0;
-  const Path folder = TRY(find_model_folder(env, config.critic.model.path.value_or(config.model.path)));
-  ModelConfig critic = TRY(read_model_config(env, folder));
-  critic.is_classifier = true;
-  critic.num_labels = 1;
-  return static_cast<double>(critic.num_parameters()) * 4.0 * (config.model.dtype == "float64" ? 8.0 : 4.0);
-}
-
 // Of the adapter that would be trained. Memory for the weights is asked for and never touched.
 Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
   const ModelSection& section = loaded.config.model;
@@ -104,10 +95,21 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   return std::optional(measure_lora(store.parameters, *modules, make_lora_config(choice, *modules, store.parameters)));
 }
 
+// Bytes of a critic: weights, gradients and moments, all of them trained.
+Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
+  const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
+  if (!estimator.plugin->requires_input("values")) return 0.0;
+  const Path folder = TRY(find_model_folder(env, config.critic.model.path.value_or(config.model.path)));
+  ModelConfig critic = TRY(read_model_config(env, folder));
+  critic.is_classifier = true;
+  critic.num_labels = 1;
+  return 4.0 * static_cast<double>(critic.num_parameters()) * (config.model.dtype == "float64" ? 8.0 : 4.0);
+}
+
 struct RunEstimate {
   ModelConfig model;
   std::optional<LoraSize> lora;
-  int64_t train_rows = 0, steps = 0;
+  int64_t train_rows = 0, val_rows = 0, steps = 0;
   BatchPlan plan;
   MemoryEstimate memory;
 };
@@ -126,6 +128,7 @@ Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const Loa
                  loaded.where("data.max_response_length"), "lower one of the two"};
   }
   out.train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
+  out.val_rows = TRY(count_rows(env, config.data.val_files, config.data.val_max_samples));
   out.plan = plan_batches(config);
   if (out.train_rows < out.plan.prompts_per_step) {
     return Error{ErrorKind::kData,
@@ -137,6 +140,7 @@ Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const Loa
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);
   out.memory.critic = TRY(critic_bytes(env, registry, config));
+  out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   return out;
 }
 
@@ -147,6 +151,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
           {"parameters", run.model.num_parameters()},
           {"trained_parameters", run.lora ? run.lora->num_trained : run.model.num_parameters()},
           {"train_rows", run.train_rows},
+          {"val_rows", run.val_rows},
           {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
           {"prompts_per_step", run.plan.prompts_per_step},
           {"rows_per_step", run.plan.rows_per_step},
@@ -159,10 +164,11 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"gradients", bytes(memory.gradients)},
             {"optimizer", bytes(memory.moments)},
             {"reference", bytes(memory.reference)},
-            {"critic", bytes(memory.critic)},
             {"activations", bytes(memory.activations)},
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
+            {"critic", bytes(memory.critic)},
+            {"reward_models", bytes(memory.reward_models)},
             {"total", bytes(memory.total())}}}};
 }
 
@@ -175,7 +181,8 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
          std::to_string(run.model.num_layers) + " layers";
   out += (run.lora ? "; trained: an adapter of " + format_count(run.lora->num_trained) : "") + "\n";
   out += "# data: " + format_count(run.train_rows) + " training rows, " +
-         std::to_string(run.train_rows / plan.prompts_per_step) + " steps per epoch\n";
+         std::to_string(run.train_rows / plan.prompts_per_step) + " steps per epoch";
+  out += (run.val_rows > 0 ? "; " + format_count(run.val_rows) + " validation rows" : "") + "\n";
   out += "# step: " + std::to_string(plan.prompts_per_step) + " prompts x " + std::to_string(loaded.config.rollout.n) +
          " samples = " + std::to_string(plan.rows_per_step) + " rows; " + std::to_string(plan.updates_per_step) +
          " updates of " + std::to_string(plan.rows_per_update) + " rows\n";
@@ -185,6 +192,7 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
          size(memory.moments);
   if (memory.reference > 0) out += ", reference " + size(memory.reference);
   if (memory.critic > 0) out += ", critic " + size(memory.critic);
+  if (memory.reward_models > 0) out += ", reward models " + size(memory.reward_models);
   out += ", activations " + size(memory.activations) + " at most, the generator's copy of the weights " +
          size(memory.rollout) + ", KV cache " + size(memory.kv_cache) + " at most; " + size(memory.total()) +
          " in all\n";
@@ -196,6 +204,7 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
 Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json) {
   const PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, RunKind::kTrain));
+  TRY(check_plugin_files(env, registry, loaded));
   const RunEstimate run = TRY(estimate(env, registry, loaded));
   return json ? dump_json(json_of(run, loaded.config), 2) + "\n" : text_of(run, loaded);
 }

@@ -1,6 +1,7 @@
 #include "train/resume.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "config/show.h"
@@ -17,7 +18,9 @@ namespace {
 
 // Settings by which a run may go on differently: how long, how often it saves and looks, how fast and in how much
 // memory.
-constexpr std::string_view kFree[] = {"trainer.total_training_steps",
+constexpr std::string_view kFree[] = {"preset",  // what it sets is compared
+                                      "algorithm.rollout_correction.preset",
+                                      "trainer.total_training_steps",
                                       "trainer.total_epochs",
                                       "trainer.save_freq",  // and save_freq_updates
                                       "trainer.test_freq",
@@ -41,6 +44,7 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "data.val_",
                                       "rollout.val_kwargs",
                                       "rollout.max_num_seqs",
+                                      "rollout.top_log_probs",  // of `mortise generate`
                                       "rollout.kv_cache_mib",
                                       "rollout.sleep_while_training",
                                       "model.enable_gradient_checkpointing",
@@ -55,6 +59,17 @@ constexpr std::string_view kFree[] = {"trainer.total_training_steps",
                                       "sft.total_training_steps",
                                       "sft.test_freq",
                                       "sft.stop_val_accuracy"};
+
+// Of a [[reward]] table, whose other keys may be parameters that begin alike: its label, its time, its workers' rights.
+constexpr std::string_view kFreeOfReward[] = {"name", "timeout", "row_timeout", "allow"};
+
+bool is_free(std::string_view key) {
+  if (key.starts_with("reward.")) {
+    const size_t leaf = key.find('.', std::string_view("reward.").size());
+    return leaf != std::string_view::npos && std::ranges::count(kFreeOfReward, key.substr(leaf + 1)) > 0;
+  }
+  return std::ranges::any_of(kFree, [key](std::string_view prefix) { return key.starts_with(prefix); });
+}
 
 void flatten(const Json& value, const std::string& key, std::map<std::string, std::string>& out) {
   const bool inner = (value.is_object() || (value.is_array() && !value.empty() && value[0].is_object()));
@@ -82,7 +97,7 @@ std::map<std::string, std::string> settings_of(const RunConfig& config) {
     const auto begins = [&](std::string_view prefix) { return entry.first.starts_with(prefix); };
     const bool has_plan = plans_ahead(config.actor.optim) || plans_ahead(config.critic.optim);
     if (has_plan && std::any_of(std::begin(kLength), std::end(kLength), begins)) return false;
-    return std::any_of(std::begin(kFree), std::end(kFree), begins);
+    return is_free(entry.first);
   });
   return out;
 }
@@ -138,6 +153,14 @@ std::string mode_of(const TrainerConfig& trainer, const ResumeRequest& request) 
   return "auto";
 }
 
+// Is it the folder that relative paths of this run start from, or one around it?
+bool holds_working_folder(const Path& folder) {
+  std::error_code failed;
+  const Path here = std::filesystem::current_path(failed);
+  const Path from_there = here.lexically_relative(std::filesystem::weakly_canonical(folder, failed));
+  return !failed && !from_there.empty() && *from_there.begin() != "..";
+}
+
 }  // namespace
 
 Result<> set_earlier_run_aside(Env& env, const Path& run_dir) {
@@ -145,6 +168,13 @@ Result<> set_earlier_run_aside(Env& env, const Path& run_dir) {
   const auto rows = env.info(run_dir / "metrics.jsonl");
   if ((!rows.ok() || rows->size_bytes == 0) && TRY(list_checkpoints(env, run_dir)).empty()) return {};
   const FolderLock lock = TRY(FolderLock::take(run_dir));  // not from under a run that still writes into it
+  if (holds_working_folder(run_dir)) {
+    return Error{
+        ErrorKind::kConfig,
+        "an earlier run is in this folder, which cannot be renamed to set it aside: this run was started in it",
+        run_dir.string(),
+        "resume that run, move its files away, or name another trainer.default_local_dir, as in \"runs/first\""};
+  }
   Path from = run_dir.lexically_normal();
   if (!from.has_filename()) from = from.parent_path();  // "runs/a/"
   Path to;

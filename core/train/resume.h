@@ -25,7 +25,8 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
                                               const ResumeRequest& request);
 
 // Before a fresh start writes its first file: where the folder has checkpoints or metrics of an earlier run, it is
-// renamed to RUN_DIR.before_N, so that nothing is lost. An Error where another process still writes into it.
+// renamed to RUN_DIR.before_N, so that nothing is lost. An Error where another process still writes into it, and where
+// it is the working folder.
 Result<> set_earlier_run_aside(Env& env, const Path& run_dir);
 
 // The state of `checkpoint` into the parts; one of another command is refused before all else.

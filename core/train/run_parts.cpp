@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <mortise/ext/generate.h>
-#include <mortise/pack.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,7 +10,6 @@
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/at_place.h"
-#include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
@@ -19,8 +17,6 @@
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
-#include "plugin/host/params.h"
-#include "train/pack_lock.h"
 
 namespace mortise {
 
@@ -80,35 +76,6 @@ SaveOptions save_options(const RunConfig& config) {
 
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded) {
   return PluginRegistry::open(registry_options(loaded, kTorchVersion));
-}
-
-namespace {
-
-void warn_of_lone_completions(const PluginRef& estimator, const LoadedConfig& loaded) {
-  if ((estimator.plugin->flags & MORTISE_FLAG_COMPARES_GROUP) == 0 || loaded.config.rollout.n > 1) return;
-  const Error warning{
-      ErrorKind::kConfig,
-      "rollout.n is 1: " + estimator.plugin->name + " compares the completions of one prompt, and there is only one",
-      loaded.where("rollout.n"), "set rollout.n=8 or more"};
-  log_warn(warning.to_string());
-}
-
-}  // namespace
-
-Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
-  std::string problems;
-  for (const PluginUse& use : plugin_uses(loaded.config)) {
-    if (kind != RunKind::kTrain && use.kind != "reward") continue;
-    const PluginRef ref = TRY(at_place(loaded.where(use.name_key), registry.find(use.kind, use.name)));
-    if (use.kind == "advantage_estimator") warn_of_lone_completions(ref, loaded);
-    for (const ParamError& error : check_params(*ref.plugin, use.params)) {
-      const std::string key = error.key.empty() ? use.key : use.key + "." + error.key;
-      problems += (problems.empty() ? "" : "\n") +
-                  Error{ErrorKind::kConfig, error.what, loaded.where(key), error.next}.to_string();
-    }
-  }
-  if (problems.empty()) return {};
-  return Error{ErrorKind::kConfig, problems, "", ""};
 }
 
 std::vector<OptimizedParameter> optimized_parameters(Model& model) {
@@ -227,8 +194,13 @@ Result<> load_data(RunParts& parts, RunKind kind) {
     }
     PromptSourceOptions source;
     const FilterGroupsConfig& filter = config.algorithm.filter_groups;
-    source.batch_size = kind == RunKind::kSft ? config.sft.train_batch_size : config.data.train_batch_size;
+    source.batch_size = config.data.train_batch_size;
+    if (kind == RunKind::kSft) {
+      source.batch_size = config.sft.train_batch_size;
+      source.batch_size_key = "sft.train_batch_size";
+    }
     if (kind == RunKind::kTrain && filter.enable) {
+      if (config.data.gen_batch_size) source.batch_size_key = "data.gen_batch_size";
       source.batch_size = config.data.gen_batch_size.value_or(source.batch_size);
       parts.filter.emplace(filter, config.data.train_batch_size);
       TRY(parts.stateful.add(*parts.filter));

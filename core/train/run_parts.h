@@ -6,7 +6,9 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/check.h"
@@ -106,9 +108,12 @@ int64_t response_length(const RunConfig& config);
 // The packs that [plugins] names, and those found without.
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded);
 
-// Every plugin name and plugin parameter that a user wrote, against the plugins' own tables, with the place where it
-// was written. Warns of settings that a plugin can do little with.
+// Every plugin name and plugin parameter that a user wrote, against the plugins' own tables: all that is wrong at once,
+// each with the place where it was written. Warns of settings that a plugin can do little with.
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind);
+// Of the plugins of these kinds alone.
+Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded,
+                       std::span<const std::string_view> kinds);
 
 // [*.optim] for a model and its optimizer.
 std::vector<OptimizedParameter> optimized_parameters(Model& model);

@@ -28,9 +28,7 @@ Result<> check_there(Env& env, const Path& folder) {
                     "was started in");
 }
 
-// Before the weights are read, which can take minutes.
-Result<> check_config(Env& env, const Path& folder, const Path& base) {
-  const ModelConfig config = TRY(read_model_config(env, base));
+Result<> check_one_label(const ModelConfig& config, const Path& folder) {
   if (!config.is_classifier) {
     return bad_folder(folder,
                       "a reward model has a score head, and this is a language model (its config.json names no "
@@ -72,6 +70,20 @@ size_t end_of_pass(const std::vector<size_t>& order, const std::vector<std::vect
 
 }  // namespace
 
+Result<ModelConfig> read_score_config(Env& env, const Path& folder, LoadFault* fault) {
+  LoadFault unasked;
+  LoadFault& at = fault == nullptr ? unasked : *fault;
+  at = LoadFault::kMissing;
+  TRY(check_there(env, folder));
+  const Path base = TRY(find_model_folder(env, folder));
+  at = LoadFault::kDamaged;
+  TRY(read_json_file(env, base / "config.json"));
+  at = LoadFault::kUnsuitable;
+  ModelConfig config = TRY(read_model_config(env, base));
+  TRY(check_one_label(config, folder));
+  return config;
+}
+
 ScoreModel::ScoreModel(Model model, Tokenizer tokenizer, ChatTemplates templates, ScoreModelOptions options)
     : model_(std::move(model)),
       tokenizer_(std::move(tokenizer)),
@@ -87,13 +99,7 @@ ScoreModel::ScoreModel(Model model, Tokenizer tokenizer, ChatTemplates templates
 Result<ScoreModel> ScoreModel::load(Env& env, ScoreModelOptions options, LoadFault* fault) {
   LoadFault unasked;
   LoadFault& at = fault == nullptr ? unasked : *fault;  // what an error of the next lines is
-  at = LoadFault::kMissing;
-  TRY(check_there(env, options.folder));
-  const Path base = TRY(find_model_folder(env, options.folder));
-  at = LoadFault::kDamaged;
-  TRY(read_json_file(env, base / "config.json"));
-  at = LoadFault::kUnsuitable;
-  TRY(check_config(env, options.folder, base));
+  TRY(read_score_config(env, options.folder, &at));
   at = LoadFault::kDamaged;
   const Path tokenizer_path = TRY(tokenizer_folder(env, options.folder));
   if (!has_vocabulary(env, tokenizer_path)) at = LoadFault::kMissing;

@@ -50,6 +50,10 @@ struct RowScore {
 // Why there is no model: a file is not there, it holds a model or template of another kind, or it cannot be read.
 enum class LoadFault { kMissing, kUnsuitable, kDamaged };
 
+// The config of the reward model in a folder, before the weights are read, which can take minutes; else an Error (kind
+// data) that says why the folder holds none.
+Result<ModelConfig> read_score_config(Env& env, const Path& folder, LoadFault* fault = nullptr);
+
 class ScoreModel {
  public:
   // Errors (kind data) name the folder and what to do; `fault`, where given, is set with them.

@@ -61,6 +61,15 @@ TEST(Generate, StoppedItKeepsTheRowsThatAreWhole) {
   const Path partial = task.path() / "g.jsonl.partial";
   const auto has_rows = [&] { return default_env().exists(partial) && default_env().info(partial)->size_bytes > 5000; };
   while (!has_rows() && !process.poll()) usleep(2000);
+  ASSERT_EQ(run("head -n 2 data/val.jsonl > few.jsonl", task.path()).code, 0);
+  const std::string few = "generate --model model --prompts few.jsonl --out g.jsonl rollout.response_length=2";
+  process.signal(SIGSTOP);  // it keeps its lock, and leaves the cores to the second
+  const Outcome second = task.mortise(few);
+  process.signal(SIGCONT);
+  EXPECT_EQ(second.code, 6) << second.output;
+  EXPECT_NE(second.output.find("g.jsonl.partial: another process is writing the rows of g.jsonl; wait for it"),
+            std::string::npos)
+      << second.output;
   process.signal(SIGINT);
   EXPECT_EQ(process.wait(), 8);
   EXPECT_FALSE(default_env().exists(task.path() / "g.jsonl"));
@@ -69,6 +78,34 @@ TEST(Generate, StoppedItKeepsTheRowsThatAreWhole) {
   for (const Json& row : rows) EXPECT_EQ(row["completions"].size(), 4U);
   const std::string log = default_env().read_file(task.path() / "log").value();
   EXPECT_NE(log.find("rows are in g.jsonl.partial"), std::string::npos) << log;
+  // As a kill may leave it.
+  ASSERT_EQ(run("printf '{\"prompt_token_ids\": [1' >> g.jsonl.partial", task.path()).code, 0);
+  const Outcome next = task.mortise(few);
+  EXPECT_EQ(next.code, 0) << next.output;
+  EXPECT_NE(next.output.find("are now in g.jsonl.partial.before_1; its last row was not whole and is dropped"),
+            std::string::npos)
+      << next.output;
+  EXPECT_EQ(rows_of(task.path() / "g.jsonl").size(), 2U);
+  EXPECT_EQ(rows_of(task.path() / "g.jsonl.partial.before_1"), rows);
+  EXPECT_TRUE(default_env().read_file(task.path() / "g.jsonl.partial.before_1").value().ends_with("}\n"));
+  EXPECT_FALSE(default_env().exists(partial));
+}
+
+// The row that the disk had no room for is not left half-written among the whole ones.
+TEST(Generate, AFullDiskLeavesWholeRows) {
+  const TaskFolder task;
+  const Outcome outcome =
+      run("trap '' XFSZ; ulimit -f 4; " + program() +
+              " generate --model model --prompts data/val.jsonl --out g.jsonl rollout.response_length=2",
+          task.path());
+  EXPECT_EQ(outcome.code, 6) << outcome.output;
+  const std::string text = default_env().read_file(task.path() / "g.jsonl.partial").value();
+  EXPECT_TRUE(text.ends_with("}\n")) << text;
+  const auto num_rows = std::count(text.begin(), text.end(), '\n');
+  EXPECT_GT(num_rows, 1);
+  EXPECT_NE(outcome.output.find("the first " + std::to_string(num_rows) + " of 500 rows are in g.jsonl.partial"),
+            std::string::npos)
+      << outcome.output;
 }
 
 // The sampler's probabilities lie off the trainer's by the rounding of the weights; learning does not mind.

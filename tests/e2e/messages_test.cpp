@@ -16,6 +16,17 @@ struct Mistake {
   std::vector<const char*> says;
 };
 
+void expect_told(const TaskFolder& task, const std::vector<Mistake>& mistakes) {
+  for (const Mistake& mistake : mistakes) {
+    const Outcome outcome = task.mortise(mistake.args);
+    EXPECT_EQ(outcome.code, mistake.code) << mistake.args << "\n" << outcome.output;
+    for (const char* text : mistake.says)
+      EXPECT_NE(outcome.output.find(text), std::string::npos) << mistake.args << "\n" << outcome.output;
+    // The folders that were looked into are told once, whatever the number of names.
+    EXPECT_EQ(outcome.output.find("searched:"), outcome.output.rfind("searched:")) << mistake.args;
+  }
+}
+
 TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   const TaskFolder task;
   task.write("typo.toml", "base = \"run.toml\"\n\n[actor]\nppo_epoch = 2\ngrad_clip = \"much\"\n");
@@ -24,7 +35,7 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   task.write("loss.toml", "base = \"run.toml\"\n[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_ratio = 0.0\n");
   task.write("advantage.toml",
              "base = \"run.toml\"\n[algorithm]\nadv_estimator = \"bnpo\"\n[algorithm.adv_params]\nalpha = 2.0\n");
-  const Mistake mistakes[] = {
+  const std::vector<Mistake> mistakes = {
       {"train loss.toml", 4, {"loss.toml:3:", "policy_loss clip_cov@", "clip_cov_ratio must be above 0"}},
       {"train advantage.toml", 4, {"advantage.toml:3:", "advantage_estimator bnpo@", "set both or neither"}},
       {"train run.toml rollout.name=replay rollout.replay.path=none.jsonl",
@@ -63,12 +74,57 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl && cp data/val.jsonl g.partial", task.path()).code, 0);
   task.write("foreign.jsonl", R"({"prompt_token_ids": [2, 3], "completions": [[4, 9999]], "finish_reasons": ["stop"]})"
                               "\n");
-  for (const Mistake& mistake : mistakes) {
-    const Outcome outcome = task.mortise(mistake.args);
-    EXPECT_EQ(outcome.code, mistake.code) << mistake.args << "\n" << outcome.output;
-    for (const char* text : mistake.says)
-      EXPECT_NE(outcome.output.find(text), std::string::npos) << mistake.args << "\n" << outcome.output;
-  }
+  expect_told(task, mistakes);
+}
+
+// Each name with its place and the nearest one, also of keys and files that are looked at before a run.
+TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
+  const TaskFolder task;
+  task.write("names.toml",
+             "base = \"run.toml\"\n\n[algorithm]\nadv_estimator = \"grpoo\"\n[actor]\nuse_kl_loss = true\n"
+             "kl_loss_type = \"k33\"\n[actor.policy_loss]\nloss_mode = \"gspoo\"\n[rollout]\nname = \"natve\"\n"
+             "[[reward]]\nuse = \"exact_mach\"\n[[reward]]\nuse = \"length\"\nlongest = 3\n");
+  task.write("promt.jsonl", "{\"promt\": \"1+1=\"}\n");
+  expect_told(
+      task,
+      {
+          {"train names.toml",
+           4,
+           {"names.toml:4:1: no advantage_estimator is named 'grpoo'; did you mean 'grpo'",
+            "names.toml:7:1: no kl_estimator is named 'k33'; did you mean",
+            "names.toml:9:1: no policy_loss is named 'gspoo'",
+            "names.toml:11:1: no rollout_backend is named 'natve'; did you mean 'native'",
+            "names.toml:13:1: no reward is named 'exact_mach'; did you mean 'exact_match'", "names.toml:16:1"}},
+          {"objective eval --config names.toml --inputs no --outputs g",
+           4,
+           {"names.toml:7:1: no kl_estimator is named 'k33'; did you mean", "names.toml:9:1: no policy_loss is named"}},
+          {"sft run.toml data.train_files=data/sft.jsonl data.max_response_length=8 sft.train_batch_size=90000",
+           3,
+           {"fewer than sft.train_batch_size = 90000; lower sft.train_batch_size"}},
+          {"generate --model model --prompts promt.jsonl --out g rollout.temprature=1",
+           2,
+           {"unknown key 'rollout.temprature'; did you mean 'rollout.temperature'"}},
+          {"generate --model model --prompts promt.jsonl --out g rollout.name=replay",
+           2,
+           {"has no effect on generate"}},
+          {"generate --model model --prompts promt.jsonl --out g",
+           3,
+           {"promt.jsonl:1: the row has no prompt", "the row has 'promt': did you mean 'prompt'?"}},
+          {"train run.toml --dry-run rollout.name=replay rollout.replay.path=no.jsonl",
+           3,
+           {"'rollout.replay.path=no.jsonl'", "no.jsonl", "does not exist"}},
+          {"train run.toml --dry-run reward.1.use=python reward.1.path=no.py reward.2.use=reward_model "
+           "reward.2.model=model reward.2.chat_template=no.jinja",
+           3,
+           {"'reward.1.path=no.py'", "'reward.2.chat_template=no.jinja'", "does not exist"}},
+          {"train run.toml --dry-run reward.1.use=reward_model reward.1.model=model",
+           3,
+           {"'reward.1.model=model'", "this is a language model"}},
+          {"train run.toml --dry-run data.val_files=no.jsonl", 3, {"no.jsonl", "No such file"}},
+          {"config explain actor.policy_loss.tau_poss",
+           2,
+           {"no policy_loss has a parameter 'tau_poss'; did you mean 'tau_pos'"}},
+      });
 }
 
 // docs/exit_codes.md: what is to be read and is not there is 3, whatever the command; what cannot be written is 6.
@@ -139,6 +195,62 @@ TEST(Messages, LogprobWantsRowsAndAMaskOfZerosAndOnes) {
   EXPECT_NE(seven.output.find("holds 7 in row 1, column 1"), std::string::npos) << seven.output;
 }
 
+TEST(Messages, TheObjectiveNamesTheInputThatASettingNeeds) {
+  const TempDir dir;
+  const std::vector<float> numbers(4, -1.0F), ones(4, 1.0F);
+  const TensorView tensors[] = {view_of<float>("in.log_prob", numbers, {2, 2}),
+                                view_of<float>("in.advantages", ones, {2, 2}),
+                                view_of<float>("in.response_mask", ones, {2, 2})};
+  ASSERT_TRUE(write_safetensors_file(default_env(), dir / "in.safetensors", tensors).ok());
+  const auto eval = [&](const std::string& settings) {
+    return run(program() + " objective eval --inputs in.safetensors --outputs out.safetensors " + settings, dir.path());
+  };
+  EXPECT_EQ(eval("").code, 0);
+  const std::pair<const char*, const char*> needs[] = {
+      {"actor.use_kl_loss=true", "the input 'ref_log_prob' is missing, and actor.use_kl_loss needs it; add it"},
+      {"actor.entropy_coeff=0.1", "the input 'entropy' is missing, and actor.entropy_coeff needs it; add it"},
+      {"actor.top_entropy_quantile=0.5", "'entropy' is missing, and actor.top_entropy_quantile needs it; add it"},
+      {"actor.policy_loss.loss_mode=topr",
+       "'rollout_log_prob' is missing, and actor.policy_loss.loss_mode (policy_loss topr@"},
+      {"algorithm.rollout_correction.rollout_is=token",
+       "'rollout_log_prob' is missing, and algorithm.rollout_correction needs it"}};
+  for (const auto& [settings, says] : needs) {
+    const Outcome outcome = eval(settings);
+    EXPECT_EQ(outcome.code, 3) << settings << outcome.output;
+    EXPECT_NE(outcome.output.find("in.safetensors: the input"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(says), std::string::npos) << outcome.output;
+  }
+}
+
+// What a pack's table says of a parameter, under the key that a config gives it by.
+TEST(Messages, ExplainsTheParametersOfPlugins) {
+  const TempDir dir;
+  dir.write("run.toml", "[actor.policy_loss]\nloss_mode = \"gspo\"\n[[reward]]\nuse = \"regex\"\n");
+  const auto explained = [&](const std::string& key) { return run(program() + " config explain " + key, dir.path()); };
+  EXPECT_EQ(explained("actor.policy_loss.tau_pos").output,
+            "actor.policy_loss.tau_pos\n"
+            "  Parameter of the policy_loss sapo: temperature of the gate where A > 0, above 0\n"
+            "  type:    number\n  default: 1.0\n  allowed: 0..\n");
+  const struct {
+    const char* key;
+    std::vector<const char*> says;
+  } cases[] = {
+      {"actor_rollout_ref.actor.policy_loss.gradient", {"the policy_loss gspo:", "allowed: token | row"}},
+      {"actor.policy_loss.clip_ratio", {"vanilla", "half width", "\n  see also actor.clip_ratio\n"}},
+      {"algorithm.adv_params.ddof", {"the advantage_estimator grpo", "type:    integer"}},
+      {"reward.0.pattern", {"reward.*.pattern\n", "the reward regex", "default: (mandatory)"}},
+      {"rollout.replay.path", {"the rollout_backend replay: JSONL file", "type:    text"}},
+      {"actor.policy_loss.gradient --config run.toml", {"the policy_loss gspo:"}},
+      {"actor.policy_loss.tau_pos --config run.toml", {"the policy_loss 'gspo' has no parameter 'tau_pos'"}},
+      {"actor.policy_loss.tau_neg --json", {"\"plugin\": \"sapo\"", "\"default\": \"1.05\"", "\"pack\""}},
+  };
+  for (const auto& [key, says] : cases) {
+    const Outcome outcome = explained(key);
+    EXPECT_EQ(outcome.code, outcome.output.find("has no parameter") == std::string::npos ? 0 : 2) << outcome.output;
+    for (const char* text : says) EXPECT_NE(outcome.output.find(text), std::string::npos) << key << outcome.output;
+  }
+}
+
 TEST(Messages, SummariesAsJson) {
   const TaskFolder task;
   task.write("text.jsonl", "{\"text\": \"1+1\"}\n{\"text\": \"22\"}\n");
@@ -166,11 +278,21 @@ TEST(Messages, SummariesAsJson) {
   const Json roomy =
       summary("train run.toml --dry-run model.enable_gradient_checkpointing=true model.activation_memory_mib=4096");
   EXPECT_EQ(roomy["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
+  EXPECT_EQ(dry["memory_bytes"]["reward_models"], 0);
   EXPECT_EQ(dry["memory_bytes"]["critic"], 0);
-  const Json critic = summary("train run.toml --dry-run algorithm.adv_estimator=gae");  // the policy's size, one label
-  EXPECT_GT(critic["memory_bytes"]["critic"].get<double>(), 3.5 * dry["memory_bytes"]["weights"].get<double>());
-  EXPECT_EQ(critic["memory_bytes"]["total"].get<int64_t>() - dry["memory_bytes"]["total"].get<int64_t>(),
-            critic["memory_bytes"]["critic"].get<int64_t>());
+  EXPECT_EQ(dry["val_rows"], 0);
+  const std::string scorer = std::string(MORTISE_SOURCE_DIR) + "/tests/golden/reward_model/model";
+  const Json scored = summary(
+      "train run.toml --dry-run data.val_files=data/val.jsonl algorithm.adv_estimator=gae "
+      "reward.1.use=reward_model reward.1.model=" +
+      scorer);
+  EXPECT_EQ(scored["val_rows"], 500);
+  const auto file_size = default_env().info(Path(scorer) / "model.safetensors")->size_bytes;  // float32, and a header
+  EXPECT_LT(scored["memory_bytes"]["reward_models"], file_size);
+  EXPECT_GT(scored["memory_bytes"]["reward_models"], file_size * 9 / 10);
+  // Weights, gradients and two moments, as the policy's but for the head.
+  EXPECT_GT(scored["memory_bytes"]["critic"], dry["memory_bytes"]["optimizer"]);
+  EXPECT_LE(scored["memory_bytes"]["critic"].get<double>(), 4.1 * dry["memory_bytes"]["weights"].get<double>());
   EXPECT_EQ(task.mortise("train run.toml --json").code, 2);
 }
 

@@ -174,10 +174,36 @@ TEST(Resume, SettingsThatChangeNothingLearntAreFree) {
   const Outcome longer = with({"trainer.total_training_steps=2"});
   EXPECT_EQ(longer.code, 2) << longer.output;
   EXPECT_NE(longer.output.find("trainer.total_training_steps: 1 -> 2"), std::string::npos) << longer.output;
-  const Outcome leaner = with({one, "model.enable_gradient_checkpointing=true", "critic.ppo_micro_batch_size_per_gpu=1",
-                               "actor.ppo_micro_batch_size_per_gpu=2", "rollout.max_num_seqs=5"});
+  const Outcome leaner =
+      with({one, "model.enable_gradient_checkpointing=true", "critic.ppo_micro_batch_size_per_gpu=1",
+            "actor.ppo_micro_batch_size_per_gpu=2", "rollout.max_num_seqs=5", "rollout.top_log_probs=2",
+            "reward.0.name=low", "reward.0.timeout=20s", "reward.0.row_timeout=3s", "reward.0.allow=[\"files\"]"});
   EXPECT_EQ(leaner.code, 0) << leaner.output;
   EXPECT_NE(leaner.output.find("this run is finished"), std::string::npos) << leaner.output;
+  const Outcome heavier = with({one, "reward.0.timeout=20s", "reward.0.weight=2"});
+  EXPECT_EQ(heavier.code, 2) << heavier.output;
+  EXPECT_NE(heavier.output.find("reward.0.weight: 1.0 -> 2.0"), std::string::npos) << heavier.output;
+  EXPECT_EQ(heavier.output.find("timeout"), std::string::npos) << heavier.output;
+}
+
+// The folder that a run is started in can be its own; only setting it aside would take the data from under it.
+TEST(Resume, TheWorkingFolderIsNotSetAside) {
+  const TinyTask task;
+  const std::string one = "trainer.total_training_steps=1";
+  ASSERT_EQ(task.mortise("train", ".", {one}).code, 0);
+  EXPECT_TRUE(default_env().exists(task.path() / "global_step_1/manifest.json"));
+  EXPECT_EQ(task.mortise("train", ".", {one}).code, 0);  // finished
+  for (const std::string& out : {std::string("."), task.path().string()}) {
+    const Outcome again = task.mortise("train", out, {one, "--resume", "never"});
+    EXPECT_EQ(again.code, 2) << again.output;
+    EXPECT_NE(again.output.find("cannot be renamed to set it aside: this run was started in it; resume that run"),
+              std::string::npos)
+        << again.output;
+  }
+  EXPECT_TRUE(default_env().exists(task.path() / "global_step_1/manifest.json"));
+  const Outcome nowhere = task.mortise("train", "x", {one, "trainer.default_local_dir=\"\""});
+  EXPECT_EQ(nowhere.code, 2) << nowhere.output;
+  EXPECT_NE(nowhere.output.find("'trainer.default_local_dir' is empty"), std::string::npos) << nowhere.output;
 }
 
 // What a checkpoint was made with stands in it, not in the folder, which the newest process has written.

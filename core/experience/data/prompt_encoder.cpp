@@ -58,6 +58,14 @@ Result<std::string> data_source_of(const Json& row, std::string_view where) {
 
 }  // namespace
 
+std::string misspelt_key(const Json& row, std::span<const std::string> known) {
+  for (const auto& [key, value] : row.items()) {
+    if (const std::string hint = did_you_mean(key, known); !hint.empty())
+      return "the row has " + quote(key) + ": " + hint;
+  }
+  return "";
+}
+
 Truncation parse_truncation(std::string_view name) {
   if (name == "left") return Truncation::kLeft;
   if (name == "right") return Truncation::kRight;
@@ -86,10 +94,13 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   } else if (text != nullptr && text->is_array()) {
     TRY(encode_messages(row, *text, where, prompt));
   } else {
+    const std::string known[] = {options_.prompt_key, "messages", "prompt_token_ids"};
+    const std::string hint = misspelt_key(row, known);
     return Error{ErrorKind::kData,
                  "the row has no prompt: neither '" + options_.prompt_key +
                      "' (text or messages), 'messages' nor 'prompt_token_ids'",
-                 std::string(where), "name the prompt's column with data.prompt_key"};
+                 std::string(where),
+                 hint + (hint.empty() ? "" : " Else ") + "name the prompt's column with data.prompt_key"};
   }
   TRY(check_ids(prompt.token_ids, vocab_size, where));
   prompt.columns = Json::object();

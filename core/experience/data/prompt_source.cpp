@@ -15,9 +15,9 @@ PromptSource::PromptSource(const Dataset& dataset, const PromptSourceOptions& op
 Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSourceOptions& options) {
   if (dataset.size() < options.batch_size) {
     return Error{ErrorKind::kData,
-                 "the training data has " + std::to_string(dataset.size()) +
-                     " prompts, fewer than data.train_batch_size = " + std::to_string(options.batch_size),
-                 "data.train_files", "lower data.train_batch_size or add data"};
+                 "the training data has " + std::to_string(dataset.size()) + " prompts, fewer than " +
+                     options.batch_size_key + " = " + std::to_string(options.batch_size),
+                 "data.train_files", "lower " + options.batch_size_key + " or add data"};
   }
   return PromptSource(dataset, options);
 }
@@ -85,7 +85,7 @@ Result<> PromptSource::load_state(StateReader& reader) {
     return Error{ErrorKind::kConfig,
                  "the checkpoint stands behind batch " + std::to_string(batch_in_epoch_) +
                      " of its epoch, and an epoch now has " + std::to_string(batches_per_epoch()),
-                 "data.train_batch_size", "go on with the batch size of the run, or start anew with --resume never"};
+                 options_.batch_size_key, "go on with the batch size of the run, or start anew with --resume never"};
   }
   load_order();
   return {};

@@ -18,6 +18,7 @@ struct PromptSourceOptions {
   int64_t batch_size = 1;  // prompts per step
   bool shuffle = true;
   uint64_t seed = 0;
+  std::string batch_size_key = "data.train_batch_size";  // the setting that batch_size comes from, for messages
 };
 
 class PromptSource : public Stateful {

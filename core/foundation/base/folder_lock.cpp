@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,15 +10,41 @@
 
 namespace mortise {
 
+namespace {
+
+bool is_held_elsewhere(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
+
+// Whoever had the lock may have renamed or removed the file between our open and our lock.
+bool is_still_at(int fd, const Path& file) {
+  struct stat opened {
+  }, there{};
+  return ::fstat(fd, &opened) == 0 && ::stat(file.c_str(), &there) == 0 && opened.st_dev == there.st_dev &&
+         opened.st_ino == there.st_ino;
+}
+
+}  // namespace
+
 Result<FolderLock> FolderLock::take(const Path& folder) {
   FolderLock lock;
   lock.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock.fd_ < 0) return lock;
-  if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (is_held_elsewhere(lock.fd_)) {
     return Error{ErrorKind::kDisk, "another run is writing into this folder", folder.string(),
                  "wait for it, or choose another trainer.default_local_dir"};
   }
   return lock;
+}
+
+Result<FolderLock> FolderLock::take_file(const Path& file) {
+  while (true) {
+    FolderLock lock;
+    lock.fd_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (lock.fd_ < 0) return lock;
+    if (is_held_elsewhere(lock.fd_))
+      return Error{ErrorKind::kDisk, "another process is writing this file", file.string(),
+                   "wait for it, or name another file"};
+    if (is_still_at(lock.fd_, file)) return lock;
+  }
 }
 
 FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

@@ -1,5 +1,5 @@
-// FolderLock: one process at a time may write into a folder. The lock is the kernel's (flock on the folder itself): it
-// leaves no file behind and ends with the process, however it ends. Thread rule: any thread.
+// FolderLock: one process at a time may write into a folder, or a file. The lock is the kernel's (flock on the folder
+// or file itself): it leaves nothing behind and ends with the process, however it ends. Thread rule: any thread.
 #pragma once
 
 #include "foundation/base/env.h"
@@ -11,6 +11,9 @@ class FolderLock {
  public:
   // An Error of kind kDisk where another process has it. A file system that knows no locks gives an empty lock.
   static Result<FolderLock> take(const Path& folder);
+  // Of a file, which is made where there is none. What cannot be opened gives an empty lock too: who writes it then
+  // tells why.
+  static Result<FolderLock> take_file(const Path& file);
 
   FolderLock() = default;
   FolderLock(FolderLock&& other) noexcept;

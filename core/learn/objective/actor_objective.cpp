@@ -95,9 +95,11 @@ bool ActorObjective::needs_ref_log_prob() const {
 }
 
 Result<> ActorObjective::check_inputs(const ObjectiveInput& input) const {
-  const auto missing = [&](std::string_view name) {
-    return Error{ErrorKind::kConfig, "the input '" + std::string(name) + "' is needed and was not given",
-                 policy_loss_.instance().label(), "add it, or choose another loss"};
+  if (input.layout.num_tokens() == 0) return {};
+  const auto missing = [](std::string_view name, std::string_view setting, const std::string& otherwise) {
+    return Error{ErrorKind::kData,
+                 "the input '" + std::string(name) + "' is missing, and " + std::string(setting) + " needs it", "",
+                 "add it, or " + otherwise};
   };
   for (const std::string& name : policy_loss_.info().requires_inputs) {
     const bool given = name == "ref_log_prob"         ? !input.ref_log_prob.empty()
@@ -105,11 +107,15 @@ Result<> ActorObjective::check_inputs(const ObjectiveInput& input) const {
                        : name == "rollout_is_weights" ? !input.rollout_is_weights.empty()
                        : name == "entropy"            ? !input.entropy.empty()
                                            : name == "old_log_prob" || name == "log_prob" || name == "advantages";
-    if (!given && input.layout.num_tokens() > 0) return missing(name);
+    if (given) continue;
+    return missing(name, "actor.policy_loss.loss_mode (" + policy_loss_.instance().label() + ")",
+                   "choose another loss");
   }
-  if (input.layout.num_tokens() > 0 && kl_ && input.ref_log_prob.empty()) return missing("ref_log_prob");
-  const bool wants_entropy = entropy_coeff_ != 0.0 || masks_by_entropy();
-  if (input.layout.num_tokens() > 0 && wants_entropy && input.entropy.empty()) return missing("entropy");
+  if (kl_ && input.ref_log_prob.empty())
+    return missing("ref_log_prob", "actor.use_kl_loss", "set actor.use_kl_loss=false");
+  if (!input.entropy.empty()) return {};
+  if (entropy_coeff_ != 0.0) return missing("entropy", "actor.entropy_coeff", "set actor.entropy_coeff=0");
+  if (masks_by_entropy()) return missing("entropy", "actor.top_entropy_quantile", "set actor.top_entropy_quantile=1");
   return {};
 }
 

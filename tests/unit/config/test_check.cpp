@@ -52,6 +52,10 @@ TEST(Check, WhatMustBeGiven) {
   EXPECT_EQ(error_of(check_config(empty, ConfigUse::kObjective)), "ok");
   EXPECT_EQ(error_of(check_config(empty, ConfigUse::kGenerate)), "ok");
   EXPECT_THAT(check_error({"trainer.val_only=true", "data.val_files=[]"}), HasSubstr("'data.val_files' is not given"));
+  const std::vector<std::string> no_folder = {"trainer.default_local_dir=\"\""};
+  EXPECT_THAT(check_error(no_folder),
+              HasSubstr("'trainer.default_local_dir' is empty, and a run writes into a folder"));
+  EXPECT_THAT(check_error(no_folder, ConfigUse::kEval), ::testing::Not(HasSubstr("is empty")));
   EXPECT_EQ(check_error({"trainer.val_only=true", "data.train_files=[]"}), "ok");
 }
 

@@ -1,9 +1,10 @@
 // `mortise config ...` as a person types it: output, errors, exit codes.
 #include "config_test_support.h"
 
-namespace mortise {
-int cmd_config(std::span<const std::string> args);  // apps/mortise/cmd_config.cpp
-}
+namespace mortise {  // apps/mortise/config_command.h
+using ParamExplainer = Result<std::string> (*)(const std::string& key, const std::string& config_file, bool json);
+int run_config(std::span<const std::string> args, ParamExplainer explain_param);
+}  // namespace mortise
 
 namespace mortise::test {
 namespace {
@@ -14,10 +15,17 @@ struct Outcome {
   std::string err;
 };
 
+// In place of the plugins: one that has tau.
+Result<std::string> explain_tau(const std::string& key, const std::string& config_file, bool json) {
+  if (key.ends_with(".tau")) return key + " of " + config_file + (json ? " as JSON" : "");
+  if (key.ends_with(".tua")) return Error{ErrorKind::kConfig, "no parameter", "", "did you mean 'tau'?"};
+  return std::string();
+}
+
 Outcome run(const std::vector<std::string>& args) {
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
-  const int code = cmd_config(args);
+  const int code = run_config(args, explain_tau);
   std::string out = ::testing::internal::GetCapturedStdout();
   return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
 }
@@ -55,6 +63,7 @@ TEST(ConfigCommand, ErrorsAreConfigErrors) {
                                                                                     {"show", "--check", "flight"},
                                                                                     {"explain", "rollout.m"},
                                                                                     {"explain", "a", "b"},
+                                                                                    {"explain", "a", "--config"},
                                                                                     {"schema", "x"}}) {
     const Outcome outcome = run(args);
     EXPECT_EQ(outcome.code, 2) << (args.empty() ? "nothing" : args.back());
@@ -100,6 +109,11 @@ TEST(ConfigCommand, ExplainAndSchemaAndHelp) {
   EXPECT_THAT(run({"explain"}).out, HasSubstr("[trainer]"));
   EXPECT_THAT(run({"explain", "preset"}).out, HasSubstr("preset = \"dr_grpo\""));
   EXPECT_EQ(run({"explain", "rollout.n", "--json"}).out.front(), '{');
+  EXPECT_EQ(run({"explain", "actor.policy_loss.tau", "--config", "run.toml"}).out,
+            "actor.policy_loss.tau of run.toml\n");
+  EXPECT_EQ(run({"explain", "--json", "reward.0.tau"}).out, "reward.0.tau of  as JSON\n");
+  EXPECT_THAT(run({"explain", "actor.policy_loss.tua"}).err, HasSubstr("did you mean 'tau'?"));
+  EXPECT_THAT(run({"explain", "actor.policy_loss.loss_mod"}).err, HasSubstr("'actor.policy_loss.loss_mode'"));
   ASSERT_OK_AND_ASSIGN(const Json schema, parse_json(run({"schema"}).out, "schema"));
   EXPECT_EQ(schema["type"], "object");
   EXPECT_EQ(run({"show", "--help"}).code, 0);

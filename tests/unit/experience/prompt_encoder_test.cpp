@@ -73,7 +73,12 @@ TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
     EXPECT_FALSE(result.ok()) << row;
     return result.ok() ? "" : result.error().to_string();
   };
-  EXPECT_NE(message(R"({"question": "1"})").find("data.jsonl:7: the row has no prompt"), std::string::npos);
+  EXPECT_EQ(message(R"({"question": "1"})"),
+            "data.jsonl:7: the row has no prompt: neither 'prompt' (text or messages), 'messages' nor "
+            "'prompt_token_ids'; name the prompt's column with data.prompt_key");
+  EXPECT_NE(message(R"({"answer": "1", "promt": "1"})")
+                .find("; the row has 'promt': did you mean 'prompt'? Else name the prompt's column with"),
+            std::string::npos);
   EXPECT_NE(message(R"({"prompt_token_ids": [1, 10]})").find("token id 10 at position 1"), std::string::npos);
   EXPECT_NE(message(R"({"prompt_token_ids": [1, -1]})").find("token id -1"), std::string::npos);
   EXPECT_NE(message(R"({"prompt_token_ids": ["x"]})").find("no integer"), std::string::npos);

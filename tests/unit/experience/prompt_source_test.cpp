@@ -106,7 +106,14 @@ TEST_F(PromptSourceTest, AsksBeforeItGoesOnWithOtherRows) {
 }
 
 TEST_F(PromptSourceTest, RefusesADataSetSmallerThanABatch) {
-  EXPECT_NE(PromptSource::create(*dataset_, {8, true, 0}).error().to_string().find("7 prompts"), std::string::npos);
+  const auto refused = [&](PromptSourceOptions options) {
+    return PromptSource::create(*dataset_, options).error().to_string();
+  };
+  EXPECT_EQ(refused({8, true, 0}),
+            "data.train_files: the training data has 7 prompts, fewer than data.train_batch_size = 8; lower "
+            "data.train_batch_size or add data");
+  EXPECT_NE(refused({8, true, 0, "sft.train_batch_size"}).find("fewer than sft.train_batch_size = 8; lower sft."),
+            std::string::npos);
 }
 
 }  // namespace
