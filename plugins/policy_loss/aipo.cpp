@@ -2,8 +2,9 @@
 //
 //   L = -sg(min(pi/mu, rho)) A log_prob,  pi/mu = exp(clamp(log_prob - rollout_log_prob, -20, 20)).
 // mu is the sampler, whose log-probs this loss needs; the engine's rollout importance weights are the same correction
-// and are not applied on top. The ratio is cut on one side only and carries no gradient. rho 2 by default; the paper
-// finds 2 to 10 good. Trap: with mu = old policy this is cispo with cap = rho.
+// and are not applied on top. The ratio is cut on one side only and carries no gradient. rho 2 by default: neither the
+// paper nor cosmos-rl (aipo_rho) has one, both recommend 2 to 10. Trap: with mu = old policy this is cispo with cap =
+// rho.
 #include <mortise/cpp/mortise.hpp>
 
 namespace {
@@ -26,7 +27,7 @@ struct Aipo : mortise::RolloutLoss {
   template <class Real, class Meter>
   Real token(Real logp, double old_logp, double rollout_logp, double adv, Meter& meter) const {
     const Real ratio = exp(clamp(logp - rollout_logp, -20.0, 20.0));
-    const double weight = value_of(clamp(ratio, 0.0, rho));
+    const double weight = value_of(clamp_max(ratio, rho));
     meter.count(kCapped, ratio > rho);
     meter.add(kKl, old_logp - logp);
     meter.add(kRatio, ratio);

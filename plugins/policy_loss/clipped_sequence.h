@@ -43,7 +43,7 @@ struct ClippedSequence : Clipped<SequenceLoss> {
   template <class Real, class Meter>
   Real sequence(Real mean_log_ratio, double adv, Meter& meter) const {
     const Real s = exp(min(mean_log_ratio, max_log_ratio));
-    const Real plain = -adv * clamp(s, 0.0, cap);
+    const Real plain = -adv * clamp_max(s, cap);
     const Real clipped = -adv * clamp(s, low, high);
     const bool under = (s < low) & (adv < 0), over = (s > high) & (adv > 0);
     meter.count(kClipped, clipped > plain);

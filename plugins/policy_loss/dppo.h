@@ -2,9 +2,15 @@
 // one in the direction of its advantage, by a divergence of the two-outcome distribution {this token, any other}.
 //
 //   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = -A sg(min(r, c)) log_prob keep,  keep in {0, 1}.
-// verl's parameter names: clip_ratio* are thresholds of the divergence here, and clip_ratio_c is the cap of the ratio
-// (3 as in verl; the paper wants it large, 20). The old policy is the sampler's in verl's bypass mode.
+// verl's parameter names: clip_ratio* are thresholds of the divergence here, and clip_ratio_c is the cap of the ratio.
+// Its default is the 3 of verl's actor configuration, which verl's function gets before its own fallback of 20. Trap: 3
+// cuts rare tokens that grow, which is what the paper warns of; its runs have no cap (verl's
+// examples/dppo_trainer: clip_ratio_c 10000, thresholds 0.15 for tv and 0.05 for kl, aggregation
+// seq-mean-token-sum-norm, advantages without std). 0 means none, as everywhere. The old policy is the sampler's in
+// verl's bypass mode.
 #pragma once
+
+#include <limits>
 
 #include <mortise/cpp/mortise.hpp>
 
@@ -18,12 +24,13 @@ struct Dppo : TokenLoss {
   double clip_ratio = param("clip_ratio", 0.2, "threshold of the divergence, delta").at_least(0);
   double clip_ratio_low = param("clip_ratio_low", none, "threshold where A <= 0; not set: clip_ratio").at_least(0);
   double clip_ratio_high = param("clip_ratio_high", none, "threshold where A > 0; not set: clip_ratio").at_least(0);
-  double clip_ratio_c = param("clip_ratio_c", 3.0, "cap of the ratio (paper: 20)").at_least(0);
+  double clip_ratio_c = param("clip_ratio_c", 3.0, "cap of the ratio; 0: none (verl's run files: 10000)").at_least(0);
   double low = 0, high = 0;
 
   void setup(Call) override {
     low = first_set(clip_ratio_low, clip_ratio);
     high = first_set(clip_ratio_high, clip_ratio);
+    if (clip_ratio_c == 0) clip_ratio_c = std::numeric_limits<double>::infinity();
   }
 
   enum { kDropped, kKl, kCapped };
@@ -38,7 +45,7 @@ struct Dppo : TokenLoss {
   MORTISE_INLINE Real kept_part(Real logp, double old_logp, double adv, double keep, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp(log_ratio);
-    const double weight = value_of(clamp(r, 0.0, clip_ratio_c));
+    const double weight = value_of(clamp_max(r, clip_ratio_c));
     meter.add(kDropped, 1.0 - keep);
     meter.add(kKl, -log_ratio);
     meter.add(kCapped, select(r > clip_ratio_c, keep, 0.0));

@@ -1,11 +1,14 @@
 // m2po: second-moment trust policy optimization (arXiv:2510.01161), for data that is many updates old.
 //
 //   D = log_prob - old_log_prob over the update's unmasked tokens; the tokens of the largest D^2 are masked until the
-//   mean of D^2 over the others is below m2_threshold (one token always stays);  L = -A exp(D) on those that stay, 0
-//   elsewhere.
+//   mean of D^2 over the others is below m2_threshold;  L = -A exp(D) on those that stay, 0 elsewhere.
+// Two readings of which tokens are counted and masked. All of them, and one always stays, even above the threshold:
+// AReaL's (actor.m2_threshold), the default. With m2_clippable_only those that PPO's clip could stop, A D > 0, and none
+// of them need stay: the paper's algorithm 1 as its authors' code and Trinity-RFT have it (the authors' code then clips
+// the ratio where the mask begins, at 0.7 .. 1.5 or wider).
 // Default threshold 0.04, the paper's. The choice is a constant for the gradient. The masked tokens keep their share of
-// the aggregation's divisor, as in the paper. Traps: the paper has no further clip; ppo_clip adds PPO's, as AReaL has
-// it, whose D is that of the sampler against the proximal policy.
+// the aggregation's divisor, as in the paper. Traps: the objective has no further clip; ppo_clip adds PPO's, as AReaL
+// has it, whose D is that of the sampler against the proximal policy.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,14 +23,16 @@ struct M2po : mortise::ContextLoss {
   static constexpr const char* summary = "surrogate without the tokens of the largest squared log ratio (M2PO)";
   static constexpr const char* doc =
       "D = log_prob - old_log_prob; L = -A exp(D), 0 at the tokens of the largest D^2, so many that the mean D^2 of "
-      "the "
-      "update's others is below m2_threshold. arXiv:2510.01161";
+      "the update's others is below m2_threshold. arXiv:2510.01161";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
 
   double m2_threshold = param("m2_threshold", 0.04, "bound of the mean squared log ratio, tau").at_least(0);
   double ppo_clip =
       param("ppo_clip", mortise::none, "half width of PPO's clip on top; not set: none, as in the paper").at_least(0);
+  bool clippable_only = param("m2_clippable_only", false,
+                              "count and mask only tokens with A (log_prob - old_log_prob) > 0, and let none of them "
+                              "stay by right; else all, and the nearest one stays (AReaL)");
   double low = 0, high = 0;
 
   void setup(mortise::Call) override {
@@ -36,27 +41,31 @@ struct M2po : mortise::ContextLoss {
     high = mortise::is_set(ppo_clip) ? 1 + ppo_clip : infinity;
   }
 
-  // The greatest D^2 that stays. Tokens below the threshold always stay; of the others, in rising order, as many as
-  // keep the mean below it.
+  bool counted(const mortise::LossBatch& batch, std::int64_t t) const {
+    return batch.mask[t] != 0 && (!clippable_only || double(batch.advantages[t]) * batch.log_ratio(t) > 0);
+  }
+
+  // The greatest D^2 that stays. Counted tokens below the threshold always stay; of the others, in rising order, as
+  // many as keep the mean below it.
   double greatest_kept(const mortise::LossBatch& batch) const {
     std::vector<double> above;
-    double sum = 0, count = 0;
+    double sum = 0, count = 0, greatest = 0;
     for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
-      if (batch.mask[t] == 0) continue;
+      if (!counted(batch, t)) continue;
       const double d = batch.log_ratio(t), m2 = d * d;
       if (m2 < m2_threshold) {
         sum += m2;
         count += 1;
+        greatest = std::max(greatest, m2);
       } else if (!std::isnan(m2)) {
         above.push_back(m2);
       }
     }
     std::sort(above.begin(), above.end());
-    double greatest = m2_threshold;
     for (const double m2 : above) {
       sum += m2;
       count += 1;
-      if (sum >= m2_threshold * count && count > 1) break;
+      if (sum >= m2_threshold * count && (clippable_only || count > 1)) break;
       greatest = m2;
     }
     return greatest;
@@ -66,7 +75,7 @@ struct M2po : mortise::ContextLoss {
   void context(const mortise::LossBatch& batch, const mortise::Call&, mortise::Span<double> kept) const {
     const double greatest = greatest_kept(batch);
     for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
-      const double d = batch.mask[t] != 0 ? batch.log_ratio(t) : 0.0;
+      const double d = counted(batch, t) ? batch.log_ratio(t) : 0.0;
       kept[t] = d * d <= greatest ? 1.0 : 0.0;
     }
   }

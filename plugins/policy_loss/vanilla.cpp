@@ -59,7 +59,7 @@ struct Vanilla : mortise::TokenLoss {
   Real token(Real logp, double old_logp, double adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp(log_ratio);
-    const Real plain = -adv * clamp(r, 0.0, cap);
+    const Real plain = -adv * clamp_max(r, cap);
     const Real clipped = -adv * clamp(r, low, high);
     const Real loss = max(plain, clipped);
     // -A c is infinite when the dual clip is off, and 0 * infinity must not get in.

@@ -32,9 +32,11 @@ struct LossOutput {
   double total = 0;
 };
 
-using PolicyLoss = Instance<mortise_policy_loss_vtable>;
-
-inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
+// A call of either kind: In and Out are its structs, `loss` the output that it has for loss or kl; `fill` gives what
+// that kind alone has. Throws what the plugin says.
+template <class In, class Out, class Plugin, class Fill>
+LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* Out::*loss, bool with_grad,
+                     const Fill& fill) {
   std::vector<int64_t> row_id = in.row_id;
   if (row_id.empty()) {
     row_id.resize(size_t(in.num_rows()));
@@ -43,29 +45,40 @@ inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_gra
   const std::vector<int64_t>& group = in.group_index.empty() ? row_id : in.group_index;
   const mortise_layout layout{sizeof layout, 0,           in.num_rows(), in.num_tokens(), in.row_offsets.data(),
                               row_id.data(), group.data()};
-  const FlatTensor<float> log_prob(in.log_prob), old(in.old_log_prob), advantages(in.advantages), weight(in.weight);
-  const FlatTensor<float> rollout(in.rollout_log_prob), is_weights(in.rollout_is_weights);
+  const FlatTensor<float> log_prob(in.log_prob), old(in.old_log_prob), weight(in.weight);
   const FlatTensor<uint8_t> mask(in.mask);
-  FlatTensor<float> loss(std::vector<float>(in.mask.size())), grad(std::vector<float>(in.mask.size()));
-  mortise_policy_loss_in args{};
+  FlatTensor<float> values(std::vector<float>(in.mask.size())), grad(std::vector<float>(in.mask.size()));
+  In args{};
   args.struct_size = sizeof args;
   args.layout = &layout;
   args.log_prob = log_prob.view();
   args.old_log_prob = old.view();
-  args.advantages = advantages.view();
   args.response_mask = mask.view();
   args.weight = weight.view();
-  if (!in.rollout_log_prob.empty()) args.rollout_log_prob = rollout.view();
-  if (!in.rollout_is_weights.empty()) args.rollout_is_weights = is_weights.view();
-  args.step = args.update_index = 1;
-  mortise_policy_loss_out out{};
+  fill(args);
+  Out out{};
   out.struct_size = sizeof out;
-  out.loss = loss.view();
+  out.*loss = values.view();
   out.grad_log_prob = with_grad ? grad.view() : nullptr;
   plugin.call.metrics.clear();
   const int32_t status = plugin.vtable->compute(plugin.self, &plugin.call, &args, &out);
   if (status != 0) throw std::runtime_error("compute: " + plugin.call.error);
-  LossOutput result{loss.values(), grad.values()};
+  return {values.values(), grad.values()};
+}
+
+using PolicyLoss = Instance<mortise_policy_loss_vtable>;
+
+inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
+  const FlatTensor<float> advantages(in.advantages), rollout(in.rollout_log_prob), is_weights(in.rollout_is_weights);
+  LossOutput result = call_loss<mortise_policy_loss_in>(plugin, in, &mortise_policy_loss_out::loss, with_grad,
+                                                        [&](mortise_policy_loss_in& args) {
+                                                          args.advantages = advantages.view();
+                                                          if (!in.rollout_log_prob.empty())
+                                                            args.rollout_log_prob = rollout.view();
+                                                          if (!in.rollout_is_weights.empty())
+                                                            args.rollout_is_weights = is_weights.view();
+                                                          args.step = args.update_index = 1;
+                                                        });
   for (size_t i = 0; i < in.mask.size(); ++i) {
     if (in.mask[i] != 0) result.total += double(in.weight[i]) * double(result.loss[i]);
   }

@@ -224,14 +224,20 @@ TokenLosses aipo(const OracleBatch& batch, const OracleParams& p) {
 // As the paper's algorithm goes: take the largest away until the mean is small enough.
 TokenLosses m2po(const OracleBatch& batch, const OracleParams& p) {
   const auto square = [](const OracleRow& row, size_t t) { return std::pow(row.held[t] - row.old[t], 2); };
-  const auto places = ranked(batch, square);
+  const bool clippable_only = param(p, "m2_clippable_only", 0) != 0;
+  auto places = ranked(batch, square);
+  std::erase_if(places, [&](const auto& place) {
+    const OracleRow& row = batch[place.first];
+    return clippable_only && row.adv[place.second] * (row.held[place.second] - row.old[place.second]) <= 0;
+  });
   size_t removed = 0;
   const auto moment = [&] {
     double sum = 0;
     for (size_t k = removed; k < places.size(); ++k) sum += square(batch[places[k].first], places[k].second);
     return sum / double(places.size() - removed);
   };
-  while (removed + 1 < places.size() && moment() >= param(p, "m2_threshold", 0.04)) ++removed;
+  const size_t stay = clippable_only ? 0 : 1;
+  while (removed + stay < places.size() && moment() >= param(p, "m2_threshold", 0.04)) ++removed;
   const double clip = param(p, "ppo_clip", kInf);
   TokenLosses out =
       each(batch, [&](const OracleRow& row, size_t t) { return ppo(ratio(row, t), row.adv[t], 1 - clip, 1 + clip); });

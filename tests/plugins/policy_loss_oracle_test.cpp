@@ -92,7 +92,8 @@ std::map<std::string, std::string> spelt(const Setting& setting) {
   for (const auto& [name, value] : setting.params) {
     std::ostringstream text;
     text << std::setprecision(17) << value;
-    out[name] = name == "fipo_clip_high_only" ? (value != 0 ? "true" : "false") : text.str();
+    const bool is_flag = name == "fipo_clip_high_only" || name == "m2_clippable_only";
+    out[name] = is_flag ? (value != 0 ? "true" : "false") : text.str();
   }
   // The oracle of gspo is the derivative of the sequence's ratio; the token form is gspo_token's.
   if (setting.loss == "gspo") out["gradient"] = "row";
@@ -139,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"real", {{"real_tau", 0.1}}, 1}, Setting{"topr", {}}, Setting{"aipo", {}},
         Setting{"aipo", {{"rho", 1.05}}}, Setting{"m2po", {}},
         Setting{"m2po", {{"m2_threshold", 0.01}, {"ppo_clip", 0.1}}}, Setting{"m2po", {}, 3},
-        Setting{"m2po", {{"m2_threshold", 0}}}, Setting{"decoupled", {}},
+        Setting{"m2po", {{"m2_threshold", 0}}}, Setting{"m2po", {{"m2_clippable_only", 1}}},
+        Setting{"m2po", {{"m2_clippable_only", 1}}, 3}, Setting{"decoupled", {}},
         Setting{"decoupled", {{"behav_imp_weight_cap", 1.1}, {"clip_ratio_high", 0.1}}}));
 
 TEST(LossOracles, CoverEveryLossButTheRandomOne) {

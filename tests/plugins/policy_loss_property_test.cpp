@@ -69,8 +69,10 @@ TEST(Identity, LossesWithTheirOwnPartSwitchedOff) {
   expect_same(run("m2po", {{"m2_threshold", "1e9"}}, in), open);
   expect_same(run("m2po", {{"m2_threshold", "1e9"}, {"ppo_clip", "0.2"}}, in), ppo);
   const LossOutput free = run("cispo", {{"cap", "1e300"}}, in);
-  for (const char* loss : {"dppo_tv", "dppo_kl"})
+  for (const char* loss : {"dppo_tv", "dppo_kl"}) {
     expect_same(run(loss, {{"clip_ratio", "1e300"}, {"clip_ratio_c", "1e300"}}, in), free);
+    expect_same(run(loss, {{"clip_ratio", "1e300"}, {"clip_ratio_c", "0"}}, in), free);  // 0: no cap
+  }
   in.rollout_log_prob = in.old_log_prob;
   expect_same(run("decoupled", {}, in), ppo);
   expect_same(run("aipo", {{"rho", "1.1"}}, in), run("cispo", {{"cap", "1.1"}}, in));

@@ -32,6 +32,9 @@ TEST(Exp, Edges) {
   EXPECT_EQ(detail::exp_of(710), INFINITY);
   EXPECT_EQ(detail::exp_of(1e300), INFINITY);
   EXPECT_EQ(detail::exp_of(-1e300), 0.0);
+  EXPECT_EQ(detail::exp_of(-709), 0.0) << "below the normal numbers";
+  EXPECT_LE(ulps(detail::exp_of(-708), std::exp(-708)), 2.0);
+  EXPECT_EQ(detail::exp_of(709.8), INFINITY);
   EXPECT_LE(ulps(detail::exp_of(709.78), std::exp(709.78)), 2.0);
 }
 
@@ -87,6 +90,8 @@ TEST(Dual, SlopesAreDerivatives) {
   expect_slope(
       "clamp", [](Dual x) { return clamp(x * x, 1.0, 4.0) + x; }, 1.1, 1.9);
   expect_slope(
+      "clamp_max", [](Dual x) { return clamp_max(x * x, 9.0) + clamp_max(x, 1.0) * x; }, 1.1, 2.9);
+  expect_slope(
       "max", [](Dual x) { return max(x, x * x) + max(x, -9.0) + min(8.0, x); }, 1.1, 1.9);
   expect_slope(
       "select", [](Dual x) { return select(x > 1.0, x * x, 2.0 - x) + select(x < 0.0, 1.0, x); }, 1.1, 3);
@@ -100,6 +105,12 @@ TEST(Dual, KinksFollowTorch) {
   EXPECT_EQ(min(x, 2.0).slope, 0.5);
   EXPECT_EQ(clamp(x, 2.0, 5.0).slope, 1.0) << "the edge itself lets the gradient through";
   EXPECT_EQ(clamp(x, 2.1, 5.0).slope, 0.0);
+  EXPECT_EQ(clamp_max(x, 2.0).slope, 1.0);
+  EXPECT_EQ(clamp_max(x, 1.9).slope, 0.0);
+  EXPECT_EQ(max(3.0 * x - 4.0, x).slope, 2.0);
+  EXPECT_EQ(max(2.0, x).slope, 0.5);
+  EXPECT_EQ(min(1.0, x).slope, 0.0);
+  EXPECT_EQ(max(1.0, x).slope, 1.0);
   EXPECT_EQ(clamp(x, 2.1, 5.0).value, 2.1);
   EXPECT_EQ(abs(Dual{0, 1}).slope, 0.0);
   EXPECT_EQ(detach(x), 2.0);
@@ -111,6 +122,9 @@ TEST(Dual, NaNComesThroughMinAndMax) {
   EXPECT_TRUE(std::isnan(max(good, bad).value));
   EXPECT_TRUE(std::isnan(min(bad, 1.0).value));
   EXPECT_TRUE(std::isnan(min(1.0, bad).value));
+  EXPECT_TRUE(std::isnan(max(good, NAN).value));
+  EXPECT_TRUE(std::isnan(min(NAN, good).value));
+  EXPECT_TRUE(std::isnan(clamp_max(bad, 1).value));
   EXPECT_TRUE(std::isnan(clamp(bad, 0, 1).value));
 }
 

@@ -82,40 +82,69 @@ namespace {
 
 constexpr size_t kSettled = 256;
 
-// kSettled values at once, on copies and without branches, so that the compiler makes SIMD of it: zeroes what is not
-// kept; false where a kept value is not finite.
-bool settle_block(float* values, const uint8_t* keep) {
+bool counts(const CountedCells& counted, size_t t) {
+  return counted.mask[t] != 0 && (counted.weight.empty() || counted.weight[t] != 0.0F);
+}
+
+// All ones for the kSettled cells from `at` on that count, else 0. Here and below on copies, of one length and without
+// branches: what the compiler makes SIMD of.
+void mark_counted(const CountedCells& counted, size_t at, uint32_t* marks) {
+  uint8_t mask[kSettled];
+  float weight[kSettled];
+  std::memcpy(mask, counted.mask.data() + at, sizeof mask);
+  for (size_t i = 0; i < kSettled; ++i) marks[i] = 0U - static_cast<uint32_t>(mask[i] != 0);
+  if (counted.weight.empty()) return;
+  std::memcpy(weight, counted.weight.data() + at, sizeof weight);
+  for (size_t i = 0; i < kSettled; ++i) marks[i] &= 0U - static_cast<uint32_t>(weight[i] != 0.0F);
+}
+
+// Zeroes what is not marked; false where a marked value is not finite.
+bool settle_block(float* values, const uint32_t* marks) {
   uint32_t bits[kSettled];
-  uint8_t kept[kSettled];
   std::memcpy(bits, values, sizeof bits);
-  std::memcpy(kept, keep, sizeof kept);
   constexpr uint32_t kExponent = 0x7F800000U;  // all ones: infinite or NaN
-  uint32_t bad = 0;
+  uint32_t bad = 0, dropped = 0;
   for (size_t i = 0; i < kSettled; ++i) {
-    bits[i] &= kept[i] != 0 ? 0xFFFFFFFFU : 0U;
+    dropped |= bits[i] & ~marks[i];
+    bits[i] &= marks[i];
     bad |= (bits[i] & kExponent) == kExponent ? 1U : 0U;
   }
-  if (bad == 0) std::memcpy(values, bits, sizeof bits);
+  if (bad == 0 && dropped != 0) std::memcpy(values, bits, sizeof bits);
   return bad == 0;
 }
 
-}  // namespace
-
-Result<> settle_output(const CallSite& site, std::string_view name, std::span<float> values, const Layout& layout,
-                       std::span<const uint8_t> keep) {
-  size_t done = 0;
-  while (done + kSettled <= values.size() && settle_block(values.data() + done, keep.data() + done)) done += kSettled;
-  for (size_t t = done; t < values.size(); ++t) {
-    if (keep[t] == 0) {
-      values[t] = 0.0F;
-    } else if (!std::isfinite(values[t])) {
-      const bool is_loss = name != "advantages" && name != "returns";
-      const std::string value = std::isnan(values[t]) ? "nan" : format_f64(values[t]);  // without its sign
-      return guard_error(site, "wrote " + value + " to output " + quote(name) + " at " + token_place(layout, t),
+// The same for the cells from `begin` on, one by one.
+Result<> settle_rest(const CallSite& site, const NamedOutput& output, size_t begin, const Layout& layout,
+                     const CountedCells& counted) {
+  for (size_t t = begin; t < output.values.size(); ++t) {
+    float& value = output.values[t];
+    if (!counts(counted, t)) {
+      value = 0.0F;
+    } else if (!std::isfinite(value)) {
+      const std::string text = std::isnan(value) ? "nan" : format_f64(value);  // without its sign
+      const bool is_loss = output.name != "advantages" && output.name != "returns";
+      return guard_error(site, "wrote " + text + " to output " + quote(output.name) + " at " + token_place(layout, t),
                          is_loss ? "look at the inputs of that token; a loss must stay finite for large ratios"
                                  : "look at groups of equal rewards, of one row, and at rows without a reward");
     }
   }
+  return {};
+}
+
+}  // namespace
+
+Result<> settle_outputs(const CallSite& site, std::span<const NamedOutput> outputs, const Layout& layout,
+                        const CountedCells& counted) {
+  size_t done = 0;
+  for (bool good = true; good && done + kSettled <= counted.mask.size();) {
+    uint32_t marks[kSettled];
+    mark_counted(counted, done, marks);
+    for (const NamedOutput& output : outputs) {
+      good = good && (output.values.empty() || settle_block(output.values.data() + done, marks));
+    }
+    if (good) done += kSettled;
+  }
+  for (const NamedOutput& output : outputs) TRY(settle_rest(site, output, done, layout, counted));
   return {};
 }
 

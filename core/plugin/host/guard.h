@@ -29,9 +29,10 @@ struct CallSite {
 [[nodiscard]] Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_ms,
                                    const std::function<int32_t(mortise_call*)>& slot, double* seconds);
 
-// Sets the cells with keep 0 to 0 and demands that all others are finite. `keep` is as long as `values`.
-[[nodiscard]] Result<> settle_output(const CallSite& site, std::string_view name, std::span<float> values,
-                                     const Layout& layout, std::span<const uint8_t> keep);
+// Sets the cells that do not count to 0 and demands that all others are finite. The outputs go through memory together,
+// and are written only where something changes.
+[[nodiscard]] Result<> settle_outputs(const CallSite& site, std::span<const NamedOutput> outputs, const Layout& layout,
+                                      const CountedCells& counted);
 
 // "token 5 of row 3 (row 17 of the update)" for flat position t.
 [[nodiscard]] std::string token_place(const Layout& layout, size_t t);

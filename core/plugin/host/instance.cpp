@@ -147,9 +147,9 @@ Error PluginInstance::error(std::string_view slot_name, int64_t step, std::strin
   return guard_error({&impl_->identity, slot_name, step}, std::move(what), std::move(next));
 }
 
-Result<> PluginInstance::settle(std::string_view slot_name, int64_t step, std::string_view output,
-                                std::span<float> values, const Layout& layout, std::span<const uint8_t> keep) const {
-  return settle_output({&impl_->identity, slot_name, step}, output, values, layout, keep);
+Result<> PluginInstance::settle(std::string_view slot_name, int64_t step, std::initializer_list<NamedOutput> outputs,
+                                const Layout& layout, const CountedCells& counted) const {
+  return settle_outputs({&impl_->identity, slot_name, step}, {outputs.begin(), outputs.size()}, layout, counted);
 }
 
 Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step, MetricSet* metrics,

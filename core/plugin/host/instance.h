@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -88,9 +89,9 @@ class PluginInstance {
   // An error of this instance, worded as the guard does.
   [[nodiscard]] Error error(std::string_view slot_name, int64_t step, std::string what, std::string next = "") const;
 
-  // Sets cells with keep 0 to 0; any other that is not finite is an error naming output, row and token.
-  [[nodiscard]] Result<> settle(std::string_view slot_name, int64_t step, std::string_view output,
-                                std::span<float> values, const Layout& layout, std::span<const uint8_t> keep) const;
+  // Sets cells that do not count to 0; any other that is not finite is an error naming output, row and token.
+  [[nodiscard]] Result<> settle(std::string_view slot_name, int64_t step, std::initializer_list<NamedOutput> outputs,
+                                const Layout& layout, const CountedCells& counted) const;
 
   // mortise.state/1: nothing when the plugin keeps no state.
   Result<std::optional<std::string>> save_state();

@@ -52,7 +52,8 @@ std::optional<Json> converted(const ParamInfo& param, const Json& value) {
     case ParamType::kF64:
       if (value.is_null() && may_be_unset(param)) return value;
       if (value.is_number() && !std::isnan(value.get<double>())) return Json(value.get<double>());
-      if (value == "inf" || value == "-inf") return Json(value == "inf" ? HUGE_VAL : -HUGE_VAL);  // JSON has no such number
+      if (value == "inf" || value == "-inf")
+        return Json(value == "inf" ? HUGE_VAL : -HUGE_VAL);  // JSON has no such number
       return std::nullopt;
     case ParamType::kI64:
       if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;

@@ -55,31 +55,43 @@ class RudeTest : public testing::Test {
   MetricSet metrics_;
 };
 
-// Long outputs go in blocks, their end token by token.
+// Long outputs go in blocks, their end token by token; of two outputs the first is named first.
 TEST(SettleTest, EveryLengthIsJudgedTokenByToken) {
   InstanceIdentity identity;
   identity.label = "a loss";
+  const CallSite site{&identity, "compute", 1};
   for (const size_t n : {1, 255, 256, 1000}) {
     const std::vector<int64_t> offsets = {0, static_cast<int64_t>(n)}, id = {0};
     const Layout layout{offsets, id, id};
-    std::vector<uint8_t> mask(n), want_keep(n);
-    std::vector<float> weight(n), values(n), want(n);
+    std::vector<uint8_t> mask(n);
+    std::vector<float> weight(n), values(n), by_mask(n), want(n), want_by_mask(n);
     for (size_t t = 0; t < n; ++t) {
       mask[t] = t % 7 == 3 ? 0 : 2;
       weight[t] = t % 5 == 3 ? -0.0F : 1e-40F;
-      want_keep[t] = t % 7 != 3 && t % 5 != 3;
-      want[t] = want_keep[t] != 0 ? static_cast<float>(t) - 300.0F : 0.0F;
-      values[t] = want_keep[t] != 0 ? want[t] : (t % 2 == 0 ? NAN : INFINITY);
+      const float rubbish = t % 2 == 0 ? NAN : INFINITY, good = static_cast<float>(t) - 300.0F;
+      want_by_mask[t] = mask[t] != 0 ? good : 0.0F;
+      want[t] = mask[t] != 0 && weight[t] != 0 ? good : 0.0F;
+      by_mask[t] = mask[t] != 0 ? good : rubbish;
+      values[t] = mask[t] != 0 && weight[t] != 0 ? good : rubbish;
     }
-    const std::vector<uint8_t> keep = weighted_tokens(mask, weight);
-    EXPECT_EQ(keep, want_keep);
-    EXPECT_EQ(error_of(settle_output({&identity, "compute", 1}, "loss", values, layout, keep)), "ok");
+    std::vector<float> second = values;
+    const auto settle = [&](std::vector<float>& a, std::vector<float>& b) {
+      const NamedOutput outputs[] = {{"loss", a}, {"none", {}}, {"grad", b}};
+      return error_of(settle_outputs(site, outputs, layout, {mask, weight}));
+    };
+    EXPECT_EQ(settle(values, second), "ok");
     EXPECT_EQ(values, want);
-    for (const size_t bad : {size_t{0}, n / 2 / 35 * 35, (n - 1) / 35 * 35}) {  // kept ones
-      std::vector<float> broken = want;
+    EXPECT_EQ(second, want);
+    const NamedOutput alone[] = {{"kl", by_mask}};
+    EXPECT_EQ(error_of(settle_outputs(site, alone, layout, {mask})), "ok");
+    EXPECT_EQ(by_mask, want_by_mask);
+    for (const size_t bad : {size_t{0}, n / 2 / 35 * 35, (n - 1) / 35 * 35}) {  // ones that count
+      std::vector<float> good = want, broken = want, early = want;
       broken[bad] = bad % 2 == 0 ? -INFINITY : NAN;
-      EXPECT_THAT(error_of(settle_output({&identity, "compute", 1}, "loss", broken, layout, keep)),
-                  HasSubstr("token " + std::to_string(bad) + " of row 0"));
+      early[0] = NAN;
+      const std::string place = " at token " + std::to_string(bad) + " of row 0";
+      EXPECT_THAT(settle(broken, early), HasSubstr("'loss'" + place));
+      EXPECT_THAT(settle(good, broken), HasSubstr("'grad'" + place));
     }
   }
 }

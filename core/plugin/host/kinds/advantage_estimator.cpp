@@ -81,7 +81,7 @@ Result<void> AdvantageEstimator::compute(const AdvantageInput& input, const Adva
   for (const auto& [name, values] :
        {std::pair("advantages", output.advantages), std::pair("returns", output.returns)}) {
     for (size_t t = 0; t < keep.size(); ++t) keep[t] = input.response_mask[t] != 0 || std::isfinite(values[t]) ? 1 : 0;
-    TRY(instance_.settle(kSlot, input.step, name, values, input.layout, keep));
+    TRY(instance_.settle(kSlot, input.step, {{name, values}}, input.layout, {keep}));
   }
   return {};
 }

@@ -72,10 +72,10 @@ Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimat
   args.finish();
   if (straight_through_) write_k2_gradient(input, output.grad_log_prob);
 
-  TRY(instance_.settle(kSlot, input.step, "kl", output.kl, input.layout, input.response_mask));
+  TRY(instance_.settle(kSlot, input.step, {{"kl", output.kl}}, input.layout, {input.response_mask}));
   if (output.grad_log_prob.empty()) return {};
-  return instance_.settle(kSlot, input.step, "grad_log_prob", output.grad_log_prob, input.layout,
-                          weighted_tokens(input.response_mask, input.weight));
+  return instance_.settle(kSlot, input.step, {{"grad_log_prob", output.grad_log_prob}}, input.layout,
+                          {input.response_mask, input.weight});
 }
 
 }  // namespace mortise

@@ -70,10 +70,10 @@ Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossO
   TRY(args.check_guards(instance_, kSlot, input.step, input.layout));
   args.finish();
 
-  const auto keep = weighted_tokens(input.response_mask, input.weight);
-  TRY(instance_.settle(kSlot, input.step, "loss", output.loss, input.layout, keep));
-  TRY(instance_.settle(kSlot, input.step, "grad_log_prob", output.grad_log_prob, input.layout, keep));
-  return instance_.settle(kSlot, input.step, "grad_entropy", output.grad_entropy, input.layout, keep);
+  return instance_.settle(
+      kSlot, input.step,
+      {{"loss", output.loss}, {"grad_log_prob", output.grad_log_prob}, {"grad_entropy", output.grad_entropy}},
+      input.layout, {input.response_mask, input.weight});
 }
 
 std::string default_loss_agg_mode(const PluginInfo& info) {

@@ -158,22 +158,4 @@ Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int6
   return {};
 }
 
-std::vector<uint8_t> weighted_tokens(std::span<const uint8_t> mask, std::span<const float> weight) {
-  std::vector<uint8_t> keep(mask.size());
-  const auto counts = [](uint8_t m, float w) { return static_cast<uint8_t>((m != 0) & (w != 0.0F)); };
-  // In pieces of one size, on copies: what the compiler makes SIMD of.
-  constexpr size_t kPiece = 256;
-  uint8_t some_mask[kPiece], some_keep[kPiece];
-  float some_weight[kPiece];
-  size_t done = 0;
-  for (; done + kPiece <= keep.size(); done += kPiece) {
-    std::memcpy(some_mask, mask.data() + done, sizeof some_mask);
-    std::memcpy(some_weight, weight.data() + done, sizeof some_weight);
-    for (size_t i = 0; i < kPiece; ++i) some_keep[i] = counts(some_mask[i], some_weight[i]);
-    std::memcpy(keep.data() + done, some_keep, sizeof some_keep);
-  }
-  for (size_t t = done; t < keep.size(); ++t) keep[t] = counts(mask[t], weight[t]);
-  return keep;
-}
-
 }  // namespace mortise

@@ -83,7 +83,4 @@ struct InputSize {
 [[nodiscard]] Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int64_t step,
                                    std::initializer_list<InputSize> inputs);
 
-// 1 where the mask and the weight are not 0: the tokens whose loss and gradient count.
-[[nodiscard]] std::vector<uint8_t> weighted_tokens(std::span<const uint8_t> mask, std::span<const float> weight);
-
 }  // namespace mortise

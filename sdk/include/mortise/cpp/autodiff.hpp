@@ -70,19 +70,30 @@ MORTISE_FN Dual log(Dual x) { return {detail::log_of(x.value), x.slope / x.value
 MORTISE_FN Dual abs(Dual x) {
   return {detail::abs_of(x.value), select(x.value > 0, x.slope, select(x.value < 0, -x.slope, 0.0))};
 }
-MORTISE_FN Dual max(Dual a, Dual b) {
-  const bool first = (a.value > b.value) | (a.value != a.value);
+namespace detail {
+// a where it was chosen, b elsewhere; at a tie the mean of both slopes. A constant has none to compute with.
+MORTISE_FN Dual choose(bool first, Dual a, Dual b) {
   const double slope = select(a.value == b.value, 0.5 * (a.slope + b.slope), select(first, a.slope, b.slope));
   return {select(first, a.value, b.value), slope};
 }
-MORTISE_FN Dual max(Dual a, double c) { return max(a, Dual{c, 0.0}); }
-MORTISE_FN Dual max(double c, Dual a) { return max(a, Dual{c, 0.0}); }
-MORTISE_FN Dual min(Dual a, Dual b) { return -max(-a, -b); }
-MORTISE_FN Dual min(Dual a, double c) { return min(a, Dual{c, 0.0}); }
-MORTISE_FN Dual min(double c, Dual a) { return min(a, Dual{c, 0.0}); }
+MORTISE_FN Dual choose(bool first, Dual a, double c) {
+  const double slope = select(a.value == c, 0.5 * a.slope, select(first, a.slope, 0.0));
+  return {select(first, a.value, c), slope};
+}
+}  // namespace detail
+MORTISE_FN Dual max(Dual a, Dual b) { return detail::choose((a.value > b.value) | (a.value != a.value), a, b); }
+MORTISE_FN Dual max(Dual a, double c) { return detail::choose((a.value > c) | (a.value != a.value), a, c); }
+MORTISE_FN Dual max(double c, Dual a) { return max(a, c); }
+MORTISE_FN Dual min(Dual a, Dual b) { return detail::choose((a.value < b.value) | (a.value != a.value), a, b); }
+MORTISE_FN Dual min(Dual a, double c) { return detail::choose((a.value < c) | (a.value != a.value), a, c); }
+MORTISE_FN Dual min(double c, Dual a) { return min(a, c); }
 MORTISE_FN Dual clamp(Dual x, double low, double high) {
   const bool below = x.value<low, above = x.value> high;
   return {select(below, low, select(above, high, x.value)), select(below | above, 0.0, x.slope)};
+}
+MORTISE_FN Dual clamp_max(Dual x, double high) {
+  const bool above = x.value > high;
+  return {select(above, high, x.value), select(above, 0.0, x.slope)};
 }
 // 1 / (1 + exp(-x)), from exp(-|x|) so that it neither overflows nor loses digits.
 MORTISE_FN Dual sigmoid(Dual x) {

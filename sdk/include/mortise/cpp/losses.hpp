@@ -103,8 +103,7 @@ constexpr bool takes_sequence() {
 }
 
 template <class T>
-struct TokenLossEval {
-  static constexpr bool third = false;
+struct TokenLossEval : OfToken {
   template <class Meter>
   static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
@@ -116,8 +115,8 @@ struct TokenLossEval {
 };
 
 template <class T>
-struct RolloutLossEval {
-  static constexpr bool third = true;
+struct RolloutLossEval : OfToken {
+  static constexpr Third third = Third::kFloats;
   template <class Meter>
   static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double rollout,
                                   Meter& meter) {
@@ -130,8 +129,8 @@ struct RolloutLossEval {
 };
 
 template <class T>
-struct ContextLossEval {
-  static constexpr bool third = true;
+struct ContextLossEval : OfToken {
+  static constexpr Third third = Third::kContext;
   template <class Meter>
   static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double number,
                                   Meter& meter) {
@@ -147,8 +146,7 @@ template <class T>
 using TakesOldLogProb = HasToken<void, T, Dual, double, double>;
 
 template <class T>
-struct KlEval {
-  static constexpr bool third = false;
+struct KlEval : OfToken {
   template <class Meter>
   static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double ref, double old, double, Meter&) {
     if constexpr (TakesOldLogProb<T>::value) {

@@ -100,60 +100,90 @@ using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
 using LaneBits = std::int64_t __attribute__((vector_size(kLanes * sizeof(std::int64_t))));
 using Compared = double __attribute__((vector_size(kCompared * sizeof(double))));
 using ComparedBits = std::int64_t __attribute__((vector_size(kCompared * sizeof(std::int64_t))));
+static_assert(kBlock % kLanes == 0 && kLanes % kCompared == 0, "blocks are runs of whole vectors");
 
-// The sum of the values [begin, end) whose mask is all ones. Eight partial sums; the order is always the same.
-MORTISE_INLINE double masked_sum(const double* v, const std::int64_t* mask, int begin, int end) {
-  Lanes sums = {};
-  int i = begin;
-  for (; i + kLanes <= end; i += kLanes) {
-    LaneBits bits, keep;
-    __builtin_memcpy(&bits, v + i, sizeof bits);
-    __builtin_memcpy(&keep, mask + i, sizeof keep);
-    bits &= keep;
-    Lanes values;
-    __builtin_memcpy(&values, &bits, sizeof values);
-    sums += values;
-  }
+// Tokens [begin, end) of a block, in whole vectors around them: a mask for each, all ones or 0.
+struct Piece {
+  const std::int64_t* mask;
+  int begin, end;  // multiples of kLanes
+};
+
+MORTISE_INLINE void add_masked(const double* values, const LaneBits& keep, Lanes& sums) {
+  LaneBits bits;
+  __builtin_memcpy(&bits, values, sizeof bits);
+  bits &= keep;
+  Lanes kept;
+  __builtin_memcpy(&kept, &bits, sizeof kept);
+  sums += kept;
+}
+MORTISE_INLINE double sum_of(const Lanes& sums) {
   double lane[kLanes];
   __builtin_memcpy(lane, &sums, sizeof lane);
-  for (int k = 0; i < end; ++i, ++k) lane[k] += masked(v[i], mask[i]);
   return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
-MORTISE_INLINE std::int64_t count_set(const std::int64_t* mask, int begin, int end) {
+// totals[k] = the sum of the values of line k whose mask is all ones. Up to four lines at once: one sum alone would
+// wait for its own additions. Eight partial sums; the order is always the same.
+template <int kLines>
+MORTISE_INLINE void masked_sums(const double (*lines)[kBlock], const Piece& piece, double* totals) {
+  static_assert(kLines >= 1 && kLines <= 4);
+  Lanes first = {}, second = {}, third = {}, fourth = {};
+  for (int i = piece.begin; i < piece.end; i += kLanes) {
+    LaneBits keep;
+    __builtin_memcpy(&keep, piece.mask + i, sizeof keep);
+    add_masked(lines[0] + i, keep, first);
+    if constexpr (kLines > 1) add_masked(lines[1] + i, keep, second);
+    if constexpr (kLines > 2) add_masked(lines[2] + i, keep, third);
+    if constexpr (kLines > 3) add_masked(lines[3] + i, keep, fourth);
+  }
+  totals[0] = sum_of(first);
+  if constexpr (kLines > 1) totals[1] = sum_of(second);
+  if constexpr (kLines > 2) totals[2] = sum_of(third);
+  if constexpr (kLines > 3) totals[3] = sum_of(fourth);
+}
+
+MORTISE_INLINE std::int64_t count_set(const Piece& piece) {
   std::int64_t count = 0;
-  for (int i = begin; i < end; ++i) count -= mask[i];
+  for (int i = piece.begin; i < piece.end; ++i) count -= piece.mask[i];
   return count;
 }
 
-// Takes the values [begin, end) whose mask is all ones into their least and greatest; NaN is neither.
-MORTISE_INLINE void masked_extremes(const double* v, const std::int64_t* mask, int begin, int end, double& low,
-                                    double& high) {
-  double least[kCompared], greatest[kCompared];
-  for (int k = 0; k < kCompared; ++k) least[k] = low, greatest[k] = high;
-  Compared lowest, highest;
-  __builtin_memcpy(&lowest, least, sizeof lowest);
-  __builtin_memcpy(&highest, greatest, sizeof highest);
-  int i = begin;
-  for (; i + kCompared <= end; i += kCompared) {
-    ComparedBits keep;
+// The least and greatest so far, at kCompared places.
+struct Extremes {
+  Compared low, high;
+
+  // NaN is neither, so that is what masked values become.
+  MORTISE_INLINE void take(const double* from, const std::int64_t* mask) {
+    ComparedBits bits, keep;
+    __builtin_memcpy(&bits, from, sizeof bits);
+    __builtin_memcpy(&keep, mask, sizeof keep);
+    bits |= ~keep;
     Compared values;
-    __builtin_memcpy(&keep, mask + i, sizeof keep);
-    __builtin_memcpy(&values, v + i, sizeof values);
-    const ComparedBits less = (values < lowest) & keep, more = (values > highest) & keep;
-    lowest = less ? values : lowest;
-    highest = more ? values : highest;
+    __builtin_memcpy(&values, &bits, sizeof values);
+    low = values < low ? values : low;
+    high = values > high ? values : high;
   }
-  __builtin_memcpy(least, &lowest, sizeof least);
-  __builtin_memcpy(greatest, &highest, sizeof greatest);
-  for (int k = 0; k < kCompared; ++k) {
-    low = least[k] < low ? least[k] : low;
-    high = greatest[k] > high ? greatest[k] : high;
+  MORTISE_INLINE void give(double& least, double& greatest) const {
+    double lows[kCompared], highs[kCompared];
+    __builtin_memcpy(lows, &low, sizeof lows);
+    __builtin_memcpy(highs, &high, sizeof highs);
+    for (int k = 0; k < kCompared; ++k) {
+      least = lows[k] < least ? lows[k] : least;
+      greatest = highs[k] > greatest ? highs[k] : greatest;
+    }
   }
-  for (; i < end; ++i) {
-    low = mask[i] != 0 && v[i] < low ? v[i] : low;
-    high = mask[i] != 0 && v[i] > high ? v[i] : high;
+};
+
+// Takes the values whose mask is all ones into their least and greatest.
+MORTISE_INLINE void masked_extremes(const double* v, const Piece& piece, double& low, double& high) {
+  static_assert(kLanes == 2 * kCompared);
+  Extremes even{Compared{} + low, Compared{} + high}, odd = even;
+  for (int i = piece.begin; i < piece.end; i += kLanes) {
+    even.take(v + i, piece.mask + i);
+    odd.take(v + i + kCompared, piece.mask + i + kCompared);
   }
+  even.give(low, high);
+  odd.give(low, high);
 }
 
 // The totals of one chunk of rows.
@@ -162,13 +192,18 @@ class Totals {
  public:
   static constexpr int kSlots = MetricsOf<T>::slots;
 
-  // Tokens [begin, end) of a block, all of the row at hand; `active` is all ones or 0.
-  MORTISE_INLINE void add(const BlockValues<kSlots>& block, const std::int64_t* active, int begin, int end) {
-    row_tokens_ += double(count_set(active, begin, end));
-    for (int s = 0; s < kSlots; ++s) {
-      const double* v = block.value[s];
-      slots_[s].row += masked_sum(v, active, begin, end);
-      if (MetricsOf<T>::extremes(s)) masked_extremes(v, active, begin, end, slots_[s].low, slots_[s].high);
+  // Tokens of a block, all of the row at hand.
+  MORTISE_INLINE void add(const BlockValues<kSlots>& block, const Piece& piece) {
+    row_tokens_ += double(count_set(piece));
+    if constexpr (kSlots > 0) {
+      constexpr int kRest = kSlots % 4, kWhole = kSlots - kRest;
+      double sums[kSlots];
+      for (int s = 0; s < kWhole; s += 4) masked_sums<4>(block.value + s, piece, sums + s);
+      if constexpr (kRest > 0) masked_sums<kRest>(block.value + kWhole, piece, sums + kWhole);
+      for (int s = 0; s < kSlots; ++s) {
+        slots_[s].row += sums[s];
+        if (MetricsOf<T>::extremes(s)) masked_extremes(block.value[s], piece, slots_[s].low, slots_[s].high);
+      }
     }
   }
 
