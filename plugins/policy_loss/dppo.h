@@ -4,10 +4,9 @@
 //   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = -A sg(min(r, c)) log_prob keep,  keep in {0, 1}.
 // verl's parameter names: clip_ratio* are thresholds of the divergence here, and clip_ratio_c is the cap of the ratio.
 // Its default is the 3 of verl's actor configuration, which verl's function gets before its own fallback of 20. Trap: 3
-// cuts rare tokens that grow, which is what the paper warns of; its runs have no cap (verl's
-// examples/dppo_trainer: clip_ratio_c 10000, thresholds 0.15 for tv and 0.05 for kl, aggregation
-// seq-mean-token-sum-norm, advantages without std). 0 means none, as everywhere. The old policy is the sampler's in
-// verl's bypass mode.
+// cuts rare tokens that grow; verl's own runs (examples/dppo_trainer) set clip_ratio_c 10000, thresholds 0.15 for tv
+// and 0.05 for kl, aggregation seq-mean-token-sum-norm, advantages without std. 0 means none, as everywhere. The old
+// policy is the sampler's in verl's bypass mode.
 #pragma once
 
 #include <limits>

@@ -1,26 +1,9 @@
 # Prints each TRY( that stands behind a comma in a braced list: where it returns, gcc leaves what stands before it in the list
 # undestroyed. A pair of braces with no semicolon of its own is a list; a block of statements has one.
-FNR == 1 { depth = 0; raw_end = ""; in_comment = 0; delete commas; delete pending; delete is_block; delete parens }
+FNR == 1 { depth = 0; delete commas; delete pending; delete is_block; delete parens }
 /^[ \t]*#/ { next }  # preprocessor
 {
-  line = $0
-  if (raw_end != "") {
-    at = index(line, raw_end)
-    if (!at) next
-    line = substr(line, at + length(raw_end)); raw_end = ""
-  }
-  gsub(/\\\\/, "", line); gsub(/\\"/, "", line); gsub(/'\\?.'/, "", line); gsub(/'\\''/, "", line)
-  if (match(line, /R"[A-Za-z_]*\(/)) {
-    raw_end = ")" substr(line, RSTART + 2, RLENGTH - 3) "\""
-    rest = substr(line, RSTART + RLENGTH); line = substr(line, 1, RSTART - 1)
-    at = index(rest, raw_end)
-    if (at) { line = line substr(rest, at + length(raw_end)); raw_end = "" }
-  }
-  gsub(/"[^"]*"/, "", line)
-  if (in_comment) { if (!sub(/^.*\*\//, "", line)) next; in_comment = 0 }
-  gsub(/\/\*[^*]*\*\//, "", line)
-  sub(/\/\/.*/, "", line)
-  if (sub(/\/\*.*/, "", line)) in_comment = 1
+  line = code_of($0)
   gsub(/TRY\(/, "\001(", line)
   for (i = 1; i <= length(line); i++) {
     c = substr(line, i, 1)

@@ -2,5 +2,5 @@
 source "$(dirname "$0")/lib.sh"
 mapfile -t files < <(sources)
 [[ ${#files[@]} -gt 0 ]] || finish
-while read -r line; do fault "$line"; done < <(printf '%s\n' "${files[@]}" | xargs awk -f "$(dirname "$0")/braced_try.awk")
+while read -r line; do fault "$line"; done < <(printf '%s\n' "${files[@]}" | xargs awk -f "$(dirname "$0")/code_of.awk" -f "$(dirname "$0")/braced_try.awk")
 finish

@@ -1,26 +1,9 @@
 # Prints each function of at least `limit` lines between its braces. Follows braces, not the language: a block that opens after
 # a parenthesis outside any function is a function; namespaces, classes and tables of values are not.
-FNR == 1 { depth = 0; in_function = 0; text = ""; in_comment = 0; raw_end = ""; after_block = 0 }
+FNR == 1 { depth = 0; in_function = 0; text = ""; after_block = 0 }
 /^[ \t]*#/ { next }  # preprocessor
 {
-  line = $0
-  if (raw_end != "") {
-    at = index(line, raw_end)
-    if (!at) next
-    line = substr(line, at + length(raw_end)); raw_end = ""
-  }
-  gsub(/\\\\/, "", line); gsub(/\\"/, "", line); gsub(/'\\?.'/, "", line); gsub(/'\\''/, "", line)
-  if (match(line, /R"[A-Za-z_]*\(/)) {
-    raw_end = ")" substr(line, RSTART + 2, RLENGTH - 3) "\""
-    rest = substr(line, RSTART + RLENGTH); line = substr(line, 1, RSTART - 1)
-    at = index(rest, raw_end)
-    if (at) { line = line substr(rest, at + length(raw_end)); raw_end = "" }
-  }
-  gsub(/"[^"]*"/, "", line)
-  if (in_comment) { if (!sub(/^.*\*\//, "", line)) next; in_comment = 0 }
-  gsub(/\/\*[^*]*\*\//, "", line)
-  sub(/\/\/.*/, "", line)
-  if (sub(/\/\*.*/, "", line)) in_comment = 1
+  line = code_of($0)
   for (i = 1; i <= length(line); i++) {
     c = substr(line, i, 1)
     if (c == "{") {

@@ -16,6 +16,6 @@ median=$(sed -n "$(((count + 1) / 2))p" <<<"$sorted")
 ninth=$(sed -n "$(((count * 9 + 9) / 10))p" <<<"$sorted")
 echo "files: $count, median $median lines, 90th percentile $ninth, longest $(tail -n 1 <<<"$sorted")"
 if [[ $ninth -ge 400 ]]; then fault "nine of ten files must be under 400 lines; the 90th percentile is $ninth"; fi
-long=$(printf '%s\n' "${files[@]}" | xargs awk -v limit=70 -f "$(dirname "$0")/function_lengths.awk")
+long=$(printf '%s\n' "${files[@]}" | xargs awk -v limit=70 -f "$(dirname "$0")/code_of.awk" -f "$(dirname "$0")/function_lengths.awk")
 [[ -z $long ]] || while read -r line; do fault "$line"; done <<<"$long"
 finish

@@ -12,14 +12,6 @@
 namespace mortise {
 namespace {
 
-const MicroBatchOptions kAll{1000, 0};
-
-LearnerOptions cut_by(const MicroBatchOptions& cut) {
-  LearnerOptions options;
-  options.micro_batch = cut;
-  return options;
-}
-
 TEST(ActorLearner, EveryCutGivesTheSameGradientWithKlAndEntropyInTheLoss) {
   for (const std::string kl : {"k1", "k2", "low_var_kl", "k3_ratio", "abs", "k3+"}) {
     TestObjective run(

@@ -7,14 +7,6 @@
 namespace mortise {
 namespace {
 
-const MicroBatchOptions kAll{1000, 0};
-
-LearnerOptions cut_by(const MicroBatchOptions& cut) {
-  LearnerOptions options;
-  options.micro_batch = cut;
-  return options;
-}
-
 const std::vector<std::string> kFull{"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full",
                                      "actor.loss_agg_mode=token-mean"};
 

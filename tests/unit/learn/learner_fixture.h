@@ -17,6 +17,14 @@
 
 namespace mortise {
 
+inline const MicroBatchOptions kAll{1000, 0};
+
+inline LearnerOptions cut_by(const MicroBatchOptions& cut) {
+  LearnerOptions options;
+  options.micro_batch = cut;
+  return options;
+}
+
 struct RowsShape {
   int64_t vocab = 29;
   int64_t groups = 4;
