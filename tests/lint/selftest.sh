@@ -122,6 +122,16 @@ case $name in
     printf 'Result<> f() {\n  all.push_back({spec, std::move(TRY(g(1)))});\n  return {};\n}\n' | write core/text/b.cpp
     rejects "core/text/b.cpp:2: TRY behind a comma in braces" core/text/b.cpp
     ;;
+  pipes)
+    printf 'ls a || head -n 1 b\n# ls | head\ngrep -q a <<<"$b"\nls | grep a >/dev/null\nls | sort\n' | write apps/a.sh
+    accepts "pipes that are read to their end"
+    printf '\nx=$(ls /usr/lib |%s -n 1)\n' ' head' | write apps/b.sh
+    rejects "apps/b.sh:2:" apps/b.sh
+    printf 'readelf -n a |%s a\n' ' grep -qE' | write apps/b.sh
+    rejects "apps/b.sh:1:" apps/b.sh
+    printf 'cat a |%s a\n' ' grep -i -m 1' | write dev
+    rejects "dev:1:" dev
+    ;;
   forbidden_text)
     printf 'See %s and /usr/include, ${HOME}/%s/x\n' 'http://example.org/' home | write docs/a.md
     accepts "a text without addresses of one machine"

@@ -16,7 +16,7 @@ refused() {
   if g++ -std=c++17 -fsyntax-only -I"$include" -DMORTISE_PACK_ID='"a.b"' -DMORTISE_PACK_VERSION='"1.0.0"' "$@" \
     "$scratch/pack.cpp" 2>"$scratch/log"; then
     wrong "compiles, though: $text"
-  elif ! grep -m 1 'error' "$scratch/log" | grep -qF -- "$text"; then
+  elif ! grep -qF -- "$text" <<<"$(grep -m 1 'error' "$scratch/log")"; then
     wrong "wanted '$text', the first error is: $(grep -m 1 error "$scratch/log")"
   fi
 }

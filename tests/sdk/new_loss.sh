@@ -41,12 +41,12 @@ mortise=$copy/build/bin/mortise
 
 quietly "$mortise" plugin describe "$name"
 # Its own edge case against another file's loss, bit for bit at the level that an unoptimised build has.
-inputs=$(ls "$source_dir"/tests/golden/tensors/policy_loss.vanilla.*.safetensors | head -n 1)
-quietly "$mortise" plugin eval policy_loss "$name" --inputs "$inputs" --outputs "$scratch/new" --set clip_ratio=0.2 --set rollback=0
-MORTISE_SDK_CPU=baseline quietly "$build_dir/bin/mortise" plugin eval policy_loss vanilla --inputs "$inputs" \
+inputs=("$source_dir"/tests/golden/tensors/policy_loss.vanilla.*.safetensors)
+quietly "$mortise" plugin eval policy_loss "$name" --inputs "${inputs[0]}" --outputs "$scratch/new" --set clip_ratio=0.2 --set rollback=0
+MORTISE_SDK_CPU=baseline quietly "$build_dir/bin/mortise" plugin eval policy_loss vanilla --inputs "${inputs[0]}" \
   --outputs "$scratch/ppo" --set clip_ratio=0.2 --set clip_ratio_c=0
 cmp "$scratch/new" "$scratch/ppo" || fail "$name without its rollback is not PPO"
-quietly "$mortise" plugin eval policy_loss "$name" --inputs "$inputs" --outputs "$scratch/new" --set clip_ratio=0.01
+quietly "$mortise" plugin eval policy_loss "$name" --inputs "${inputs[0]}" --outputs "$scratch/new" --set clip_ratio=0.01
 cmp -s "$scratch/new" "$scratch/ppo" && fail "$name ignores its parameters"
 
 quietly "$mortise" train "$task/run.toml" model.path="$task/model" data.train_files="$task/data/train.jsonl" \

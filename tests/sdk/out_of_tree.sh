@@ -32,9 +32,10 @@ pack="$scratch/build/lib/mortise/packs/acme.match.so"
 [[ -f $pack ]] || fail "no pack at $pack"
 exports=$(nm -D --defined-only "$pack" | awk '{print $3}')
 [[ $exports == mortise_pack_v0 ]] || fail "exports are: $exports"
-readelf -d "$pack" | grep -q NODELETE || fail "not linked with -z nodelete"
-readelf -d "$pack" | grep -qE 'R(UN)?PATH' && fail "has a run path"
-readelf -n "$pack" | grep -q Mortise || fail "has no note"
+dynamic=$(readelf -d "$pack")
+grep -q NODELETE <<<"$dynamic" || fail "not linked with -z nodelete"
+grep -qE 'R(UN)?PATH' <<<"$dynamic" && fail "has a run path"
+readelf -n "$pack" | grep Mortise >/dev/null || fail "has no note"
 export PKG_CONFIG_PATH=$(dirname "$(find "$scratch/prefix" -name mortise-sdk.pc)")
 [[ -f $(pkg-config --variable=includedir mortise-sdk)/mortise/mortise.h ]] || fail "pkg-config gives no include path"
 [[ -x $(pkg-config --variable=note mortise-sdk) ]] || fail "pkg-config gives no note maker"
