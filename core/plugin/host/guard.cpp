@@ -1,6 +1,7 @@
 #include "plugin/host/guard.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -98,19 +99,30 @@ void mark_counted(const CountedCells& counted, size_t at, uint32_t* marks) {
   for (size_t i = 0; i < kSettled; ++i) marks[i] &= 0U - static_cast<uint32_t>(weight[i] != 0.0F);
 }
 
-// Zeroes what is not marked; false where a marked value is not finite.
+constexpr uint32_t kSign = 0x80000000U, kExponent = 0x7F800000U;  // an exponent of all ones: infinite or NaN
+
+// Whether there is nothing to do, as nearly always: numbers where the mark is set, zeros elsewhere.
+bool is_settled(const float* values, const uint32_t* marks) {
+  uint32_t odd = 0;
+  for (size_t i = 0; i < kSettled; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
+    odd |= bits & ~marks[i];
+    odd |= ((bits & ~kSign) + (kSign - kExponent)) & kSign;  // carries into the sign where the exponent is all ones
+  }
+  return odd == 0;
+}
+
+// Zeroes what is not marked; false, and nothing is changed, where a marked value is not finite.
 bool settle_block(float* values, const uint32_t* marks) {
+  if (is_settled(values, marks)) return true;
   uint32_t bits[kSettled];
   std::memcpy(bits, values, sizeof bits);
-  constexpr uint32_t kExponent = 0x7F800000U;  // all ones: infinite or NaN
-  uint32_t bad = 0, dropped = 0;
-  for (size_t i = 0; i < kSettled; ++i) {
-    dropped |= bits[i] & ~marks[i];
-    bits[i] &= marks[i];
-    bad |= (bits[i] & kExponent) == kExponent ? 1U : 0U;
+  for (size_t i = 0; i < kSettled; ++i) bits[i] &= marks[i];
+  for (const uint32_t value : bits) {
+    if ((value & kExponent) == kExponent) return false;
   }
-  if (bad == 0 && dropped != 0) std::memcpy(values, bits, sizeof bits);
-  return bad == 0;
+  std::memcpy(values, bits, sizeof bits);
+  return true;
 }
 
 // The same for the cells from `begin` on, one by one.
