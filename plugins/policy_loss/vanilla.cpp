@@ -62,19 +62,19 @@ struct Vanilla : mortise::TokenLoss {
     const Real plain = -adv * clamp_max(r, cap);
     const Real clipped = -adv * clamp(r, low, high);
     const Real loss = max(plain, clipped);
-    // -A c is infinite when the dual clip is off, and 0 * infinity must not get in.
+    // Infinite where the dual clip is off or A >= 0: no bound.
     const bool negative = adv < 0;
-    const double worst = select(negative, -adv * bound, 0.0);
+    const double worst = select(negative, -adv * bound, std::numeric_limits<double>::infinity());
 
     const bool under = (r < low) & negative, over = (r > high) & (adv > 0);
     meter.count(kClipped, clipped > plain);
     meter.add(kKl, -log_ratio);
-    meter.count(kClippedLower, (loss > worst) & negative);
+    meter.count(kClippedLower, loss > worst);
     meter.count(kLow, under);
     meter.count(kHigh, over);
     meter.count(kRegion, under | over);
     meter.add(kRatio, r);
-    return select(negative, min(loss, worst), loss);
+    return min(loss, worst);
   }
 };
 

@@ -88,7 +88,7 @@ struct HasSequence<std::void_t<decltype(std::declval<const T&>().sequence(std::d
 template <class T, class... Args>
 constexpr bool takes_token() {
   if constexpr (MetricsOf<T>::slots > 0) {
-    return HasToken<void, T, Args..., Meter<MetricsOf<T>::slots>&>::value;
+    return HasToken<void, T, Args..., Meter<T>&>::value;
   } else {
     return HasToken<void, T, Args...>::value;
   }
@@ -96,7 +96,7 @@ constexpr bool takes_token() {
 template <class T, class... Args>
 constexpr bool takes_sequence() {
   if constexpr (MetricsOf<T>::slots > 0) {
-    return HasSequence<void, T, Args..., Meter<MetricsOf<T>::slots>&>::value;
+    return HasSequence<void, T, Args..., Meter<T>&>::value;
   } else {
     return HasSequence<void, T, Args...>::value;
   }

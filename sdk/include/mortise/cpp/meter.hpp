@@ -11,7 +11,8 @@
 #ifndef MORTISE_CPP_METER_HPP_
 #define MORTISE_CPP_METER_HPP_
 
-#include <iterator>
+#include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include "autodiff.hpp"
@@ -36,13 +37,14 @@ struct Metric {
 
 namespace detail {
 
-// Tokens per pass of the inner loop: all its arrays together stay within the first-level cache.
-inline constexpr int kBlock = 128;
+// Tokens that the inner loop takes at once. A sum over a row is kept in so many parts (token i of the row adds to part
+// i % kGroup), which are added up in a fixed order at the row's end: SIMD without a choice of order.
+inline constexpr int kGroup = 16;
 
 template <class T, class = void>
 struct MetricsOf {
   static constexpr int slots = 0;
-  static constexpr bool extremes(int) { return false; }
+  static constexpr std::uint64_t extremes = 0;
 };
 template <class T>
 struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
@@ -51,140 +53,75 @@ struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
     for (const Metric& m : T::metrics) n = m.slot >= n ? m.slot + 1 : n;
     return n;
   }();
-  static constexpr bool extremes(int slot) {
+  static_assert(slots <= 64, "a class has at most 64 slots");
+  // The slots whose least or greatest value is asked for, a bit each.
+  static constexpr std::uint64_t extremes = [] {
+    std::uint64_t slots_asked = 0;
     for (const Metric& m : T::metrics) {
-      if (m.slot == slot && (m.how == Average::kLowest || m.how == Average::kHighest)) return true;
+      if (m.how == Average::kLowest || m.how == Average::kHighest) slots_asked |= std::uint64_t(1) << m.slot;
     }
-    return false;
+    return slots_asked;
+  }();
+};
+
+// What was measured, in kGroup parts: sums of the row at hand, extremes of all rows so far.
+template <class T>
+struct Parts {
+  static constexpr int kSlots = MetricsOf<T>::slots, kLines = kSlots > 0 ? kSlots : 1;
+  double sum[kLines][kGroup];
+  double low[kLines][kGroup], high[kLines][kGroup];
+
+  Parts() {
+    for (int s = 0; s < kLines; ++s) {
+      std::fill_n(low[s], kGroup, kInfinity);
+      std::fill_n(high[s], kGroup, -kInfinity);
+    }
   }
 };
 
-// The values of one block, a line per slot.
-template <int kSlots>
-struct BlockValues {
-  double value[kSlots > 0 ? kSlots : 1][kBlock];
-};
+MORTISE_INLINE double sum_of(const double (&parts)[kGroup]) {
+  double sums[kGroup];
+  std::copy_n(parts, kGroup, sums);
+  for (int half = kGroup / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
+}
 
 }  // namespace detail
 
-// What the author's function sees: the place of one token.
-template <int kSlots>
+// What the author's function sees: the place of one token. Masked tokens (`active` 0; all ones elsewhere) count
+// nowhere.
+template <class T>
 class Meter {
  public:
-  MORTISE_INLINE Meter(detail::BlockValues<kSlots>& block, int token) : block_(block), token_(token) {}
-  MORTISE_INLINE void add(int slot, double value) { block_.value[slot][token_] = value; }
-  // 1 where the condition holds, else 0: what shares are made of.
-  MORTISE_INLINE void count(int slot, bool condition) {
-    block_.value[slot][token_] = detail::select_of(condition, 1.0, 0.0);
+  MORTISE_INLINE Meter(detail::Parts<T>& parts, int part, std::int64_t active)
+      : parts_(parts), part_(part), active_(active) {}
+
+  MORTISE_INLINE void add(int slot, double value) {
+    parts_.sum[slot][part_] += detail::masked(value, active_);
+    if (((detail::MetricsOf<T>::extremes >> slot) & 1) == 0) return;
+    const double seen = detail::from_bits(detail::bits_of(value) | ~active_);  // masked: NaN, neither low nor high
+    double &low = parts_.low[slot][part_], &high = parts_.high[slot][part_];
+    low = detail::select_of(seen < low, seen, low);
+    high = detail::select_of(seen > high, seen, high);
   }
-  MORTISE_INLINE void add(int slot, Dual value) { block_.value[slot][token_] = value.value; }
+  MORTISE_INLINE void add(int slot, Dual value) { add(slot, value.value); }
+  // 1 where the condition holds, else 0: what shares are made of.
+  MORTISE_INLINE void count(int slot, bool condition) { add(slot, detail::select_of(condition, 1.0, 0.0)); }
 
  private:
-  detail::BlockValues<kSlots>& block_;
-  int token_;
+  detail::Parts<T>& parts_;
+  int part_;
+  std::int64_t active_;
 };
 
 namespace detail {
 
 struct SlotTotals {
-  double row = 0;  // of the row at hand
   double sum = 0, row_sum = 0;
   double row_low = kInfinity, row_high = -kInfinity, low = kInfinity, high = -kInfinity;
 };
-
-// Several numbers at a time, said outright, since gcc leaves such runs over a part of a block scalar. Eight for sums,
-// whatever the CPU's own width; four where they are compared, which must be a width that the CPU has. Never passed by
-// value: how that is done depends on the instruction set.
-inline constexpr int kLanes = 8, kCompared = 4;
-using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
-using LaneBits = std::int64_t __attribute__((vector_size(kLanes * sizeof(std::int64_t))));
-using Compared = double __attribute__((vector_size(kCompared * sizeof(double))));
-using ComparedBits = std::int64_t __attribute__((vector_size(kCompared * sizeof(std::int64_t))));
-static_assert(kBlock % kLanes == 0 && kLanes % kCompared == 0, "blocks are runs of whole vectors");
-
-// Tokens [begin, end) of a block, in whole vectors around them: a mask for each, all ones or 0.
-struct Piece {
-  const std::int64_t* mask;
-  int begin, end;  // multiples of kLanes
-};
-
-MORTISE_INLINE void add_masked(const double* values, const LaneBits& keep, Lanes& sums) {
-  LaneBits bits;
-  __builtin_memcpy(&bits, values, sizeof bits);
-  bits &= keep;
-  Lanes kept;
-  __builtin_memcpy(&kept, &bits, sizeof kept);
-  sums += kept;
-}
-MORTISE_INLINE double sum_of(const Lanes& sums) {
-  double lane[kLanes];
-  __builtin_memcpy(lane, &sums, sizeof lane);
-  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
-}
-
-// totals[k] = the sum of the values of line k whose mask is all ones. Up to four lines at once: one sum alone would
-// wait for its own additions. Eight partial sums; the order is always the same.
-template <int kLines>
-MORTISE_INLINE void masked_sums(const double (*lines)[kBlock], const Piece& piece, double* totals) {
-  static_assert(kLines >= 1 && kLines <= 4);
-  Lanes first = {}, second = {}, third = {}, fourth = {};
-  for (int i = piece.begin; i < piece.end; i += kLanes) {
-    LaneBits keep;
-    __builtin_memcpy(&keep, piece.mask + i, sizeof keep);
-    add_masked(lines[0] + i, keep, first);
-    if constexpr (kLines > 1) add_masked(lines[1] + i, keep, second);
-    if constexpr (kLines > 2) add_masked(lines[2] + i, keep, third);
-    if constexpr (kLines > 3) add_masked(lines[3] + i, keep, fourth);
-  }
-  totals[0] = sum_of(first);
-  if constexpr (kLines > 1) totals[1] = sum_of(second);
-  if constexpr (kLines > 2) totals[2] = sum_of(third);
-  if constexpr (kLines > 3) totals[3] = sum_of(fourth);
-}
-
-MORTISE_INLINE std::int64_t count_set(const Piece& piece) {
-  std::int64_t count = 0;
-  for (int i = piece.begin; i < piece.end; ++i) count -= piece.mask[i];
-  return count;
-}
-
-// The least and greatest so far, at kCompared places.
-struct Extremes {
-  Compared low, high;
-
-  // NaN is neither, so that is what masked values become.
-  MORTISE_INLINE void take(const double* from, const std::int64_t* mask) {
-    ComparedBits bits, keep;
-    __builtin_memcpy(&bits, from, sizeof bits);
-    __builtin_memcpy(&keep, mask, sizeof keep);
-    bits |= ~keep;
-    Compared values;
-    __builtin_memcpy(&values, &bits, sizeof values);
-    low = values < low ? values : low;
-    high = values > high ? values : high;
-  }
-  MORTISE_INLINE void give(double& least, double& greatest) const {
-    double lows[kCompared], highs[kCompared];
-    __builtin_memcpy(lows, &low, sizeof lows);
-    __builtin_memcpy(highs, &high, sizeof highs);
-    for (int k = 0; k < kCompared; ++k) {
-      least = lows[k] < least ? lows[k] : least;
-      greatest = highs[k] > greatest ? highs[k] : greatest;
-    }
-  }
-};
-
-// Takes the values whose mask is all ones into their least and greatest.
-MORTISE_INLINE void masked_extremes(const double* v, const Piece& piece, double& low, double& high) {
-  static_assert(kLanes == 2 * kCompared);
-  Extremes even{Compared{} + low, Compared{} + high}, odd = even;
-  for (int i = piece.begin; i < piece.end; i += kLanes) {
-    even.take(v + i, piece.mask + i);
-    odd.take(v + i + kCompared, piece.mask + i + kCompared);
-  }
-  even.give(low, high);
-  odd.give(low, high);
-}
 
 // The totals of one chunk of rows.
 template <class T>
@@ -192,34 +129,29 @@ class Totals {
  public:
   static constexpr int kSlots = MetricsOf<T>::slots;
 
-  // Tokens of a block, all of the row at hand.
-  MORTISE_INLINE void add(const BlockValues<kSlots>& block, const Piece& piece) {
-    row_tokens_ += double(count_set(piece));
-    if constexpr (kSlots > 0) {
-      constexpr int kRest = kSlots % 4, kWhole = kSlots - kRest;
-      double sums[kSlots];
-      for (int s = 0; s < kWhole; s += 4) masked_sums<4>(block.value + s, piece, sums + s);
-      if constexpr (kRest > 0) masked_sums<kRest>(block.value + kWhole, piece, sums + kWhole);
-      for (int s = 0; s < kSlots; ++s) {
-        slots_[s].row += sums[s];
-        if (MetricsOf<T>::extremes(s)) masked_extremes(block.value[s], piece, slots_[s].low, slots_[s].high);
-      }
-    }
-  }
-
-  MORTISE_INLINE void end_row() {
+  // The row whose sums `parts` holds, with so many unmasked tokens.
+  MORTISE_INLINE void end_row(const Parts<T>& parts, std::int64_t num_tokens) {
     rows_ += 1;
-    tokens_ += row_tokens_;
-    const double share = row_tokens_ > 0 ? 1.0 / row_tokens_ : 0.0;
-    for (SlotTotals& t : slots_) {
-      const double mean = t.row * share;
-      t.sum += t.row;
+    tokens_ += double(num_tokens);
+    const double share = num_tokens > 0 ? 1.0 / double(num_tokens) : 0.0;
+    for (int s = 0; s < kSlots; ++s) {
+      SlotTotals& t = slots_[s];
+      const double sum = sum_of(parts.sum[s]), mean = sum * share;
+      t.sum += sum;
       t.row_sum += mean;
       t.row_low = mean < t.row_low ? mean : t.row_low;
       t.row_high = mean > t.row_high ? mean : t.row_high;
-      t.row = 0;
     }
-    row_tokens_ = 0;
+  }
+
+  MORTISE_INLINE void end_rows(const Parts<T>& parts) {
+    for (int s = 0; s < kSlots; ++s) {
+      SlotTotals& t = slots_[s];
+      for (int i = 0; i < kGroup; ++i) {
+        t.low = parts.low[s][i] < t.low ? parts.low[s][i] : t.low;
+        t.high = parts.high[s][i] > t.high ? parts.high[s][i] : t.high;
+      }
+    }
   }
 
   void merge(const Totals& other) {
@@ -266,7 +198,7 @@ class Totals {
   }
 
   SlotTotals slots_[kSlots > 0 ? kSlots : 1];
-  double tokens_ = 0, rows_ = 0, row_tokens_ = 0;
+  double tokens_ = 0, rows_ = 0;
 };
 
 }  // namespace detail

@@ -1,10 +1,10 @@
 /* The loops that run a loss over ragged rows: blocks of tokens through the author's function, on the host's threads.
  *
  * A chunk is a run of whole rows of about kChunkTokens tokens; its borders depend on the rows alone and chunks' metrics
- * are added up in order, so bits do not depend on threads. A chunk is run in blocks of kBlock tokens: one loop of that
- * constant length reads floats, runs the author's function in double and writes floats, so that the compiler turns it
- * into SIMD without a remainder; the chunk's last block goes through a copy filled up with masked tokens. Masked tokens
- * are zeros to the function: whatever stands there cannot disturb the others.
+ * are added up in order, so bits do not depend on threads. A row is run in blocks of whole groups of kGroup tokens: the
+ * loop over a group reads floats, runs the author's function in double and writes floats, and has a constant length, so
+ * that the compiler turns it into SIMD without a remainder; what a row has beyond whole groups goes through a copy
+ * filled up with masked tokens. Masked tokens are zeros to the function: whatever stands there cannot disturb others.
  */
 #ifndef MORTISE_CPP_TOKEN_LOOP_HPP_
 #define MORTISE_CPP_TOKEN_LOOP_HPP_
@@ -20,6 +20,7 @@ namespace mortise {
 namespace detail {
 
 inline constexpr std::int64_t kChunkTokens = 32768;
+inline constexpr int kBlock = 256;  // most tokens of a block: whole groups
 
 // x is differentiated; a, b and the third (`c`, or `context` as doubles) are constants (null: zeros). weight null means
 // 1; grad null means value only.
@@ -40,115 +41,125 @@ struct TokenArrays {
 #define MORTISE_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-// kBlock tokens, in the call's tensors or in a copy. None is null.
+// `size` tokens of one row, whole groups, in the call's tensors or in a copy. No pointer is null.
 struct Block {
   const float *x, *a, *b, *c, *weight;
   const double* context;
   const std::uint8_t* mask;
   float *out, *grad;
+  int size;
 };
 
-// What a block is filled up from where the call has fewer tokens or no such array.
+// What stands for arrays that the call does not have, and what a last group is filled up in.
 struct Padding {
-  float x[kBlock] = {}, a[kBlock] = {}, b[kBlock] = {}, c[kBlock] = {}, weight[kBlock] = {}, zeros[kBlock] = {};
-  float ones[kBlock], out[kBlock], grad[kBlock];
-  double context[kBlock] = {};
-  std::uint8_t mask[kBlock];
+  float x[kGroup] = {}, a[kGroup] = {}, b[kGroup] = {}, c[kGroup] = {}, weight[kGroup] = {};
+  double context[kGroup] = {};
+  std::uint8_t mask[kGroup];
+  float zeros[kBlock] = {}, ones[kBlock], out[kGroup], grad[kBlock];
+  double no_context[kBlock] = {};
 
   Padding() { std::fill_n(ones, kBlock, 1.0F); }
 
   template <class Number>
   static const Number* tokens(const Number* array, std::int64_t at, int n, Number* copy) {
-    if (n == kBlock) return array + at;
+    if (n >= kGroup) return array + at;
     std::copy_n(array + at, n, copy);
     return copy;
   }
-  // The n tokens from `at` on.
+  // The n tokens from `at` on: whole groups, or less than one.
   Block block(const TokenArrays& in, std::int64_t at, int n) {
     const auto given = [&](const float* array, float* copy, const float* otherwise) {
       return array == nullptr ? otherwise : tokens(array, at, n, copy);
     };
-    if (n < kBlock) std::fill(mask + n, mask + kBlock, std::uint8_t(0));
-    const bool whole = n == kBlock;
+    const bool whole = n >= kGroup;
+    if (!whole) std::fill(mask + n, mask + kGroup, std::uint8_t(0));
     return {given(in.x, x, zeros),
             given(in.a, a, zeros),
             given(in.b, b, zeros),
             given(in.c, c, zeros),
             given(in.weight, weight, ones),
-            in.context == nullptr ? context : tokens(in.context, at, n, context),
+            in.context == nullptr ? no_context : tokens(in.context, at, n, context),
             tokens(in.mask, at, n, mask),
             whole ? in.out + at : out,
-            whole && in.grad != nullptr ? in.grad + at : grad};
+            whole && in.grad != nullptr ? in.grad + at : grad,
+            whole ? n : kGroup};
   }
-  // Hands over the outputs of a block that is not whole.
+  // Hands over the outputs of a group that is not whole.
   void finish(const TokenArrays& in, std::int64_t at, int n) const {
-    if (n == kBlock) return;
+    if (n >= kGroup) return;
     std::copy_n(out, n, in.out + at);
     if (in.grad != nullptr) std::copy_n(grad, n, in.grad + at);
   }
 };
 
-// All ones, or 0 where the token is masked.
-MORTISE_INLINE void activate(const Block& block, std::int64_t* active) {
-  for (int i = 0; i < kBlock; ++i) active[i] = -std::int64_t(block.mask[i] != 0);
+// work(block) for the tokens [begin, end) of one row, in order.
+template <class Work>
+MORTISE_INLINE void over_blocks(const TokenArrays& in, std::int64_t begin, std::int64_t end, Padding& padding,
+                                const Work& work) {
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t rest = end - at, groups = std::min<std::int64_t>(rest, kBlock) / kGroup;
+    const int n = int(groups > 0 ? groups * kGroup : rest);
+    work(padding.block(in, at, n));
+    padding.finish(in, at, n);
+    at += n;
+  }
 }
-MORTISE_INLINE double wide(const float* from, int i, const std::int64_t* active) {
-  return masked(double(from[i]), active[i]);
+
+// All ones, or 0 where the token is masked; gives the number of the others.
+MORTISE_INLINE std::int64_t activate(const Block& block, std::int64_t (&active)[kBlock]) {
+  std::int64_t count = 0;
+  for (int i = 0; i < block.size; ++i) {
+    active[i] = -std::int64_t(block.mask[i] != 0);
+    count -= active[i];
+  }
+  return count;
 }
 
 // What an author's function takes as its third number, and what is differentiated.
 enum class Third { kNone, kFloats, kContext };
 struct OfToken {
   static constexpr Third third = Third::kNone;
-  static constexpr bool of_row = false;  // x is one number for the row, and slopes are wanted in double
+  static constexpr bool of_row = false;  // x is one number for the row, and the row's slope is wanted
 };
 template <class Eval>
-MORTISE_INLINE double third_of(const Block& block, int i, const std::int64_t* active) {
-  if constexpr (Eval::third == Third::kFloats) return wide(block.c, i, active);
-  if constexpr (Eval::third == Third::kContext) return masked(block.context[i], active[i]);
+MORTISE_INLINE double third_of(const Block& block, int i, std::int64_t active) {
+  if constexpr (Eval::third == Third::kFloats) return masked(double(block.c[i]), active);
+  if constexpr (Eval::third == Third::kContext) return masked(block.context[i], active);
   return 0.0;
 }
 
+// A row's tokens so far: how many are not masked, and the sum of their slopes.
+struct RowSoFar {
+  std::int64_t num_tokens = 0;
+  double slope[kGroup] = {};
+};
+
 // A masked token, or one whose weight is 0, has gradient 0 whatever its slope.
 template <class T, class Eval>
-MORTISE_INLINE void evaluate(const T& plugin, const Block& block, const std::int64_t* active, double row_x,
-                             double* slopes, BlockValues<MetricsOf<T>::slots>& metrics) {
-  MORTISE_INDEPENDENT
-  for (int i = 0; i < kBlock; ++i) {
-    Meter<MetricsOf<T>::slots> meter(metrics, i);
-    const double x = Eval::of_row ? row_x : wide(block.x, i, active);
-    const Dual y = Eval::eval(plugin, Dual{x, 1.0}, wide(block.a, i, active), wide(block.b, i, active),
-                              third_of<Eval>(block, i, active), meter);
-    const double weight = wide(block.weight, i, active);
-    const double slope = select_of(weight != 0.0, weight * y.slope, 0.0);
-    if constexpr (Eval::of_row) slopes[i] = slope;
-    block.out[i] = float(masked(y.value, active[i]));
-    block.grad[i] = float(slope);
+MORTISE_INLINE void evaluate(const T& plugin, const Block& block, double row_x, Parts<T>& parts, RowSoFar& row) {
+  std::int64_t active[kBlock];
+  row.num_tokens += activate(block, active);
+  for (int group = 0; group < block.size; group += kGroup) {
+    MORTISE_INDEPENDENT
+    for (int part = 0; part < kGroup; ++part) {
+      const int i = group + part;
+      const std::int64_t on = active[i];
+      Meter<T> meter(parts, part, on);
+      const double x = Eval::of_row ? row_x : masked(double(block.x[i]), on);
+      const Dual y = Eval::eval(plugin, Dual{x, 1.0}, masked(double(block.a[i]), on), masked(double(block.b[i]), on),
+                                third_of<Eval>(block, i, on), meter);
+      const double weight = masked(double(block.weight[i]), on);
+      const double slope = select_of(weight != 0.0, weight * y.slope, 0.0);
+      if constexpr (Eval::of_row) row.slope[part] += slope;
+      block.out[i] = float(masked(y.value, on));
+      block.grad[i] = float(slope);
+    }
   }
 }
 
-MORTISE_INLINE int whole_lanes(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
-// Metrics of a block whose first token is `at`: cut at the rows' borders. `row` is the row at hand.
 template <class T>
-MORTISE_INLINE void measure(const mortise_layout& layout, std::int64_t at, int n, const std::int64_t* active,
-                            const BlockValues<MetricsOf<T>::slots>& metrics, std::int64_t& row, Totals<T>& totals) {
-  std::int64_t cut[kBlock];
-  int begin = 0;
-  while (begin < n) {
-    const std::int64_t row_end = layout.row_offsets[row + 1] - at;
-    const int end = row_end < n ? int(row_end) : n;
-    Piece piece{active, begin / kLanes * kLanes, whole_lanes(end)};
-    if (begin > 0 || end < n) {
-      for (int i = piece.begin; i < piece.end; ++i) cut[i] = active[i] & -std::int64_t((i >= begin) & (i < end));
-      piece.mask = cut;
-    }
-    totals.add(metrics, piece);
-    if (row_end > n) return;
-    totals.end_row();
-    ++row;
-    begin = end;
-  }
+MORTISE_INLINE void begin_row(Parts<T>& parts) {
+  for (auto& line : parts.sum) std::fill_n(line, kGroup, 0.0);
 }
 
 // Tokens of rows [first_row, last_row): each by itself.
@@ -156,19 +167,16 @@ template <class T, class Eval>
 MORTISE_INLINE void token_rows(const T& plugin, const mortise_layout& layout, const TokenArrays& in,
                                std::int64_t first_row, std::int64_t last_row, Totals<T>& totals) {
   Padding padding;
-  std::int64_t active[kBlock];
-  BlockValues<MetricsOf<T>::slots> metrics;
-  const std::int64_t end = layout.row_offsets[last_row];
-  std::int64_t row = first_row;
-  for (std::int64_t at = layout.row_offsets[first_row]; at < end; at += kBlock) {
-    const int n = end - at < kBlock ? int(end - at) : kBlock;
-    const Block block = padding.block(in, at, n);
-    activate(block, active);
-    evaluate<T, Eval>(plugin, block, active, 0.0, nullptr, metrics);
-    padding.finish(in, at, n);
-    measure(layout, at, n, active, metrics, row, totals);
+  Parts<T> parts;
+  for (std::int64_t row = first_row; row < last_row; ++row) {
+    RowSoFar so_far;
+    begin_row(parts);
+    over_blocks(in, layout.row_offsets[row], layout.row_offsets[row + 1], padding,
+                [&](const Block& block)
+                    MORTISE_LAMBDA_INLINE { evaluate<T, Eval>(plugin, block, 0.0, parts, so_far); });
+    totals.end_row(parts, so_far.num_tokens);
   }
-  for (; row < last_row; ++row) totals.end_row();  // empty rows at the end
+  totals.end_rows(parts);
 }
 
 struct RowMean {
@@ -176,19 +184,20 @@ struct RowMean {
   double tokens;  // at least 1
 };
 MORTISE_INLINE RowMean row_mean(const TokenArrays& in, std::int64_t begin, std::int64_t end, Padding& padding) {
-  std::int64_t active[kBlock], tokens = 0;
-  double apart[1][kBlock], total = 0, part = 0;
-  for (std::int64_t at = begin; at < end; at += kBlock) {
-    const int n = end - at < kBlock ? int(end - at) : kBlock;
-    const Block block = padding.block(in, at, n);
-    activate(block, active);
-    for (int i = 0; i < kBlock; ++i) apart[0][i] = double(block.x[i]) - double(block.a[i]);
-    masked_sums<1>(apart, {active, 0, kBlock}, &part);
-    total += part;
-    tokens += count_set({active, 0, kBlock});
-  }
+  std::int64_t tokens = 0;
+  double apart[kGroup] = {};
+  over_blocks(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
+    std::int64_t active[kBlock];
+    tokens += activate(block, active);
+    for (int group = 0; group < block.size; group += kGroup) {
+      for (int part = 0; part < kGroup; ++part) {
+        const int i = group + part;
+        apart[part] += masked(double(block.x[i]) - double(block.a[i]), active[i]);
+      }
+    }
+  });
   const double divisor = tokens > 0 ? double(tokens) : 1.0;
-  return {total / divisor, divisor};
+  return {sum_of(apart) / divisor, divisor};
 }
 
 template <class T>
@@ -209,29 +218,21 @@ template <class T>
 MORTISE_INLINE void sequence_rows(const T& plugin, const mortise_layout& layout, const TokenArrays& in, bool own_token,
                                   std::int64_t first_row, std::int64_t last_row, Totals<T>& totals) {
   Padding padding;
-  std::int64_t active[kBlock];
-  double slopes[1][kBlock], part = 0;
-  BlockValues<MetricsOf<T>::slots> metrics;
+  Parts<T> parts;
   for (std::int64_t row = first_row; row < last_row; ++row) {
     const std::int64_t begin = layout.row_offsets[row], end = layout.row_offsets[row + 1];
     const RowMean mean = row_mean(in, begin, end, padding);
-    double row_slope = 0;
-    for (std::int64_t at = begin; at < end; at += kBlock) {
-      const int n = end - at < kBlock ? int(end - at) : kBlock;
-      const Block block = padding.block(in, at, n);
-      activate(block, active);
-      evaluate<T, SequenceEval<T>>(plugin, block, active, mean.log_ratio, slopes[0], metrics);
-      padding.finish(in, at, n);
-      const Piece whole{active, 0, whole_lanes(n)};
-      masked_sums<1>(slopes, whole, &part);
-      row_slope += part;
-      totals.add(metrics, whole);
-    }
-    totals.end_row();
+    RowSoFar so_far;
+    begin_row(parts);
+    over_blocks(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
+      evaluate<T, SequenceEval<T>>(plugin, block, mean.log_ratio, parts, so_far);
+    });
+    totals.end_row(parts, so_far.num_tokens);
     if (in.grad == nullptr || own_token) continue;
-    const auto share = float(row_slope / mean.tokens);
+    const auto share = float(sum_of(so_far.slope) / mean.tokens);
     for (std::int64_t t = begin; t < end; ++t) in.grad[t] = in.mask[t] != 0 ? share : 0.0F;
   }
+  totals.end_rows(parts);
 }
 
 // The same loop compiled for each CPU level; `flatten` inlines the author's function into it.
