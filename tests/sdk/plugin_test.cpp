@@ -115,6 +115,62 @@ TEST(TokenLoss, WithoutMetricsIsAFewLines) {
   EXPECT_TRUE(plugin.call.metrics.empty());
 }
 
+// Rows around the lengths at which the loop over tokens changes its step, holes in their masks, rubbish in the holes:
+// loss, gradient and every kind of average are those of one plain loop.
+TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
+  LossInput in;
+  for (const int64_t length : {300, 1, 0, 15, 16, 17, 255, 256, 257, 3, 531, 32, 33})
+    in.row_offsets.push_back(in.row_offsets.back() + length);
+  const auto n = size_t(in.num_tokens());
+  std::map<std::string, double> wanted{{"gap/lowest_row", 1e9},
+                                       {"gap/highest_row", -1e9},
+                                       {"gap/lowest", 1e9},
+                                       {"gap/highest", -1e9},
+                                       {"up/lowest_row", 1e9}};
+  double tokens = 0, ups = 0, gaps = 0, row_means = 0;
+  for (size_t t = 0; t < n; ++t) {
+    const bool on = t * 7 % 5 != 3;
+    in.mask.push_back(on ? 1 : 0);
+    in.old_log_prob.push_back(-1.0F - float(t % 17) / 16);
+    in.log_prob.push_back(on ? -1.0F - float(t * 5 % 23) / 16 : std::nanf(""));
+    in.advantages.push_back(float(t % 3) - 1.25F);
+    in.weight.push_back(t % 11 == 0 ? 0.0F : 0.5F);
+  }
+  for (size_t row = 0; row + 1 < in.row_offsets.size(); ++row) {
+    double sum = 0, up = 0, count = 0;
+    for (auto t = size_t(in.row_offsets[row]); t < size_t(in.row_offsets[row + 1]); ++t) {
+      if (in.mask[t] == 0) continue;
+      const double gap = double(in.log_prob[t]) - double(in.old_log_prob[t]);
+      sum += gap, up += gap > 0, count += 1;
+      wanted["gap/lowest"] = std::min(wanted["gap/lowest"], gap);
+      wanted["gap/highest"] = std::max(wanted["gap/highest"], gap);
+    }
+    tokens += count, gaps += sum, ups += up;
+    const double mean = count > 0 ? sum / count : 0;
+    row_means += mean;
+    wanted["gap/lowest_row"] = std::min(wanted["gap/lowest_row"], mean);
+    wanted["gap/highest_row"] = std::max(wanted["gap/highest_row"], mean);
+    wanted["up/lowest_row"] = std::min(wanted["up/lowest_row"], count > 0 ? up / count : 0);
+  }
+  wanted["gap/tokens"] = gaps / tokens;
+  wanted["gap/rows"] = row_means / double(in.num_rows());
+  wanted["up/tokens"] = ups / tokens;
+
+  PolicyLoss plugin(sample(MORTISE_KIND_POLICY_LOSS, "metered"));
+  const LossOutput out = compute(plugin, in);
+  for (size_t t = 0; t < n; ++t) {
+    const bool on = in.mask[t] != 0;
+    const double gap = double(in.log_prob[t]) - double(in.old_log_prob[t]);
+    ASSERT_EQ(out.loss[t], on ? float(gap * double(in.advantages[t])) : 0.0F) << t;
+    ASSERT_EQ(out.grad[t], on ? in.weight[t] * in.advantages[t] : 0.0F) << t;
+  }
+  ASSERT_EQ(plugin.call.metrics.size(), wanted.size());
+  for (const auto& [name, value] : wanted) {
+    const auto& metric = plugin.call.metrics.at(name);
+    EXPECT_NEAR(metric.reduction == MORTISE_REDUCE_MEAN ? metric.mean() : metric.sum, value, 1e-12) << name;
+  }
+}
+
 TEST(SequenceLoss, RowGradientIsTheDifferenceQuotient) {
   PolicyLoss plugin(sample(MORTISE_KIND_POLICY_LOSS, "row_ratio"));
   EXPECT_EQ(plugin.call.plugin->coupling, MORTISE_COUPLING_ROW);
@@ -163,7 +219,7 @@ TEST(Pack, HoldsEveryPluginOfItsMacro) {
   std::vector<std::string> names;
   for (uint32_t i = 0; i < pack->num_plugins; ++i) names.emplace_back(pack->plugins[i]->name);
   EXPECT_THAT(names, testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip",
-                                                   "row_ratio", "ratio_k3", "token_throws", "steps"));
+                                                   "metered", "row_ratio", "ratio_k3", "token_throws", "steps"));
 }
 
 TEST(Note, SaysWhatTheTableSays) {

@@ -68,6 +68,23 @@ struct Clip : mortise::TokenLoss {
   }
 };
 
+// Every kind of average, of what is added and of what is counted.
+struct Metered : mortise::TokenLoss {
+  enum { kGap, kUp };
+  static constexpr mortise::Metric metrics[] = {
+      {kGap, "gap/tokens", mortise::Average::kTokens},        {kGap, "gap/rows", mortise::Average::kRows},
+      {kGap, "gap/lowest_row", mortise::Average::kLowestRow}, {kGap, "gap/highest_row", mortise::Average::kHighestRow},
+      {kGap, "gap/lowest", mortise::Average::kLowest},        {kGap, "gap/highest", mortise::Average::kHighest},
+      {kUp, "up/tokens", mortise::Average::kTokens},          {kUp, "up/lowest_row", mortise::Average::kLowestRow},
+  };
+  template <class Real, class Meter>
+  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+    meter.add(kGap, logp - old_logp);
+    meter.count(kUp, logp > old_logp);
+    return (logp - old_logp) * adv;
+  }
+};
+
 // The true gradient of a row's mean.
 struct RowRatio : mortise::SequenceLoss {
   template <class Real>
@@ -166,5 +183,6 @@ struct Forgetful : mortise::RolloutBackend {
 MORTISE_PACK(MORTISE_ROLLOUT_BACKEND("holder", Holder) MORTISE_ROLLOUT_BACKEND("forgetful", Forgetful)
                  MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws)
                      MORTISE_REWARD("group_mean", GroupMean) MORTISE_TOKEN_LOSS("clip", Clip)
-                         MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio) MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3)
-                             MORTISE_TOKEN_LOSS("token_throws", TokenThrows) MORTISE_REWARD("steps", Steps))
+                         MORTISE_TOKEN_LOSS("metered", Metered) MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio)
+                             MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3) MORTISE_TOKEN_LOSS("token_throws", TokenThrows)
+                                 MORTISE_REWARD("steps", Steps))
