@@ -10,6 +10,7 @@
 #include "config/check.h"
 #include "config/fields.h"
 #include "config/load.h"
+#include "experience/data/misspelt_keys.h"
 #include "experience/data/prompt_encoder.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"

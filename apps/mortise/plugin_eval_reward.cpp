@@ -181,16 +181,27 @@ Result<Rows> read_rows(const std::filesystem::path& path) {
 bool is_no_engine_key(std::string_view) { return false; }
 
 Json result_row(const RewardOutput& out, size_t row) {
+  const auto at = static_cast<int64_t>(row);
   Json json = Json::object();
   json["reward"] = std::isnan(out.rewards[row]) ? Json() : Json(out.rewards[row]);
   if (row < out.token_rewards.size()) json["token_rewards"] = out.token_rewards[row];
-  for (const FailedRow& failed : out.failed_rows) {
-    if (failed.row == static_cast<int64_t>(row)) json["error"] = failed.text;
-  }
-  for (const RowValue& value : out.row_values) {
-    if (value.row == static_cast<int64_t>(row)) json["values"][value.name] = value.value;
-  }
+  for (const FailedRow& failed : std::ranges::equal_range(out.failed_rows, at, {}, &FailedRow::row))
+    json["error"] = failed.text;
+  for (const RowValue& value : std::ranges::equal_range(out.row_values, at, {}, &RowValue::row))
+    json["values"][value.name] = value.value;
   return json;
+}
+
+// Rows are counted from 0 as the file has them.
+void tell_failures(const std::string& reward, const RewardOutput& out, const Rows& rows, const PluginEval& eval) {
+  if (out.failed_rows.empty()) return;
+  std::vector<int64_t> row_in_file(rows.place.size());
+  for (size_t i = 0; i < rows.place.size(); ++i) row_in_file[rows.place[i]] = static_cast<int64_t>(i);
+  std::vector<FailedRow> failed = out.failed_rows;
+  for (FailedRow& row : failed) row.row = row_in_file[static_cast<size_t>(row.row)];
+  std::ranges::sort(failed, {}, &FailedRow::row);
+  log_warn(reward + ": failed on " + std::to_string(failed.size()) + " of " + std::to_string(rows.place.size()) +
+           " rows; first: " + failures_text(failed) + "; 'error' of each row is in " + eval.outputs.string());
 }
 
 }  // namespace
@@ -207,6 +218,7 @@ Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
   NewJsonlFile file = TRY(NewJsonlFile::create(default_env(), eval.outputs));
   for (const size_t row : rows.place) TRY(file.write(result_row(out, row)));
   TRY(file.commit());
+  tell_failures(reward->label(), out, rows, eval);
   const bool scored = std::any_of(out.rewards.begin(), out.rewards.end(), [](double r) { return !std::isnan(r); });
   if (!scored && out.failed_rows.empty() && rows.batch.num_rows > 0) {
     log_warn(

@@ -163,7 +163,9 @@ void add_reward(FieldCatalog& catalog) {
       .add(
           "row_timeout", &RewardConfig::row_timeout,
           "Longest time for one row, or for one group where the reward scores whole groups. A worker that takes longer "
-          "is killed and replaced, and the row has no score. Without workers (plugins.isolation) only timeout holds. "
+          "is killed and replaced, and the row has no score. Without workers (plugins.isolation), and for a reward "
+          "that "
+          "scores a whole step in one call (python, http), only timeout holds. "
           "0s: a fifth of timeout.")
       .at_least(0);
   table
@@ -289,12 +291,13 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
   table.add("validation_data_dir", &TrainerConfig::validation_data_dir,
             "Folder for the completions of every validation with their rewards, a JSONL file for each, named by the "
             "step; that of `mortise eval` is eval.jsonl. null: none are written.");
-  table.add("rollout_data_dir", &TrainerConfig::rollout_data_dir,
-            "Folder for all completions of training with their rewards and advantages, a JSONL file for each step. "
-            "null: none are written.");
+  table.add(
+      "rollout_data_dir", &TrainerConfig::rollout_data_dir,
+      "Folder for all completions of training with their rewards, their advantages and why rewards failed on them, "
+      "a JSONL file for each step (docs/metrics.md has its fields). null: none are written.");
   table
       .add("num_completions_to_print", &TrainerConfig::num_completions_to_print,
-           "Completions shown on the console, as a table, after each step. 0: none.")
+           "Completions shown on the console, as a table, after each step, with why rewards failed on them. 0: none.")
       .at_least(0);
   table
       .add("nonfinite_update_limit", &TrainerConfig::nonfinite_update_limit,

@@ -39,7 +39,7 @@ class RunSaver {
   // A step failed before it learnt anything: what was learnt before it stays, unless it is what failed (weights that
   // diverged are no checkpoint to resume from).
   void keep_finished_steps(const Error& why);
-  // A finished step broke a limit: the same.
+  // A finished step broke a limit, or what came after its updates failed (its validation): the same.
   void keep_last_step(const Error& why);
 
   [[nodiscard]] const std::string& last_checkpoint() const { return last_checkpoint_; }  // empty: none was saved

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <span>
 
 #include "config/show.h"
 #include "foundation/base/folder_lock.h"
@@ -60,15 +61,23 @@ constexpr std::string_view kFree[] = {"preset",  // what it sets is compared
                                       "sft.test_freq",
                                       "sft.stop_val_accuracy"};
 
+// What a command does not read: a file may serve several.
+constexpr std::string_view kNotOfTrain[] = {"sft.", "data.response_key", "data.messages_key"};
+constexpr std::string_view kNotOfSft[] = {"algorithm.", "critic.", "ref.", "actor.policy_loss."};
+
 // Of a [[reward]] table, whose other keys may be parameters that begin alike: its label, its time, its workers' rights.
 constexpr std::string_view kFreeOfReward[] = {"name", "timeout", "row_timeout", "allow"};
+
+bool begins_with_any(std::string_view key, std::span<const std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [key](std::string_view prefix) { return key.starts_with(prefix); });
+}
 
 bool is_free(std::string_view key) {
   if (key.starts_with("reward.")) {
     const size_t leaf = key.find('.', std::string_view("reward.").size());
     return leaf != std::string_view::npos && std::ranges::count(kFreeOfReward, key.substr(leaf + 1)) > 0;
   }
-  return std::ranges::any_of(kFree, [key](std::string_view prefix) { return key.starts_with(prefix); });
+  return begins_with_any(key, kFree);
 }
 
 void flatten(const Json& value, const std::string& key, std::map<std::string, std::string>& out) {
@@ -88,24 +97,26 @@ bool plans_ahead(const OptimConfig& optim) {
   return optim.lr_scheduler_type != "constant" || (optim.lr_warmup_steps < 0 && optim.lr_warmup_steps_ratio > 0.0);
 }
 
-std::map<std::string, std::string> settings_of(const RunConfig& config) {
+std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind) {
   constexpr std::string_view kLength[] = {"trainer.total_training_steps", "trainer.total_epochs",
                                           "sft.total_training_steps"};
   std::map<std::string, std::string> out;
   flatten(config_to_json(config), "", out);
+  std::span<const std::string_view> not_read(kNotOfTrain);
+  if (kind == RunKind::kSft) not_read = kNotOfSft;
+  const bool has_plan = plans_ahead(config.actor.optim) || plans_ahead(config.critic.optim);
   std::erase_if(out, [&](const auto& entry) {
-    const auto begins = [&](std::string_view prefix) { return entry.first.starts_with(prefix); };
-    const bool has_plan = plans_ahead(config.actor.optim) || plans_ahead(config.critic.optim);
-    if (has_plan && std::any_of(std::begin(kLength), std::end(kLength), begins)) return false;
+    if (begins_with_any(entry.first, not_read)) return true;
+    if (has_plan && begins_with_any(entry.first, kLength)) return false;
     return is_free(entry.first);
   });
   return out;
 }
 
 // "actor.optim.lr: 4e-04 -> 1e-03", one line each.
-std::string differences(const RunConfig& before, const RunConfig& now) {
-  std::map<std::string, std::string> was = settings_of(before);
-  const std::map<std::string, std::string> is = settings_of(now);
+std::string differences(const RunConfig& before, const RunConfig& now, RunKind kind) {
+  std::map<std::string, std::string> was = settings_of(before, kind);
+  const std::map<std::string, std::string> is = settings_of(now, kind);
   for (const auto& [key, value] : is) was.try_emplace(key, "not set");
   std::string out;
   for (const auto& [key, value] : was) {
@@ -125,14 +136,14 @@ Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const Pl
   return changes.others;
 }
 
-Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
+Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry, RunKind kind,
                         const Checkpoint& checkpoint, bool allow_change) {
   const Path lock = TRY(checkpoint.entry(kPackLockFile));
   const Path settings = TRY(checkpoint.entry(kSettingsFile));
   std::string changed = TRY(changed_packs(env, loaded, registry, lock));
   const auto before = load_config(env, settings, {});
   if (before.ok())
-    changed = differences(before->config, loaded.config) + changed;
+    changed = differences(before->config, loaded.config, kind) + changed;
   else
     log_warn("the settings of the run cannot be compared: " + before.error().to_string());
   if (changed.empty()) return {};
@@ -190,7 +201,7 @@ std::optional<Path> resume_weights(const std::optional<Checkpoint>& checkpoint) 
 }
 
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
-                                              const ResumeRequest& request) {
+                                              RunKind kind, const ResumeRequest& request) {
   const TrainerConfig& trainer = loaded.config.trainer;
   const std::string mode = mode_of(trainer, request);
   if (mode == "never") return std::optional<Checkpoint>{};
@@ -202,7 +213,7 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
     path = found->ref.path;
   }
   Checkpoint checkpoint = TRY(Checkpoint::open(env, path));
-  TRY(check_settings(env, loaded, registry, checkpoint, request.allow_change));
+  TRY(check_settings(env, loaded, registry, kind, checkpoint, request.allow_change));
   return std::optional<Checkpoint>(std::move(checkpoint));
 }
 

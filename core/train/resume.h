@@ -12,6 +12,7 @@
 namespace mortise {
 
 struct RunParts;
+enum class RunKind;
 
 // Of the command line.
 struct ResumeRequest {
@@ -20,9 +21,10 @@ struct ResumeRequest {
 };
 
 // The verified checkpoint to resume from, or nothing for a fresh start. Settings that differ from those that it holds,
-// but for those that cannot change what is learnt, and plugins from other packs than then are an error that lists them.
+// but for those that cannot change what the command learns, and plugins from other packs than then are an error that
+// lists them.
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
-                                              const ResumeRequest& request);
+                                              RunKind kind, const ResumeRequest& request);
 
 // Before a fresh start writes its first file: where the folder has checkpoints or metrics of an earlier run, it is
 // renamed to RUN_DIR.before_N, so that nothing is lost. An Error where another process still writes into it, and where

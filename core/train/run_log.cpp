@@ -7,6 +7,7 @@
 #include "checkpoint/retention.h"
 #include "config/show.h"
 #include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "train/pack_lock.h"
@@ -19,17 +20,19 @@ Json number_or_null(double value) { return std::isnan(value) ? Json(nullptr) : J
 
 // One line of text for a table cell.
 std::string cell(std::string_view text, size_t width) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n')
-      out += "\\n";
-    else
-      out += c;
+  std::string out = shorten(one_line(text), width);
+  out.resize(width, ' ');
+  return out;
+}
+
+// Why each function failed on the row, by its name; null where it did not.
+Json errors_of(const ScoredBatch& scored, size_t row) {
+  Json errors = Json::object();
+  for (const RewardColumn& column : scored.columns) {
+    const std::string_view error = column.error(row);
+    errors[column.name] = error.empty() ? Json(nullptr) : Json(error);
   }
-  if (out.size() <= width) return out + std::string(width - out.size(), ' ');
-  size_t end = width - 3;
-  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;  // not inside a code point
-  return out.substr(0, end) + "..." + std::string(width - 3 - end, ' ');
+  return errors;
 }
 
 Path step_file(const Path& dir, int64_t step) { return dir / (std::to_string(step) + ".jsonl"); }
@@ -56,6 +59,7 @@ Result<> dump_samples(Env& env, const Path& path, int64_t step, const PromptBatc
       for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
     }
     row["rewards"] = rewards;
+    row["errors"] = errors_of(scored, i);
     if (!scored.token_scores.empty() && !scored.token_scores[i].empty()) row["token_scores"] = scored.token_scores[i];
     if (advantages != nullptr) row["advantage"] = first_advantage(*advantages, i);
     row["finish_reason"] = finish_reason_name(sample.finish_reason);
@@ -196,6 +200,10 @@ std::string completions_table(const PromptBatch& prompts, const SampleBatch& sam
       out += numbers;
     }
     out += "\n";
+    for (const RewardColumn& column : scored.columns) {
+      if (const std::string_view error = column.error(i); !error.empty())
+        out += "  ^ " + column.name + " failed: " + one_line(error) + "\n";
+    }
   }
   return out;
 }

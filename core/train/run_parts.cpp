@@ -10,6 +10,7 @@
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/at_place.h"
+#include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
@@ -183,6 +184,7 @@ Result<> load_data(RunParts& parts, RunKind kind) {
   DatasetOptions options;
   options.filter_overlong_prompts = config.data.filter_overlong_prompts;
   options.vocab_size = parts.model->config().vocab_size;
+  options.read_keys = TRY(read_row_keys(parts, kind));
   if (kind != RunKind::kEval) {
     options.files = config.data.train_files;
     options.max_samples = config.data.train_max_samples;
@@ -237,6 +239,19 @@ Result<> load_rollout(RunParts& parts, RunKind kind) {
   return {};
 }
 
+// A reward that scores a whole step in one call has no row whose time could be taken.
+void warn_of_row_timeouts(const RunParts& parts,
+                          const std::vector<std::pair<std::string, RewardFunction*>>& functions) {
+  for (size_t i = 0; i < functions.size(); ++i) {
+    const std::string key = "reward." + std::to_string(i) + ".row_timeout";
+    if (functions[i].second->granularity() != Granularity::kBatch || !parts.loaded.is_set(key)) continue;
+    const Error warning{ErrorKind::kConfig,
+                        "'row_timeout' has no effect: the reward scores the rows of a step in one call",
+                        parts.loaded.where(key), "set timeout, or the reward's own limit for a row where it has one"};
+    log_warn(warning.to_string());
+  }
+}
+
 Result<> load_rewards(RunParts& parts, RunKind kind) {
   const PluginsConfig& plugins = parts.config.plugins;
   Json max_steps;  // null where nothing is trained
@@ -255,7 +270,9 @@ Result<> load_rewards(RunParts& parts, RunKind kind) {
   if (kind == RunKind::kEval) key.cancelled = &stop_flag();
   parts.reward =
       TRY(RewardRunner::create(*parts.registry, specs, key, plugins.max_failed_fraction, isolation_options(plugins)));
-  for (auto& [name, function] : parts.reward->functions()) parts.plugin_states.add(name, *function);
+  const std::vector<std::pair<std::string, RewardFunction*>> functions = parts.reward->functions();
+  for (const auto& [name, function] : functions) parts.plugin_states.add(name, *function);
+  warn_of_row_timeouts(parts, functions);
   return {};
 }
 
@@ -314,6 +331,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(check_plugins(*parts->registry, loaded, kind));
   TRY(load_model(*parts, kind, weights_from));
   TRY(load_data(*parts, kind));
+  TRY(check_reward_columns(*parts, kind));
   TRY(load_rollout(*parts, kind));
   if (!loaded.config.reward.empty()) TRY(load_rewards(*parts, kind));
   TRY(parts->stateful.add(parts->counters));

@@ -91,20 +91,28 @@ class SftRun {
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
     TRY(log_.write_update(counters.num_updates, step,
                           {{"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr}}));
-    const SftConfig& sft = parts_.config.sft;
-    bool reached = false;
-    const bool due = step == parts_.total_steps || (sft.test_freq > 0 && step % sft.test_freq == 0);
-    if (due && parts_.val_data && parts_.reward) {
-      const ValidationReport validation = TRY(validate(parts_, step));
-      TRY(metrics.merge(validation.metrics));
-      TRY(log_.write_validation(step, validation.prompts, validation.samples, validation.scored, validation.metrics));
-      val_accuracy_ = validation.mean_reward;
-      reached = sft.stop_val_accuracy && val_accuracy_ >= *sft.stop_val_accuracy;
-    }
+    Result<bool> reached = validation_if_due(step, metrics);
+    if (!reached.ok() && reached.error().kind == ErrorKind::kDisk) return reached;  // its lines are not whole
     TRY(log_.write_step(step, metrics));
+    if (!reached.ok()) {
+      saver_.keep_last_step(reached.error());
+      return reached;
+    }
     TRY(saver_.save_if_due());
     TRY(check_skipped_updates(parts_));
     return reached;
+  }
+
+  // True when the wanted accuracy is reached.
+  Result<bool> validation_if_due(int64_t step, MetricSet& metrics) {
+    const SftConfig& sft = parts_.config.sft;
+    const bool is_due = step == parts_.total_steps || (sft.test_freq > 0 && step % sft.test_freq == 0);
+    if (!is_due || !parts_.val_data || !parts_.reward) return false;
+    const ValidationReport report = TRY(validate(parts_, step));
+    TRY(metrics.merge(report.metrics));
+    TRY(log_.write_validation(step, report.prompts, report.samples, report.scored, report.metrics));
+    val_accuracy_ = report.mean_reward;
+    return sft.stop_val_accuracy && val_accuracy_ >= *sft.stop_val_accuracy;
   }
 
   RunParts& parts_;
@@ -117,7 +125,7 @@ class SftRun {
 
 Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
   PluginRegistry registry = TRY(open_registry(loaded));
-  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, resume));
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, RunKind::kSft, resume));
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, resume_weights(checkpoint)));
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
   const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps,

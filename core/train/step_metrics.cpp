@@ -139,8 +139,9 @@ void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, M
       metrics.add_mean(prefix + "/std", std_of(values), 1.0);
     }
     const auto rows = static_cast<double>(std::max<size_t>(1, column.values.size()));
-    const auto absent =
-        static_cast<double>(column.values.size() - values.size()) - static_cast<double>(column.num_failed);
+    const auto is_error = [](const std::string& error) { return !error.empty(); };
+    const auto absent = static_cast<double>(column.values.size() - values.size()) -
+                        static_cast<double>(std::ranges::count_if(column.errors, is_error));
     metrics.add_mean(prefix + "/not_applicable", absent / rows, 1.0);
     metrics.add(prefix + "/failed", static_cast<double>(column.num_failed));
     for (const auto& [name, numbers] : column.extra) {

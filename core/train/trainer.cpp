@@ -55,27 +55,35 @@ class Trainer {
     parts_.counters.step = step;
     if (parts_.reference_state && step % *config_.ref.sync_steps == 0)
       refresh_reference(*parts_.model, *parts_.reference, config_.ref.mixup_alpha);
-    const double seconds = seconds_before + watch.elapsed_s();
-    TRY(report(work, seconds));
-    parts_.counters.train_seconds += seconds;
-
-    MetricSet& metrics = work.metrics;
-    const int64_t test_freq = config_.trainer.test_freq;
-    const bool is_due = step == parts_.total_steps || (test_freq > 0 && step % test_freq == 0);
-    if (is_due && parts_.val_data) TRY(validation(step, metrics));
-    if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
-    TRY(log_.write_step(step, metrics));  // before the save, so that a resume from it finds the step's line
-    const bool learnt =
-        !work.updates.empty() && std::all_of(work.updates.begin(), work.updates.end(),
-                                             [](const auto& u) { return !u.skipped && u.sums.num_tokens > 0; });
-    Result<> within = parts_.limits.check(step, metrics, learnt);
+    Result<> good;
+    TRY(conclude(work, seconds_before + watch.elapsed_s(), good));
+    if (good.ok()) good = parts_.limits.check(step, work.metrics, has_learnt(work));
     work = {};
-    if (!within.ok()) {
-      saver_.keep_last_step(within.error());
-      return within;
+    if (!good.ok()) {
+      saver_.keep_last_step(good.error());
+      return good;
     }
     TRY(saver_.save_if_due());
     return check_skipped_updates(parts_);
+  }
+
+  static bool has_learnt(const StepWork& work) {
+    return !work.updates.empty() && std::all_of(work.updates.begin(), work.updates.end(),
+                                                [](const auto& u) { return !u.skipped && u.sums.num_tokens > 0; });
+  }
+
+  // All that comes after a step's updates and before its save, so that a resume from it finds the step's lines.
+  // `validated` is how the validation went; an error is of a disk that did not take the lines: the step is not kept.
+  Result<> conclude(StepWork& work, double seconds, Result<>& validated) {
+    TRY(report(work, seconds));
+    parts_.counters.train_seconds += seconds;
+    MetricSet& metrics = work.metrics;
+    const int64_t test_freq = config_.trainer.test_freq;
+    const bool is_due = work.step == parts_.total_steps || (test_freq > 0 && work.step % test_freq == 0);
+    if (is_due && parts_.val_data) validated = validation(work.step, metrics);
+    if (!validated.ok() && validated.error().kind == ErrorKind::kDisk) return validated;
+    if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
+    return log_.write_step(work.step, metrics);
   }
 
   // Everything that comes before the first update.
@@ -204,7 +212,7 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginR
 
 Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume) {
   PluginRegistry registry = TRY(open_registry(loaded));
-  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, resume));
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, RunKind::kTrain, resume));
   const std::optional<Path> weights_from = resume_weights(checkpoint);
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, std::move(registry), checkpoint, weights_from);
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kTrain, weights_from));

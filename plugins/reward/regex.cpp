@@ -43,7 +43,7 @@ struct Regex : mortise::Reward {
   std::string pattern = param<std::string>("pattern", mortise::required, "PCRE2 pattern; searched for, not anchored");
   bool full = param("full", false, "the pattern must match the whole completion");
   bool ignore_case = param("ignore_case", false, "match letters without case");
-  std::string column = param("column", "", "compare the capture with this column (dotted path); empty: match only");
+  std::string column = param("column", "", "column that the capture must equal, or a dotted path; empty: match only");
   std::int64_t group = param("group", 1, "which capture to compare; 0 is the whole match").range(0, 99);
   double hit = param("hit", 1.0, "score of a match");
   double miss = param("miss", 0.0, "score of anything else");

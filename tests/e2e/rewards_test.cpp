@@ -95,8 +95,11 @@ TEST(Rewards, APythonFunctionOfVerlTrainsAModelAndMayFailOnRows) {
   const TaskFolder task;
   task.write("score.py", kVerlReward);
   use_reward(task, "use = \"python\"\npath = \"score.py\"\n");
-  const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=3 plugins.max_failed_fraction=0.9");
+  const Outcome outcome = task.mortise(
+      "train run.toml trainer.total_training_steps=3 plugins.max_failed_fraction=0.9 reward.0.row_timeout=5s");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("'row_timeout' has no effect: the reward scores the rows of a step in one call"));
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_TRUE(rows[0].contains("reward_extra/acc")) << rows[0].dump();
@@ -109,6 +112,22 @@ TEST(Rewards, APythonFunctionOfVerlTrainsAModelAndMayFailOnRows) {
       "train run.toml trainer.total_training_steps=3 plugins.max_failed_fraction=0 "
       "trainer.default_local_dir=strict");
   EXPECT_EQ(strict.code, 9) << strict.output;
+}
+
+TEST(Rewards, AColumnThatNoRowHasIsNamedBeforeTheFirstStep) {
+  const TaskFolder task;
+  use_reward(task, "use = \"exact_match\"\n");
+  std::string rows;
+  for (int i = 0; i < 16; ++i) rows += "{\"prompt\": \"1+1=\", \"asnwer\": \"2\"}\n";
+  task.write("typo.jsonl", rows);
+  const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=1 data.train_files=typo.jsonl");
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("typo.jsonl:1: the row has 'asnwer' and no 'answer' (and so have 15 more rows"));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("the reward 'exact_match' reads the data column 'answer' (column), and no row of "
+                        "data.train_files has a value there; did you mean 'asnwer'?"));
+  EXPECT_FALSE(default_env().exists(task.path() / "out"));
 }
 
 // tests/support/score_server.py in a process of its own; ends with its standard input.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <set>
 
 #include "foundation/formats/sha256.h"
 #include "program.h"
@@ -52,17 +53,31 @@ TEST(Workers, GiveTheSameBitsAsTheTrainersOwnProcess) {
 TEST(Workers, ACrashCostsItsRowsAndIsShown) {
   const TaskFolder task;
   use_fussy(task);
-  const Outcome outcome = task.mortise(with_faulty_pack("reward.0.crash_on='\"3\"' plugins.max_failed_fraction=1"));
+  const Outcome outcome = task.mortise(
+      with_faulty_pack("reward.0.crash_on='\"3\"' reward.0.refuse_on='\"5\"' plugins.max_failed_fraction=1 "
+                       "trainer.rollout_data_dir=samples trainer.num_completions_to_print=128"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   // Kind, plugin, pack, hash, step, row and reason.
   EXPECT_THAT(outcome.output,
               testing::ContainsRegex(
                   "warning: reward fussy@test[.]faulty 1[.]0[.]0 [(][0-9a-f]+[)], step [0-9]+: reward 'fussy' "
-                  "failed on [0-9]+ of 128 rows; first: row [0-9]+: its worker was ended by signal 11 "
+                  "failed on [0-9]+ of 128 rows; first: row [0-9]+: .*its worker was ended by signal 11 "
                   "[(]Segmentation fault[)] while it scored the row"));
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_GT(sum_of(rows, "rewards/fussy/failed"), 0);
+  // Every failed row says why it failed: in the file, and below its line of the table.
+  const std::vector<Json> samples = rows_of(task.path() / "samples/1.jsonl");
+  ASSERT_EQ(samples.size(), 128U);
+  std::set<std::string> reasons;
+  for (const Json& sample : samples) {
+    const Json& error = sample["errors"].at("fussy");
+    ASSERT_EQ(error.is_null(), sample["rewards"]["fussy"].is_number()) << sample.dump();
+    if (error.is_string()) reasons.insert(sample["output"].get<std::string>().substr(0, 1) + error.get<std::string>());
+  }
+  EXPECT_THAT(reasons, testing::UnorderedElementsAre(testing::StartsWith("3its worker was ended by signal 11"),
+                                                     "5cannot stand it,\nnot at all"));
+  EXPECT_THAT(outcome.output, HasSubstr("\n  ^ fussy failed: cannot stand it,\\nnot at all\n"));
 }
 
 TEST(Workers, TooManyFailuresStopTheRunWithTheirOwnCode) {
@@ -72,6 +87,22 @@ TEST(Workers, TooManyFailuresStopTheRunWithTheirOwnCode) {
   EXPECT_EQ(outcome.code, 9) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("raise plugins.max_failed_fraction"));
   EXPECT_THAT(outcome.output, HasSubstr("reward fussy@test.faulty"));
+}
+
+// The step before the validation is learnt: it is kept, as those before it.
+TEST(Workers, AValidationThatFailsCostsNoStep) {
+  const TaskFolder task;
+  use_fussy(task);
+  const Outcome outcome = task.mortise(with_faulty_pack(
+      "reward.0.trains_only=true data.val_files=data/val.jsonl data.val_max_samples=4 trainer.test_freq=2 "
+      "trainer.save_freq=-1 plugins.isolation=none"));
+  EXPECT_EQ(outcome.code, 9) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("validation after step 2: reward 'fussy' failed on 4 of 4 rows; first: row 0: "
+                        "cannot validate; mend the reward, or raise plugins.max_failed_fraction = 0.1"));
+  EXPECT_THAT(outcome.output, HasSubstr("the 2 finished steps are saved in"));
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
+  EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_2/manifest.json"));
 }
 
 TEST(Workers, AHangIsEnded) {

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <optional>
 
+#include "experience/data/misspelt_keys.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/base/thread_pool.h"
@@ -54,10 +55,11 @@ Result<Dataset> Dataset::load(Env& env, const PromptEncoder& encoder, const Data
 
 Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetOptions& options) {
   const RawRows raw = TRY(read_rows(env, options));
-  const auto encode_row = [&](const auto& row) -> Result<std::optional<Prompt>> {
+  const auto encode_row = [&](const auto& row, MisspeltKeys& keys) -> Result<std::optional<Prompt>> {
     const auto& [file, line] = row;
     const auto f = static_cast<size_t>(file);
     const Json value = TRY(raw.files[f].parse(line));
+    keys.see(value, file, line.line);
     return encode(value, options.files[f] + ":" + std::to_string(line.line));
   };
   std::vector<std::optional<Prompt>> encoded(raw.rows.size());
@@ -65,12 +67,14 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
   std::mutex mutex;
   std::optional<std::pair<int64_t, Error>> first_error;  // the earliest row's, whatever thread finds it first
   int64_t num_bad = 0;
+  MisspeltKeys misspelt(options.read_keys);
   ThreadPool pool(options.num_threads);
   pool.parallel_for(0, static_cast<int64_t>(raw.rows.size()), 64, [&](int64_t begin, int64_t end) {
+    MisspeltKeys keys(options.read_keys);
     for (int64_t i = begin; i < end; ++i) {
       const auto& row = raw.rows[static_cast<size_t>(i)];
       digests[static_cast<size_t>(i)] = sha256(row.second.text);
-      auto prompt = encode_row(row);
+      auto prompt = encode_row(row, keys);
       if (prompt.ok()) {
         encoded[static_cast<size_t>(i)] = *std::move(prompt);
         continue;
@@ -79,11 +83,14 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
       ++num_bad;
       if (!first_error || i < first_error->first) first_error = {i, std::move(prompt).error()};
     }
+    const std::lock_guard lock(mutex);
+    misspelt.merge(keys);
   });
   if (first_error) {
     if (num_bad > 1) first_error->second.what += " (" + format_count(num_bad) + " of the rows cannot be used)";
     return std::move(first_error->second);
   }
+  for (const std::string& warning : misspelt.warnings(options.files)) log_warn(warning);
 
   Dataset dataset;
   dataset.files_ = options.files;

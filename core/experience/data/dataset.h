@@ -21,8 +21,9 @@ struct DatasetOptions {
   std::vector<std::string> files;
   int64_t max_samples = -1;  // rows kept, from the front; negative = all
   bool filter_overlong_prompts = false;
-  int64_t vocab_size = 0;  // 0 = ids are not checked
-  std::string key;         // the config key that names the files, for errors
+  int64_t vocab_size = 0;                // 0 = ids are not checked
+  std::string key;                       // the config key that names the files, for errors
+  std::vector<std::string> read_keys{};  // of rows, beside the prompt's, that something reads: for what is misspelt
   std::string left_out = "whose prompts are longer than data.max_prompt_length";  // rows that the encoder leaves out
   int num_threads = 0;                                                            // 0: all cores
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "experience/data/misspelt_keys.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -57,14 +58,6 @@ Result<std::string> data_source_of(const Json& row, std::string_view where) {
 }
 
 }  // namespace
-
-std::string misspelt_key(const Json& row, std::span<const std::string> known) {
-  for (const auto& [key, value] : row.items()) {
-    if (const std::string hint = did_you_mean(key, known); !hint.empty())
-      return "the row has " + quote(key) + ": " + hint;
-  }
-  return "";
-}
 
 Truncation parse_truncation(std::string_view name) {
   if (name == "left") return Truncation::kLeft;

@@ -8,7 +8,6 @@
 // Thread rule: const methods from any thread.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,9 +32,6 @@ void truncate(std::vector<T>& items, int64_t limit, Truncation truncation) {
   if (truncation == Truncation::kMiddle) from = limit / 2;  // the first and last halves stay
   items.erase(items.begin() + from, items.begin() + from + excess);
 }
-
-// For a row without one of the keys `known`: "the row has 'promt': did you mean 'prompt'?", or empty.
-std::string misspelt_key(const Json& row, std::span<const std::string> known);
 
 struct PromptEncoderOptions {
   std::string prompt_key = "prompt";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "experience/data/misspelt_keys.h"
 #include "foundation/base/text.h"
 #include "text/tokenizer/assistant_mask.h"
 
@@ -60,9 +61,12 @@ Result<std::optional<Prompt>> SftEncoder::encode(const Json& row, const std::str
   }
   if (response == nullptr && messages != nullptr && messages->is_array())
     return encode_chat(row, *messages, nullptr, where);
+  const std::string known[] = {options_.response_key, options_.messages_key};
+  const std::string hint = misspelt_key(row, known);
   return bad_row("the row has neither a completion " + quote(options_.response_key) +
                      " (text or messages) nor a chat " + quote(options_.messages_key) + " (messages)",
-                 where, "name the column with data.response_key or data.messages_key");
+                 where,
+                 hint + (hint.empty() ? "" : " Else ") + "name the column with data.response_key or data.messages_key");
 }
 
 Result<std::optional<Prompt>> SftEncoder::encode_text(const Json& row, const std::string& text,

@@ -8,6 +8,7 @@
 
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -19,9 +20,13 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Estimators sum rewards and their squares in float32: beyond this they overflow, and would be blamed for it.
 constexpr double kMaxReward = 1e15;
 
+// Of a failed row's reason, in the column and so in the dump of the samples.
+constexpr size_t kMaxErrorBytes = 200;
+
 // What one function gave.
 struct Scores {
   RewardColumn column;
+  std::string failures;                           // why rows failed, for the log; "" if none did
   std::vector<double> row_rewards;                // [B] without those of tokens
   std::vector<std::vector<float>> token_rewards;  // as RewardOutput's; part of the column's values
 
@@ -29,6 +34,13 @@ struct Scores {
     return row < token_rewards.size() ? std::span<const float>(token_rewards[row]) : std::span<const float>();
   }
 };
+
+// "step 3", "validation after step 3".
+std::string occasion(const ScoreContext& context) {
+  const std::string step = "step " + std::to_string(context.step);
+  if (!context.is_validation) return step;
+  return context.step > 0 ? "validation after " + step : "validation";
+}
 
 double sum_of(std::span<const float> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
@@ -53,6 +65,16 @@ void fail_overflowing_rows(Scores& scores, std::vector<FailedRow>& failed) {
   }
 }
 
+void note_failures(std::vector<FailedRow> failed, Scores& scores) {
+  RewardColumn& column = scores.column;
+  column.num_failed = static_cast<int64_t>(failed.size());
+  if (failed.empty()) return;
+  std::ranges::stable_sort(failed, {}, &FailedRow::row);
+  scores.failures = failures_text(failed);
+  column.errors.resize(column.values.size());
+  for (const FailedRow& row : failed) column.errors[static_cast<size_t>(row.row)] = shorten(row.text, kMaxErrorBytes);
+}
+
 // Fills a column from one call's output; a call that failed as a whole is a failure of every row.
 Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t num_rows) {
   Scores scores;
@@ -62,7 +84,8 @@ Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t n
   if (!output.ok()) {
     column.values.assign(num_rows, kNaN);
     column.num_failed = static_cast<int64_t>(num_rows);
-    column.first_failure = output.error().to_string();
+    scores.failures = one_line(failure_text(output.error()));
+    column.errors.assign(num_rows, shorten(scores.failures, kMaxErrorBytes));
     return scores;
   }
   column.values = scores.row_rewards = std::move(output->rewards);
@@ -70,17 +93,29 @@ Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t n
   for (size_t i = 0; i < num_rows; ++i) column.values[i] += sum_of(scores.tokens(i));
   std::vector<FailedRow> failed = std::move(output->failed_rows);
   fail_overflowing_rows(scores, failed);
-  column.num_failed = static_cast<int64_t>(failed.size());
-  if (!failed.empty()) {
-    const FailedRow& first = *std::ranges::min_element(failed, {}, &FailedRow::row);
-    column.first_failure = "row " + std::to_string(first.row) + ": " + first.text;
-  }
+  note_failures(std::move(failed), scores);
   for (const RowValue& value : output->row_values) {
     auto [entry, created] = column.extra.try_emplace(value.name);
     if (created) entry->second.assign(num_rows, kNaN);
     entry->second[static_cast<size_t>(value.row)] = value.value;
   }
   return scores;
+}
+
+// A few failures are told, too many are an error. `label`: kind, plugin, pack and hash.
+Result<> judge_failures(const Scores& scores, const std::string& label, double max_failed_fraction,
+                        const ScoreContext& context) {
+  const RewardColumn& column = scores.column;
+  if (column.num_failed == 0) return {};
+  const std::string where = label + ", " + occasion(context);
+  const std::string summary = "reward " + quote(column.name) + " failed on " + std::to_string(column.num_failed) +
+                              " of " + std::to_string(column.values.size()) + " rows; first: " + scores.failures;
+  if (static_cast<double>(column.num_failed) > max_failed_fraction * static_cast<double>(column.values.size())) {
+    return Error{ErrorKind::kReward, summary, where,
+                 "mend the reward, or raise plugins.max_failed_fraction = " + format_f64(max_failed_fraction)};
+  }
+  log_warn(where + ": " + summary);
+  return {};
 }
 
 // Names in order of first appearance, and the narrowest type that holds every value.
@@ -272,23 +307,17 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
     auto output = function.reward->finish(metrics);
     if (!output.ok() && output.error().kind == ErrorKind::kSignal) return std::move(output).error();
     all.push_back(take_scores(function.spec, std::move(output), num_rows));
-    const RewardColumn& column = all.back().column;
-    if (column.num_failed == 0) continue;
-    const std::string summary = "reward '" + column.name + "' failed on " + std::to_string(column.num_failed) + " of " +
-                                std::to_string(num_rows) + " rows; first: " + column.first_failure;
-    const std::string where = function.reward->label() + ", step " + std::to_string(context.step);
-    if (static_cast<double>(column.num_failed) > max_failed_fraction_ * static_cast<double>(num_rows)) {
-      return Error{ErrorKind::kReward, summary, where, "mend the reward, or raise plugins.max_failed_fraction"};
-    }
-    log_warn(where + ": " + summary);
+    TRY(judge_failures(all.back(), function.reward->label(), max_failed_fraction_, context));
   }
   ScoredBatch scored;
   scored.token_scores = place_on_tokens(samples, all);
   for (Scores& scores : all) scored.columns.push_back(std::move(scores.column));
   sum_columns(scored, num_rows);
-  if (num_rows > 0 && std::count(scored.row_valid.begin(), scored.row_valid.end(), 1) == 0) {
+  const bool any_failed =
+      std::ranges::any_of(scored.columns, [](const RewardColumn& column) { return column.num_failed > 0; });
+  if (num_rows > 0 && !any_failed && std::ranges::count(scored.row_valid, 1) == 0) {
     log_warn(
-        "no reward applies to any row of step " + std::to_string(context.step) +
+        "no reward applies to any row of " + occasion(context) +
         ": nothing can be learnt from it; is the data column that a reward reads there, of the type that it reads, " +
         "and not null? Columns: " + columns_phrase(whole.columns));
   }

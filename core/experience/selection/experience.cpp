@@ -12,8 +12,8 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Adds `more` rows to those of `to`; either may be empty as a whole, where no row of it has any.
-void append_token_scores(std::vector<std::vector<double>>& to, size_t old_rows,
-                         const std::vector<std::vector<double>>& more, size_t new_rows) {
+template <class T>
+void append_rows(std::vector<T>& to, size_t old_rows, const std::vector<T>& more, size_t new_rows) {
   if (to.empty() && more.empty()) return;
   to.resize(old_rows);
   to.insert(to.end(), more.begin(), more.end());
@@ -41,7 +41,7 @@ Json column_json(const RewardColumn& column) {
   Json extra = Json::object();
   for (const auto& [name, values] : column.extra) extra[name] = values;
   return {{"name", column.name},       {"weight", column.weight},         {"values", column.values},
-          {"extra", std::move(extra)}, {"num_failed", column.num_failed}, {"first_failure", column.first_failure}};
+          {"extra", std::move(extra)}, {"num_failed", column.num_failed}, {"errors", column.errors}};
 }
 
 RewardColumn column_of(const Json& json) {
@@ -51,7 +51,7 @@ RewardColumn column_of(const Json& json) {
   column.values = json.at("values").get<std::vector<double>>();
   for (const auto& [name, values] : json.at("extra").items()) column.extra[name] = values.get<std::vector<double>>();
   column.num_failed = json.at("num_failed").get<int64_t>();
-  column.first_failure = json.at("first_failure").get<std::string>();
+  column.errors = json.value("errors", std::vector<std::string>());
   return column;
 }
 
@@ -114,6 +114,7 @@ Experience take_groups(const Experience& from, std::span<const int64_t> groups) 
     RewardColumn part = column;
     part.values = pick(column.values, rows);
     for (auto& [name, values] : part.extra) values = pick(column.extra.at(name), rows);
+    if (!column.errors.empty()) part.errors = pick(column.errors, rows);
     out.scored.columns.push_back(std::move(part));
   }
   out.scored.rewards = pick(from.scored.rewards, rows);
@@ -150,11 +151,11 @@ void append_groups(Experience& to, const Experience& more) {
         values.insert(values.end(), found->second.begin(), found->second.end());
     }
     column.num_failed += added.num_failed;
-    if (column.first_failure.empty()) column.first_failure = added.first_failure;
+    append_rows(column.errors, old_rows, added.errors, new_rows);
   }
   to.scored.rewards.insert(to.scored.rewards.end(), more.scored.rewards.begin(), more.scored.rewards.end());
   to.scored.row_valid.insert(to.scored.row_valid.end(), more.scored.row_valid.begin(), more.scored.row_valid.end());
-  append_token_scores(to.scored.token_scores, old_rows, more.scored.token_scores, new_rows);
+  append_rows(to.scored.token_scores, old_rows, more.scored.token_scores, new_rows);
 }
 
 // CBOR: doubles stay exact, NaN included, and texts may be any bytes.

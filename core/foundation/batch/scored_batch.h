@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mortise {
@@ -13,8 +14,14 @@ struct RewardColumn {
   double weight = 1.0;
   std::vector<double> values;  // [B] with its token rewards; NaN = the function does not apply, or failed on the row
   std::map<std::string, std::vector<double>> extra;  // named numbers of a row, [B], NaN where not given
-  int64_t num_failed = 0;     // rows that failed (a crash, a deadline, an error), as against "does not apply"
-  std::string first_failure;  // text of the first of them
+  // Rows that failed (a crash, a deadline, an error), as against "does not apply"; those of groups that were dropped
+  // since are counted too.
+  int64_t num_failed = 0;
+  std::vector<std::string> errors{};  // [B] why a row failed, in short; "" where it did not. Empty: none of them did
+
+  [[nodiscard]] std::string_view error(size_t row) const {
+    return row < errors.size() ? std::string_view(errors[row]) : std::string_view();
+  }
 };
 
 struct ScoredBatch {

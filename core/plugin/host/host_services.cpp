@@ -135,7 +135,7 @@ int32_t fail_row(mortise_call* call, int64_t row, int32_t code, mortise_text tex
     }
     return code;
   }
-  call->failed_rows.push_back({row, code, clean(text)});
+  call->failed_rows.push_back({row, code, text.size == 0 ? "failed with " + status_name(code) : clean(text)});
   return code;
 } catch (...) {
   return code;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "foundation/base/clock.h"
@@ -47,10 +48,8 @@ class LocalReward : public RewardFunction {
   Result<RewardOutput> finish(MetricSet* metrics) override {
     if (batch_ == nullptr) return RewardOutput{};
     const RewardBatch& rows = *std::exchange(batch_, nullptr);
-    if (may_use_threads() && rows.num_rows > 1) return score_on_threads(rows, metrics);
-    CallOptions options;
-    options.timeout_ms = request_.timeout_ms;
-    return reward_.score(rows, metrics, options);
+    TRY(check_reward_batch(rows, label()));
+    return may_use_threads() && rows.num_rows > 1 ? score_on_threads(rows, metrics) : score_at_once(rows, metrics);
   }
   Result<std::optional<std::string>> save_state() override { return reward_.instance().save_state(); }
   Result<> load_state(std::string_view bytes) override { return reward_.instance().load_state(bytes); }
@@ -60,10 +59,54 @@ class LocalReward : public RewardFunction {
     return granularity() == Granularity::kRow && (reward_.info().flags & MORTISE_FLAG_CONCURRENT) != 0;
   }
 
-  Result<RewardOutput> score_on_threads(const RewardBatch& rows, MetricSet* metrics) {
-    TRY(check_reward_batch(rows, label()));
+  [[nodiscard]] int64_t deadline_from_now() const {
+    return request_.timeout_ms > 0 ? now_ns() + request_.timeout_ms * kMs : 0;
+  }
+
+  // All rows in one call: a plugin may be faster so. Where that fails, once more in the calls that a worker makes of
+  // them, so that a bad row or group fails alone.
+  Result<RewardOutput> score_at_once(const RewardBatch& rows, MetricSet* metrics) {
     const RewardArgs args(rows);
-    const int64_t deadline_ns = request_.timeout_ms > 0 ? now_ns() + request_.timeout_ms * kMs : 0;
+    const int64_t deadline_ns = deadline_from_now();
+    std::vector<Part> parts;
+    parts.push_back({0, rows.num_rows, score_before(args.in(), deadline_ns)});
+    if (!parts.front().out.ok()) {
+      std::vector<std::pair<int64_t, int64_t>> calls = smallest_calls(rows);
+      if (!TRY(may_ask_again(parts.front().out.error(), calls.size(), deadline_ns)))
+        return std::move(parts.front().out).error();
+      parts.clear();
+      BatchView view = BatchView::over(args.in());
+      for (const auto& [first, count] : calls)
+        parts.push_back({first, count, score_before(view.slice(first, count), deadline_ns)});
+    }
+    return join(parts, rows, metrics);
+  }
+
+  // First row and number of rows of each.
+  [[nodiscard]] std::vector<std::pair<int64_t, int64_t>> smallest_calls(const RewardBatch& rows) const {
+    const bool by_group = granularity() == Granularity::kGroup && !rows.group_index.empty();
+    if (granularity() != Granularity::kRow && !by_group) return {{0, rows.num_rows}};
+    std::vector<std::pair<int64_t, int64_t>> calls;
+    for (int64_t row = 0; row < rows.num_rows; ++row) {
+      const auto at = static_cast<size_t>(row);
+      if (by_group && row > 0 && rows.group_index[at] == rows.group_index[at - 1])
+        ++calls.back().second;
+      else
+        calls.emplace_back(row, 1);
+    }
+    return calls;
+  }
+
+  // Not one that counts what it has seen: it would count twice.
+  Result<bool> may_ask_again(const Error& error, size_t num_calls, int64_t deadline_ns) {
+    if (error.kind == ErrorKind::kSignal || num_calls < 2 || (deadline_ns > 0 && now_ns() >= deadline_ns)) return false;
+    const std::optional<std::string> state = TRY(reward_.instance().save_state());
+    return !state.has_value();
+  }
+
+  Result<RewardOutput> score_on_threads(const RewardBatch& rows, MetricSet* metrics) {
+    const RewardArgs args(rows);
+    const int64_t deadline_ns = deadline_from_now();
     std::mutex mutex;
     std::vector<Part> parts;
     auto score_part = [&](int64_t begin, int64_t end) {
@@ -98,7 +141,7 @@ class LocalReward : public RewardFunction {
       if (!part.out.ok()) {
         if (part.out.error().kind == ErrorKind::kSignal) return std::move(part.out).error();
         for (int64_t i = 0; i < part.count; ++i)
-          account.fail(part.first + i, MORTISE_UNKNOWN, part.out.error().to_string());
+          account.fail(part.first + i, MORTISE_UNKNOWN, failure_text(part.out.error()));
         continue;
       }
       RewardOutput& out = *part.out;

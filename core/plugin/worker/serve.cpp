@@ -117,8 +117,7 @@ class Server {
       report.values = std::move(scored->row_values);
       report.metrics = std::move(scored->metrics);
     } else {
-      report.call_error = scored.error().what;
-      if (const std::string& next = scored.error().next; !next.empty()) report.call_error += "; " + next;
+      report.call_error = failure_text(scored.error());
     }
     TRY(finish_call(report, row, count));
     area_.head->at_hand.store(-1, std::memory_order_release);

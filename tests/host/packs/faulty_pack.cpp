@@ -17,6 +17,7 @@
 #include <cstring>
 #include <limits>
 #include <mortise/cpp/mortise.hpp>
+#include <stdexcept>
 #include <thread>
 
 namespace {
@@ -143,6 +144,18 @@ struct Meets : mortise::Reward {
 };
 MORTISE_REWARD("meets", Meets)
 
+// Fails with many words, of letters of two bytes.
+struct LongWords : mortise::Reward {
+  static constexpr const char* summary = "fails at `throw`, at length";
+  double score(const mortise::Row& row) const {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "\xC3\xA9";
+    if (row.completion() == "throw") throw std::runtime_error(text);
+    return 1;
+  }
+};
+MORTISE_REWARD("long_words", LongWords)
+
 // Shows a test what an estimator is given.
 struct Echo : mortise::AdvantageEstimator {
   static constexpr const char* summary = "the token rewards themselves";
@@ -182,6 +195,24 @@ struct Counter : mortise::Reward {
   std::int64_t seen = 0;
 };
 MORTISE_REWARD("counter", Counter)
+
+// Reward: the calls so far, which are its state. A bad row fails its call.
+struct StrictCounter : mortise::BatchReward {
+  static constexpr const char* summary = "counts the calls over the whole run";
+  static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;
+  void score(const std::vector<mortise::Row>& rows, mortise::Span<double> rewards, mortise::Call call) override {
+    ++num_calls;
+    for (const mortise::Row& row : rows) {
+      obey(row.completion(), call);
+      rewards[&row - rows.data()] = double(num_calls);
+    }
+  }
+  std::string save_state() const { return std::to_string(num_calls); }
+  void load_state(std::string_view bytes) { num_calls = std::stoll(std::string(bytes)); }
+  const void* extension(const char* id) override { return mortise::state_extension<StrictCounter>(id); }
+  std::int64_t num_calls = 0;
+};
+MORTISE_REWARD("strict_counter", StrictCounter)
 
 // Reward: 1 where the worker may do what the completion names.
 struct Probe : mortise::Reward {
@@ -236,13 +267,17 @@ struct Fussy : mortise::Reward {
   static constexpr const char* summary = "1 for completions that begin with 7";
   std::string crash_on = param("crash_on", "", "beginning of completions to crash at");
   std::string hang_on = param("hang_on", "", "beginning of completions to hang at");
+  std::string refuse_on = param("refuse_on", "", "beginning of completions to throw at");
   bool hangs = param("hangs", false, "at all completions");
+  bool trains_only = param("trains_only", false, "throw in validations");
   double score(const mortise::Row& row) const {
     const auto begins_with = [&](const std::string& text) {
       return !text.empty() && row.completion().substr(0, text.size()) == text;
     };
     if (begins_with(crash_on)) std::raise(SIGSEGV);
     if (hangs || begins_with(hang_on)) hang();
+    if (trains_only && row.is_validation()) throw std::runtime_error("cannot validate");
+    if (begins_with(refuse_on)) throw std::runtime_error("cannot stand it,\nnot at all");
     return begins_with("7") ? 1 : 0;
   }
 };

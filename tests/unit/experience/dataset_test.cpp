@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "char_folder.h"
 
 namespace mortise {
@@ -51,6 +53,40 @@ TEST_F(DatasetTest, BadFilesEndInTheirPlace) {
   const std::string bad = folder_.write("bad.jsonl", "{\"prompt\": \"1\"}\n{\"prompt\": }\n");
   EXPECT_NE(load({bad}).error().to_string().find(bad + ":2"), std::string::npos);
   EXPECT_NE(load({folder_.write("empty.jsonl", "")}).error().to_string().find("no rows"), std::string::npos);
+}
+
+// "asnwer" stays a column; who reads "answer" is told, once a file, whatever thread comes to the row first.
+TEST_F(DatasetTest, TellsOfKeysThatAreNearlyThoseThatAreRead) {
+  std::string rows = R"({"prompt": "1", "answer": 1, "answers": 3, "tool": 4})"
+                     "\n";
+  for (int i = 0; i < 200; ++i)
+    rows += R"({"prompt": "1", "asnwer": 1, "level": 2})"
+            "\n";
+  rows += R"({"prompt": "1", "Answer": 1, "asnwer": 1})"
+          "\n"
+          R"({"prompt": "1", "answer": null, "anwser": 2})"
+          "\n";
+  const std::string a = folder_.write("a.jsonl", rows);
+  const std::string b = folder_.write("b.jsonl", R"({"prompt": "2", "tool": 5, "gd": 6})"
+                                                 "\n");
+  DatasetOptions options;
+  options.files = {a, b};
+  options.num_threads = 3;
+  options.read_keys = {"answer", "tools", "gt"};
+  const PromptEncoder encoder(tokenizer_, ChatTemplates(), {});
+  testing::internal::CaptureStderr();
+  const Result<Dataset> dataset = Dataset::load(default_env(), encoder, options);
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(dataset.ok()) << dataset.error().to_string();
+  EXPECT_EQ((*dataset)[1].columns["asnwer"], 1);
+  const auto says = [&](const std::string& text) { return log.find(text) != std::string::npos; };
+  EXPECT_TRUE(says(a + ":2: the row has 'asnwer' and no 'answer' (and so have 200 more rows of the file); did you mean "
+                       "'answer'?"))
+      << log;
+  EXPECT_TRUE(says(a + ":202: the row has 'Answer' and no 'answer'; did you mean 'answer'?")) << log;
+  EXPECT_TRUE(says(a + ":1: the row has 'tool' and no 'tools'; did you mean 'tools'?")) << log;
+  EXPECT_TRUE(says(b + ":1: the row has 'tool' and no 'tools'; did you mean 'tools'?")) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 4) << "nothing else: " << log;
 }
 
 TEST_F(DatasetTest, TheSameForAnyNumberOfThreads) {

@@ -15,7 +15,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 Experience groups_of(const std::vector<std::pair<double, double>>& rewards, int64_t first = 0) {
   Experience out;
   out.samples.num_samples_per_prompt = 2;
-  RewardColumn column{"right", 1.0, {}, {}, 0, ""};
+  RewardColumn column{"right", 1.0, {}, {}};
   std::vector<double> lengths;
   for (size_t g = 0; g < rewards.size(); ++g) {
     Prompt prompt;
@@ -71,7 +71,13 @@ TEST(Experience, GroupsAreNumberedAnewWhenTakenAndJoined) {
   Experience more = groups_of({{6, 7}}, 10);
   more.scored.columns[0].extra = {{"other", {1.0, 2.0}}};
   more.scored.token_scores = {{1, 2, 3}, {}};
+  more.scored.columns[0].num_failed = 1;
+  more.scored.columns[0].errors = {"", "crash\xff"};
   append_groups(all, more);
+  const std::vector<std::string> errors = {"", "", "", "", "", "crash\xff"};
+  EXPECT_EQ(all.scored.columns[0].errors, errors);
+  EXPECT_EQ(decode_experience(encode_experience(all), "here")->scored.columns[0].errors, errors);
+  EXPECT_EQ(take_groups(all, std::vector<int64_t>{2}).scored.columns[0].errors, more.scored.columns[0].errors);
   const std::vector<std::vector<double>> token_scores = {{}, {}, {}, {}, {1, 2, 3}, {}};
   EXPECT_EQ(all.scored.token_scores, token_scores);
   EXPECT_EQ(decode_experience(encode_experience(all), "here")->scored.token_scores, token_scores);

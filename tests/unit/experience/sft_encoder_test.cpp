@@ -122,6 +122,9 @@ TEST_F(SftEncoderTest, RefusesWhatCannotBeLearnt) {
       learnt(R"({"prompt": "1", "response": "1234"})"),
       HasSubstr("sft.jsonl:7: the completion has 5 tokens with its end, more than data.max_response_length = 4"));
   EXPECT_THAT(learnt(R"({"prompt": "1", "response": 7})"), HasSubstr("neither a completion 'response'"));
+  EXPECT_THAT(learnt(R"({"prompt": "1", "response": 7})"), testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(learnt(R"({"prompt": "1", "respnse": "2"})"),
+              HasSubstr("the row has 'respnse': did you mean 'response'? Else name the column with data.response_key"));
   EXPECT_THAT(learnt(R"({"prompt": "1"})"), HasSubstr("data.response_key"));
   EXPECT_THAT(learnt(R"({"messages": "1"})"), HasSubstr("data.messages_key"));
   EXPECT_THAT(learnt("[1]"), HasSubstr("must be a JSON object"));

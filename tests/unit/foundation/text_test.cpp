@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "foundation/base/shown_text.h"
+
 namespace mortise {
 namespace {
 
@@ -47,6 +49,20 @@ TEST(Utf8, AgreesWithTheEncoder) {
       ASSERT_EQ(find_invalid_utf8(std::string_view(text).substr(0, text.size() - 1)), 0u) << code;
     }
   }
+}
+
+TEST(Text, IsCutBetweenCharacters) {
+  EXPECT_EQ(shorten("abcdef", 6), "abcdef");
+  EXPECT_EQ(shorten("abcdefg", 6), "abc...");
+  EXPECT_EQ(shorten("ab\xC3\xA9\xC3\xA9\xC3\xA9", 6), "ab...");  // 3 bytes would end inside
+  EXPECT_EQ(shorten("a\xC3\xA9\xC3\xA9\xC3\xA9", 6), "a\xC3\xA9...");
+  EXPECT_EQ(shorten("\xF0\x9F\x98\x80...", 5), "...");
+  EXPECT_EQ(shorten("", 3), "");
+}
+
+TEST(Text, OfOneLineMovesNoCursor) {
+  EXPECT_EQ(one_line("a\nb\tc \xC3\xA9"), "a\\nb\\tc \xC3\xA9");
+  EXPECT_EQ(one_line("\x1b[2J\r\x7f"), "\\x1b[2J\\x0d\\x7f");
 }
 
 TEST(EditDistance, KnownValues) {

@@ -304,7 +304,13 @@ TEST_F(EvalRewardTest, RowsOfAGroupNeedNotStandTogether) {
   const auto row = [](const std::string& text, int group) {
     return R"({"completion":")" + text + R"(","group_index":)" + std::to_string(group) + "}";
   };
-  ASSERT_EQ(run("whole_group", {row("a", 5), row("b", 2), row("c", 5), row("d", 5), row("throw", 2)}).code, 0);
+  ASSERT_OK(log_init({.console_level = LogLevel::kOff, .file = temp_ / "log.txt", .force_plain = true}));
+  const int code = run("whole_group", {row("a", 5), row("b", 2), row("c", 5), row("d", 5), row("throw", 2)}).code;
+  log_flush();
+  ASSERT_OK(log_init({}));
+  ASSERT_EQ(code, 0);
+  EXPECT_THAT(temp_.read("log.txt"), HasSubstr("failed on 2 of 5 rows; first: row 1: cannot parse (INVALID_ARGUMENT); "
+                                               "'error' of each row is in "));
   const std::vector<Json> out = results();
   EXPECT_EQ(out[0]["reward"], 3.0);
   EXPECT_EQ(out[2]["reward"], 3.0);

@@ -39,10 +39,15 @@ TEST_F(RewardTest, FailedRowsAreNaNAndKeepTheirReason) {
   EXPECT_EQ(out.row_values[0].value, 3);
 }
 
-TEST_F(RewardTest, InfinityAndRowsOutsideAreErrors) {
+TEST_F(RewardTest, InfinityFailsItsRowAndRowsOutsideTheCall) {
   RewardBatch batch;
   batch.num_rows = 2;
-  EXPECT_THAT(error_of(score("inf_reward", batch)), HasSubstr("gave the reward inf to row 1"));
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, score("inf_reward", batch));
+  EXPECT_FALSE(std::isnan(out.rewards[0]));
+  EXPECT_TRUE(std::isnan(out.rewards[1]));
+  ASSERT_EQ(out.failed_rows.size(), 1U);
+  EXPECT_EQ(failures_text(out.failed_rows),
+            "row 1: gave the reward inf; a reward is a number, or NaN where it does not apply");
   EXPECT_THAT(error_of(score("row_outside", batch)), HasSubstr("called fail_row for row 2 of a batch of 2"));
 }
 

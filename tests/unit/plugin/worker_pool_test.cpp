@@ -124,6 +124,29 @@ TEST_F(WorkerPool, TokenRewardsComeBackAsFromThisProcess) {
   EXPECT_TRUE(make("plain")->score(request(3), longer, nullptr)->token_rewards.empty()) << "it declares none";
 }
 
+// A call that fails is made again in the pieces that workers would take, so that only they fail that must.
+TEST_F(WorkerPool, InThisProcessABadRowOrGroupFailsAloneToo) {
+  const RewardBatch rows = rows_of({"a", "bc", "throw", "d", "inf", "none"}, 2);
+  for (const char* name : {"faulty", "whole_group"}) {
+    mode_ = "process";
+    MetricSet of_pool, of_local;
+    ASSERT_OK_AND_ASSIGN(const RewardOutput pool, make(name)->score(request(6), rows, &of_pool));
+    mode_ = "none";
+    ASSERT_OK_AND_ASSIGN(const RewardOutput local, make(name)->score(request(6), rows, &of_local));
+    expect_same(pool, local);
+    EXPECT_EQ(failures(pool), failures(local)) << name;
+    EXPECT_EQ(of_pool.value("faulty/length"), of_local.value("faulty/length"));
+  }
+  ASSERT_OK_AND_ASSIGN(const RewardOutput groups, make("whole_group")->score(request(6), rows, nullptr));
+  EXPECT_EQ(failures(groups).size(), 2U);
+  EXPECT_EQ(failures(groups).at(2), "cannot parse (INVALID_ARGUMENT)");
+  EXPECT_FALSE(make("whole_batch")->score(request(6), rows, nullptr).ok()) << "there are no pieces";
+  // What has state has seen the rows: it is not asked again.
+  auto strict = make("strict_counter");
+  EXPECT_FALSE(strict->score(request(6), rows, nullptr).ok());
+  EXPECT_EQ(strict->score(request(1), rows_of({"a"}), nullptr)->rewards[0], 2);
+}
+
 TEST_F(WorkerPool, InThisProcessThreadsTakeRowsWhereTheyMay) {
   mode_ = "none";
   MetricSet metrics;

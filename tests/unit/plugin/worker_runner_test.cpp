@@ -90,7 +90,7 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
   ASSERT_EQ(scored.token_scores.size(), 5U);
   EXPECT_THAT(scored.token_scores[0], testing::ElementsAre(2, 4, 6 + 2 + 1));
   EXPECT_EQ(scored.columns[0].num_failed, 2);
-  EXPECT_THAT(scored.columns[0].first_failure, testing::HasSubstr("row 1: gave the token reward nan"));
+  EXPECT_THAT(scored.columns[0].error(1), testing::StartsWith("gave the token reward nan"));
   EXPECT_EQ(scored.rewards[1], 3);  // what the other function gives
   EXPECT_EQ(scored.rewards[2], 4) << "1e30 is no number to sum";
   EXPECT_EQ(scored.rewards[4], 5) << "no tokens, so none of no reward";
@@ -100,6 +100,55 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
   ASSERT_OK_AND_ASSIGN(const AdvantageBatch batch, advantage.compute(samples_, scored, {}, nullptr));
   EXPECT_THAT(batch.token_level_scores, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
   EXPECT_THAT(batch.advantages, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+}
+
+// Each failed row keeps its own reason, in short; the log has the first row of each.
+TEST_F(WorkerRunner, EveryFailedRowHasItsReason) {
+  take({"crash", "ab", "throw", "none", "crash", "inf"});
+  auto one = runner({spec("faulty", 20'000, 10'000)});
+  testing::internal::CaptureStderr();
+  ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, one.score(prompts_, samples_, {.step = 4}, nullptr));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const RewardColumn& column = scored.columns[0];
+  EXPECT_EQ(column.num_failed, 4);
+  ASSERT_EQ(column.errors.size(), 6U);
+  EXPECT_THAT(column.errors[0], testing::StartsWith("its worker was ended by signal 11 (Segmentation fault)"));
+  EXPECT_EQ(column.errors[1], "");
+  EXPECT_EQ(column.errors[2], "cannot parse (INVALID_ARGUMENT)");
+  EXPECT_EQ(column.errors[3], "") << "it does not apply";
+  EXPECT_EQ(column.errors[4], column.errors[0]);
+  EXPECT_THAT(column.errors[5], testing::StartsWith("gave the reward inf; a reward is a number"));
+  EXPECT_THAT(log,
+              testing::ContainsRegex("reward faulty@test[.]faulty 1[.]0[.]0 [(][0-9a-f]+[)], step 4: reward 'faulty' "
+                                     "failed on 4 of 6 rows; first: row 0: its worker was ended by .* while it "
+                                     "scored the row; row 2: cannot parse .INVALID_ARGUMENT.; row 5: gave"));
+}
+
+TEST_F(WorkerRunner, TooManyFailuresAreAnErrorWithReasonsThatAreShort) {
+  take({"throw", "ab"});
+  RewardSpec long_words = spec("long_words", 20'000, 10'000);
+  IsolationOptions isolation;
+  isolation.mode = "none";
+  ScoreContext validation;
+  validation.is_validation = true;
+  validation.step = 2;
+  for (const double limit : {0.4, 0.5}) {
+    auto made = RewardRunner::create(registry_, {long_words}, RunKey{7, nullptr}, limit, isolation);
+    ASSERT_TRUE(made.ok()) << made.error().to_string();
+    const auto scored = made->score(prompts_, samples_, validation, nullptr);
+    if (limit == 0.5) {
+      ASSERT_TRUE(scored.ok()) << scored.error().to_string();
+      const std::string& error = scored->columns[0].errors[0];
+      EXPECT_EQ(error.size(), 199U) << "200 would cut an \u00e9";
+      EXPECT_THAT(error, testing::EndsWith("\u00e9..."));
+      continue;
+    }
+    ASSERT_FALSE(scored.ok());
+    EXPECT_EQ(scored.error().kind, ErrorKind::kReward);
+    EXPECT_THAT(scored.error().to_string(),
+                testing::HasSubstr("), validation after step 2: reward 'long_words' failed on 1 of 2 rows"));
+    EXPECT_THAT(scored.error().to_string(), testing::EndsWith("raise plugins.max_failed_fraction = 0.4"));
+  }
 }
 
 TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {

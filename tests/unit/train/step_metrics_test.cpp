@@ -26,14 +26,15 @@ TEST(StepMetrics, Rewards) {
   ScoredBatch scored;
   scored.rewards = {1.0, 1.0, 0.0, kNaN};
   scored.row_valid = {1, 1, 1, 0};
-  scored.columns.push_back({"match", 1.0, scored.rewards, {}, 1, "row 3: crash"});
+  // One of the two that failed was in a group that was dropped.
+  scored.columns.push_back({"match", 1.0, scored.rewards, {}, 2, {"", "", "", "crash"}});
   MetricSet metrics;
   add_reward_metrics(two_groups(), scored, metrics);
   EXPECT_NEAR(*metrics.value("reward"), 2.0 / 3.0, 1e-12);
   EXPECT_NEAR(*metrics.value("reward_std"), std::sqrt(1.0 / 3.0), 1e-12);  // Bessel
   EXPECT_EQ(*metrics.value("frac_reward_zero_std"), 1.0);                  // one valid row is a flat group too
   EXPECT_EQ(*metrics.value("frac_reward_nan"), 0.25);
-  EXPECT_EQ(*metrics.value("rewards/match/failed"), 1.0);
+  EXPECT_EQ(*metrics.value("rewards/match/failed"), 2.0);
   EXPECT_EQ(*metrics.value("rewards/match/not_applicable"), 0.0);
   EXPECT_EQ(*metrics.value("critic/score/max"), 1.0);
 }

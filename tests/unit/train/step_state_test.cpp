@@ -26,8 +26,8 @@ StepWork some_work() {
   work.experience.samples.rows.push_back({0, 1, {}, {}, FinishReason::kAbort, 4, ""});
   work.experience.samples.rows.push_back({0, 2, {7}, {}, FinishReason::kLength, 5, "7"});
   work.experience.scored.columns.push_back(
-      {"match", 2.0, {1.0, kNaN, 0.0}, {{"a", {1, kNaN, 3}}, {"b", {4, 5, 6}}}, 1, "row 1: crash"});
-  work.experience.scored.columns.push_back({"length", 0.5, {0.1, 0.2, 0.3}, {}, 0, ""});
+      {"match", 2.0, {1.0, kNaN, 0.0}, {{"a", {1, kNaN, 3}}, {"b", {4, 5, 6}}}, 1, {"", "crash", ""}});
+  work.experience.scored.columns.push_back({"length", 0.5, {0.1, 0.2, 0.3}, {}});
   work.experience.scored.rewards = {2.05, kNaN, 0.15};
   work.experience.scored.row_valid = {1, 0, 1};
   work.experience.prompts.step = 8;
@@ -96,7 +96,7 @@ TEST(StepState, ComesBackWhole) {
   EXPECT_EQ(work.experience.samples.rows[0].text, "5\xFF");
   EXPECT_EQ(work.experience.samples.rows[1].finish_reason, FinishReason::kAbort);
   EXPECT_EQ(work.experience.samples.rows[2].weight_version, 5);
-  EXPECT_EQ(work.experience.scored.columns[0].first_failure, "row 1: crash");
+  EXPECT_THAT(work.experience.scored.columns[0].errors, testing::ElementsAre("", "crash", ""));
   EXPECT_TRUE(std::isnan(work.experience.scored.columns[0].extra.at("a")[1]));
   EXPECT_TRUE(work.log_probs.ref_log_prob.empty());
   EXPECT_EQ(work.advantages.token_level_rewards[1], 2.0F);

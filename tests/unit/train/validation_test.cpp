@@ -75,8 +75,8 @@ TEST(ValidationMetrics, OtherNumbersOfTheRewards) {
   ScoredBatch scored;
   scored.rewards = {0.5, 1.5};
   scored.row_valid = {1, 1};
-  scored.columns.push_back({"match", 1.0, {0, 1}, {{"acc", {0, 1}}, {"tries", {3, 5}}, {"bad\nname", {1, 1}}}, 0, ""});
-  scored.columns.push_back({"format", 0.5, {1, 1}, {}, 0, ""});
+  scored.columns.push_back({"match", 1.0, {0, 1}, {{"acc", {0, 1}}, {"tries", {3, 5}}, {"bad\nname", {1, 1}}}});
+  scored.columns.push_back({"format", 0.5, {1, 1}, {}});
   MetricSet metrics;
   add_validation_metrics(prompts, samples, scored, metrics);
   EXPECT_EQ(*metrics.value("val-core/openai/gsm8k/reward/mean@2"), 1.0);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "plugin/host/abi_struct.h"
@@ -78,6 +79,21 @@ class GuardedRewards {
   std::optional<GuardedOutput> rewards_, tokens_;
 };
 
+void sort_by_row(std::vector<FailedRow>& failed) { std::ranges::sort(failed, {}, &FailedRow::row); }
+
+// Each alone: the others have their rewards.
+void fail_infinite_rows(RewardOutput& result) {
+  for (size_t row = 0; row < result.rewards.size(); ++row) {
+    double& reward = result.rewards[row];
+    if (!std::isinf(reward)) continue;
+    result.failed_rows.push_back(
+        {static_cast<int64_t>(row), MORTISE_INVALID_ARGUMENT,
+         "gave the reward " + format_f64(reward) + "; a reward is a number, or NaN where it does not apply"});
+    reward = std::numeric_limits<double>::quiet_NaN();
+  }
+  sort_by_row(result.failed_rows);
+}
+
 // Hands every row its own; one whose token rewards are of no use fails alone.
 void take_token_rewards(const mortise_reward_in& in, std::span<const float> tokens, RewardOutput& result) {
   const uint64_t* const offsets = in.completion_ids.offsets;
@@ -94,8 +110,7 @@ void take_token_rewards(const mortise_reward_in& in, std::span<const float> toke
       result.token_rewards[row].assign(own.begin(), own.end());
     }
   }
-  std::sort(result.failed_rows.begin(), result.failed_rows.end(),
-            [](const FailedRow& a, const FailedRow& b) { return a.row < b.row; });
+  sort_by_row(result.failed_rows);
 }
 
 }  // namespace
@@ -111,6 +126,21 @@ std::string token_reward_fault(double reward, std::span<const float> tokens) {
   const bool any = std::any_of(tokens.begin(), tokens.end(), [](float x) { return x != 0.0F; });
   if (!any || !std::isnan(reward)) return "";
   return "gave token rewards, and no reward of the row, as if it did not apply; set that to 0 (rule R43)";
+}
+
+std::string failure_text(const Error& error) { return Error{error.kind, error.what, "", error.next}.to_string(); }
+
+std::string failures_text(std::span<const FailedRow> failed) {
+  constexpr size_t kMostReasons = 3;
+  std::vector<std::string_view> seen;
+  std::string text;
+  for (const FailedRow& row : failed) {
+    if (std::ranges::find(seen, row.text) != seen.end()) continue;
+    if (seen.size() == kMostReasons) return text + "; others failed for other reasons";
+    text += (seen.empty() ? "row " : "; row ") + std::to_string(row.row) + ": " + one_line(row.text);
+    seen.push_back(row.text);
+  }
+  return text;
 }
 
 Result<Reward> Reward::create(PluginRegistry& registry, std::string_view name, const Json& params, const RunKey& key) {
@@ -177,13 +207,7 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, MetricSet* metri
   result.seconds = report.seconds;
   for (const FailedRow& failed : result.failed_rows)
     result.rewards[static_cast<size_t>(failed.row)] = std::numeric_limits<double>::quiet_NaN();
-  for (size_t i = 0; i < result.rewards.size(); ++i) {
-    if (std::isinf(result.rewards[i]))
-      return instance_.error(kSlot, in.step,
-                             "gave the reward " + format_f64(result.rewards[i]) +
-                                 (rows > 1 ? " to row " + std::to_string(i) : std::string()),
-                             "a reward is a number, or NaN where it does not apply");
-  }
+  fail_infinite_rows(result);
   if (gives_tokens) take_token_rewards(in, written.token_rewards, result);
   std::stable_sort(sink.values.begin(), sink.values.end(),
                    [](const RowValue& a, const RowValue& b) { return a.row < b.row; });

@@ -93,6 +93,12 @@ struct RewardOutput {
 // What is wrong with the token rewards of a row that has this reward; "" if nothing is.
 [[nodiscard]] std::string token_reward_fault(double reward, std::span<const float> tokens);
 
+// What the error of a whole call says of each of its rows: cause and next step, without the place, which who reads a
+// row's reason knows.
+[[nodiscard]] std::string failure_text(const Error& error);
+// The first row of each reason, of a few: "row 1: cannot parse; row 4: its worker was ended by ...". Of one line.
+[[nodiscard]] std::string failures_text(std::span<const FailedRow> failed);
+
 // Values are MORTISE_REWARD_*.
 enum class Granularity : int32_t { kRow = 0, kGroup = 1, kBatch = 2 };
 
