@@ -34,8 +34,8 @@ Every algorithm is a plugin; this page lists the built-in ones with their formul
 `mortise plugin describe NAME` prints the same. Written by `./dev docs`; a test fails where it is not what the program says.
 
 How losses of tokens become one number (`actor.loss_agg_mode`), masks, importance weights and the KL term are the engine's and the same for
-all: see [objective.md](objective.md). Parameters of a loss stand in `[actor.policy_loss]`, of an estimator in `algorithm.adv_params` or
-`actor.kl_params`, of a reward in its `[[reward]]` table, of a backend in `[rollout.NAME]`.
+all: see [objective.md](objective.md). Parameters of a loss stand in `[actor.policy_loss]`, of an estimator in `algorithm.adv_params`,
+`actor.kl_params` or `algorithm.kl_params`, of a reward in its `[[reward]]` table, of a backend in `[rollout.NAME]`.
 """
 
 

@@ -25,6 +25,7 @@ struct ParamTable {
 };
 constexpr ParamTable kTables[] = {{"actor.policy_loss.", "policy_loss", "actor."},
                                   {"actor.kl_params.", "kl_estimator", ""},
+                                  {"algorithm.kl_params.", "kl_estimator", ""},
                                   {"algorithm.adv_params.", "advantage_estimator", "algorithm."},
                                   {"reward.*.", "reward", ""},
                                   {"rollout.", "rollout_backend", ""}};

@@ -276,7 +276,7 @@ class Checker {
 
   void check_training() {
     const AlgorithmConfig& algorithm = config_.algorithm;
-    for (const std::string_view key : {"algorithm.kl_penalty", "algorithm.kl_ctrl"}) {
+    for (const std::string_view key : {"algorithm.kl_penalty", "algorithm.kl_params", "algorithm.kl_ctrl"}) {
       warn_unused(key, algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward is false");
     }
     const FilterGroupsConfig& filter = algorithm.filter_groups;

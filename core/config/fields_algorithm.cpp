@@ -44,6 +44,8 @@ void add_algorithm(FieldCatalog& catalog) {
       .add("kl_penalty", &AlgorithmConfig::kl_penalty,
            "KL estimator of use_kl_in_reward, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3).")
       .plugin("kl_estimator");
+  table.add("kl_params", &AlgorithmConfig::kl_params,
+            "Further parameters of that estimator (the clamps max_log_ratio and max_kl), checked against its table.");
   table
       .add("mask_truncated_completions", &AlgorithmConfig::mask_truncated_completions,
            "Learn nothing from completions that were cut at the length limit; their rewards still count in their "

@@ -5,10 +5,14 @@
 namespace mortise {
 namespace {
 
-// What all of them share: samples of the policy as it is.
+// What nearly all of them share: samples of the policy as it is.
 Preset preset(std::string name, std::string doc, std::vector<std::string> settings) {
-  for (const char* plain : {"rollout.temperature=1.0", "rollout.top_k=-1", "rollout.top_p=1.0"})
-    settings.emplace_back(plain);
+  for (const std::string plain : {"rollout.temperature=1.0", "rollout.top_k=-1", "rollout.top_p=1.0"}) {
+    const auto is_set = [&plain](const std::string& setting) {
+      return setting.starts_with(plain.substr(0, plain.find('=') + 1));
+    };
+    if (std::ranges::none_of(settings, is_set)) settings.push_back(plain);
+  }
   return {std::move(name), std::move(doc), std::move(settings)};
 }
 
@@ -41,51 +45,53 @@ std::vector<Preset> with_the_clip_of_ppo() {
            "algorithm.filter_groups.enable=true", "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2",
            "actor.clip_ratio_high=0.28", "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean",
            "actor.use_kl_loss=false", "rollout.n=16"}),
-      preset(
-          "bnpo",
-          "BNPO (arXiv 2506.02864), for rewards of 0 and 1: advantages divided by a Beta density that is fitted to the "
-          "groups' mean rewards of the step, PPO's clip of 0.2, mean over all tokens of the update, no KL term. (TRL's "
-          "loss_type bnpo is the aggregation alone.)",
-          {"algorithm.adv_estimator=bnpo", "algorithm.adv_params.method=density", "algorithm.use_kl_in_reward=false",
-           "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
-           "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false"}),
+      preset("bnpo",
+             "BNPO (arXiv 2506.02864), for rewards of 0 and 1: advantages divided by a Beta density that is fitted to "
+             "the groups' mean rewards of the step. The rest is the authors' run file: clip range 0.2 and 0.28, dual "
+             "clip of 10, a row counts by the sum over its tokens, no KL term, 16 completions for each prompt. (TRL's "
+             "loss_type bnpo is the aggregation alone.)",
+             {"algorithm.adv_estimator=bnpo", "algorithm.adv_params.method=density", "algorithm.use_kl_in_reward=false",
+              "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.28",
+              "actor.clip_ratio_c=10", "actor.loss_agg_mode=seq-mean-token-sum", "actor.use_kl_loss=false",
+              "rollout.n=16"}),
       preset("lite_ppo",
              "Lite PPO (arXiv 2508.08221): the group's mean as baseline, the standard deviation of the whole step as "
-             "scale, "
-             "PPO's clip of 0.2, mean over all tokens of the update, no KL term and no critic.",
+             "scale, PPO's clip of 0.2, mean over all tokens of the update, no KL term and no critic; 8 completions "
+             "for each prompt, sampled with temperature 0.99, top_k 100 and top_p 0.99, as TRL's paper index has it.",
              {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true",
               "algorithm.adv_params.std=batch", "algorithm.use_kl_in_reward=false",
               "actor.policy_loss.loss_mode=vanilla", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2",
-              "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false"}),
+              "actor.clip_ratio_c=0", "actor.loss_agg_mode=token-mean", "actor.use_kl_loss=false", "rollout.n=8",
+              "rollout.temperature=0.99", "rollout.top_k=100", "rollout.top_p=0.99"}),
   };
 }
 
 std::vector<Preset> with_another_ratio() {
   return {
-      preset("gspo",
-             "GSPO (arXiv 2507.18071): one importance ratio per row, clipped to 1 - 3e-4 .. 1 + 4e-4, mean over rows, "
-             "no KL "
-             "term.",
-             {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true",
-              "algorithm.use_kl_in_reward=false", "actor.policy_loss.loss_mode=gspo", "actor.clip_ratio_low=3e-4",
-              "actor.clip_ratio_high=4e-4", "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=false"}),
+      preset(
+          "gspo",
+          "GSPO (arXiv 2507.18071): one importance ratio per row, clipped to 1 - 3e-4 .. 1 + 4e-4, mean over rows, "
+          "no KL term; 16 completions for each prompt, as in verl's GSPO example, which cuts a step into 4 updates "
+          "(actor.ppo_mini_batch_size).",
+          {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
+           "actor.policy_loss.loss_mode=gspo", "actor.clip_ratio_low=3e-4", "actor.clip_ratio_high=4e-4",
+           "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=false", "rollout.n=16"}),
       preset(
           "cispo",
           "CISPO (MiniMax-M1, arXiv 2506.13585): every token keeps its gradient, weighted by a ratio that is capped "
-          "from "
-          "above alone; mean over all tokens of the update, no KL term. The paper names no cap; 5 is that of ScaleRL "
-          "(arXiv 2510.13786).",
+          "from above alone; mean over all tokens of the update, no KL term. The cap of 5 and 16 completions for each "
+          "prompt are those of ScaleRL (arXiv 2510.13786).",
           {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
            "actor.policy_loss.loss_mode=cispo", "actor.policy_loss.cap=5.0", "actor.loss_agg_mode=token-mean",
-           "actor.use_kl_loss=false"}),
+           "actor.use_kl_loss=false", "rollout.n=16"}),
       preset(
           "sapo",
           "SAPO (arXiv 2511.20347): a sigmoid gate of the ratio in place of the clip, with temperature 1.0 where the "
           "advantage is positive and 1.05 elsewhere; a mean over tokens inside each row and then over rows, no KL "
-          "term.",
+          "term. 16 completions for each prompt are those of verl's SAPO examples.",
           {"algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=true", "algorithm.use_kl_in_reward=false",
            "actor.policy_loss.loss_mode=sapo", "actor.policy_loss.tau_pos=1.0", "actor.policy_loss.tau_neg=1.05",
-           "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=false"}),
+           "actor.loss_agg_mode=seq-mean-token-mean", "actor.use_kl_loss=false", "rollout.n=16"}),
   };
 }
 

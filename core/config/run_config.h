@@ -89,8 +89,9 @@ struct AlgorithmConfig {
   double lam = 1.0;                     // lambda of gae, the same
   Json adv_params = Json::object();     // further parameters of the advantage plugin, e.g. epsilon
   std::string multi_objective_aggregation = "sum_then_normalize";  // | normalize_then_sum: each reward in its group
-  bool use_kl_in_reward = false;  // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
-  std::string kl_penalty = "kl";  // KL plugin of the reward penalty; a trailing + = value of it, gradient of k2
+  bool use_kl_in_reward = false;    // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
+  std::string kl_penalty = "kl";    // KL plugin of the reward penalty
+  Json kl_params = Json::object();  // further parameters of that plugin, e.g. max_kl
   KlControlConfig kl_ctrl;
   bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
   FilterGroupsConfig filter_groups;

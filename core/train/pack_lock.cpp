@@ -37,8 +37,8 @@ std::vector<PluginUse> plugin_uses(const RunConfig& config) {
     uses.push_back(
         {"kl_estimator", kl_base_name(actor.kl_loss_type), "actor.kl_loss_type", "actor.kl_params", actor.kl_params});
   if (algorithm.use_kl_in_reward)
-    uses.push_back(
-        {"kl_estimator", kl_base_name(algorithm.kl_penalty), "algorithm.kl_penalty", "algorithm.kl_penalty"});
+    uses.push_back({"kl_estimator", kl_base_name(algorithm.kl_penalty), "algorithm.kl_penalty", "algorithm.kl_params",
+                    algorithm.kl_params});
   uses.push_back({"rollout_backend", config.rollout.name, "rollout.name", "rollout." + config.rollout.name,
                   config.rollout.params});
   return uses;

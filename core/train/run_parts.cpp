@@ -294,9 +294,9 @@ Result<> load_learner(RunParts& parts) {
     parts.plugin_states.add("kl_loss:" + config.actor.kl_loss_type, kl->instance());
   if (parts.objective->needs_reference() && !parts.reference) TRY(load_reference(parts, /*has_moved=*/true));
   if (config.algorithm.use_kl_in_reward) {
-    parts.reward_kl =
-        TRY(at_place(parts.loaded.where("algorithm.kl_penalty"),
-                     KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, Json::object(), parts.key)));
+    parts.reward_kl = TRY(at_place(
+        parts.loaded.where("algorithm.kl_penalty"),
+        KlEstimator::create(*parts.registry, config.algorithm.kl_penalty, config.algorithm.kl_params, parts.key)));
     parts.plugin_states.add("kl_penalty:" + config.algorithm.kl_penalty, parts.reward_kl->instance());
   }
   parts.kl_controller.emplace(config.algorithm.kl_ctrl);

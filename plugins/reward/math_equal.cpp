@@ -4,7 +4,9 @@
 // fractions, roots, powers, percentages, units, functions, sets, intervals, tuples, matrices, equations, inequalities)
 // and compared by exact arithmetic, or to 320 bits where roots and functions are in the way (math/compare.h).
 // As in math-verify, a decimal number and a number are rounded to 6 places and all else is exact.
-// extract = "boxed" is TRL's accuracy_reward, after = "</think>" besides its reasoning_accuracy_reward.
+// TRL's accuracy_reward: extract = marked, gold = marked, on_unreadable_gold = skip; with after = "</think>" its
+// reasoning_accuracy_reward. ms-swift's accuracy: extract = marked, tag = answer, gold = marked, on_unreadable_gold =
+// miss. Both find the answer as math-verify does; what they find is compared by the rules here.
 // The work per row is bounded (math/number.h): a hostile completion is wrong, not slow.
 #include "math_params.h"
 

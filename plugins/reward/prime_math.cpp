@@ -120,7 +120,7 @@ bool is_integer(const Node& n) {
   return number && number->get_den() == 1;
 }
 
-// a / b as written: {a, b}, a with the sign.
+// a / b as written: {a, b}, a with the sign. A sign below the line makes it an expression, which is computed.
 std::optional<std::pair<mpq_class, mpq_class>> fraction(const Node& n) {
   if (n.kind == Kind::kNegate) {
     auto inner = fraction(*n.args[0]);
@@ -128,7 +128,9 @@ std::optional<std::pair<mpq_class, mpq_class>> fraction(const Node& n) {
     return inner;
   }
   if (n.kind != Kind::kDivide || !is_integer(*n.args[0]) || !is_integer(*n.args[1])) return {};
-  return std::pair{*signed_number(*n.args[0]), *signed_number(*n.args[1])};
+  const mpq_class below = *signed_number(*n.args[1]);
+  if (below < 0) return {};
+  return std::pair{*signed_number(*n.args[0]), below};
 }
 
 bool is_in_form(const Node& gold_node, const Node& answer_node) {
@@ -169,14 +171,30 @@ std::string prime_answer(std::string_view solution) {
   if (box == std::string_view::npos) box = text.rfind("\\fbox");
   const auto boxed = braced(text, box);
   if (boxed && !boxed->empty()) text = *boxed;
+  // A box that is cut off and all there is: verl's reader of LaTeX shows what stands in it.
+  for (const std::string_view open : {"\\boxed{", "\\fbox{"}) {
+    if (!boxed && text.substr(0, open.size()) == open) text = trimmed(text.substr(open.size()));
+  }
   const std::size_t sentence = text.rfind(". ");
   if (sentence != std::string_view::npos) text = trimmed(text.substr(0, sentence));
   keep_behind(text, {"be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", ":\n", "get\n"});
   return std::string(text);
 }
 
-bool prime_is_right(std::string_view solution, const std::string& truth) {
-  const std::string answer = prime_answer(solution);
+namespace {
+
+// "1.5 million" as a number.
+std::string with_powers_of_ten(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"million", "*10^6"}, {"billion", "*10^9"}, {"trillion", "*10^12"}};
+  for (const auto& [name, power] : kNames) {
+    for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) text.replace(at, name.size(), power);
+  }
+  return text;
+}
+
+bool prime_is_equal(const std::string& answer_text, const std::string& truth_text) {
+  const std::string answer = with_powers_of_ten(answer_text), truth = with_powers_of_ten(truth_text);
   if (cleaned(answer) == cleaned(truth) || equal_as_mathematics(answer, truth, 0)) return true;
   const std::string_view head = std::string_view(answer).substr(0, kLongest);
   const auto given = as_number(head), wanted = as_number(truth);
@@ -185,6 +203,16 @@ bool prime_is_right(std::string_view solution, const std::string& truth) {
   if (equal_as_mathematics(head, truth, kTolerance)) return true;
   const bool has_pi = head.find("\\pi") != std::string_view::npos || truth.find("\\pi") != std::string::npos;
   return has_pi && equal_as_mathematics(with_rough_pi(head), with_rough_pi(truth), kTolerance);
+}
+
+}  // namespace
+
+bool prime_is_right(std::string_view solution, const std::string& truth) {
+  const std::string answer = prime_answer(solution);
+  if (prime_is_equal(answer, truth)) return true;
+  // "x = 5. Done. " keeps a sentence; verl's reader of LaTeX stops before its words.
+  const std::size_t sentence = answer.find(". ");
+  return sentence != std::string::npos && sentence > 0 && prime_is_equal(answer.substr(0, sentence), truth);
 }
 
 double geo3k_score(std::string_view solution, const std::string& truth) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
+#include <string_view>
 
 #include <mortise/cpp/plugin.hpp>
 
@@ -75,14 +77,80 @@ std::string step_name(std::string key) {
   return "/" + out;
 }
 
+// "%25" as "%"; nothing where a % has no two hexadecimal digits behind it.
+std::optional<std::string> percent_decoded(std::string_view text) {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+  };
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size() || digit(text[i + 1]) < 0 || digit(text[i + 2]) < 0) return {};
+    out += char(digit(text[i + 1]) * 16 + digit(text[i + 2]));
+    i += 2;
+  }
+  return out;
+}
+
+// "a~1b" as "a/b"; nothing where a ~ is followed by neither 0 nor 1.
+std::optional<std::string> member_name(std::string_view step) {
+  std::string out;
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    if (step[i] != '~') {
+      out += step[i];
+    } else if (++i < step.size() && (step[i] == '0' || step[i] == '1')) {
+      out += step[i] == '0' ? '~' : '/';
+    } else {
+      return {};
+    }
+  }
+  return out;
+}
+
+// What "#" or "#/..." names: a JSON pointer as the fragment of a URI (RFC 6901, 6). Null where nothing stands there.
+const Json* target_of(const Json& root, std::string_view reference) {
+  const auto pointer = percent_decoded(reference.substr(1));
+  if (!pointer || (!pointer->empty() && pointer->front() != '/')) return nullptr;
+  const Json* target = &root;
+  for (std::size_t at = 0; at < pointer->size();) {
+    const std::size_t end = std::min(pointer->find('/', at + 1), pointer->size());
+    const auto name = member_name(std::string_view(*pointer).substr(at + 1, end - at - 1));
+    at = end;
+    if (!name) return nullptr;
+    if (target->is_object()) {
+      const auto found = target->find(*name);
+      if (found == target->end()) return nullptr;
+      target = &*found;
+    } else if (target->is_array()) {
+      const bool is_index = !name->empty() && name->size() <= 9 && (*name == "0" || name->front() != '0') &&
+                            name->find_first_not_of("0123456789") == std::string::npos;
+      if (!is_index || std::stoul(*name) >= target->size()) return nullptr;
+      target = &(*target)[std::stoul(*name)];
+    } else {
+      return nullptr;
+    }
+  }
+  return target;
+}
+
 }  // namespace
 
-Schema::Schema(nlohmann::json schema) : root_(std::move(schema)) { check(root_, "#"); }
+Schema::Schema(nlohmann::json schema) : root_(std::move(schema)) {
+  check(root_, "#");
+  checked_.clear();
+}
 
 void Schema::check(const Json& schema, const std::string& at) {
   if (schema.is_boolean()) return;
   if (!schema.is_object()) fail(MORTISE_INVALID_ARGUMENT, at + ": a schema is an object, true or false");
   if (at.size() > 4000) fail(MORTISE_INVALID_ARGUMENT, "the schema is nested too deep");
+  if (!checked_.insert(&schema).second) return;
   for (const auto& [key, value] : schema.items()) check_keyword(key, value, at + step_name(key));
 }
 
@@ -126,9 +194,10 @@ void Schema::check_keyword(const std::string& key, const Json& value, const std:
   } else if (key == "$ref") {
     if (!value.is_string() || value.get<std::string>().compare(0, 1, "#") != 0)
       refuse("only references inside the schema (#, #/$defs/NAME) are followed");
-    const std::string pointer = value.get<std::string>().substr(1);
-    const bool found = pointer.empty() || (pointer[0] == '/' && root_.contains(Json::json_pointer(pointer)));
-    if (!found) refuse("there is nothing at " + value.get<std::string>());
+    const std::string reference = value.get<std::string>();
+    const Json* target = target_of(root_, reference);
+    if (target == nullptr) refuse("there is nothing at " + reference);
+    check(*target, reference);
   } else if (key != "const" && annotations().count(key) == 0) {
     refuse("the keyword is not known here (plugins/reward/schema.h lists those that are)");
   }
@@ -169,9 +238,8 @@ class Schema::Run {
 
   bool rules(const Json& s, const Json& v, const std::string& at) {
     if (const auto ref = s.find("$ref"); ref != s.end()) {
-      const std::string pointer = ref->get<std::string>().substr(1);
-      const Json& target = pointer.empty() ? schema_.root_ : schema_.root_.at(Json::json_pointer(pointer));
-      if (!valid(target, v, at)) return false;
+      const Json* target = target_of(schema_.root_, ref->get_ref<const std::string&>());
+      if (!valid(*target, v, at)) return false;
     }
     return general(s, v, at) && combined(s, v, at) && (!v.is_number() || number(s, v, at)) &&
            (!v.is_string() || text(s, v.get_ref<const std::string&>(), at)) && (!v.is_array() || array(s, v, at)) &&

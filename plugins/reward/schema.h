@@ -3,13 +3,15 @@
 // Assertions: type enum const, minimum maximum exclusiveMinimum exclusiveMaximum multipleOf, minLength maxLength
 // pattern, prefixItems items contains minContains maxContains minItems maxItems uniqueItems, properties
 // patternProperties additionalProperties propertyNames required minProperties maxProperties dependentRequired
-// dependentSchemas, allOf anyOf oneOf not if then else, $ref to "#" or "#/...", $defs, true and false. Annotations
+// dependentSchemas, allOf anyOf oneOf not if then else, $ref to "#" or "#/..." (with ~0, ~1 and %XX), $defs, true and
+// false. Annotations
 // (title, format ...) assert nothing, as the draft says. Any other keyword is refused: one that is misspelt would let
 // everything pass.
 #pragma once
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "pattern.h"
@@ -30,6 +32,7 @@ class Schema {
   void check_keyword(const std::string& key, const nlohmann::json& value, const std::string& at);
   class Run;
   nlohmann::json root_;
+  std::set<const nlohmann::json*> checked_;  // while the constructor runs: references may be circles
   std::map<std::string, Pattern> patterns_;
 };
 

@@ -190,10 +190,12 @@ std::size_t count_of(std::string_view text, std::string_view what) {
   return count;
 }
 
-// As SQuAD's scorer does it: lower case, no ASCII punctuation, no articles, single spaces.
+// As SQuAD's scorer does it: lower case, no ASCII punctuation, no articles, single spaces. Case and spaces are
+// Python's.
 std::string question_cleaned(const std::string& answer) {
-  static const Pattern articles(R"(\b(a|an|the)\b)"), spaces(R"(\s+)");
+  static const Pattern articles(R"(\b(a|an|the)\b)"), spaces(R"([\s\x1c-\x1f\x{85}]+)");
   std::string text = lower_case(answer);
+  replace(text, "İ", "i\u0307");
   const auto is_punctuation = [](char c) {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
   };

@@ -135,8 +135,25 @@ TEST(Stages, TheKlInTheRewardAndTheEntropyBonusFollowTheirControllers) {
     entropy_coeff = std::clamp(entropy_coeff + (entropy <= 2.5 ? 0.004 : -0.004), 0.0, 0.015);
   }
   EXPECT_GT(largest, 0.012) << "the KL passes its target";
+  EXPECT_GT(number(rows[2], "actor/reward_kl_penalty"), 0);
   EXPECT_GT(num_applied, 0);
   EXPECT_LT(num_applied, 11);
+}
+
+// The estimator of the reward's KL takes its clamps as the loss's does.
+TEST(Stages, TheKlInTheRewardHasItsClamps) {
+  const TaskFolder task;
+  const std::string run =
+      "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=8 trainer.total_training_steps=3 "
+      "algorithm.use_kl_in_reward=true algorithm.kl_penalty=k2 ";
+  const Outcome outcome = task.mortise(run + "algorithm.kl_params.max_kl=0");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 3U);
+  for (const Json& row : rows) EXPECT_EQ(number(row, "actor/reward_kl_penalty"), 0);
+  const Outcome unknown = task.mortise(run + "algorithm.kl_params.max_kll=1 trainer.default_local_dir=other");
+  EXPECT_EQ(unknown.code, 2) << unknown.output;
+  EXPECT_NE(unknown.output.find("algorithm.kl_params.max_kll"), std::string::npos) << unknown.output;
 }
 
 // Old log-probs where one update takes the whole batch, and a reference that no KL asks for, cost no pass.

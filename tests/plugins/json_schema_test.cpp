@@ -76,6 +76,38 @@ TEST(JsonSchema, RefusesSchemasThatItCannotKeep) {
   EXPECT_THAT(reward({}).plugin.call.error, HasSubstr("give schema"));
 }
 
+// RFC 6901: in a fragment, ~0 and ~1 stand for ~ and /, and %XX for a byte, which is decoded first.
+TEST(JsonSchema, FollowsReferencesWithEscapes) {
+  const std::string defs =
+      R"("$defs": {"a b": {"const": 1}, "50%": {"const": 2}, "x/y": {"const": 3}, "m~n": {"const": 4}, "é": {"const": 5},
+                   "%20": {"const": 6}, "~1": {"const": 7}, "": {"const": 8}}})";
+  const auto accepts = [&](const std::string& reference, const std::string& value) {
+    auto plugin = reward({{"schema", R"({"properties": {"v": {"$ref": ")" + reference + R"("}}, )" + defs}});
+    EXPECT_NE(plugin.plugin.self, nullptr) << reference << ": " << plugin.plugin.call.error;
+    return plugin.plugin.self != nullptr && score(plugin, "{\"v\": " + value + "}") == 1;
+  };
+  constexpr std::pair<const char*, const char*> kCases[] = {
+      {"#/$defs/a%20b", "1"},  {"#/$defs/a b", "1"},  {"#/%24defs/50%25", "2"}, {"#/$defs/x~1y", "3"},
+      {"#/$defs/x%7e1y", "3"}, {"#/$defs/m~0n", "4"}, {"#/$defs/%C3%A9", "5"},  {"#/$defs/é", "5"},
+      {"#/$defs/%2520", "6"},  {"#/$defs/~01", "7"},  {"#/$defs/%7E01", "7"},   {"#/$defs/", "8"}};
+  for (const auto& [reference, value] : kCases) {
+    EXPECT_TRUE(accepts(reference, value)) << reference;
+    EXPECT_FALSE(accepts(reference, "0")) << reference;
+  }
+  auto item = reward({{"schema", R"({"anyOf": [{"const": 9}, {"$ref": "#/anyOf/0"}]})"}});
+  EXPECT_EQ(score(item, "9"), 1);
+  const auto refusal = [](const std::string& schema) { return reward({{"schema", schema}}).plugin.call.error; };
+  for (const char* broken : {"#/$defs/%2", "#/$defs/%zz", "#/$defs/a~2", "#/$defs/a~", "#/allOf/01", "#/allOf/2",
+                             "#/allOf/-", "#$defs", "#/type/0/x"}) {
+    const std::string text =
+        R"({"$ref": ")" + std::string(broken) + R"(", "$defs": {"a~2": true, "%2": true}, "type": ["null"],
+                                  "allOf": [true, true]})";
+    EXPECT_THAT(refusal(text), HasSubstr("there is nothing at " + std::string(broken))) << broken;
+  }
+  EXPECT_THAT(refusal(R"({"$ref": "#/title", "title": "no schema"})"), HasSubstr("#/title: a schema is an object"));
+  EXPECT_THAT(refusal(R"({"$ref": "#/default", "default": {"patern": "x"}})"), HasSubstr("schema at #/default/patern"));
+}
+
 TEST(JsonSchema, WorkIsBounded) {
   auto circle = reward({{"schema", R"({"$ref": "#"})"}});
   EXPECT_EQ(score(circle, "1"), 0);

@@ -111,6 +111,55 @@ TEST(MathEqual, ARowWithoutAnAnswerIsLeftAlone) {
   EXPECT_EQ(plugin.values["math/no_answer"][0], 1);
 }
 
+// A right answer that is no mathematics: TRL skips the row, ms-swift counts it as wrong.
+TEST(MathEqual, AnUnreadableGoldIsTextSkippedOrMissed) {
+  auto text_of = reward("math_equal");
+  EXPECT_EQ(score(text_of, "\\boxed{yes}", "yes"), 1);
+  EXPECT_EQ(score(text_of, "\\boxed{no}", "yes"), 0);
+  auto skip = reward("math_equal", {{"on_unreadable_gold", "skip"}});
+  EXPECT_TRUE(std::isnan(score(skip, "\\boxed{yes}", "yes")));
+  EXPECT_EQ(skip.values["math/unreadable_gold"][0], 1);
+  EXPECT_TRUE(std::isnan(score(skip, "\\boxed{1}", "1 +* ?")));
+  EXPECT_EQ(score(skip, "\\boxed{\\sqrt{2}}", "\\sqrt{2}"), 1) << "readable here";
+  auto miss = reward("math_equal", {{"on_unreadable_gold", "miss"}, {"miss", "-1"}});
+  EXPECT_EQ(score(miss, "\\boxed{yes}", "yes"), -1);
+  auto scaled = reward("cosine", {{"on_unreadable_gold", "skip"}, {"max_length", "8"}});
+  EXPECT_TRUE(std::isnan(score(scaled, "\\boxed{yes}", "yes")));
+}
+
+// TRL's accuracy_reward and reasoning_accuracy_reward as `config import` writes them; what TRL 1.16 gives with
+// math-verify 0.9.
+TEST(MathEqual, FindsWhatTrlFinds) {
+  const std::map<std::string, std::string> trl{
+      {"extract", "marked"}, {"gold", "marked"}, {"on_unreadable_gold", "skip"}};
+  auto plugin = reward("math_equal", trl);
+  EXPECT_EQ(score(plugin, "My answer is \\boxed{\\frac{1}{3}}", "\\frac{1}{3}"), 1);
+  EXPECT_EQ(score(plugin, "The final answer is $\\frac{1}{3}$.", "$\\frac{1}{3}$"), 1);
+  EXPECT_EQ(score(plugin, "The answer is 42.", "42"), 0) << "not in a formula";
+  EXPECT_EQ(score(plugin, "So we get $42$.", "42"), 0) << "nothing announces it";
+  for (const char* skipped : {"yes", "A", "\\sqrt{2}", "x+1", ""})
+    EXPECT_TRUE(std::isnan(score(plugin, "\\boxed{1}", skipped))) << skipped;
+  EXPECT_EQ(score(plugin, "\\boxed{\\sqrt{2}}", "$\\sqrt{2}$"), 1);
+  EXPECT_EQ(score(plugin, "\\boxed{12\\pi}", "the area is $12\\pi$ units"), 1) << "found in prose";
+  auto after = trl;
+  after["after"] = "</think>";
+  auto reasoning = reward("math_equal", after);
+  EXPECT_EQ(score(reasoning, "\\boxed{1}", "yes"), 0) << "unfinished reasoning is wrong even then";
+  EXPECT_TRUE(std::isnan(score(reasoning, "</think>\\boxed{1}", "yes")));
+}
+
+// ms-swift's accuracy as `config import` writes it.
+TEST(MathEqual, FindsWhatSwiftFinds) {
+  auto plugin = reward("math_equal",
+                       {{"extract", "marked"}, {"tag", "answer"}, {"gold", "marked"}, {"on_unreadable_gold", "miss"}});
+  EXPECT_EQ(score(plugin, "<think>$1$</think><answer>\\frac{1}{2}</answer>", "0.5"), 1);
+  EXPECT_EQ(score(plugin, "<answer> 42 </answer> and \\boxed{7}", "<answer>42</answer>"), 1);
+  EXPECT_EQ(score(plugin, "<answer>41</answer> <answer>42</answer>", "42"), 0) << "the first";
+  EXPECT_EQ(score(plugin, "<answer>42", "42"), 0) << "no tag, and nothing marked";
+  EXPECT_EQ(score(plugin, "thus \\boxed{42}", "42"), 1);
+  EXPECT_EQ(score(plugin, "<answer>yes</answer>", "yes"), 0);
+}
+
 TEST(MathEqual, PlacesAreThoseOfDecimals) {
   auto six = reward("math_equal");
   auto two = reward("math_equal", {{"places", "2"}});

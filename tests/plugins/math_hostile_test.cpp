@@ -6,6 +6,7 @@
 #include <random>
 
 #include "math/judge.h"
+#include "math/marked.h"
 
 namespace mortise::math {
 namespace {
@@ -82,12 +83,37 @@ TEST(MathHostile, NoAnswerTakesLong) {
 }
 
 TEST(MathHostile, NoCompletionTakesLong) {
-  for (const std::string piece :
-       {"\\boxed{",   "$",      "$$ ", "\\[",         "\\(",     "answer is ", "####",
-        "answer: 1 ", "{",      "}",   "\\boxed{1} ", "<think>", "</think>",   "1,",
-        "1/",         "答案是", "\\$", "-",           "\xff",    "a",          "\\boxed{ } "}) {
+  for (const std::string piece : {"\\boxed{",
+                                  "$",
+                                  "$$ ",
+                                  "\\[",
+                                  "\\(",
+                                  "answer is ",
+                                  "####",
+                                  "answer: 1 ",
+                                  "{",
+                                  "}",
+                                  "\\boxed{1} ",
+                                  "<think>",
+                                  "</think>",
+                                  "1,",
+                                  "1/",
+                                  "答案是",
+                                  "\\$",
+                                  "-",
+                                  "\xff",
+                                  "a",
+                                  "\\boxed{ } ",
+                                  "answer $",
+                                  "answer: \\[ ",
+                                  "final answer is \\( ",
+                                  "final answer  ",
+                                  "answer $1$ and "}) {
     const double before = cpu_seconds();
     is_right("42", repeated(piece, 100'000));
+    answer_of(repeated(piece, 100'000), Extraction::kMarked);
+    is_marked(repeated(piece, 100'000));
+    formula_in_prose(repeated(piece, 100'000));
     EXPECT_LT(cpu_seconds() - before, kMostSeconds) << piece;
   }
 }

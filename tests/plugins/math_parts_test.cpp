@@ -6,6 +6,7 @@
 #include "math/evaluate.h"
 #include "math/extract.h"
 #include "math/judge.h"
+#include "math/marked.h"
 #include "math/normalise.h"
 #include "math/parser.h"
 
@@ -28,6 +29,45 @@ TEST(Extract, LooksInThePlacesInTheirOrder) {
   EXPECT_EQ(first("from 5 eggs and 7"), "7");
   EXPECT_EQ(first("from 5 eggs and 7", Extraction::kBoxed), "(none)");
   EXPECT_THAT(extract("", Extraction::kAny), IsEmpty());
+}
+
+// As math-verify does without try_extract_without_anchor.
+TEST(Extract, MarkedAnswersAreBoxedOrAnnouncedFormulas) {
+  const auto marked = [](std::string_view text) { return first(text, Extraction::kMarked); };
+  EXPECT_EQ(marked("the answer is $1$, \\boxed{2}"), "2") << "a box goes first";
+  EXPECT_EQ(marked("The answer is $\\frac{1}{2}$."), "\\frac{1}{2}");
+  EXPECT_EQ(marked("ANSWER: \\(x = 5\\)"), "x = 5");
+  EXPECT_EQ(marked("the answer is \\frac{1}{2}"), "\\frac{1}{2}") << "a fraction of numbers needs no delimiters";
+  EXPECT_EQ(marked("the answer is \\frac{x}{2}"), "(none)");
+  EXPECT_EQ(marked("the answer is 42"), "(none)");
+  EXPECT_EQ(marked("$42$ is what we want"), "(none)") << "nothing announces it";
+  EXPECT_EQ(marked("answer: $1$, but the final answer is $2$; answer: $3$"), "2");
+  EXPECT_EQ(marked("an answer $1$ and then answer: $2$ or an answer $3$"), "2") << "a colon goes before none";
+  EXPECT_EQ(marked("answer: $1$. answer: $2$"), "2") << "the last";
+  EXPECT_EQ(marked("the answers are $1$, $2$ and $3$."), "1, 2, 3");
+  EXPECT_EQ(marked("the answer is $25$%"), "25\\%");
+  EXPECT_EQ(marked("answer " + std::string(50, '.') + "$1$"), "(none)") << "51 bytes on";
+  EXPECT_EQ(marked("answer " + std::string(49, '.') + "$1$"), "1");
+  EXPECT_EQ(marked("answer \\[ answer $1$"), "1") << "what never closes is no formula";
+}
+
+TEST(Extract, FormulasInProse) {
+  EXPECT_EQ(formula_in_prose("first $x$, then the area is $12\\pi$ units"), "12\\pi");
+  EXPECT_EQ(formula_in_prose("the roots are $1$ and $2$."), "1, 2");
+  EXPECT_EQ(formula_in_prose("$5$ cm"), "5");
+  for (const char* whole :
+       {"$x+1$", " $1$, $2$ ", "12 cm", "\\frac{1}{2}", "2\\frac{1}{2}", "so \\boxed{3} and $4$", "yes", ""})
+    EXPECT_EQ(formula_in_prose(whole), "") << whole;
+}
+
+TEST(Extract, MarkedRightAnswersAreThoseThatMathVerifyFinds) {
+  for (const char* yes : {"$x+1$", "so \\(a\\)", "\\[b\\]", "\\boxed{x}", "42", "-7", "x = 5", "costs $5 each",
+                          "\\frac{1}{3}", "-\\frac{1.5}{2}", ".5", "(3+4)", "**12**", "no more than 3 apples"}) {
+    EXPECT_TRUE(is_marked(yes)) << yes;
+  }
+  for (const char* no : {"", "A", "yes", "x+1", "\\sqrt{2}", "\\frac{a}{b}", "\\frac{\\pi}{2}", "XDY2K", "$$", "\\$"}) {
+    EXPECT_FALSE(is_marked(no)) << no;
+  }
 }
 
 TEST(Extract, BoxesMatchTheirBraces) {

@@ -1,4 +1,4 @@
-// gsm8k, math_reward, math_dapo and default_compute_score against what verl 0.9.1's own functions say.
+// gsm8k, math_reward, math_dapo, search_r1 and default_compute_score against what verl 0.9.1's own functions say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,6 +37,8 @@ TEST(VerlScores, AgreeWithVerlOnEveryCase) {
   add("math_reward", "math_reward", {});
   add("math_dapo", "math_dapo", {});
   add("math_dapo_alone", "math_dapo", {{"box", "alone"}});
+  add("search_r1", "search_r1", {{"format_score", "0.1"}});
+  add("search_r1_subem", "search_r1", {{"method", "subem"}, {"format_score", "0.1"}});
   std::ifstream file(std::string(MORTISE_SOURCE_DIR) + "/tests/golden/answers/verl.jsonl");
   int total = 0, different = 0;
   for (std::string line; std::getline(file, line); ++total) {
@@ -46,7 +48,31 @@ TEST(VerlScores, AgreeWithVerlOnEveryCase) {
     if (got == c["expected"].get<double>()) continue;
     if (++different <= 8) ADD_FAILURE() << got << " for " << line;
   }
-  EXPECT_EQ(total, 1009);
+  EXPECT_EQ(total, 1609);
+  EXPECT_EQ(different, 0);
+}
+
+// prime_math (numina_*) and geo3k (hiyouga/geometry3k); `sensible` where a reader says otherwise than verl.
+TEST(VerlScores, AgreeWithVerlOrTheReaderOnMathematics) {
+  auto plugin = reward("default_compute_score");
+  std::ifstream file(std::string(MORTISE_SOURCE_DIR) + "/tests/golden/answers/verl_math.jsonl");
+  int total = 0, different = 0, decided = 0;
+  for (std::string line; std::getline(file, line); ++total) {
+    const Json c = Json::parse(line);
+    const bool geometry = c["scorer"] == "geo3k";
+    const RewardRows rows{{c["solution"]},
+                          {text("data_source", {geometry ? "hiyouga/geometry3k" : "numina_olympiads"}),
+                           text("answer", {c["truth"].get<std::string>()})},
+                          {},
+                          {},
+                          0};
+    decided += c.contains("sensible") ? 1 : 0;
+    const double want = c.value("sensible", c["expected"].get<double>());
+    if (std::abs(plugin.score(rows)[0] - want) < 1e-9) continue;
+    if (++different <= 8) ADD_FAILURE() << plugin.score(rows)[0] << " for " << line;
+  }
+  EXPECT_EQ(total, 938);
+  EXPECT_EQ(decided, 95);
   EXPECT_EQ(different, 0);
 }
 
@@ -130,6 +156,9 @@ TEST(VerlScores, Geometry3kAddsTheFormatToTheAnswer) {
   EXPECT_DOUBLE_EQ(score("\\boxed{2\\sqrt{3}}", "\\sqrt{12}"), 0.9);
   EXPECT_DOUBLE_EQ(score("\\boxed{\\frac{2}{4}}", "\\frac{1}{2}"), 0.0) << "not reduced";
   EXPECT_DOUBLE_EQ(score("\\boxed{\\dfrac12}", "1/2"), 0.9);
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\frac{-3}{-8}}", "\\frac{3}{8}"), 0.9) << "a sign below the line is computed";
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\frac{2}{-5}}", "-\\frac{2}{5}"), 0.9);
+  EXPECT_DOUBLE_EQ(score("\\boxed{\\frac{-2}{5}}", "-\\frac{2}{5}"), 0.9);
   EXPECT_DOUBLE_EQ(score("\\boxed{\\sqrt{4}}", "2"), 0.0) << "an integer is written as one";
   EXPECT_DOUBLE_EQ(score("\\boxed{42.0}", "42"), 0.9);
   EXPECT_DOUBLE_EQ(score("\\boxed{(1, \\sqrt{9})}", "(1, 3)"), 0.0);
@@ -152,6 +181,8 @@ TEST(VerlScores, NuminaTakesTheAnswerAsPrimeMathDoes) {
   EXPECT_TRUE(right("\\boxed{41} but the answer is \\boxed{42}", "42"));
   EXPECT_FALSE(right("the answer is \\boxed{42} but then \\boxed{41}", "42"));
   EXPECT_FALSE(right("nothing", "42"));
+  EXPECT_TRUE(right("\\boxed{42", "42")) << "a box that is cut off";
+  EXPECT_FALSE(right("thus \\boxed{42", "41"));
   EXPECT_TRUE(right("\\boxed{\\frac{2}{4}}", "\\frac{1}{2}")) << "prime_math computes";
   EXPECT_TRUE(right("\\boxed{\\text{yes}}", "yes"));
   EXPECT_TRUE(right("\\boxed{1,234.05}", "1234")) << "to 1e-4";

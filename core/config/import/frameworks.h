@@ -24,10 +24,11 @@ struct HfBatches {
 };
 // `default_accumulation`: gradient_accumulation_steps where it is null.
 HfBatches translate_hf_batches(Translation& t, int64_t num_processes);
-// Length of the run, learning-rate schedule, optimizer.
-void translate_hf_schedule(Translation& t, const HfBatches& batches);
-// Checkpoints, validation, logging. `samples`: validation samples as training does (TRL and swift both).
-void translate_hf_files(Translation& t, const HfBatches& batches);
+// Length of the run, learning-rate schedule, optimizer. `learning_rate`: the framework's, which a floor is a share of.
+void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
+// Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy
+// or eval_steps is not given, the settings of saving count (ms-swift with validation rows).
+void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);
 // vanilla, gspo or luspo with clip edges and delta, as the importance-sampling level asks.
 void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level);
 // sync_ref_model: the reference that follows the policy.

@@ -117,7 +117,7 @@ void set_warmup(Translation& t, const HfBatches& batches, bool ignored) {
   }
 }
 
-void set_floor(Translation& t, const Json& kwargs, const std::string& type) {
+void set_floor(Translation& t, const Json& kwargs, const std::string& type, double learning_rate) {
   for (const auto& [key, value] : kwargs.items()) {
     const bool of_floor = type == "cosine_with_min_lr" && (key == "min_lr" || key == "min_lr_rate");
     const bool cosine = type.starts_with("cosine");
@@ -128,17 +128,19 @@ void set_floor(Translation& t, const Json& kwargs, const std::string& type) {
     } else if (key == "num_cycles") {
       t.set("actor.optim.num_cycles", value.get<double>(), {"lr_scheduler_kwargs"});
     } else {
-      const double ratio = key == "min_lr" ? value.get<double>() / t.number("learning_rate") : value.get<double>();
+      const double ratio = key == "min_lr" ? value.get<double>() / learning_rate : value.get<double>();
       t.set("actor.optim.min_lr_ratio", ratio, {"lr_scheduler_kwargs", "learning_rate"});
     }
   }
 }
 
-void set_validation(Translation& t, const HfBatches& batches, const std::string& strategy, std::string_view name) {
+// `otherwise`: what counts where eval_steps is not given.
+void set_validation(Translation& t, const HfBatches& batches, const std::string& strategy, std::string_view name,
+                    std::string_view otherwise) {
   double every = 0;
   std::string_view of = "eval_steps";
   if (strategy == "steps") {
-    if (t.is_null("eval_steps")) of = "logging_steps";
+    if (t.is_null("eval_steps")) of = otherwise;
     every = t.is_null(of) ? 0 : t.number(of);
   }
   if (every >= 1) {
@@ -205,7 +207,7 @@ HfBatches translate_hf_batches(Translation& t, int64_t num_processes) {
   return plan;
 }
 
-void translate_hf_schedule(Translation& t, const HfBatches& batches) {
+void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate) {
   if (batches.is_known) set_run_length(t, batches);
   const std::string type = t.text("lr_scheduler_type");
   const bool plain = type == "constant";
@@ -220,7 +222,7 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches) {
               "there are constant, constant_with_warmup, linear, cosine and cosine_with_min_lr");
   }
   set_warmup(t, batches, plain);
-  set_floor(t, t.table("lr_scheduler_kwargs"), type);
+  set_floor(t, t.table("lr_scheduler_kwargs"), type, learning_rate);
   const double beta1 = t.number("adam_beta1"), beta2 = t.number("adam_beta2");
   if (beta1 != 0.9 || beta2 != 0.999 || t.is_given("adam_beta1") || t.is_given("adam_beta2"))
     t.set("actor.optim.betas", Json::array({beta1, beta2}), {"adam_beta1", "adam_beta2"});
@@ -231,7 +233,7 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches) {
   }
 }
 
-void translate_hf_files(Translation& t, const HfBatches& batches) {
+void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves) {
   const std::string save = t.text("save_strategy");
   if (save == "steps") {
     const double every = t.number("save_steps");
@@ -245,10 +247,18 @@ void translate_hf_files(Translation& t, const HfBatches& batches) {
     t.note("save_strategy", "trainer.save_freq counts steps; the last step is always saved");
   }
   const std::string_view name = t.is_given("eval_strategy") ? "eval_strategy" : "evaluation_strategy";
-  const std::string strategy = t.is_given(name) ? t.text(name) : t.text("eval_strategy");
+  const bool as_saved = validates_as_it_saves && !t.is_given(name);
+  const std::string strategy = as_saved ? save : t.is_given(name) ? t.text(name) : t.text("eval_strategy");
   const bool validates = strategy == "steps" || strategy == "epoch";
   t.set("trainer.val_before_train", validates && t.flag("eval_on_start"), {"eval_on_start"});
-  if (validates) set_validation(t, batches, strategy, t.is_given(name) ? name : "eval_strategy");
+  if (validates) {
+    const std::string_view otherwise = validates_as_it_saves ? "save_steps" : "logging_steps";
+    set_validation(t, batches, strategy,
+                   as_saved           ? "save_strategy"
+                   : t.is_given(name) ? name
+                                      : "eval_strategy",
+                   otherwise);
+  }
   set_logging(t);
   if (t.is_given("resume_from_checkpoint") && !t.is_null("resume_from_checkpoint")) {
     const Json resume = t.value("resume_from_checkpoint");

@@ -77,6 +77,9 @@ const PeerRules& trl_rules();
 const PeerRules& verl_rules();
 const PeerRules& swift_rules();
 
+// The part of verl's for reference, sampler, critic and rewards.
+std::span<const PeerRule> verl_service_rules();
+
 // transformers.TrainingArguments (TRL's and ms-swift's base): what is the same for both.
 std::span<const PeerRule> training_argument_rules();
 

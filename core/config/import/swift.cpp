@@ -157,13 +157,29 @@ void set_advantages(Translation& t) {
 
 constexpr LoraNames kLora{"train_type", "lora_rank", "lora_alpha", "lora_dropout", "target_modules"};
 
+// The newer name of train_type wins.
+std::string_view tuner_name(const Translation& t) { return t.is_given("tuner_type") ? "tuner_type" : "train_type"; }
+
+// ms-swift's default is ten times as large for an adapter as for all weights.
+double set_learning_rate(Translation& t) {
+  const std::string_view key = "actor.optim.lr", name = "learning_rate";
+  if (!t.is_null(name)) {
+    t.set(key, t.number(name), {name});
+    return t.number(name);
+  }
+  const bool adapter = t.is_given(tuner_name(t)) && t.text(tuner_name(t)) == "lora";
+  const double rate = adapter ? 1e-4 : 1e-5;
+  t.set(key, rate, {name}, adapter ? "of adapters" : "of all weights");
+  return rate;
+}
+
 void set_model(Translation& t) {
   if (t.is_null("model")) {
     t.ask("model", "path = \"...\"  # the model's folder");
   } else {
     t.set("model.path", t.text("model"), {"model"}, "a folder, not a name of a hub");
   }
-  const std::string_view name = t.is_given("tuner_type") ? "tuner_type" : "train_type";
+  const std::string_view name = tuner_name(t);
   if (!t.is_given(name) || t.is_null(name)) {
     t.warn(name, "ms-swift trains LoRA adapters unless it is full; here all weights are trained");
   } else if (t.text(name) == "lora") {
@@ -226,9 +242,20 @@ void set_data(Translation& t) {
   if (!stop.empty()) t.set("rollout.stop", stop, {"stop_words"});
 }
 
+// A reward that asks ms-swift's `accuracy` whether the answer is right.
+std::string add_accuracy(Translation& t, std::string_view reward) {
+  const std::string_view from = "reward_funcs";
+  std::string table = t.add_reward(reward, {from});
+  t.set(table + ".column", "solution", {from});
+  t.set(table + ".extract", "marked", {from});
+  t.set(table + ".tag", "answer", {from});
+  t.set(table + ".gold", "marked", {from});
+  t.set(table + ".on_unreadable_gold", "miss", {from}, "a solution that math-verify finds nothing in");
+  return table;
+}
+
 std::string add_cosine(Translation& t) {
-  std::string table = t.add_reward("cosine", {"reward_funcs"});
-  t.set(table + ".column", "solution", {"reward_funcs"});
+  std::string table = add_accuracy(t, "cosine");
   if (!t.is_null("cosine_max_len")) t.set(table + ".max_length", t.integer("cosine_max_len"), {"cosine_max_len"});
   constexpr std::pair<std::string_view, std::string_view> kEnds[] = {{"correct_start", "cosine_min_len_value_correct"},
                                                                      {"correct_end", "cosine_max_len_value_correct"},
@@ -241,11 +268,7 @@ std::string add_cosine(Translation& t) {
 // The place of the table, or nothing where there is no such reward.
 std::string add_reward(Translation& t, const std::string& function) {
   const std::string_view from = "reward_funcs";
-  if (function == "accuracy") {
-    std::string table = t.add_reward("math_equal", {from});
-    t.set(table + ".column", "solution", {from});
-    return table;
-  }
+  if (function == "accuracy") return add_accuracy(t, "math_equal");
   if (function == "soft_overlong") {
     if (t.is_null("soft_cache_length")) {
       t.problem(from, "soft_overlong needs soft_cache_length", "set it");
@@ -317,9 +340,9 @@ void note_unused(Translation& t) {
 
 void translate_swift(Translation& t, int64_t num_processes) {
   const HfBatches batches = translate_hf_batches(t, num_processes);
-  translate_hf_schedule(t, batches);
+  translate_hf_schedule(t, batches, set_learning_rate(t));
   set_data(t);
-  translate_hf_files(t, batches);
+  translate_hf_files(t, batches, !t.texts("val_dataset").empty());
   set_loss(t);
   note_unused(t);
   set_kl(t);

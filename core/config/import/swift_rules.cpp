@@ -135,7 +135,7 @@ constexpr PeerRule kRun[] = {
     compute("truncation_strategy", "null", "data.truncation"),
     compute("dataset_shuffle", "true", "data.shuffle"),
     compute("train_dataloader_shuffle", "true", "data.shuffle"),
-    translate("learning_rate", "1e-05", "actor.optim.lr"),
+    compute("learning_rate", "null", "actor.optim.lr; 1e-5, of an adapter 1e-4"),
     compute("per_device_train_batch_size", "1", "data.train_batch_size, actor.ppo_micro_batch_size_per_gpu"),
     compute("gradient_accumulation_steps", "null", "actor.ppo_mini_batch_size"),
     translate("weight_decay", "0.1", "actor.optim.weight_decay"),

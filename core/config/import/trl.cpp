@@ -260,7 +260,9 @@ std::string add_reward(Translation& t, const std::string& function) {
     std::string table = t.add_reward("math_equal", {from});
     t.set(table + ".name", function, {from});
     t.set(table + ".column", "solution", {from});
-    t.set(table + ".extract", "boxed", {from});
+    t.set(table + ".extract", "marked", {from});
+    t.set(table + ".gold", "marked", {from});
+    t.set(table + ".on_unreadable_gold", "skip", {from}, "TRL skips rows whose solution math-verify finds nothing in");
     if (function != "accuracy_reward") t.set(table + ".after", "</think>", {from});
     return table;
   }
@@ -296,8 +298,8 @@ void set_rewards(Translation& t) {
 
 void translate_trl(Translation& t, int64_t num_processes) {
   const HfBatches batches = translate_hf_batches(t, num_processes);
-  translate_hf_schedule(t, batches);
-  translate_hf_files(t, batches);
+  translate_hf_schedule(t, batches, t.number("learning_rate"));
+  translate_hf_files(t, batches, false);
   set_loss(t);
   note_unused(t);
   set_kl(t);

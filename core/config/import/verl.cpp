@@ -1,7 +1,7 @@
 // verl's ppo_trainer: the settings that are read together (verl_rules.cpp says which).
 //
-// verl forces the aggregation of gspo, sapo and geo_mean; its YAML sets clip_ratio_low and _high to 0.2, so that
-// clip_ratio alone changes nothing; its schedule counts steps. All of this is written out.
+// verl forces the aggregation of sapo and geo_mean (before version 0.9 of gspo too); its YAML sets clip_ratio_low and
+// _high to 0.2, so that clip_ratio alone changes nothing; its schedule counts steps. All of this is written out.
 #include <algorithm>
 
 #include "config/full_kl.h"
@@ -95,7 +95,14 @@ void set_aggregation(Translation& t) {
   std::string mode = t.text(key);
   std::string_view from = key;
   std::string remark;
-  if (loss_mode == "gspo" || loss_mode == "sapo" || loss_mode == "geo_mean") {
+  if (loss_mode == "gspo" && !t.is_given(key)) {
+    mode = "seq-mean-token-mean";
+    from = loss;
+    remark = "GSPO's own, and verl's before 0.9";
+    t.warn(key, "gspo without it is a mean over rows (seq-mean-token-mean), as in its paper and in verl before 0.9; "
+                "verl takes token-mean since: name it");
+  }
+  if (loss_mode == "sapo" || loss_mode == "geo_mean") {
     if (t.is_given(key) && mode != "seq-mean-token-mean")
       t.note(key, "verl does not read it with loss_mode " + loss_mode);
     refuse_two_aggregations(t, loss_mode, mode);
@@ -156,6 +163,20 @@ void set_advantages(Translation& t) {
                      "write it as a plugin (docs/plugins/advantage_estimator.md)");
   }
   t.set("algorithm.adv_estimator", name, {"algorithm.adv_estimator"});
+  // What verl changed after January 2026, which our estimators have as parameters.
+  struct Newer {
+    std::string_view estimator, parameter;
+    Json value;
+    std::string_view before;
+  };
+  const Newer kNewer[] = {{"grpo_vectorized", "min_variance", 0.0, "verl of January 2026: 1e-6"},
+                          {"reinforce_plus_plus", "masked_tokens", "skip", "verl of January 2026: reset"},
+                          {"optimal_token_baseline", "handle_zero_tail", true, "verl of January 2026: false"}};
+  for (const Newer& newer : kNewer) {
+    if (name == newer.estimator)
+      t.set("algorithm.adv_params." + std::string(newer.parameter), newer.value, {"algorithm.adv_estimator"},
+            newer.before);
+  }
   const bool gamma = name == "gae" || name == "reinforce_plus_plus";
   if (gamma) {
     t.set("algorithm.gamma", t.number("algorithm.gamma"), {"algorithm.gamma"});
@@ -224,6 +245,11 @@ void set_batches(Translation& t) {
   if (!t.flag("algorithm.filter_groups.enable")) same("data.gen_batch_size", "data.train_batch_size");
   same("rollout.prompt_length", "data.max_prompt_length");
   same("actor.optim.clip_grad", "actor.grad_clip");
+  same("critic.optim.clip_grad", "critic.grad_clip");
+  if (!t.is_null("critic.shuffle") && t.flag("critic.shuffle") != t.flag("actor.shuffle")) {
+    t.problem("critic.shuffle", "'critic.shuffle' differs from actor.shuffle",
+              "actor and critic learn from the same mini-batches; make them equal");
+  }
 }
 
 void set_schedule(Translation& t) {

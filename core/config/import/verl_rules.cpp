@@ -1,5 +1,6 @@
 // What becomes of each setting of verl's ppo_trainer (August 2026, and the names of January 2026), written without the
-// prefix actor_rollout_ref. Defaults are those of its YAML.
+// prefix actor_rollout_ref. Defaults are those of its YAML. verl_service_rules.cpp has ref, rollout, critic and
+// rewards.
 #include "config/import/rules.h"
 
 namespace mortise {
@@ -165,105 +166,8 @@ constexpr PeerRule kActor[] = {
     no_effect("actor.freeze_vision_tower", kImages),
 };
 
-constexpr PeerRule kRef[] = {
-    translate("ref.log_prob_micro_batch_size_per_gpu", "null", "ref.log_prob_micro_batch_size_per_gpu"),
-    translate("ref.log_prob_use_dynamic_bsz", "null", "ref.log_prob_use_dynamic_bsz"),
-    translate("ref.log_prob_max_token_len_per_gpu", "null", "ref.log_prob_max_token_len_per_gpu"),
-    refuse("ref.model", "[null]", "the reference is the initial model"),
-    no_effect("ref.*", kWhereItRuns),
-};
-
-constexpr PeerRule kRollout[] = {
-    translate("rollout.n", "1", "rollout.n"),
-    translate("rollout.temperature", "1.0", "rollout.temperature"),
-    translate("rollout.top_k", "-1", "rollout.top_k"),
-    translate("rollout.top_p", "1", "rollout.top_p"),
-    translate("rollout.min_p", "0", "rollout.min_p"),
-    translate("rollout.repetition_penalty", "1.0", "rollout.repetition_penalty"),
-    refuse("rollout.do_sample", "[true]", "training samples; a greedy run has nothing to compare"),
-    translate("rollout.ignore_eos", "false", "rollout.ignore_eos"),
-    compute("rollout.prompt_length", "null", "must be data.max_prompt_length"),
-    translate("rollout.response_length", "null", "rollout.response_length"),
-    translate("rollout.seed", "null", "rollout.seed"),
-    translate("rollout.max_num_seqs", "256", "rollout.max_num_seqs"),
-    translate("rollout.calculate_log_probs", "true", "rollout.calculate_log_probs"),
-    translate("rollout.val_kwargs.n", "1", "rollout.val_kwargs.n"),
-    compute("rollout.val_kwargs.temperature", "0", "rollout.val_kwargs.temperature"),
-    compute("rollout.val_kwargs.top_k", "-1", "rollout.val_kwargs.top_k"),
-    compute("rollout.val_kwargs.top_p", "1.0", "rollout.val_kwargs.top_p"),
-    compute("rollout.val_kwargs.do_sample", "false", "rollout.val_kwargs.do_sample"),
-    no_effect("rollout.val_kwargs._target_", kHydra),
-    refuse("rollout.multi_turn.enable", "[false]", "completions are of one turn"),
-    refuse("rollout.agent.default_agent_loop", R"(["single_turn_agent", null])", "completions are of one turn"),
-    refuse("rollout.agent.agent_loop_config_path", "[null]", kPython),
-    refuse("rollout.over_sample_rate", "[0]", "every completion that is asked for is waited for"),
-    refuse("rollout.quantization", "[null]", "the sampler has the trainer's weights as they are"),
-    refuse("rollout.enable_rollout_routing_replay", "[false]", "there are no mixtures of experts"),
-    refuse("rollout.skip_rollout", "[false]", "rollout.name = \"replay\" reads recorded completions"),
-    refuse("rollout.skip.enable", "[false]", "rollout.name = \"replay\" reads recorded completions"),
-    no_effect("rollout.log_prob_micro_batch_size", kMemory),
-    no_effect("rollout.log_prob_micro_batch_size_per_gpu", kMemory),
-    no_effect("rollout.log_prob_use_dynamic_bsz", kMemory),
-    no_effect("rollout.log_prob_max_token_len_per_gpu", kMemory),
-    no_effect("rollout.*", kEngine),
-};
-
-constexpr PeerRule kCriticRules[] = {
-    translate("critic.cliprange_value", "0.5", "critic.cliprange_value"),
-    compute("critic.loss_agg_mode", "null", "critic.loss_agg_mode"),
-    translate("critic.grad_clip", "1.0", "critic.grad_clip"),
-    translate("critic.ppo_mini_batch_size", "null", "critic.ppo_mini_batch_size"),
-    translate("critic.ppo_micro_batch_size_per_gpu", "null", "critic.ppo_micro_batch_size_per_gpu"),
-    translate("critic.ppo_max_token_len_per_gpu", "null", "critic.ppo_max_token_len_per_gpu"),
-    translate("critic.ppo_epochs", "null", "critic.ppo_epochs"),
-    translate("critic.model.path", "null", "critic.model.path"),
-    translate("critic.optim.lr", "1e-05", "critic.optim.lr"),
-    translate("critic.optim.weight_decay", "0.01", "critic.optim.weight_decay"),
-    translate("critic.optim.betas", "[0.9, 0.999]", "critic.optim.betas"),
-    translate("critic.optim.lr_warmup_steps", "-1", "critic.optim.lr_warmup_steps"),
-    translate("critic.optim.lr_warmup_steps_ratio", "0.0", "critic.optim.lr_warmup_steps_ratio"),
-    translate("critic.optim.lr_scheduler_type", "\"constant\"", "critic.optim.lr_scheduler_type"),
-    translate("critic.optim.min_lr_ratio", "0.0", "critic.optim.min_lr_ratio"),
-    translate("critic.optim.num_cycles", "0.5", "critic.optim.num_cycles"),
-    refuse("critic.optim.warmup_style", R"([null, "constant"])", "name it lr_scheduler_type"),
-    refuse("critic.optim.optimizer", R"(["AdamW"])", "AdamW is the only optimizer"),
-    refuse("critic.loss_scale_factor", "[null]", "the value loss divides by data.max_response_length"),
-    refuse("critic.model.lora_rank", "[0]", "all weights of the critic are trained"),
-    no_effect("critic.enable", "there is a critic where the estimator asks for values"),
-    no_effect("critic.*", kWhereItRuns),
-};
-
-constexpr PeerRule kReward[] = {
-    compute("custom_reward_function.path", "null", "a [[reward]] table with use = \"python\""),
-    compute("custom_reward_function.name", "null", "its function"),
-    compute("custom_reward_function.reward_kwargs", "null", "its kwargs"),
-    compute("reward.custom_reward_function.path", "null", "a [[reward]] table with use = \"python\""),
-    compute("reward.custom_reward_function.name", "\"compute_score\"", "its function"),
-    compute("reward.custom_reward_function.reward_kwargs", "null", "its kwargs"),
-    compute("reward_model.reward_manager", "null", "dapo: a [[reward]] table for the length"),
-    compute("reward_model.reward_kwargs", "null", "dapo: its overlong_buffer_cfg and max_resp_len"),
-    compute("reward.reward_manager.name", "\"naive\"", "dapo: a [[reward]] table for the length"),
-    compute("reward.reward_kwargs", "null", "dapo: its overlong_buffer_cfg and max_resp_len"),
-    refuse("reward.reward_manager.source", R"(["register"])", kPython),
-    refuse("reward_manager.source", R"(["register"])", kPython),
-    compute("reward_manager.name", "\"naive\"", "dapo: a [[reward]] table for the length"),
-    compute("reward_model.enable", "false", kRewardModelTable),
-    compute("reward_model.model.path", "null", "its model"),
-    compute("reward_model.model.input_tokenizer", "\"the policy's\"", "its plain_text, where it is null"),
-    compute("reward_model.max_length", "null", "its max_length"),
-    compute("reward.reward_model.enable", "false", kRewardModelTable),
-    compute("reward.reward_model.model_path", "null", "its model"),
-    refuse("reward_model.sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
-    refuse("reward.sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
-    refuse("sandbox_fusion.url", "[null]", "there is no client of that sandbox"),
-    no_effect("reward_model.*", "rewards run in worker processes of their own"),
-    no_effect("reward_manager.*", "rewards run in worker processes of their own"),
-    no_effect("reward.*", "rewards run in worker processes of their own"),
-    no_effect("sandbox_fusion.*", "only with a url"),
-};
-
 constexpr PeerRule kAlgorithm[] = {
-    compute("algorithm.adv_estimator", "\"gae\"", "algorithm.adv_estimator"),
+    compute("algorithm.adv_estimator", "\"gae\"", "algorithm.adv_estimator, algorithm.adv_params"),
     compute("algorithm.gamma", "1.0", "algorithm.gamma, where the estimator reads it"),
     compute("algorithm.lam", "1.0", "algorithm.lam, for gae"),
     translate("algorithm.norm_adv_by_std_in_grpo", "true", "algorithm.norm_adv_by_std_in_grpo"),
@@ -289,6 +193,10 @@ constexpr PeerRule kAlgorithm[] = {
             kCorrection),
     compute("algorithm.rollout_correction.loss_type", "\"ppo_clip\"", "algorithm.rollout_correction.loss_type"),
     compute("algorithm.rollout_correction.rollout_is_batch_normalize", "false", "the same key, with rollout_is"),
+    refuse("algorithm.rollout_correction.rollout_rs_threshold_lower", "[null]",
+           "an older version's: write it as \"lower_upper\" in rollout_rs_threshold"),
+    refuse("algorithm.rollout_correction.rollout_token_veto_threshold", "[null]",
+           "an older version's: rollout_rs=seq_max_k2 or seq_max_k3 leaves such rows out"),
     refuse("algorithm.rollout_correction", "[null]", kCorrection),
     refuse("algorithm.filter_groups", "[null]", "its keys are read one by one"),
     refuse("algorithm.gdpo_reward_keys", "[null]", "give each reward a [[reward]] table: gdpo reads their columns"),
@@ -330,6 +238,7 @@ constexpr PeerRule kTrainer[] = {
     no_effect("trainer.default_hdfs_dir", "checkpoints stay in trainer.default_local_dir"),
     no_effect("trainer.del_local_ckpt_after_load", "checkpoints are kept"),
     no_effect("trainer.ray_wait_register_center_timeout", kWhereItRuns),
+    refuse("trainer.checkpoint_callback_class", "[null]", kPython),
     refuse("distillation.enabled", "[false]", "there is no distillation from a teacher"),
     no_effect("distillation.*", "only with distillation.enabled"),
     refuse("skip.rollout.enable", "[false]", "rollout.name = \"replay\" reads recorded completions"),
@@ -354,7 +263,7 @@ constexpr PeerRule kTrainer[] = {
 }  // namespace
 
 const PeerRules& verl_rules() {
-  static const PeerRules rules({kData, kModel, kActor, kRef, kRollout, kCriticRules, kReward, kAlgorithm, kTrainer});
+  static const PeerRules rules({kData, kModel, kActor, verl_service_rules(), kAlgorithm, kTrainer});
   return rules;
 }
 

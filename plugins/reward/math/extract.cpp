@@ -3,29 +3,18 @@
 #include <algorithm>
 #include <optional>
 
+#include "marked.h"
 #include "normalise.h"
+#include "scan.h"
 
 namespace mortise::math {
 namespace {
 
-constexpr std::size_t kMaxJoined = 20;   // boxes that make one answer
 constexpr std::size_t kMaxBetween = 24;  // bytes between two of them
 constexpr std::size_t kMaxPlain = 400;   // bytes of an answer in plain text
-constexpr std::size_t kNone = std::string_view::npos;
-
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
-  while (!s.empty() && is_space(s.back())) s.remove_suffix(1);
-  return s;
 }
 
 struct Box {
@@ -81,23 +70,6 @@ std::string behind_hashes(std::string_view text) {
   if (at == kNone) return "";
   const std::string_view rest = text.substr(at + 4);
   return std::string(trimmed(rest.substr(0, rest.find('\n'))));
-}
-
-struct Delimiters {
-  std::string_view open, close;
-};
-constexpr Delimiters kDelimiters[] = {{"$$", "$$"}, {"\\[", "\\]"}, {"\\(", "\\)"}, {"$", "$"}};
-
-// The formula that opens at text[i], with its delimiters; empty where none does.
-std::string_view formula_at(std::string_view text, std::size_t i) {
-  if (i > 0 && text[i] == '$' && text[i - 1] == '\\') return {};
-  for (const Delimiters& d : kDelimiters) {
-    if (text.substr(i, d.open.size()) != d.open) continue;
-    std::size_t end = text.find(d.close, i + d.open.size());
-    while (end != kNone && d.close == "$" && text[end - 1] == '\\') end = text.find(d.close, end + 1);
-    return end == kNone ? std::string_view() : text.substr(i, end + d.close.size() - i);
-  }
-  return {};
 }
 
 // Is the word one that may stand in a formula in plain text?
@@ -264,6 +236,10 @@ std::vector<std::string> extract(std::string_view completion, Extraction extract
   };
   add(last_box(completion));
   if (extraction == Extraction::kBoxed || !out.empty()) return out;
+  if (extraction == Extraction::kMarked) {
+    add(marked_answer(completion));
+    return out;
+  }
   const std::string hashes = behind_hashes(completion);
   if (!hashes.empty()) {
     for (std::string& answer : leading_answers(hashes)) add(std::move(answer));

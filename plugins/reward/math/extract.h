@@ -8,9 +8,11 @@
 namespace mortise::math {
 
 enum class Extraction {
-  kBoxed,  // the last \boxed{...} or \fbox{...} alone
-  kAny,    // that; else behind the last "####"; else behind the last "answer is" or "answer:"; else the last formula;
-           // else the whole text where it is one; else the last number
+  kBoxed,   // the last \boxed{...} or \fbox{...} alone
+  kMarked,  // that; else the formula in delimiters behind the last "final answer ... is", "answer:", "answer", as
+            // math-verify finds it without try_extract_without_anchor
+  kAny,     // a box; else behind the last "####"; else behind the last "answer is" or "answer:"; else the last formula;
+            // else the whole text where it is one; else the last number
 };
 
 // Candidates, best first: the answer is the first that can be read. Linear in the text.

@@ -1,5 +1,6 @@
 # Writes verl.jsonl: answers and what verl's own scorers say of them. Needs the files of verl 0.9.1, nothing else of it:
-#   python make_verl.py FOLDER > verl.jsonl        FOLDER holds gsm8k.py, math_reward.py, math_dapo.py
+#   python make_verl.py FOLDER > verl.jsonl
+# FOLDER holds gsm8k.py, math_reward.py, math_dapo.py, search_r1_like_qa_em.py
 import contextlib
 import io
 import json
@@ -10,6 +11,7 @@ sys.path.insert(0, sys.argv[1])
 import gsm8k
 import math_dapo
 import math_reward
+import search_r1_like_qa_em as search_r1
 
 random.seed(7)
 TRUTHS = ["42", "-7", "1,234", "0.5", "\\frac{1}{2}", "\\frac{3}{4}", "2\\sqrt{3}", "(1, -2)", "x=5", "12\\text{ cm}",
@@ -48,4 +50,31 @@ with contextlib.redirect_stdout(io.StringIO()):  # math_reward prints what it ca
 right = [r for r in every if r[3] == 1]
 wrong = random.sample([r for r in every if r[3] != 1], 500)
 for r in right + wrong:
+    row(*r)
+
+# Questions: case, articles, punctuation, spaces, letters beyond ASCII, tags.
+NAMES = ["The Beatles", "U.S.A.", "Élan Vital", "a", "the", "42", "1,234", "New York City", "O'Brien", "theatre", "An the a", "İstanbul",
+         "Straße", "naïve café", "first-class", "1969-07-20", "", "AT&T", "x_y", "«Le Monde»", "北京 大学", "ÇA VA"]
+SHAPES = [lambda s: s, str.upper, str.lower, lambda s: "the " + s, lambda s: s + " the", lambda s: s + ".", lambda s: "  " + s + "\n",
+          lambda s: s.replace(" ", "  "), lambda s: s.replace(" ", "\u00a0"), lambda s: s.replace(" ", "\x1f"), lambda s: s.replace(" ", "\x85"),
+          lambda s: "(" + s + ")", lambda s: "it is " + s, lambda s: s + s, lambda s: s.replace(" ", ""), lambda s: s[:-1], lambda s: s + "…",
+          lambda s: "\"" + s + "\"", lambda s: s.replace("e", "é"), lambda s: "A" + s]
+TAGS = ["<answer>{}</answer>", "<answer> {}\n</answer> done", "<answer>no</answer><answer>{}</answer>", "<answer>{}</answer><answer>no</answer>",
+        "<answer>{}</answer> <answer>no", "<answer>{}", "{}</answer>", "<answer><answer>{}</answer></answer>", "<Answer>{}</Answer>", "{}",
+        "<answer>{}</answer>" * 11, "<answer>{}</answer>" + "<answer>" * 10, "<answer>{}</answer>" + "</answer>" * 10]
+
+
+def questions():
+    for name in NAMES:
+        for shape in SHAPES:
+            for tags in TAGS:
+                text = tags.replace("{}", shape(name))
+                target = {"target": name}
+                yield "search_r1", text, name, search_r1.compute_score(text, target, format_score=0.1)
+                yield "search_r1_subem", text, name, search_r1.compute_score_subem(text, target, format_score=0.1)
+
+
+with contextlib.redirect_stdout(io.StringIO()):
+    asked = sorted(set(questions()))
+for r in random.sample(asked, 600):
     row(*r)

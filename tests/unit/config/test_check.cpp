@@ -110,6 +110,8 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full+"}), HasSubstr("use full"));
   EXPECT_THAT(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full", "actor.kl_params.max_kl=3"}),
               HasSubstr("'actor.kl_params' is of an estimator"));
+  EXPECT_EQ(config_of("", {"algorithm.use_kl_in_reward=true", "algorithm.kl_params.max_kl=3"}).algorithm.kl_params,
+            Json({{"max_kl", 3}}));
   EXPECT_THAT(check_error({"algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=full"}),
               HasSubstr("a KL of the loss alone"));
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
@@ -216,6 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"actor.use_kl_loss=true", "actor.kl_loss_coef=0"}, "has coefficient 0"},
         WarnCase{{"actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"}, "counts twice"},
         WarnCase{{"algorithm.kl_penalty=k3"}, "'algorithm.kl_penalty' has no effect"},
+        WarnCase{{"algorithm.kl_params.max_kl=3"}, "'algorithm.kl_params' has no effect"},
         WarnCase{{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.target_kl=1"},
                  "algorithm.kl_ctrl.type is fixed"},
         WarnCase{{"actor.optim.min_lr_ratio=0.1"}, "lr_scheduler_type is constant"},

@@ -46,6 +46,10 @@ TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   } else {
     EXPECT_THAT(import_error("swift", lora), HasSubstr("'lora_dropout' is not supported"));
     EXPECT_THAT(imported_toml("swift", lora + "lora_dropout: 0"), HasSubstr("lora_rank = 8  # "));
+    EXPECT_EQ(imported("swift", lora + "lora_dropout: 0").actor.optim.lr, 1e-4) << "its default for adapters";
+    EXPECT_EQ(imported("swift", lora + "lora_dropout: 0\nlearning_rate: 3e-6").actor.optim.lr, 3e-6);
+    const std::string floor = "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5}\n";
+    EXPECT_DOUBLE_EQ(imported("swift", lora + "lora_dropout: 0\n" + floor).actor.optim.min_lr_ratio, 0.1);
   }
 }
 
@@ -107,6 +111,35 @@ swift rlhf \
   EXPECT_EQ(config.reward[1].use, "length");
   EXPECT_EQ(config.reward[1].params, Json({{"buffer", 64}}));
   EXPECT_EQ(config.reward[1].weight, 0.5);
+}
+
+TEST(ImportSwift, AccuracyAndCosineJudgeAsSwiftDoes) {
+  const RunConfig config = swift(std::string(kBatch) + "--reward_funcs accuracy cosine --cosine_max_len 64");
+  ASSERT_EQ(config.reward.size(), 2U);
+  EXPECT_EQ(config.reward[0].use, "math_equal");
+  const Json accuracy{{"column", "solution"},
+                      {"extract", "marked"},
+                      {"tag", "answer"},
+                      {"gold", "marked"},
+                      {"on_unreadable_gold", "miss"}};
+  EXPECT_EQ(config.reward[0].params, accuracy);
+  EXPECT_EQ(config.reward[1].use, "cosine");
+  for (const auto& [name, value] : accuracy.items()) EXPECT_EQ(config.reward[1].params[name], value) << name;
+}
+
+// With validation rows ms-swift validates as often as it saves.
+TEST(ImportSwift, ValidationFollowsSaving) {
+  EXPECT_EQ(swift(kBatch).trainer.test_freq, -1);
+  const std::string rows = std::string(kBatch) + "--dataset t.jsonl --val_dataset v.jsonl ";
+  const RunConfig config = swift(rows);
+  EXPECT_THAT(config.data.val_files, ElementsAre("v.jsonl"));
+  EXPECT_EQ(config.trainer.test_freq, 500);
+  EXPECT_FALSE(config.trainer.val_before_train);
+  EXPECT_EQ(config.rollout.val_kwargs.n, 8);
+  EXPECT_EQ(config.rollout.val_kwargs.temperature, 0.9);
+  EXPECT_EQ(swift(rows + "--save_steps 20").trainer.test_freq, 20);
+  EXPECT_EQ(swift(rows + "--eval_steps 5").trainer.test_freq, 5);
+  EXPECT_EQ(swift(rows + "--eval_strategy no").trainer.test_freq, -1);
 }
 
 TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {

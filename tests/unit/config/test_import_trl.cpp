@@ -189,7 +189,9 @@ TEST(ImportTrl, SamplingRewardsAndValidation) {
               HasSubstr("2 reward_weights for 1 reward_funcs and the reward model"));
 
   config = trl("reward_funcs: [accuracy_reward]");
-  EXPECT_EQ(config.reward[0].params, Json({{"column", "solution"}, {"extract", "boxed"}}));
+  const Json accuracy{
+      {"column", "solution"}, {"extract", "marked"}, {"gold", "marked"}, {"on_unreadable_gold", "skip"}};
+  EXPECT_EQ(config.reward[0].params, accuracy);
 
   config = trl("eval_strategy: steps\neval_steps: 50\neval_on_start: yes\nnum_generations_eval: 4\ntop_p: 0.9");
   EXPECT_EQ(config.trainer.test_freq, 50);

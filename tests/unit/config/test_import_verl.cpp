@@ -63,19 +63,63 @@ TEST(ImportVerl, LossesAndTheirParameters) {
       verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.clip_ratio_low=3e-4 "
                 "actor_rollout_ref.actor.clip_ratio_high=4e-4"));
   EXPECT_EQ(config.actor.policy_loss.loss_mode, "gspo");
-  EXPECT_EQ(config.actor.loss_agg_mode, "seq-mean-token-mean") << "what verl forces";
-  EXPECT_EQ(config.actor.loss_agg_rows, "all");
   EXPECT_EQ(config.actor.clip_ratio_low, 3e-4);
   config = verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=clip-cov"));
   EXPECT_EQ(config.actor.policy_loss.loss_mode, "clip_cov");
   EXPECT_EQ(config.actor.policy_loss.params["clip_cov_ratio"], 2e-4);
   config = verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=sapo actor_rollout_ref.actor.tau_neg=1.5"));
   EXPECT_EQ(config.actor.policy_loss.params["tau_neg"], 1.5);
+  EXPECT_EQ(config.actor.loss_agg_mode, "seq-mean-token-mean") << "what verl forces";
+  EXPECT_EQ(config.actor.loss_agg_rows, "all");
   config =
       verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=dro actor_rollout_ref.actor.policy_loss.dro_beta=0.1"));
   EXPECT_EQ(config.actor.policy_loss.params, Json({{"dro_beta", 0.1}}));
   EXPECT_THAT(verl_error("actor_rollout_ref.actor.policy_loss.loss_mode=mine"), HasSubstr("no loss of verl's own"));
   EXPECT_THAT(verl_error("actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"), HasSubstr("not supported"));
+}
+
+// Since version 0.9 verl reads loss_agg_mode with gspo; before, it took the mean over rows, as the paper does.
+TEST(ImportVerl, GspoIsAggregatedAsTheFileSays) {
+  const std::string gspo = grpo("actor_rollout_ref.actor.policy_loss.loss_mode=gspo ");
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig silent, import_text("verl", gspo, "run.sh"));
+  EXPECT_EQ(config_of(silent.toml).actor.loss_agg_mode, "seq-mean-token-mean");
+  ASSERT_EQ(silent.warnings.size(), 1U);
+  EXPECT_THAT(silent.warnings[0], HasSubstr("before 0.9"));
+  for (const std::string mode : {"seq-mean-token-mean", "token-mean"}) {
+    const std::string named = gspo + "actor_rollout_ref.actor.loss_agg_mode=" + mode;
+    ASSERT_OK_AND_ASSIGN(const ImportedConfig said, import_text("verl", named, "run.sh"));
+    EXPECT_EQ(config_of(said.toml).actor.loss_agg_mode, mode);
+    EXPECT_THAT(said.warnings, ElementsAre());
+  }
+}
+
+// Hydra refuses a name that it does not know, and so does the import, also beside what is of an engine alone.
+TEST(ImportVerl, MisspeltNamesAreErrors) {
+  for (const char* name : {"actor_rollout_ref.rollout.temprature=0.7", "actor_rollout_ref.rollout.topp=0.9",
+                           "actor_rollout_ref.ref.log_prob_batch=1", "critic.cliprange=0.2", "critic.optim.lrr=1e-5",
+                           "reward.reward_kwarg=1", "reward_model.max_len=5"}) {
+    EXPECT_THAT(verl_error(grpo(name)), HasSubstr("unknown setting ")) << name;
+  }
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.rollout.temprature=0.7")), HasSubstr("temperature"));
+}
+
+TEST(ImportVerl, WhatTheCriticDoesOtherwiseIsRefused) {
+  for (const char* setting : {"critic.optim.clip_grad=0.5", "critic.shuffle=True"})
+    EXPECT_THAT(verl_error(setting), HasSubstr("differs from ")) << setting;
+  for (const char* setting : {"critic.optim.zero_indexed_step=False", "critic.optim.optimizer_impl=bitsandbytes",
+                              "critic.model.override_config={dropout:1}"})
+    EXPECT_THAT(verl_error(setting), HasSubstr("is not supported: ")) << setting;
+  EXPECT_EQ(verl("critic.optim.clip_grad=0.5 critic.grad_clip=0.5").critic.grad_clip, 0.5);
+}
+
+TEST(ImportVerl, EstimatorsAreThoseOfTheNewerVersion) {
+  const auto params = [](const std::string& name) {
+    return verl("algorithm.adv_estimator=" + name).algorithm.adv_params;
+  };
+  EXPECT_EQ(params("grpo"), Json::object());
+  EXPECT_EQ(params("grpo_vectorized"), Json({{"min_variance", 0.0}}));
+  EXPECT_EQ(params("reinforce_plus_plus"), Json({{"masked_tokens", "skip"}}));
+  EXPECT_EQ(params("optimal_token_baseline"), Json({{"handle_zero_tail", true}}));
 }
 
 TEST(ImportVerl, RolloutCorrection) {
@@ -120,7 +164,7 @@ TEST(ImportVerl, KlInLossAndReward) {
 // verl forces the aggregation of these losses alone: its KL and entropy terms keep loss_agg_mode.
 TEST(ImportVerl, TermsOfAnotherAggregationThanTheLossAreRefused) {
   const std::string actor = "actor_rollout_ref.actor.";
-  for (const std::string loss : {"gspo", "sapo", "geo_mean"}) {
+  for (const std::string loss : {"sapo", "geo_mean"}) {
     const std::string mode = actor + "policy_loss.loss_mode=" + loss + " ";
     for (const std::string term : {"use_kl_loss=True", "entropy_coeff=0.01"}) {
       EXPECT_THAT(verl_error(grpo(mode + actor + term)),

@@ -1,6 +1,9 @@
 // Presets set what they say, below everything that is set by hand.
 #include "config/presets.h"
 
+#include <algorithm>
+#include <map>
+
 #include "config/check.h"
 #include "config/explain.h"
 #include "config_test_support.h"
@@ -38,15 +41,34 @@ TEST(Presets, GiveRunsWithoutWarnings) {
     SCOPED_TRACE(preset.name);
     ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load(run, {"preset=" + preset.name}));
     const RunConfig& config = loaded.config;
-    EXPECT_EQ(config.rollout.temperature, 1.0);
-    EXPECT_EQ(config.rollout.top_p, 1.0);
+    const bool as_it_is = preset.name != "lite_ppo";
+    EXPECT_EQ(config.rollout.temperature, as_it_is ? 1.0 : 0.99);
+    EXPECT_EQ(config.rollout.top_p, as_it_is ? 1.0 : 0.99);
+    EXPECT_EQ(config.rollout.top_k, as_it_is ? -1 : 100);
     EXPECT_FALSE(config.actor.use_kl_loss && config.algorithm.use_kl_in_reward);
     if (config.actor.policy_loss.loss_mode == "vanilla") {
-      EXPECT_EQ(config.actor.clip_ratio_c, 0.0) << "no dual clip";
+      EXPECT_EQ(config.actor.clip_ratio_c, preset.name == "bnpo" ? 10.0 : 0.0) << "no dual clip";
     }
     ASSERT_OK_AND_ASSIGN(const std::vector<Error> warnings, check_config(loaded, ConfigUse::kTrain));
-    for (const Error& warning : warnings) {
-      EXPECT_THAT(warning.to_string(), HasSubstr("rollout.n is 1")) << "the preset leaves the size of a group open";
+    for (const Error& warning : warnings) ADD_FAILURE() << warning.to_string();
+  }
+}
+
+// Where completions of a prompt are compared, there are several, and the text says whose number that is.
+TEST(Presets, GroupsHaveSeveralCompletions) {
+  const std::map<std::string, int64_t> sizes = {
+      {"grpo", 64}, {"dr_grpo", 8}, {"dapo", 16}, {"bnpo", 16}, {"lite_ppo", 8},
+      {"gspo", 16}, {"cispo", 16},  {"sapo", 16}, {"ppo", 1},   {"reinforce_plus_plus", 1},
+      {"rloo", 4}};
+  EXPECT_EQ(sizes.size(), all_presets().size());
+  for (const Preset& preset : all_presets()) {
+    SCOPED_TRACE(preset.name);
+    const RunConfig config = config_of("", {"preset=" + preset.name});
+    EXPECT_EQ(config.rollout.n, sizes.at(preset.name));
+    EXPECT_EQ(std::ranges::count_if(preset.settings, [](const std::string& s) { return s.starts_with("rollout.n="); }),
+              1);
+    if (config.rollout.n > 1) {
+      EXPECT_THAT(preset.doc, HasSubstr(std::to_string(config.rollout.n) + " completions"));
     }
   }
 }
@@ -64,6 +86,8 @@ TEST(Presets, NumbersOfThePapers) {
   EXPECT_EQ(of("sapo").actor.policy_loss.params, Json({{"tau_pos", 1.0}, {"tau_neg", 1.05}}));
   EXPECT_EQ(of("lite_ppo").algorithm.adv_params, Json({{"std", "batch"}}));
   EXPECT_EQ(of("bnpo").algorithm.adv_estimator, "bnpo");
+  EXPECT_EQ(of("bnpo").actor.loss_agg_mode, "seq-mean-token-sum");
+  EXPECT_EQ(of("bnpo").actor.clip_ratio_high, 0.28);
   EXPECT_EQ(of("ppo").algorithm.lam, 0.95);
   EXPECT_EQ(of("reinforce_plus_plus").algorithm.kl_ctrl.kl_coef, 0.01);
   EXPECT_EQ(of("rloo").actor.policy_loss.loss_mode, "reinforce");
