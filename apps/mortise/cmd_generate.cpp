@@ -41,7 +41,7 @@ constexpr const char* kHelp =
     "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
     "frequency_penalty,\n"
     "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
-    "         max_num_seqs, kv_cache_mib, dtype, deterministic, calculate_log_probs; also data.prompt_key,\n"
+    "         max_num_seqs, kv_cache_mib, dtype, kernels, deterministic, calculate_log_probs; also data.prompt_key,\n"
     "         data.apply_chat_template_kwargs, model.dtype, model.custom_chat_template, trainer.num_threads\n"
     "         (`mortise config explain KEY` tells what they mean)\n"
     "--json   a summary as one JSON object on standard output\n";
@@ -73,6 +73,7 @@ std::span<const std::string> keys_here() {
                                       "rollout.max_num_seqs",
                                       "rollout.kv_cache_mib",
                                       "rollout.dtype",
+                                      "rollout.kernels",
                                       "rollout.deterministic",
                                       "rollout.seed",
                                       "rollout.calculate_log_probs",

@@ -7,6 +7,7 @@
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "foundation/base/text.h"
+#include "foundation/batch/sampling.h"
 
 namespace mortise {
 namespace {
@@ -24,6 +25,10 @@ class Checker {
       check_model_files();
       warn_unused("model.activation_memory_mib", config_.model.enable_gradient_checkpointing,
                   "model.enable_gradient_checkpointing is false, so all activations are kept");
+      if (config_.model.enable_gradient_checkpointing && config_.model.layers == "plain") {
+        error("model.layers", "'model.layers' is plain, and only the fast layers are computed again in backward",
+              "take model.enable_gradient_checkpointing out");
+      }
     }
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {
@@ -353,6 +358,7 @@ class Checker {
                 ": only a float32 model decodes in another format than its own",
             "leave one of the two out");
     }
+    check_kernels();
     if (rollout.ignore_eos && !rollout.stop.empty()) {
       error("rollout.stop", "'rollout.stop' ends completions, and 'rollout.ignore_eos' asks for none to end",
             "leave one of them out");
@@ -375,10 +381,24 @@ class Checker {
     check_validation_sampling();
   }
 
+  // The plain path computes in the model's own numbers, the fast one in float32 alone.
+  void check_kernels() {
+    const RolloutConfig& rollout = config_.rollout;
+    if (rollout.kernels == "plain" && rollout.dtype == "bfloat16") {
+      error("rollout.kernels", "'rollout.kernels' is plain, and the plain path has no bfloat16 matrices",
+            "take rollout.dtype out");
+    }
+    if (rollout.kernels != "auto" && rollout.kernels != "plain" && config_.model.dtype != "float32") {
+      error("rollout.kernels",
+            "'rollout.kernels' is " + rollout.kernels + ", and model.dtype is " + config_.model.dtype +
+                ": the fast path computes in float32",
+            "take rollout.kernels out, or set it to plain");
+    }
+  }
+
   // Below this, logits divided by it overflow float32.
   void check_temperature(std::string_view key, double temperature) {
-    constexpr double kLowest = 1e-6;
-    if (temperature == 0 || temperature >= kLowest) return;
+    if (temperature == 0 || temperature >= kLeastTemperature) return;
     error(key, "'" + std::string(key) + "' is " + format_f64(temperature) + ", and logits divided by it overflow",
           "use 0 for greedy, or at least 1e-6");
   }

@@ -1,5 +1,6 @@
 // The keys of [rollout], [[reward]], [trainer], [sft] and [plugins]: sampling, scoring and running.
 #include "config/field_builder.h"
+#include "foundation/batch/sampling.h"
 
 namespace mortise {
 namespace {
@@ -10,12 +11,19 @@ void add_penalties(FieldTable<RunConfig, RolloutConfig>& table) {
            "Logits of tokens that the prompt or the completion has are divided by it where they are positive, and "
            "multiplied where they are negative, before the temperature. 1: off. Log-probabilities that are trained on "
            "are the model's own, without any penalty.")
-      .above(0);
-  table.add("presence_penalty", &RolloutConfig::presence_penalty,
-            "Taken off the logit of each token that the completion has, before the temperature; may be negative. "
-            "0: off.");
-  table.add("frequency_penalty", &RolloutConfig::frequency_penalty,
-            "Taken off the logit of each token as often as the completion has it; may be negative. 0: off.");
+      .at_least(kLeastPenalty)
+      .at_most(kMostPenalty);
+  table
+      .add("presence_penalty", &RolloutConfig::presence_penalty,
+           "Taken off the logit of each token that the completion has, before the temperature; may be negative. "
+           "0: off.")
+      .at_least(-kMostPenalty)
+      .at_most(kMostPenalty);
+  table
+      .add("frequency_penalty", &RolloutConfig::frequency_penalty,
+           "Taken off the logit of each token as often as the completion has it; may be negative. 0: off.")
+      .at_least(-kMostPenalty)
+      .at_most(kMostPenalty);
 }
 
 void add_ends(FieldTable<RunConfig, RolloutConfig>& table) {
@@ -41,8 +49,9 @@ void add_sampling(FieldTable<RunConfig, RolloutConfig>& table) {
   table
       .add("temperature", &RolloutConfig::temperature,
            "The logits are divided by it when sampling and in every log-probability that is trained on. 0: greedy, "
-           "allowed for `mortise generate` and `mortise eval` only.")
-      .at_least(0);
+           "allowed for `mortise generate` and `mortise eval` only; else at least 1e-6.")
+      .at_least(0)
+      .at_most(kMostTemperature);
   table.add("top_k", &RolloutConfig::top_k, "Sample from the k likeliest tokens. -1 or 0: from all.").at_least(-1);
   table
       .add("top_p", &RolloutConfig::top_p,
@@ -95,10 +104,17 @@ void add_engine(FieldTable<RunConfig, RolloutConfig>& table) {
            "sampler's log-probabilities then differ from the trainer's by the rounding, about 1e-2, which "
            "training/rollout_probs_diff_* shows.")
       .one_of({"auto", "float32", "bfloat16"});
+  table
+      .add("kernels", &RolloutConfig::kernels,
+           "What decodes. auto: the fast path by the widest instruction set that this CPU has (avx512, avx2, else "
+           "base), which can be chosen by name too; with model.dtype float64 the plain path. plain: the model's own "
+           "layers in plain operations over each whole sequence at every token, which judge the fast path; slow, to "
+           "find out whether a number is the fast path's doing.")
+      .one_of({"auto", "plain", "base", "avx2", "avx512"});
   table.add("deterministic", &RolloutConfig::deterministic,
             "The same tokens from the same weights for any order of requests, max_num_seqs and number of threads, on "
-            "one kind of CPU. With model.dtype float32 this holds at no cost, whatever the key says; with float64 it "
-            "computes every row alone on one thread.");
+            "one kind of CPU. On the fast path (model.dtype float32) this holds at no cost, whatever the key says; on "
+            "the plain one (float64, or rollout.kernels plain) it computes every row alone on one thread.");
   table.add("sleep_while_training", &RolloutConfig::sleep_while_training,
             "Between the sampling of a step and that of the next the backend gives back the memory that it does not "
             "need meanwhile, and copies of weights that it gets anew anyway. native: its keys and values. Costs the "
@@ -135,7 +151,9 @@ void add_rollout(FieldCatalog& catalog) {
       .at_least(1)
       .at_most(1 << 16)
       .trl("num_generations_eval");
-  validation.add("temperature", &ValKwargs::temperature, "Temperature where do_sample is true; 0: greedy.").at_least(0);
+  validation.add("temperature", &ValKwargs::temperature, "Temperature where do_sample is true; 0: greedy.")
+      .at_least(0)
+      .at_most(kMostTemperature);
   validation.add("top_k", &ValKwargs::top_k, "As rollout.top_k.").at_least(-1);
   validation.add("top_p", &ValKwargs::top_p, "As rollout.top_p.").above(0).at_most(1);
   validation.add("do_sample", &ValKwargs::do_sample,
@@ -262,7 +280,7 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
           "save_dtype", &TrainerConfig::save_dtype,
           "Number format of the weights in a checkpoint's huggingface folder. train: model.dtype. stored: file by file "
           "as in model.path, the same bytes where nothing was trained. Where a format rounds, the exact weights are in "
-          "the checkpoint's state too, so that a resume loses nothing.")
+          "the checkpoint's state too, so that a resume loses nothing. It may be another on a resume.")
       .one_of({"train", "stored", "float32", "bfloat16", "float16", "float64"});
   table.add("max_shard_size", &TrainerConfig::max_shard_size,
             "Longest weight file of that folder, as \"5GB\" or \"500MB\"; more are written where needed, with their "

@@ -45,6 +45,12 @@ void add_model(FieldCatalog& catalog) {
            "Number format of weights, gradients, optimizer state and activations. float64 is for checking numbers.")
       .one_of({"float32", "float64"});
   table
+      .add("layers", &ModelSection::layers,
+           "What computes the layers in training. fast: kernels written for it. plain: the operations of libtorch that "
+           "judge them, at several times the time and memory, to find out whether a number is the kernels' doing. "
+           "rollout.kernels does the same for sampling.")
+      .one_of({"fast", "plain"});
+  table
       .add("enable_gradient_checkpointing", &ModelSection::enable_gradient_checkpointing,
            "Keep no activations of the layers for the backward pass but compute them again there: less memory for a "
            "third more time. Changes no gradient, to the last bit.")

@@ -23,6 +23,7 @@ namespace mortise {
 struct ModelSection {
   std::string path;                                 // Hugging Face folder (TRL: model_name_or_path); "" = not given
   std::string dtype = "float32";                    // float32 | float64: weights, gradients, activations
+  std::string layers = "fast";                      // fast | plain: what computes them in training
   bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
   std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
   std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
@@ -196,6 +197,7 @@ struct RolloutConfig {
   int64_t max_num_seqs = 256;              // rows decoded at once
   int64_t kv_cache_mib = 4096;             // most memory for keys and values: rows wait where it is full
   std::string dtype = "auto";              // auto | float32 | bfloat16: matrices while decoding; auto = model.dtype
+  std::string kernels = "auto";            // auto | plain | base | avx2 | avx512: what decodes
   bool deterministic = false;              // same tokens for any order of prompts, max_num_seqs and threads
   bool sleep_while_training = false;       // the backend gives its memory back between sampling and sampling
   bool calculate_log_probs = true;         // keep what the sampler gave; needed for training/rollout_probs_diff_*

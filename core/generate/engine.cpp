@@ -28,18 +28,20 @@ Error refuse(const GenerateRequest& request, std::string what, std::string next)
 
 Result<> check_sampling(const GenerateRequest& request) {
   const SamplingParams& s = request.sampling;
-  if (!(s.temperature >= 0.0) || !std::isfinite(s.temperature)) {
-    return refuse(request, "temperature must be 0 or more", "0 is greedy, 1 the model's own distribution");
+  if (s.temperature != 0.0 && !(s.temperature >= kLeastTemperature && s.temperature <= kMostTemperature)) {
+    return refuse(request, "temperature must be 0, or from 1e-6 to 1e6", "0 is greedy, 1 the model's own distribution");
   }
   if (!(s.top_p > 0.0 && s.top_p <= 1.0))
     return refuse(request, "top_p must be above 0 and at most 1", "1 turns it off");
   if (!(s.min_p >= 0.0 && s.min_p <= 1.0)) return refuse(request, "min_p must be from 0 to 1", "0 turns it off");
   if (!(s.typical_p > 0.0 && s.typical_p <= 1.0))
     return refuse(request, "typical_p must be above 0 and at most 1", "1 turns it off");
-  if (!(s.repetition_penalty > 0.0) || !std::isfinite(s.repetition_penalty))
-    return refuse(request, "repetition_penalty must be above 0", "1 turns it off");
-  if (!std::isfinite(s.presence_penalty) || !std::isfinite(s.frequency_penalty))
-    return refuse(request, "presence_penalty and frequency_penalty must be numbers", "0 turns them off");
+  if (!(s.repetition_penalty >= kLeastPenalty && s.repetition_penalty <= kMostPenalty))
+    return refuse(request, "repetition_penalty must be from 1e-6 to 1e6", "1 turns it off");
+  for (const double penalty : {s.presence_penalty, s.frequency_penalty}) {
+    if (!(std::abs(penalty) <= kMostPenalty))
+      return refuse(request, "presence_penalty and frequency_penalty must be from -1e6 to 1e6", "0 turns them off");
+  }
   if (request.num_top_log_probs < 0) return refuse(request, "num_top_log_probs must not be negative", "0: none");
   if (s.max_new_tokens < 1) return refuse(request, "max_new_tokens must be 1 or more", "raise it");
   if (request.num_samples < 1) return refuse(request, "num_samples must be 1 or more", "raise it");

@@ -29,14 +29,29 @@ Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype
     Model model;
     model.config_ = TRY(read_model_config(env, base));
     TRY(check_weight_bytes(env, base, model.config_));
+    const bool base_is_classifier = model.config_.is_classifier;
+    if (is_adapter) model.config_ = TRY(add_adapter_head(env, folder, std::move(model.config_)));
     model.adopt(allocate_parameters(model.config_, TRY(compute_type(dtype)), /*requires_grad=*/true));
     const at::NoGradGuard no_grad;
-    model.layout_ = std::make_shared<StoredLayout>(TRY(load_weights(env, base, model.config_, model.parameters_)));
+    std::vector<NamedParameter> of_base = model.parameters_;
+    const bool gets_head = model.config_.is_classifier && !base_is_classifier;
+    if (gets_head) std::erase_if(of_base, [](const NamedParameter& p) { return p.name == kScoreHead; });
+    StoredLayout layout = TRY(load_weights(env, base, model.config_, of_base));
+    if (gets_head) layout.files.clear();  // they have no place for the head: a save is made afresh
+    model.layout_ = std::make_shared<StoredLayout>(std::move(layout));
     if (is_adapter) {
       model.adapter_ = std::make_shared<LoraAdapter>(TRY(apply_lora(env, folder, model.parameters_)));
     }
     model.loaded_version_ = model.version_sum();
     return model;
+  });
+}
+
+Result<> Model::read_weights(Env& env, const Path& folder) {
+  return guard_torch("loading " + folder.string(), [&]() -> Result<> {
+    const at::NoGradGuard no_grad;
+    TRY(load_weights(env, folder, config_, parameters_));
+    return {};
   });
 }
 

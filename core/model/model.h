@@ -47,6 +47,9 @@ class Model {
   // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32" or "float64", whatever
   // the files hold (F16, BF16, F32, F64 are converted).
   static Result<Model> load(Env& env, const Path& folder, const std::string& dtype = "float32");
+  // The weights of another folder of the same model in place of those at hand; saved as "stored" they keep the layout
+  // and dtypes of the folder that was loaded.
+  Result<> read_weights(Env& env, const Path& folder);
   // Normal(0, initializer_range) matrices, zero biases, norms that multiply with 1; a function of (config, seed) alone.
   static Result<Model> random(ModelConfig config, uint64_t seed, const std::string& dtype = "float32");
 

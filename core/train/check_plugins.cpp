@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "experience/reward/named_columns.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "plugin/host/params.h"
@@ -72,49 +71,6 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   }
   if (problems.empty()) return {};
   return one_error(std::move(problems));
-}
-
-namespace {
-
-// f(reward, its place in the list, a column that it reads) for each.
-template <class F>
-Result<> for_named_columns(const RunParts& parts, F&& f) {
-  const std::vector<RewardConfig>& rewards = parts.config.reward;
-  for (size_t i = 0; i < rewards.size(); ++i) {
-    const PluginRef ref = TRY(parts.registry->find("reward", rewards[i].use));
-    for (const NamedColumn& column : named_columns(*ref.plugin, rewards[i].params)) TRY(f(*ref.plugin, i, column));
-  }
-  return {};
-}
-
-}  // namespace
-
-Result<> check_reward_columns(const RunParts& parts, RunKind kind) {
-  return for_named_columns(parts, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
-    const std::string where = parts.loaded.where("reward." + std::to_string(i) + "." + column.param);
-    if (kind == RunKind::kTrain)
-      TRY(at_place(where, check_named_column(column, reward, *parts.train_data, "data.train_files")));
-    if (!parts.val_data) return {};
-    auto good = at_place(where, check_named_column(column, reward, *parts.val_data, "data.val_files"));
-    if (good.ok() || kind == RunKind::kEval) return good;
-    log_warn(good.error().to_string());
-    return {};
-  });
-}
-
-Result<std::vector<std::string>> read_row_keys(const RunParts& parts, RunKind kind) {
-  std::vector<std::string> keys{"tools", "documents", "chat_template_kwargs"};
-  if (kind == RunKind::kSft) {
-    keys.push_back(parts.config.data.response_key);
-    return keys;
-  }
-  keys.insert(keys.end(), {"data_source", "reward_model", "extra_info", "ground_truth"});
-  TRY(for_named_columns(parts, [&](const PluginInfo&, size_t, const NamedColumn& column) -> Result<> {
-    keys.push_back(column.path);
-    keys.push_back(column.row_key());
-    return {};
-  }));
-  return keys;
 }
 
 }  // namespace mortise

@@ -58,17 +58,20 @@ Critic::Critic(Model model_in, const RunConfig& config, int64_t total_steps, Flo
       rows_per_update(prompts_per_update(config) * config.rollout.n),
       num_epochs(num_epochs_of(config)) {}
 
+Result<ModelConfig> critic_config(Env& env, const Path& folder) {
+  ModelConfig config = TRY(read_model_folder_config(env, folder));
+  const Path base = TRY(find_model_folder(env, folder));
+  TRY(check_trainable(config, base));
+  if (!config.is_classifier) return as_classifier(std::move(config), 1);
+  if (config.num_labels == 1) return config;
+  return Error{ErrorKind::kData, "a critic has one label, and this model has " + std::to_string(config.num_labels),
+               folder.string(), "name a language model or a classifier of one label in critic.model.path"};
+}
+
 Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed) {
+  ModelConfig config = TRY(critic_config(env, folder));
   Model base = TRY(Model::load(env, folder, dtype));
-  if (base.config().is_classifier) {
-    if (base.config().num_labels == 1) return base;
-    return Error{ErrorKind::kData,
-                 "a critic has one label, and this model has " + std::to_string(base.config().num_labels),
-                 folder.string(), "name a language model or a classifier of one label in critic.model.path"};
-  }
-  ModelConfig config = base.config();
-  config.is_classifier = true;
-  config.num_labels = 1;
+  if (base.config().is_classifier) return base;
   Model critic = TRY(Model::random(std::move(config), seed, dtype));
   const at::NoGradGuard no_grad;
   for (NamedParameter& parameter : critic.parameters()) {

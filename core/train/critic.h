@@ -30,9 +30,12 @@ struct Critic {
   int64_t num_epochs = 1;
 };
 
-// A folder with a head of one label as it is; a language model gets a fresh head, random by `seed`, in place of its
-// own.
+// A folder (also that of a reward model's adapter) with a head of one label as it is; a language model gets a fresh
+// head, random by `seed`, in place of its own.
 Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed);
+
+// The config of such a model. An Error (kData) where the folder is no start for a critic.
+Result<ModelConfig> critic_config(Env& env, const Path& folder);
 
 // Makes parts.critic and adds its state to the checkpoint's.
 Result<> load_critic(RunParts& parts);

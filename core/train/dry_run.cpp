@@ -1,30 +1,23 @@
 // `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps
-// and updates that follow from the data, and an estimate of memory by part. Files that plugins name are looked for.
+// and updates that follow from the data, and an estimate of memory by part. The rows are read and checked as the run
+// reads them; files that plugins name are looked for.
 #include <algorithm>
 
 #include "config/check.h"
 #include "config/show.h"
 #include "foundation/base/text.h"
-#include "foundation/formats/jsonl.h"
 #include "model/adapters/trained_lora.h"
 #include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
 #include "train/plugin_files.h"
+#include "train/policy_folder.h"
+#include "train/run_data.h"
 #include "train/run_parts.h"
 #include "train/trainer.h"
 
 namespace mortise {
 
 namespace {
-
-Result<int64_t> count_rows(Env& env, const std::vector<std::string>& files, int64_t max_samples) {
-  int64_t rows = 0;
-  for (const std::string& file : files) {
-    JsonlReader reader = TRY(JsonlReader::open(env, file));
-    while (TRY(reader.next())) ++rows;
-  }
-  return max_samples >= 0 ? std::min(rows, max_samples) : rows;
-}
 
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
@@ -69,7 +62,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
   bytes.activations = activation_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
-  if (config.model.dtype == "float32") bytes.rollout = parameters * (config.rollout.dtype == "bfloat16" ? 2.0 : 4.0);
+  if (config.model.dtype == "float32" && config.rollout.kernels != "plain")
+    bytes.rollout = parameters * (config.rollout.dtype == "bfloat16" ? 2.0 : 4.0);
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
                             static_cast<double>(config.rollout.kv_cache_mib << 20));
@@ -99,10 +93,8 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
 Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
   if (!estimator.plugin->requires_input("values")) return 0.0;
-  const Path folder = TRY(find_model_folder(env, config.critic.model.path.value_or(config.model.path)));
-  ModelConfig critic = TRY(read_model_config(env, folder));
-  critic.is_classifier = true;
-  critic.num_labels = 1;
+  const Path folder = config.critic.model.path.value_or(config.model.path);
+  const ModelConfig critic = TRY(critic_config(env, folder));
   return 4.0 * static_cast<double>(critic.num_parameters()) * (config.model.dtype == "float64" ? 8.0 : 4.0);
 }
 
@@ -117,26 +109,25 @@ struct RunEstimate {
 Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
   const RunConfig& config = loaded.config;
   RunEstimate out;
-  const Path model_folder = TRY(find_model_folder(env, config.model.path));
-  out.model = TRY(read_model_config(env, model_folder));
+  const PolicyFolder folder = TRY(PolicyFolder::load(env, config));
+  out.model = TRY(read_model_folder_config(env, config.model.path));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
-  const int64_t longest = config.data.max_prompt_length + response_length(config);
-  if (longest > out.model.max_length()) {
-    return Error{ErrorKind::kConfig,
-                 "data.max_prompt_length and the longest completion are " + std::to_string(longest) +
-                     " tokens together, the model knows " + std::to_string(out.model.max_length()) + " places",
-                 loaded.where("data.max_response_length"), "lower one of the two"};
+  const PromptEncoder encoder = folder.encoder(config);
+  const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
+  const RowSource rows{env, loaded, registry, encoder, out.model, kind};
+  std::optional<Dataset> train, val;
+  if (kind == RunKind::kTrain) {
+    TRY(check_policy(env, config.model.path));
+    train = TRY(load_train_prompts(rows));
+    TRY(PromptSource::create(*train, train_source_options(config)));
+    out.train_rows = train->size();
   }
-  out.train_rows = TRY(count_rows(env, config.data.train_files, config.data.train_max_samples));
-  out.val_rows = TRY(count_rows(env, config.data.val_files, config.data.val_max_samples));
+  if (!config.data.val_files.empty()) {
+    val = TRY(load_val_prompts(rows));
+    out.val_rows = val->size();
+  }
+  TRY(check_reward_columns(rows, train ? &*train : nullptr, val ? &*val : nullptr));
   out.plan = plan_batches(config);
-  if (out.train_rows < out.plan.prompts_per_step) {
-    return Error{ErrorKind::kData,
-                 "there are " + std::to_string(out.train_rows) + " prompts, a step needs " +
-                     std::to_string(out.plan.prompts_per_step),
-                 loaded.where("data.train_batch_size"), "lower data.train_batch_size or give more data"};
-  }
-  TRY(check_run_length(loaded, out.train_rows));
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);
   out.memory.critic = TRY(critic_bytes(env, registry, config));

@@ -3,13 +3,23 @@
 #include <algorithm>
 
 #include "foundation/base/log.h"
-#include "model/adapters/lora_config.h"
+#include "model/adapters/lora.h"
 
 namespace mortise {
 
 Result<Path> tokenizer_folder(Env& env, const Path& folder) {
   if (!is_adapter_folder(env, folder) || !TRY(list_tokenizer_files(folder, env)).empty()) return folder;
   return find_model_folder(env, folder);
+}
+
+Result<> check_policy(Env& env, const Path& folder) {
+  const ModelConfig config = TRY(read_model_folder_config(env, folder));
+  if (config.is_classifier) {
+    return Error{ErrorKind::kConfig, "a sequence classifier has no vocabulary head to sample from", folder.string(),
+                 "name a causal language model in model.path; critic.model.path and rewards take classifiers"};
+  }
+  const Path base = TRY(find_model_folder(env, folder));
+  return check_trainable(config, base);
 }
 
 Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
@@ -56,6 +66,17 @@ std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer* toke
   return ids;
 }
 
+namespace {
+
+// rollout.kernels; auto and plain leave the choice open.
+Isa isa_of(const std::string& kernels) {
+  if (kernels == "base") return Isa::kBase;
+  if (kernels == "avx2") return Isa::kAvx2;
+  return kernels == "avx512" ? Isa::kAvx512 : Isa::kAuto;
+}
+
+}  // namespace
+
 EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* tokenizer) {
   EngineOptions options;
   options.max_num_seqs = config.rollout.max_num_seqs;
@@ -63,7 +84,9 @@ EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* t
   options.tokenizer = tokenizer;
   options.deterministic = config.rollout.deterministic;
   if (config.rollout.dtype == "bfloat16") options.weights = WeightFormat::kBfloat16;
-  if (config.model.dtype == "float64") options.path = GeneratePath::kPlain;  // the fast kernels are float32
+  // The fast kernels are float32.
+  if (config.rollout.kernels == "plain" || config.model.dtype == "float64") options.path = GeneratePath::kPlain;
+  options.isa = isa_of(config.rollout.kernels);
   return options;
 }
 

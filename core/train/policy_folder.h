@@ -28,6 +28,9 @@ struct PolicyFolder {
   [[nodiscard]] PromptEncoder encoder(const RunConfig& config) const;
 };
 
+// An Error where the model of a folder cannot be trained as a policy. Reads no weights.
+Result<> check_policy(Env& env, const Path& folder);
+
 // Where the tokenizer of a model folder lies: in it, or in the base of an adapter's folder that has none of its own.
 Result<Path> tokenizer_folder(Env& env, const Path& folder);
 

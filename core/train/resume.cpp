@@ -34,6 +34,7 @@ constexpr std::string_view kFree[] = {"preset",  // what it sets is compared
                                       "trainer.resume_",
                                       "trainer.max_actor_ckpt_to_keep",
                                       "trainer.max_shard_size",
+                                      "trainer.save_dtype",
                                       "trainer.save_merged_lora",
                                       "trainer.num_threads",
                                       "trainer.nonfinite_update_limit",
@@ -219,6 +220,18 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
 
 namespace {
 
+// trainer.save_dtype decides where the exact weights are saved, in the model folder or in the state, and may be another
+// than the checkpoint's: what is read is where that one has them.
+Result<> load_objects(const Checkpoint& checkpoint, RunParts& parts) {
+  StatefulRegistry objects = parts.stateful;
+  const bool in_state = checkpoint.state().scalars.contains(ModelState::kPolicy);
+  std::optional<ModelState> saved;
+  if (in_state && !parts.model_state) TRY(objects.add(saved.emplace(ModelState::kPolicy, *parts.model)));
+  // resume_weights has had them read from the folder. An adapter's are in the state alone.
+  if (!in_state && parts.model_state && !parts.model->trains_lora()) objects.remove(*parts.model_state);
+  return checkpoint.load_into(objects);
+}
+
 // A step that is under way goes on only where the settings still make of it what they did.
 Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
   const StepWork& work = parts.step.work;
@@ -238,12 +251,19 @@ Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
 
 }  // namespace
 
+Result<> load_policy_state(const Checkpoint& checkpoint, RunParts& parts) {
+  if (!checkpoint.state().scalars.contains(ModelState::kPolicy)) return {};
+  ModelState model(ModelState::kPolicy, *parts.model);
+  StateReader reader(ModelState::kPolicy, &checkpoint.state(), checkpoint.path().string());
+  return model.load_state(reader);
+}
+
 Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts) {
   StateReader counters(parts.counters.state_name(), &checkpoint.state(), checkpoint.path().string());
   TRY(parts.counters.load_state(counters));
   parts.plugin_states.takes_changes = allow_change;
   if (parts.source) parts.source->takes_changes = allow_change;
-  TRY(checkpoint.load_into(parts.stateful));
+  TRY(load_objects(checkpoint, parts));
   return check_unfinished_step(parts, checkpoint.path());
 }
 

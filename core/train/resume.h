@@ -34,6 +34,9 @@ Result<> set_earlier_run_aside(Env& env, const Path& run_dir);
 // The state of `checkpoint` into the parts; one of another command is refused before all else.
 Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts);
 
+// The policy's weights alone, where the checkpoint's state has them.
+Result<> load_policy_state(const Checkpoint& checkpoint, RunParts& parts);
+
 // The folder that holds the checkpoint's weights exactly; nothing where its state does (then model.path is read first).
 std::optional<Path> resume_weights(const std::optional<Checkpoint>& checkpoint);
 

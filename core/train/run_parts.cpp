@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "experience/data/sft_encoder.h"
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/at_place.h"
@@ -18,6 +17,7 @@
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
+#include "train/run_data.h"
 
 namespace mortise {
 
@@ -48,6 +48,7 @@ LearnerOptions learner_options(const RunConfig& config) {
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.micro_batch = micro_batch_options(config);
+  if (config.model.layers == "plain") options.pass.path = LayerPath::kPlain;
   if (config.model.enable_gradient_checkpointing)
     options.pass.activation_bytes = config.model.activation_memory_mib.value_or(0) << 20;
   return options;
@@ -141,12 +142,23 @@ Result<> load_reference(RunParts& parts, bool has_moved) {
   return {};
 }
 
+// `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
+Result<Model> load_policy(const RunParts& parts, const std::optional<Path>& weights_from) {
+  const RunConfig& config = parts.config;
+  if (!weights_from) return Model::load(parts.env, config.model.path, config.model.dtype);
+  if (config.trainer.save_dtype != "stored") return Model::load(parts.env, *weights_from, config.model.dtype);
+  Model model = TRY(Model::load(parts.env, config.model.path, config.model.dtype));
+  TRY(model.read_weights(parts.env, *weights_from));
+  return model;
+}
+
 Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& weights_from) {
   const RunConfig& config = parts.config;
   if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
   parts.folder = TRY(PolicyFolder::load(parts.env, config));
   parts.encoder = parts.folder->encoder(config);
-  parts.model = TRY(Model::load(parts.env, weights_from.value_or(config.model.path), config.model.dtype));
+  if (kind != RunKind::kEval) TRY(check_policy(parts.env, config.model.path));
+  parts.model = TRY(load_policy(parts, weights_from));
   // Sampling and training turn all sequences of the run alike, whatever their length.
   if (parts.model->config().rope_switch() > 0)
     parts.model->set_rope_length(config.data.max_prompt_length + response_length(config));
@@ -160,66 +172,23 @@ Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& we
   return wants_reference ? load_reference(parts, weights_from.has_value()) : Result<>();
 }
 
-Result<Dataset> load_sft_data(RunParts& parts, DatasetOptions options) {
-  const RunConfig& config = parts.config;
-  SftEncoderOptions rows;
-  rows.response_key = config.data.response_key;
-  rows.messages_key = config.data.messages_key;
-  const std::vector<int64_t> stop_ids = stop_ids_of(parts.model->config(), &parts.folder->tokenizer);
-  if (!stop_ids.empty()) rows.end_id = stop_ids.front();
-  rows.max_response_length = config.data.max_response_length;
-  rows.max_length = config.sft.max_length.value_or(config.data.max_prompt_length + config.data.max_response_length);
-  rows.filter_overlong = config.data.filter_overlong_prompts;
-  rows.assistant_only_loss = config.sft.assistant_only_loss;
-  rows.completion_only_loss = config.sft.completion_only_loss;
-  rows.vocab_size = options.vocab_size;
-  const SftEncoder encoder = TRY(SftEncoder::create(*parts.encoder, std::move(rows)));
-  options.left_out = "that are too long, or hold nothing to learn within sft.max_length";
-  const auto encode = [&](const Json& row, const std::string& where) { return encoder.encode(row, where); };
-  return Dataset::load(parts.env, RowEncoder(encode), options);
-}
-
 Result<> load_data(RunParts& parts, RunKind kind) {
   const RunConfig& config = parts.config;
-  DatasetOptions options;
-  options.filter_overlong_prompts = config.data.filter_overlong_prompts;
-  options.vocab_size = parts.model->config().vocab_size;
-  options.read_keys = TRY(read_row_keys(parts, kind));
-  if (kind != RunKind::kEval) {
-    options.files = config.data.train_files;
-    options.max_samples = config.data.train_max_samples;
-    options.key = "data.train_files";
-    if (kind == RunKind::kSft) {
-      parts.train_data = TRY(load_sft_data(parts, options));
-    } else {
-      parts.train_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
-    }
-    PromptSourceOptions source;
-    const FilterGroupsConfig& filter = config.algorithm.filter_groups;
-    source.batch_size = config.data.train_batch_size;
-    if (kind == RunKind::kSft) {
-      source.batch_size = config.sft.train_batch_size;
-      source.batch_size_key = "sft.train_batch_size";
-    }
-    if (kind == RunKind::kTrain && filter.enable) {
-      if (config.data.gen_batch_size) source.batch_size_key = "data.gen_batch_size";
-      source.batch_size = config.data.gen_batch_size.value_or(source.batch_size);
-      parts.filter.emplace(filter, config.data.train_batch_size);
+  const RowSource rows{parts.env, parts.loaded, *parts.registry, *parts.encoder, parts.model->config(), kind};
+  if (kind == RunKind::kTrain) {
+    parts.train_data = TRY(load_train_prompts(rows));
+    if (config.algorithm.filter_groups.enable) {
+      parts.filter.emplace(config.algorithm.filter_groups, config.data.train_batch_size);
       TRY(parts.stateful.add(*parts.filter));
     }
-    source.shuffle = config.data.shuffle;
-    source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
-    parts.source = TRY(PromptSource::create(*parts.train_data, source));
-    if (kind == RunKind::kTrain) TRY(check_run_length(parts.loaded, parts.train_data->size()));
+    parts.source = TRY(PromptSource::create(*parts.train_data, train_source_options(config)));
+  } else if (kind == RunKind::kSft) {
+    parts.train_data = TRY(load_sft_rows(rows, parts.folder->tokenizer));
+    parts.source = TRY(PromptSource::create(*parts.train_data, sft_source_options(config)));
   }
-  if (!config.data.val_files.empty()) {
-    options.files = config.data.val_files;
-    options.max_samples = config.data.val_max_samples;
-    options.key = "data.val_files";
-    parts.val_data = TRY(Dataset::load(parts.env, *parts.encoder, options));
-    TRY(check_num_rows(parts.loaded, parts.val_data->size(), "rollout.val_kwargs.n"));
-  }
-  return {};
+  if (!config.data.val_files.empty()) parts.val_data = TRY(load_val_prompts(rows));
+  return check_reward_columns(rows, parts.train_data ? &*parts.train_data : nullptr,
+                              parts.val_data ? &*parts.val_data : nullptr);
 }
 
 Result<> load_rollout(RunParts& parts, RunKind kind) {
@@ -331,7 +300,6 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(check_plugins(*parts->registry, loaded, kind));
   TRY(load_model(*parts, kind, weights_from));
   TRY(load_data(*parts, kind));
-  TRY(check_reward_columns(*parts, kind));
   TRY(load_rollout(*parts, kind));
   if (!loaded.config.reward.empty()) TRY(load_rewards(*parts, kind));
   TRY(parts->stateful.add(parts->counters));

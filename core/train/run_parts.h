@@ -115,12 +115,6 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded,
                        std::span<const std::string_view> kinds);
 
-// Every data column that a reward is set to read must have a value in some row of the data that it scores: those that
-// are learnt from, or evaluated. Warns of validation rows of a run that have none.
-Result<> check_reward_columns(const RunParts& parts, RunKind kind);
-// The keys of data rows, beside the prompt's, that the command or a reward of the config reads where they are there.
-Result<std::vector<std::string>> read_row_keys(const RunParts& parts, RunKind kind);
-
 // [*.optim] for a model and its optimizer.
 std::vector<OptimizedParameter> optimized_parameters(Model& model);
 AdamWOptions adamw_options(const OptimConfig& optim);

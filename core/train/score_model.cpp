@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "foundation/formats/json.h"
-#include "model/adapters/lora_config.h"
+#include "model/adapters/lora.h"
 #include "model/padded_eval.h"
 #include "train/policy_folder.h"
 
@@ -32,7 +32,7 @@ Result<> check_one_label(const ModelConfig& config, const Path& folder) {
   if (!config.is_classifier) {
     return bad_folder(folder,
                       "a reward model has a score head, and this is a language model (its config.json names no "
-                      "...ForSequenceClassification in 'architectures')",
+                      "...ForSequenceClassification in 'architectures', and no adapter brings a head)",
                       "name the folder of a sequence classifier with one label");
   }
   if (config.num_labels == 1) return {};
@@ -78,8 +78,9 @@ Result<ModelConfig> read_score_config(Env& env, const Path& folder, LoadFault* f
   const Path base = TRY(find_model_folder(env, folder));
   at = LoadFault::kDamaged;
   TRY(read_json_file(env, base / "config.json"));
+  if (is_adapter_folder(env, folder)) TRY(read_lora_tensors(env, folder));
   at = LoadFault::kUnsuitable;
-  ModelConfig config = TRY(read_model_config(env, base));
+  ModelConfig config = TRY(read_model_folder_config(env, folder));
   TRY(check_one_label(config, folder));
   return config;
 }

@@ -192,10 +192,7 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginR
     StateReader plugins(parts->plugin_states.state_name(), &checkpoint->state(), where);
     TRY(counters.load(run, "train"));
     TRY(parts->plugin_states.load_own(plugins));
-    if (parts->model_state) {
-      StateReader model(ModelState::kPolicy, &checkpoint->state(), where);
-      TRY(parts->model_state->load_state(model));
-    }
+    TRY(load_policy_state(*checkpoint, *parts));
   }
   RunLogOptions options;
   options.first_step = counters.step;

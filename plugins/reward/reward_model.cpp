@@ -28,7 +28,9 @@ struct RewardModel : BatchReward {
   static constexpr std::uint32_t flags = MORTISE_FLAG_NEEDS_ENGINE;
   static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;
 
-  std::string model = param<std::string>("model", required, "Hugging Face folder of the classifier (one label)");
+  std::string model = param<std::string>("model", required,
+                                         "Hugging Face folder of the classifier (one label), or of a LoRA adapter that "
+                                         "makes one of its base");
   std::string chat_template =
       param("chat_template", "", "Jinja file in place of the template in the folder; empty: the folder's");
   bool plain_text = param("plain_text", false, "score chats as rendered for the policy, without the model's template");

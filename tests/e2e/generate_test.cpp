@@ -30,6 +30,52 @@ TEST(Generate, DeterministicTokensForAnySlotsAndThreads) {
   }
 }
 
+// The operations that judge the fast path, and each of its instruction sets, from the command line.
+TEST(Generate, EveryPathCanBeForced) {
+  const TaskFolder task("--tiny");
+  ASSERT_EQ(run("head -n 6 data/val.jsonl > few.jsonl", task.path()).code, 0);
+  const auto generate = [&](const std::string& settings) {
+    const Outcome outcome = task.mortise(
+        "generate --model model --prompts few.jsonl --out g.jsonl rollout.temperature=0 rollout.response_length=6 "
+        "--json " +
+        settings + " 2>/dev/null");
+    const auto summary = parse_json(outcome.output, settings);
+    return summary.ok() ? (*summary)["path"].get<std::string>() : outcome.output;
+  };
+  const auto ids = [&] {
+    Json out = Json::array();
+    for (const Json& row : rows_of(task.path() / "g.jsonl")) out.push_back(row["completions"][0]["token_ids"]);
+    return out;
+  };
+  const std::string fast = generate("");
+  EXPECT_NE(fast, "plain");
+  const Json want = ids();
+  EXPECT_EQ(want.size(), 6U);
+  EXPECT_EQ(generate("rollout.kernels=" + fast), fast);
+  for (const char* settings : {"rollout.kernels=plain", "rollout.kernels=plain rollout.deterministic=true",
+                               "rollout.kernels=plain model.dtype=float64", "model.dtype=float64"}) {
+    EXPECT_EQ(generate(settings), "plain") << settings;
+    EXPECT_EQ(ids(), want) << settings;
+  }
+  EXPECT_EQ(generate("rollout.kernels=base"), "base");
+  EXPECT_EQ(ids(), want);
+  // Whatever samples and whatever learns, it is the same update.
+  std::vector<double> norms;
+  for (const char* settings :
+       {"rollout.kernels=auto", "rollout.kernels=plain model.layers=plain", "model.layers=plain"}) {
+    const Outcome trained = task.mortise(
+        std::string("train run.toml 'reward.0.pattern=^[0-4]' trainer.total_training_steps=1 data.train_batch_size=4 "
+                    "actor.ppo_mini_batch_size=4 trainer.default_local_dir=out") +
+        std::to_string(norms.size()) + " " + settings);
+    ASSERT_EQ(trained.code, 0) << trained.output;
+    const Json row = rows_of(task.path() / ("out" + std::to_string(norms.size())) / "metrics.jsonl")[0];
+    EXPECT_LT(row["training/rollout_probs_diff_max"].get<double>(), 1e-5) << settings;
+    norms.push_back(row["actor/grad_norm"].get<double>());
+    EXPECT_NEAR(norms.back(), norms[0], 1e-5 * norms[0]) << settings;
+  }
+  EXPECT_GT(norms[0], 0.0);
+}
+
 // As transformers: such an id never comes. Whoever waits for it is told.
 TEST(Generate, EndIdsOutsideTheVocabularyAreToldAndLeftOut) {
   const TaskFolder task;

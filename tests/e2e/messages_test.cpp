@@ -2,6 +2,7 @@
 // lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "foundation/formats/safetensors.h"
@@ -32,6 +33,7 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   task.write("typo.toml", "base = \"run.toml\"\n\n[actor]\nppo_epoch = 2\ngrad_clip = \"much\"\n");
   task.write("bad.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \n");
   task.write("ids.jsonl", "{\"prompt_token_ids\": [2, 3, 99]}\n");
+  task.write("long.jsonl", "{\"prompt\": \"" + std::string(69, '1') + "=\", \"response\": \"1\"}\n");
   task.write("loss.toml", "base = \"run.toml\"\n[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_ratio = 0.0\n");
   task.write("advantage.toml",
              "base = \"run.toml\"\n[algorithm]\nadv_estimator = \"bnpo\"\n[algorithm.adv_params]\nalpha = 2.0\n");
@@ -65,13 +67,25 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
       {"chat render --template t.jinja --in linked.jsonl --out ids.jsonl", 2, {"--in and --out", "same file"}},
       {"generate --model model --prompts g.partial --out g", 2, {"g.partial"}},
       {"plugin check packs/missing.so", 3, {"packs/missing.so"}},
+      {"train run.toml model.path=dropped", 3, {"dropped/config.json: key 'attention_dropout' = 0.1", "set it to 0.0"}},
+      {"train run.toml model.path=dropped --dry-run", 3, {"'attention_dropout' = 0.1"}},
+      {"sft run.toml data.train_files=long.jsonl data.max_prompt_length=99 sft.train_batch_size=1",
+       3,
+       {"long.jsonl:1: the row has 72 tokens, the model has 64 positions"}},
+      {"sft run.toml model.path=dropped data.train_files=data/sft.jsonl", 3, {"'attention_dropout' = 0.1"}},
+      {"generate --model dropped --prompts ids.jsonl --out g", 3, {"ids.jsonl:1", "token id 99"}},
+      {"train run.toml rollout.temperature=1e60", 2, {"'rollout.temperature' must be at least 0 and at most 1000000"}},
       {"train run.toml data.train_files=foreign.jsonl rollout.name=replay rollout.replay.path=foreign.jsonl "
        "rollout.n=1 "
        "data.train_batch_size=1 actor.ppo_mini_batch_size=1 data.shuffle=false trainer.val_before_train=false",
        4,
        {"rollout_backend replay@", "token id 9999", "vocabulary"}},
   };
-  ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl && cp data/val.jsonl g.partial", task.path()).code, 0);
+  ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl && cp data/val.jsonl g.partial && cp -r model dropped && "
+                "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' dropped/config.json",
+                task.path())
+                .code,
+            0);
   task.write("foreign.jsonl", R"({"prompt_token_ids": [2, 3], "completions": [[4, 9999]], "finish_reasons": ["stop"]})"
                               "\n");
   expect_told(task, mistakes);
@@ -120,7 +134,9 @@ TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
           {"train run.toml --dry-run reward.1.use=reward_model reward.1.model=model",
            3,
            {"'reward.1.model=model'", "this is a language model"}},
-          {"train run.toml --dry-run data.val_files=no.jsonl", 3, {"no.jsonl", "No such file"}},
+          {"train run.toml --dry-run data.val_files=no.jsonl",
+           3,
+           {"no.jsonl", "does not exist; correct data.val_files"}},
           {"config explain actor.policy_loss.tau_poss",
            2,
            {"no policy_loss has a parameter 'tau_poss'; did you mean 'tau_pos'"}},
@@ -318,6 +334,41 @@ TEST(Messages, LoneCompletionsAreToldWhereTheyAreCompared) {
   EXPECT_TRUE(warned("maxrl"));
   EXPECT_TRUE(warned("bnpo"));
   EXPECT_FALSE(warned("reinforce_plus_plus"));
+}
+
+// What a run takes, its plan takes, and says the same of what neither takes.
+TEST(Messages, DryRunReadsTheRowsAsTheRunDoes) {
+  const TaskFolder task("--tiny");
+  task.write("one.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \"1+1\"}\n{\"prompt\": 7}\n");
+  const std::string train =
+      "train run.toml trainer.total_training_steps=1 data.train_files=data/val.jsonl trainer.default_local_dir=";
+  const std::pair<std::string, int> cases[] = {
+      {" data.max_prompt_length=1000000", 0},  // no prompt is that long
+      {" data.max_response_length=1000000 rollout.kv_cache_mib=1000000", 3},
+      {" data.train_files=one.jsonl data.train_batch_size=2 actor.ppo_mini_batch_size=2", 3},
+      {" data.max_prompt_length=4", 3},
+      {" data.train_batch_size=9000 actor.ppo_mini_batch_size=9000", 3}};
+  int number = 0;
+  for (const auto& [settings, code] : cases) {
+    const std::string out = std::to_string(++number);
+    const Outcome planned = task.mortise(train + out + settings + " --dry-run");
+    const Outcome done = task.mortise(train + out + settings);
+    EXPECT_EQ(planned.code, code) << settings << planned.output;
+    EXPECT_EQ(done.code, code) << settings << done.output;
+    const auto error_of_run = [](const std::string& text) {
+      return text.substr(std::min(text.size(), text.find("error: ")));
+    };
+    EXPECT_EQ(error_of_run(planned.output).empty(), code == 0) << planned.output;
+    if (code != 0) {
+      EXPECT_EQ(error_of_run(planned.output), error_of_run(done.output)) << settings;
+    }
+  }
+  const Outcome long_ones = task.mortise(train + "x data.max_response_length=1000000 --dry-run");
+  for (const char* text : {"data/val.jsonl:1: ", "(max_position_embeddings)", "lower the length of completions"})
+    EXPECT_NE(long_ones.output.find(text), std::string::npos) << long_ones.output;
+  const Outcome only =
+      task.mortise("train run.toml --dry-run trainer.val_only=true data.train_files=[] data.val_files=data/val.jsonl");
+  EXPECT_EQ(only.code, 0) << only.output;
 }
 
 TEST(Messages, DryRunWritesNothing) {

@@ -175,6 +175,53 @@ TEST(ModelFolders, ARoundedCheckpointIsResumedToTheSameBits) {
   EXPECT_NE(wrong.output.find("trainer.max_shard_size"), std::string::npos) << wrong.output;
 }
 
+// The format of the folders is for their readers: a run may go on with another one, to the same bits.
+TEST(ModelFolders, TheFormatOfCheckpointsMayChangeOnAResume) {
+  const TaskFolder task("--tiny");
+  ASSERT_EQ(task.mortise("model save --model model --out half --dtype bfloat16").code, 0);
+  const auto settings = [](const std::string& dtype, const std::string& out) {
+    return "train run.toml model.path=half actor.optim.lr=2e-2 trainer.total_training_steps=4 trainer.save_freq=2 "
+           "data.val_files=data/val.jsonl data.val_max_samples=20 trainer.save_dtype=" +
+           dtype + " trainer.default_local_dir=" + out;
+  };
+  for (const char* dtype : {"train", "bfloat16", "stored"}) {
+    const Outcome outcome = task.mortise(settings(dtype, dtype));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+  }
+  const std::pair<std::string, std::string> changes[] = {
+      {"train", "bfloat16"}, {"bfloat16", "train"}, {"train", "stored"}, {"stored", "train"}};
+  for (const auto& [from, to] : changes) {
+    const std::string name = from + "_" + to;
+    ASSERT_EQ(run("cp -r " + from + " " + name + " && rm -r " + name + "/global_step_4 && echo global_step_2 > " +
+                      name + "/latest",
+                  task.path())
+                  .code,
+              0);
+    const Outcome resumed = task.mortise(settings(to, name));
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    for (const char* file : {"state.safetensors", "huggingface/model.safetensors", "huggingface/config.json"})
+      EXPECT_EQ(hash_of(task.path() / name / "global_step_4" / file),
+                hash_of(task.path() / to / "global_step_4" / file))
+          << name << " " << file;
+  }
+  // Whatever the settings now say, what is validated are the checkpoint's weights, not those of model.path.
+  const auto validated = [&](const std::string& arguments, const std::string& dump) {
+    const Outcome outcome = task.mortise(arguments + " trainer.val_only=true trainer.validation_data_dir=" + dump);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    std::string out;
+    const std::vector<std::string> names = default_env().list_dir(task.path() / dump).value();
+    for (const std::string& name : names) {
+      for (const Json& row : rows_of(task.path() / dump / name)) out += row["output"].get<std::string>() + "\n";
+    }
+    return out;
+  };
+  const std::string begun = validated(settings("train", "begun"), "val_begun");
+  const std::string rounded = validated(settings("bfloat16", "train") + " --resume train/global_step_4", "val_a");
+  const std::string exact = validated(settings("train", "bfloat16") + " --resume bfloat16/global_step_4", "val_b");
+  EXPECT_EQ(rounded, exact);
+  EXPECT_NE(exact, begun);
+}
+
 // The kernels and the operations that judge them, from the command line.
 TEST(ModelFolders, LayersCanBeForced) {
   const TaskFolder task;

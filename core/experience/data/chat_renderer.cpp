@@ -76,7 +76,8 @@ Result<Rendered> ChatRenderer::render(const Json& row, const Json& messages, boo
   }
   auto rendered = chat->render(input);
   if (!rendered.ok())
-    return bad_row("the chat template refuses the row: " + rendered.error().what, where, rendered.error().next);
+    return bad_row("the chat template refuses the row: " + rendered.error().what + " (" + rendered.error().where + ")",
+                   where, rendered.error().next);
   return *std::move(rendered);
 }
 

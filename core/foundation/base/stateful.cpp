@@ -211,6 +211,8 @@ Result<> StatefulRegistry::add(Stateful& object) {
   return {};
 }
 
+void StatefulRegistry::remove(const Stateful& object) { std::erase(objects_, &object); }
+
 std::vector<std::string> StatefulRegistry::names() const {
   std::vector<std::string> names;
   for (const Stateful* object : objects_) names.push_back(object->state_name());

@@ -125,6 +125,7 @@ class StatefulRegistry {
  public:
   // Refuses a second object of one name and a name of other characters.
   Result<> add(Stateful& object);
+  void remove(const Stateful& object);
   [[nodiscard]] std::vector<std::string> names() const;
 
   [[nodiscard]] Result<StateSnapshot> save() const;

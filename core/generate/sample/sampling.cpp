@@ -145,6 +145,7 @@ void visit_from(const LogitRow& row, std::span<const int64_t> barred, float leas
 
 // The k-th largest allowed logit. The maxima of chunks give a lower bound that leaves few candidates.
 float kth_largest(const LogitRow& row, std::span<const int64_t> barred, int64_t k, SamplingScratch& scratch) {
+  k = std::min(k, row.vocab_size);
   const int64_t chunks = num_chunks(row);
   float least = kNever;
   std::vector<float>& values = scratch.floats;
@@ -172,7 +173,7 @@ Threshold cut_tail(const LogitRow& row, std::span<const int64_t> barred, const T
     return (static_cast<double>(max) - static_cast<double>(value)) * inverse_temperature;
   };
   const auto bucket_of = [](double distance) {
-    return std::min(kBuckets - 1, static_cast<int64_t>(distance * (kBuckets / kRange)));
+    return static_cast<int64_t>(std::min(static_cast<double>(kBuckets - 1), distance * (kBuckets / kRange)));
   };
   double all = 0;
   visit_from(row, barred, from.logit, [&](float value, int64_t) {

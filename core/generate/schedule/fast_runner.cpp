@@ -136,12 +136,12 @@ class FastRunner final : public StepRunner {
 Result<std::unique_ptr<StepRunner>> make_fast_runner(const Model& model, KvCache& kv, const RunnerOptions& options) {
   const Kernels* const kernels = find_kernels(options.isa);
   if (kernels == nullptr) {
-    return Error{ErrorKind::kConfig, "this CPU lacks the instruction set that was asked for", "generation kernels",
-                 "use auto"};
+    return Error{ErrorKind::kConfig, "this CPU lacks the instruction set that was asked for", "rollout.kernels",
+                 "use auto, or " + std::string(find_kernels(Isa::kAvx2) != nullptr ? "avx2" : "base")};
   }
   if (model.dtype() != at::kFloat) {
-    return Error{ErrorKind::kConfig, "the fast generation path needs a float32 model", "rollout",
-                 "load the model as float32, or choose the plain path"};
+    return Error{ErrorKind::kConfig, "the fast generation path needs a float32 model", "rollout.kernels",
+                 "load the model as float32, or set rollout.kernels=plain"};
   }
   return std::unique_ptr<StepRunner>(std::make_unique<FastRunner>(model, kv, *kernels, options));
 }

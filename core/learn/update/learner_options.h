@@ -7,6 +7,7 @@
 #include "learn/update/pass_flops.h"
 #include "learn/update/train_batch.h"
 #include "model/head/log_prob_head.h"
+#include "model/layers/decoder.h"
 
 namespace mortise {
 
@@ -16,6 +17,7 @@ struct PassOptions {
   // Bytes of activations that a pass may keep for backward; layers that do not fit are computed again. Not set: all are
   // kept.
   std::optional<int64_t> activation_bytes;
+  LayerPath path = LayerPath::kFast;
   FlopCount* flops = nullptr;  // every pass adds to it what it computes; null: nobody counts
 };
 

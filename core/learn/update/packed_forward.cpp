@@ -20,6 +20,7 @@ Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, 
   pack.max_positions = model.config().max_length();
   const PackedBatch packed = TRY(pack_rows(pack_list, pack));
   ForwardOptions forward;
+  forward.path = options.path;
   if (options.activation_bytes) {
     const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
     forward.recomputed_layers =

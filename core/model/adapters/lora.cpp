@@ -8,6 +8,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "foundation/base/lfs_pointer.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
@@ -20,6 +21,16 @@ std::string without_wrapper(std::string name) {
   constexpr std::string_view kWrapper = ".base_layer.";
   if (const size_t at = name.find(kWrapper); at != std::string::npos) name.replace(at, kWrapper.size(), ".");
   return name;
+}
+
+Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
+  const Path path = folder / kAdapterWeightsFile;
+  if (!env.exists(path)) {
+    return Error{ErrorKind::kData, std::string("there is no ") + kAdapterWeightsFile + " in this adapter",
+                 folder.string(), "save it as safetensors (no pickle is read)"};
+  }
+  TRY(refuse_lfs_pointer(env, path));
+  return SafetensorsFile::open(env, path);
 }
 
 class Applier {
@@ -87,12 +98,8 @@ class Applier {
 }  // namespace
 
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
-  const Path path = folder / kAdapterWeightsFile;
-  if (!env.exists(path)) {
-    return Error{ErrorKind::kData, std::string("there is no ") + kAdapterWeightsFile + " in this adapter",
-                 folder.string(), "save it as safetensors (no pickle is read)"};
-  }
-  LoraTensors out{TRY(SafetensorsFile::open(env, path)), {}, {}};
+  LoraTensors out{TRY(open_weights(env, folder)), {}, {}};
+  const Path path = out.file.path();
   const auto bad = [&](const std::string& tensor, const std::string& problem, std::string next) {
     return Error{ErrorKind::kData, "tensor " + quote(tensor) + " " + problem, path.string(), std::move(next)};
   };
@@ -117,6 +124,31 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
                "save the adapter again");
   }
   return out;
+}
+
+Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig config) {
+  const LoraConfig lora = TRY(read_lora_config(env, folder));
+  if (config.is_classifier) return config;  // a head of the adapter has to fit in the place of the base's
+  const SafetensorsFile file = TRY(open_weights(env, folder));
+  const TensorView* head = file.find(std::string(kLoraPrefix) + kScoreHead);
+  if (head == nullptr) {
+    if (lora.task_type != "SEQ_CLS") return config;
+    return Error{ErrorKind::kData,
+                 "key 'task_type' is SEQ_CLS, and neither the adapter nor its base has the head of a sequence "
+                 "classifier (score.weight)",
+                 (folder / kAdapterConfigFile).string(),
+                 "train it with modules_to_save = [\"score\"] and save it again: a fresh head would score at random"};
+  }
+  if (head->shape.size() == 2 && head->shape[0] > 0) return as_classifier(std::move(config), head->shape[0]);
+  return Error{ErrorKind::kData, "tensor " + quote(head->name) + " is no matrix of labels x hidden_size",
+               file.path().string(), "save the adapter again"};
+}
+
+Result<ModelConfig> read_model_folder_config(Env& env, const Path& folder) {
+  const Path base = TRY(find_model_folder(env, folder));
+  ModelConfig config = TRY(read_model_config(env, base));
+  if (!is_adapter_folder(env, folder)) return config;
+  return add_adapter_head(env, folder, std::move(config));
 }
 
 Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters) {

@@ -1,5 +1,6 @@
 // A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix; tensors of
-// modules_to_save and trained biases take the place of the base's.
+// modules_to_save and trained biases take the place of the base's. Where they are the head of a sequence classifier
+// (TRL's reward models: task_type SEQ_CLS), the base, a language model as a rule, becomes one.
 //
 // The sum is made in float64 and rounded once. Cost: 2 out in r flops a matrix. Memory: the adapter itself is kept, so
 // that it can be saved apart again. Thread rule: plain values.
@@ -16,6 +17,7 @@
 #include "foundation/base/result.h"
 #include "foundation/formats/safetensors.h"
 #include "model/adapters/lora_config.h"
+#include "model/weights/model_config.h"
 #include "model/weights/parameters.h"
 #include "model/weights/weight_files.h"
 
@@ -37,6 +39,11 @@ struct LoraTensors {
 };
 // Errors name file and tensor: a name without the prefix, A without B, none at all.
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder);
+
+// What a model's folder computes, or that of an adapter with its base.
+Result<ModelConfig> read_model_folder_config(Env& env, const Path& folder);
+// `config` of the base under the adapter's own head, where it has one.
+Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig config);
 
 struct LoraAdapter {
   LoraConfig config;

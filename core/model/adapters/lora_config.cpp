@@ -25,12 +25,12 @@ T value_of(const std::vector<std::pair<std::string, T>>& patterns, const std::st
   return fallback;
 }
 
-// Keys that must be absent, null, false or empty.
+// Keys that must be absent, null, false or empty. (fan_in_fan_out is not among them: PEFT takes it as false for the
+// linear layers of all these families.)
 Result<> refuse_variants(const ConfigReader& reader) {
-  for (const char* key :
-       {"use_dora", "use_qalora", "use_bdlora", "fan_in_fan_out", "lora_bias", "layer_replication", "target_parameters",
-        "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
-        "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
+  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "layer_replication", "target_parameters",
+                          "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config",
+                          "velora_config", "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
     const Json* value = reader.find(key);
     if (value == nullptr || *value == false || ((value->is_array() || value->is_object()) && value->empty())) continue;
     return reader.unsupported(key, "plain LoRA (absent, null, false or empty)");
@@ -42,6 +42,14 @@ Result<> refuse_variants(const ConfigReader& reader) {
     }
   }
   return {};
+}
+
+// Models of these tasks have a head of another form, or are no decoders.
+Result<std::string> read_task_type(const ConfigReader& reader) {
+  const std::string type = TRY(reader.text_or("task_type", ""));
+  if (type == "TOKEN_CLS" || type == "QUESTION_ANS" || type == "SEQ_2_SEQ_LM")
+    return reader.unsupported("task_type", "CAUSAL_LM, SEQ_CLS");
+  return type;
 }
 
 template <class T>
@@ -85,6 +93,7 @@ Result<LoraConfig> read_lora_config(Env& env, const Path& folder) {
   const ConfigReader reader(json, path.string());
   if (TRY(reader.text_or("peft_type", "")) != "LORA") return reader.unsupported("peft_type", "LORA");
   TRY(refuse_variants(reader));
+  config.task_type = TRY(read_task_type(reader));
   config.base_model = TRY(reader.text_or("base_model_name_or_path", ""));
   if (config.base_model.empty()) return reader.wrong("base_model_name_or_path", "the base model's folder");
   config.rank = TRY(reader.positive("r"));

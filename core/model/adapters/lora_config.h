@@ -19,6 +19,7 @@ struct LoraConfig {
   double alpha = 0.0;
   bool use_rslora = false;
   double dropout = 0.0;                                       // of training
+  std::string task_type;                                      // CAUSAL_LM, SEQ_CLS, ...; empty: not said
   std::vector<std::pair<std::string, int64_t>> rank_pattern;  // pattern of module names -> rank, first match counts
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::string text;  // the file as read

@@ -18,6 +18,7 @@ struct FamilyDefaults {
   double rms_norm_eps = 1e-6;
   int64_t num_kv_heads = 0;  // 0: as many as query heads
   bool tie_word_embeddings = false;
+  bool has_residual_dropout = false;  // looks at resid_pdrop and embd_pdrop
   std::optional<int64_t> bos_token_id = std::nullopt;
   std::optional<int64_t> eos_token_id = std::nullopt;
   std::optional<int64_t> pad_token_id = std::nullopt;

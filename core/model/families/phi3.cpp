@@ -9,9 +9,6 @@ namespace {
 Result<> read(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.fused_projections = true;
-  for (const char* key : {"resid_pdrop", "embd_pdrop"}) {
-    if (TRY(reader.number_or(key, 0.0)) != 0.0) return reader.unsupported(key, "0.0");
-  }
   TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
   TRY(read_rope(reader, config, RopeDialect::kPhi3));
   if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
@@ -35,6 +32,7 @@ extern const FamilyInfo kPhi3Family = {"phi3",
                                        "Phi3ForSequenceClassification",
                                        {.max_position_embeddings = 4096,
                                         .rms_norm_eps = 1e-5,
+                                        .has_residual_dropout = true,
                                         .bos_token_id = 1,
                                         .eos_token_id = 32000,
                                         .pad_token_id = 32000},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "foundation/base/lfs_pointer.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/safetensors.h"
 
@@ -136,17 +137,6 @@ class Loader {
 
 }  // namespace
 
-namespace {
-
-// What a clone without git-lfs leaves in place of a large file.
-bool is_lfs_pointer(Env& env, const Path& path, uint64_t size_bytes) {
-  if (size_bytes == 0 || size_bytes > 1024) return false;
-  const Result<std::string> text = env.read_file(path, 1024);
-  return text.ok() && text->starts_with("version https://git-lfs");
-}
-
-}  // namespace
-
 Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& config) {
   const FileList list = TRY(list_weight_files(env, folder));
   uint64_t num_bytes = 0;
@@ -158,13 +148,9 @@ Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& con
                    "this file, in which model.safetensors.index.json places " + quote(tensor) + ", is missing",
                    path.string(), "download the folder again"};
     }
-    const uint64_t size_bytes = TRY(env.info(path)).size_bytes;
-    if (is_lfs_pointer(env, path, size_bytes)) {
-      return Error{ErrorKind::kData, "this is a pointer of git-lfs, not the weights themselves", path.string(),
-                   "run `git lfs pull` in the folder, or download it again"};
-    }
+    TRY(refuse_lfs_pointer(env, path));
     TRY(SafetensorsFile::open(env, path));  // its header alone: cut off, empty, or a page of the web's
-    num_bytes += size_bytes;
+    num_bytes += TRY(env.info(path)).size_bytes;
   }
   const auto num_parameters = static_cast<uint64_t>(config.num_parameters());
   constexpr uint64_t kLeastBytes = 2;  // of a number: F16 or BF16

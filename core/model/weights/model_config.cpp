@@ -14,7 +14,6 @@ namespace {
 
 // Keys that every family looks at, and whose other values would change the numbers.
 Result<> refuse_unsupported(const ConfigReader& reader) {
-  if (TRY(reader.number_or("attention_dropout", 0.0)) != 0.0) return reader.unsupported("attention_dropout", "0.0");
   if (!TRY(reader.flag_or("is_causal", true))) return reader.unsupported("is_causal", "true");
   if (reader.has("quantization_config")) return reader.unsupported("quantization_config", "unquantised weights");
   return {};
@@ -70,6 +69,16 @@ Result<> check_sizes(const ConfigReader& reader, const ModelConfig& config) {
       {"head_dim", config.num_heads <= kMaxSize ? config.head_dim * config.num_heads : 0, kMaxSize}};
   for (const auto& [key, size, most] : sizes) {
     if (size > most) return reader.wrong(key, "of a size that a model can have");
+  }
+  return {};
+}
+
+Result<> read_dropout(const ConfigReader& reader, const FamilyDefaults& defaults, ModelConfig& config) {
+  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
+    if (key != std::string_view("attention_dropout") && !defaults.has_residual_dropout) continue;
+    if (TRY(reader.number_or(key, 0.0)) == 0.0) continue;
+    if (!config.dropout.empty()) config.dropout += ", ";
+    config.dropout += quote(key) + " = " + dump_json(*reader.find(key));
   }
   return {};
 }
@@ -161,6 +170,7 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
   TRY(read_sizes(reader, info->defaults, config));
   if (config.is_classifier) TRY(read_labels(reader, config));
   TRY(refuse_unsupported(reader));
+  TRY(read_dropout(reader, info->defaults, config));
   TRY(check_sizes(reader, config));
   TRY(info->read(reader, config));
   TRY(check_sizes(reader, config));  // what the family adds: head_dim
@@ -175,6 +185,13 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
     if (!ids.empty()) config.eos_token_ids = ids;
   }
   return config;
+}
+
+Result<> check_trainable(const ModelConfig& config, const Path& folder) {
+  if (config.dropout.empty()) return {};
+  return Error{ErrorKind::kData, "key " + config.dropout + " asks for dropout in training, which is done without",
+               (folder / "config.json").string(),
+               "set it to 0.0 there: sampling, log-probs and scores stay the same, and every update is exact"};
 }
 
 Result<ModelConfig> read_model_config(Env& env, const Path& folder) {

@@ -78,6 +78,9 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
+  // Keys of dropout that are not 0, as "'attention_dropout' = 0.1": nothing to inference, and refused for training.
+  std::string dropout;
+
   // The files as read, so that a save gives the same bytes where nothing changed. Empty for a model made here.
   std::string config_text;
   std::string generation_config_text;
@@ -110,6 +113,11 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
 // "float16", "float64") differs from it, or a fresh classic file that transformers 4 and 5 read alike.
 Result<std::string> model_config_text(const ModelConfig& config, const std::string& stored_dtype);
 std::string generation_config_text(const ModelConfig& config);
+
+// The same decoder under a head of so many labels, in what is written too.
+Result<ModelConfig> as_classifier(ModelConfig config, int64_t num_labels);
+// An Error (kData) where training would not be what `config`, of the config.json in `folder`, asks for: dropout.
+Result<> check_trainable(const ModelConfig& config, const Path& folder);
 
 struct Qwen2Shape {
   int64_t vocab_size = 512;

@@ -51,6 +51,17 @@ Json rope_json(const RopeConfig& rope) {
   return out;
 }
 
+void write_labels(int64_t num_labels, Json& json) {
+  Json names = Json::object();
+  Json ids = Json::object();
+  for (int64_t i = 0; i < num_labels; ++i) {
+    names[std::to_string(i)] = "LABEL_" + std::to_string(i);
+    ids["LABEL_" + std::to_string(i)] = i;
+  }
+  json["id2label"] = std::move(names);
+  json["label2id"] = std::move(ids);
+}
+
 Json fresh_config(const ModelConfig& config, const std::string& stored_dtype) {
   const FamilyInfo& info = *config.family;
   Json json;
@@ -70,10 +81,7 @@ Json fresh_config(const ModelConfig& config, const std::string& stored_dtype) {
   info.write(config, json);
   json["initializer_range"] = config.initializer_range;
   json["tie_word_embeddings"] = config.tie_word_embeddings;
-  if (config.is_classifier) {
-    for (int64_t i = 0; i < config.num_labels; ++i) json["id2label"][std::to_string(i)] = "LABEL_" + std::to_string(i);
-    for (int64_t i = 0; i < config.num_labels; ++i) json["label2id"]["LABEL_" + std::to_string(i)] = i;
-  }
+  if (config.is_classifier) write_labels(config.num_labels, json);
   json["bos_token_id"] = optional_json(config.bos_token_id);
   json["eos_token_id"] = token_ids_json(config.eos_token_ids);
   json["pad_token_id"] = optional_json(config.pad_token_id);
@@ -111,6 +119,18 @@ std::string generation_config_text(const ModelConfig& config) {
   json["eos_token_id"] = token_ids_json(config.eos_token_ids);
   json["pad_token_id"] = optional_json(config.pad_token_id);
   return dump_json(json, 2) + "\n";
+}
+
+Result<ModelConfig> as_classifier(ModelConfig config, int64_t num_labels) {
+  config.is_classifier = true;
+  config.num_labels = num_labels;
+  if (config.config_text.empty()) return config;
+  Json json = TRY(parse_json(config.config_text, "config.json"));
+  json["architectures"] = Json::array({config.family->classifier_architecture});
+  json.erase("num_labels");
+  write_labels(num_labels, json);
+  config.config_text = dump_json(json, 2) + "\n";
+  return config;
 }
 
 Result<ModelConfig> make_qwen2_config(const Qwen2Shape& shape) {

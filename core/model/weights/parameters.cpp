@@ -132,7 +132,7 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
   store.leaves.final_norm = builder.leaf("model.norm.weight", store.weights.final_norm_H);
   if (config.is_classifier) {
     store.weights.head_VH = builder.empty({config.num_labels, config.hidden_size});
-    store.leaves.head = builder.leaf("score.weight", store.weights.head_VH);
+    store.leaves.head = builder.leaf(kScoreHead, store.weights.head_VH);
   } else if (config.tie_word_embeddings) {
     store.weights.head_VH = store.weights.embedding_VH;
     store.leaves.head = store.leaves.embedding;

@@ -13,6 +13,8 @@
 
 namespace mortise {
 
+constexpr const char* kScoreHead = "score.weight";  // of a classifier
+
 struct NamedParameter {
   std::string name;   // "model.layers.0.self_attn.q_proj.weight"
   at::Tensor tensor;  // leaf, requires grad unless frozen

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "text/template/place.h"
 #include "text/template/value.h"
 
 namespace mortise::jinja {
@@ -51,7 +52,7 @@ struct ArgList {
 
 struct Expr {
   ExprKind kind;
-  int line = 0;
+  Place place;
   int depth = 1;  // of the tree below, itself included
   Value value;
   std::string text;
@@ -88,7 +89,7 @@ struct Param {
 
 struct Stmt {
   StmtKind kind;
-  int line = 0;
+  Place place;
   std::string text;        // kText: the text; kMacro: its name
   Symbol symbol = -1;      // kMacro
   ExprPtr expr;            // what is printed, iterated, set, called; kFilterBlock, kSetBlock: the filters

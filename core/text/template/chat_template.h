@@ -43,7 +43,7 @@ struct Rendered {
 
 class ChatTemplate {
  public:
-  // `name` (a file, say) is named in errors, with the line.
+  // `name` (a file, say) is named in errors, with line and column.
   static Result<ChatTemplate> parse(std::string_view source, std::string_view name);
   Result<Rendered> render(const RenderInput& input) const;
   // Whether it marks what the assistant says with {% generation %}.

@@ -15,7 +15,9 @@ Result<Value> Interpreter::eval(const Expr& expr, Scope* scope) {
   const Nesting nesting(*this);
   TRY(nesting.check());
   auto result = eval_node(expr, scope);
-  if (result.ok() && depth_of(*result) > limits_.max_value_depth) return type_error("a value is nested too deeply");
+  if (!result.ok()) return located(std::move(result).error(), expr.place);
+  if (depth_of(*result) > limits_.max_value_depth)
+    return located(type_error("a value is nested too deeply"), expr.place);
   return result;
 }
 

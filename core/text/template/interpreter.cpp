@@ -88,8 +88,8 @@ const Value* Interpreter::look_up(Symbol symbol, const Scope* scope) const {
   return nullptr;
 }
 
-Error Interpreter::located(Error error, int line) const {
-  if (error.where.empty()) error.where = template_.name + ":" + std::to_string(line);
+Error Interpreter::located(Error error, const Place& place) const {
+  if (error.where.empty()) error.where = place_text(template_.name, place);
   return error;
 }
 
@@ -115,7 +115,7 @@ Result<> Interpreter::write(std::string& out, std::string_view text) {
 Result<Interpreter::Flow> Interpreter::exec(const Body& body, Scope* scope, std::string& out) {
   for (const auto& stmt : body) {
     auto flow = exec_one(*stmt, scope, out);
-    if (!flow.ok()) return located(std::move(flow).error(), stmt->line);
+    if (!flow.ok()) return located(std::move(flow).error(), stmt->place);
     if (*flow != Flow::kNormal) return *flow;
   }
   return Flow::kNormal;

@@ -134,7 +134,8 @@ class Interpreter {
   void close_scope(Scope* scope);
   static void set(Scope* scope, Symbol symbol, Value value);
   [[nodiscard]] const Value* look_up(Symbol symbol, const Scope* scope) const;
-  [[nodiscard]] Error located(Error error, int line) const;
+  // With the place of the innermost node that failed.
+  [[nodiscard]] Error located(Error error, const Place& place) const;
 
   const Template& template_;
   Limits limits_;

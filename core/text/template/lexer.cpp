@@ -46,20 +46,26 @@ class Lexer {
 
   Result<std::vector<Token>> run() {
     while (pos_ < source_.size()) TRY(root());
-    tokens_.push_back({TokenType::kEnd, "", line_});
+    tokens_.push_back({TokenType::kEnd, "", place_});
     return std::move(tokens_);
   }
 
  private:
   [[nodiscard]] Error fail(const std::string& what) const {
-    return Error{ErrorKind::kData, what, name_ + ":" + std::to_string(line_), ""};
+    return Error{ErrorKind::kData, what, place_text(name_, place_), ""};
   }
   [[nodiscard]] bool at(std::string_view text) const {
     return std::string_view(source_).substr(pos_).starts_with(text);
   }
   void advance(size_t count) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(pos_),
-                                         source_.begin() + static_cast<std::ptrdiff_t>(pos_ + count), '\n'));
+    for (const char c : std::string_view(source_).substr(pos_, count)) {
+      if (c == '\n') {
+        ++place_.line;
+        place_.column = 1;
+      } else if ((static_cast<unsigned char>(c) & 0xC0U) != 0x80U) {  // no byte inside a character
+        ++place_.column;
+      }
+    }
     pos_ += count;
     line_starting_ = pos_ > 0 && source_[pos_ - 1] == '\n';
   }
@@ -69,7 +75,7 @@ class Lexer {
       end = next;
     advance(end - pos_);
   }
-  void push(TokenType type, std::string text) { tokens_.push_back({type, std::move(text), line_}); }
+  void push(TokenType type, std::string text) { tokens_.push_back({type, std::move(text), place_}); }
 
   // Text up to the next tag, then the tag.
   Result<> root() {
@@ -290,7 +296,7 @@ class Lexer {
   std::vector<Token> tokens_;
   std::string braces_;  // closers still expected
   size_t pos_ = 0;
-  int line_ = 1;
+  Place place_;
   bool line_starting_ = true;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "foundation/base/result.h"
+#include "text/template/place.h"
 
 namespace mortise::jinja {
 
@@ -29,10 +30,10 @@ enum class TokenType {
 struct Token {
   TokenType type;
   std::string text;
-  int line;
+  Place place;
 };
 
-// The error's `where` is "name:line".
+// The error's `where` is "name:line:column".
 Result<std::vector<Token>> tokenize(std::string_view source, std::string_view name);
 
 // Python's str.isspace for one character.

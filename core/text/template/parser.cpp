@@ -52,10 +52,10 @@ class Parser {
   using Words = std::initializer_list<std::string_view>;
   using Made = Result<std::unique_ptr<Stmt>>;
 
-  std::unique_ptr<Stmt> make(StmtKind kind, int line) const {
+  std::unique_ptr<Stmt> make(StmtKind kind, Place place) const {
     auto stmt = std::make_unique<Stmt>();
     stmt->kind = kind;
-    stmt->line = line;
+    stmt->place = place;
     return stmt;
   }
 
@@ -66,11 +66,11 @@ class Parser {
     while (!stream_.at(TokenType::kEnd)) {
       const Token token = stream_.next();
       if (token.type == TokenType::kData) {
-        auto text = make(StmtKind::kText, token.line);
+        auto text = make(StmtKind::kText, token.place);
         text->text = token.text;
         out.push_back(std::move(text));
       } else if (token.type == TokenType::kVariableBegin) {
-        auto print = make(StmtKind::kPrint, token.line);
+        auto print = make(StmtKind::kPrint, token.place);
         print->expr = TRY(expr_.tuple());
         TRY(stream_.expect(TokenType::kVariableEnd));
         out.push_back(std::move(print));
@@ -122,7 +122,7 @@ class Parser {
   }
 
   Made for_stmt() {
-    auto stmt = make(StmtKind::kFor, stream_.next().line);
+    auto stmt = make(StmtKind::kFor, stream_.next().place);
     stmt->target = TRY(expr_.target(true, false, "in"));
     TRY(stream_.expect_name("in"));
     stmt->expr = TRY(expr_.tuple(false, "recursive"));
@@ -140,7 +140,7 @@ class Parser {
   }
 
   Made if_stmt() {
-    auto stmt = make(StmtKind::kIf, stream_.next().line);
+    auto stmt = make(StmtKind::kIf, stream_.next().place);
     ++expr_.soft;
     auto parsed = [&]() -> Result<> {
       ExprPtr test = TRY(expr_.tuple(false));
@@ -164,7 +164,7 @@ class Parser {
   }
 
   Made set_stmt() {
-    auto stmt = make(StmtKind::kSet, stream_.next().line);
+    auto stmt = make(StmtKind::kSet, stream_.next().place);
     stmt->target = TRY(expr_.target(true, true));
     if (stream_.skip_op("=")) {
       stmt->expr = TRY(expr_.tuple());
@@ -195,7 +195,7 @@ class Parser {
   }
 
   Made macro_stmt() {
-    auto stmt = make(StmtKind::kMacro, stream_.next().line);
+    auto stmt = make(StmtKind::kMacro, stream_.next().place);
     stmt->text = TRY(stream_.name());
     stmt->symbol = expr_.intern(stmt->text);
     TRY(signature(*stmt));
@@ -204,7 +204,7 @@ class Parser {
   }
 
   Made call_stmt() {
-    auto stmt = make(StmtKind::kCallBlock, stream_.next().line);
+    auto stmt = make(StmtKind::kCallBlock, stream_.next().place);
     if (stream_.at_op("(")) TRY(signature(*stmt));
     stmt->expr = TRY(expr_.expression());
     if (stmt->expr->kind != ExprKind::kCall) return stream_.fail("expected call");
@@ -213,7 +213,7 @@ class Parser {
   }
 
   Made filter_stmt() {
-    auto stmt = make(StmtKind::kFilterBlock, stream_.next().line);
+    auto stmt = make(StmtKind::kFilterBlock, stream_.next().place);
     stmt->expr = TRY(expr_.filters(nullptr, true));
     stmt->body = TRY(block({"endfilter"}));
     stream_.next();
@@ -221,7 +221,7 @@ class Parser {
   }
 
   Made with_stmt() {
-    auto stmt = make(StmtKind::kWith, stream_.next().line);
+    auto stmt = make(StmtKind::kWith, stream_.next().place);
     while (!stream_.at(TokenType::kBlockEnd)) {
       if (!stmt->assignments.empty()) TRY(stream_.expect_op(","));
       ExprPtr target = TRY(expr_.target(true, false));
@@ -235,19 +235,19 @@ class Parser {
 
   Made break_stmt() {
     const Token token = stream_.next();
-    if (loops_ == 0) return stream_.fail_at("'" + token.text + "' outside loop", token.line);
-    return make(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue, token.line);
+    if (loops_ == 0) return stream_.fail_at("'" + token.text + "' outside loop", token.place);
+    return make(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue, token.place);
   }
 
   Made generation_stmt() {
-    auto stmt = make(StmtKind::kGeneration, stream_.next().line);
+    auto stmt = make(StmtKind::kGeneration, stream_.next().place);
     template_->has_generation = true;
     TRY(closed_body(*stmt, "endgeneration"));
     return stmt;
   }
 
   Made print_stmt() {
-    auto stmt = make(StmtKind::kPrint, stream_.next().line);
+    auto stmt = make(StmtKind::kPrint, stream_.next().place);
     stmt->expr = TRY(expr_.tuple());
     return stmt;
   }
@@ -292,7 +292,7 @@ Result<> TokenStream::expect_name(std::string_view text) {
 }
 
 Result<> TokenStream::expect(TokenType type) {
-  if (!at(type)) return unexpected(token_name({type, "", 0}));
+  if (!at(type)) return unexpected(token_name({type, "", {}}));
   next();
   return {};
 }

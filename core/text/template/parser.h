@@ -23,7 +23,7 @@ class TokenStream {
 
   [[nodiscard]] const Token& current() const { return tokens_[pos_]; }
   [[nodiscard]] const Token& ahead() const { return tokens_[std::min(pos_ + 1, tokens_.size() - 1)]; }
-  [[nodiscard]] int line() const { return current().line; }
+  [[nodiscard]] Place place() const { return current().place; }
   const Token& next() { return tokens_[pos_ + 1 < tokens_.size() ? pos_++ : pos_]; }
   [[nodiscard]] bool at(TokenType type) const { return current().type == type; }
   [[nodiscard]] bool at_op(std::string_view text) const { return at(TokenType::kOperator) && current().text == text; }
@@ -34,9 +34,9 @@ class TokenStream {
   Result<> expect_name(std::string_view text);
   Result<> expect(TokenType type);
   Result<std::string> name();  // any name
-  [[nodiscard]] Error fail(const std::string& what) const { return fail_at(what, line()); }
-  [[nodiscard]] Error fail_at(const std::string& what, int line) const {
-    return Error{ErrorKind::kData, what, name_ + ":" + std::to_string(line), ""};
+  [[nodiscard]] Error fail(const std::string& what) const { return fail_at(what, place()); }
+  [[nodiscard]] Error fail_at(const std::string& what, Place place) const {
+    return Error{ErrorKind::kData, what, place_text(name_, place), ""};
   }
   [[nodiscard]] Error unexpected(std::string_view wanted) const;
 
@@ -92,12 +92,12 @@ class ExprParser {
   Result<ExprPtr> call(ExprPtr node);
   Result<std::unique_ptr<ArgList>> call_args();
   Result<ExprPtr> target_primary(bool with_namespace);
-  Result<ExprPtr> make_binary(Operator op, ExprPtr left, ExprPtr right, int line);
+  Result<ExprPtr> make_binary(Operator op, ExprPtr left, ExprPtr right, Place place);
   // Adds the children's depth up; fails where the tree gets too deep.
   Result<ExprPtr> finish(ExprPtr node);
   [[nodiscard]] bool at_tuple_end(std::string_view end_name) const;
-  void note_unknown(const std::string& what, int line) {
-    if (soft == 0 && !unknown) unknown = stream_.fail_at(what, line);
+  void note_unknown(const std::string& what, Place place) {
+    if (soft == 0 && !unknown) unknown = stream_.fail_at(what, place);
   }
 
   TokenStream& stream_;

@@ -33,12 +33,12 @@ Result<ExprPtr> ExprParser::finish(ExprPtr node) {
     take(node->args->double_star);
   }
   node->depth = depth + 1;
-  if (node->depth > kMaxDepth) return stream_.fail_at("an expression is nested too deeply", node->line);
+  if (node->depth > kMaxDepth) return stream_.fail_at("an expression is nested too deeply", node->place);
   return node;
 }
 
-Result<ExprPtr> ExprParser::make_binary(Operator op, ExprPtr left, ExprPtr right, int line) {
-  ExprPtr node = make(ExprKind::kBinary, line, std::move(left));
+Result<ExprPtr> ExprParser::make_binary(Operator op, ExprPtr left, ExprPtr right, Place place) {
+  ExprPtr node = make(ExprKind::kBinary, place, std::move(left));
   node->items.push_back(std::move(right));
   node->ops.push_back(op);
   return finish(std::move(node));
@@ -51,11 +51,11 @@ Result<ExprPtr> ExprParser::expression(bool with_condition) {
 }
 
 Result<ExprPtr> ExprParser::condition_expr() {
-  const int line = stream_.line();
+  const Place place = stream_.place();
   const std::optional<Error> unknown_before = unknown;
   ExprPtr value = TRY(or_expr());
   while (stream_.skip_name("if")) {
-    ExprPtr node = make(ExprKind::kCondition, line, TRY(or_expr()));
+    ExprPtr node = make(ExprKind::kCondition, place, TRY(or_expr()));
     node->items.push_back(std::move(value));
     if (stream_.skip_name("else")) {
       const DepthGuard guard(*this);
@@ -71,8 +71,8 @@ Result<ExprPtr> ExprParser::condition_expr() {
 Result<ExprPtr> ExprParser::or_expr() {
   ExprPtr left = TRY(and_expr());
   while (stream_.at_name("or")) {
-    const int line = stream_.next().line;
-    ExprPtr node = make(ExprKind::kOr, line, std::move(left));
+    const Place place = stream_.next().place;
+    ExprPtr node = make(ExprKind::kOr, place, std::move(left));
     node->items.push_back(TRY(and_expr()));
     left = TRY(finish(std::move(node)));
   }
@@ -82,8 +82,8 @@ Result<ExprPtr> ExprParser::or_expr() {
 Result<ExprPtr> ExprParser::and_expr() {
   ExprPtr left = TRY(not_expr());
   while (stream_.at_name("and")) {
-    const int line = stream_.next().line;
-    ExprPtr node = make(ExprKind::kAnd, line, std::move(left));
+    const Place place = stream_.next().place;
+    ExprPtr node = make(ExprKind::kAnd, place, std::move(left));
     node->items.push_back(TRY(not_expr()));
     left = TRY(finish(std::move(node)));
   }
@@ -92,19 +92,19 @@ Result<ExprPtr> ExprParser::and_expr() {
 
 Result<ExprPtr> ExprParser::not_expr() {
   if (!stream_.at_name("not")) return compare();
-  const int line = stream_.next().line;
+  const Place place = stream_.next().place;
   const DepthGuard guard(*this);
   if (guard.too_deep()) return stream_.fail("an expression is nested too deeply");
-  return finish(make(ExprKind::kNot, line, TRY(not_expr())));
+  return finish(make(ExprKind::kNot, place, TRY(not_expr())));
 }
 
 Result<ExprPtr> ExprParser::compare() {
   static constexpr std::pair<std::string_view, Operator> kCompare[] = {{"==", Operator::kEq}, {"!=", Operator::kNe},
                                                                        {"<=", Operator::kLe}, {">=", Operator::kGe},
                                                                        {"<", Operator::kLt},  {">", Operator::kGt}};
-  const int line = stream_.line();
+  const Place place = stream_.place();
   ExprPtr first = TRY(math1());
-  ExprPtr node = make(ExprKind::kCompare, line, std::move(first));
+  ExprPtr node = make(ExprKind::kCompare, place, std::move(first));
   while (true) {
     const auto* known =
         std::find_if(std::begin(kCompare), std::end(kCompare), [&](const auto& op) { return stream_.at_op(op.first); });
@@ -131,16 +131,16 @@ Result<ExprPtr> ExprParser::math1() {
   while (stream_.at_op("+") || stream_.at_op("-")) {
     const Token& token = stream_.next();
     const Operator op = token.text == "+" ? Operator::kAdd : Operator::kSub;
-    const int line = token.line;
+    const Place place = token.place;
     ExprPtr right = TRY(concat());
-    left = TRY(make_binary(op, std::move(left), std::move(right), line));
+    left = TRY(make_binary(op, std::move(left), std::move(right), place));
   }
   return left;
 }
 
 Result<ExprPtr> ExprParser::concat() {
-  const int line = stream_.line();
-  ExprPtr node = make(ExprKind::kConcat, line, TRY(math2()));
+  const Place place = stream_.place();
+  ExprPtr node = make(ExprKind::kConcat, place, TRY(math2()));
   while (stream_.skip_op("~")) node->items.push_back(TRY(math2()));
   if (node->items.size() == 1) return std::move(node->items[0]);
   return finish(std::move(node));
@@ -154,18 +154,18 @@ Result<ExprPtr> ExprParser::math2() {
     const auto* known =
         std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& op) { return stream_.at_op(op.first); });
     if (known == std::end(kOps)) return left;
-    const int line = stream_.next().line;
+    const Place place = stream_.next().place;
     ExprPtr right = TRY(pow());
-    left = TRY(make_binary(known->second, std::move(left), std::move(right), line));
+    left = TRY(make_binary(known->second, std::move(left), std::move(right), place));
   }
 }
 
 Result<ExprPtr> ExprParser::pow() {
   ExprPtr left = TRY(unary(true));
   while (stream_.at_op("**")) {
-    const int line = stream_.next().line;
+    const Place place = stream_.next().place;
     ExprPtr right = TRY(unary(true));
-    left = TRY(make_binary(Operator::kPow, std::move(left), std::move(right), line));
+    left = TRY(make_binary(Operator::kPow, std::move(left), std::move(right), place));
   }
   return left;
 }
@@ -173,12 +173,12 @@ Result<ExprPtr> ExprParser::pow() {
 Result<ExprPtr> ExprParser::unary(bool with_filter) {
   const DepthGuard guard(*this);
   if (guard.too_deep()) return stream_.fail("an expression is nested too deeply");
-  const int line = stream_.line();
+  const Place place = stream_.place();
   ExprPtr node;
   if (stream_.at_op("-") || stream_.at_op("+")) {
     const ExprKind kind = stream_.next().text == "-" ? ExprKind::kNegate : ExprKind::kPositive;
     ExprPtr operand = TRY(unary(false));
-    node = TRY(finish(make(kind, line, std::move(operand))));
+    node = TRY(finish(make(kind, place, std::move(operand))));
   } else {
     node = TRY(primary());
   }
@@ -191,10 +191,10 @@ Result<ExprPtr> ExprParser::primary() {
   switch (token.type) {
     case TokenType::kName: {
       stream_.next();
-      if (token.text == "true" || token.text == "True") return constant(true, token.line);
-      if (token.text == "false" || token.text == "False") return constant(false, token.line);
-      if (token.text == "none" || token.text == "None") return constant(None{}, token.line);
-      ExprPtr node = make(ExprKind::kName, token.line);
+      if (token.text == "true" || token.text == "True") return constant(true, token.place);
+      if (token.text == "false" || token.text == "False") return constant(false, token.place);
+      if (token.text == "none" || token.text == "None") return constant(None{}, token.place);
+      ExprPtr node = make(ExprKind::kName, token.place);
       node->text = token.text;
       node->symbol = intern(token.text);
       uses_.resize(symbols_.size());
@@ -204,19 +204,19 @@ Result<ExprPtr> ExprParser::primary() {
     case TokenType::kString: {  // neighbours are one string
       std::string text;
       while (stream_.at(TokenType::kString)) text += stream_.next().text;
-      return constant(std::move(text), token.line);
+      return constant(std::move(text), token.place);
     }
     case TokenType::kInteger:
       stream_.next();
-      return constant(TRY(integer_value(token.text, stream_)), token.line);
+      return constant(TRY(integer_value(token.text, stream_)), token.place);
     case TokenType::kFloat:
       stream_.next();
-      return constant(std::strtod(token.text.c_str(), nullptr), token.line);
+      return constant(std::strtod(token.text.c_str(), nullptr), token.place);
     default:
       break;
   }
   if (stream_.skip_op("(")) {
-    if (stream_.skip_op(")")) return make(ExprKind::kTuple, token.line);
+    if (stream_.skip_op(")")) return make(ExprKind::kTuple, token.place);
     ExprPtr node = TRY(tuple());
     TRY(stream_.expect_op(")"));
     return node;
@@ -227,7 +227,7 @@ Result<ExprPtr> ExprParser::primary() {
 }
 
 Result<ExprPtr> ExprParser::list() {
-  ExprPtr node = make(ExprKind::kList, stream_.next().line);
+  ExprPtr node = make(ExprKind::kList, stream_.next().place);
   while (!stream_.at_op("]")) {
     if (!node->items.empty()) TRY(stream_.expect_op(","));
     if (stream_.at_op("]")) break;
@@ -238,7 +238,7 @@ Result<ExprPtr> ExprParser::list() {
 }
 
 Result<ExprPtr> ExprParser::dict() {
-  ExprPtr node = make(ExprKind::kDict, stream_.next().line);
+  ExprPtr node = make(ExprKind::kDict, stream_.next().place);
   while (!stream_.at_op("}")) {
     if (!node->items.empty()) TRY(stream_.expect_op(","));
     if (stream_.at_op("}")) break;
@@ -256,7 +256,7 @@ bool ExprParser::at_tuple_end(std::string_view end_name) const {
 }
 
 Result<ExprPtr> ExprParser::tuple(bool with_condition, std::string_view end_name) {
-  ExprPtr node = make(ExprKind::kTuple, stream_.line());
+  ExprPtr node = make(ExprKind::kTuple, stream_.place());
   bool is_tuple = false;
   while (true) {
     if (!node->items.empty()) TRY(stream_.expect_op(","));

@@ -12,21 +12,21 @@ namespace mortise::jinja {
 
 inline constexpr int kMaxNesting = 200;  // parentheses in parentheses count twice
 
-inline ExprPtr make(ExprKind kind, int line) {
+inline ExprPtr make(ExprKind kind, Place place) {
   auto node = std::make_unique<Expr>();
   node->kind = kind;
-  node->line = line;
+  node->place = place;
   return node;
 }
 
-inline ExprPtr make(ExprKind kind, int line, ExprPtr only) {
-  ExprPtr node = make(kind, line);
+inline ExprPtr make(ExprKind kind, Place place, ExprPtr only) {
+  ExprPtr node = make(kind, place);
   node->items.push_back(std::move(only));
   return node;
 }
 
-inline ExprPtr constant(Value value, int line) {
-  ExprPtr node = make(ExprKind::kConst, line);
+inline ExprPtr constant(Value value, Place place) {
+  ExprPtr node = make(ExprKind::kConst, place);
   node->value = std::move(value);
   return node;
 }

@@ -37,10 +37,10 @@ Result<ExprPtr> ExprParser::filters(ExprPtr input, bool inline_start) {
   while (stream_.at_op("|") || inline_start) {
     if (!inline_start) stream_.next();
     inline_start = false;
-    ExprPtr node = make(ExprKind::kFilter, stream_.line());
+    ExprPtr node = make(ExprKind::kFilter, stream_.place());
     node->text = TRY(stream_.name());
     while (stream_.skip_op(".")) node->text += "." + TRY(stream_.name());
-    if (find_filter(node->text) == nullptr) note_unknown("No filter named '" + node->text + "'.", node->line);
+    if (find_filter(node->text) == nullptr) note_unknown("No filter named '" + node->text + "'.", node->place);
     if (input != nullptr) node->items.push_back(std::move(input));
     node->args = stream_.at_op("(") ? TRY(call_args()) : std::make_unique<ArgList>();
     input = TRY(finish(std::move(node)));
@@ -49,12 +49,12 @@ Result<ExprPtr> ExprParser::filters(ExprPtr input, bool inline_start) {
 }
 
 Result<ExprPtr> ExprParser::test(ExprPtr node) {
-  const int line = stream_.next().line;
+  const Place place = stream_.next().place;
   const bool negated = stream_.skip_name("not");
-  ExprPtr made = make(ExprKind::kTest, line, std::move(node));
+  ExprPtr made = make(ExprKind::kTest, place, std::move(node));
   made->text = TRY(stream_.name());
   while (stream_.skip_op(".")) made->text += "." + TRY(stream_.name());
-  if (find_test(made->text) == nullptr) note_unknown("No test named '" + made->text + "'.", line);
+  if (find_test(made->text) == nullptr) note_unknown("No test named '" + made->text + "'.", place);
   made->args = std::make_unique<ArgList>();
   const bool at_word =
       stream_.at(TokenType::kName) && !stream_.at_name("else") && !stream_.at_name("or") && !stream_.at_name("and");
@@ -68,28 +68,28 @@ Result<ExprPtr> ExprParser::test(ExprPtr node) {
     made->args->positional.push_back(TRY(postfix(std::move(argument))));
   }
   made = TRY(finish(std::move(made)));
-  return negated ? finish(make(ExprKind::kNot, line, std::move(made))) : Result<ExprPtr>(std::move(made));
+  return negated ? finish(make(ExprKind::kNot, place, std::move(made))) : Result<ExprPtr>(std::move(made));
 }
 
 Result<ExprPtr> ExprParser::subscript(ExprPtr node) {
   const Token& token = stream_.next();
-  const int line = token.line;
+  const Place place = token.place;
   if (token.text == ".") {
     const Token attribute = stream_.next();
     if (attribute.type == TokenType::kName) {
-      ExprPtr made = make(ExprKind::kAttribute, line, std::move(node));
+      ExprPtr made = make(ExprKind::kAttribute, place, std::move(node));
       made->text = attribute.text;
       return finish(std::move(made));
     }
-    if (attribute.type != TokenType::kInteger) return stream_.fail_at("expected name or number", line);
-    ExprPtr made = make(ExprKind::kItem, line, std::move(node));
-    made->items.push_back(constant(TRY(integer_value(attribute.text, stream_)), line));
+    if (attribute.type != TokenType::kInteger) return stream_.fail_at("expected name or number", place);
+    ExprPtr made = make(ExprKind::kItem, place, std::move(node));
+    made->items.push_back(constant(TRY(integer_value(attribute.text, stream_)), place));
     return finish(std::move(made));
   }
   ExprPtr made = TRY(subscript_part(std::move(node)));
   if (stream_.at_op(",")) {  // a[1, 2] takes a tuple
     if (made->kind == ExprKind::kSlice) return stream_.fail("a slice cannot be part of a tuple");
-    ExprPtr key = make(ExprKind::kTuple, line, std::move(made->items[1]));
+    ExprPtr key = make(ExprKind::kTuple, place, std::move(made->items[1]));
     while (stream_.skip_op(",")) key->items.push_back(TRY(expression()));
     made->items[1] = TRY(finish(std::move(key)));
   }
@@ -98,13 +98,13 @@ Result<ExprPtr> ExprParser::subscript(ExprPtr node) {
 }
 
 Result<ExprPtr> ExprParser::subscript_part(ExprPtr node) {
-  const int line = stream_.line();
+  const Place place = stream_.place();
   ExprPtr first;
   if (!stream_.at_op(":")) {
     if (stream_.at_op("]")) return stream_.fail("Expected an expression, got ']'");
     first = TRY(expression());
   }
-  ExprPtr made = make(stream_.at_op(":") ? ExprKind::kSlice : ExprKind::kItem, line, std::move(node));
+  ExprPtr made = make(stream_.at_op(":") ? ExprKind::kSlice : ExprKind::kItem, place, std::move(node));
   made->items.push_back(std::move(first));
   if (!stream_.skip_op(":")) return made;
   const auto at_end = [&] { return stream_.at_op("]") || stream_.at_op(",") || stream_.at_op(":"); };
@@ -115,17 +115,18 @@ Result<ExprPtr> ExprParser::subscript_part(ExprPtr node) {
 }
 
 Result<ExprPtr> ExprParser::call(ExprPtr node) {
-  ExprPtr made = make(ExprKind::kCall, stream_.line(), std::move(node));
+  const Place place = node->place;
+  ExprPtr made = make(ExprKind::kCall, place, std::move(node));
   made->args = TRY(call_args());
   return finish(std::move(made));
 }
 
 Result<std::unique_ptr<ArgList>> ExprParser::call_args() {
-  const int line = stream_.line();
+  const Place place = stream_.place();
   TRY(stream_.expect_op("("));
   auto args = std::make_unique<ArgList>();
   bool need_comma = false;
-  const auto invalid = [&] { return stream_.fail_at("invalid syntax for function call expression", line); };
+  const auto invalid = [&] { return stream_.fail_at("invalid syntax for function call expression", place); };
   while (!stream_.at_op(")")) {
     if (need_comma) {
       TRY(stream_.expect_op(","));
@@ -156,7 +157,7 @@ Result<std::unique_ptr<ArgList>> ExprParser::call_args() {
 Result<ExprPtr> ExprParser::target_primary(bool with_namespace) {
   const DepthGuard guard(*this);
   if (guard.too_deep()) return stream_.fail("a target is nested too deeply");
-  const int line = stream_.line();
+  const Place place = stream_.place();
   if (stream_.skip_op("(")) {
     ExprPtr node = TRY(target(true, with_namespace));
     TRY(stream_.expect_op(")"));
@@ -165,8 +166,8 @@ Result<ExprPtr> ExprParser::target_primary(bool with_namespace) {
   const std::string name = TRY(stream_.name());
   static constexpr std::string_view kReserved[] = {"true", "True", "false", "False", "none", "None"};
   if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved))
-    return stream_.fail_at("can't assign to 'const'", line);
-  ExprPtr node = make(ExprKind::kName, line);
+    return stream_.fail_at("can't assign to 'const'", place);
+  ExprPtr node = make(ExprKind::kName, place);
   node->text = name;
   node->symbol = intern(name);
   if (with_namespace && stream_.skip_op(".")) {
@@ -179,8 +180,8 @@ Result<ExprPtr> ExprParser::target_primary(bool with_namespace) {
 Result<ExprPtr> ExprParser::target(bool with_tuple, bool with_namespace, std::string_view end_name) {
   ExprPtr first = TRY(target_primary(with_namespace));
   if (!with_tuple || !stream_.at_op(",")) return first;
-  const int line = first->line;
-  ExprPtr node = make(ExprKind::kTuple, line, std::move(first));
+  const Place place = first->place;
+  ExprPtr node = make(ExprKind::kTuple, place, std::move(first));
   while (stream_.skip_op(",")) {
     if (at_tuple_end(end_name) || stream_.at_op("=")) break;
     node->items.push_back(TRY(target_primary(with_namespace)));

@@ -14,10 +14,10 @@ Json special_tokens_of(const Tokenizer& tokenizer) {
 
 Result<ChatTemplates> ChatTemplates::of_folder(const Tokenizer& tokenizer) {
   ChatTemplates made;
-  const std::string name = (tokenizer.folder() / "chat template").string();
-  if (const std::string* source = tokenizer.chat_template(false)) made.plain_ = TRY(ChatTemplate::parse(*source, name));
-  if (const std::string* source = tokenizer.chat_template(true))
-    made.with_tools_ = TRY(ChatTemplate::parse(*source, name));
+  if (const TemplateSource* plain = tokenizer.chat_template(false))
+    made.plain_ = TRY(ChatTemplate::parse(plain->text, plain->place));
+  if (const TemplateSource* with_tools = tokenizer.chat_template(true))
+    made.with_tools_ = TRY(ChatTemplate::parse(with_tools->text, with_tools->place));
   made.special_tokens_ = special_tokens_of(tokenizer);
   return made;
 }

@@ -59,8 +59,9 @@ Result<> add_special_tokens(const Json& spec, const Path& file, FolderConfig& co
 Result<> add_templates(const Json& spec, const Path& file, FolderConfig& config) {
   const Json* value = json_find(spec, "chat_template");
   if (value == nullptr || value->is_null()) return {};
+  const std::string place = file.string() + ": chat_template";
   if (value->is_string()) {
-    config.chat_templates["default"] = value->get<std::string>();
+    config.chat_templates["default"] = {value->get<std::string>(), place};
     return {};
   }
   if (!value->is_array()) return bad(file, "'chat_template' has to be text or a list of named templates");
@@ -70,7 +71,8 @@ Result<> add_templates(const Json& spec, const Path& file, FolderConfig& config)
     if (name == nullptr || !name->is_string() || text == nullptr || !text->is_string()) {
       return bad(file, "an entry of 'chat_template' needs a 'name' and a 'template'");
     }
-    config.chat_templates[name->get<std::string>()] = text->get<std::string>();
+    const auto known = name->get<std::string>();
+    config.chat_templates[known] = {text->get<std::string>(), place + " " + quote(known)};
   }
   return {};
 }
@@ -130,12 +132,12 @@ Result<> read_added_tokens_file(const Path& folder, Env& env, FolderConfig& conf
 
 Result<> read_template_files(const Path& folder, Env& env, FolderConfig& config) {
   const Path main = folder / "chat_template.jinja";
-  if (env.exists(main)) config.chat_templates["default"] = TRY(env.read_file(main));
+  if (env.exists(main)) config.chat_templates["default"] = {TRY(env.read_file(main)), main.string()};
   const Path more = folder / "additional_chat_templates";
   if (!env.exists(more)) return {};
   for (const std::string& name : TRY(env.list_dir(more))) {
     if (Path(name).extension() != ".jinja") continue;
-    config.chat_templates[Path(name).stem().string()] = TRY(env.read_file(more / name));
+    config.chat_templates[Path(name).stem().string()] = {TRY(env.read_file(more / name)), (more / name).string()};
   }
   return {};
 }

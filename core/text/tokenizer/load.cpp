@@ -1,5 +1,6 @@
 // Tokenizer::load: puts the parts together from tokenizer.json, or from vocab.json + merges.txt and a class name, or
 // from tokenizer.model (sentencepiece.cpp).
+#include "foundation/base/lfs_pointer.h"
 #include "foundation/base/text.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/byte_level.h"
@@ -148,10 +149,12 @@ Result<Tokenizer> Tokenizer::load(const Path& folder, Env& env) {
   const Path sentencepiece = folder / "tokenizer.model";
   bool normalizes_added = true;
   if (env.exists(json)) {
+    TRY(refuse_lfs_pointer(env, json));
     TRY(load_json(json, env, *parts));
   } else if (env.exists(folder / "vocab.json") && env.exists(folder / "merges.txt")) {
     TRY(load_legacy(folder, env, config, *parts));
   } else if (env.exists(sentencepiece)) {
+    TRY(refuse_lfs_pointer(env, sentencepiece));
     TRY(load_sentencepiece(sentencepiece, env, config, *parts));
     normalizes_added = false;  // its user-defined pieces are written as normalised text has them
   } else {

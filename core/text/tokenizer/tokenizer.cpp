@@ -121,10 +121,10 @@ std::optional<int64_t> Tokenizer::bos_id() const { return named_id(*this, "bos_t
 std::optional<int64_t> Tokenizer::eos_id() const { return named_id(*this, "eos_token"); }
 std::optional<int64_t> Tokenizer::pad_id() const { return named_id(*this, "pad_token"); }
 const std::map<std::string, std::string>& Tokenizer::special_tokens() const { return parts_->special_tokens; }
-const std::map<std::string, std::string>& Tokenizer::chat_templates() const { return parts_->chat_templates; }
+const std::map<std::string, TemplateSource>& Tokenizer::chat_templates() const { return parts_->chat_templates; }
 const Path& Tokenizer::folder() const { return parts_->folder; }
 
-const std::string* Tokenizer::chat_template(bool with_tools) const {
+const TemplateSource* Tokenizer::chat_template(bool with_tools) const {
   const auto& templates = parts_->chat_templates;
   if (with_tools && templates.contains("tool_use")) return &templates.at("tool_use");
   const auto it = templates.find("default");

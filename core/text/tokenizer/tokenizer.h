@@ -43,6 +43,12 @@ class IncrementalDecoder {
   std::unique_ptr<State> state_;
 };
 
+// A chat template of a model folder.
+struct TemplateSource {
+  std::string text;
+  std::string place;  // where it stands: "DIR/chat_template.jinja", "DIR/tokenizer_config.json: chat_template"
+};
+
 class Tokenizer {
  public:
   static Result<Tokenizer> load(const Path& folder, Env& env = default_env());
@@ -68,8 +74,8 @@ class Tokenizer {
   [[nodiscard]] const std::map<std::string, std::string>& special_tokens() const;
 
   // The folder's chat template: with tools the one named "tool_use" if there is one, else "default". Null: none.
-  [[nodiscard]] const std::string* chat_template(bool with_tools = false) const;
-  [[nodiscard]] const std::map<std::string, std::string>& chat_templates() const;
+  [[nodiscard]] const TemplateSource* chat_template(bool with_tools = false) const;
+  [[nodiscard]] const std::map<std::string, TemplateSource>& chat_templates() const;
 
   // The files of the folder that belong to the tokenizer (names), for copying.
   [[nodiscard]] const Path& folder() const;

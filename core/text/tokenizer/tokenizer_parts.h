@@ -25,9 +25,9 @@ struct TokenizerParts {
   PostProcessor post_processor;
   DecoderChain decoder;
   AddedTokens added;
-  bool split_special_tokens = false;                  // special tokens inside a text are plain text
-  std::map<std::string, std::string> special_tokens;  // "eos_token" -> text
-  std::map<std::string, std::string> chat_templates;  // by name; a folder with one calls it "default"
+  bool split_special_tokens = false;                     // special tokens inside a text are plain text
+  std::map<std::string, std::string> special_tokens;     // "eos_token" -> text
+  std::map<std::string, TemplateSource> chat_templates;  // by name; a folder with one calls it "default"
 
   [[nodiscard]] int32_t token_id(std::string_view text) const {
     const int32_t id = added.find(text);
@@ -51,7 +51,7 @@ struct FolderConfig {
   std::vector<std::pair<int64_t, AddedToken>> added_tokens;  // added_tokens_decoder, by id
   std::vector<AddedToken> named_tokens;                      // bos, eos, unk, ... and additional ones: to be special
   std::map<std::string, std::string> special_tokens;
-  std::map<std::string, std::string> chat_templates;
+  std::map<std::string, TemplateSource> chat_templates;
 };
 
 Result<FolderConfig> read_folder_config(const Path& folder, Env& env);

@@ -119,6 +119,13 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
               HasSubstr("only a float32 model decodes in another"));
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
+  EXPECT_THAT(check_error({"rollout.kernels=plain", "rollout.dtype=bfloat16"}),
+              HasSubstr("override 'rollout.kernels=plain': 'rollout.kernels' is plain, and the plain path has no"));
+  EXPECT_THAT(check_error({"model.layers=plain", "model.enable_gradient_checkpointing=true"}),
+              HasSubstr("only the fast layers are computed again"));
+  EXPECT_THAT(check_error({"rollout.kernels=avx2", "model.dtype=float64"}), HasSubstr("computes in float32"));
+  for (const char* dtype : {"model.dtype=float32", "model.dtype=float64", "rollout.dtype=float32"})
+    EXPECT_EQ(check_error({"rollout.kernels=plain", dtype}), "ok") << dtype;
   EXPECT_THAT(check_error({"rollout.stop=[\"x\", \"\"]"}), HasSubstr("'rollout.stop' holds an empty text"));
   EXPECT_THAT(check_error({"rollout.bad_words=[\"\"]"}), HasSubstr("'rollout.bad_words' holds an empty text"));
   EXPECT_THAT(check_error({"trainer.resume_mode=resume_path"}), HasSubstr("set trainer.resume_from_path"));
@@ -135,6 +142,13 @@ TEST(Check, SizesHaveLimits) {
   EXPECT_THAT(check_error({"rollout.val_kwargs.n=65537"}), HasSubstr("at most 65536"));
   EXPECT_THAT(check_error({"actor.optim.num_cycles=1e308"}), HasSubstr("must be above 0 and at most 1000000"));
   EXPECT_THAT(check_error({"rollout.temperature=1e-300"}), HasSubstr("logits divided by it overflow"));
+  EXPECT_THAT(
+      check_error({"rollout.temperature=1e60"}),
+      HasSubstr("override 'rollout.temperature=1e60': 'rollout.temperature' must be at least 0 and at most 1000000"));
+  EXPECT_EQ(check_error({"rollout.temperature=1e6", "rollout.top_k=9223372036854775807", "rollout.top_p=1e-300",
+                         "rollout.typical_p=1e-300", "rollout.presence_penalty=-1e6", "rollout.frequency_penalty=1e6",
+                         "rollout.repetition_penalty=1e6"}),
+            "ok");
   EXPECT_THAT(check_error({"rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.temperature=1e-300"}),
               HasSubstr("logits divided by it overflow"));
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -64,7 +65,9 @@ inline Probabilities exact_distribution(std::span<const float> logits, const Sam
     x -= seen.count > 0 ? params.presence_penalty : 0.0;
   }
   for (const int64_t id : edits.barred) p.erase(id);
-  for (auto& [id, x] : p) x = std::exp(x / params.temperature);
+  double top = -std::numeric_limits<double>::infinity();
+  for (const auto& [id, x] : p) top = std::max(top, x);
+  for (auto& [id, x] : p) x = std::exp((x - top) / params.temperature);
   normalise(p);
   if (params.top_k > 0) {
     const std::vector<int64_t> ids = by_probability(p);

@@ -265,6 +265,10 @@ TEST(SamplingOptions, WhatCannotBeIsRefused) {
   expect_error([](SamplingParams& p) { p.typical_p = 0; }, "typical_p");
   expect_error([](SamplingParams& p) { p.repetition_penalty = 0; }, "repetition_penalty");
   expect_error([](SamplingParams& p) { p.presence_penalty = NAN; }, "presence_penalty");
+  expect_error([](SamplingParams& p) { p.frequency_penalty = -1e300; }, "from -1e6 to 1e6");
+  expect_error([](SamplingParams& p) { p.repetition_penalty = 1e60; }, "repetition_penalty must be from 1e-6");
+  expect_error([](SamplingParams& p) { p.temperature = 1e60; }, "temperature must be 0, or from 1e-6 to 1e6");
+  expect_error([](SamplingParams& p) { p.temperature = 1e-60; }, "temperature must be 0");
   expect_error([](SamplingParams& p) { p.bad_words = {{1, 300}}; }, "id 300 of a bad word");
   expect_error([](SamplingParams& p) { p.bad_words = {{}}; }, "a bad word has no ids");
   expect_error([](SamplingParams& p) { p.stop_strings = {"x"}; }, "need a tokenizer");

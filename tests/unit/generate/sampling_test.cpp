@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -75,6 +76,17 @@ const Case kCases[] = {
     {.name = "top_k_1", .top_k = 1},
     {.name = "tiny_top_p", .top_p = 1e-9},
     {.name = "top_k_huge", .top_k = 100000, .num_barred = 2},
+    {.name = "top_k_endless", .top_k = std::numeric_limits<int64_t>::max(), .num_barred = 2},
+    {.name = "coldest", .temperature = kLeastTemperature},
+    {.name = "coldest_filtered", .temperature = kLeastTemperature, .top_k = 9, .top_p = 0.9, .typical_p = 0.9},
+    {.name = "hottest", .temperature = kMostTemperature},
+    {.name = "hottest_top_p", .temperature = kMostTemperature, .top_p = 0.5},
+    {.name = "most_penalised",
+     .top_p = 0.9,
+     .repetition = kMostPenalty,
+     .presence = kMostPenalty,
+     .frequency = kMostPenalty},
+    {.name = "least_repetition", .top_p = 0.9, .repetition = kLeastPenalty},
     {.name = "greedy", .temperature = 0.0},
     {.name = "greedy_barred", .temperature = 0.0, .top_k = 5, .top_p = 0.5, .num_barred = 2},
     {.name = "greedy_penalised", .temperature = 0.0, .repetition = 2.0, .presence = 1.0},

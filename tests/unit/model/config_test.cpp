@@ -47,7 +47,6 @@ TEST(ModelConfig, ReadsDefaultsOfTransformers) {
 TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
   const std::pair<const char*, Json> cases[] = {
       {"hidden_act", "gelu"},
-      {"attention_dropout", 0.1},
       {"quantization_config", Json{{"bits", 4}}},
       {"layer_types", Json::array({"full_attention", "linear_attention"})},
       {"layer_types", Json::array({"full_attention"})},
@@ -80,6 +79,30 @@ TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
   expect_refused(incomplete, "rope_parameters.low_freq_factor");
 }
 
+// Inference has none; training would be another one than asked for.
+TEST(ModelConfig, DropoutIsReadAndRefusedForTraining) {
+  Json json = base();
+  ASSERT_TRUE(check_trainable(*parse(json), "m").ok());
+  json["attention_dropout"] = 0.1;
+  json["resid_pdrop"] = 0.2;  // which Qwen2 does not look at
+  const auto qwen = parse(json);
+  ASSERT_TRUE(qwen.ok()) << qwen.error().to_string();
+  const auto refused = check_trainable(*qwen, "m");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(
+      refused.error().to_string(),
+      "m/config.json: key 'attention_dropout' = 0.1 asks for dropout in training, which is done without; set it to "
+      "0.0 there: sampling, log-probs and scores stay the same, and every update is exact");
+  json["model_type"] = "phi3";
+  json["architectures"] = Json::array({"Phi3ForCausalLM"});
+  const auto phi = parse(json);
+  ASSERT_TRUE(phi.ok()) << phi.error().to_string();
+  EXPECT_NE(check_trainable(*phi, "m").error().to_string().find("'attention_dropout' = 0.1, 'resid_pdrop' = 0.2"),
+            std::string::npos);
+  json["attention_dropout"] = "much";
+  expect_refused(json, "attention_dropout");
+}
+
 // The second architecture of each family, with a field of its own that would change the numbers.
 TEST(ModelConfig, FamiliesRefuseTheirOwnFieldsByName) {
   struct Refusal {
@@ -89,7 +112,6 @@ TEST(ModelConfig, FamiliesRefuseTheirOwnFieldsByName) {
     Json value;
   };
   const Refusal cases[] = {
-      {"phi3", "Phi3ForCausalLM", "resid_pdrop", 0.1},
       {"phi3", "Phi3ForCausalLM", "partial_rotary_factor", 0.75},
       {"phi3", "Phi3ForCausalLM", "partial_rotary_factor", 1.5},
       {"gemma2", "Gemma2ForCausalLM", "use_bidirectional_attention", true},

@@ -12,6 +12,7 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "model/model.h"
+#include "model/padded_eval.h"
 #include "torch_helpers.h"
 
 namespace mortise {
@@ -267,8 +268,11 @@ Path adapter_with(const std::string& key, const Json& value) {
 
 TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
   ASSERT_TRUE(Model::load(default_env(), adapter_with("inference_mode", false)).ok());
+  const auto plain = Model::load(default_env(), golden("lora_qwen2_tied"));
+  const auto with_flag = Model::load(default_env(), adapter_with("fan_in_fan_out", true));
+  ASSERT_TRUE(plain.ok() && with_flag.ok());
+  expect_same_parameters(*plain, *with_flag);  // as PEFT, which says that it makes no difference to linear layers
   const std::pair<const char*, Json> fields[] = {{"use_dora", true},
-                                                 {"fan_in_fan_out", true},
                                                  {"lora_bias", true},
                                                  {"peft_type", "IA3"},
                                                  {"init_lora_weights", "pissa"},
@@ -296,6 +300,79 @@ TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
   expect_load_error(with_tensor(layer + "q_prof.weight"), "did you mean");
   expect_load_error(with_tensor(layer + "q_proj.lora_magnitude_vector.weight"), "variant");
   expect_load_error(with_tensor("model.layers.0.self_attn.q_proj.lora_A.weight"), "base_model.model.");
+}
+
+// The golden adapter of a language model with PEFT's task_type and a tensor more, as TRL saves a reward model.
+Path reward_adapter(const std::string& task, const std::string& tensor, std::vector<int64_t> shape,
+                    const std::vector<float>& values) {
+  const Path folder = adapter_with("task_type", task);
+  const auto file = SafetensorsFile::open(default_env(), golden("lora_qwen2_tied") / "adapter_model.safetensors");
+  EXPECT_TRUE(file.ok());
+  std::vector<TensorView> views(file->tensors().begin(), file->tensors().end());
+  views.push_back({"base_model.model." + tensor, DType::kF32, std::move(shape), std::as_bytes(std::span(values))});
+  EXPECT_TRUE(write_safetensors_file(default_env(), folder / "adapter_model.safetensors", views).ok());
+  return folder;
+}
+
+TEST(LoraFolder, ARewardModelsAdapterBringsItsHead) {
+  const auto causal = Model::load(default_env(), golden("lora_qwen2_tied"));
+  ASSERT_TRUE(causal.ok()) << causal.error().to_string();
+  const int64_t width = causal->config().hidden_size;
+  std::vector<float> head(static_cast<size_t>(width));
+  for (size_t i = 0; i < head.size(); ++i) head[i] = 0.1F * static_cast<float>(i % 7) - 0.25F;
+  const Path folder = reward_adapter("SEQ_CLS", "score.weight", {1, width}, head);
+  const auto model = Model::load(default_env(), folder);
+  ASSERT_TRUE(model.ok()) << model.error().to_string();
+  const auto config = read_model_folder_config(default_env(), folder);
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  for (const ModelConfig& c : {model->config(), *config}) {
+    EXPECT_TRUE(c.is_classifier);
+    EXPECT_EQ(c.num_labels, 1);
+  }
+  for (const NamedParameter& p : model->parameters()) {
+    if (p.name == kScoreHead) continue;
+    EXPECT_CLOSE(p.tensor, causal->find_parameter(p.name)->tensor, 0.0) << p.name;
+  }
+  // By hand: the last token's hidden state and the head.
+  const std::vector<std::vector<int64_t>> rows = {{5, 17, 90, 4}, {7, 250}};
+  const auto scores = classifier_scores(*model, rows, std::nullopt);
+  ASSERT_TRUE(scores.ok()) << scores.error().to_string();
+  const at::NoGradGuard no_grad;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    const PackRow row{std::span(rows[b]).first(1), std::span(rows[b]).subspan(1), -1};
+    const PackedBatch batch = *pack_rows({&row, 1}, {.keep_last_token = true, .vocab_size = 311});
+    const at::Tensor hidden = causal->forward_hidden(batch).select(0, batch.last_index[0]).contiguous();
+    double want = 0.0;
+    for (size_t i = 0; i < head.size(); ++i)
+      want += static_cast<double>(hidden.const_data_ptr<float>()[i]) * static_cast<double>(head[i]);
+    EXPECT_NEAR(scores->contiguous().const_data_ptr<float>()[b], want, 1e-5);
+  }
+  // Merged it is a classifier's folder; apart it is the adapter as it came.
+  for (const char* dtype : {"", "stored"}) {
+    const Path merged = scratch(std::string("reward_merged") + dtype);
+    const auto saved = model->save(default_env(), merged, {.dtype = dtype});
+    ASSERT_TRUE(saved.ok()) << saved.error().to_string();
+    const Json written = *read_json_file(default_env(), merged / "config.json");
+    EXPECT_EQ(written["architectures"], Json::array({"Qwen2ForSequenceClassification"}));
+    EXPECT_EQ(written["id2label"].size(), 1U);
+    const auto again = Model::load(default_env(), merged);
+    ASSERT_TRUE(again.ok()) << again.error().to_string();
+    EXPECT_EQ(again->config().num_labels, 1);
+    expect_same_parameters(*model, *again);
+  }
+  const Path apart = scratch("reward_apart");
+  ASSERT_TRUE(model->save(default_env(), apart, {.lora = LoraSave::kApart}).ok());
+  expect_same_files(apart, folder, {"adapter_config.json", "adapter_model.safetensors"});
+}
+
+TEST(LoraFolder, HeadsOfRewardModelsThatCannotBeAreRefusedByName) {
+  const std::vector<float> values(49, 0.5F);
+  expect_load_error(adapter_with("task_type", "SEQ_CLS"), "modules_to_save = [\"score\"]");
+  for (const char* task : {"TOKEN_CLS", "QUESTION_ANS"})
+    expect_load_error(adapter_with("task_type", task), "'task_type'");
+  expect_load_error(reward_adapter("SEQ_CLS", "score.weight", {1, 49}, values), "score.weight' has shape");
+  expect_load_error(reward_adapter("SEQ_CLS", "score.weight", {49}, values), "labels x hidden_size");
+  expect_load_error(reward_adapter("SEQ_CLS", "score.bias", {49}, values), "neither the adapter nor its base");
 }
 
 // Loading takes no second copy: under a limit of little more than the parameters themselves it succeeds.

@@ -153,11 +153,11 @@ def change(rng, config):
     return key
 
 
-def numbers(folder, auto, ids, adapter=None):
+def numbers(folder, auto, ids, adapter=None, **options):
     """What transformers computes, and whether the weights fit; nothing where it does not load the folder."""
     try:
         model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True,
-                                           ignore_mismatched_sizes=True)
+                                           ignore_mismatched_sizes=True, **options)
         if adapter:
             from peft import PeftModel
             model = PeftModel.from_pretrained(model, adapter)
@@ -165,12 +165,14 @@ def numbers(folder, auto, ids, adapter=None):
             logits = model.eval()(ids).logits
     except Exception:  # whatever it stops at
         return None, False
-    return logits.contiguous(), not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    # A reward model's adapter brings the head that its base lacks.
+    fits = adapter is not None or not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return logits.contiguous(), fits
 
 
-def save_adapter(rng, auto, base, folder):
+def save_adapter(rng, auto, base, folder, **labels):
     from peft import LoraConfig, get_peft_model
-    model = auto.from_pretrained(base, dtype=torch.float32)
+    model = auto.from_pretrained(base, dtype=torch.float32, **labels)
     names = sorted({name.split(".")[-1] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear) and "layers" in name})
     chosen = rng.sample(names, rng.randint(1, len(names)))
     options = dict(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([1, 4, 7]), use_rslora=rng.random() < 0.5, init_lora_weights=False)
@@ -182,7 +184,9 @@ def save_adapter(rng, auto, base, folder):
     if rng.random() < 0.3 and options["target_modules"] != "all-linear":
         options["layers_to_transform"] = [0]
     options["bias"] = rng.choice(["none", "none", "lora_only", "all"])
-    if not model.config.tie_word_embeddings and rng.random() < 0.2:
+    if labels:  # PEFT adds the head to modules_to_save, and TRL names it too
+        options.update(task_type="SEQ_CLS", modules_to_save=rng.choice([None, ["score"]]))
+    elif not model.config.tie_word_embeddings and rng.random() < 0.2:
         options["modules_to_save"] = ["lm_head"]
     model = get_peft_model(model, LoraConfig(**options))
     torch.manual_seed(rng.randrange(1 << 30))
@@ -193,9 +197,12 @@ def save_adapter(rng, auto, base, folder):
     model.save_pretrained(folder)
 
 
-def write_folder(rng, out, name):
-    """A folder and its numbers; the row of cases.jsonl, or nothing where transformers does not load it."""
-    auto = AutoModelForSequenceClassification if rng.random() < 0.15 else AutoModelForCausalLM
+def write_folder(rng, out, name, reward):
+    """A folder and its numbers; the row of cases.jsonl, or nothing where transformers does not load it.
+
+    reward: a LoRA reward model as TRL trains it, a language model under an adapter with a score head.
+    """
+    auto = AutoModelForSequenceClassification if not reward and rng.random() < 0.15 else AutoModelForCausalLM
     config = random_config(rng)
     if auto is AutoModelForSequenceClassification:
         config.num_labels = rng.choice([1, 3])
@@ -207,16 +214,18 @@ def write_folder(rng, out, name):
     written = json.loads((folder / "config.json").read_text())
     if rng.random() < 0.5:
         to_classic(rng, written)
-    with_adapter = auto is AutoModelForCausalLM and rng.random() < 0.2 and importlib.util.find_spec("peft") is not None
+    with_adapter = auto is AutoModelForCausalLM and (reward or rng.random() < 0.2) and importlib.util.find_spec("peft") is not None
     changed = change(rng, written) if not with_adapter and rng.random() < 0.6 else None
     (folder / "config.json").write_text(json.dumps(written, indent=2))
     ids = torch.tensor([[rng.randrange(1, config.vocab_size) for _ in range(rng.choice([7, 12, 20]))]] * 2)
     ids[1] = ids[1].flip(0)
-    adapter = None
+    adapter, labels = None, {}
     if with_adapter:
         adapter = out / (name + "_adapter")
-        save_adapter(rng, auto, folder, adapter)
-    logits, fits = numbers(folder, auto, ids, adapter)
+        if reward:
+            auto, labels = AutoModelForSequenceClassification, {"num_labels": rng.choice([1, 1, 3])}
+        save_adapter(rng, auto, folder, adapter, **labels)
+    logits, fits = numbers(folder, auto, ids, adapter, **labels)
     if logits is None:
         return None
     kind = "scores" if auto is AutoModelForSequenceClassification else "logits"
@@ -235,7 +244,7 @@ def write(out, count, seed):
         for i in range(3 * count):
             if made == count:
                 break
-            case = write_folder(rng, out, f"case_{i}")
+            case = write_folder(rng, out, f"case_{i}", reward=i % 10 == 0)
             if case:
                 rows.write(json.dumps(case) + "\n")
                 made += 1

@@ -60,9 +60,9 @@ TEST_P(FolderTemplateGolden, RendersAndEncodes) {
     for (const auto& [role, text] : tokenizer->special_tokens()) {
       if (!input.kwargs.contains(role)) input.kwargs[role] = text;
     }
-    const std::string* source = tokenizer->chat_template(!input.tools.is_null());
+    const TemplateSource* source = tokenizer->chat_template(!input.tools.is_null());
     ASSERT_NE(source, nullptr);
-    const auto chat = ChatTemplate::parse(*source, "chat template");
+    const auto chat = ChatTemplate::parse(source->text, source->place);
     ASSERT_TRUE(chat.ok()) << chat.error().to_string();
     const auto rendered = chat->render(input);
     ASSERT_TRUE(rendered.ok()) << rendered.error().to_string();

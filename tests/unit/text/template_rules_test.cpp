@@ -51,18 +51,20 @@ TEST(Template, RandomTemplatesAsJinja2) {
   }
 }
 
-TEST(Template, ErrorsNameTheTemplateAndTheLine) {
-  EXPECT_EQ(error_of(render("a\nb\n{{ missing.x }}")), "t.jinja:3: 'missing' is undefined");
+TEST(Template, ErrorsNameTheTemplateWithLineAndColumn) {
+  EXPECT_EQ(error_of(render("a\nb\n{{ missing.x }}")), "t.jinja:3:11: 'missing' is undefined");
   EXPECT_EQ(error_of(render("\n{% for x in messages %}\n{{ x.role + none }}{% endfor %}")),
-            "t.jinja:3: can only concatenate str (not \"NoneType\") to str");
-  EXPECT_EQ(error_of(render("{{ messages[0].nope.x }}")), "t.jinja:1: 'dict object' has no attribute 'nope'");
-  EXPECT_EQ(error_of(render("{{ raise_exception('no ' ~ 3) }}")), "t.jinja:1: no 3");
+            "t.jinja:3:11: can only concatenate str (not \"NoneType\") to str");
+  EXPECT_EQ(error_of(render("{{ messages[0].nope.x }}")), "t.jinja:1:20: 'dict object' has no attribute 'nope'");
+  EXPECT_EQ(error_of(render("{{ raise_exception('no ' ~ 3) }}")), "t.jinja:1:4: no 3");
+  EXPECT_THAT(error_of(render("é{{ 'é' + none }}")), HasSubstr("t.jinja:1:9: "));  // in characters
+  EXPECT_THAT(error_of(render("{% if messages %}{{ no.x }}{% endif %}")), HasSubstr("t.jinja:1:23: "));
   EXPECT_THAT(error_of(render("{% for x in y %}")), HasSubstr("endfor"));
   EXPECT_THAT(error_of(render("{% frob %}")), HasSubstr("Encountered unknown tag 'frob'"));
   EXPECT_THAT(error_of(render("{% include 'x' %}")), HasSubstr("'include' is not supported"));
   EXPECT_THAT(error_of(render("{{ x|nope }}")), HasSubstr("No filter named 'nope'"));
   EXPECT_THAT(error_of(render("{{ x is nope }}")), HasSubstr("No test named 'nope'"));
-  EXPECT_THAT(error_of(render("{{ 1 +")), HasSubstr("t.jinja:1"));
+  EXPECT_THAT(error_of(render("{{ 1 +")), HasSubstr("t.jinja:1:7: "));
   EXPECT_THAT(error_of(render("{# open")), HasSubstr("comment"));
   EXPECT_THAT(error_of(render("{% raw %}x")), HasSubstr("raw"));
   EXPECT_THAT(error_of(render("{{ 'abc }}")), HasSubstr("unexpected char"));

@@ -1,6 +1,7 @@
 // Folders: what is read, what is refused and how; the files that are written; threads; streams.
 #include <thread>
 
+#include "text/tokenizer/chat_templates.h"
 #include "text_test_support.h"
 
 namespace mortise {
@@ -211,13 +212,39 @@ TEST(TokenizerFolder, ChoosesTheChatTemplate) {
   EXPECT_EQ(Tokenizer::load(dir.path())->chat_template(), nullptr);
   dir.write("tokenizer_config.json",
             R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]})");
-  EXPECT_EQ(*Tokenizer::load(dir.path())->chat_template(false), "d");
-  EXPECT_EQ(*Tokenizer::load(dir.path())->chat_template(true), "t");
+  EXPECT_EQ(Tokenizer::load(dir.path())->chat_template(false)->text, "d");
+  EXPECT_EQ(Tokenizer::load(dir.path())->chat_template(true)->text, "t");
   dir.write("chat_template.jinja", "file");
   dir.write("additional_chat_templates/rag.jinja", "r");
   ASSERT_OK_AND_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(dir.path()));
-  EXPECT_EQ(*tokenizer.chat_template(false), "file");
-  EXPECT_EQ(tokenizer.chat_templates().at("rag"), "r");
+  EXPECT_EQ(tokenizer.chat_template(false)->text, "file");
+  EXPECT_EQ(tokenizer.chat_templates().at("rag").text, "r");
+}
+
+TEST(TokenizerFolder, APointerOfGitLfsIsToldAsOne) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const test::TempDir dir;
+    dir.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n");
+    EXPECT_THAT(error_of(Tokenizer::load(dir.path())),
+                AllOf(HasSubstr((dir / name).string() + ": this is a pointer of git-lfs"), HasSubstr("git lfs pull")));
+  }
+}
+
+// In a file or under a key: where it stands, and the place in its text.
+TEST(TokenizerFolder, ABadChatTemplateIsNamedByItsFile) {
+  const test::TempDir dir;
+  dir.write("tokenizer.json", word_level().dump());
+  const auto error = [&] {
+    const auto tokenizer = Tokenizer::load(dir.path());
+    return tokenizer.ok() ? error_of(ChatTemplates::of_folder(*tokenizer)) : error_of(tokenizer);
+  };
+  dir.write("tokenizer_config.json", R"({"chat_template": "a\n{% frob %}"})");
+  EXPECT_THAT(error(), ::testing::StartsWith((dir / "tokenizer_config.json: chat_template:2:4: ").string()));
+  dir.write("tokenizer_config.json",
+            R"({"chat_template": [{"name": "default", "template": ""}, {"name": "tool_use", "template": "{{ ] }}"}]})");
+  EXPECT_THAT(error(), ::testing::StartsWith((dir / "tokenizer_config.json: chat_template 'tool_use':1:4: ").string()));
+  dir.write("chat_template.jinja", "{{ (1] }}");
+  EXPECT_THAT(error(), ::testing::StartsWith((dir / "chat_template.jinja:1:6: ").string()));
 }
 
 TEST(TokenizerFolder, FilesAreCopiedByteForByte) {
@@ -251,7 +278,7 @@ TEST(CharTokenizer, EachCharacterIsAToken) {
   const auto ids = tokenizer.encode("1+ é\n<eos>?").value();
   EXPECT_EQ(ids, (std::vector<int64_t>{3, 12, 14, 16, 15, 1, 0}));
   EXPECT_EQ(tokenizer.decode(ids, true), "1+ é\n");
-  EXPECT_EQ(*tokenizer.chat_template(), "{{ messages }}");
+  EXPECT_EQ(tokenizer.chat_template()->text, "{{ messages }}");
 }
 
 TEST(CharTokenizer, RefusesWhatCannotBe) {

@@ -6,11 +6,14 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 #include "foundation/base/log.h"
 #include "foundation/formats/jsonl.h"
+#include "foundation/formats/safetensors.h"
 #include "plugin/host/host_services.h"
 #include "support/temp_dir.h"
+#include "train/critic.h"
 #include "train/score_extension.h"
 
 namespace mortise::test {
@@ -149,6 +152,95 @@ TEST(ScoreModel, ScoresDoNotDependOnWhatIsComputedBeside) {
     ASSERT_TRUE(scores.ok()) << scores.error().to_string();
     for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR((*scores)[i].score, expected[i], 1e-4) << batch_size;
   }
+}
+
+// A reward model as TRL saves one that it trained by LoRA: a language model in base/ and, in adapter/, the matrices and
+// the head that make the golden model of it.
+Path lora_reward_model(const TempDir& dir) {
+  constexpr size_t kRank = 2, kWidth = 32;
+  constexpr float kScale = 2.0F;
+  std::filesystem::copy(kGolden / "model", dir / "base");
+  Json config = *read_json_file(default_env(), dir / "base/config.json");
+  config["architectures"] = Json::array({"Qwen2ForCausalLM"});
+  config["tie_word_embeddings"] = true;
+  for (const char* key : {"id2label", "label2id"}) config.erase(key);
+  dir.write("base/config.json", dump_json(config));
+  std::vector<float> a(kRank * kWidth), b(kWidth * kRank), query(kWidth * kWidth);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = 0.01F * static_cast<float>(i % 13) - 0.05F;
+  for (size_t i = 0; i < b.size(); ++i) b[i] = 0.02F * static_cast<float>(i % 11) - 0.1F;
+  const auto whole = SafetensorsFile::open(default_env(), kGolden / "model/model.safetensors");
+  EXPECT_TRUE(whole.ok());
+  const std::string module = "model.layers.0.self_attn.q_proj";
+  const std::string prefix = "base_model.model.";
+  std::vector<TensorView> base, adapter = {view_of<float>(prefix + module + ".lora_A.weight", a, {kRank, kWidth}),
+                                           view_of<float>(prefix + module + ".lora_B.weight", b, {kWidth, kRank})};
+  for (TensorView view : whole->tensors()) {
+    if (view.name == kScoreHead) {
+      view.name = prefix + kScoreHead;
+      adapter.push_back(view);
+      continue;
+    }
+    if (view.name == module + ".weight") {
+      std::memcpy(query.data(), view.bytes.data(), view.bytes.size());
+      for (size_t i = 0; i < query.size(); ++i) {
+        for (size_t r = 0; r < kRank; ++r) query[i] -= kScale * b[i / kWidth * kRank + r] * a[r * kWidth + i % kWidth];
+      }
+      view.bytes = std::as_bytes(std::span(query));
+    }
+    base.push_back(view);
+  }
+  EXPECT_OK(default_env().create_dirs(dir / "adapter"));
+  EXPECT_OK(write_safetensors_file(default_env(), dir / "base/model.safetensors", base));
+  EXPECT_OK(write_safetensors_file(default_env(), dir / "adapter/adapter_model.safetensors", adapter));
+  dir.write("adapter/adapter_config.json",
+            R"({"peft_type": "LORA", "task_type": "SEQ_CLS", "base_model_name_or_path": "../base", "r": 2,
+                "lora_alpha": 4, "target_modules": ["q_proj"], "modules_to_save": ["classifier", "score"]})");
+  return dir / "adapter";
+}
+
+TEST(ScoreModel, ALoraRewardModelGivesTheScoresOfTransformers) {
+  const TempDir dir;
+  ScoreModelOptions options;
+  options.folder = lora_reward_model(dir);
+  const auto config = read_score_config(default_env(), options.folder);
+  ASSERT_OK(config);
+  EXPECT_EQ(config->num_labels, 1);
+  const ScoreModel model = load(options);
+  int num_scored = 0;
+  for (const Case& one : all_cases()) {
+    if (one.has_options()) continue;
+    const ScoreRow row = one.view();
+    const auto scores = model.score({&row, 1}, {});
+    ASSERT_OK(scores);
+    EXPECT_NEAR((*scores)[0].score, one.score(), 1e-4) << one.row.dump();
+    ++num_scored;
+  }
+  EXPECT_GE(num_scored, 10);
+  // The base alone is a language model.
+  EXPECT_THAT(error_of(read_score_config(default_env(), dir / "base")), HasSubstr("this is a language model"));
+}
+
+TEST(CriticModel, BeginsFromAnAdaptersHeadAndRefusesDropout) {
+  const TempDir dir;
+  const Path adapter = lora_reward_model(dir);
+  const auto critic = load_critic_model(default_env(), adapter, "float32", 1);
+  ASSERT_OK(critic);
+  const auto whole = Model::load(default_env(), kGolden / "model");
+  ASSERT_OK(whole);
+  EXPECT_TRUE(critic->config().is_classifier);
+  EXPECT_TRUE(critic->find_parameter(kScoreHead)->tensor.equal(whole->find_parameter(kScoreHead)->tensor));
+  const auto fresh = load_critic_model(default_env(), dir / "base", "float32", 1);
+  ASSERT_OK(fresh);
+  EXPECT_THAT(fresh->config().config_text, HasSubstr("Qwen2ForSequenceClassification"));
+  EXPECT_FALSE(fresh->find_parameter(kScoreHead)->tensor.equal(whole->find_parameter(kScoreHead)->tensor));
+  Json config = *read_json_file(default_env(), dir / "base/config.json");
+  config["attention_dropout"] = 0.1;
+  dir.write("base/config.json", dump_json(config));
+  ScoreModelOptions options;
+  options.folder = adapter;
+  EXPECT_OK(ScoreModel::load(default_env(), options));
+  EXPECT_THAT(error_of(load_critic_model(default_env(), adapter, "float32", 1)),
+              AllOf(HasSubstr("base/config.json"), HasSubstr("'attention_dropout' = 0.1")));
 }
 
 TEST(ScoreModel, ARowThatCannotBeScoredCostsItself) {

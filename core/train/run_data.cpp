@@ -1,0 +1,175 @@
+#include "train/run_data.h"
+
+#include <algorithm>
+
+#include "config/check.h"
+#include "config/fields.h"
+#include "experience/data/sft_encoder.h"
+#include "experience/reward/named_columns.h"
+#include "foundation/base/at_place.h"
+#include "foundation/base/log.h"
+#include "train/policy_folder.h"
+
+namespace mortise {
+
+namespace {
+
+// f(reward, its place in the list, a column that it reads) for each.
+template <class F>
+Result<> for_named_columns(const RowSource& rows, F&& f) {
+  const std::vector<RewardConfig>& rewards = rows.loaded.config.reward;
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    const PluginRef ref = TRY(rows.registry.find("reward", rewards[i].use));
+    for (const NamedColumn& column : named_columns(*ref.plugin, rewards[i].params)) TRY(f(*ref.plugin, i, column));
+  }
+  return {};
+}
+
+// The keys of data rows, beside the prompt's, that the command or a reward of the config reads where they are there.
+Result<std::vector<std::string>> read_row_keys(const RowSource& rows) {
+  std::vector<std::string> keys{"tools", "documents", "chat_template_kwargs"};
+  if (rows.kind == RunKind::kSft) {
+    keys.push_back(rows.loaded.config.data.response_key);
+    return keys;
+  }
+  keys.insert(keys.end(), {"data_source", "reward_model", "extra_info", "ground_truth"});
+  TRY(for_named_columns(rows, [&](const PluginInfo&, size_t, const NamedColumn& column) -> Result<> {
+    keys.push_back(column.path);
+    keys.push_back(column.row_key());
+    return {};
+  }));
+  return keys;
+}
+
+Result<DatasetOptions> train_options(const RowSource& rows) {
+  const DataConfig& data = rows.loaded.config.data;
+  DatasetOptions options;
+  options.filter_overlong_prompts = data.filter_overlong_prompts;
+  options.vocab_size = rows.model.vocab_size;
+  options.read_keys = TRY(read_row_keys(rows));
+  options.files = data.train_files;
+  options.max_samples = data.train_max_samples;
+  options.key = "data.train_files";
+  return options;
+}
+
+// The generator takes no prompt behind which the longest completion does not fit.
+Result<> check_lengths(const RunConfig& config, const ModelConfig& model, const Dataset& data) {
+  const int64_t most = model.max_length();
+  const int64_t room = most - response_length(config);
+  for (int64_t row = 0; row < data.size(); ++row) {
+    const auto length = static_cast<int64_t>(data[row].token_ids.size());
+    if (length <= room) continue;
+    const std::string response = std::to_string(response_length(config));
+    return Error{ErrorKind::kData,
+                 "the prompt has " + std::to_string(length) + " tokens and a completion up to " + response +
+                     " (rollout.response_length, else data.max_response_length), the model has " +
+                     std::to_string(most) + " positions (max_position_embeddings)",
+                 data.where(row),
+                 room < 1 ? "lower the length of completions"
+                          : "lower the length of completions, or leave longer prompts out: data.max_prompt_length=" +
+                                std::to_string(room) + " data.filter_overlong_prompts=true"};
+  }
+  return {};
+}
+
+// A row as a whole, which the learner would stop at.
+Result<> check_whole_rows(const ModelConfig& model, const Dataset& data) {
+  const int64_t most = model.max_length();
+  for (int64_t row = 0; row < data.size(); ++row) {
+    const auto length = static_cast<int64_t>(data[row].token_ids.size() + data[row].response_ids.size());
+    if (length <= most) continue;
+    return Error{ErrorKind::kData,
+                 "the row has " + std::to_string(length) + " tokens, the model has " + std::to_string(most) +
+                     " positions (max_position_embeddings)",
+                 data.where(row),
+                 "leave such rows out with data.filter_overlong_prompts=true, chats above sft.max_length=" +
+                     std::to_string(most) + ", texts above data.max_prompt_length"};
+  }
+  return {};
+}
+
+PromptSourceOptions common_source_options(const RunConfig& config) {
+  PromptSourceOptions source;
+  source.shuffle = config.data.shuffle;
+  source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
+  return source;
+}
+
+}  // namespace
+
+Result<Dataset> load_train_prompts(const RowSource& rows) {
+  const RunConfig& config = rows.loaded.config;
+  const DatasetOptions options = TRY(train_options(rows));
+  Dataset data = TRY(Dataset::load(rows.env, rows.encoder, options));
+  // Other backends have limits of their own: a replay holds what was sampled elsewhere.
+  if (plugin_bare_name(config.rollout.name) == "native") TRY(check_lengths(config, rows.model, data));
+  TRY(check_run_length(rows.loaded, data.size()));
+  return data;
+}
+
+Result<Dataset> load_val_prompts(const RowSource& rows) {
+  const RunConfig& config = rows.loaded.config;
+  DatasetOptions options = TRY(train_options(rows));
+  options.files = config.data.val_files;
+  options.max_samples = config.data.val_max_samples;
+  options.key = "data.val_files";
+  Dataset data = TRY(Dataset::load(rows.env, rows.encoder, options));
+  if (!config.reward.empty()) TRY(check_lengths(config, rows.model, data));  // else nothing is sampled
+  TRY(check_num_rows(rows.loaded, data.size(), "rollout.val_kwargs.n"));
+  return data;
+}
+
+Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer) {
+  const RunConfig& config = rows.loaded.config;
+  DatasetOptions options = TRY(train_options(rows));
+  SftEncoderOptions encoding;
+  encoding.response_key = config.data.response_key;
+  encoding.messages_key = config.data.messages_key;
+  const std::vector<int64_t> stop_ids = stop_ids_of(rows.model, &tokenizer);
+  if (!stop_ids.empty()) encoding.end_id = stop_ids.front();
+  encoding.max_response_length = config.data.max_response_length;
+  encoding.max_length = config.sft.max_length.value_or(config.data.max_prompt_length + config.data.max_response_length);
+  encoding.filter_overlong = config.data.filter_overlong_prompts;
+  encoding.assistant_only_loss = config.sft.assistant_only_loss;
+  encoding.completion_only_loss = config.sft.completion_only_loss;
+  encoding.vocab_size = options.vocab_size;
+  const SftEncoder sft = TRY(SftEncoder::create(rows.encoder, std::move(encoding)));
+  options.left_out = "that are too long, or hold nothing to learn within sft.max_length";
+  const auto encode = [&](const Json& row, const std::string& where) { return sft.encode(row, where); };
+  Dataset data = TRY(Dataset::load(rows.env, RowEncoder(encode), options));
+  TRY(check_whole_rows(rows.model, data));
+  return data;
+}
+
+Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
+    const std::string where = rows.loaded.where("reward." + std::to_string(i) + "." + column.param);
+    if (rows.kind == RunKind::kTrain)
+      TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
+    if (val == nullptr) return {};
+    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
+    if (good.ok() || rows.kind == RunKind::kEval) return good;
+    log_warn(good.error().to_string());
+    return {};
+  });
+}
+
+PromptSourceOptions train_source_options(const RunConfig& config) {
+  PromptSourceOptions source = common_source_options(config);
+  source.batch_size = config.data.train_batch_size;
+  if (config.algorithm.filter_groups.enable && config.data.gen_batch_size) {
+    source.batch_size = *config.data.gen_batch_size;
+    source.batch_size_key = "data.gen_batch_size";
+  }
+  return source;
+}
+
+PromptSourceOptions sft_source_options(const RunConfig& config) {
+  PromptSourceOptions source = common_source_options(config);
+  source.batch_size = config.sft.train_batch_size;
+  source.batch_size_key = "sft.train_batch_size";
+  return source;
+}
+
+}  // namespace mortise
