@@ -6,6 +6,7 @@
 #include "config/config_node.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
+#include "config/unused.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/sampling.h"
 
@@ -23,8 +24,6 @@ class Checker {
     if (trains || use_ == ConfigUse::kSft) {
       check_optimizer();
       check_model_files();
-      warn_unused("model.activation_memory_mib", config_.model.enable_gradient_checkpointing,
-                  "model.enable_gradient_checkpointing is false, so all activations are kept");
       if (config_.model.enable_gradient_checkpointing && config_.model.layers == "plain") {
         error("model.layers", "'model.layers' is plain, and only the fast layers are computed again in backward",
               "take model.enable_gradient_checkpointing out");
@@ -36,11 +35,13 @@ class Checker {
       check_batches();
       check_training();
     }
-    if (use_ == ConfigUse::kSft) check_sft();
-    if (use_ == ConfigUse::kEval) check_eval();
+    if (use_ == ConfigUse::kSft) {
+      check_sft();
+      check_validation();
+    }
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_rollout();
-    if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kGenerate) check_validation();
     if (!problems_.empty()) return join_problems(std::move(problems_));
+    for (Error& warning : unused_keys(loaded_, use_)) warnings_.push_back(std::move(warning));
     return std::move(warnings_);
   }
 
@@ -50,16 +51,6 @@ class Checker {
   }
   void warn(std::string_view key, std::string what, std::string next = "") {
     warnings_.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
-  }
-  // A key that was set although, as things stand, nothing reads it.
-  void warn_unused(std::string_view key, bool used, std::string_view because) {
-    if (!used && loaded_.is_set(key)) warn(key, "'" + std::string(key) + "' has no effect: " + std::string(because));
-  }
-
-  // A key of the engine that a plugin's own parameter of the same name takes the place of.
-  void warn_overruled(const std::string& table, const std::string& leaf, const std::string& parameters,
-                      const Json& given) {
-    warn_unused(table + leaf, !given.contains(leaf), parameters + leaf + " wins");
   }
 
   void check_given() {
@@ -153,16 +144,16 @@ class Checker {
 
   void check_token_budget() {
     const ActorConfig& actor = config_.actor;
-    const bool by_tokens = actor.use_dynamic_bsz || !actor.ppo_micro_batch_size_per_gpu;
-    warn_unused("actor.ppo_max_token_len_per_gpu", by_tokens,
-                "passes are cut by actor.ppo_micro_batch_size_per_gpu (set actor.use_dynamic_bsz=true)");
-    warn_unused("actor.ppo_micro_batch_size_per_gpu", !actor.use_dynamic_bsz || !actor.ppo_micro_batch_size_per_gpu,
-                "actor.use_dynamic_bsz cuts passes by tokens");
-    if (by_tokens) check_pass_length("actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
+    const bool rows = actor.ppo_micro_batch_size_per_gpu.has_value();
+    if (actor.use_dynamic_bsz || !rows)
+      check_pass_length("actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
     const RefConfig& ref = config_.ref;
-    const bool rows = ref.log_prob_micro_batch_size_per_gpu || actor.ppo_micro_batch_size_per_gpu;
-    if (!rows || ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz))
+    if (ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz) ||
+        !(rows || ref.log_prob_micro_batch_size_per_gpu))
       check_pass_length("ref.log_prob_max_token_len_per_gpu", ref.log_prob_max_token_len_per_gpu);
+    const CriticConfig& critic = config_.critic;
+    if (actor.use_dynamic_bsz || !(rows || critic.ppo_micro_batch_size_per_gpu))
+      check_pass_length("critic.ppo_max_token_len_per_gpu", critic.ppo_max_token_len_per_gpu);
   }
 
   // A pass must hold the longest row there may be.
@@ -177,40 +168,19 @@ class Checker {
 
   void check_correction() {
     const RolloutCorrectionConfig& correction = config_.algorithm.rollout_correction;
-    const std::string table = "algorithm.rollout_correction.";
-    for (const char* key : {"rollout_is_threshold", "rollout_is_outside", "rollout_is_batch_normalize"})
-      warn_unused(table + key, correction.rollout_is.has_value(), table + "rollout_is is null");
-    warn_unused(table + "rollout_rs_threshold", correction.rollout_rs.has_value(), table + "rollout_rs is null");
-    warn_unused(table + "loss_type", correction.bypass_mode, table + "bypass_mode is false");
     const std::string& loss = config_.actor.policy_loss.loss_mode;
-    if (correction.bypass_mode && correction.loss_type == "reinforce" && plugin_bare_name(loss) != "reinforce") {
-      error("actor.policy_loss.loss_mode",
-            "'" + table + "loss_type' is reinforce, and 'actor.policy_loss.loss_mode' is " + quote(loss),
-            "leave loss_mode out, or set loss_type=ppo_clip");
-    }
-    if (correction.bypass_mode && correction.loss_type == "ppo_clip")
-      warn_unused(table + "rollout_is", false,
-                  "the ratio of bypass mode's loss is the correction; it is measured only");
+    if (!correction.bypass_mode || correction.loss_type != "reinforce" || plugin_bare_name(loss) == "reinforce") return;
+    error("actor.policy_loss.loss_mode",
+          "'algorithm.rollout_correction.loss_type' is reinforce, and 'actor.policy_loss.loss_mode' is " + quote(loss),
+          "leave loss_mode out, or set loss_type=ppo_clip");
   }
 
   void check_objective() {
     check_correction();
     const ActorConfig& actor = config_.actor;
     const EntropyControlConfig& entropy = actor.entropy_ctrl;
-    for (const char* key : {"target_entropy", "delta", "min_coeff", "max_coeff"})
-      warn_unused(std::string("actor.entropy_ctrl.") + key, entropy.type == "adaptive",
-                  "actor.entropy_ctrl.type is fixed");
     if (entropy.min_coeff > entropy.max_coeff)
       error("actor.entropy_ctrl.min_coeff", "'actor.entropy_ctrl.min_coeff' is above max_coeff", "lower it");
-    const bool norm = actor.loss_agg_mode == "seq-mean-token-sum-norm" || actor.loss_agg_mode == "auto";
-    const std::string norm_only = "actor.loss_agg_mode is " + actor.loss_agg_mode + ", not seq-mean-token-sum-norm";
-    warn_unused("actor.loss_scale_factor", norm, norm_only);
-    warn_unused("actor.loss_scale_by_rows", norm, norm_only);
-    const bool over_tokens = actor.loss_agg_mode == "token-mean" || actor.loss_agg_mode == "token-sum";
-    warn_unused("actor.loss_agg_rows", !over_tokens, "actor.loss_agg_mode counts tokens, not rows");
-    for (const std::string_view key : {"actor.kl_loss_coef", "actor.kl_loss_type", "actor.kl_params"}) {
-      warn_unused(key, actor.use_kl_loss, "actor.use_kl_loss is false");
-    }
     check_full_kl();
     if (actor.clip_ratio_c > 0 && actor.clip_ratio_c <= 1) {
       error("actor.clip_ratio_c",
@@ -220,14 +190,6 @@ class Checker {
     if (actor.use_kl_loss && actor.kl_loss_coef == 0) {
       warn("actor.kl_loss_coef", "the KL loss has coefficient 0: it is measured at the cost of a reference pass only");
     }
-    for (const char* leaf : {"clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"})
-      warn_overruled("actor.", leaf, "actor.policy_loss.", actor.policy_loss.params);
-    for (const char* leaf : {"norm_adv_by_std_in_grpo", "gamma", "lam"})
-      warn_overruled("algorithm.", leaf, "algorithm.adv_params.", config_.algorithm.adv_params);
-    warn_unused("actor.policy_loss.loss_agg_mode", actor.loss_agg_mode == "auto",
-                "actor.loss_agg_mode is " + actor.loss_agg_mode);
-    warn_unused("actor.clip_ratio", !(actor.clip_ratio_low && actor.clip_ratio_high),
-                "both actor.clip_ratio_low and actor.clip_ratio_high are set");
   }
 
   // The KL over the whole vocabulary is a term of the loss, without parameters.
@@ -249,30 +211,16 @@ class Checker {
   }
 
   void check_optimizer() {
-    const OptimConfig& optim = config_.actor.optim;
-    warn_unused("actor.optim.min_lr_ratio", optim.lr_scheduler_type != "constant",
-                "actor.optim.lr_scheduler_type is constant");
-    warn_unused("actor.optim.num_cycles", optim.lr_scheduler_type == "cosine",
-                "actor.optim.lr_scheduler_type is " + optim.lr_scheduler_type);
-    warn_unused("actor.optim.lr_warmup_steps_ratio", optim.lr_warmup_steps < 0, "actor.optim.lr_warmup_steps wins");
-    if (optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0: nothing will be learnt");
+    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0: nothing will be learnt");
   }
 
   // What is trained of the model, and how it is saved.
   void check_model_files() {
     const ModelSection& model = config_.model;
     const bool fresh = model.lora_rank > 0 && !model.lora_adapter_path;
-    const std::string why = model.lora_adapter_path ? "the adapter of model.lora_adapter_path says it itself"
-                                                    : "model.lora_rank is 0, so all weights are trained";
-    for (const std::string_view key : {"model.lora_alpha", "model.target_modules", "model.exclude_modules"})
-      warn_unused(key, fresh, why);
-    warn_unused("model.lora_rank", !model.lora_adapter_path, why);
     if (fresh && model.target_modules.empty())
       error("model.target_modules", "'model.target_modules' names no matrix", "use [\"all-linear\"]");
     const TrainerConfig& trainer = config_.trainer;
-    const bool has_adapter = model.lora_rank > 0 || model.lora_adapter_path;
-    warn_unused("trainer.save_merged_lora", has_adapter, "no adapter is trained (model.lora_rank)");
-    warn_unused("trainer.max_shard_size", !has_adapter || trainer.save_merged_lora, "an adapter is saved as one file");
     if (trainer.max_shard_size && !parse_byte_size(*trainer.max_shard_size)) {
       error("trainer.max_shard_size", "'trainer.max_shard_size' is " + quote(*trainer.max_shard_size),
             "write a whole number of bytes, or one as 500MB, 5GB, 2GiB");
@@ -281,22 +229,12 @@ class Checker {
 
   void check_training() {
     const AlgorithmConfig& algorithm = config_.algorithm;
-    for (const std::string_view key : {"algorithm.kl_penalty", "algorithm.kl_params", "algorithm.kl_ctrl"}) {
-      warn_unused(key, algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward is false");
-    }
     const FilterGroupsConfig& filter = algorithm.filter_groups;
-    for (const char* key :
-         {"algorithm.filter_groups.metric", "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"})
-      warn_unused(key, filter.enable, "algorithm.filter_groups.enable is false");
     if (filter.enable && filter.metric == "seq_final_reward")
       error("algorithm.filter_groups.metric",
             "'algorithm.filter_groups.metric' is seq_final_reward, and groups are chosen "
             "before the KL is taken off",
             "use seq_reward");
-    const bool adaptive = algorithm.kl_ctrl.type == "adaptive";
-    warn_unused("algorithm.kl_ctrl.horizon", adaptive, "algorithm.kl_ctrl.type is fixed");
-    warn_unused("ref.mixup_alpha", config_.ref.sync_steps.has_value(), "ref.sync_steps is null");
-    warn_unused("algorithm.kl_ctrl.target_kl", adaptive, "algorithm.kl_ctrl.type is fixed");
     if (algorithm.use_kl_in_reward && config_.actor.use_kl_loss) {
       warn("actor.use_kl_loss", "the KL to the reference counts twice: in the reward and in the loss");
     }
@@ -305,13 +243,10 @@ class Checker {
             "use 1.0 for training; validation is greedy unless rollout.val_kwargs.do_sample is true");
     }
     const TrainerConfig& trainer = config_.trainer;
-    warn_unused("trainer.total_epochs", !trainer.total_training_steps, "trainer.total_training_steps wins");
     if (trainer.resume_mode == "resume_path" && !trainer.resume_from_path) {
       error("trainer.resume_mode", "'trainer.resume_mode' is resume_path, but no path is given",
             "set trainer.resume_from_path to a global_step_N folder");
     }
-    warn_unused("trainer.resume_from_path", trainer.resume_mode == "resume_path",
-                "trainer.resume_mode is " + trainer.resume_mode);
     check_limits();
   }
 
@@ -332,11 +267,6 @@ class Checker {
             "'trainer.zero_variance_limit' compares the completions of a prompt, and rollout.n is 1",
             "set rollout.n=2 or more, or take the limit out");
     }
-    warn_unused("trainer.zero_variance_limit", !config_.algorithm.filter_groups.enable,
-                "algorithm.filter_groups leaves out the groups that it counts");
-    const bool any =
-        trainer.kl_limit || trainer.rollout_probs_diff_limit || trainer.nan_reward_limit || trainer.zero_variance_limit;
-    warn_unused("trainer.limit_patience", any, "none of the limits that it belongs to is set");
   }
 
   [[nodiscard]] int64_t response_length() const {
@@ -368,8 +298,6 @@ class Checker {
       if (std::find(texts.begin(), texts.end(), "") != texts.end())
         error(key, "'" + std::string(key) + "' holds an empty text", "leave it out");
     }
-    if (use_ != ConfigUse::kGenerate)
-      warn_unused("rollout.top_log_probs", rollout.top_log_probs == 0, "only `mortise generate` writes them");
     if (use_ == ConfigUse::kGenerate) {
       if (rollout.n > 1 && rollout.temperature == 0) {
         warn("rollout.n",
@@ -417,68 +345,31 @@ class Checker {
                " completions of each prompt, but greedy ones are all the same",
            "set rollout.val_kwargs.do_sample=true and rollout.val_kwargs.temperature");
     }
-    warn_unused("rollout.val_kwargs.temperature", validation.do_sample,
-                "rollout.val_kwargs.do_sample is false, so validation is greedy");
-    for (const std::string_view key : {"rollout.val_kwargs.top_k", "rollout.val_kwargs.top_p"})
-      warn_unused(key, samples, "validation is greedy");
   }
 
-  // `eval` shares the file of a run, and reads little of [trainer]; what is put on its command line is meant for it.
-  void check_eval() {
-    for (const auto& [key, place] : loaded_.positions) {
-      if (!key.starts_with("trainer.") || !place.starts_with("override")) continue;
-      const bool used = key == "trainer.seed" || key == "trainer.num_threads" || key == "trainer.validation_data_dir" ||
-                        key == "trainer.log_val_generations";
-      warn_unused(key, used, "`mortise eval` validates once and keeps no run folder");
-    }
-  }
-
-  // Keys of a training run that sft does not read: a file may serve both, so they are told and not refused, but for the
-  // one that asks for something else than training.
   void check_sft() {
-    const TrainerConfig& trainer = config_.trainer;
-    if (trainer.val_only)
+    if (config_.trainer.val_only) {
       error("trainer.val_only", "'trainer.val_only' asks for a validation, which sft is not", "use `mortise eval`");
-    if (loaded_.is_set("trainer.val_before_train")) {
-      warn_unused("trainer.val_before_train", !trainer.val_before_train,
-                  "sft validates every sft.test_freq updates and after the last");
     }
-    for (const std::string_view key :
-         {"trainer.rollout_data_dir", "trainer.num_completions_to_print", "trainer.rollout_probs_diff_limit",
-          "trainer.kl_limit", "trainer.nan_reward_limit", "trainer.zero_variance_limit", "trainer.limit_patience"})
-      warn_unused(key, false, "sft samples no completions to learn from");
-    warn_unused("trainer.save_freq_updates", false, "a step of sft is one update");
-    constexpr std::pair<std::string_view, std::string_view> kOwn[] = {
-        {"trainer.total_training_steps", "sft.total_training_steps"},
-        {"trainer.total_epochs", "sft.total_training_steps"},
-        {"trainer.test_freq", "sft.test_freq"},
-        {"data.train_batch_size", "sft.train_batch_size"}};
-    for (const auto& [key, own] : kOwn)
-      warn_unused(key, loaded_.is_set(own), "sft has a setting of its own, " + std::string(own));
     if (!config_.data.val_files.empty()) check_validation_sampling();
   }
 
+  // Of sft, which validates where there is something to validate with.
   void check_validation() {
     const bool has_rows = !config_.data.val_files.empty();
-    const std::string_view none = "data.val_files is not given";
-    if (use_ == ConfigUse::kTrain) {
-      warn_unused("trainer.test_freq", has_rows, none);
-      warn_unused("trainer.val_before_train", has_rows || !config_.trainer.val_before_train, none);
-    } else if (use_ == ConfigUse::kSft) {
-      warn_unused("sft.test_freq", has_rows, none);
-      if (has_rows && config_.reward.empty()) {
-        warn("data.val_files", "there is no reward, so the validation rows are not used",
-             "add a table: [[reward]] use = \"exact_match\"");
-      }
-      if (config_.sft.stop_val_accuracy && !has_rows) {
-        error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validation rows", "set data.val_files");
-      } else if (config_.sft.stop_val_accuracy && config_.sft.test_freq < 1) {
-        error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validations on the way", "set sft.test_freq");
-      }
-      if (config_.sft.stop_val_accuracy && config_.reward.empty()) {
-        error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs a reward that tells right from wrong",
-              "add a table: [[reward]] use = \"exact_match\"");
-      }
+    if (has_rows && config_.reward.empty()) {
+      warn("data.val_files", "there is no reward, so the validation rows are not used",
+           "add a table: [[reward]] use = \"exact_match\"");
+    }
+    const SftConfig& sft = config_.sft;
+    if (sft.stop_val_accuracy && !has_rows) {
+      error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validation rows", "set data.val_files");
+    } else if (sft.stop_val_accuracy && sft.test_freq < 1) {
+      error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validations on the way", "set sft.test_freq");
+    }
+    if (sft.stop_val_accuracy && config_.reward.empty()) {
+      error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs a reward that tells right from wrong",
+            "add a table: [[reward]] use = \"exact_match\"");
     }
   }
 

@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "config/full_kl.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
+#include "learn/objective/actor_objective.h"
 #include "plugin/host/params.h"
 #include "train/pack_lock.h"
 #include "train/run_parts.h"
@@ -26,6 +28,88 @@ void warn_of_lone_completions(const PluginRef& estimator, const LoadedConfig& lo
       loaded.where("rollout.n"), "set rollout.n=8 or more"};
   log_warn(warning.to_string());
 }
+
+// Keys that were set although the plugins in use, as their tables say, ask for nothing that reads them: what
+// config/unused.h cannot know.
+class UnreadKeys {
+ public:
+  UnreadKeys(const LoadedConfig& loaded, const PluginInfo& loss, const PluginInfo& estimator)
+      : loaded_(loaded), config_(loaded.config), loss_(loss), estimator_(estimator) {}
+
+  Result<> tell() const {
+    for (const std::string leaf : {"gamma", "lam", "norm_adv_by_std_in_grpo"})
+      tell_parameter("algorithm." + leaf, estimator_, leaf);
+    for (const std::string leaf : {"clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"})
+      tell_parameter("actor." + leaf, loss_, leaf);
+    tell_reference();
+    TRY(tell_aggregation());
+    return tell_critic();
+  }
+
+ private:
+  void tell(const std::string& key, const std::string& because) const {
+    // A preset names what goes with its own plugins, which others may have taken the place of.
+    if (!loaded_.is_set(key) || loaded_.where(key).starts_with("preset ")) return;
+    log_warn(Error{ErrorKind::kConfig, "'" + key + "' has no effect: " + because, loaded_.where(key), ""}.to_string());
+  }
+
+  void tell_parameter(const std::string& key, const PluginInfo& plugin, const std::string& leaf) const {
+    if (plugin.find_param(leaf) == nullptr) tell(key, plugin.name + " has no parameter of this name");
+  }
+
+  void tell_reference() const {
+    const ActorConfig& actor = config_.actor;
+    const bool has_kl = actor.use_kl_loss || config_.algorithm.use_kl_in_reward;
+    const bool has_reference = has_kl || loss_.requires_input("ref_log_prob");
+    for (const char* key : {"ref.sync_steps", "ref.mixup_alpha"}) {
+      if (!has_reference) tell(key, kNoReference);
+    }
+    const bool by_itself = config_.algorithm.use_kl_in_reward || loss_.requires_input("ref_log_prob") ||
+                           (actor.use_kl_loss && actor.kl_loss_type != kFullKl);
+    if (by_itself) return;
+    for (const char* key : {"ref.log_prob_micro_batch_size_per_gpu", "ref.log_prob_use_dynamic_bsz",
+                            "ref.log_prob_max_token_len_per_gpu"})
+      tell(key,
+           has_reference ? "the reference runs in the policy's own passes (actor.kl_loss_type is full)" : kNoReference);
+  }
+
+  // What `auto` comes to.
+  Result<> tell_aggregation() const {
+    if (config_.actor.loss_agg_mode != "auto") return {};
+    const TokenWeightOptions aggregation = TRY(aggregation_of(config_, loss_));
+    const std::string mode(loss_agg_mode_name(aggregation.mode));
+    const std::string why = "the aggregation of " + loss_.name + " is " + mode;
+    const std::string& critic = has_critic() ? config_.critic.loss_agg_mode : mode;
+    const auto is_norm = [](const std::string& name) { return name == "seq-mean-token-sum-norm"; };
+    const auto counts_rows = [](const std::string& name) { return name != "token-mean" && name != "token-sum"; };
+    for (const char* key : {"actor.loss_scale_factor", "actor.loss_scale_by_rows"}) {
+      if (!is_norm(mode) && !is_norm(critic)) tell(key, why + ", not seq-mean-token-sum-norm");
+    }
+    if (!counts_rows(mode) && !counts_rows(critic)) tell("actor.loss_agg_rows", why + ", which counts tokens");
+    return {};
+  }
+
+  [[nodiscard]] bool has_critic() const { return estimator_.requires_input("values"); }
+
+  Result<> tell_critic() const {
+    if (has_critic()) return {};
+    const std::string none = "there is no critic (" + estimator_.name + " asks for no values)";
+    tell("critic", none);
+    const int64_t warmup = config_.trainer.critic_warmup;
+    if (warmup <= 1) return {};
+    return Error{ErrorKind::kConfig,
+                 "'trainer.critic_warmup' is " + std::to_string(warmup) + ", and " + none +
+                     ": before that step nothing would be learnt at all",
+                 loaded_.where("trainer.critic_warmup"), "set it to 0, or algorithm.adv_estimator=gae"};
+  }
+
+  static constexpr const char* kNoReference =
+      "there is no reference (actor.use_kl_loss and algorithm.use_kl_in_reward are false)";
+  const LoadedConfig& loaded_;
+  const RunConfig& config_;
+  const PluginInfo& loss_;
+  const PluginInfo& estimator_;
+};
 
 // A line each. Further lines, the places that were searched, are the same for every unknown name: once, at the end.
 Error one_error(std::vector<Error> problems) {
@@ -50,7 +134,11 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   constexpr std::string_view kAll[] = {"reward", "policy_loss", "advantage_estimator", "kl_estimator",
                                        "rollout_backend"};
   const std::span<const std::string_view> all(kAll);
-  return check_plugins(registry, loaded, kind == RunKind::kTrain ? all : all.first(1));
+  if (kind != RunKind::kTrain) return check_plugins(registry, loaded, all.first(1));
+  TRY(check_plugins(registry, loaded, all));
+  const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
+  const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));
+  return UnreadKeys(loaded, *loss.plugin, *estimator.plugin).tell();
 }
 
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded,

@@ -4,9 +4,11 @@
 #include <algorithm>
 
 #include "config/check.h"
+#include "config/full_kl.h"
 #include "config/show.h"
 #include "foundation/base/text.h"
 #include "model/adapters/trained_lora.h"
+#include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
 #include "train/plugin_files.h"
@@ -21,9 +23,9 @@ namespace {
 
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
-  double critic = 0, reward_models = 0;
+  double head = 0, critic = 0, reward_models = 0;
   [[nodiscard]] double total() const {
-    return weights + gradients + moments + reference + activations + rollout + kv_cache + critic + reward_models;
+    return weights + gradients + moments + reference + activations + head + rollout + kv_cache + critic + reward_models;
   }
 };
 
@@ -40,6 +42,18 @@ double activation_bytes(const ModelConfig& model, const RunConfig& config, doubl
   // One of them is whole while backward is in it, when the others that are kept are gone.
   const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
   return again == model.num_layers ? at_rest + kept : at_rest;
+}
+
+// Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary where there is one: its chunk
+// comes before the loss's, while the reference runs beside the policy, whose layers keep nothing.
+double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+  const int64_t element = config.model.dtype == "float64" ? 8 : 4;
+  const auto rows = static_cast<int64_t>(tokens);
+  const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, model.vocab_size, element));
+  if (!config.actor.use_kl_loss || config.actor.kl_loss_type != kFullKl) return loss;
+  const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+  const double one_layer = tokens * static_cast<double>(layer_memory(model, element).kept);
+  return std::max(loss, std::max(chunk, one_layer));
 }
 
 // Bytes.
@@ -61,6 +75,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   const BatchPlan plan = plan_batches(config);
   tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
   bytes.activations = activation_bytes(model, config, tokens);
+  bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
   if (config.model.dtype == "float32" && config.rollout.kernels != "plain")
     bytes.rollout = parameters * (config.rollout.dtype == "bfloat16" ? 2.0 : 4.0);
@@ -156,6 +171,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"optimizer", bytes(memory.moments)},
             {"reference", bytes(memory.reference)},
             {"activations", bytes(memory.activations)},
+            {"head", bytes(memory.head)},
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
             {"critic", bytes(memory.critic)},
@@ -184,9 +200,9 @@ std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
   if (memory.reference > 0) out += ", reference " + size(memory.reference);
   if (memory.critic > 0) out += ", critic " + size(memory.critic);
   if (memory.reward_models > 0) out += ", reward models " + size(memory.reward_models);
-  out += ", activations " + size(memory.activations) + " at most, the generator's copy of the weights " +
-         size(memory.rollout) + ", KV cache " + size(memory.kv_cache) + " at most; " + size(memory.total()) +
-         " in all\n";
+  out += ", activations " + size(memory.activations) + " at most, the head " + size(memory.head) +
+         ", the generator's copy of the weights " + size(memory.rollout) + ", KV cache " + size(memory.kv_cache) +
+         " at most; " + size(memory.total()) + " in all\n";
   return out;
 }
 

@@ -14,10 +14,12 @@ namespace {
 
 struct FileParam {
   std::string_view kind, plugin, param;
+  bool is_model = false;
 };
-constexpr FileParam kFiles[] = {
-    {"reward", "python", "path"}, {"reward", "reward_model", "chat_template"}, {"rollout_backend", "replay", "path"}};
-constexpr FileParam kRewardModel = {"reward", "reward_model", "model"};
+constexpr FileParam kFiles[] = {{"reward", "python", "path"},
+                                {"reward", "reward_model", "chat_template"},
+                                {"reward", "reward_model", "model", /*is_model=*/true},
+                                {"rollout_backend", "replay", "path"}};
 
 // What `use` gives to the parameter; empty where it is of another plugin, or not given.
 std::string value_of(const FileParam& file, const PluginUse& use, const PluginRegistry& registry) {
@@ -40,15 +42,23 @@ Result<> check_file(Env& env, const Path& path) {
 
 }  // namespace
 
-Result<> check_plugin_files(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
-  std::string missing;
-  for (const PluginUse& use : plugin_uses(loaded.config)) {
+std::vector<PluginFile> plugin_files(const PluginRegistry& registry, const RunConfig& config) {
+  std::vector<PluginFile> files;
+  for (const PluginUse& use : plugin_uses(config)) {
     for (const FileParam& file : kFiles) {
       const std::string path = value_of(file, use, registry);
-      if (path.empty()) continue;
-      const auto found = at_place(loaded.where(use.key + "." + std::string(file.param)), check_file(env, path));
-      if (!found.ok()) missing += (missing.empty() ? "" : "\n") + found.error().to_string();
+      if (!path.empty()) files.push_back({use.key + "." + std::string(file.param), path, file.is_model});
     }
+  }
+  return files;
+}
+
+Result<> check_plugin_files(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
+  std::string missing;
+  for (const PluginFile& file : plugin_files(registry, loaded.config)) {
+    if (file.is_model) continue;  // reward_model_bytes looks at it
+    const auto found = at_place(loaded.where(file.key), check_file(env, file.path));
+    if (!found.ok()) missing += (missing.empty() ? "" : "\n") + found.error().to_string();
   }
   if (missing.empty()) return {};
   return Error{ErrorKind::kData, missing, "", ""};
@@ -56,11 +66,9 @@ Result<> check_plugin_files(Env& env, const PluginRegistry& registry, const Load
 
 Result<double> reward_model_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
   double bytes = 0;
-  for (const PluginUse& use : plugin_uses(loaded.config)) {
-    const std::string folder = value_of(kRewardModel, use, registry);
-    if (folder.empty()) continue;
-    const std::string place = loaded.where(use.key + "." + std::string(kRewardModel.param));
-    const ModelConfig config = TRY(at_place(place, read_score_config(env, folder)));
+  for (const PluginFile& file : plugin_files(registry, loaded.config)) {
+    if (!file.is_model) continue;
+    const ModelConfig config = TRY(at_place(loaded.where(file.key), read_score_config(env, file.path)));
     bytes += 4.0 * static_cast<double>(config.num_parameters());  // float32, whatever model.dtype is
   }
   return bytes;

@@ -3,11 +3,22 @@
 // reads, only it knows. Thread rule: free functions without state.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "config/load.h"
 #include "foundation/base/env.h"
 #include "plugin/host/registry.h"
 
 namespace mortise {
+
+struct PluginFile {
+  std::string key;  // of the config: "reward.0.path"
+  Path path;
+  bool is_model = false;  // the folder of a reward model
+};
+// All that are given.
+std::vector<PluginFile> plugin_files(const PluginRegistry& registry, const RunConfig& config);
 
 // Each that is missing or no file, in one Error (kData) with the place where it is named. Nothing is read.
 Result<> check_plugin_files(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded);

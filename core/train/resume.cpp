@@ -262,6 +262,7 @@ Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& par
   StateReader counters(parts.counters.state_name(), &checkpoint.state(), checkpoint.path().string());
   TRY(parts.counters.load_state(counters));
   parts.plugin_states.takes_changes = allow_change;
+  parts.inputs.takes_changes = allow_change;
   if (parts.source) parts.source->takes_changes = allow_change;
   TRY(load_objects(checkpoint, parts));
   return check_unfinished_step(parts, checkpoint.path());

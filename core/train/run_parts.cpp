@@ -320,6 +320,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
       schedule_options(optim, parts->total_steps, kind == RunKind::kTrain ? parts->plan.updates_per_step : 1);
   if (kind == RunKind::kTrain) TRY(load_learner(*parts));
   TRY(parts->stateful.add(*parts->optimizer));
+  TRY(add_inputs(*parts));
+  TRY(parts->stateful.add(parts->inputs));
   return parts;
 }
 

@@ -30,6 +30,7 @@
 #include "train/critic.h"
 #include "train/model_state.h"
 #include "train/policy_folder.h"
+#include "train/run_inputs.h"
 #include "train/run_state.h"
 #include "train/stage_timer.h"
 #include "train/step_state.h"
@@ -85,6 +86,7 @@ struct RunParts {
   StepState step;
   StopLimits limits;
   PluginStates plugin_states;
+  RunInputs inputs;                       // of a run that learns
   std::optional<ModelState> model_state;  // where the checkpoint's model folder does not hold the weights exactly
   StatefulRegistry stateful;              // all that a checkpoint holds besides its model folder
 

@@ -60,14 +60,21 @@ class Killer {
     CheckpointPlace newest{-1, {}};
     while (!testing::Test::HasFailure()) {
       const std::set<std::string> before = leftovers(out);
+      const int64_t num_aside = count_aside(name);
       const auto& more = settings_[random_.next_below(settings_.size())];
       FolderWatch watch(out);
       Process process(task_.words(command_, name, more), task_.path(), task_.path() / "console.txt");
       if (num_kills_ < wanted || num_inside_ * 3 < num_kills_) strike(process, watch);
       const int code = process.wait();
-      count_resume();
+      const std::string console = default_env().read_file(task_.path() / "console.txt").value();
+      if (console.find("updates of the next") != std::string::npos) ++num_unfinished_;
+      // It did go on from the checkpoint: a run that begins anew comes to the same bits.
+      if (newest.step >= 0) {
+        ASSERT_EQ(count_aside(name), num_aside) << "began anew beside a checkpoint\n" << console;
+        ASSERT_TRUE(code != 0 || console.find("resumed from") != std::string::npos) << console;
+      }
       if (code == 0) break;
-      ASSERT_EQ(code, -SIGKILL) << default_env().read_file(task_.path() / "console.txt").value();
+      ASSERT_EQ(code, -SIGKILL) << console;
       ++num_kills_;
       const std::set<std::string> after = leftovers(out);
       num_inside_ += std::includes(before.begin(), before.end(), after.begin(), after.end()) ? 0 : 1;
@@ -102,9 +109,10 @@ class Killer {
     newest = (*found)->ref.place;
   }
 
-  void count_resume() {
-    const std::string console = default_env().read_file(task_.path() / "console.txt").value();
-    if (console.find("updates of the next") != std::string::npos) ++num_unfinished_;
+  // Folders of earlier runs that a new beginning has moved out of its way.
+  [[nodiscard]] int64_t count_aside(const std::string& name) const {
+    const std::vector<std::string> all = default_env().list_dir(task_.path()).value();
+    return std::ranges::count_if(all, [&](const std::string& other) { return other.starts_with(name + ".before_"); });
   }
 
   static constexpr uint64_t kSaveUs = 20'000;  // about how long one takes

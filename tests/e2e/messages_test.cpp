@@ -294,6 +294,9 @@ TEST(Messages, SummariesAsJson) {
   const Json roomy =
       summary("train run.toml --dry-run model.enable_gradient_checkpointing=true model.activation_memory_mib=4096");
   EXPECT_EQ(roomy["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
+  const Json full = summary("train run.toml --dry-run actor.use_kl_loss=true actor.kl_loss_type=full");
+  EXPECT_GT(full["memory_bytes"]["head"], dry["memory_bytes"]["head"]);  // the reference runs beside the policy
+  EXPECT_GT(dry["memory_bytes"]["head"], 0);
   EXPECT_EQ(dry["memory_bytes"]["reward_models"], 0);
   EXPECT_EQ(dry["memory_bytes"]["critic"], 0);
   EXPECT_EQ(dry["val_rows"], 0);
@@ -369,6 +372,37 @@ TEST(Messages, DryRunReadsTheRowsAsTheRunDoes) {
   const Outcome only =
       task.mortise("train run.toml --dry-run trainer.val_only=true data.train_files=[] data.val_files=data/val.jsonl");
   EXPECT_EQ(only.code, 0) << only.output;
+}
+
+// Keys that only a plugin's table makes sense of: told where the plugins in use have no use for them.
+TEST(Messages, KeysThatNoPluginInUseReadsAreTold) {
+  const TaskFolder task;
+  const auto told = [&](const std::string& settings) {
+    const Outcome outcome = task.mortise("train run.toml --dry-run --json " + settings + " >/dev/null");
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  const auto expect_told = [](const std::string& output, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) EXPECT_NE(output.find(text), std::string::npos) << text << "\n" << output;
+  };
+  expect_told(told("algorithm.gamma=0.9 actor.policy_loss.loss_mode=gpg actor.clip_ratio_low=0.1 critic.ppo_epochs=2 "
+                   "ref.sync_steps=5 ref.log_prob_max_token_len_per_gpu=512 actor.loss_scale_factor=8"),
+              {"override 'algorithm.gamma=0.9': 'algorithm.gamma' has no effect: grpo has no parameter of this name",
+               "'actor.clip_ratio_low' has no effect: gpg has no parameter of this name",
+               "'critic' has no effect: there is no critic (grpo asks for no values)",
+               "'ref.sync_steps' has no effect: there is no reference (actor.use_kl_loss and",
+               "'ref.log_prob_max_token_len_per_gpu' has no effect: there is no reference",
+               "'actor.loss_scale_factor' has no effect: the aggregation of gpg is token-mean, not"});
+  expect_told(told("actor.use_kl_loss=true actor.kl_loss_type=full ref.log_prob_max_token_len_per_gpu=512"),
+              {"'ref.log_prob_max_token_len_per_gpu' has no effect: the reference runs in the policy's own passes"});
+  const std::string quiet = told(
+      "algorithm.adv_estimator=gae algorithm.gamma=0.9 algorithm.lam=0.9 critic.ppo_epochs=2 "
+      "actor.clip_ratio_low=0.1 algorithm.use_kl_in_reward=true ref.sync_steps=5 "
+      "ref.log_prob_max_token_len_per_gpu=512 trainer.critic_warmup=2");
+  EXPECT_EQ(quiet.find("has no effect"), std::string::npos) << quiet;
+  const Outcome idle = task.mortise("train run.toml --dry-run trainer.critic_warmup=3");
+  EXPECT_EQ(idle.code, 2) << idle.output;
+  EXPECT_NE(idle.output.find("'trainer.critic_warmup' is 3, and there is no critic"), std::string::npos) << idle.output;
 }
 
 TEST(Messages, DryRunWritesNothing) {

@@ -206,6 +206,52 @@ TEST(Resume, TheWorkingFolderIsNotSetAside) {
   EXPECT_NE(nowhere.output.find("'trainer.default_local_dir' is empty"), std::string::npos) << nowhere.output;
 }
 
+void flip_last_byte(const Path& file) {
+  std::string bytes = default_env().read_file(file).value();
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  ASSERT_OK(write_file(default_env(), file, bytes));
+}
+
+// What no checkpoint holds, and every start reads: an edit of it is seen where something learns from it.
+TEST(Resume, EditedInputsAreSeen) {
+  const TinyTask task;
+  const Path model = task.path() / "model", scorer = task.path() / "scorer";
+  std::filesystem::copy(Path(MORTISE_SOURCE_DIR) / "tests/golden/reward_model/model", scorer);
+  const std::vector<std::string> scored{"reward.1.use=reward_model", "reward.1.model=scorer"};
+  const std::vector<std::string> refreshed{"ref.sync_steps=1"};
+  const std::vector<std::string> adapter{"algorithm.use_kl_in_reward=false", "model.lora_rank=2"};
+  const auto train = [&](const std::string& out, std::vector<std::string> more) {
+    more.insert(more.end(), {"trainer.total_training_steps=1", "actor.optim.lr_scheduler_type=constant"});
+    return task.mortise("train", out, more);
+  };
+  const auto refused = [](const Outcome& outcome, const std::vector<std::string>& whats) {
+    EXPECT_EQ(outcome.code, 3) << outcome.output;
+    std::string all = "what the run reads is other than when the checkpoint was made:";
+    for (const std::string& what : whats) all += "\n  " + what;
+    EXPECT_NE(outcome.output.find(all + "; restore it"), std::string::npos) << outcome.output;
+  };
+  ASSERT_EQ(train("kl", scored).code, 0);
+  ASSERT_EQ(train("refreshed", refreshed).code, 0);
+  ASSERT_EQ(train("adapter", adapter).code, 0);
+
+  flip_last_byte(model / "model.safetensors");
+  const std::string weights = "model.path: the weights of the reference";
+  refused(train("kl", scored), {weights});
+  refused(train("adapter", adapter), {"model.path: the model under the adapter"});
+  EXPECT_EQ(train("refreshed", refreshed).code, 0) << "the checkpoint holds all weights";
+  std::vector<std::string> allowed = scored;
+  allowed.emplace_back("--allow-change");
+  const Outcome goes_on = train("kl", allowed);
+  EXPECT_EQ(goes_on.code, 0) << goes_on.output;
+  EXPECT_NE(goes_on.output.find("goes on with what is other"), std::string::npos) << goes_on.output;
+
+  flip_last_byte(scorer / "model.safetensors");
+  refused(train("kl", scored), {weights, "reward.1.model: scorer"});
+  const std::string config = default_env().read_file(model / "tokenizer_config.json").value();
+  ASSERT_OK(write_file(default_env(), model / "tokenizer_config.json", config + " "));
+  refused(train("refreshed", refreshed), {"model.path: the tokenizer's files"});
+}
+
 // What a checkpoint was made with stands in it, not in the folder, which the newest process has written.
 TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
   const TinyTask task;

@@ -46,7 +46,7 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
   EXPECT_GT(num_operations, 100);
   const auto expected = bits_of_run("straight", kSteps);
   const int64_t stride = std::getenv("MORTISE_LONG") != nullptr ? 1 : 17;
-  int num_failed = 0;
+  int num_failed = 0, num_resumed = 0;
   for (int64_t k = 1; k <= num_operations; k += stride) {
     for (const bool crashes : {false, true}) {
       FaultEnv env(default_env());
@@ -62,14 +62,21 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
         EXPECT_EQ(stopped.error().kind, ErrorKind::kDisk) << where << ": " << stopped.error().to_string();
         ++num_failed;
       }
+      const auto found = find_newest_valid(default_env(), "out");
+      ASSERT_OK(found);
       FaultEnv healthy(default_env());
       const Result<TrainSummary> resumed = train_on(healthy, "out");
       ASSERT_TRUE(resumed.ok()) << where << ": " << resumed.error().to_string();
       expect_same_bits(bits_of_run("out", kSteps), expected, where);
-      ASSERT_OK(remove_tree(default_env(), "out"));
+      if (found->has_value()) {  // it went on from there: a run that begins anew comes to the same bits
+        EXPECT_FALSE(default_env().exists("out.before_1")) << where;
+        ++num_resumed;
+      }
+      for (const char* folder : {"out", "out.before_1"}) ASSERT_OK(remove_tree(default_env(), folder));
     }
   }
   EXPECT_GT(num_failed, 0);
+  EXPECT_GT(num_resumed, 0);
 }
 
 uint64_t size_of(const Path& folder) {

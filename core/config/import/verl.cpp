@@ -99,8 +99,9 @@ void set_aggregation(Translation& t) {
     mode = "seq-mean-token-mean";
     from = loss;
     remark = "GSPO's own, and verl's before 0.9";
-    t.warn(key, "gspo without it is a mean over rows (seq-mean-token-mean), as in its paper and in verl before 0.9; "
-                "verl takes token-mean since: name it");
+    t.warn(key,
+           "gspo without it is a mean over rows (seq-mean-token-mean), as in its paper and in verl before 0.9; "
+           "verl takes token-mean since: name it");
   }
   if (loss_mode == "sapo" || loss_mode == "geo_mean") {
     if (t.is_given(key) && mode != "seq-mean-token-mean")

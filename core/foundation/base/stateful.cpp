@@ -233,10 +233,10 @@ Result<StateSnapshot> StatefulRegistry::save() const {
 
 Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view where) {
   const std::vector<std::string> registered = names();
-  for (const std::string& name : registered) {
-    if (!snapshot.scalars.contains(name))
-      return Error{ErrorKind::kData, "the checkpoint has no state of '" + name + "'", std::string(where),
-                   "it was saved by a run without it: make the setup the same, or start anew"};
+  for (const Stateful* object : objects_) {
+    if (!snapshot.scalars.contains(object->state_name()) && !object->may_be_missing())
+      return Error{ErrorKind::kData, "the checkpoint has no state of '" + object->state_name() + "'",
+                   std::string(where), "it was saved by a run without it: make the setup the same, or start anew"};
   }
   for (const auto& [name, values] : snapshot.scalars) {
     if (std::find(registered.begin(), registered.end(), name) == registered.end())
@@ -244,6 +244,7 @@ Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view 
                    std::string(where), "make the setup the same as when it was saved, or start anew"};
   }
   for (Stateful* object : objects_) {
+    if (!snapshot.scalars.contains(object->state_name())) continue;
     StateReader reader(object->state_name(), &snapshot, std::string(where));
     TRY(object->load_state(reader));
     const std::vector<std::string> unread = reader.unread_keys();

@@ -2,8 +2,8 @@
 // saves objects without knowing them.
 //
 // An object writes named scalars, texts and tensors under its own name. Nothing is lost silently: on load every
-// registered object must be present, every object in the checkpoint must be registered, every key an object wrote must
-// be read back, and a missing key or a wrong type is an Error that names "object/key".
+// registered object must be present (unless it says may_be_missing), every object in the checkpoint must be registered,
+// every key an object wrote must be read back, and a missing key or a wrong type is an Error that names "object/key".
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -116,6 +116,8 @@ class Stateful {
  public:
   virtual ~Stateful() = default;
   [[nodiscard]] virtual std::string state_name() const = 0;  // stable, [a-z0-9_.]+, such as "actor.optim"
+  // A checkpoint of before there were such objects loads without it.
+  [[nodiscard]] virtual bool may_be_missing() const { return false; }
   virtual Result<> save_state(StateWriter& writer) const = 0;
   virtual Result<> load_state(StateReader& reader) = 0;
 };

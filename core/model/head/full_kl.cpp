@@ -12,6 +12,7 @@
 #include <cmath>
 #include <memory>
 
+#include "model/head/chunks.h"
 #include "model/head/row_softmax.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
@@ -22,10 +23,14 @@ namespace {
 
 using blas::Trans;
 
-constexpr int64_t kMinChunkRows = 64;  // fewer, and traffic of the weights outweighs the products
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;  // summed in lanes of T before double
 constexpr double kFloor = -1e4;          // of the exponent: exp is 0 there
+
+// Of both heads' logits, and the parts of d_hidden.
+int64_t row_elements(int64_t width, int64_t vocab) {
+  return 2 * vocab + num_column_blocks(vocab, kBlockColumns) * width;
+}
 
 // other becomes z - other; *sum is that of exp((z - max) / temperature) (z - other).
 template <class T>
@@ -138,11 +143,9 @@ class FullKlPass {
         reference_(reference),
         inverse_temperature_(1.0 / temperature),
         vocab_(policy.head.weight_VH.size(0)),
-        num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
-    const int64_t row_size = 2 * vocab_ + num_blocks_ * policy_.width;
-    const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / row_size;
-    chunk_rows_ =
-        std::min(std::max<int64_t>(1, policy.hidden_RH.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
+        num_blocks_(num_column_blocks(vocab_, kBlockColumns)) {
+    const int64_t row_bytes = row_elements(policy_.width, vocab_) * static_cast<int64_t>(sizeof(T));
+    chunk_rows_ = head_chunk_rows(policy.hidden_RH.size(0), row_bytes, kMaxChunkRows, options);
     const auto rows = static_cast<size_t>(chunk_rows_);
     z_.reset(new T[rows * static_cast<size_t>(vocab_)]);
     difference_.reset(new T[rows * static_cast<size_t>(vocab_)]);
@@ -261,12 +264,13 @@ void check_sides(const HeadSide& policy, const HeadSide& reference, size_t num_w
   TORCH_CHECK(temperature > 0.0, "full KL: temperature");
 }
 
-template <class T>
-T* data_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
-}
-
 }  // namespace
+
+int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+                      const HeadOptions& options) {
+  const int64_t row_bytes = row_elements(width, vocab) * element_bytes;
+  return head_chunk_rows(num_rows, row_bytes, kMaxChunkRows, options) * row_bytes;
+}
 
 std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& reference, double temperature,
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
@@ -290,8 +294,7 @@ std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& referen
       const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
       pass.forward(begin, end, std::span(kl).subspan(first, count));
       const std::span<const double> weight = weight_R.subspan(first, count);
-      const bool counts = std::any_of(weight.begin(), weight.end(), [](double w) { return w != 0.0; });
-      if (want_grad && counts) {
+      if (want_grad && any_nonzero(weight)) {
         pass.backward(weight, data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH));
       } else if (d_hidden_RH.defined()) {
         d_hidden_RH.narrow(0, begin, end - begin).zero_();

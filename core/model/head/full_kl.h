@@ -29,4 +29,8 @@ std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& referen
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
                                  const at::Tensor& d_weight_VH, const HeadOptions& options = {});
 
+// Bytes that head_full_kl takes for so many tokens beside what it is given and gives back: its chunk.
+int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+                      const HeadOptions& options = {});
+
 }  // namespace mortise

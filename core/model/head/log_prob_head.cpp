@@ -19,6 +19,7 @@
 #include <cmath>
 #include <vector>
 
+#include "model/head/chunks.h"
 #include "model/head/row_softmax.h"
 #include "model/head/second_pass.h"
 #include "model/head/target_term.h"
@@ -30,12 +31,18 @@ namespace {
 
 using blas::Trans;
 
-constexpr int64_t kMinChunkRows = 64;
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;
 constexpr int64_t kScratchRows = 4;  // of a worker's scratch, counted for two workers whatever their number
 
 enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds after the forward phase
+
+// Logits that nobody comes back to lie in a worker's scratch, one block of columns at a time: then the chunk's memory
+// takes more rows, and the weight is read from memory fewer times.
+int64_t row_elements(Keep keep, int64_t width, int64_t vocab) {
+  return keep == Keep::kNothing ? kScratchRows * kBlockColumns
+                                : vocab + (num_column_blocks(vocab, kBlockColumns) + kScratchRows) * width;
+}
 
 template <class T>
 class HeadPass {
@@ -50,13 +57,9 @@ class HeadPass {
         keep_(keep),
         width_(hidden.size(1)),
         vocab_(head.weight_VH.size(0)),
-        num_blocks_((vocab_ + kBlockColumns - 1) / kBlockColumns) {
-    // Logits that nobody comes back to lie in a worker's scratch, one block of columns at a time: then the chunk's
-    // memory takes more rows, and the weight is read from memory fewer times.
-    const int64_t row_size =
-        keep_ == Keep::kNothing ? kScratchRows * kBlockColumns : vocab_ + (num_blocks_ + kScratchRows) * width_;
-    const int64_t fit = options.chunk_bytes / static_cast<int64_t>(sizeof(T)) / row_size;
-    chunk_rows_ = std::min(std::max<int64_t>(1, hidden.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
+        num_blocks_(num_column_blocks(vocab_, kBlockColumns)) {
+    const int64_t row_bytes = row_elements(keep_, width_, vocab_) * static_cast<int64_t>(sizeof(T));
+    chunk_rows_ = head_chunk_rows(hidden.size(0), row_bytes, kMaxChunkRows, options);
     const auto rows = static_cast<size_t>(chunk_rows_);
     if (keep_ != Keep::kNothing) logits_.reset(new T[rows * static_cast<size_t>(vocab_)]);
     block_stats_.resize(rows * static_cast<size_t>(num_blocks_));
@@ -203,15 +206,6 @@ class HeadPass {
   std::vector<T> partial_;  // [block][row][hidden]: parts of d_hidden
 };
 
-bool any_nonzero(std::span<const double> values) {
-  return std::any_of(values.begin(), values.end(), [](double value) { return value != 0.0; });
-}
-
-template <class T>
-T* data_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<T>() : nullptr;
-}
-
 void check_head(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature) {
   TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1), "head: shapes do not match");
   TORCH_CHECK(hidden.is_contiguous() && weight.is_contiguous() && targets.is_contiguous(), "head: not contiguous");
@@ -233,6 +227,11 @@ std::span<const double> span_of(const at::Tensor& doubles) {
 }
 
 }  // namespace
+
+int64_t head_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes, const HeadOptions& options) {
+  const int64_t row_bytes = row_elements(Keep::kExp, width, vocab) * element_bytes;
+  return head_chunk_rows(num_rows, row_bytes, kMaxChunkRows, options) * row_bytes;
+}
 
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options) {

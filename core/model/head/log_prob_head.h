@@ -81,6 +81,11 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
 
+// Bytes that a pass takes for so many tokens beside what it is given and gives back: its chunk. The two-pass mode takes
+// as much or less.
+int64_t head_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+                   const HeadOptions& options = {});
+
 // [R, V], for tools that want the logits themselves.
 at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head);
 

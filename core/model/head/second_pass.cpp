@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/head/chunks.h"
 #include "model/head/row_softmax.h"
 #include "model/head/target_term.h"
 #include "model/tensor/blas.h"
@@ -24,7 +25,6 @@ namespace {
 using blas::Trans;
 
 constexpr int64_t kBlockColumns = 1024;
-constexpr int64_t kMinChunkRows = 64;
 constexpr int64_t kMaxChunkRows = 1024;
 constexpr int64_t kWaveBlocks = 8;  // waves are cut to multiples of it: workers then end together
 constexpr int64_t kSliceRows = 256;
@@ -47,9 +47,8 @@ class SecondPass {
         width_(input.hidden_RH.size(1)),
         vocab_(input.head.weight_VH.size(0)) {
     const int64_t budget = options.chunk_bytes / static_cast<int64_t>(sizeof(T));
-    const int64_t fit = budget / (kWaveBlocks / 2 * kBlockColumns + width_);
-    chunk_rows_ =
-        std::min(std::max<int64_t>(1, input.hidden_RH.size(0)), std::clamp(fit, kMinChunkRows, kMaxChunkRows));
+    const int64_t row_bytes = (kWaveBlocks / 2 * kBlockColumns + width_) * static_cast<int64_t>(sizeof(T));
+    chunk_rows_ = head_chunk_rows(input.hidden_RH.size(0), row_bytes, kMaxChunkRows, options);
     int64_t blocks = std::max<int64_t>(1, (budget / chunk_rows_ - width_ - kPadding) / kBlockColumns);
     if (blocks > kWaveBlocks) blocks -= blocks % kWaveBlocks;
     wave_columns_ = std::min(vocab_, blocks * kBlockColumns);
@@ -68,6 +67,10 @@ class SecondPass {
     for (begin_ = 0; begin_ < num; begin_ += rows_) {
       rows_ = std::min(chunk_rows_, num - begin_);
       T* const d_rows = d_hidden == nullptr ? nullptr : d_hidden + begin_ * width_;
+      if (!any_nonzero(of_chunk(in_.grad_log_prob)) && !any_nonzero(of_chunk(in_.grad_entropy))) {
+        if (d_rows != nullptr) std::fill_n(d_rows, rows_ * width_, T(0));
+        continue;
+      }
       prepare_rows(d_weight != nullptr);
       for (wave_begin_ = 0; wave_begin_ < vocab_; wave_begin_ += wave_columns_) {
         columns_ = std::min(wave_columns_, vocab_ - wave_begin_);
@@ -81,6 +84,9 @@ class SecondPass {
 
  private:
   size_t token(int64_t row) const { return static_cast<size_t>(begin_ + row); }
+  std::span<const double> of_chunk(std::span<const double> grad) const {
+    return grad.empty() ? grad : grad.subspan(token(0), static_cast<size_t>(rows_));
+  }
 
   void prepare_rows(bool want_scaled) {
     for (int64_t r = 0; r < rows_; ++r) {
@@ -184,8 +190,7 @@ void head_second_pass(const SecondPassInput& input, const at::Tensor& d_hidden_R
   dispatch_float(input.hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     SecondPass<T> pass(input, options);
-    pass.run(d_hidden_RH.defined() ? d_hidden_RH.mutable_data_ptr<T>() : nullptr,
-             d_weight_VH.defined() ? d_weight_VH.mutable_data_ptr<T>() : nullptr);
+    pass.run(data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH));
   });
 }
 

@@ -205,6 +205,8 @@ TEST(Check, PassesOfTheReference) {
   EXPECT_THAT(check_error({"ref.log_prob_max_token_len_per_gpu=1023"}),
               HasSubstr("raise ref.log_prob_max_token_len_per_gpu"));
   EXPECT_EQ(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "ref.log_prob_micro_batch_size_per_gpu=4"}), "ok");
+  EXPECT_THAT(check_error({"critic.ppo_max_token_len_per_gpu=1023"}),
+              HasSubstr("raise critic.ppo_max_token_len_per_gpu"));
   EXPECT_THAT(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4",
                            "ref.log_prob_use_dynamic_bsz=true"}),
               HasSubstr("one row may have 1024 tokens"));
@@ -265,11 +267,54 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.ppo_max_token_len_per_gpu=2048"},
                  "'actor.ppo_max_token_len_per_gpu' has no effect"},
         WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.use_dynamic_bsz=true"},
-                 "'actor.ppo_micro_batch_size_per_gpu' has no effect"}));
+                 "'actor.ppo_micro_batch_size_per_gpu' has no effect"},
+        WarnCase{{"ref.log_prob_micro_batch_size_per_gpu=4", "ref.log_prob_max_token_len_per_gpu=2048"},
+                 "'ref.log_prob_max_token_len_per_gpu' has no effect: passes are cut by "
+                 "ref.log_prob_micro_batch_size_per_gpu (set ref.log_prob_use_dynamic_bsz=true)"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "ref.log_prob_max_token_len_per_gpu=2048"},
+                 "passes are cut by actor.ppo_micro_batch_size_per_gpu (set ref.log_prob_use_dynamic_bsz=true)"},
+        WarnCase{{"ref.log_prob_micro_batch_size_per_gpu=4", "ref.log_prob_use_dynamic_bsz=true"},
+                 "'ref.log_prob_micro_batch_size_per_gpu' has no effect: ref.log_prob_use_dynamic_bsz cuts"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "critic.ppo_max_token_len_per_gpu=2048"},
+                 "'critic.ppo_max_token_len_per_gpu' has no effect: passes are cut by "
+                 "actor.ppo_micro_batch_size_per_gpu (set actor.use_dynamic_bsz=true)"},
+        WarnCase{{"actor.use_dynamic_bsz=true", "critic.ppo_micro_batch_size_per_gpu=4"},
+                 "'critic.ppo_micro_batch_size_per_gpu' has no effect: actor.use_dynamic_bsz cuts passes by tokens"},
+        WarnCase{{"critic.optim.min_lr_ratio=0.1"}, "critic.optim.lr_scheduler_type is constant"},
+        WarnCase{{"actor.ppo_mini_batch_size=32", "actor.shuffle=true"}, "an update has all rows of its step"},
+        WarnCase{{"data.shuffle=false", "data.seed=3"}, "'data.seed' has no effect: data.shuffle is false"},
+        WarnCase{{"data.filter_overlong_prompts=true", "data.truncation=left"}, "'data.truncation' has no effect"},
+        WarnCase{{"data.response_key=text"}, "only `mortise sft` reads it"},
+        WarnCase{{"data.val_files=[]", "data.val_max_samples=3"}, "data.val_files is not given"},
+        WarnCase{{"data.val_files=[]", "rollout.val_kwargs.top_p=0.9"}, "'rollout.val_kwargs' has no effect"},
+        WarnCase{{"data.val_files=[]", "trainer.validation_data_dir=x"}, "data.val_files is not given"},
+        WarnCase{{"rollout.ignore_eos=true", "rollout.min_new_tokens=3"}, "'rollout.min_new_tokens' has no effect"},
+        WarnCase{{"plugins.isolation=none", "reward.0.row_timeout=1s"},
+                 "'reward.0.row_timeout' has no effect: plugins.isolation is none, so there are no workers"},
+        WarnCase{{"plugins.isolation=none", "plugins.num_workers=2"}, "'plugins.num_workers' has no effect"}));
+
+TEST(Check, GreedyCompletionsAreNotFiltered) {
+  const std::vector<std::string> greedy{"rollout.temperature=0", "rollout.top_p=0.9", "rollout.n=1"};
+  EXPECT_THAT(warnings(greedy, ConfigUse::kGenerate), ElementsAre(HasSubstr("'rollout.top_p' has no effect")));
+  EXPECT_THAT(warnings({"rollout.top_p=0.9"}, ConfigUse::kGenerate), ElementsAre());
+}
 
 TEST(Check, WhatHasAnEffectDoesNotWarn) {
   EXPECT_THAT(warnings({"model.enable_gradient_checkpointing=true", "model.activation_memory_mib=64"}), ElementsAre());
   EXPECT_THAT(warnings({"data.val_files=[]", "trainer.val_before_train=false"}), ElementsAre());
+  EXPECT_THAT(warnings({"data.val_files=[]", "trainer.validation_data_dir=null", "trainer.log_val_generations=0"}),
+              ElementsAre());
+  EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=4", "ref.log_prob_use_dynamic_bsz=true",
+                        "ref.log_prob_max_token_len_per_gpu=2048"}),
+              ElementsAre());
+  EXPECT_THAT(warnings({"critic.ppo_max_token_len_per_gpu=2048"}), ElementsAre());
+  EXPECT_THAT(warnings({"data.filter_overlong_prompts=true", "data.truncation=error", "data.seed=3"}), ElementsAre());
+  EXPECT_THAT(warnings({"actor.shuffle=true"}), ElementsAre());
+  EXPECT_THAT(warnings({"sft.train_batch_size=4", "data.response_key=text"}), ElementsAre());
+  EXPECT_THAT(warnings({"actor.loss_agg_mode=token-mean", "critic.loss_agg_mode=seq-mean-token-sum-norm",
+                        "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
+              ElementsAre())
+      << "the critic's loss takes them from there";
   EXPECT_THAT(
       warnings({"actor.loss_agg_mode=seq-mean-token-sum-norm", "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
       ElementsAre());

@@ -53,6 +53,34 @@ struct Thing final : Stateful {
   std::array<float, 4> moment{1, 2, 3, 4};
 };
 
+// Objects that came with a later version do not shut out the checkpoints of before.
+TEST(Stateful, AnObjectMayBeNewerThanTheCheckpoint) {
+  struct Newer final : Stateful {
+    [[nodiscard]] std::string state_name() const override { return "newer"; }
+    [[nodiscard]] bool may_be_missing() const override { return true; }
+    Result<> save_state(StateWriter& writer) const override {
+      writer.put_int("n", 3);
+      return {};
+    }
+    Result<> load_state(StateReader& reader) override {
+      n = TRY(reader.get_int("n"));
+      return {};
+    }
+    int64_t n = 0;
+  } newer;
+  Thing thing("thing");
+  StatefulRegistry before, now;
+  ASSERT_OK(before.add(thing));
+  ASSERT_OK(now.add(thing));
+  ASSERT_OK(now.add(newer));
+  const StateSnapshot old_one = *before.save(), new_one = *now.save();
+  ASSERT_OK(now.load(old_one, "here"));
+  EXPECT_EQ(newer.n, 0);
+  ASSERT_OK(now.load(new_one, "here"));
+  EXPECT_EQ(newer.n, 3);
+  EXPECT_THAT(error_of(before.load(new_one, "here")), HasSubstr("state of 'newer', which this run does not have"));
+}
+
 TEST(Stateful, RoundTrip) {
   Thing a("a.one"), b("b");
   a.rate = -std::numeric_limits<double>::infinity();

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "foundation/batch/token_weight.h"
+#include "learn/update/sft_learner.h"
 #include "learner_fixture.h"
 
 namespace mortise {
@@ -83,6 +84,25 @@ std::vector<LossCase> all_cases() {
   cases.push_back({"vanilla, KL and entropy terms",
                    {"actor.policy_loss.loss_mode=vanilla", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.3",
                     "actor.entropy_coeff=0.05"}});
+  // The term of its own, beside losses that are local to tokens and that look at the whole update.
+  for (const char* loss : {"vanilla", "kl_cov"}) {
+    LossCase& full = cases.emplace_back();
+    full.name = std::string(loss) + ", KL over the whole vocabulary";
+    full.overrides = own_settings(loss);
+    full.overrides.insert(full.overrides.end(),
+                          {std::string("actor.policy_loss.loss_mode=") + loss, "actor.use_kl_loss=true",
+                           "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full"});
+  }
+  // Counted by all rows, the empty one too, and divided by a constant alone.
+  cases.push_back({"vanilla, loss_agg_rows all, not by rows",
+                   {"actor.policy_loss.loss_mode=vanilla", "actor.loss_agg_rows=all", "actor.loss_scale_by_rows=false",
+                    "actor.loss_scale_factor=7"}});
+  cases.push_back({"reinforce, corrected in each update",
+                   {"actor.policy_loss.loss_mode=reinforce", "algorithm.rollout_correction.bypass_mode=true",
+                    "algorithm.rollout_correction.loss_type=reinforce", "algorithm.rollout_correction.rollout_is=token",
+                    "algorithm.rollout_correction.rollout_is_batch_normalize=true",
+                    "algorithm.rollout_correction.rollout_rs=seq_mean_k3",
+                    "algorithm.rollout_correction.rollout_rs_threshold=0.02"}});
   cases.push_back(
       {"vanilla, top_entropy_quantile 0.4", {"actor.policy_loss.loss_mode=vanilla", "actor.top_entropy_quantile=0.4"}});
   cases.push_back({"vanilla, off_policy_mask_threshold 0.02",
@@ -147,22 +167,29 @@ class Data {
 struct Bench {
   explicit Bench(const std::string& dtype)
       : policy(dtype, kShape.vocab, /*num_layers=*/1),
+        reference(dtype, kShape.vocab, /*num_layers=*/1, /*seed=*/6),
         tolerance(dtype == "float64" ? kTolerance64 : kTolerance32),
         off_policy(policy, false),
         on_policy(policy, true) {}
 
-  std::vector<at::Tensor> gradients(ActorObjective& objective, const LossCase& loss, const Split& split,
-                                    UpdateReport& report) {
+  static LearnerOptions options_of(const Split& split) {
     LearnerOptions options;
     options.micro_batch = split.cut;
     options.pass.share_prompts = split.share_prompts;
     if (split.recompute) options.pass.activation_bytes = 0;
     if (split.small_chunks) options.head.chunk_bytes = 1;
+    return options;
+  }
+
+  std::vector<at::Tensor> gradients(ActorObjective& objective, const LossCase& loss, const Split& split,
+                                    UpdateReport& report) {
+    LearnerOptions options = options_of(split);
+    options.reference = &reference.model;
     const Data& data = loss.on_policy ? on_policy : off_policy;
     return policy.gradients(objective, data.batch(split.padded), options, &report);
   }
 
-  TestPolicy policy;
+  TestPolicy policy, reference;
   double tolerance;
   Data off_policy, on_policy;
 };
@@ -172,6 +199,7 @@ void expect_same_numbers(const UpdateReport& part, const UpdateReport& whole, do
     EXPECT_NEAR(a, b, tolerance * (1.0 + std::abs(b))) << name;
   };
   near(part.sums.loss, whole.sums.loss, "loss");
+  near(part.sums.kl, whole.sums.kl, "kl");
   near(part.sums.entropy, whole.sums.entropy, "entropy");
   near(part.grad_norm, whole.grad_norm, "grad_norm");
   EXPECT_EQ(part.sums.num_tokens, whole.sums.num_tokens);
@@ -306,7 +334,7 @@ TEST(SplitInvariance, PassesOfThreeRowsCutGroupsAndMixThem) {
 TEST(SplitInvariance, EveryLossAndAggregationForEverySplit) {
   Bench single("float32"), twice("float64");
   const std::vector<LossCase> cases = all_cases();
-  ASSERT_GE(cases.size(), 25U) << "built-in losses are missing";
+  ASSERT_GE(cases.size(), 30U) << "built-in losses are missing";
   Table table;
   size_t turn = 0;
   for (const LossCase& loss : cases) {
@@ -326,6 +354,32 @@ TEST(SplitInvariance, EveryLossAndAggregationForEverySplit) {
   std::printf("relative L2 of the worst parameter and split, float32 / float64\n%s", table.markdown().c_str());
   if (is_set("MORTISE_WRITE_DOCS")) write_table(table);
   expect_page_shows(table);
+}
+
+// Supervised updates: the mean over the tokens of the update, whatever a pass holds of them.
+TEST(SplitInvariance, AWarmStartForEverySplit) {
+  for (const std::string dtype : {"float32", "float64"}) {
+    Bench bench(dtype);
+    const auto gradients = [&](const Split& split, SftReport& report) {
+      LearnerOptions options = Bench::options_of(split);
+      options.grad_clip = 0.0;
+      TestPolicy& policy = bench.policy;
+      report =
+          sft_update(policy.model, policy.optimizer, bench.off_policy.batch(split.padded), options, /*lr=*/0.0).value();
+      std::vector<at::Tensor> grads;
+      for (const NamedParameter& p : policy.model.parameters()) grads.push_back(p.tensor.grad().clone());
+      return grads;
+    };
+    SftReport whole_report, part_report;
+    const auto whole = gradients(kWhole, whole_report);
+    EXPECT_GT(whole_report.loss, 0.5);
+    for (const Split& split : kSplits) {
+      SCOPED_TRACE(std::string(split.name) + ", " + dtype);
+      EXPECT_LE(worst_relative_l2(gradients(split, part_report), whole), bench.tolerance);
+      EXPECT_NEAR(part_report.loss, whole_report.loss, 10.0 * bench.tolerance * (1.0 + whole_report.loss));
+      EXPECT_EQ(part_report.num_tokens, whole_report.num_tokens);
+    }
+  }
 }
 
 }  // namespace

@@ -140,6 +140,20 @@ Gradients second_pass(const Case& c, const VocabularyHead& head, double temperat
   return result;
 }
 
+// Chunks without a gradient are passed over: what stood in d_hidden is gone all the same.
+TEST(Head, SecondPassOverTokensWithoutAGradient) {
+  const Case c = make_case(130, 5, 2100, at::kDouble);
+  c.g.narrow(0, 0, 64).zero_();
+  c.gh.narrow(0, 0, 64).zero_();
+  for (const bool use_entropy : {false, true}) {
+    const Gradients want = judge(c, 1.1, use_entropy);
+    const Gradients got = second_pass(c, c.weight, 1.1, use_entropy, /*chunk_bytes=*/1);
+    EXPECT_CLOSE(got.hidden, want.hidden, 1e-10);
+    EXPECT_CLOSE(got.weight, want.weight, 1e-10);
+    EXPECT_EQ(got.hidden.narrow(0, 0, 64).abs().max().item<double>(), 0.0);
+  }
+}
+
 TEST(Head, SecondPassEqualsAutograd) {
   for (const SecondPassShape& s : kSecondPassShapes) {
     const Case c = make_case(s.rows, s.width, s.vocab, at::kDouble, s.width > 100 ? 0.1 : 1.0);

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "train/run_inputs.h"
+
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -78,6 +80,27 @@ TEST(PluginStates, NoneStartsAnewInSilence) {
   PluginStates none;
   StateReader reader("plugins", &snapshot, "here");
   EXPECT_OK(none.load_own(reader));
+}
+
+TEST(RunInputs, WhatDiffersIsNamedAllAtOnce) {
+  const auto inputs = [](const std::vector<std::string>& digests) {
+    RunInputs out;
+    const char* const names[] = {"reference", "tokenizer", "reward.0.path"};
+    for (size_t i = 0; i < digests.size(); ++i) out.add(names[i], std::string("what ") + names[i], digests[i]);
+    return out;
+  };
+  RunInputs before = inputs({"a", "b", "c"});
+  const StateSnapshot snapshot = saved(before);
+  RunInputs same = inputs({"a", "b", "c"}), fewer = inputs({"a"}), other = inputs({"x", "b", "z"});
+  EXPECT_OK(load(same, snapshot));
+  EXPECT_OK(load(fewer, snapshot));  // which files a run reads, its settings say
+  const std::string error = error_of(load(other, snapshot));
+  EXPECT_THAT(error, HasSubstr("\n  what reference\n  what reward.0.path; restore it, give --allow-change"));
+  other.takes_changes = true;
+  EXPECT_OK(load(other, snapshot));
+  const StateSnapshot first = saved(fewer);
+  RunInputs more = inputs({"a", "b"});
+  EXPECT_OK(load(more, first));
 }
 
 }  // namespace

@@ -1,0 +1,149 @@
+// See run_inputs.h.
+#include "train/run_inputs.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "foundation/base/log.h"
+#include "foundation/formats/sha256.h"
+#include "model/adapters/lora_config.h"
+#include "train/plugin_files.h"
+#include "train/run_parts.h"
+
+namespace mortise {
+
+namespace {
+
+// SHA-256 of the SHA-256s of pieces of 1 MiB.
+Sha256Digest digest_of(std::span<const std::byte> bytes) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  std::vector<Sha256Digest> pieces((bytes.size() + kPiece - 1) / kPiece);
+  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      pieces[i] = sha256(bytes.subspan(i * kPiece, std::min(kPiece, bytes.size() - i * kPiece)));
+  });
+  return sha256(std::as_bytes(std::span(pieces)));
+}
+
+// The numbers and what config.json makes of them.
+std::string digest_of_model(const Model& model) {
+  Sha256 all;
+  all.update(model.config().config_text);
+  for (const NamedParameter& parameter : model.parameters()) {
+    const at::Tensor tensor = parameter.tensor.detach();
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
+    const Sha256Digest digest = digest_of(bytes);
+    all.update(parameter.name);
+    all.update(std::as_bytes(std::span(digest)));
+  }
+  return to_hex(all.finish());
+}
+
+Result<std::string> digest_of_files(Env& env, const Path& folder, const std::vector<std::string>& names) {
+  Sha256 all;
+  for (const std::string& name : names) {
+    const MappedFile file = TRY(env.map_file(folder / name));
+    const Sha256Digest digest = digest_of(file.bytes());
+    all.update(name);
+    all.update(std::as_bytes(std::span(digest)));
+  }
+  return to_hex(all.finish());
+}
+
+Result<std::string> digest_of_file(Env& env, const Path& file) {
+  return digest_of_files(env, file.parent_path(), {file.filename().string()});
+}
+
+// Configuration, weights, tokenizer and template; of an adapter its base's too.
+Result<std::string> digest_of_model_folder(Env& env, const Path& folder) {
+  constexpr std::string_view kRead[] = {".json", ".safetensors", ".jinja", ".model", ".txt"};
+  std::vector<std::string> names;
+  for (const std::string& name : TRY(env.list_dir(folder))) {
+    const bool is_read = std::ranges::count(kRead, std::string_view(Path(name).extension().native())) > 0;
+    if (is_read && TRY(env.info(folder / name)).is_file) names.push_back(name);
+  }
+  std::string digest = TRY(digest_of_files(env, folder, names));
+  if (!is_adapter_folder(env, folder)) return digest;
+  const Path base = TRY(find_model_folder(env, folder));
+  if (base == folder) return digest;
+  digest += TRY(digest_of_model_folder(env, base));
+  return sha256_hex(digest);
+}
+
+void add_models(RunParts& parts) {
+  RunInputs& inputs = parts.inputs;
+  if (parts.model->trains_lora()) {
+    const Model base = parts.model->base_view();
+    inputs.add("base", "model.path: the model under the adapter",
+               sha256_hex(digest_of_model(base) + base.config().generation_config_text));
+  } else if (parts.reference && !parts.reference_state) {
+    inputs.add("reference", "model.path: the weights of the reference", digest_of_model(*parts.reference));
+  } else if (parts.reference) {  // whose weights the checkpoint holds
+    inputs.add("reference_config", "model.path: config.json of the reference",
+               sha256_hex(parts.reference->config().config_text));
+  }
+  if (parts.critic)
+    inputs.add("critic_config", "critic.model.path: config.json of the critic",
+               sha256_hex(parts.critic->model.config().config_text));
+}
+
+Result<> add_policy_files(RunParts& parts) {
+  const ModelSection& model = parts.config.model;
+  const Path& tokenizer = parts.folder->tokenizer_path;
+  const std::vector<std::string> names = TRY(list_tokenizer_files(tokenizer, parts.env));
+  std::string digest = TRY(digest_of_files(parts.env, tokenizer, names));
+  parts.inputs.add("tokenizer", "model.path: the tokenizer's files", std::move(digest));
+  if (model.custom_chat_template) {
+    digest = TRY(digest_of_file(parts.env, *model.custom_chat_template));
+    parts.inputs.add("chat_template", "model.custom_chat_template: the file", std::move(digest));
+  }
+  if (model.lora_adapter_path) {
+    digest = TRY(digest_of_file(parts.env, Path(*model.lora_adapter_path) / kAdapterConfigFile));
+    parts.inputs.add("adapter_config", "model.lora_adapter_path: adapter_config.json", std::move(digest));
+  }
+  return {};
+}
+
+}  // namespace
+
+void RunInputs::add(std::string name, std::string what, std::string digest) {
+  inputs_.push_back({std::move(name), std::move(what), std::move(digest)});
+}
+
+Result<> RunInputs::save_state(StateWriter& writer) const {
+  for (const Input& input : inputs_) writer.put_text(input.name, input.digest);
+  return {};
+}
+
+Result<> RunInputs::load_state(StateReader& reader) {
+  std::string changed;
+  for (const Input& input : inputs_) {
+    if (!reader.has(input.name)) continue;
+    if (TRY(reader.get_text(input.name)) != input.digest) changed += "\n  " + input.what;
+  }
+  for (const std::string& name : reader.unread_keys()) TRY(reader.get_text(name));
+  if (changed.empty()) return {};
+  if (takes_changes) {
+    log_warn("goes on with what is other than when the checkpoint was made:" + changed);
+    return {};
+  }
+  return Error{ErrorKind::kData, "what the run reads is other than when the checkpoint was made:" + changed, "",
+               "restore it, give --allow-change to go on with what is there now, or start anew with --resume never"};
+}
+
+Result<> add_inputs(RunParts& parts) {
+  add_models(parts);
+  TRY(add_policy_files(parts));
+  for (const PluginFile& file : plugin_files(*parts.registry, parts.config)) {
+    if (!parts.learner && !file.key.starts_with("reward.")) continue;  // a warm start makes no backend
+    std::string digest =
+        TRY(file.is_model ? digest_of_model_folder(parts.env, file.path) : digest_of_file(parts.env, file.path));
+    parts.inputs.add(file.key, file.key + ": " + file.path.string(), std::move(digest));
+  }
+  return {};
+}
+
+}  // namespace mortise
