@@ -180,15 +180,19 @@ Result<Rows> read_rows(const std::filesystem::path& path) {
 
 bool is_no_engine_key(std::string_view) { return false; }
 
+// f(what) for each of the row's, of a list in the order of rows.
+template <class Of, class F>
+void for_row(const std::vector<Of>& all, int64_t row, const F& f) {
+  for (auto at = std::ranges::lower_bound(all, row, {}, &Of::row); at != all.end() && at->row == row; ++at) f(*at);
+}
+
 Json result_row(const RewardOutput& out, size_t row) {
   const auto at = static_cast<int64_t>(row);
   Json json = Json::object();
   json["reward"] = std::isnan(out.rewards[row]) ? Json() : Json(out.rewards[row]);
   if (row < out.token_rewards.size()) json["token_rewards"] = out.token_rewards[row];
-  for (const FailedRow& failed : std::ranges::equal_range(out.failed_rows, at, {}, &FailedRow::row))
-    json["error"] = failed.text;
-  for (const RowValue& value : std::ranges::equal_range(out.row_values, at, {}, &RowValue::row))
-    json["values"][value.name] = value.value;
+  for_row(out.failed_rows, at, [&](const FailedRow& failed) { json["error"] = failed.text; });
+  for_row(out.row_values, at, [&](const RowValue& value) { json["values"][value.name] = value.value; });
   return json;
 }
 

@@ -14,7 +14,8 @@ typedef struct mortise_state_sink {
   uint32_t struct_size;
   uint32_t flags;
   void* context;
-  void (*write)(void* context, mortise_bytes bytes) MORTISE_NOEXCEPT; /* appends a copy; may be called many times */
+  /* Appends a copy; may be called many times. From the thread that runs the slot, until the slot returns. */
+  void (*write)(void* context, mortise_bytes bytes) MORTISE_NOEXCEPT;
 } mortise_state_sink;
 
 typedef struct mortise_state {

@@ -77,7 +77,8 @@ typedef struct mortise_reward_out {
    * its token rewards: rewards[i] counts at the row's last token, the others where they stand. Finite, and of rows with
    * a reward only: one that has nothing to say about the row as a whole sets rewards[i] to 0. */
   float* token_rewards;
-  /* Any named number of a row, for the sample tables and metrics `reward_extra/NAME`; ctx is this struct's `sink`. */
+  /* Any named number of a row, for the sample tables and metrics `reward_extra/NAME`; the first argument is
+   * this struct's `sink`. [any], until the slot returns. */
   void (*row_value)(void* sink, int64_t row, mortise_text name, double value) MORTISE_NOEXCEPT;
   void* sink;
 } mortise_reward_out;

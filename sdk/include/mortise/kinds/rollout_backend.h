@@ -66,7 +66,7 @@ typedef struct mortise_rollout_sink {
   uint32_t flags;
   void* context;
   /* Takes one sequence, whatever it returns. Non-zero = hand over no more now, keep the others for the next poll
-   * (back-pressure). */
+   * (back-pressure). From the thread that runs the slot, until the slot returns. */
   int32_t (*sequence)(void* context, const mortise_rollout_sequence* sequence) MORTISE_NOEXCEPT;
 } mortise_rollout_sink;
 
