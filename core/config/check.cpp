@@ -151,19 +151,11 @@ class Checker {
     if (ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz) ||
         !(rows || ref.log_prob_micro_batch_size_per_gpu))
       check_pass_length("ref.log_prob_max_token_len_per_gpu", ref.log_prob_max_token_len_per_gpu);
-    const CriticConfig& critic = config_.critic;
-    if (actor.use_dynamic_bsz || !(rows || critic.ppo_micro_batch_size_per_gpu))
-      check_pass_length("critic.ppo_max_token_len_per_gpu", critic.ppo_max_token_len_per_gpu);
   }
 
-  // A pass must hold the longest row there may be.
   void check_pass_length(const std::string& key, const std::optional<int64_t>& tokens) {
-    const double longest = static_cast<double>(config_.data.max_prompt_length) + static_cast<double>(response_length());
-    if (!tokens || longest <= static_cast<double>(*tokens)) return;
-    error(key,
-          "one row may have " + format_f64(longest) +
-              " tokens (data.max_prompt_length + the longest completion), a pass only " + std::to_string(*tokens),
-          "raise " + key + " or lower the lengths");
+    auto good = mortise::check_pass_length(loaded_, key, tokens);
+    if (!good.ok()) problems_.push_back(std::move(good).error());
   }
 
   void check_correction() {
@@ -384,6 +376,17 @@ class Checker {
 
 Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use) {
   return Checker(loaded, use).run();
+}
+
+Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens) {
+  const RunConfig& config = loaded.config;
+  const double longest = static_cast<double>(config.data.max_prompt_length) +
+                         static_cast<double>(config.rollout.response_length.value_or(config.data.max_response_length));
+  if (!tokens || longest <= static_cast<double>(*tokens)) return {};
+  return Error{ErrorKind::kConfig,
+               "one row may have " + format_f64(longest) +
+                   " tokens (data.max_prompt_length + the longest completion), a pass only " + std::to_string(*tokens),
+               loaded.where(key), "raise " + key + " or lower the lengths"};
 }
 
 BatchPlan plan_batches(const RunConfig& config) {

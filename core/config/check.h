@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +25,9 @@ enum class ConfigUse {
 
 // The warnings (kind kConfig; print with to_string()), or one Error with every problem.
 Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use);
+
+// A pass of so many tokens, as the key says, must hold the longest row there may be. Null: it does.
+Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens);
 
 // How a step is cut. Nothing here is rounded: check_config refuses sizes that do not divide.
 struct BatchPlan {

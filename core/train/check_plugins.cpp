@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/check.h"
 #include "config/full_kl.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
@@ -92,7 +93,13 @@ class UnreadKeys {
   [[nodiscard]] bool has_critic() const { return estimator_.requires_input("values"); }
 
   Result<> tell_critic() const {
-    if (has_critic()) return {};
+    if (has_critic()) {
+      const ActorConfig& actor = config_.actor;
+      const CriticConfig& critic = config_.critic;
+      const bool by_rows = actor.ppo_micro_batch_size_per_gpu || critic.ppo_micro_batch_size_per_gpu;
+      if (by_rows && !actor.use_dynamic_bsz) return {};
+      return check_pass_length(loaded_, "critic.ppo_max_token_len_per_gpu", critic.ppo_max_token_len_per_gpu);
+    }
     const std::string none = "there is no critic (" + estimator_.name + " asks for no values)";
     tell("critic", none);
     const int64_t warmup = config_.trainer.critic_warmup;

@@ -63,7 +63,9 @@ Result<std::string> digest_of_model_folder(Env& env, const Path& folder) {
   std::vector<std::string> names;
   for (const std::string& name : TRY(env.list_dir(folder))) {
     const bool is_read = std::ranges::count(kRead, std::string_view(Path(name).extension().native())) > 0;
-    if (is_read && TRY(env.info(folder / name)).is_file) names.push_back(name);
+    if (!is_read) continue;
+    const auto info = env.info(folder / name);  // a link may lead nowhere
+    if (info.ok() && info->is_file) names.push_back(name);
   }
   std::string digest = TRY(digest_of_files(env, folder, names));
   if (!is_adapter_folder(env, folder)) return digest;

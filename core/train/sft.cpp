@@ -95,6 +95,7 @@ class SftRun {
     if (!reached.ok() && reached.error().kind == ErrorKind::kDisk) return reached;  // its lines are not whole
     TRY(log_.write_step(step, metrics));
     if (!reached.ok()) {
+      tell_lost_validation(step, "`mortise eval` does, on the checkpoint's huggingface folder");
       saver_.keep_last_step(reached.error());
       return reached;
     }

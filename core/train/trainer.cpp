@@ -82,6 +82,7 @@ class Trainer {
     const bool is_due = work.step == parts_.total_steps || (test_freq > 0 && work.step % test_freq == 0);
     if (is_due && parts_.val_data) validated = validation(work.step, metrics);
     if (!validated.ok() && validated.error().kind == ErrorKind::kDisk) return validated;
+    if (!validated.ok()) tell_lost_validation(work.step, "trainer.val_only=true does, for the newest checkpoint");
     if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
     return log_.write_step(work.step, metrics);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "foundation/base/log.h"
 #include "train/step_metrics.h"
 
 namespace mortise {
@@ -128,6 +129,11 @@ void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& sampl
   for (const double value : turns) metrics.add("val-aux/num_turns/mean", value, 1.0);
   metrics.add_mean("val-aux/num_turns/min", fewest, 1.0);
   metrics.add_mean("val-aux/num_turns/max", most, 1.0);
+}
+
+void tell_lost_validation(int64_t step, std::string_view again) {
+  log_warn("the validation after step " + std::to_string(step) +
+           " failed, and a resume does not make it again: " + std::string(again));
 }
 
 Result<ValidationReport> validate(RunParts& parts, int64_t step) {

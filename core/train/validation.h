@@ -9,6 +9,7 @@
 // applies are left out. Thread rule: one thread.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "foundation/metrics/registry.h"
@@ -24,6 +25,9 @@ struct ValidationReport {
   SampleBatch samples;
   ScoredBatch scored;
 };
+
+// Says that the validation after `step`, whose updates are kept, was lost, and what makes it again: `again`.
+void tell_lost_validation(int64_t step, std::string_view again);
 
 // Needs val_data, val_rollout and reward. `step` is the number of steps done.
 Result<ValidationReport> validate(RunParts& parts, int64_t step);

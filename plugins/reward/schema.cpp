@@ -151,7 +151,10 @@ void Schema::check(const Json& schema, const std::string& at) {
   if (!schema.is_object()) fail(MORTISE_INVALID_ARGUMENT, at + ": a schema is an object, true or false");
   if (at.size() > 4000) fail(MORTISE_INVALID_ARGUMENT, "the schema is nested too deep");
   if (!checked_.insert(&schema).second) return;
+  constexpr int kDeepest = 1000;
+  if (++depth_ > kDeepest) fail(MORTISE_INVALID_ARGUMENT, "schema at " + at + ": references are chained too deep");
   for (const auto& [key, value] : schema.items()) check_keyword(key, value, at + step_name(key));
+  --depth_;
 }
 
 void Schema::check_keyword(const std::string& key, const Json& value, const std::string& at) {

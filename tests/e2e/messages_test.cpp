@@ -400,6 +400,10 @@ TEST(Messages, KeysThatNoPluginInUseReadsAreTold) {
       "actor.clip_ratio_low=0.1 algorithm.use_kl_in_reward=true ref.sync_steps=5 "
       "ref.log_prob_max_token_len_per_gpu=512 trainer.critic_warmup=2");
   EXPECT_EQ(quiet.find("has no effect"), std::string::npos) << quiet;
+  const Outcome narrow =
+      task.mortise("train run.toml --dry-run algorithm.adv_estimator=gae critic.ppo_max_token_len_per_gpu=4");
+  EXPECT_EQ(narrow.code, 2) << narrow.output;
+  EXPECT_NE(narrow.output.find("raise critic.ppo_max_token_len_per_gpu"), std::string::npos) << narrow.output;
   const Outcome idle = task.mortise("train run.toml --dry-run trainer.critic_warmup=3");
   EXPECT_EQ(idle.code, 2) << idle.output;
   EXPECT_NE(idle.output.find("'trainer.critic_warmup' is 3, and there is no critic"), std::string::npos) << idle.output;

@@ -109,6 +109,11 @@ TEST(JsonSchema, FollowsReferencesWithEscapes) {
 }
 
 TEST(JsonSchema, WorkIsBounded) {
+  std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
+  for (int i = 0; i < 5000; ++i)
+    chain += '"' + std::to_string(i) + R"(": {"$ref": "#/$defs/)" + std::to_string(i + 1) + R"("}, )";
+  EXPECT_THAT(reward({{"schema", chain + R"("5000": true}})"}}).plugin.call.error,
+              HasSubstr("references are chained too deep"));
   auto circle = reward({{"schema", R"({"$ref": "#"})"}});
   EXPECT_EQ(score(circle, "1"), 0);
   auto tree = reward({{"schema", R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}], "maxItems": 1})"}});

@@ -55,6 +55,10 @@ TEST(Extract, FormulasInProse) {
   EXPECT_EQ(formula_in_prose("first $x$, then the area is $12\\pi$ units"), "12\\pi");
   EXPECT_EQ(formula_in_prose("the roots are $1$ and $2$."), "1, 2");
   EXPECT_EQ(formula_in_prose("$5$ cm"), "5");
+  // Dollars of money open nothing, however many there are.
+  const std::string money = R"(She pays \$1, \$2, \$3, \$4, \$5, \$6, \$7, \$8 and \$9, so the answer is $x$)";
+  EXPECT_EQ(formula_in_prose(money), "x");
+  EXPECT_TRUE(is_marked(money));
   for (const char* whole :
        {"$x+1$", " $1$, $2$ ", "12 cm", "\\frac{1}{2}", "2\\frac{1}{2}", "so \\boxed{3} and $4$", "yes", ""})
     EXPECT_EQ(formula_in_prose(whole), "") << whole;

@@ -247,10 +247,6 @@ void set_batches(Translation& t) {
   same("rollout.prompt_length", "data.max_prompt_length");
   same("actor.optim.clip_grad", "actor.grad_clip");
   same("critic.optim.clip_grad", "critic.grad_clip");
-  if (!t.is_null("critic.shuffle") && t.flag("critic.shuffle") != t.flag("actor.shuffle")) {
-    t.problem("critic.shuffle", "'critic.shuffle' differs from actor.shuffle",
-              "actor and critic learn from the same mini-batches; make them equal");
-  }
 }
 
 void set_schedule(Translation& t) {

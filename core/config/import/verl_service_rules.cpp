@@ -135,7 +135,7 @@ constexpr PeerRule kRules[] = {
     refuse("critic.model.lora_rank", "[0]", "all weights of the critic are trained"),
     no_effect("critic.enable", "there is a critic where the estimator asks for values"),
     compute("critic.optim.clip_grad", "1.0", "must be critic.grad_clip"),
-    compute("critic.shuffle", "null", "must be actor.shuffle"),
+    refuse("critic.shuffle", "[null, false]", "the critic takes the rows of a step in their order"),
     refuse("critic.optim.optimizer_impl", R"(["torch.optim"])", "AdamW is the only optimizer"),
     refuse("critic.optim.override_optimizer_config", "[null, {}]", "AdamW's settings are betas, eps and weight_decay"),
     refuse("critic.optim.zero_indexed_step", "[true]", "the first update of a warm-up has the learning rate 0"),

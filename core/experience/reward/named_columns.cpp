@@ -8,8 +8,13 @@ namespace mortise {
 
 namespace {
 
+bool begins_with_word(std::string_view text, std::string_view word) {
+  return text.starts_with(word) && (text.size() == word.size() || text[word.size()] == ' ' || text[word.size()] == ',');
+}
+
 bool names_column(const ParamInfo& param) {
-  return param.type == ParamType::kText && (param.doc.starts_with("data column") || param.doc.starts_with("column"));
+  return param.type == ParamType::kText &&
+         (begins_with_word(param.doc, "data column") || begins_with_word(param.doc, "column"));
 }
 
 // As rewards look it up (plugins/shared/columns.h): a column that has the whole path as its name comes first.

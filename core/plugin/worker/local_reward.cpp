@@ -72,7 +72,7 @@ class LocalReward : public RewardFunction {
     parts.push_back({0, rows.num_rows, score_before(args.in(), deadline_ns)});
     if (!parts.front().out.ok()) {
       std::vector<std::pair<int64_t, int64_t>> calls = smallest_calls(rows);
-      if (!TRY(may_ask_again(parts.front().out.error(), calls.size(), deadline_ns)))
+      if (!may_ask_again(parts.front().out.error(), calls.size(), deadline_ns))
         return std::move(parts.front().out).error();
       parts.clear();
       BatchView view = BatchView::over(args.in());
@@ -98,10 +98,10 @@ class LocalReward : public RewardFunction {
   }
 
   // Not one that counts what it has seen: it would count twice.
-  Result<bool> may_ask_again(const Error& error, size_t num_calls, int64_t deadline_ns) {
+  bool may_ask_again(const Error& error, size_t num_calls, int64_t deadline_ns) {
     if (error.kind == ErrorKind::kSignal || num_calls < 2 || (deadline_ns > 0 && now_ns() >= deadline_ns)) return false;
-    const std::optional<std::string> state = TRY(reward_.instance().save_state());
-    return !state.has_value();
+    const auto state = reward_.instance().save_state();
+    return state.ok() && !state->has_value();  // an error of it would hide the call's own
   }
 
   Result<RewardOutput> score_on_threads(const RewardBatch& rows, MetricSet* metrics) {

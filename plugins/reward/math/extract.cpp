@@ -99,7 +99,8 @@ std::string last_formula(std::string_view text) {
   std::size_t i = 0, misses = 0;
   while (i < text.size()) {
     const char next = i + 1 < text.size() ? text[i + 1] : ' ';
-    const bool may_open = text[i] == '$' || (text[i] == '\\' && (next == '(' || next == '['));
+    const bool escaped = i > 0 && text[i - 1] == '\\';  // a dollar of prose
+    const bool may_open = (text[i] == '$' && !escaped) || (text[i] == '\\' && (next == '(' || next == '['));
     const std::string_view formula = may_open && misses < 8 ? formula_at(text, i) : std::string_view();
     if (may_open && formula.empty()) ++misses;  // each looks through the rest of the text
     if (!formula.empty() && is_formula(formula) && trimmed(formula).size() > 2) last = formula;

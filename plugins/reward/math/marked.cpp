@@ -34,7 +34,9 @@ class MarkedFormulas {
   std::string_view at(std::size_t i) {
     if (const std::string_view fraction = literal_fraction_at(text_, i); !fraction.empty()) return fraction;
     const char next = i + 1 < text_.size() ? text_[i + 1] : ' ';
-    const bool may_open = i < text_.size() && (text_[i] == '$' || (text_[i] == '\\' && (next == '(' || next == '[')));
+    const bool escaped = i > 0 && text_[i - 1] == '\\';  // a dollar of prose
+    const bool may_open =
+        i < text_.size() && ((text_[i] == '$' && !escaped) || (text_[i] == '\\' && (next == '(' || next == '[')));
     if (!may_open || misses_ >= 8) return {};
     const std::string_view formula = formula_at(text_, i);
     if (formula.empty()) ++misses_;

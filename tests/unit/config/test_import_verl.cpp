@@ -104,10 +104,9 @@ TEST(ImportVerl, MisspeltNamesAreErrors) {
 }
 
 TEST(ImportVerl, WhatTheCriticDoesOtherwiseIsRefused) {
-  for (const char* setting : {"critic.optim.clip_grad=0.5", "critic.shuffle=True"})
-    EXPECT_THAT(verl_error(setting), HasSubstr("differs from ")) << setting;
+  EXPECT_THAT(verl_error("critic.optim.clip_grad=0.5"), HasSubstr("differs from "));
   for (const char* setting : {"critic.optim.zero_indexed_step=False", "critic.optim.optimizer_impl=bitsandbytes",
-                              "critic.model.override_config={dropout:1}"})
+                              "critic.model.override_config={dropout:1}", "critic.shuffle=True"})
     EXPECT_THAT(verl_error(setting), HasSubstr("is not supported: ")) << setting;
   EXPECT_EQ(verl("critic.optim.clip_grad=0.5 critic.grad_clip=0.5").critic.grad_clip, 0.5);
 }

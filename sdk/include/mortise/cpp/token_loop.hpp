@@ -92,15 +92,15 @@ struct Padding {
   }
 };
 
-// work(block) for the tokens [begin, end) of one row, in order.
-template <class Work>
+// work(block) for the tokens [begin, end) of one row, in order; kWrites: it fills the outputs.
+template <bool kWrites, class Work>
 MORTISE_INLINE void over_blocks(const TokenArrays& in, std::int64_t begin, std::int64_t end, Padding& padding,
                                 const Work& work) {
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t rest = end - at, groups = std::min<std::int64_t>(rest, kBlock) / kGroup;
     const int n = int(groups > 0 ? groups * kGroup : rest);
     work(padding.block(in, at, n));
-    padding.finish(in, at, n);
+    if constexpr (kWrites) padding.finish(in, at, n);
     at += n;
   }
 }
@@ -171,9 +171,9 @@ MORTISE_INLINE void token_rows(const T& plugin, const mortise_layout& layout, co
   for (std::int64_t row = first_row; row < last_row; ++row) {
     RowSoFar so_far;
     begin_row(parts);
-    over_blocks(in, layout.row_offsets[row], layout.row_offsets[row + 1], padding,
-                [&](const Block& block)
-                    MORTISE_LAMBDA_INLINE { evaluate<T, Eval>(plugin, block, 0.0, parts, so_far); });
+    over_blocks<true>(in, layout.row_offsets[row], layout.row_offsets[row + 1], padding,
+                      [&](const Block& block)
+                          MORTISE_LAMBDA_INLINE { evaluate<T, Eval>(plugin, block, 0.0, parts, so_far); });
     totals.end_row(parts, so_far.num_tokens);
   }
   totals.end_rows(parts);
@@ -186,7 +186,7 @@ struct RowMean {
 MORTISE_INLINE RowMean row_mean(const TokenArrays& in, std::int64_t begin, std::int64_t end, Padding& padding) {
   std::int64_t tokens = 0;
   double apart[kGroup] = {};
-  over_blocks(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
+  over_blocks<false>(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
     std::int64_t active[kBlock];
     tokens += activate(block, active);
     for (int group = 0; group < block.size; group += kGroup) {
@@ -224,7 +224,7 @@ MORTISE_INLINE void sequence_rows(const T& plugin, const mortise_layout& layout,
     const RowMean mean = row_mean(in, begin, end, padding);
     RowSoFar so_far;
     begin_row(parts);
-    over_blocks(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
+    over_blocks<true>(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
       evaluate<T, SequenceEval<T>>(plugin, block, mean.log_ratio, parts, so_far);
     });
     totals.end_row(parts, so_far.num_tokens);
