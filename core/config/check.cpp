@@ -261,16 +261,12 @@ class Checker {
     }
   }
 
-  [[nodiscard]] int64_t response_length() const {
-    return config_.rollout.response_length.value_or(config_.data.max_response_length);
-  }
-
   void check_rollout() {
     const RolloutConfig& rollout = config_.rollout;
-    if (rollout.min_new_tokens > response_length()) {
+    if (rollout.min_new_tokens > response_length(config_)) {
       error("rollout.min_new_tokens",
             "'rollout.min_new_tokens' (" + std::to_string(rollout.min_new_tokens) +
-                ") is more than the longest completion (" + std::to_string(response_length()) + ")",
+                ") is more than the longest completion (" + std::to_string(response_length(config_)) + ")",
             "lower it");
     }
     check_temperature("rollout.temperature", rollout.temperature);
@@ -378,10 +374,14 @@ Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse us
   return Checker(loaded, use).run();
 }
 
+int64_t response_length(const RunConfig& config) {
+  return config.rollout.response_length.value_or(config.data.max_response_length);
+}
+
 Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens) {
   const RunConfig& config = loaded.config;
-  const double longest = static_cast<double>(config.data.max_prompt_length) +
-                         static_cast<double>(config.rollout.response_length.value_or(config.data.max_response_length));
+  const double longest =
+      static_cast<double>(config.data.max_prompt_length) + static_cast<double>(response_length(config));
   if (!tokens || longest <= static_cast<double>(*tokens)) return {};
   return Error{ErrorKind::kConfig,
                "one row may have " + format_f64(longest) +

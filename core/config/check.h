@@ -26,6 +26,9 @@ enum class ConfigUse {
 // The warnings (kind kConfig; print with to_string()), or one Error with every problem.
 Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use);
 
+// Tokens of the longest completion: rollout.response_length, else data.max_response_length.
+int64_t response_length(const RunConfig& config);
+
 // A pass of so many tokens, as the key says, must hold the longest row there may be. Null: it does.
 Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens);
 

@@ -5,6 +5,7 @@
 #include "config/fields.h"
 #include "config/presets.h"
 #include "config/toml_text.h"
+#include "foundation/base/shown_text.h"
 
 namespace mortise {
 namespace {
@@ -103,16 +104,9 @@ class TomlWriter {
   }
 
   void add_origin(std::string& lines, const std::string& key) {
+    // A place may hold what was typed on the command line.
     if (options_.origins && loaded_.is_set(key)) lines += "  # " + one_line(loaded_.where(key));
     lines += "\n";
-  }
-
-  // A place may hold what was typed on the command line.
-  static std::string one_line(std::string text) {
-    for (char& character : text) {
-      if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = ' ';
-    }
-    return text;
   }
 
   void emit(const std::string& heading, const std::string& lines) {

@@ -14,6 +14,7 @@
 #include "foundation/base/log.h"
 #include "learn/objective/actor_objective.h"
 #include "plugin/host/params.h"
+#include "train/critic.h"
 #include "train/pack_lock.h"
 #include "train/run_parts.h"
 
@@ -94,11 +95,8 @@ class UnreadKeys {
 
   Result<> tell_critic() const {
     if (has_critic()) {
-      const ActorConfig& actor = config_.actor;
-      const CriticConfig& critic = config_.critic;
-      const bool by_rows = actor.ppo_micro_batch_size_per_gpu || critic.ppo_micro_batch_size_per_gpu;
-      if (by_rows && !actor.use_dynamic_bsz) return {};
-      return check_pass_length(loaded_, "critic.ppo_max_token_len_per_gpu", critic.ppo_max_token_len_per_gpu);
+      if (critic_pass_options(config_).rows > 0) return {};
+      return check_pass_length(loaded_, "critic.ppo_max_token_len_per_gpu", config_.critic.ppo_max_token_len_per_gpu);
     }
     const std::string none = "there is no critic (" + estimator_.name + " asks for no values)";
     tell("critic", none);

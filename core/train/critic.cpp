@@ -23,11 +23,8 @@ CriticOptions options_of(const RunConfig& config, FlopCount* flops) {
   options.aggregation.loss_scale_factor =
       config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
   options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
-  RunConfig passes = config;
-  if (critic.ppo_micro_batch_size_per_gpu)
-    passes.actor.ppo_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu;
-  if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
-  options.learner = learner_options(passes);
+  options.learner = learner_options(config);
+  options.learner.micro_batch = critic_pass_options(config);
   options.learner.grad_clip = critic.grad_clip;
   options.learner.pass.flops = flops;
   return options;
@@ -57,6 +54,15 @@ Critic::Critic(Model model_in, const RunConfig& config, int64_t total_steps, Flo
       learner(model, optimizer, options_of(config, flops)),
       rows_per_update(prompts_per_update(config) * config.rollout.n),
       num_epochs(num_epochs_of(config)) {}
+
+MicroBatchOptions critic_pass_options(const RunConfig& config) {
+  const CriticConfig& critic = config.critic;
+  RunConfig passes = config;
+  if (critic.ppo_micro_batch_size_per_gpu)
+    passes.actor.ppo_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu;
+  if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
+  return micro_batch_options(passes);
+}
 
 Result<ModelConfig> critic_config(Env& env, const Path& folder) {
   ModelConfig config = TRY(read_model_folder_config(env, folder));

@@ -34,6 +34,9 @@ struct Critic {
 // head, random by `seed`, in place of its own.
 Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed);
 
+// How its passes are cut: as [critic] says, else as the actor's.
+MicroBatchOptions critic_pass_options(const RunConfig& config);
+
 // The config of such a model. An Error (kData) where the folder is no start for a critic.
 Result<ModelConfig> critic_config(Env& env, const Path& folder);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/check.h"
 #include "foundation/base/log.h"
 #include "model/adapters/lora.h"
 
@@ -109,7 +110,7 @@ Result<> add_bad_word(const std::string& word, const Tokenizer& tokenizer, Sampl
 Result<Sampling> rollout_sampling(const RunConfig& config, const ModelConfig& model, const Tokenizer* tokenizer) {
   const RolloutConfig& rollout = config.rollout;
   Sampling out;
-  out.max_new_tokens = rollout.response_length.value_or(config.data.max_response_length);
+  out.max_new_tokens = response_length(config);
   out.min_new_tokens = rollout.min_new_tokens;
   out.temperature = rollout.temperature;
   out.top_k = rollout.top_k;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "config/check.h"
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/at_place.h"
@@ -26,10 +27,6 @@ RunParts::~RunParts() {
   rollout.reset();
   val_rollout.reset();
   install_generate_model(nullptr, {});
-}
-
-int64_t response_length(const RunConfig& config) {
-  return config.rollout.response_length.value_or(config.data.max_response_length);
 }
 
 MicroBatchOptions micro_batch_options(const RunConfig& config) {

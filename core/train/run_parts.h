@@ -105,7 +105,6 @@ bool takes_ref_log_prob(const RunParts& parts);
 // How training samples, and how validation does.
 RolloutPlan train_plan(const RunParts& parts);
 RolloutPlan val_plan(const RunParts& parts);
-int64_t response_length(const RunConfig& config);
 
 // The packs that [plugins] names, and those found without.
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "config/check.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "train/critic.h"

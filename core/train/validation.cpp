@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "config/check.h"
 #include "foundation/base/log.h"
 #include "train/step_metrics.h"
 

@@ -6,6 +6,7 @@
 #include "config/fields.h"
 #include "config/import/yaml.h"
 #include "config/toml_text.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -38,13 +39,6 @@ bool can_be_written(const Json& value, bool nested = false) {
   if (value.is_number_float() && !std::isfinite(value.get<double>())) return false;
   if (!value.is_structured()) return true;
   return std::all_of(value.begin(), value.end(), [](const Json& item) { return can_be_written(item, true); });
-}
-
-std::string one_line(std::string text) {
-  for (char& character : text) {
-    if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = ' ';
-  }
-  return text;
 }
 
 // The table of a key: the longest one of fields.h that it stands in.
