@@ -43,9 +43,11 @@ struct Batch {
                    at::empty({kRows, kLength}, at::kFloat), at::empty({kRows, kLength}, at::kFloat),
                    at::empty({kRows, kLength}, at::kFloat), kRowsPerPrompt};
   at::Tensor weight = at::empty({kRows, kLength}, at::kFloat);
-  std::vector<uint8_t> mask = std::vector<uint8_t>(kTokens);
+  at::Tensor response_mask = at::empty({kRows, kLength}, at::kByte);
   std::vector<int64_t> row_offsets, row_id, group_index;
   at::Tensor loss = at::empty({kRows, kLength}, at::kFloat), grad = at::empty({kRows, kLength}, at::kFloat);
+
+  const uint8_t* mask() const { return response_mask.const_data_ptr<uint8_t>(); }
 
   Batch() {
     float* lp = eager.log_prob.mutable_data_ptr<float>();
@@ -53,6 +55,7 @@ struct Batch {
     float* rollout = eager.rollout_log_prob.mutable_data_ptr<float>();
     float* advantage = eager.advantages.mutable_data_ptr<float>();
     float* on = eager.mask.mutable_data_ptr<float>();
+    uint8_t* mask = response_mask.mutable_data_ptr<uint8_t>();
     RandomStream stream({1, RandomPurpose::kTest, 0, 0, 0});
     const auto uniform = [&](double low, double high) {
       return static_cast<float>(low + (high - low) * stream.next_double());
@@ -67,7 +70,7 @@ struct Batch {
         rollout[t] = old[t] + uniform(-0.1, 0.1);
         advantage[t] = a;
         on[t] = active ? 1.0F : 0.0F;
-        mask[static_cast<size_t>(t)] = active ? 1 : 0;
+        mask[t] = active ? 1 : 0;
       }
     }
     weight.copy_(eager.mask / eager.mask.sum());
@@ -84,7 +87,7 @@ Result<double> plugin_seconds(PolicyLoss& plugin, Batch& batch) {
   in.log_prob = floats(batch.eager.log_prob);
   in.old_log_prob = floats(batch.eager.old_log_prob);
   in.advantages = floats(batch.eager.advantages);
-  in.response_mask = batch.mask;
+  in.response_mask = {batch.mask(), static_cast<size_t>(kTokens)};
   in.weight = floats(batch.weight);
   in.rollout_log_prob = floats(batch.eager.rollout_log_prob);
   PolicyLossOutput out;
@@ -116,7 +119,7 @@ EagerResult run_eager(const EagerLoss& eager, const Batch& batch) {
 double memory_seconds(Batch& batch) {
   const Stopwatch watch;
   memory_pass(floats(batch.eager.log_prob).data(), floats(batch.eager.old_log_prob).data(),
-              floats(batch.eager.advantages).data(), floats(batch.weight).data(), batch.mask.data(),
+              floats(batch.eager.advantages).data(), floats(batch.weight).data(), batch.mask(),
               batch.loss.mutable_data_ptr<float>(), batch.grad.mutable_data_ptr<float>(), kTokens);
   return watch.elapsed_s();
 }

@@ -139,6 +139,7 @@ Json describe_json(const PluginRef& ref) {
               {"needs_sandbox", (plugin.flags & MORTISE_FLAG_NEEDS_SANDBOX) != 0},
               {"token_rewards", (plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0},
               {"needs_engine", (plugin.flags & MORTISE_FLAG_NEEDS_ENGINE) != 0},
+              {"writes_all", (plugin.flags & MORTISE_FLAG_WRITES_ALL) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;

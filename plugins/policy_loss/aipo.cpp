@@ -24,10 +24,10 @@ struct Aipo : mortise::RolloutLoss {
       {kRatio, "aipo/ratio_mean", mortise::Average::kTokens},
   };
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double rollout_logp, double adv, Meter& meter) const {
-    const Real ratio = exp(clamp(logp - rollout_logp, -20.0, 20.0));
-    const double weight = value_of(clamp_max(ratio, rho));
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number rollout_logp, Number adv, Meter& meter) const {
+    const Real ratio = exp_inside(clamp(logp - rollout_logp, -20.0, 20.0));
+    const Number weight = value_of(clamp_max(ratio, rho));
     meter.count(kCapped, ratio > rho);
     meter.add(kKl, old_logp - logp);
     meter.add(kRatio, ratio);

@@ -39,11 +39,11 @@ struct Cispo : mortise::Clipped<mortise::TokenLoss> {
       {kOver, "cispo_clip_ratio", mortise::Average::kTokens},
   };
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
-    const Real r = exp(log_ratio);
-    const double weight = value_of(clamp(r, low, high));
+    const Real r = exp_inside(log_ratio);
+    const Number weight = value_of(clamp(r, low, high));
     meter.count(kClipped, value_of(r) != weight);
     meter.add(kKl, -log_ratio);
     meter.add(kNone, 0.0);

@@ -31,12 +31,12 @@ struct ClippedSequence : Clipped<SequenceLoss> {
     max_log_ratio = first_set(max_log_ratio, std::numeric_limits<double>::infinity());
   }
 
-  enum { kClipped, kKl, kNone, kLow, kHigh, kRegion, kRatio };
+  enum { kClipped, kKl, kNone, kLow, kHigh, kRatio };
   static constexpr Metric metrics[] = {
       {kClipped, "actor/pg_clipfrac", Average::kTokens},    {kKl, "actor/ppo_kl", Average::kTokens},
       {kNone, "actor/pg_clipfrac_lower", Average::kTokens}, {kLow, "clip_ratio/low_mean", Average::kRows},
       {kLow, "clip_ratio/low_min", Average::kLowestRow},    {kHigh, "clip_ratio/high_mean", Average::kRows},
-      {kHigh, "clip_ratio/high_max", Average::kHighestRow}, {kRegion, "clip_ratio/region_mean", Average::kRows},
+      {kHigh, "clip_ratio/high_max", Average::kHighestRow}, {kLow, "clip_ratio/region_mean", Average::kRows, kHigh},
       {kRatio, "actor/ratio_min", Average::kLowest},        {kRatio, "actor/ratio_max", Average::kHighest},
   };
 
@@ -51,7 +51,6 @@ struct ClippedSequence : Clipped<SequenceLoss> {
     meter.add(kNone, 0.0);
     meter.count(kLow, under);
     meter.count(kHigh, over);
-    meter.count(kRegion, under | over);
     meter.add(kRatio, s);
     return max(plain, clipped);
   }

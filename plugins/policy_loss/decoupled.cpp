@@ -39,13 +39,12 @@ struct Decoupled : mortise::Clipped<mortise::RolloutLoss> {
       {kDropped, "decoupled/dropped_frac", mortise::Average::kTokens},
   };
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double rollout_logp, double adv, Meter& meter) const {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number rollout_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
-    const Real u = exp(log_ratio);
-    const double distance = old_logp - rollout_logp;
-    const double behaviour =
-        mortise::detail::exp_of(select(distance > 20.0, 20.0, select(distance < -20.0, -20.0, distance)));
+    const Real u = exp_inside(log_ratio);
+    const Number distance = old_logp - rollout_logp;
+    const Number behaviour = exp_inside(select(distance > 20.0, 20.0, select(distance < -20.0, -20.0, distance)));
     const bool dropped = behaviour > behav_imp_weight_cap;
     const Real plain = -adv * u;
     const Real clipped = -adv * clamp(u, low, high);

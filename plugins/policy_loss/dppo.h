@@ -39,12 +39,13 @@ struct Dppo : TokenLoss {
       {kCapped, "actor/pg_clipfrac_lower", Average::kTokens},
   };
 
-  // keep: 1 or 0. It multiplies, as a log-prob that is no number must show.
-  template <class Real, class Meter>
-  MORTISE_INLINE Real kept_part(Real logp, double old_logp, double adv, double keep, Meter& meter) const {
+  // `kept` multiplies, as a log-prob that is no number must show.
+  template <class Real, class Number, class Meter>
+  MORTISE_INLINE Real kept_part(Real logp, Number old_logp, Number adv, bool kept, Meter& meter) const {
+    const Number keep = select(kept, Number(1.0), Number(0.0));
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
-    const Real r = exp(log_ratio);
-    const double weight = value_of(clamp_max(r, clip_ratio_c));
+    const Real r = exp_inside(log_ratio);
+    const Number weight = value_of(clamp_max(r, clip_ratio_c));
     meter.add(kDropped, 1.0 - keep);
     meter.add(kKl, -log_ratio);
     meter.add(kCapped, select(r > clip_ratio_c, keep, 0.0));

@@ -14,16 +14,12 @@ struct DppoKl : mortise::Dppo {
       "L = -A sg(min(r, clip_ratio_c)) log_prob where A > 0: KL <= high or p <= p_old, else KL <= low or p >= p_old; 0 "
       "elsewhere; KL of {token, any other}. arXiv:2602.04879";
 
-  template <class Real, class Meter>
-  MORTISE_INLINE Real token(Real logp, double old_logp, double adv, Meter& meter) const {
-    using mortise::detail::exp_of;
-    using mortise::detail::log_of;
-    const double lp = value_of(logp), p = exp_of(lp), p_old = exp_of(old_logp);
-    const double kl = p_old * (old_logp - lp) + (1.0 - p_old) * log_of((1.0 - p_old + 1e-8) / (1.0 - p + 1e-8));
-    const double rising = select(kl <= high, 1.0, select(p <= p_old, 1.0, 0.0));
-    const double falling = select(kl <= low, 1.0, select(p >= p_old, 1.0, 0.0));
-    const double keep = select(adv > 0, rising, falling);
-    return kept_part(logp, old_logp, adv, keep, meter);
+  template <class Real, class Number, class Meter>
+  MORTISE_INLINE Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+    const Number lp = value_of(logp), p = exp(lp), p_old = exp(old_logp);
+    const Number kl = p_old * (old_logp - lp) + (1.0 - p_old) * log((1.0 - p_old + 1e-8) / (1.0 - p + 1e-8));
+    const bool rising = (kl <= high) | (p <= p_old), falling = (kl <= low) | (p >= p_old);
+    return kept_part(logp, old_logp, adv, adv > 0 ? rising : falling, meter);
   }
 };
 

@@ -12,11 +12,10 @@ struct DppoTv : mortise::Dppo {
       "L = -A sg(min(r, clip_ratio_c)) log_prob where A > 0: p - p_old <= high, else p - p_old >= -low; 0 elsewhere. "
       "arXiv:2602.04879";
 
-  template <class Real, class Meter>
-  MORTISE_INLINE Real token(Real logp, double old_logp, double adv, Meter& meter) const {
-    const double moved = value_of(exp(logp)) - mortise::detail::exp_of(old_logp);
-    const double keep = select(adv > 0, select(moved <= high, 1.0, 0.0), select(moved >= -low, 1.0, 0.0));
-    return kept_part(logp, old_logp, adv, keep, meter);
+  template <class Real, class Number, class Meter>
+  MORTISE_INLINE Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+    const Number moved = value_of(exp(logp)) - exp(old_logp);
+    return kept_part(logp, old_logp, adv, adv > 0 ? moved <= high : moved >= -low, meter);
   }
 };
 

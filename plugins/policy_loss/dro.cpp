@@ -24,8 +24,8 @@ struct Dro : mortise::TokenLoss {
   enum { kKl };
   static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = logp - old_logp;
     meter.add(kKl, -log_ratio);
     return -(adv * logp - (0.5 * dro_beta) * (log_ratio * log_ratio));

@@ -11,8 +11,8 @@ struct Gpg : mortise::TokenLoss {
   static constexpr const char* doc = "L = -A log_prob. arXiv:2504.02546";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
-  template <class Real>
-  Real token(Real logp, double, double adv) const {
+  template <class Real, class Number>
+  Real token(Real logp, Number, Number adv) const {
     return -adv * logp;
   }
 };

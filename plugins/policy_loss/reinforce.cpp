@@ -15,8 +15,8 @@ struct Reinforce : mortise::TokenLoss {
   enum { kKl };
   static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     meter.add(kKl, old_logp - logp);
     return -adv * logp;
   }

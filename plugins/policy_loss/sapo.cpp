@@ -34,13 +34,13 @@ struct Sapo : mortise::TokenLoss {
       {kNone, "actor/pg_clipfrac_lower", mortise::Average::kTokens},
   };
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
-    const double tau = select(adv > 0, tau_pos, tau_neg);
+    const Number tau = select(adv > 0, tau_pos, tau_neg), height = select(adv > 0, 4.0 / tau_pos, 4.0 / tau_neg);
     meter.add(kNone, 0.0);
     meter.add(kKl, -log_ratio);
-    return -adv * (4.0 / tau) * sigmoid(tau * (exp(log_ratio) - 1.0));
+    return -adv * height * sigmoid(tau * (exp_inside(log_ratio) - 1.0));
   }
 };
 

@@ -41,7 +41,7 @@ struct Vanilla : mortise::TokenLoss {
     bound = off ? std::numeric_limits<double>::infinity() : clip_ratio_c;
   }
 
-  enum { kClipped, kKl, kClippedLower, kLow, kHigh, kRegion, kRatio };
+  enum { kClipped, kKl, kClippedLower, kLow, kHigh, kRatio };
   static constexpr mortise::Metric metrics[] = {
       {kClipped, "actor/pg_clipfrac", mortise::Average::kTokens},
       {kKl, "actor/ppo_kl", mortise::Average::kTokens},
@@ -50,21 +50,21 @@ struct Vanilla : mortise::TokenLoss {
       {kLow, "clip_ratio/low_min", mortise::Average::kLowestRow},
       {kHigh, "clip_ratio/high_mean", mortise::Average::kTokens},
       {kHigh, "clip_ratio/high_max", mortise::Average::kHighestRow},
-      {kRegion, "clip_ratio/region_mean", mortise::Average::kTokens},
+      {kLow, "clip_ratio/region_mean", mortise::Average::kTokens, kHigh},
       {kRatio, "actor/ratio_min", mortise::Average::kLowest},
       {kRatio, "actor/ratio_max", mortise::Average::kHighest},
   };
 
-  template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
-    const Real r = exp(log_ratio);
+    const Real r = exp_inside(log_ratio);
     const Real plain = -adv * clamp_max(r, cap);
     const Real clipped = -adv * clamp(r, low, high);
     const Real loss = max(plain, clipped);
     // Infinite where the dual clip is off or A >= 0: no bound.
     const bool negative = adv < 0;
-    const double worst = select(negative, -adv * bound, std::numeric_limits<double>::infinity());
+    const Number worst = select(negative, -adv * bound, std::numeric_limits<double>::infinity());
 
     const bool under = (r < low) & negative, over = (r > high) & (adv > 0);
     meter.count(kClipped, clipped > plain);
@@ -72,7 +72,6 @@ struct Vanilla : mortise::TokenLoss {
     meter.count(kClippedLower, loss > worst);
     meter.count(kLow, under);
     meter.count(kHigh, over);
-    meter.count(kRegion, under | over);
     meter.add(kRatio, r);
     return min(loss, worst);
   }

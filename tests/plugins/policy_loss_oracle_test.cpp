@@ -194,8 +194,9 @@ TEST(ClipCov, DropsTheAskedNumberOfCandidatesAndIsVanillaElsewhere) {
           EXPECT_EQ(grad[at], 0.0) << at;
           ++dropped;
         } else {
-          EXPECT_EQ(loss[at], full[at]) << at;
-          EXPECT_EQ(grad[at], full_grad[at]) << at;
+          // One computes in double, the other in float32.
+          EXPECT_NEAR(loss[at], full[at], 1e-6 * (1 + std::abs(full[at]))) << at;
+          EXPECT_NEAR(grad[at], full_grad[at], 1e-6 * (1 + std::abs(full_grad[at]))) << at;
         }
       }
     }

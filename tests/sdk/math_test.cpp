@@ -12,6 +12,10 @@ namespace {
 double ulps(double got, double want) {
   return std::abs(got - want) / (std::nextafter(std::abs(want), INFINITY) - std::abs(want));
 }
+double ulps_f32(float got, double want) {
+  const float size = std::abs(static_cast<float>(want));
+  return std::abs(static_cast<double>(got) - want) / static_cast<double>(std::nextafter(size, INFINITY) - size);
+}
 
 TEST(Exp, IsWithinTwoUlp) {
   std::mt19937_64 random(1);
@@ -29,13 +33,48 @@ TEST(Exp, Edges) {
   EXPECT_EQ(detail::exp_of(INFINITY), INFINITY);
   EXPECT_EQ(detail::exp_of(-INFINITY), 0.0);
   EXPECT_TRUE(std::isnan(detail::exp_of(NAN)));
-  EXPECT_EQ(detail::exp_of(710), INFINITY);
+  EXPECT_EQ(detail::exp_of(710.0), INFINITY);
   EXPECT_EQ(detail::exp_of(1e300), INFINITY);
   EXPECT_EQ(detail::exp_of(-1e300), 0.0);
-  EXPECT_EQ(detail::exp_of(-709), 0.0) << "below the normal numbers";
-  EXPECT_LE(ulps(detail::exp_of(-708), std::exp(-708)), 2.0);
+  EXPECT_EQ(detail::exp_of(-709.0), 0.0) << "below the normal numbers";
+  EXPECT_LE(ulps(detail::exp_of(-708.0), std::exp(-708)), 2.0);
   EXPECT_EQ(detail::exp_of(709.8), INFINITY);
   EXPECT_LE(ulps(detail::exp_of(709.78), std::exp(709.78)), 2.0);
+}
+
+TEST(Exp, OfFloats) {
+  double worst = 0;
+  for (float x = -86.49F; x < 88.7F; x += 0.00037F) worst = std::max(worst, ulps_f32(detail::exp_of(x), std::exp(x)));
+  for (float x = -1.0F; x < 1.0F; x += 0.0000071F) {
+    worst = std::max(worst, ulps_f32(detail::exp_of(x), std::exp(static_cast<double>(x))));
+  }
+  EXPECT_LE(worst, 2.0);
+  EXPECT_EQ(detail::exp_of(0.0F), 1.0F);
+  EXPECT_EQ(detail::exp_of(INFINITY), INFINITY);
+  EXPECT_EQ(detail::exp_of(88.73F), INFINITY);
+  EXPECT_EQ(detail::exp_of(1e38F), INFINITY);
+  EXPECT_EQ(detail::exp_of(-INFINITY), 0.0F);
+  EXPECT_EQ(detail::exp_of(-1e38F), 0.0F);
+  EXPECT_EQ(detail::exp_of(-87.5F), 0.0F) << "below the normal numbers";
+  EXPECT_TRUE(std::isnan(detail::exp_of(std::nanf(""))));
+  EXPECT_LE(ulps_f32(detail::exp_of(88.72F), std::exp(static_cast<double>(88.72F))), 2.0);
+}
+
+TEST(Log, OfFloats) {
+  double worst = 0;
+  for (float x = 1e-37F; x < 1e37F; x *= 1.00071F) {
+    worst = std::max(worst, ulps_f32(detail::log_of(x), std::log(static_cast<double>(x))));
+  }
+  for (float x = 0.5F; x < 2.0F; x += 0.0000071F) {
+    worst = std::max(worst, ulps_f32(detail::log_of(x), std::log(static_cast<double>(x))));
+  }
+  EXPECT_LE(worst, 2.0);
+  EXPECT_EQ(detail::log_of(1.0F), 0.0F);
+  EXPECT_EQ(detail::log_of(0.0F), -INFINITY);
+  EXPECT_EQ(detail::log_of(INFINITY), INFINITY);
+  EXPECT_TRUE(std::isnan(detail::log_of(-1.0F)));
+  EXPECT_TRUE(std::isnan(detail::log_of(std::nanf(""))));
+  EXPECT_EQ(detail::log_of(1e-40F), -INFINITY) << "below the normal numbers";
 }
 
 TEST(Log, IsWithinTwoUlp) {
@@ -76,6 +115,8 @@ TEST(Dual, SlopesAreDerivatives) {
   expect_slope(
       "exp", [](Dual x) { return exp(x); }, -5, 5);
   expect_slope(
+      "exp_inside", [](Dual x) { return exp_inside(x); }, -5, 5);
+  expect_slope(
       "log", [](Dual x) { return log(x); }, 0.1, 9);
   expect_slope(
       "sigmoid", [](Dual x) { return sigmoid(3.0 * x); }, -4, 4);
@@ -114,6 +155,38 @@ TEST(Dual, KinksFollowTorch) {
   EXPECT_EQ(clamp(x, 2.1, 5.0).value, 2.1);
   EXPECT_EQ(abs(Dual{0, 1}).slope, 0.0);
   EXPECT_EQ(detach(x), 2.0);
+}
+
+// One function of both kinds of numbers, with literals, parameters in double, constants and every operation.
+template <class Real, class Number>
+Real everything(Real x, Number c) {
+  const double parameter = 0.7;
+  const Real r = exp(clamp(x - c, -20.0, 20.0)) * parameter + 1 - c / (2.0 + abs(x));
+  const Real gate = select(c > 0.5, sigmoid(3 * r), log(r + 4.0));
+  return max(-parameter * gate, min(r, 1.5)) - detach(x) * clamp_max(x, parameter);
+}
+
+TEST(Single, IsTheSameFunctionInFloat32) {
+  std::mt19937_64 random(4);
+  std::uniform_real_distribution<double> place(-3, 3);
+  for (int i = 0; i < 2000; ++i) {
+    const auto x = static_cast<float>(place(random)), c = static_cast<float>(place(random));
+    const Dual exact = everything(Dual{x, 1}, double(c));
+    const BasicDual<Single> got = everything(BasicDual<Single>{Single::of(x), 1.0}, Single::of(c));
+    ASSERT_NEAR(got.value.value, exact.value, 4e-6 * (1 + std::abs(exact.value))) << x << ' ' << c;
+    ASSERT_NEAR(got.slope.value, exact.slope, 4e-6 * (1 + std::abs(exact.slope))) << x << ' ' << c;
+  }
+}
+
+// A double beside it must not turn the expression into one, nor is there a way back by accident.
+TEST(Single, StaysOne) {
+  const Single x = 0.1;
+  static_assert(std::is_same_v<decltype(-x * 2.0), Single> && std::is_same_v<decltype(1 - x), Single>);
+  static_assert(!std::is_convertible_v<Single, double> && !std::is_convertible_v<Single, float>);
+  EXPECT_EQ((x + 0.2).value, 0.1F + 0.2F);
+  EXPECT_EQ(exp(x).value, detail::exp_of(0.1F));
+  EXPECT_EQ(select(x > 0.05, x, 0.0).value, 0.1F);
+  EXPECT_EQ(abs(-x).value, 0.1F);
 }
 
 TEST(Dual, NaNComesThroughMinAndMax) {

@@ -156,19 +156,34 @@ TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
   wanted["gap/rows"] = row_means / double(in.num_rows());
   wanted["up/tokens"] = ups / tokens;
 
-  PolicyLoss plugin(sample(MORTISE_KIND_POLICY_LOSS, "metered"));
-  const LossOutput out = compute(plugin, in);
-  for (size_t t = 0; t < n; ++t) {
-    const bool on = in.mask[t] != 0;
-    const double gap = double(in.log_prob[t]) - double(in.old_log_prob[t]);
-    ASSERT_EQ(out.loss[t], on ? float(gap * double(in.advantages[t])) : 0.0F) << t;
-    ASSERT_EQ(out.grad[t], on ? in.weight[t] * in.advantages[t] : 0.0F) << t;
+  for (const char* name : {"metered", "metered_single"}) {
+    PolicyLoss plugin(sample(MORTISE_KIND_POLICY_LOSS, name));
+    const LossOutput out = compute(plugin, in);
+    for (size_t t = 0; t < n; ++t) {
+      const bool on = in.mask[t] != 0;
+      const double gap = double(in.log_prob[t]) - double(in.old_log_prob[t]);
+      ASSERT_EQ(out.loss[t], on ? float(gap * double(in.advantages[t])) : 0.0F) << name << ' ' << t;
+      ASSERT_EQ(out.grad[t], on ? in.weight[t] * in.advantages[t] : 0.0F) << name << ' ' << t;
+    }
+    ASSERT_EQ(plugin.call.metrics.size(), wanted.size());
+    for (const auto& [metric_name, value] : wanted) {
+      const auto& metric = plugin.call.metrics.at(metric_name);
+      EXPECT_NEAR(metric.reduction == MORTISE_REDUCE_MEAN ? metric.mean() : metric.sum, value, 1e-12)
+          << name << ' ' << metric_name;
+    }
   }
-  ASSERT_EQ(plugin.call.metrics.size(), wanted.size());
-  for (const auto& [name, value] : wanted) {
-    const auto& metric = plugin.call.metrics.at(name);
-    EXPECT_NEAR(metric.reduction == MORTISE_REDUCE_MEAN ? metric.mean() : metric.sum, value, 1e-12) << name;
-  }
+}
+
+// Ten million float32 numbers of one size added up in float32 would be off by a percent; sums of metrics are not.
+TEST(TokenLoss, MetricsOfFloat32LossesAreSumsInDouble) {
+  LossInput in;
+  in.row_offsets = {0, 3'000'000, 3'000'001};
+  const auto n = size_t(in.num_tokens());
+  in.mask.assign(n, 1), in.old_log_prob.assign(n, 0.0F), in.advantages.assign(n, 1.0F), in.weight.assign(n, 1.0F);
+  in.log_prob.assign(n, 0.1F);
+  PolicyLoss plugin(sample(MORTISE_KIND_POLICY_LOSS, "metered_single"));
+  compute(plugin, in);
+  EXPECT_NEAR(plugin.call.metrics.at("gap/tokens").mean() / double(0.1F), 1.0, 2e-7);
 }
 
 TEST(SequenceLoss, RowGradientIsTheDifferenceQuotient) {
@@ -218,8 +233,9 @@ TEST(Pack, HoldsEveryPluginOfItsMacro) {
   const mortise_pack* pack = load_pack(path_of("test.sample"));
   std::vector<std::string> names;
   for (uint32_t i = 0; i < pack->num_plugins; ++i) names.emplace_back(pack->plugins[i]->name);
-  EXPECT_THAT(names, testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip",
-                                                   "metered", "row_ratio", "ratio_k3", "token_throws", "steps"));
+  EXPECT_THAT(names,
+              testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip", "metered",
+                                            "metered_single", "row_ratio", "ratio_k3", "token_throws", "steps"));
 }
 
 TEST(Note, SaysWhatTheTableSays) {

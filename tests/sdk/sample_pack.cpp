@@ -79,9 +79,24 @@ struct Metered : mortise::TokenLoss {
   };
   template <class Real, class Meter>
   Real token(Real logp, double old_logp, double adv, Meter& meter) const {
+    return measured(logp, old_logp, adv, meter);
+  }
+
+ protected:
+  template <class Real, class Number, class Meter>
+  Real measured(Real logp, Number old_logp, Number adv, Meter& meter) const {
     meter.add(kGap, logp - old_logp);
     meter.count(kUp, logp > old_logp);
     return (logp - old_logp) * adv;
+  }
+};
+
+// The same in float32.
+struct MeteredSingle : Metered {
+  template <class Real, class Number, class Meter>
+  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+    static_assert(std::is_same_v<Number, mortise::Single>);
+    return measured(logp, old_logp, adv, meter);
   }
 };
 
@@ -183,6 +198,6 @@ struct Forgetful : mortise::RolloutBackend {
 MORTISE_PACK(MORTISE_ROLLOUT_BACKEND("holder", Holder) MORTISE_ROLLOUT_BACKEND("forgetful", Forgetful)
                  MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws)
                      MORTISE_REWARD("group_mean", GroupMean) MORTISE_TOKEN_LOSS("clip", Clip)
-                         MORTISE_TOKEN_LOSS("metered", Metered) MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio)
-                             MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3) MORTISE_TOKEN_LOSS("token_throws", TokenThrows)
-                                 MORTISE_REWARD("steps", Steps))
+                         MORTISE_TOKEN_LOSS("metered", Metered) MORTISE_TOKEN_LOSS("metered_single", MeteredSingle)
+                             MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio) MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3)
+                                 MORTISE_TOKEN_LOSS("token_throws", TokenThrows) MORTISE_REWARD("steps", Steps))

@@ -12,11 +12,8 @@
 #include <cstdint>
 #include <memory>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define MORTISE_CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define MORTISE_CPU_CLONES
-#endif
+#include "foundation/base/cpu_clones.h"
+
 #define MORTISE_INLINE inline __attribute__((always_inline))
 
 namespace mortise {

@@ -62,7 +62,8 @@ Result<> outputs_written(Subject& subject) {
   TokenCall how;
   how.prefill = -0.0F;
   const TokenBatch shape = usual_batch();
-  std::array<std::vector<bool>, 3> written;
+  const bool writes_all = (subject.info().flags & MORTISE_FLAG_WRITES_ALL) != 0;
+  std::array<std::vector<bool>, 3> written;  // the third, grad_entropy, is never promised in whole
   for (uint64_t run = 0; run < 12; ++run) {
     TokenBatch batch = usual_batch(1 + run);
     if (run % 4 == 3) batch.tokens["old_log_prob"] = batch.tokens["log_prob"];
@@ -79,7 +80,7 @@ Result<> outputs_written(Subject& subject) {
   for (size_t i = 0; i < written.size(); ++i) {
     if (std::find(written[i].begin(), written[i].end(), true) == written[i].end() && i > 0) continue;  // not offered
     for (size_t t = 0; t < written[i].size(); ++t) {
-      if (shape.mask[t] != 0 && !written[i][t])
+      if ((shape.mask[t] != 0 || (writes_all && i < 2)) && !written[i][t])
         return broken("does not write " + output_name(subject.kind(), i) + " at " + place_of(shape, t));
     }
   }

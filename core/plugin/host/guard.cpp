@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "foundation/base/clock.h"
+#include "foundation/base/cpu_clones.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -87,33 +88,37 @@ bool counts(const CountedCells& counted, size_t t) {
   return counted.mask[t] != 0 && (counted.weight.empty() || counted.weight[t] != 0.0F);
 }
 
-// All ones for the kSettled cells from `at` on that count, else 0. Here and below on copies, of one length and without
+// What settle_blocks is made of is inlined into each of its clones.
+#define MORTISE_INLINE inline __attribute__((always_inline))
+
+// All ones for the kSettled cells that count, else 0; weight may be null. Here and below loops of one length without
 // branches: what the compiler makes SIMD of.
-void mark_counted(const CountedCells& counted, size_t at, uint32_t* marks) {
-  uint8_t mask[kSettled];
-  float weight[kSettled];
-  std::memcpy(mask, counted.mask.data() + at, sizeof mask);
-  for (size_t i = 0; i < kSettled; ++i) marks[i] = 0U - static_cast<uint32_t>(mask[i] != 0);
-  if (counted.weight.empty()) return;
-  std::memcpy(weight, counted.weight.data() + at, sizeof weight);
-  for (size_t i = 0; i < kSettled; ++i) marks[i] &= 0U - static_cast<uint32_t>(weight[i] != 0.0F);
+MORTISE_INLINE void mark_counted(const uint8_t* __restrict mask, const float* __restrict weight,
+                                 uint32_t* __restrict marks) {
+  if (weight == nullptr) {
+    for (size_t i = 0; i < kSettled; ++i) marks[i] = 0U - static_cast<uint32_t>(mask[i] != 0);
+  } else {
+    for (size_t i = 0; i < kSettled; ++i) {
+      marks[i] = (0U - static_cast<uint32_t>(mask[i] != 0)) & (0U - static_cast<uint32_t>(weight[i] != 0.0F));
+    }
+  }
 }
 
 constexpr uint32_t kSign = 0x80000000U, kExponent = 0x7F800000U;  // an exponent of all ones: infinite or NaN
 
 // Whether there is nothing to do, as nearly always: numbers where the mark is set, zeros elsewhere.
-bool is_settled(const float* values, const uint32_t* marks) {
-  uint32_t odd = 0;
+MORTISE_INLINE bool is_settled(const float* values, const uint32_t* marks) {
+  uint32_t unmarked = 0, greatest = 0;
   for (size_t i = 0; i < kSettled; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
-    odd |= bits & ~marks[i];
-    odd |= ((bits & ~kSign) + (kSign - kExponent)) & kSign;  // carries into the sign where the exponent is all ones
+    unmarked |= bits & ~marks[i];
+    greatest = std::max(greatest, bits & ~kSign);
   }
-  return odd == 0;
+  return unmarked == 0 && greatest < kExponent;
 }
 
 // Zeroes what is not marked; false, and nothing is changed, where a marked value is not finite.
-bool settle_block(float* values, const uint32_t* marks) {
+MORTISE_INLINE bool settle_block(float* values, const uint32_t* marks) {
   if (is_settled(values, marks)) return true;
   uint32_t bits[kSettled];
   std::memcpy(bits, values, sizeof bits);
@@ -123,6 +128,20 @@ bool settle_block(float* values, const uint32_t* marks) {
   }
   std::memcpy(values, bits, sizeof bits);
   return true;
+}
+
+// The number of cells settled: whole blocks, up to the first that holds something that is no number.
+MORTISE_CPU_CLONES size_t settle_blocks(std::span<const NamedOutput> outputs, const CountedCells& counted) {
+  size_t done = 0;
+  for (bool good = true; good && done + kSettled <= counted.mask.size();) {
+    uint32_t marks[kSettled];
+    mark_counted(counted.mask.data() + done, counted.weight.empty() ? nullptr : counted.weight.data() + done, marks);
+    for (const NamedOutput& output : outputs) {
+      good = good && (output.values.empty() || settle_block(output.values.data() + done, marks));
+    }
+    if (good) done += kSettled;
+  }
+  return done;
 }
 
 // The same for the cells from `begin` on, one by one.
@@ -147,15 +166,7 @@ Result<> settle_rest(const CallSite& site, const NamedOutput& output, size_t beg
 
 Result<> settle_outputs(const CallSite& site, std::span<const NamedOutput> outputs, const Layout& layout,
                         const CountedCells& counted) {
-  size_t done = 0;
-  for (bool good = true; good && done + kSettled <= counted.mask.size();) {
-    uint32_t marks[kSettled];
-    mark_counted(counted, done, marks);
-    for (const NamedOutput& output : outputs) {
-      good = good && (output.values.empty() || settle_block(output.values.data() + done, marks));
-    }
-    if (good) done += kSettled;
-  }
+  const size_t done = settle_blocks(outputs, counted);
   for (const NamedOutput& output : outputs) TRY(settle_rest(site, output, done, layout, counted));
   return {};
 }

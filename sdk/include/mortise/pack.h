@@ -62,6 +62,9 @@ typedef struct mortise_param {
 /* Cannot do without a host extension that only the engine's own process has (mortise.score_model/1): a host that runs
  * rewards in workers runs this one in the engine's process, unconfined, and says so. */
 #define MORTISE_FLAG_NEEDS_ENGINE 512u
+/* Losses and KL estimators: a call that ends well has written every element of its value and of grad_log_prob, those of
+ * masked tokens too, so that the host need not zero them first. The loops of the C++ layer do. */
+#define MORTISE_FLAG_WRITES_ALL 1024u
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;

@@ -80,6 +80,11 @@ int32_t nan_masked(mortise_call* call, const LossIn* in, LossOut* out) {
   }
   return MORTISE_OK;
 }
+// Writes the first token alone.
+int32_t leaves_out(mortise_call*, const LossIn*, LossOut* out) {
+  data_of(out->loss)[0] = data_of(out->grad_log_prob)[0] = 1;
+  return MORTISE_OK;
+}
 int32_t says_why(mortise_call* call, const LossIn*, LossOut*) {
   return host->fail(call, MORTISE_INVALID_ARGUMENT, text_of("advantages must not be constant"));
 }
@@ -245,9 +250,10 @@ const mortise_policy_loss_vtable kPlain = loss_vtable(loss_slot<plain>), kNan = 
                                  kInf = loss_vtable(loss_slot<inf_gradient>),
                                  kBehind = loss_vtable(loss_slot<writes_behind>),
                                  kBefore = loss_vtable(loss_slot<writes_before>),
-                                 kMasked = loss_vtable(loss_slot<nan_masked>), kWhy = loss_vtable(loss_slot<says_why>),
-                                 kBare = loss_vtable(loss_slot<bare_code>), kOdd = loss_vtable(loss_slot<odd_code>),
-                                 kYet = loss_vtable(loss_slot<fails_yet_ok>),
+                                 kMasked = loss_vtable(loss_slot<nan_masked>),
+                                 kLeavesOut = loss_vtable(loss_slot<leaves_out>),
+                                 kWhy = loss_vtable(loss_slot<says_why>), kBare = loss_vtable(loss_slot<bare_code>),
+                                 kOdd = loss_vtable(loss_slot<odd_code>), kYet = loss_vtable(loss_slot<fails_yet_ok>),
                                  kMetric = loss_vtable(loss_slot<bad_metric>), kCounts = loss_vtable(loss_slot<counts>),
                                  kSlow = loss_vtable(loss_slot<slow>), kViews = loss_vtable(loss_slot<checks_views>),
                                  kThrows = loss_vtable(reinterpret_cast<LossSlot>(throws)),
@@ -284,6 +290,10 @@ constexpr mortise_descriptor describe(const char* kind, const char* name, const 
 constexpr mortise_descriptor loss(const char* name, const mortise_policy_loss_vtable* v) {
   return describe(MORTISE_KIND_POLICY_LOSS, name, v);
 }
+constexpr mortise_descriptor flagged(mortise_descriptor d, uint32_t flags) {
+  d.flags = flags;
+  return d;
+}
 constexpr mortise_descriptor with_params(mortise_descriptor d, uint32_t n, const mortise_param* const* p) {
   d.num_params = n;
   d.params = p;
@@ -301,6 +311,8 @@ const mortise_descriptor kAll[] = {
     loss("writes_behind", &kBehind),
     loss("writes_before", &kBefore),
     loss("nan_masked", &kMasked),
+    loss("leaves_out", &kLeavesOut),
+    flagged(loss("says_it_writes_all", &kLeavesOut), MORTISE_FLAG_WRITES_ALL),
     loss("says_why", &kWhy),
     loss("bare_code", &kBare),
     loss("odd_code", &kOdd),

@@ -137,6 +137,18 @@ TEST_F(RudeTest, WritesBesideAnOutputAreSeenInCheckMode) {
               AllOf(HasSubstr("in front of output 'grad_log_prob'"), HasSubstr("token 0 of row 0")));
 }
 
+// Outputs are zeroed first, unless the plugin says that it fills them; then check mode finds what it leaves out.
+TEST_F(RudeTest, WhatIsNotWrittenIsZeroOrFound) {
+  EXPECT_EQ(run("leaves_out"), "ok");
+  EXPECT_THAT(batch_.loss, ElementsAre(1, 0, 0, 0, 0, 0));
+  EXPECT_THAT(batch_.grad, ElementsAre(1, 0, 0, 0, 0, 0));
+  RunKey key;
+  key.check_writes = true;
+  EXPECT_EQ(run("leaves_out", {}, key), "ok");
+  EXPECT_THAT(run("says_it_writes_all", {}, key),
+              AllOf(HasSubstr("wrote nan to output 'loss'"), HasSubstr("token 1 of row 0")));
+}
+
 TEST_F(RudeTest, MaskedAndWeightlessCellsAreZeroWhateverWasWritten) {
   EXPECT_EQ(run("nan_masked"), "ok");
   EXPECT_EQ(batch_.loss[2], 0.0F);

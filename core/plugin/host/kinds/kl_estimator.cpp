@@ -50,7 +50,7 @@ Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimat
                    {"old_log_prob", input.old_log_prob.size(), n, false},
                    {"output kl", output.kl.size(), n},
                    {"output grad_log_prob", output.grad_log_prob.size(), n, false}}));
-  TensorArgs args(instance_.checks_writes());
+  TensorArgs args(instance_.checks_writes(), writes_all(info()));
   const mortise_layout layout = c_layout(input.layout);
   auto in = make_abi_struct<mortise_kl_estimator_in>();
   in.layout = &layout;

@@ -41,7 +41,7 @@ Result<PolicyLoss> PolicyLoss::create(PluginRegistry& registry, std::string_view
 Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossOutput& output, MetricSet* metrics,
                                  const CallOptions& options) {
   TRY(check_input(instance_, input, output));
-  TensorArgs args(instance_.checks_writes());
+  TensorArgs args(instance_.checks_writes(), writes_all(info()));
   const mortise_layout layout = c_layout(input.layout);
   const auto optional = [&](std::span<const float> values, std::string_view name) {
     return values.empty() && !info().requires_input(name) ? nullptr : args.input(values);
@@ -62,7 +62,7 @@ Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossO
   auto out = make_abi_struct<mortise_policy_loss_out>();
   out.loss = args.output(output.loss, "loss");
   out.grad_log_prob = output.grad_log_prob.empty() ? nullptr : args.output(output.grad_log_prob, "grad_log_prob");
-  out.grad_entropy = output.grad_entropy.empty() ? nullptr : args.output(output.grad_entropy, "grad_entropy");
+  out.grad_entropy = output.grad_entropy.empty() ? nullptr : args.zeroed_output(output.grad_entropy, "grad_entropy");
 
   const auto slot = catchable(vtable_of<Vtable>(instance_).compute);
   TRY(instance_.call(kSlot, input.step, metrics, options,

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "foundation/base/text.h"
+#include "mortise/pack.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guard.h"
 
@@ -70,7 +72,8 @@ const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
 }
 
-const mortise_tensor* TensorArgs::output(std::span<float> values, std::string_view name) {
+// Where the plugin writes: the values themselves, or memory that finish() copies from.
+void* TensorArgs::place(std::span<float> values, std::string_view name) {
   void* data = values.data();
   if (values.empty()) data = nothing;
   if (guarded_) {
@@ -81,6 +84,18 @@ const mortise_tensor* TensorArgs::output(std::span<float> values, std::string_vi
     data = scratch(values.size_bytes());
     copies_.push_back({data, values});
   }
+  return data;
+}
+
+const mortise_tensor* TensorArgs::output(std::span<float> values, std::string_view name) {
+  if (!writes_all_) return zeroed_output(values, name);
+  void* data = place(values, name);
+  if (guarded_) std::fill_n(static_cast<float*>(data), values.size(), std::numeric_limits<float>::quiet_NaN());
+  return add(data, MORTISE_FLOAT, 32, {static_cast<int64_t>(values.size())});
+}
+
+const mortise_tensor* TensorArgs::zeroed_output(std::span<float> values, std::string_view name) {
+  void* data = place(values, name);
   if (!values.empty()) std::memset(data, 0, values.size_bytes());
   return add(data, MORTISE_FLOAT, 32, {static_cast<int64_t>(values.size())});
 }
@@ -108,6 +123,8 @@ void TensorArgs::finish() {
   }
   copies_.clear();
 }
+
+bool writes_all(const PluginInfo& plugin) { return (plugin.flags & MORTISE_FLAG_WRITES_ALL) != 0; }
 
 mortise_layout c_layout(const Layout& layout) {
   auto out = make_abi_struct<mortise_layout>();

@@ -24,15 +24,18 @@ namespace mortise {
 
 class TensorArgs {
  public:
-  explicit TensorArgs(bool guarded = false) : guarded_(guarded) {}
+  // writes_all: the plugin fills its outputs, which then are not zeroed first (MORTISE_FLAG_WRITES_ALL). While outputs
+  // are guarded they are NaN in that case: what it leaves out is found.
+  explicit TensorArgs(bool guarded = false, bool writes_all = false) : guarded_(guarded), writes_all_(writes_all) {}
   TensorArgs(const TensorArgs&) = delete;
   TensorArgs& operator=(const TensorArgs&) = delete;
 
   // The shape defaults to one axis.
   const mortise_tensor* input(std::span<const float> values, std::span<const int64_t> shape = {});
   const mortise_tensor* input(std::span<const uint8_t> values);
-  // `name` is that of error texts; it must outlive the call.
+  // `name` is that of error texts; it must outlive the call. zeroed_output: zeroed whatever the plugin says.
   const mortise_tensor* output(std::span<float> values, std::string_view name = "");
+  const mortise_tensor* zeroed_output(std::span<float> values, std::string_view name);
   // An error where the plugin wrote beside a guarded output.
   [[nodiscard]] Result<> check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,
                                       const Layout& layout) const;
@@ -55,6 +58,7 @@ class TensorArgs {
     std::string_view name;
     GuardedOutput memory;
   };
+  void* place(std::span<float> values, std::string_view name);
   const mortise_tensor* add(void* data, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
   void* scratch(size_t bytes);
   void* aligned_copy(const void* data, size_t bytes);
@@ -62,9 +66,12 @@ class TensorArgs {
   std::deque<Slot> slots_;  // a deque: pointers to slots stay valid
   std::vector<std::unique_ptr<void, FreeAligned>> memory_;
   std::vector<Copy> copies_;
-  bool guarded_;
+  bool guarded_, writes_all_;
   std::vector<Guarded> guards_;
 };
+
+// Whether the plugin fills its outputs (MORTISE_FLAG_WRITES_ALL).
+[[nodiscard]] bool writes_all(const PluginInfo& plugin);
 
 // The C view of a layout. Borrows.
 [[nodiscard]] mortise_layout c_layout(const Layout& layout);

@@ -6,7 +6,8 @@
  *     static constexpr mortise::Metric metrics[] = {{kClipped, "actor/pg_clipfrac", mortise::Average::kTokens}};
  *     ... meter.count(kClipped, clipped > plain);
  * One slot may feed several metrics. Masked tokens are left out. A row without tokens counts in the row averages with
- * the value 0, as in TRL. Sums are in double and in a fixed order.
+ * the value 0, as in TRL. Sums are in a fixed order, and in double; those of float32 losses are begun in float32, 16
+ * tokens to each number.
  */
 #ifndef MORTISE_CPP_METER_HPP_
 #define MORTISE_CPP_METER_HPP_
@@ -33,6 +34,7 @@ struct Metric {
   int slot;
   const char* name;
   Average how;
+  int plus = -1;  // a second slot, added to the first; kTokens and kRows
 };
 
 namespace detail {
@@ -64,17 +66,31 @@ struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
   }();
 };
 
-// What was measured, in kGroup parts: sums of the row at hand, extremes of all rows so far.
-template <class T>
+// What was measured, in kGroup parts: sums of the block and of the row at hand, extremes of all rows so far.
+template <class T, class N>
 struct Parts {
   static constexpr int kSlots = MetricsOf<T>::slots, kLines = kSlots > 0 ? kSlots : 1;
-  double sum[kLines][kGroup];
-  double low[kLines][kGroup], high[kLines][kGroup];
+  N sum[kLines][kGroup];
+  N low[kLines][kGroup], high[kLines][kGroup];
+  double row_sum[kLines][kGroup];
 
   Parts() {
     for (int s = 0; s < kLines; ++s) {
-      std::fill_n(low[s], kGroup, kInfinity);
-      std::fill_n(high[s], kGroup, -kInfinity);
+      std::fill_n(sum[s], kGroup, N(0.0));
+      std::fill_n(low[s], kGroup, N(kInfinity));
+      std::fill_n(high[s], kGroup, N(-kInfinity));
+    }
+  }
+
+  MORTISE_INLINE void begin_row() {
+    for (auto& line : row_sum) std::fill_n(line, kGroup, 0.0);
+  }
+  MORTISE_INLINE void end_block() {
+    for (int s = 0; s < kSlots; ++s) {
+      for (int i = 0; i < kGroup; ++i) {
+        row_sum[s][i] += double_of(sum[s][i]);
+        sum[s][i] = N(0.0);
+      }
     }
   }
 };
@@ -92,28 +108,29 @@ MORTISE_INLINE double sum_of(const double (&parts)[kGroup]) {
 
 // What the author's function sees: the place of one token. Masked tokens (`active` 0; all ones elsewhere) count
 // nowhere.
-template <class T>
+template <class T, class N>
 class Meter {
  public:
-  MORTISE_INLINE Meter(detail::Parts<T>& parts, int part, std::int64_t active)
+  MORTISE_INLINE Meter(detail::Parts<T, N>& parts, int part, detail::MaskOf<N> active)
       : parts_(parts), part_(part), active_(active) {}
 
-  MORTISE_INLINE void add(int slot, double value) {
-    parts_.sum[slot][part_] += detail::masked(value, active_);
+  MORTISE_INLINE void add(int slot, N value) {
+    N& sum = parts_.sum[slot][part_];
+    sum = sum + detail::masked(value, active_);
     if (((detail::MetricsOf<T>::extremes >> slot) & 1) == 0) return;
-    const double seen = detail::from_bits(detail::bits_of(value) | ~active_);  // masked: NaN, neither low nor high
-    double &low = parts_.low[slot][part_], &high = parts_.high[slot][part_];
-    low = detail::select_of(seen < low, seen, low);
-    high = detail::select_of(seen > high, seen, high);
+    const N seen = detail::unless_masked(value, active_);  // masked: NaN, neither low nor high
+    N &low = parts_.low[slot][part_], &high = parts_.high[slot][part_];
+    low = mortise::select(seen < low, seen, low);
+    high = mortise::select(seen > high, seen, high);
   }
-  MORTISE_INLINE void add(int slot, Dual value) { add(slot, value.value); }
+  MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
   // 1 where the condition holds, else 0: what shares are made of.
-  MORTISE_INLINE void count(int slot, bool condition) { add(slot, detail::select_of(condition, 1.0, 0.0)); }
+  MORTISE_INLINE void count(int slot, bool condition) { add(slot, mortise::select(condition, N(1.0), N(0.0))); }
 
  private:
-  detail::Parts<T>& parts_;
+  detail::Parts<T, N>& parts_;
   int part_;
-  std::int64_t active_;
+  detail::MaskOf<N> active_;
 };
 
 namespace detail {
@@ -130,13 +147,14 @@ class Totals {
   static constexpr int kSlots = MetricsOf<T>::slots;
 
   // The row whose sums `parts` holds, with so many unmasked tokens.
-  MORTISE_INLINE void end_row(const Parts<T>& parts, std::int64_t num_tokens) {
+  template <class N>
+  MORTISE_INLINE void end_row(const Parts<T, N>& parts, std::int64_t num_tokens) {
     rows_ += 1;
     tokens_ += double(num_tokens);
     const double share = num_tokens > 0 ? 1.0 / double(num_tokens) : 0.0;
     for (int s = 0; s < kSlots; ++s) {
       SlotTotals& t = slots_[s];
-      const double sum = sum_of(parts.sum[s]), mean = sum * share;
+      const double sum = sum_of(parts.row_sum[s]), mean = sum * share;
       t.sum += sum;
       t.row_sum += mean;
       t.row_low = mean < t.row_low ? mean : t.row_low;
@@ -144,12 +162,14 @@ class Totals {
     }
   }
 
-  MORTISE_INLINE void end_rows(const Parts<T>& parts) {
+  template <class N>
+  MORTISE_INLINE void end_rows(const Parts<T, N>& parts) {
     for (int s = 0; s < kSlots; ++s) {
       SlotTotals& t = slots_[s];
       for (int i = 0; i < kGroup; ++i) {
-        t.low = parts.low[s][i] < t.low ? parts.low[s][i] : t.low;
-        t.high = parts.high[s][i] > t.high ? parts.high[s][i] : t.high;
+        const double low = double_of(parts.low[s][i]), high = double_of(parts.high[s][i]);
+        t.low = low < t.low ? low : t.low;
+        t.high = high > t.high ? high : t.high;
       }
     }
   }
@@ -174,7 +194,12 @@ class Totals {
     if constexpr (kSlots > 0) {
       for (const Metric& m : T::metrics) {
         if (rows_ == 0 || (tokens_ == 0 && m.how != Average::kRows)) continue;
-        report(call, m, slots_[m.slot]);
+        SlotTotals totals = slots_[m.slot];
+        if (m.plus >= 0) {
+          totals.sum += slots_[m.plus].sum;
+          totals.row_sum += slots_[m.plus].row_sum;
+        }
+        report(call, m, totals);
       }
     }
   }

@@ -2,9 +2,10 @@
  *
  * A chunk is a run of whole rows of about kChunkTokens tokens; its borders depend on the rows alone and chunks' metrics
  * are added up in order, so bits do not depend on threads. A row is run in blocks of whole groups of kGroup tokens: the
- * loop over a group reads floats, runs the author's function in double and writes floats, and has a constant length, so
- * that the compiler turns it into SIMD without a remainder; what a row has beyond whole groups goes through a copy
- * filled up with masked tokens. Masked tokens are zeros to the function: whatever stands there cannot disturb others.
+ * loop over a group reads floats, runs the author's function in its numbers and writes floats, and has a constant
+ * length, so that the compiler turns it into SIMD without a remainder; what a row has beyond whole groups goes through
+ * a copy filled up with masked tokens. Masked tokens are zeros to the function: whatever stands there cannot disturb
+ * others.
  */
 #ifndef MORTISE_CPP_TOKEN_LOOP_HPP_
 #define MORTISE_CPP_TOKEN_LOOP_HPP_
@@ -106,10 +107,11 @@ MORTISE_INLINE void over_blocks(const TokenArrays& in, std::int64_t begin, std::
 }
 
 // All ones, or 0 where the token is masked; gives the number of the others.
-MORTISE_INLINE std::int64_t activate(const Block& block, std::int64_t (&active)[kBlock]) {
-  std::int64_t count = 0;
+template <class Mask>
+MORTISE_INLINE std::int64_t activate(const Block& block, Mask (&active)[kBlock]) {
+  Mask count = 0;
   for (int i = 0; i < block.size; ++i) {
-    active[i] = -std::int64_t(block.mask[i] != 0);
+    active[i] = -Mask(block.mask[i] != 0);
     count -= active[i];
   }
   return count;
@@ -121,9 +123,9 @@ struct OfToken {
   static constexpr Third third = Third::kNone;
   static constexpr bool of_row = false;  // x is one number for the row, and the row's slope is wanted
 };
-template <class Eval>
-MORTISE_INLINE double third_of(const Block& block, int i, std::int64_t active) {
-  if constexpr (Eval::third == Third::kFloats) return masked(double(block.c[i]), active);
+template <class Eval, class N>
+MORTISE_INLINE N third_of(const Block& block, int i, MaskOf<N> active) {
+  if constexpr (Eval::third == Third::kFloats) return masked(number_of<N>(block.c[i]), active);
   if constexpr (Eval::third == Third::kContext) return masked(block.context[i], active);
   return 0.0;
 }
@@ -135,31 +137,28 @@ struct RowSoFar {
 };
 
 // A masked token, or one whose weight is 0, has gradient 0 whatever its slope.
-template <class T, class Eval>
-MORTISE_INLINE void evaluate(const T& plugin, const Block& block, double row_x, Parts<T>& parts, RowSoFar& row) {
-  std::int64_t active[kBlock];
+template <class T, class Eval, class N>
+MORTISE_INLINE void evaluate(const T& plugin, const Block& block, double row_x, Parts<T, N>& parts, RowSoFar& row) {
+  MaskOf<N> active[kBlock];
   row.num_tokens += activate(block, active);
   for (int group = 0; group < block.size; group += kGroup) {
     MORTISE_INDEPENDENT
     for (int part = 0; part < kGroup; ++part) {
       const int i = group + part;
-      const std::int64_t on = active[i];
-      Meter<T> meter(parts, part, on);
-      const double x = Eval::of_row ? row_x : masked(double(block.x[i]), on);
-      const Dual y = Eval::eval(plugin, Dual{x, 1.0}, masked(double(block.a[i]), on), masked(double(block.b[i]), on),
-                                third_of<Eval>(block, i, on), meter);
-      const double weight = masked(double(block.weight[i]), on);
-      const double slope = select_of(weight != 0.0, weight * y.slope, 0.0);
+      const MaskOf<N> on = active[i];
+      const auto number = [&](const float* array) MORTISE_LAMBDA_INLINE { return masked(number_of<N>(array[i]), on); };
+      Meter<T, N> meter(parts, part, on);
+      const N x = Eval::of_row ? N(row_x) : number(block.x);
+      const BasicDual<N> y = Eval::eval(plugin, BasicDual<N>{x, 1.0}, number(block.a), number(block.b),
+                                        third_of<Eval, N>(block, i, on), meter);
+      const N weight = number(block.weight);
+      const N slope = mortise::select(weight != 0.0, weight * y.slope, N(0.0));
       if constexpr (Eval::of_row) row.slope[part] += slope;
-      block.out[i] = float(masked(y.value, on));
-      block.grad[i] = float(slope);
+      block.out[i] = float_of(masked(y.value, on));
+      block.grad[i] = float_of(slope);
     }
   }
-}
-
-template <class T>
-MORTISE_INLINE void begin_row(Parts<T>& parts) {
-  for (auto& line : parts.sum) std::fill_n(line, kGroup, 0.0);
+  parts.end_block();
 }
 
 // Tokens of rows [first_row, last_row): each by itself.
@@ -167,10 +166,10 @@ template <class T, class Eval>
 MORTISE_INLINE void token_rows(const T& plugin, const mortise_layout& layout, const TokenArrays& in,
                                std::int64_t first_row, std::int64_t last_row, Totals<T>& totals) {
   Padding padding;
-  Parts<T> parts;
+  Parts<T, typename Eval::Number> parts;
   for (std::int64_t row = first_row; row < last_row; ++row) {
     RowSoFar so_far;
-    begin_row(parts);
+    parts.begin_row();
     over_blocks<true>(in, layout.row_offsets[row], layout.row_offsets[row + 1], padding,
                       [&](const Block& block)
                           MORTISE_LAMBDA_INLINE { evaluate<T, Eval>(plugin, block, 0.0, parts, so_far); });
@@ -202,6 +201,7 @@ MORTISE_INLINE RowMean row_mean(const TokenArrays& in, std::int64_t begin, std::
 
 template <class T>
 struct SequenceEval : OfToken {
+  using Number = double;
   static constexpr bool of_row = true;
   template <class Meter>
   static MORTISE_INLINE Dual eval(const T& plugin, Dual mean, double, double adv, double, Meter& meter) {
@@ -218,12 +218,12 @@ template <class T>
 MORTISE_INLINE void sequence_rows(const T& plugin, const mortise_layout& layout, const TokenArrays& in, bool own_token,
                                   std::int64_t first_row, std::int64_t last_row, Totals<T>& totals) {
   Padding padding;
-  Parts<T> parts;
+  Parts<T, double> parts;
   for (std::int64_t row = first_row; row < last_row; ++row) {
     const std::int64_t begin = layout.row_offsets[row], end = layout.row_offsets[row + 1];
     const RowMean mean = row_mean(in, begin, end, padding);
     RowSoFar so_far;
-    begin_row(parts);
+    parts.begin_row();
     over_blocks<true>(in, begin, end, padding, [&](const Block& block) MORTISE_LAMBDA_INLINE {
       evaluate<T, SequenceEval<T>>(plugin, block, mean.log_ratio, parts, so_far);
     });

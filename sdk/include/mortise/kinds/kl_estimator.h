@@ -23,7 +23,7 @@ typedef struct mortise_kl_estimator_in {
 typedef struct mortise_kl_estimator_out {
   uint32_t struct_size;
   uint32_t flags;
-  const mortise_tensor* kl;            /* [N] f32, nats; preallocated, zeroed */
+  const mortise_tensor* kl;            /* [N] f32, nats; preallocated, zeroed (not for MORTISE_FLAG_WRITES_ALL) */
   const mortise_tensor* grad_log_prob; /* [N] f32 = d(sum weight*kl)/d log_prob; null: value only */
 } mortise_kl_estimator_out;
 

@@ -37,8 +37,8 @@ typedef struct mortise_policy_loss_in {
 typedef struct mortise_policy_loss_out {
   uint32_t struct_size;
   uint32_t flags;
-  const mortise_tensor* loss;          /* [N] f32, preallocated, zeroed */
-  const mortise_tensor* grad_log_prob; /* [N] f32, preallocated, zeroed; null: value only */
+  const mortise_tensor* loss;          /* [N] f32, preallocated, zeroed (not for MORTISE_FLAG_WRITES_ALL) */
+  const mortise_tensor* grad_log_prob; /* [N] f32, preallocated, zeroed (as loss); null: value only */
   const mortise_tensor* grad_entropy;  /* [N] f32 or null: d(sum weight*loss)/d entropy, for losses that use it */
 } mortise_policy_loss_out;
 

@@ -1,0 +1,11 @@
+// MORTISE_CPU_CLONES: the function is compiled once for each x86 level, and the loader picks the best one.
+//
+// For functions that are no templates; what they call must be inlined into them. Elsewhere, and under ThreadSanitizer,
+// whose start comes after the loader's choice, there is the plain function alone.
+#pragma once
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+#define MORTISE_CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define MORTISE_CPU_CLONES
+#endif
