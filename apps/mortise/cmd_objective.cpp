@@ -34,9 +34,14 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   const auto returns = TRY(in.tokens("returns"));
   const auto mask = TRY(in.mask("response_mask", true));
   TRY(in.all_used());
+  const std::pair<std::string_view, std::span<const float>> finite[] = {
+      {"vpreds", vpreds}, {"values", values}, {"returns", returns}};
+  for (const auto& [name, numbers] : finite)
+    TRY(in.check_values(name, numbers, mask, EvalTensors::Infinities::kRefused));
   const RunConfig& config = command.config.config;
   TokenWeightOptions options;
   options.mode = TRY(parse_loss_agg_mode(config.critic.loss_agg_mode));
+  if (options.mode == LossAggMode::kPromptMean) TRY(in.need_groups("loss_agg_mode prompt-mean"));
   options.rows = TRY(parse_loss_agg_rows(config.actor.loss_agg_rows));
   options.loss_scale_factor = config.actor.loss_scale_factor.value_or(static_cast<double>(in.num_columns()));
   options.loss_scale_by_rows = config.actor.loss_scale_by_rows;
@@ -47,6 +52,39 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   const auto loss = static_cast<float>(
       value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics));
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
+}
+
+// [N] each; those that are optional may be empty.
+struct ActorTensors {
+  std::vector<float> log_prob, old_log_prob, advantages, ref_log_prob, rollout_log_prob, rollout_is_weights, entropy;
+  std::vector<uint8_t> mask;
+};
+
+Result<ActorTensors> read_actor_tensors(EvalTensors& in) {
+  ActorTensors out;
+  out.log_prob = TRY(in.tokens("log_prob"));
+  out.advantages = TRY(in.tokens("advantages"));
+  out.mask = TRY(in.mask("response_mask", true));
+  out.old_log_prob = TRY(in.optional_tokens("old_log_prob"));
+  out.ref_log_prob = TRY(in.optional_tokens("ref_log_prob"));
+  out.rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
+  out.rollout_is_weights = TRY(in.optional_tokens("rollout_is_weights"));
+  out.entropy = TRY(in.optional_tokens("entropy"));
+  TRY(in.all_used());
+  // A mask or a correction would hide them. Infinite log-probs are what clamps are for.
+  using Named = std::pair<std::string_view, std::span<const float>>;
+  const Named numbers[] = {{"log_prob", out.log_prob},
+                           {"old_log_prob", out.old_log_prob},
+                           {"ref_log_prob", out.ref_log_prob},
+                           {"rollout_log_prob", out.rollout_log_prob}};
+  for (const auto& [name, values] : numbers)
+    TRY(in.check_values(name, values, out.mask, EvalTensors::Infinities::kAllowed));
+  const Named finite[] = {
+      {"advantages", out.advantages}, {"rollout_is_weights", out.rollout_is_weights}, {"entropy", out.entropy}};
+  for (const auto& [name, values] : finite)
+    TRY(in.check_values(name, values, out.mask, EvalTensors::Infinities::kRefused));
+  if (out.old_log_prob.empty()) out.old_log_prob = out.log_prob;  // one update over the batch: the ratio is 1
+  return out;
 }
 
 Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
@@ -62,43 +100,38 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
                  command.config.where("actor.kl_loss_type"),
                  "use an estimator here; `mortise train` computes the KL over the whole vocabulary"};
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
-  const auto log_prob = TRY(in.tokens("log_prob"));
-  const auto advantages = TRY(in.tokens("advantages"));
-  auto mask = TRY(in.mask("response_mask", true));
-  auto old_log_prob = TRY(in.optional_tokens("old_log_prob"));
-  const auto ref_log_prob = TRY(in.optional_tokens("ref_log_prob"));
-  const auto rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
-  auto is_weights = TRY(in.optional_tokens("rollout_is_weights"));
-  const auto entropy = TRY(in.optional_tokens("entropy"));
-  TRY(in.all_used());
-  if (old_log_prob.empty()) old_log_prob = log_prob;  // one update over the batch: the ratio is 1
+  ActorTensors tensors = TRY(read_actor_tensors(in));
+  if (objective.aggregation().mode == LossAggMode::kPromptMean) TRY(in.need_groups("loss_agg_mode prompt-mean"));
+  if (objective.policy_loss().coupling() == Coupling::kGroup)
+    TRY(in.need_groups("policy_loss " + config.actor.policy_loss.loss_mode));
 
   const Layout layout = in.layout();
   const RolloutCorrection& correction = objective.correction();
-  if ((correction.is_active() || correction.is_bypass()) && rollout_log_prob.empty())
+  if ((correction.is_active() || correction.is_bypass()) && tensors.rollout_log_prob.empty())
     return Error{ErrorKind::kData, "the input 'rollout_log_prob' is missing, and algorithm.rollout_correction needs it",
                  command.inputs.string(), "add it, or remove the table"};
   if (correction.is_bypass()) {
-    old_log_prob = rollout_log_prob;
+    tensors.old_log_prob = tensors.rollout_log_prob;
   } else if (correction.is_active()) {
-    CorrectedBatch corrected = correction.apply({layout.row_offsets, mask, old_log_prob, rollout_log_prob}, &metrics);
-    mask = std::move(corrected.mask);
-    if (is_weights.empty()) is_weights = std::move(corrected.weights);
+    CorrectedBatch corrected = correction.apply(
+        {layout.row_offsets, tensors.mask, tensors.old_log_prob, tensors.rollout_log_prob}, &metrics);
+    tensors.mask = std::move(corrected.mask);
+    if (tensors.rollout_is_weights.empty()) tensors.rollout_is_weights = std::move(corrected.weights);
   }
-  std::vector<float> weight(in.num_tokens()), grad(in.num_tokens()), grad_entropy(entropy.size());
-  const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
-  TRY(token_weights(objective.aggregation(), counts, layout.row_offsets, mask, layout.group_index, weight));
+  std::vector<float> weight(in.num_tokens()), grad(in.num_tokens()), grad_entropy(tensors.entropy.size());
+  const UpdateCounts counts = count_update(layout.row_offsets, tensors.mask, layout.group_index);
+  TRY(token_weights(objective.aggregation(), counts, layout.row_offsets, tensors.mask, layout.group_index, weight));
   ObjectiveInput input;
   input.layout = layout;
-  input.log_prob = log_prob;
-  input.old_log_prob = old_log_prob;
-  input.advantages = advantages;
-  input.response_mask = mask;
+  input.log_prob = tensors.log_prob;
+  input.old_log_prob = tensors.old_log_prob;
+  input.advantages = tensors.advantages;
+  input.response_mask = tensors.mask;
   input.weight = weight;
-  input.ref_log_prob = ref_log_prob;
-  input.rollout_log_prob = rollout_log_prob;
-  input.rollout_is_weights = is_weights;
-  input.entropy = entropy;
+  input.ref_log_prob = tensors.ref_log_prob;
+  input.rollout_log_prob = tensors.rollout_log_prob;
+  input.rollout_is_weights = tensors.rollout_is_weights;
+  input.entropy = tensors.entropy;
   auto evaluated = objective.evaluate(input, {grad, grad_entropy}, &metrics);
   if (!evaluated.ok() && evaluated.error().where.empty()) evaluated.error().where = command.inputs.string();
   const ObjectiveSums sums = TRY(std::move(evaluated));
@@ -108,7 +141,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
     metrics.add_mean("actor/kl_loss", sums.kl_loss, 1.0);
     metrics.add("kl", sums.kl, tokens);
   }
-  if (!entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
+  if (!tensors.entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
   const auto loss = static_cast<float>(sums.loss);
   std::vector<TensorView> outputs = padded_outputs(loss, "grad_log_prob", grad, in);
   if (!grad_entropy.empty())
@@ -153,7 +186,7 @@ int cmd_objective(Arguments args) {
                  "gradient by\n"
                  "log_prob. Inputs: log_prob, advantages, response_mask; optional old_log_prob, ref_log_prob, "
                  "rollout_log_prob,\n"
-                 "rollout_is_weights, entropy, group_index. With --critic: vpreds, values, returns, response_mask.\n"
+                 "rollout_is_weights (in place of the correction's), entropy, group_index. With --critic: vpreds, values, returns, response_mask.\n"
                  "Metrics go to standard output as JSON.\n\n"
               << options;
     return 0;

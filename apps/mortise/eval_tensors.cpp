@@ -1,5 +1,6 @@
 #include "eval_tensors.h"
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -118,20 +119,41 @@ Result<std::vector<uint8_t>> EvalTensors::mask(std::string_view name, bool manda
   return flags(name, values, columns_);
 }
 
+Error EvalTensors::holds(std::string_view name, double value, size_t at, int64_t width, std::string_view must) const {
+  const auto place = static_cast<int64_t>(at);
+  std::string where = "row " + std::to_string(place / width);
+  if (width > 1) where += ", token " + std::to_string(place % width);
+  const std::string text = std::isnan(value) ? "nan" : format_f64(value);  // without its sign
+  return bad(name, "holds " + text + " in " + where + ", must be " + std::string(must));
+}
+
 // NaN and numbers between would silently count as 1.
 Result<std::vector<uint8_t>> EvalTensors::flags(std::string_view name, std::span<const float> values,
                                                 int64_t width) const {
   std::vector<uint8_t> out(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i] != 0.0F && values[i] != 1.0F) {
-      const auto at = static_cast<int64_t>(i);
-      std::string place = "row " + std::to_string(at / width);
-      if (width > 1) place += ", token " + std::to_string(at % width);
-      return bad(name, "holds " + format_f64(static_cast<double>(values[i])) + " in " + place + ", must be 0 or 1");
-    }
+    if (values[i] != 0.0F && values[i] != 1.0F)
+      return holds(name, static_cast<double>(values[i]), i, width, "0 or 1");
     out[i] = values[i] == 1.0F ? 1 : 0;
   }
   return out;
+}
+
+Result<> EvalTensors::check_values(std::string_view name, std::span<const float> values, std::span<const uint8_t> mask,
+                                   Infinities infinities) const {
+  const bool refused = infinities == Infinities::kRefused;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (mask[i] != 0 && (std::isnan(values[i]) || (refused && std::isinf(values[i]))))
+      return holds(name, static_cast<double>(values[i]), i, columns_,
+                   refused ? "finite at unmasked tokens" : "a number at unmasked tokens");
+  }
+  return {};
+}
+
+Result<> EvalTensors::need_groups(const std::string& who) const {
+  if (has("group_index")) return {};
+  return Error{ErrorKind::kData, who + " needs the tensor 'in.group_index'", file_.path().string(),
+               "add it, the prompt of every row (B,) I64, or choose another"};
 }
 
 Result<std::vector<uint8_t>> EvalTensors::optional_row_flags(std::string_view name) {

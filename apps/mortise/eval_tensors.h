@@ -44,12 +44,19 @@ class EvalTensors {
   Result<Matrix> optional_matrix(std::string_view name);
   // An error for any in.NAME that nobody asked for.
   [[nodiscard]] Result<> all_used() const;
+  // An error without in.group_index: every row would be a prompt of its own, and the numbers other ones.
+  [[nodiscard]] Result<> need_groups(const std::string& who) const;
+  // An error at the first unmasked token of in.NAME [N] that is NaN or, where they are refused, infinite.
+  enum class Infinities { kRefused, kAllowed };
+  [[nodiscard]] Result<> check_values(std::string_view name, std::span<const float> values,
+                                      std::span<const uint8_t> mask, Infinities infinities) const;
 
  private:
   explicit EvalTensors(SafetensorsFile file) : file_(std::move(file)) {}
   const TensorView* look_up(std::string_view name);
   [[nodiscard]] Error bad(std::string_view name, std::string what) const;
   Result<std::vector<float>> floats(const TensorView& tensor) const;
+  [[nodiscard]] Error holds(std::string_view name, double value, size_t at, int64_t width, std::string_view must) const;
   Result<std::vector<uint8_t>> flags(std::string_view name, std::span<const float> values, int64_t width) const;
   Result<> read_groups();
 

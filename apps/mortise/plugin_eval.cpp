@@ -58,10 +58,8 @@ Result<TokenWeightOptions> aggregation(const PluginInfo& info, const PluginEval&
 Result<std::vector<float>> loss_weights(const PluginInfo& info, const PluginEval& eval, const EvalTensors& in,
                                         std::span<const uint8_t> mask, std::span<const float> is_weights) {
   const TokenWeightOptions options = TRY(aggregation(info, eval, in.num_columns()));
-  if (options.mode == LossAggMode::kPromptMean && !in.has("group_index")) {
-    return Error{ErrorKind::kData, "loss_agg_mode prompt-mean needs the tensor 'in.group_index'", eval.inputs.string(),
-                 "add it, or choose another mode"};
-  }
+  if (options.mode == LossAggMode::kPromptMean) TRY(in.need_groups("loss_agg_mode prompt-mean"));
+  if (info.coupling == Coupling::kGroup) TRY(in.need_groups("policy_loss " + info.name));
   const Layout layout = in.layout();
   std::vector<float> weight(in.num_tokens());
   const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
@@ -182,6 +180,8 @@ Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval
              is_weights = TRY(in.optional_tokens("rollout_is_weights"));
   const auto baselines = TRY(in.optional_rows("reward_baselines"));
   TRY(in.all_used());
+  if ((ref.plugin->flags & MORTISE_FLAG_COMPARES_GROUP) != 0)
+    TRY(in.need_groups("advantage_estimator " + ref.plugin->name));
   std::vector<float> advantages(in.num_tokens()), returns(in.num_tokens());
   MetricSet metrics;
   const AdvantageInput input{.layout = in.layout(),

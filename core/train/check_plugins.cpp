@@ -10,6 +10,7 @@
 
 #include "config/check.h"
 #include "config/full_kl.h"
+#include "config/presets.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "learn/objective/actor_objective.h"
@@ -116,6 +117,28 @@ class UnreadKeys {
   const PluginInfo& estimator_;
 };
 
+// Names of losses elsewhere whose plugin has another name here, or which are no plugins.
+struct OtherName {
+  std::string_view name, next;
+};
+constexpr OtherName kOtherLosses[] = {
+    {"gmpo", "GMPO is the policy_loss geo_mean"},
+    {"ppo_clip", "PPO's clip is the policy_loss vanilla"},
+    {"bypass_mode", "set algorithm.rollout_correction.bypass_mode=true"},
+};
+
+// Puts what somebody else's name for an algorithm is called here in the place of the nearest names, which mislead.
+Error explain_name(Error unknown, const PluginUse& use) {
+  const auto* other = std::ranges::find(kOtherLosses, use.name, &OtherName::name);
+  std::string next;
+  if (find_preset(use.name) != nullptr && (use.kind == "policy_loss" || use.kind == "advantage_estimator"))
+    next = "it is a preset: preset=" + use.name + " sets " + use.name_key + " and what goes with it";
+  else if (use.kind == "policy_loss" && other != std::end(kOtherLosses))
+    next = other->next;
+  if (!next.empty()) unknown.next.replace(0, std::min(unknown.next.find('\n'), unknown.next.size()), next);
+  return unknown;
+}
+
 // A line each. Further lines, the places that were searched, are the same for every unknown name: once, at the end.
 Error one_error(std::vector<Error> problems) {
   Error all{ErrorKind::kConfig, "", "", ""};
@@ -153,7 +176,7 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
     if (std::ranges::count(kinds, use.kind) == 0) continue;
     auto ref = at_place(loaded.where(use.name_key), registry.find(use.kind, use.name));
     if (!ref.ok()) {
-      problems.push_back(std::move(ref).error());
+      problems.push_back(explain_name(std::move(ref).error(), use));
       continue;
     }
     if (use.kind == "advantage_estimator") warn_of_lone_completions(*ref, loaded);

@@ -45,10 +45,15 @@ struct Bnpo : mortise::AdvantageEstimator {
   bool decompose = param("decompose", false, "each reward function for itself, then their mean by weight");
 
   void setup(mortise::Call) override {
-    if (!(reward_min < reward_max))
-      mortise::fail(MORTISE_INVALID_ARGUMENT, "reward_min must be below reward_max; set both to the rewards' range");
+    if (!(reward_min < reward_max) || !std::isfinite(reward_max - reward_min))
+      mortise::fail(MORTISE_INVALID_ARGUMENT,
+                    "reward_min must be below reward_max, both finite; set them to the rewards' range");
     if (mortise::is_set(alpha) != mortise::is_set(beta))
       mortise::fail(MORTISE_INVALID_ARGUMENT, "alpha and beta are held fixed together; set both or neither");
+    if (mortise::is_set(alpha) && method == "posterior")
+      mortise::fail(MORTISE_INVALID_ARGUMENT,
+                    "alpha and beta are the density's, and method is posterior; set prior_alpha and prior_beta, or "
+                    "method = density");
   }
 
   void compute(mortise::AdvantageBatch& batch, mortise::Call call) override {

@@ -8,7 +8,7 @@ namespace {
 
 struct Abs : mortise::ClampedKl {
   static constexpr const char* summary = "absolute log ratio";
-  static constexpr const char* doc = "|log_prob - ref_log_prob|";
+  static constexpr const char* doc = "|log_prob - ref_log_prob|. verl's kl_loss_type abs";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>

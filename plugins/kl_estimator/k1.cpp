@@ -9,7 +9,7 @@ namespace {
 
 struct K1 : mortise::ClampedKl {
   static constexpr const char* summary = "log ratio: unbiased, high variance";
-  static constexpr const char* doc = "log_prob - ref_log_prob";
+  static constexpr const char* doc = "log_prob - ref_log_prob. J. Schulman, joschu.net/blog/kl-approx.html";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>

@@ -9,8 +9,10 @@
 namespace {
 
 struct K3 : mortise::ClampedKl {
-  static constexpr const char* summary = "exp(d) - d - 1: unbiased, low variance, never negative";
-  static constexpr const char* doc = "exp(d) - d - 1 with d = clamp(ref_log_prob - log_prob), the result clamped too";
+  static constexpr const char* summary = "log ratio with a control variate: unbiased, low variance, never negative";
+  static constexpr const char* doc =
+      "exp(d) - d - 1 with d = clamp(ref_log_prob - log_prob), the result clamped too. J. Schulman, "
+      "joschu.net/blog/kl-approx.html";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   K3() : ClampedKl(20.0, 10.0) {}

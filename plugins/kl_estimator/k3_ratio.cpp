@@ -10,7 +10,7 @@
 namespace {
 
 struct K3Ratio : mortise::ClampedKl {
-  static constexpr const char* summary = "k3 times the importance ratio: unbiased off-policy, in value and gradient";
+  static constexpr const char* summary = "importance ratio times k3: unbiased off-policy, in value and gradient";
   static constexpr const char* doc =
       "r (exp(d) - d - 1), r = exp(log_prob - old_log_prob), d = ref_log_prob - log_prob. arXiv:2512.02556";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;

@@ -31,6 +31,8 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
   void setup(mortise::Call call) override {
     Clipped::setup(call);
     if (clip_cov_ratio == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_ratio must be above 0");
+    if (!(clip_cov_lb < clip_cov_ub))
+      mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_lb must be below clip_cov_ub: no token lies between them");
   }
 
   bool clipped_by_ppo(double log_ratio, double adv) const {

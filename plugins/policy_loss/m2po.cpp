@@ -6,8 +6,8 @@
 // AReaL's (actor.m2_threshold), the default. With m2_clippable_only those that PPO's clip could stop, A D > 0, and none
 // of them need stay: the paper's algorithm 1 as its authors' code and Trinity-RFT have it (the authors' code then clips
 // the ratio where the mask begins, at 0.7 .. 1.5 or wider).
-// Default threshold 0.04, the paper's. The choice is a constant for the gradient. The masked tokens keep their share of
-// the aggregation's divisor, as in the paper. Traps: the objective has no further clip; ppo_clip adds PPO's, as AReaL
+// Default threshold 0.04, the paper's. The choice is a constant for the gradient; of equal tokens the first by the rows'
+// names stay. The masked tokens keep their share of the aggregation's divisor, as in the paper. Traps: the objective has no further clip; ppo_clip adds PPO's, as AReaL
 // has it, whose D is that of the sampler against the proximal policy.
 #include <algorithm>
 #include <cmath>
@@ -16,6 +16,7 @@
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/clip.h"
+#include "token_covariance.h"
 
 namespace {
 
@@ -45,38 +46,47 @@ struct M2po : mortise::ContextLoss {
     return batch.mask[t] != 0 && (!clippable_only || double(batch.advantages[t]) * batch.log_ratio(t) > 0);
   }
 
-  // The greatest D^2 that stays. Counted tokens below the threshold always stay; of the others, in rising order, as
-  // many as keep the mean below it.
-  double greatest_kept(const mortise::LossBatch& batch) const {
+  // The greatest D^2 that stays, and how many tokens of just that D^2 do.
+  struct Limit {
+    double greatest = 0;
+    std::int64_t equal = 0;
+  };
+  // Counted tokens below the threshold always stay; of the others, in rising order, as many as keep the mean below it.
+  Limit limit(const mortise::LossBatch& batch) const {
     std::vector<double> above;
-    double sum = 0, count = 0, greatest = 0;
+    double sum = 0, count = 0;
     for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
       if (!counted(batch, t)) continue;
       const double d = batch.log_ratio(t), m2 = d * d;
       if (m2 < m2_threshold) {
         sum += m2;
         count += 1;
-        greatest = std::max(greatest, m2);
       } else if (!std::isnan(m2)) {
         above.push_back(m2);
       }
     }
     std::sort(above.begin(), above.end());
+    Limit out;
     for (const double m2 : above) {
       sum += m2;
       count += 1;
       if (sum >= m2_threshold * count && (clippable_only || count > 1)) break;
-      greatest = m2;
+      out = {m2, m2 == out.greatest ? out.equal + 1 : 1};
     }
-    return greatest;
+    return out;
   }
 
   // 1 where the token stays.
   void context(const mortise::LossBatch& batch, const mortise::Call&, mortise::Span<double> kept) const {
-    const double greatest = greatest_kept(batch);
-    for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
-      const double d = counted(batch, t) ? batch.log_ratio(t) : 0.0;
-      kept[t] = d * d <= greatest ? 1.0 : 0.0;
+    Limit left = limit(batch);
+    for (const std::int64_t row : mortise::rows_by_name(batch)) {
+      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
+        kept[t] = 1.0;
+        if (!counted(batch, t)) continue;
+        const double d = batch.log_ratio(t), m2 = d * d;
+        const bool stays = m2 < m2_threshold || m2 < left.greatest || (m2 == left.greatest && left.equal-- > 0);
+        if (!stays) kept[t] = 0.0;
+      }
     }
   }
 

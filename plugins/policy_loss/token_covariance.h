@@ -1,4 +1,5 @@
-// What clip_cov and kl_cov share: each token's part of the covariance of advantage and log-prob over the update.
+// What the losses share that choose among the update's tokens: an order of the rows, and, for clip_cov and kl_cov, each
+// token's part of the covariance of advantage and log-prob over the update.
 #pragma once
 
 #include <algorithm>

@@ -112,6 +112,8 @@ TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
           {"objective eval --config names.toml --inputs no --outputs g",
            4,
            {"names.toml:7:1: no kl_estimator is named 'k33'; did you mean", "names.toml:9:1: no policy_loss is named"}},
+          {"train run.toml --dry-run actor.policy_loss.loss_mode=dapo", 4, {"'dapo'; it is a preset: preset=dapo sets"}},
+          {"train run.toml --dry-run actor.policy_loss.loss_mode=gmpo", 4, {"'gmpo'; GMPO is the policy_loss geo_mean"}},
           {"sft run.toml data.train_files=data/sft.jsonl data.max_response_length=8 sft.train_batch_size=90000",
            3,
            {"fewer than sft.train_batch_size = 90000; lower sft.train_batch_size"}},

@@ -1,6 +1,6 @@
 // TRL's whole losses and verl's value losses the way a user gets them: the settings through `config import`, the
-// tensors through `objective eval`, value, gradient and metrics against the published ones. A short run takes one case
-// of every set of settings, MORTISE_LONG=1 all.
+// tensors through `objective eval`, value, gradient and metrics against the published ones; and what the command does
+// not take. A short run takes one case of every set of settings, MORTISE_LONG=1 all.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,6 +29,13 @@ class ObjectiveCommand : public testing::Test {
     const int code = std::system(command.c_str());
     EXPECT_EQ(code, 0) << arguments << "\n" << default_env().read_file(err).value();
     return code == 0 ? default_env().read_file(out).value() : "";
+  }
+  // What `objective eval` says where it refuses.
+  std::string refusal(const std::string& arguments) const {
+    const std::string command = std::string(MORTISE_BINARY_DIR) + "/bin/mortise objective eval " + arguments +
+                                " --outputs " + path("out.safetensors") + " 2> " + path("err.txt");
+    EXPECT_NE(std::system(command.c_str()), 0) << arguments;
+    return default_env().read_file(path("err.txt")).value();
   }
   [[nodiscard]] std::string path(const std::string& name) const { return (dir_.path() / name).string(); }
 
@@ -113,13 +120,51 @@ TEST_F(ObjectiveCommand, IsVerlsValueLoss) {
 }
 
 TEST_F(ObjectiveCommand, BypassModeWantsTheSamplersLogProbs) {
-  const fs::path file = cases("trl").front();
-  const std::string command = std::string(MORTISE_BINARY_DIR) +
-                              "/bin/mortise objective eval algorithm.rollout_correction.bypass_mode=true --inputs " +
-                              file.string() + " --outputs " + path("out.safetensors") + " 2> " + path("err.txt");
-  EXPECT_NE(std::system(command.c_str()), 0);
-  EXPECT_NE(default_env().read_file(path("err.txt")).value().find("the input 'rollout_log_prob' is missing"),
+  EXPECT_NE(refusal("algorithm.rollout_correction.bypass_mode=true --inputs " + cases("trl").front().string())
+                .find("the input 'rollout_log_prob' is missing"),
             std::string::npos);
+}
+
+// Two rows of two tokens, all inputs -1 but the last number of one of them.
+class ObjectiveInputs : public ObjectiveCommand {
+ protected:
+  std::string file(const std::vector<std::string>& names, const std::string& other = "", float value = 0,
+                   bool with_groups = false) const {
+    const std::vector<float> plain(4, -1.0F), ones(4, 1.0F), changed = {-1, -1, -1, value};
+    const std::vector<int64_t> groups = {3, 3};
+    std::vector<TensorView> tensors = {view_of<float>("in.response_mask", ones, {2, 2})};
+    for (const std::string& name : names)
+      tensors.push_back(view_of<float>("in." + name, name == other ? changed : plain, {2, 2}));
+    if (with_groups) tensors.push_back(view_of<int64_t>("in.group_index", groups, {2}));
+    EXPECT_OK(write_safetensors_file(default_env(), path("in.safetensors"), tensors));
+    return " --inputs " + path("in.safetensors");
+  }
+  const std::vector<std::string> actor_ = {"log_prob", "advantages", "entropy", "rollout_log_prob"};
+  const std::vector<std::string> critic_ = {"vpreds", "values", "returns"};
+};
+
+// Masks would hide them, or the loss be no number either.
+TEST_F(ObjectiveInputs, MustBeNumbers) {
+  const auto expect_refused = [&](const std::string& settings, const std::vector<std::string>& names,
+                                  const std::string& other, float value, const std::string& says) {
+    const std::string error = refusal(settings + file(names, other, value));
+    EXPECT_NE(error.find("in.safetensors: tensor 'in." + other + "' holds " + says), std::string::npos) << error;
+  };
+  const std::string masked = "actor.off_policy_mask_threshold=0.1", number = "nan in row 1, token 1, must be a number";
+  expect_refused(masked, actor_, "rollout_log_prob", NAN, number);
+  expect_refused(masked, actor_, "log_prob", NAN, number);
+  expect_refused("actor.top_entropy_quantile=0.5", actor_, "entropy", NAN, "nan in row 1, token 1, must be finite");
+  expect_refused("", actor_, "advantages", -INFINITY, "-inf in row 1, token 1, must be finite");
+  expect_refused("--critic", critic_, "returns", INFINITY, "inf in row 1, token 1, must be finite");
+  run("objective eval --outputs " + path("out.safetensors") + file(actor_, "log_prob", -INFINITY));  // a ratio of 0
+}
+
+TEST_F(ObjectiveInputs, GroupsMustBeThereWhereTheyMatter) {
+  for (const std::string settings : {"actor.loss_agg_mode=prompt-mean", "actor.policy_loss.loss_mode=real"}) {
+    const std::string error = refusal(settings + file(actor_));
+    EXPECT_NE(error.find("needs the tensor 'in.group_index'"), std::string::npos) << error;
+    run("objective eval --outputs " + path("out.safetensors") + " " + settings + file(actor_, "", 0, true));
+  }
 }
 
 }  // namespace

@@ -90,7 +90,12 @@ TEST(Bnpo, RewardsOfAnotherRange) {
   ASSERT_EQ(plugin.call.log.size(), 1U);
   EXPECT_NE(plugin.call.log[0].find("reward_min"), std::string::npos);
   EXPECT_NE(Estimator(estimator("bnpo"), {{"reward_min", "1.0"}}).status, 0);
+  EXPECT_NE(Estimator(estimator("bnpo"), {{"reward_max", "inf"}}).status, 0);
   EXPECT_NE(Estimator(estimator("bnpo"), {{"alpha", "2.0"}}).status, 0);
+  // The other method's parameters would go without effect.
+  const Estimator mixed(estimator("bnpo"), {{"method", "posterior"}, {"alpha", "2.0"}, {"beta", "2.0"}});
+  EXPECT_NE(mixed.status, 0);
+  EXPECT_NE(mixed.call.error.find("prior_alpha"), std::string::npos);
 }
 
 // Each function with a fit of its own, then the mean by weight.

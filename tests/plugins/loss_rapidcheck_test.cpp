@@ -110,6 +110,21 @@ void expect_same_metrics(const Metrics& plain, const Metrics& other, const std::
   }
 }
 
+// The page of the algorithms is made of these texts: each says its formula and whose it is.
+TEST(Algorithms, NameFormulaAndSource) {
+  for (const std::string kind : {"policy_loss", "kl_estimator", "advantage_estimator"}) {
+    const mortise_pack* pack = load_pack(pack_path(kind));
+    for (uint32_t i = 0; i < pack->num_plugins; ++i) {
+      const std::string doc = pack->plugins[i]->doc == nullptr ? "" : pack->plugins[i]->doc;
+      const auto has = [&](const char* text) { return doc.find(text) != std::string::npos; };
+      EXPECT_TRUE(has("arXiv:") || has("Schulman") || has("verl")) << kind << " " << pack->plugins[i]->name;
+      EXPECT_TRUE(has("=") || has("log_prob")) << kind << " " << pack->plugins[i]->name;
+      const std::string summary = pack->plugins[i]->summary;  // begins a sentence on the page
+      EXPECT_EQ(summary.find("exp("), std::string::npos) << kind << " " << pack->plugins[i]->name;
+    }
+  }
+}
+
 RC_GTEST_PROP(PolicyLosses, DoNotSeeTheOrderOfRows, (const Rows& rows, uint32_t seed)) {
   const LossInput in = loss_batch(rows);
   const Made mixed = made(in, Numbers(seed).order(rows.size()));

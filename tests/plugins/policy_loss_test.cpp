@@ -271,6 +271,37 @@ TEST(Vanilla, DeltaIsTheDualClip) {
   EXPECT_EQ(a.grad, b.grad);
 }
 
+// Squares of 0 and three of 1/16: with one of those the mean is 1/32, with two 1/24, above 0.04. Which one stays is a
+// matter of the rows' names, not of their order.
+TEST(M2po, OfEqualTokensAsManyStayAsTheThresholdAllows) {
+  PolicyLoss plugin(policy_loss("m2po")), clippable(policy_loss("m2po"), {{"m2_clippable_only", "true"}});
+  LossInput in;
+  in.row_offsets = {0, 1, 2, 3, 4};
+  in.row_id = {3, 1, 2, 0};
+  in.old_log_prob.assign(4, -1), in.advantages.assign(4, 1), in.weight.assign(4, 1), in.mask.assign(4, 1);
+  in.log_prob = {-0.75F, -0.75F, -1, -0.75F};
+  EXPECT_EQ(compute(plugin, in).loss, (std::vector<float>{0, 0, -1, -std::exp(0.25F)}));
+  EXPECT_DOUBLE_EQ(plugin.call.metrics.at("actor/pg_clipfrac").mean(), 0.5);
+  // Of those alone that could be clipped, none is below the threshold.
+  EXPECT_EQ(compute(clippable, in).loss, (std::vector<float>{0, 0, -1, 0}));
+  in.log_prob.assign(4, -2);  // all equal and far: one stays
+  EXPECT_EQ(compute(plugin, in).loss, (std::vector<float>{0, 0, 0, -std::exp(-1.0F)}));
+}
+
+TEST(ClipCov, RefusesAnEmptyBand) {
+  const PolicyLoss wrong(policy_loss("clip_cov"), {{"clip_cov_lb", "5"}});
+  EXPECT_EQ(wrong.status, MORTISE_INVALID_ARGUMENT);
+  EXPECT_NE(wrong.call.error.find("clip_cov_ub"), std::string::npos);
+}
+
+TEST(Cispo, TellsEdgesThatTheCapReplaces) {
+  EXPECT_TRUE(PolicyLoss(policy_loss("cispo"), {{"cap", "5"}}).call.log.empty());
+  EXPECT_TRUE(PolicyLoss(policy_loss("cispo"), {{"clip_ratio_low", "0.3"}}).call.log.empty());
+  const PolicyLoss both(policy_loss("cispo"), {{"cap", "5"}, {"clip_ratio_low", "0.3"}});
+  ASSERT_EQ(both.call.log.size(), 1U);
+  EXPECT_NE(both.call.log[0].find("clip_ratio_low"), std::string::npos);
+}
+
 // Group losses see groups by their number, wherever their rows stand.
 TEST(Real, RowsOfAGroupNeedNotBeNeighbours) {
   PolicyLoss plugin(policy_loss("real"));

@@ -72,7 +72,13 @@ void set_loss(Translation& t) {
   } else if (types[0] == "fipo") {
     t.set("actor.clip_ratio_low", t.number("epsilon"), {"epsilon"});
     t.set("actor.clip_ratio_high", t.number(high), {high});
-    copy_params(t, {"delta", "fipo_decay_rate", "fipo_clip_range", "fipo_clip_high_only", "fipo_safety_threshold"});
+    copy_params(t, {"delta", "fipo_decay_rate", "fipo_clip_high_only"});
+    const bool clips = !t.is_null("fipo_clip_range") && t.number("fipo_clip_range") != 0;
+    const bool bounds = !t.is_null("fipo_safety_threshold");
+    t.set("actor.policy_loss.fipo_clip_range", clips ? t.value("fipo_clip_range") : Json("inf"), {"fipo_clip_range"},
+          clips ? "" : "not clipped");
+    t.set("actor.policy_loss.fipo_safety_threshold", bounds ? t.value("fipo_safety_threshold") : Json("inf"),
+          {"fipo_safety_threshold"}, bounds ? "" : "off");
   }
   set_aggregation(t, *loss);
 }
@@ -97,6 +103,24 @@ void refuse_mask_of_more_than_the_loss(Translation& t, bool kl_in_loss) {
             kl_in_loss ? "set beta to 0, or kl_in_reward to true" : "use loss_type dapo");
 }
 
+// ms-swift computes this loss from the rows' ratios, outside of the loss per token that its stages scale, and adds a KL
+// that is a mean over the tokens of the batch. Here all stages act on it, and the KL has its aggregation, prompt-mean.
+void refuse_beside_real(Translation& t, bool kl_in_loss) {
+  if (t.texts("loss_type") != std::vector<std::string>{"real"}) return;
+  const auto refuse = [&t](std::string_view name, std::string_view why, std::string_view next) {
+    t.problem(name, std::string(name) + " with loss_type real is not supported: " + std::string(why),
+              std::string(next));
+  };
+  constexpr std::string_view kUnread = "ms-swift's real does not read it, here it would count";
+  if (kl_in_loss)
+    refuse("beta", "ms-swift's KL is a mean over tokens there, here over prompts as the loss", "set beta to 0");
+  if (t.number("top_entropy_quantile") < 1) refuse("top_entropy_quantile", kUnread, "leave it out");
+  if (!t.is_null("rollout_importance_sampling_mode"))
+    refuse("rollout_importance_sampling_mode", kUnread, "leave it out");
+  if (!t.is_null("off_policy_sequence_mask_delta"))
+    refuse("off_policy_sequence_mask_delta", "ms-swift counts such rows as bad ones with ratio 1", "leave it out");
+}
+
 void set_kl(Translation& t) {
   const double beta = t.is_null("beta") ? 0.04 : t.number("beta");
   const std::string estimator = t.text("advantage_estimator");
@@ -104,6 +128,7 @@ void set_kl(Translation& t) {
   const bool in_reward = asked && scale_of(t, estimator) != "gdpo";  // as ms-swift
   t.set("actor.use_kl_loss", beta != 0 && !in_reward, {"beta", "kl_in_reward", "advantage_estimator"});
   refuse_mask_of_more_than_the_loss(t, beta != 0 && !in_reward);
+  refuse_beside_real(t, beta != 0 && !in_reward);
   if (beta == 0) return;
   if (in_reward) {
     t.set("algorithm.use_kl_in_reward", true, {"kl_in_reward", "advantage_estimator"});

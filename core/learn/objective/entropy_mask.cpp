@@ -1,6 +1,7 @@
 #include "learn/objective/entropy_mask.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace mortise {
@@ -9,7 +10,7 @@ void entropy_mask(std::span<const float> entropy, std::span<const uint8_t> mask,
                   std::span<uint8_t> keep) {
   std::vector<float> values;
   for (size_t t = 0; t < entropy.size(); ++t) {
-    if (mask[t] != 0) values.push_back(entropy[t]);
+    if (mask[t] != 0 && !std::isnan(entropy[t])) values.push_back(entropy[t]);  // NaN has no place in an order
   }
   double threshold = 0.0;
   if (!values.empty()) {
@@ -23,7 +24,7 @@ void entropy_mask(std::span<const float> entropy, std::span<const uint8_t> mask,
     }
   }
   for (size_t t = 0; t < keep.size(); ++t)
-    keep[t] = mask[t] != 0 && static_cast<double>(entropy[t]) >= threshold ? 1 : 0;
+    keep[t] = mask[t] != 0 && !(static_cast<double>(entropy[t]) < threshold) ? 1 : 0;
 }
 
 }  // namespace mortise

@@ -14,7 +14,7 @@ void off_policy_mask(const Layout& layout, std::span<const float> behaviour, std
       sum += static_cast<double>(behaviour[t]) - static_cast<double>(log_prob[t]);
       tokens += 1.0;
     }
-    if (tokens == 0.0 || sum / tokens <= threshold) continue;
+    if (!(sum / tokens > threshold)) continue;  // nor where the sum is no number: that must show in the loss
     for (size_t t = begin; t < end; ++t) {
       if (advantages[t] < 0.0F) weight[t] = 0.0F;
     }

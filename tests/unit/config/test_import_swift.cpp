@@ -55,16 +55,33 @@ TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
 
 TEST(ImportSwift, LossesLevelsAndEstimators) {
   EXPECT_EQ(swift(std::string(kBatch) + "--loss_type cispo --epsilon_high 5").actor.policy_loss.params["cap"], 5.0);
-  RunConfig config = swift(std::string(kBatch) + "--loss_type real");
+  RunConfig config = swift(std::string(kBatch) + "--loss_type real --beta 0");
   EXPECT_EQ(config.actor.loss_agg_mode, "prompt-mean");
   EXPECT_EQ(config.algorithm.adv_estimator, "dr_grpo") << "forced by ms-swift";
   config = swift(std::string(kBatch) + "--loss_type fipo --fipo_clip_high_only false --delta 10");
   EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_high_only"], false);
   EXPECT_EQ(config.actor.policy_loss.params["delta"], 10);
+  EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_range"], 0.2);
+  EXPECT_EQ(config.actor.policy_loss.params["fipo_safety_threshold"], 4.0);
+  const std::string fipo = "train_type: full\nper_device_train_batch_size: 8\nloss_type: fipo\n";
+  for (const std::string off : {"null", "0"}) {  // both mean that nothing is clipped
+    config = imported("swift", fipo + "fipo_clip_range: " + off + "\nfipo_safety_threshold: null\n");
+    EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_range"], "inf") << off;
+    EXPECT_EQ(config.actor.policy_loss.params["fipo_safety_threshold"], "inf");
+  }
   EXPECT_EQ(swift(std::string(kBatch) + "--importance_sampling_level sequence_token").actor.policy_loss.loss_mode,
             "gspo_token");
   EXPECT_THAT(swift_error(std::string(kBatch) + "--loss_type sapo --importance_sampling_level sequence"),
               HasSubstr("is not supported"));
+
+  // What ms-swift's real does not see, or sees in another way.
+  const std::string real = std::string(kBatch) + "--loss_type real ";
+  EXPECT_THAT(swift_error(real), HasSubstr("set beta to 0"));
+  for (const std::string name : {"top_entropy_quantile 0.2", "rollout_importance_sampling_mode token_mask",
+                                 "off_policy_sequence_mask_delta 0.1"}) {
+    const std::string flag = name.substr(0, name.find(' '));
+    EXPECT_THAT(swift_error(real + "--beta 0 --" + name), HasSubstr(flag + " with loss_type real is not supported"));
+  }
 
   config = swift(std::string(kBatch) + "--advantage_estimator rloo --beta 0.05");
   EXPECT_EQ(config.algorithm.adv_estimator, "rloo");

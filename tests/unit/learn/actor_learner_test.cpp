@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "learn/objective/entropy_mask.h"
+#include "learn/objective/off_policy_mask.h"
 #include "learner_fixture.h"
 
 namespace mortise {
@@ -228,6 +229,22 @@ TEST(EntropyMask, KeepsTheTokensAboveTheInterpolatedQuantile) {
   const std::vector<uint8_t> none(6, 0);
   entropy_mask(entropy, none, 0.5, keep);
   EXPECT_EQ(keep, none);
+}
+
+// What is no number is not masked away: it has to show in the loss.
+TEST(Masks, NoNumberHides) {
+  const std::vector<float> entropy = {NAN, 0.1F, 0.5F, NAN, 0.3F};
+  const std::vector<uint8_t> mask = {1, 1, 1, 0, 1};
+  std::vector<uint8_t> keep(5);
+  entropy_mask(entropy, mask, 0.5, keep);  // the median of the others is 0.3
+  EXPECT_EQ(keep, (std::vector<uint8_t>{1, 0, 1, 0, 1}));
+
+  const std::vector<int64_t> offsets = {0, 2, 4}, names = {0, 1};
+  const std::vector<float> behaviour = {-1, NAN, -1, -1}, log_prob(4, -3.0F), advantages(4, -1.0F);
+  const std::vector<uint8_t> all(4, 1);
+  std::vector<float> weight(4, 0.5F);
+  off_policy_mask({offsets, names, names}, behaviour, log_prob, advantages, all, 1.0, weight);
+  EXPECT_EQ(weight, (std::vector<float>{0.5F, 0.5F, 0, 0}));
 }
 
 // The mask takes tokens from the policy term and the entropy bonus, not from the KL term nor from the divisors.

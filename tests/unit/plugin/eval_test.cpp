@@ -200,6 +200,20 @@ TEST_F(EvalTest, RowFlagsAreZeroOrOne) {
   EXPECT_THAT(ran.err, HasSubstr("tensor 'in.row_valid' holds nan in row 1, must be 0 or 1"));
 }
 
+// Without groups every row would be compared with itself.
+TEST_F(EvalTest, WhatComparesGroupsNeedsThem) {
+  const std::vector<float> ones = {1, 1};
+  const TensorView tensors[] = {view_of<float>("in.token_level_rewards", ones, {2, 1}),
+                                view_of<float>("in.response_mask", ones, {2, 1})};
+  ASSERT_OK(write_safetensors_file(default_env(), temp_ / "in.safetensors", tensors));
+  const auto run = [&](const std::string& name) {
+    return mortise_plugin({"eval", "advantage_estimator", name, "--inputs", (temp_ / "in.safetensors").string(),
+                           "--outputs", (temp_ / "out.safetensors").string()});
+  };
+  EXPECT_THAT(run("grpo").err, HasSubstr("advantage_estimator grpo needs the tensor 'in.group_index'"));
+  EXPECT_EQ(run("reinforce_plus_plus").code, 0);
+}
+
 TEST_F(EvalTest, ARewardScoresRows) {
   const Path in = temp_.write("rows.jsonl", R"({"prompt":"a","completion":"xyz","finish_reason":"length","answer":3})"
                                             "\n"
