@@ -113,8 +113,8 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   if (correction.is_bypass()) {
     tensors.old_log_prob = tensors.rollout_log_prob;
   } else if (correction.is_active()) {
-    CorrectedBatch corrected = correction.apply(
-        {layout.row_offsets, tensors.mask, tensors.old_log_prob, tensors.rollout_log_prob}, &metrics);
+    CorrectedBatch corrected =
+        correction.apply({layout.row_offsets, tensors.mask, tensors.old_log_prob, tensors.rollout_log_prob}, &metrics);
     tensors.mask = std::move(corrected.mask);
     if (tensors.rollout_is_weights.empty()) tensors.rollout_is_weights = std::move(corrected.weights);
   }
@@ -186,7 +186,8 @@ int cmd_objective(Arguments args) {
                  "gradient by\n"
                  "log_prob. Inputs: log_prob, advantages, response_mask; optional old_log_prob, ref_log_prob, "
                  "rollout_log_prob,\n"
-                 "rollout_is_weights (in place of the correction's), entropy, group_index. With --critic: vpreds, values, returns, response_mask.\n"
+                 "rollout_is_weights (in place of the correction's), entropy, group_index. With --critic: vpreds, "
+                 "values, returns, response_mask.\n"
                  "Metrics go to standard output as JSON.\n\n"
               << options;
     return 0;

@@ -30,7 +30,7 @@ std::string shape_text(const TensorView& tensor) {
 
 Error EvalTensors::bad(std::string_view name, std::string what) const {
   return {ErrorKind::kData, "tensor 'in." + std::string(name) + "' " + std::move(what), file_.path().string(),
-          "names and shapes: `mortise plugin eval --help`"};
+          "names and shapes: the command's --help"};
 }
 
 const TensorView* EvalTensors::look_up(std::string_view name) {
@@ -132,8 +132,7 @@ Result<std::vector<uint8_t>> EvalTensors::flags(std::string_view name, std::span
                                                 int64_t width) const {
   std::vector<uint8_t> out(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i] != 0.0F && values[i] != 1.0F)
-      return holds(name, static_cast<double>(values[i]), i, width, "0 or 1");
+    if (values[i] != 0.0F && values[i] != 1.0F) return holds(name, static_cast<double>(values[i]), i, width, "0 or 1");
     out[i] = values[i] == 1.0F ? 1 : 0;
   }
   return out;

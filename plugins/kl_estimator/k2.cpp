@@ -8,8 +8,7 @@ namespace {
 
 struct K2 : mortise::ClampedKl {
   static constexpr const char* summary = "half the squared log ratio: biased, low variance";
-  static constexpr const char* doc =
-      "(log_prob - ref_log_prob)^2 / 2. J. Schulman, joschu.net/blog/kl-approx.html";
+  static constexpr const char* doc = "(log_prob - ref_log_prob)^2 / 2. J. Schulman, joschu.net/blog/kl-approx.html";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>

@@ -28,7 +28,8 @@ struct Cispo : mortise::Clipped<mortise::TokenLoss> {
     Clipped::setup(call);
     if (!mortise::is_set(cap)) return;
     if (mortise::is_set(clip_ratio_low) || mortise::is_set(clip_ratio_high))
-      call.log(MORTISE_LOG_WARN, "cap is set: clip_ratio_low and clip_ratio_high have no effect; leave one or the other");
+      call.log(MORTISE_LOG_WARN,
+               "cap is set: clip_ratio_low and clip_ratio_high have no effect; leave one or the other");
     low = 0;
     high = cap;
   }

@@ -6,9 +6,10 @@
 // AReaL's (actor.m2_threshold), the default. With m2_clippable_only those that PPO's clip could stop, A D > 0, and none
 // of them need stay: the paper's algorithm 1 as its authors' code and Trinity-RFT have it (the authors' code then clips
 // the ratio where the mask begins, at 0.7 .. 1.5 or wider).
-// Default threshold 0.04, the paper's. The choice is a constant for the gradient; of equal tokens the first by the rows'
-// names stay. The masked tokens keep their share of the aggregation's divisor, as in the paper. Traps: the objective has no further clip; ppo_clip adds PPO's, as AReaL
-// has it, whose D is that of the sampler against the proximal policy.
+// Default threshold 0.04, the paper's. The choice is a constant for the gradient; of equal tokens the first by the
+// rows' names stay. The masked tokens keep their share of the aggregation's divisor, as in the paper. Traps: the
+// objective has no further clip; ppo_clip adds PPO's, as AReaL has it, whose D is that of the sampler against the
+// proximal policy.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -156,7 +156,9 @@ TEST_F(ObjectiveInputs, MustBeNumbers) {
   expect_refused("actor.top_entropy_quantile=0.5", actor_, "entropy", NAN, "nan in row 1, token 1, must be finite");
   expect_refused("", actor_, "advantages", -INFINITY, "-inf in row 1, token 1, must be finite");
   expect_refused("--critic", critic_, "returns", INFINITY, "inf in row 1, token 1, must be finite");
-  run("objective eval --outputs " + path("out.safetensors") + file(actor_, "log_prob", -INFINITY));  // a ratio of 0
+  std::vector<std::string> with_old = actor_;
+  with_old.emplace_back("old_log_prob");
+  run("objective eval --outputs " + path("out.safetensors") + file(with_old, "log_prob", -INFINITY));  // a ratio of 0
 }
 
 TEST_F(ObjectiveInputs, GroupsMustBeThereWhereTheyMatter) {
