@@ -1,11 +1,13 @@
 // mortise objective eval: the actor's whole objective (or the critic's) as configured, on tensors of a file.
 #include <boost/program_options.hpp>
+#include <cmath>
 
 #include "command_line.h"
 #include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
 #include "eval_tensors.h"
+#include "foundation/base/text.h"
 #include "learn/objective/actor_objective.h"
 #include "learn/objective/value_objective.h"
 #include "train/run_parts.h"
@@ -20,6 +22,14 @@ struct ObjectiveCommand {
   LoadedConfig config;
   Path inputs, outputs;
 };
+
+// The sum as float32, which may be too large for it although every token's part is not.
+Result<float> loss_of(double sum, const Path& inputs) {
+  const auto loss = static_cast<float>(sum);
+  if (std::isfinite(loss)) return loss;
+  return Error{ErrorKind::kNumerics, "the loss is " + format_f64(sum) + ", too large for float32", inputs.string(),
+               "look for advantages, values or returns of great size"};
+}
 
 std::vector<TensorView> padded_outputs(const float& loss, const std::string& grad_name, const std::vector<float>& grad,
                                        const EvalTensors& in) {
@@ -49,8 +59,9 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   std::vector<float> weight(in.num_tokens()), grad(in.num_tokens());
   const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
   TRY(token_weights(options, counts, layout.row_offsets, mask, layout.group_index, weight));
-  const auto loss = static_cast<float>(
-      value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics));
+  const float loss = TRY(
+      loss_of(value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics),
+              command.inputs));
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 
@@ -142,7 +153,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
     metrics.add("kl", sums.kl, tokens);
   }
   if (!tensors.entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
-  const auto loss = static_cast<float>(sums.loss);
+  const float loss = TRY(loss_of(sums.loss, command.inputs));
   std::vector<TensorView> outputs = padded_outputs(loss, "grad_log_prob", grad, in);
   if (!grad_entropy.empty())
     outputs.push_back(view_of<float>("grad_entropy", grad_entropy, {in.num_rows(), in.num_columns()}));

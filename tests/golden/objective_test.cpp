@@ -156,6 +156,8 @@ TEST_F(ObjectiveInputs, MustBeNumbers) {
   expect_refused("actor.top_entropy_quantile=0.5", actor_, "entropy", NAN, "nan in row 1, token 1, must be finite");
   expect_refused("", actor_, "advantages", -INFINITY, "-inf in row 1, token 1, must be finite");
   expect_refused("--critic", critic_, "returns", INFINITY, "inf in row 1, token 1, must be finite");
+  EXPECT_NE(refusal("--critic" + file(critic_, "returns", 1e30F)).find("e+59, too large for float32"),
+            std::string::npos);
   std::vector<std::string> with_old = actor_;
   with_old.emplace_back("old_log_prob");
   run("objective eval --outputs " + path("out.safetensors") + file(with_old, "log_prob", -INFINITY));  // a ratio of 0
