@@ -4,6 +4,7 @@
 #include <set>
 
 #include "config/config_node.h"
+#include "config/correction_rules.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/unused.h"
@@ -160,6 +161,11 @@ class Checker {
 
   void check_correction() {
     const RolloutCorrectionConfig& correction = config_.algorithm.rollout_correction;
+    if (auto rules = parse_correction_rules(correction); !rules.ok()) {
+      Error problem = std::move(rules).error();
+      problem.where = loaded_.where(problem.where);
+      problems_.push_back(std::move(problem));
+    }
     const std::string& loss = config_.actor.policy_loss.loss_mode;
     if (!correction.bypass_mode || correction.loss_type != "reinforce" || plugin_bare_name(loss) == "reinforce") return;
     error("actor.policy_loss.loss_mode",
@@ -233,6 +239,10 @@ class Checker {
     if (config_.rollout.temperature == 0) {
       error("rollout.temperature", "'rollout.temperature' is 0, and log-probabilities cannot be divided by it",
             "use 1.0 for training; validation is greedy unless rollout.val_kwargs.do_sample is true");
+    }
+    if (config_.ref.sync_steps && (config_.model.lora_rank > 0 || config_.model.lora_adapter_path)) {
+      error("ref.sync_steps", "'ref.sync_steps' cannot be used with an adapter: the reference is its base",
+            "leave it out, or train all weights");
     }
     const TrainerConfig& trainer = config_.trainer;
     if (trainer.resume_mode == "resume_path" && !trainer.resume_from_path) {

@@ -158,6 +158,8 @@ class UnusedKeys {
              algorithm.kl_ctrl.type == "adaptive" || !algorithm.use_kl_in_reward, "algorithm.kl_ctrl.type is fixed");
     tell_all({"algorithm.filter_groups.metric", "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"},
              algorithm.filter_groups.enable, "algorithm.filter_groups.enable is false");
+    tell("algorithm.filter_groups.enable", !algorithm.filter_groups.enable || config_.rollout.n > 1,
+         "rollout.n is 1, and a group of one row is always kept");
     tell("ref.mixup_alpha", config_.ref.sync_steps.has_value(), "ref.sync_steps is null");
     // A recipe may serve both commands.
     tell_all({"data.response_key", "data.messages_key"}, loaded_.is_set("sft"), "only `mortise sft` reads it");

@@ -270,9 +270,6 @@ Result<> load_learner(RunParts& parts) {
   parts.entropy_controller.emplace(config.actor);
   if (parts.entropy_controller->is_adaptive()) TRY(parts.stateful.add(*parts.entropy_controller));
   if (config.ref.sync_steps && parts.reference) {
-    if (parts.model->trains_lora())
-      return Error{ErrorKind::kConfig, "'ref.sync_steps' cannot be used with an adapter: the reference is its base",
-                   parts.loaded.where("ref.sync_steps"), "leave it out, or train all weights"};
     parts.reference_state.emplace("ref.model", *parts.reference);
     TRY(parts.stateful.add(*parts.reference_state));
   }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "config/check.h"
+#include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "train/critic.h"
@@ -171,7 +172,7 @@ Result<Experience> experience_stage(RunParts& parts, int64_t step, MetricSet& me
   while (!filter.is_full()) {
     if (filter.num_batches() > 0) TRY(filter.check_more(parts.train_data->size()));
     const Experience batch = TRY(sample_and_score(parts, step, filter.num_batches(), metrics));
-    TRY(filter.add(batch));
+    TRY(at_place(parts.loaded.where("algorithm.filter_groups.metric"), filter.add(batch)));
   }
   return filter.take(metrics);
 }
@@ -283,6 +284,10 @@ Result<> update_stage(RunParts& parts, StepWork& work, const std::function<Resul
         done.metrics.add("actor/entropy_coeff", parts.objective->entropy_coeff());
       if (done.sums.num_tokens > 0 && !done.skipped)
         parts.entropy_controller->update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
+      if (parts.entropy_controller->is_on()) {  // by TRL's names: also of an update that applied none
+        done.metrics.add_mean("policy_loss", done.sums.pg_loss, 1.0);
+        done.metrics.add("entropy_coef", parts.entropy_controller->coeff());
+      }
       record_update(parts, done.skipped);
     }
   }

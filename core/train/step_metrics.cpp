@@ -288,10 +288,6 @@ void add_update_metrics(const std::vector<UpdateReport>& updates, const ActorObj
     metrics.add("learning_rate", update.lr);
     metrics.add("actor/lr", update.lr);
     metrics.add("actor/skipped_updates", update.skipped ? 1.0 : 0.0);
-    if (objective.entropy_coeff() != 0.0) {
-      metrics.add_mean("policy_loss", update.sums.pg_loss, 1.0);
-      metrics.add("entropy_coef", objective.entropy_coeff());
-    }
     if (objective.uses_kl_loss()) {
       metrics.add("kl", update.sums.kl, tokens);
       metrics.add_mean("actor/kl_loss", update.sums.kl_loss, 1.0);

@@ -53,6 +53,21 @@ TEST(Stages, AResumeFindsTheirStates) {
   expect_resumes("algorithm.adv_estimator=gae algorithm.lam=0.95 critic.ppo_epochs=2 trainer.critic_warmup=2");
 }
 
+// All of them at once, where each has to leave the others what they need.
+TEST(Stages, AResumeFindsTheStatesOfAllStagesTogether) {
+  const std::string correction = " algorithm.rollout_correction.";
+  expect_resumes(
+      "reward.0.pattern='^.[0-6]' rollout.n=4 algorithm.filter_groups.enable=true data.gen_batch_size=6 "
+      "algorithm.adv_estimator=gae algorithm.lam=0.9 critic.ppo_epochs=2 actor.ppo_epochs=2 actor.shuffle=true "
+      "actor.use_kl_loss=true actor.kl_loss_type=full actor.kl_loss_coef=0.05 algorithm.use_kl_in_reward=true "
+      "algorithm.kl_penalty=k2 algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.kl_coef=0.2 "
+      "algorithm.kl_ctrl.horizon=200 ref.sync_steps=2 ref.mixup_alpha=0.5 actor.entropy_ctrl.type=adaptive "
+      "actor.entropy_coeff=0.01 actor.entropy_ctrl.target_entropy=2.5 actor.top_entropy_quantile=0.7 "
+      "actor.off_policy_mask_threshold=0.05 algorithm.mask_truncated_completions=true" +
+      correction + "rollout_is=sequence" + correction + "rollout_is_batch_normalize=true" + correction +
+      "rollout_rs=token_k1,seq_max_k3" + correction + "rollout_rs_threshold=0.2_5.0,1.0");
+}
+
 TEST(Stages, PpoWithACriticLearns) {
   const TaskFolder task;
   const Outcome outcome = task.mortise(
@@ -133,6 +148,9 @@ TEST(Stages, TheKlInTheRewardAndTheEntropyBonusFollowTheirControllers) {
     num_applied += applied > 0 ? 1 : 0;
     entropy = number(row, "entropy");
     entropy_coeff = std::clamp(entropy_coeff + (entropy <= 2.5 ? 0.004 : -0.004), 0.0, 0.015);
+    // TRL's names: the controller's coefficient after the update, whether or not that applied one.
+    EXPECT_NEAR(number(row, "entropy_coef"), entropy_coeff, 1e-9);
+    EXPECT_EQ(number(row, "policy_loss"), number(row, "actor/pg_loss"));
   }
   EXPECT_GT(largest, 0.012) << "the KL passes its target";
   EXPECT_GT(number(rows[2], "actor/reward_kl_penalty"), 0);
@@ -197,6 +215,12 @@ TEST(Stages, FilteredGroupsAllDiffer) {
   EXPECT_EQ(never.code, 3) << never.output;
   EXPECT_NE(never.output.find("only 0 of the 16 groups"), std::string::npos) << never.output;
   EXPECT_NE(never.output.find("max_num_gen_batches"), std::string::npos) << never.output;
+  const Outcome unknown = task.mortise(
+      "train run.toml trainer.default_local_dir=unknown algorithm.filter_groups.enable=true "
+      "algorithm.filter_groups.metric=acc");
+  EXPECT_EQ(unknown.code, 2) << unknown.output;
+  EXPECT_NE(unknown.output.find("override 'algorithm.filter_groups.metric=acc', step 1: "), std::string::npos)
+      << unknown.output;
 }
 
 TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
@@ -216,6 +240,10 @@ TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
   ASSERT_EQ(copied.size(), 6U);
   EXPECT_GT(fixed.back(), 1e-5);
   for (const double kl : copied) EXPECT_LT(kl, 1e-9);  // one update a step, from a reference that is the policy
+  const std::vector<double> second = kl_of("ref.sync_steps=2 ref.mixup_alpha=1.0");
+  ASSERT_EQ(second.size(), 6U);
+  for (size_t i = 0; i < second.size(); ++i)  // every second step the reference is the policy again
+    EXPECT_EQ(second[i] < 1e-9, i % 2 == 0) << "step " << i + 1 << ": " << second[i];
   // Over the whole vocabulary, and with an adapter whose base is the reference.
   for (const std::string settings : {"actor.kl_loss_type=full", "actor.kl_loss_type=full model.lora_rank=4"}) {
     const std::vector<double> full = kl_of(settings);
@@ -270,6 +298,7 @@ TEST(Stages, RolloutCorrectionInBothModes) {
       task.mortise("train run.toml" + table + "rollout_rs=seq_max_k9" + table + "rollout_rs_threshold=1");
   EXPECT_EQ(refused.code, 2) << refused.output;
   EXPECT_NE(refused.output.find("seq_max_k3"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("override 'algorithm.rollout_correction.rollout_rs=seq_max_k9'"), std::string::npos);
 }
 
 }  // namespace

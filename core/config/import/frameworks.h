@@ -11,6 +11,7 @@
 namespace mortise {
 
 void translate_trl(Translation& t, int64_t num_processes);
+void prepare_verl(Translation& t);  // before the rules are applied
 void translate_verl(Translation& t);
 void translate_verl_rewards(Translation& t);  // the part of it in verl_rewards.cpp
 void translate_swift(Translation& t, int64_t num_processes);
@@ -31,7 +32,7 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches, double lear
 void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);
 // vanilla, gspo or luspo with clip edges and delta, as the importance-sampling level asks.
 void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level);
-// sync_ref_model: the reference that follows the policy.
+// sync_ref_model: the reference that follows the policy. After the KL has been set.
 void translate_reference(Translation& t, const HfBatches& batches);
 
 // --- rewards (rewards.cpp); each gives the table's place ---
@@ -56,6 +57,10 @@ struct LoraNames {
 };
 // An adapter is asked for. `modules`: what the framework adapts where its setting is null.
 void translate_lora(Translation& t, const LoraNames& names, const Json& modules);
+
+// Of a reward of the length whose limit lies below the longest completion.
+inline constexpr std::string_view kNoFloor =
+    "completions may be longer than the limit of this reward: beyond it the punishment there grows on, here it stays";
 
 // A number that stands for "no cap" where a parameter must be finite.
 inline constexpr double kNoCap = 1e300;

@@ -70,6 +70,7 @@ bool check_cut(Translation& t, int64_t rows, int64_t steps, int64_t accumulation
 void set_run_length(Translation& t, const HfBatches& batches) {
   const int64_t updates = t.integer("max_steps");
   const int64_t per_step = batches.updates_per_step;
+  if (updates > 0) t.note_given({"num_train_epochs"}, "max_steps is given");
   if (updates > 0 && updates % per_step != 0) {
     const int64_t below = updates / per_step * per_step;
     t.problem("max_steps",
@@ -297,6 +298,10 @@ void translate_reference(Translation& t, const HfBatches& batches) {
       if (t.is_given(name)) t.note(name, "only with sync_ref_model");
     }
     return;
+  }
+  if (!t.is_set("actor.kl_loss_coef") && !t.is_set("algorithm.use_kl_in_reward")) {
+    return t.problem("sync_ref_model", "sync_ref_model is true, and beta is 0: there is no reference to be refreshed",
+                     "take it out, or set beta");
   }
   const int64_t updates = count_of(t, "ref_model_sync_steps");
   if (updates % batches.updates_per_step != 0) {

@@ -65,6 +65,7 @@ std::vector<std::string> stand_ins(const Translation& t) {
 
 Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framework, const std::string& where) {
   if (!t.problems().empty()) return join_problems(t.problems());
+  t.note_untold();
   std::vector<Translation::Line> lines = t.lines();
   const std::vector<Translation::Line> head = {
       {"# From " + where + " by `mortise config import --from " + std::string(framework.name) + "`.", ""},
@@ -95,7 +96,7 @@ std::string describe(const PeerRule& rule) {
       return name + " -> " + text + (values.empty() ? "" : " (default " + values + ")");
     case PeerAction::kOptional:
     case PeerAction::kNoEffect:
-      return name + ": without effect: " + text;
+      return name + ": without effect: " + text + (rule.below.empty() ? "" : " (" + std::string(rule.below) + ")");
     case PeerAction::kRefuse:
       return name + ": only " + values + ": " + text;
     case PeerAction::kPlanned:
@@ -115,6 +116,7 @@ Result<ImportedConfig> import_config_text(Env& env, const ImportRequest& request
   const PeerSource source{std::string(text), request.where, is_verl};
   std::vector<PeerSetting> settings = TRY(read_peer_source(source, rules));
   Translation t(std::string(framework.title), rules, std::move(settings));
+  if (is_verl) prepare_verl(t);
   t.apply_rules();
   if (is_verl) {
     translate_verl(t);

@@ -30,30 +30,36 @@ struct PeerRule {
                             // of what passes (kRefuse)
   std::string_view target;  // our key
   std::string_view text;
+  std::string_view below;  // of a ".*": the names that there are, with blanks between; a ".*" behind one is a table of
+                           // any names. "" = any names: they are the user's own.
 };
 
 // What becomes of a reward model.
 inline constexpr std::string_view kRewardModelTable = "a [[reward]] table with use = \"reward_model\"";
 
 constexpr PeerRule translate(std::string_view name, std::string_view fallback, std::string_view target) {
-  return {name, PeerAction::kTranslate, fallback, target, ""};
+  return {name, PeerAction::kTranslate, fallback, target, "", ""};
 }
 constexpr PeerRule compute(std::string_view name, std::string_view fallback, std::string_view text) {
-  return {name, PeerAction::kCompute, fallback, "", text};
+  return {name, PeerAction::kCompute, fallback, "", text, ""};
 }
 constexpr PeerRule no_effect(std::string_view name, std::string_view text) {
-  return {name, PeerAction::kNoEffect, "", "", text};
+  return {name, PeerAction::kNoEffect, "", "", text, ""};
+}
+// A table without effect. `name` ends in ".*"; a name that is not in `below` is as unknown as one without a rule.
+constexpr PeerRule no_effect_below(std::string_view name, std::string_view below, std::string_view text) {
+  return {name, PeerAction::kNoEffect, "", "", text, below};
 }
 constexpr PeerRule refuse(std::string_view name, std::string_view accepted, std::string_view text) {
-  return {name, PeerAction::kRefuse, accepted, "", text};
+  return {name, PeerAction::kRefuse, accepted, "", text, ""};
 }
 constexpr PeerRule planned(std::string_view name, std::string_view fallback, std::string_view target,
                            std::string_view text) {
-  return {name, PeerAction::kPlanned, fallback, target, text};
+  return {name, PeerAction::kPlanned, fallback, target, text, ""};
 }
 
 constexpr PeerRule optional(std::string_view name, std::string_view target, std::string_view text) {
-  return {name, PeerAction::kOptional, "", target, text};
+  return {name, PeerAction::kOptional, "", target, text, ""};
 }
 
 // A framework's rules, in several pieces. Lookups walk the table: it has a few hundred lines and is read once.
@@ -61,13 +67,15 @@ class PeerRules {
  public:
   explicit PeerRules(std::vector<std::span<const PeerRule>> pieces) : pieces_(std::move(pieces)) {}
 
-  // The rule of that name, else the longest "x.*" above it, else null. The first piece wins.
+  // The rule of that name, else the longest "x.*" above it that knows the name, else null. The first piece wins.
   [[nodiscard]] const PeerRule* find(std::string_view name) const;
   [[nodiscard]] const PeerRule* find_exact(std::string_view name) const;
   // Is there a rule for something below `name`?
   [[nodiscard]] bool has_below(std::string_view name) const;
   // All rules, the ones that lose to an earlier piece left out.
   [[nodiscard]] std::vector<const PeerRule*> all() const;
+  // All names, those below the rules' tables too.
+  [[nodiscard]] std::vector<std::string> names() const;
 
  private:
   std::vector<std::span<const PeerRule>> pieces_;
@@ -82,6 +90,9 @@ std::span<const PeerRule> verl_service_rules();
 
 // transformers.TrainingArguments (TRL's and ms-swift's base): what is the same for both.
 std::span<const PeerRule> training_argument_rules();
+
+// Does the rule's table take any name there? Such a name is nobody's but the user's, and is told one by one.
+bool takes_any_name(const PeerRule& rule, std::string_view name);
 
 // The JSON text of a rule; a broken one ends the program in the tests, which parse them all.
 Json rule_json(std::string_view text);

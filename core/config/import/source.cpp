@@ -1,6 +1,7 @@
 #include "config/import/source.h"
 
 #include <algorithm>
+#include <map>
 
 #include "config/import/interpolation.h"
 #include "config/import/yaml.h"
@@ -21,12 +22,16 @@ Json json_of(const ConfigNode& node) {
   return list;
 }
 
-ConfigNode node_of_json(const Json& value, const std::string& where) {
+// `places`: the same text read as YAML, which knows lines and columns; null where that did not succeed.
+ConfigNode node_of_json(const Json& value, const std::string& where, const ConfigNode* places) {
   ConfigNode node;
-  node.where = where;
+  node.where = places != nullptr ? places->where : where;
   if (value.is_object()) {
-    node = ConfigNode::table(where);
-    for (const auto& [key, child] : value.items()) node.entries.emplace_back(key, node_of_json(child, where));
+    node = ConfigNode::table(node.where);
+    for (const auto& [key, child] : value.items()) {
+      const ConfigNode* place = places != nullptr && places->is_table() ? places->find(key) : nullptr;
+      node.entries.emplace_back(key, node_of_json(child, where, place));
+    }
     return node;
   }
   node.value = value;
@@ -34,22 +39,46 @@ ConfigNode node_of_json(const Json& value, const std::string& where) {
   return node;
 }
 
+// Hydra writes {a:1,b:{c:2}}, where YAML wants a blank behind each key's colon. Colons in values and quotes stay.
+std::string with_spaced_keys(std::string_view text) {
+  std::string out, open;  // open: the brackets that are
+  bool in_key = false;
+  char quote_mark = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char character = text[i];
+    out += character;
+    if (quote_mark != 0) {
+      if (character == '\\' && quote_mark == '"' && i + 1 < text.size()) {
+        out += text[++i];
+      } else if (character == quote_mark) {
+        quote_mark = 0;
+      }
+    } else if (character == '\'' || character == '"') {
+      quote_mark = character;
+    } else if (character == '{' || character == '[') {
+      open += character;
+      in_key = character == '{';
+    } else if (character == '}' || character == ']') {
+      if (!open.empty()) open.pop_back();
+      in_key = false;
+    } else if (character == ',') {
+      in_key = open.ends_with('{');
+    } else if (character == ':' && in_key) {
+      out += ' ';
+      in_key = false;
+    }
+  }
+  return out;
+}
+
 // A word behind an option or a '=': a list or table in brackets, a text in quotes of its own, else a scalar. (The
 // shell's quotes are gone by now and say nothing about types.)
 Result<ConfigNode> word_value(const std::string& text, const std::string& where) {
   ConfigNode node;
   if (text.starts_with('[') || text.starts_with('{')) {
-    Result<ConfigNode> parsed = parse_yaml(text, where);
+    Result<ConfigNode> parsed = parse_yaml(with_spaced_keys(text), where);
     if (!parsed) return std::move(parsed).error();
     node = std::move(*parsed);
-    // Hydra writes {a:1}, which is the key "a:1" in YAML.
-    for (auto& [key, child] : node.entries) {
-      const size_t colon = key.find(':');
-      if (colon == std::string::npos || child.kind != ConfigNode::Kind::kValue || !child.value.is_null()) continue;
-      child.raw = key.substr(colon + 1);
-      child.value = yaml_scalar(child.raw);
-      key.resize(colon);
-    }
   } else if (text.size() > 1 && (text.front() == '\'' || text.front() == '"') && text.front() == text.back()) {
     node.raw = text.substr(1, text.size() - 2);
     node.value = node.raw;
@@ -86,6 +115,19 @@ size_t first_argument(const std::vector<ShellWord>& words, bool dotted) {
   return first;
 }
 
+// Behind the arguments: where the output goes, and the commands that follow.
+void cut_at_operator(std::vector<ShellWord>& words, size_t first) {
+  for (size_t i = first; i < words.size(); ++i) {
+    const std::string& text = words[i].text;
+    const std::string_view rest = std::string_view(text).substr(std::min(text.find_first_not_of("012"), text.size()));
+    const bool is_operator = rest.starts_with('>') || text == "|" || text == "||" || text == "&&" || text == "&" ||
+                             text == ";" || text == "|&" || text.starts_with("&>");
+    if (words[i].quoted || !is_operator) continue;
+    words.resize(i);
+    return;
+  }
+}
+
 Error not_resolved(const ShellWord& word) {
   return {ErrorKind::kConfig, quote(word.text) + " holds a variable of the shell", word.where, "write its value"};
 }
@@ -95,7 +137,14 @@ void put(ConfigNode& table, const std::string& name, ConfigNode value) {
   table.entries.emplace_back(name, std::move(value));
 }
 
-Result<ConfigNode> read_options(const std::vector<ShellWord>& words) {
+// --no_NAME stands for NAME = false, as argparse has it for settings that are true unless set.
+bool is_negated(const std::string& name, bool has_value, const PeerRules& rules) {
+  constexpr std::string_view kNo = "no_";
+  return !has_value && name.starts_with(kNo) && rules.find_exact(name) == nullptr &&
+         rules.find_exact(name.substr(kNo.size())) != nullptr;
+}
+
+Result<ConfigNode> read_options(const std::vector<ShellWord>& words, const PeerRules& rules) {
   ConfigNode table = ConfigNode::table("");
   for (size_t i = first_argument(words, false); i < words.size();) {
     const ShellWord& option = words[i++];
@@ -106,15 +155,17 @@ Result<ConfigNode> read_options(const std::vector<ShellWord>& words) {
     std::vector<ShellWord> values;
     std::string name = option.text.substr(2);
     if (const size_t equals = name.find('='); equals != std::string::npos) {
-      values.push_back({name.substr(equals + 1), option.where});
+      values.push_back({name.substr(equals + 1), option.where, option.quoted});
       name.resize(equals);
     } else {
       while (i < words.size() && !words[i].text.starts_with("--")) values.push_back(words[i++]);
     }
     std::replace(name.begin(), name.end(), '-', '_');
     ConfigNode value;
-    value.value = true;  // a flag
-    value.raw = "true";
+    const bool negated = is_negated(name, !values.empty(), rules);
+    if (negated) name.erase(0, 3);
+    value.value = !negated;  // a flag
+    value.raw = negated ? "false" : "true";
     for (const ShellWord& word : values) {
       if (word.text.find('$') != std::string::npos) return not_resolved(word);
     }
@@ -130,12 +181,35 @@ Result<ConfigNode> read_options(const std::vector<ShellWord>& words) {
   return table;
 }
 
+// Hydra's own options, of which those are kept that say where its defaults are: hydra.config_name, hydra.config_path.
+// `i` moves on where the value is a word of its own.
+bool read_hydra_option(const std::vector<ShellWord>& words, size_t& i, ConfigNode& root) {
+  const std::string& word = words[i].text;
+  const std::string option = word.substr(0, word.find('='));
+  const bool name = option == "--config-name" || option == "-cn";
+  if (!name && option != "--config-path" && option != "-cp" && option != "--config-dir" && option != "-cd")
+    return false;
+  std::string given;
+  if (option.size() < word.size()) {
+    given = word.substr(option.size() + 1);
+  } else if (i + 1 < words.size()) {
+    given = words[++i].text;
+  }
+  if (root.find("hydra") == nullptr) put(root, "hydra", ConfigNode::table(words[i].where));
+  ConfigNode value;
+  value.value = given;
+  value.raw = given;
+  value.where = words[i].where;
+  put(*root.find("hydra"), name ? "config_name" : "config_path", std::move(value));
+  return true;
+}
+
 // Hydra: a.b=c, +a.b=c, ++a.b=c, ~a.b.
 Result<ConfigNode> read_overrides(const std::vector<ShellWord>& words) {
   ConfigNode root = ConfigNode::table("");
   for (size_t i = first_argument(words, true); i < words.size(); ++i) {
     const ShellWord& word = words[i];
-    if (word.text == "$@" || word.text.starts_with("--config")) continue;  // the caller's own arguments; the base file
+    if (word.text == "$@" || read_hydra_option(words, i, root)) continue;  // "$@": the caller's own arguments
     const size_t equals = word.text.find('=');
     if (equals == std::string::npos && !word.text.starts_with('~')) {
       return Error{ErrorKind::kConfig, quote(word.text) + " is no override", word.where, "write key=value"};
@@ -211,6 +285,22 @@ class Flattener {
   std::vector<PeerSetting> settings_;
 };
 
+// Two spellings of one name: which of them the framework would read, nobody can tell.
+Result<> check_distinct(const std::vector<PeerSetting>& settings) {
+  std::map<std::string_view, const PeerSetting*> seen;
+  std::vector<Error> problems;
+  for (const PeerSetting& setting : settings) {
+    const auto [first, is_new] = seen.emplace(setting.name, &setting);
+    if (is_new) continue;
+    problems.push_back({ErrorKind::kConfig,
+                        quote(setting.given) + " is given twice: also at " + first->second->where + " as " +
+                            quote(first->second->given),
+                        setting.where, "keep one"});
+  }
+  if (!problems.empty()) return join_problems(std::move(problems));
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<ShellWord>> shell_words(std::string_view text, std::string_view where) {
@@ -220,7 +310,7 @@ Result<std::vector<ShellWord>> shell_words(std::string_view text, std::string_vi
   char quote_mark = 0;
   const auto place = [&] { return std::string(where) + ":" + std::to_string(line); };
   const auto begin = [&] {
-    if (!in_word) words.push_back({"", place()});
+    if (!in_word) words.push_back({"", place(), false});
     in_word = true;
   };
   for (size_t i = 0; i < text.size(); ++i) {
@@ -236,6 +326,7 @@ Result<std::vector<ShellWord>> shell_words(std::string_view text, std::string_vi
       }
     } else if (character == '\'' || character == '"') {
       begin();
+      words.back().quoted = true;
       quote_mark = character;
     } else if (character == '\\' && i + 1 < text.size()) {
       if (text[i + 1] == '\n') {
@@ -265,18 +356,22 @@ Result<std::vector<PeerSetting>> read_peer_source(const PeerSource& source, cons
   if (form == Form::kJson) {
     JsonOptions options;
     options.error_kind = ErrorKind::kConfig;
-    root = node_of_json(TRY(parse_json(source.text, source.where, options)), source.where);
+    const Json parsed = TRY(parse_json(source.text, source.where, options));
+    const Result<ConfigNode> places = parse_yaml(source.text, source.where);
+    root = node_of_json(parsed, source.where, places ? &*places : nullptr);
   } else if (form == Form::kYaml) {
     root = TRY(parse_yaml(source.text, source.where));
   } else {
-    const std::vector<ShellWord> words = TRY(shell_words(source.text, source.where));
-    root = TRY(form == Form::kOptions ? read_options(words) : read_overrides(words));
+    std::vector<ShellWord> words = TRY(shell_words(source.text, source.where));
+    cut_at_operator(words, first_argument(words, source.dotted));
+    root = TRY(form == Form::kOptions ? read_options(words, rules) : read_overrides(words));
   }
   if (!root.is_table()) {
     return Error{ErrorKind::kConfig, "holds " + root.describe() + ", no settings", source.where,
                  "a YAML or JSON file of settings, or a list of arguments"};
   }
   std::vector<PeerSetting> settings = Flattener(rules, source.dotted).run(root);
+  TRY(check_distinct(settings));
   if (source.dotted) resolve_interpolations(settings);
   return settings;
 }

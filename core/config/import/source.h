@@ -2,7 +2,8 @@
 //
 // Forms: YAML, JSON (a .json file, or a text that begins with '{'), an argument list (`--key value ...`), and for verl
 // Hydra's `key=value`. Argument lists may be a whole shell command: what stands before the first argument is passed
-// over, quotes, comments and continued lines are understood, variables are refused. Private to this room.
+// over, and so is what comes behind an operator (| tee log, 2>&1); quotes, comments and continued lines are understood,
+// variables are refused. Private to this room.
 #pragma once
 
 #include <string>
@@ -36,6 +37,7 @@ Result<std::vector<PeerSetting>> read_peer_source(const PeerSource& source, cons
 struct ShellWord {
   std::string text;
   std::string where;
+  bool quoted = false;  // some of it: no operator of the shell
 };
 Result<std::vector<ShellWord>> shell_words(std::string_view text, std::string_view where);
 

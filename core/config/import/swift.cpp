@@ -238,13 +238,19 @@ void set_files(Translation& t, std::string_view name, std::string_view key) {
   }
 }
 
-void set_data(Translation& t) {
-  set_files(t, "dataset", "data.train_files");
-  set_files(t, "val_dataset", "data.val_files");
+// The setting that bounds a completion.
+std::string_view length_name(const Translation& t) {
   std::string_view length = "max_completion_length";
   for (const std::string_view older : {"max_new_tokens", "response_length"}) {
     if (!t.is_null(older)) length = older;
   }
+  return length;
+}
+
+void set_data(Translation& t) {
+  set_files(t, "dataset", "data.train_files");
+  set_files(t, "val_dataset", "data.val_files");
+  const std::string_view length = length_name(t);
   t.set("data.max_response_length", t.integer(length), {length});
   const std::string strategy = t.is_null("truncation_strategy") ? "left" : t.text("truncation_strategy");
   if (t.is_null("max_length")) {
@@ -303,6 +309,8 @@ std::string add_reward(Translation& t, const std::string& function) {
     t.set(table + ".name", "soft_overlong", {from});
     if (!t.is_null("soft_max_length")) t.set(table + ".limit", t.integer("soft_max_length"), {"soft_max_length"});
     t.set(table + ".buffer", t.integer("soft_cache_length"), {"soft_cache_length"}, "never below -1 here");
+    if (!t.is_null("soft_max_length") && t.integer("soft_max_length") < t.integer(length_name(t)))
+      t.warn("soft_max_length", kNoFloor);
     return table;
   }
   if (function == "format" || function == "react_format") {

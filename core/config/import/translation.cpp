@@ -41,6 +41,15 @@ bool can_be_written(const Json& value, bool nested = false) {
   return std::all_of(value.begin(), value.end(), [](const Json& item) { return can_be_written(item, true); });
 }
 
+// An interpolation that nothing stands for, or Hydra's "???", which the command line must give.
+bool is_unresolved(const Json& value) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    return text == "???" || text.find("${") != std::string::npos;
+  }
+  return value.is_structured() && std::any_of(value.begin(), value.end(), is_unresolved);
+}
+
 // The table of a key: the longest one of fields.h that it stands in.
 std::string table_of(std::string_view key) {
   for (size_t dot = key.rfind('.'); dot != std::string_view::npos; dot = key.substr(0, dot).rfind('.')) {
@@ -66,12 +75,14 @@ std::string Translation::origin_of(std::string_view name) const {
 
 void Translation::problem(std::string_view name, std::string what, std::string next) {
   const PeerSetting* setting = find(name);
+  told_.emplace(name);
   problems_.push_back({ErrorKind::kConfig, std::move(what),
                        setting != nullptr ? setting->where : framework_ + "'s default of " + std::string(name),
                        std::move(next)});
 }
 
 void Translation::warn(std::string_view name, std::string_view what) {
+  told_.emplace(name);
   warnings_.push_back(origin_of(name) + ": " + std::string(what));
 }
 
@@ -164,6 +175,7 @@ void Translation::set(std::string_view key, Json value, const std::vector<std::s
                       std::string_view remark) {
   std::vector<std::string> origins;
   for (const std::string_view name : names) {
+    told_.emplace(name);
     if (is_given(name) || names.size() == 1) origins.push_back(origin_of(name));
   }
   if (origins.empty()) origins.push_back(framework_ + "'s defaults");
@@ -186,6 +198,7 @@ std::string Translation::add_reward(std::string_view plugin, const std::vector<s
 
 void Translation::note(std::string_view name, std::string_view reason) {
   const PeerSetting* setting = find(name);
+  told_.emplace(name);
   const std::string shown = setting == nullptr ? std::string(name) : setting->given + " = " + dump_json(setting->value);
   const std::string place = setting == nullptr ? framework_ + "'s default" : setting->where;
   notes_.push_back(one_line(shown.substr(0, 120) + " (" + place + "): " + std::string(reason)));
@@ -202,8 +215,7 @@ void Translation::ask(std::string_view table, std::string_view line) {
 }
 
 void Translation::apply_rules() {
-  std::vector<std::string> names;
-  for (const PeerRule* rule : rules_.all()) names.emplace_back(rule->name);
+  const std::vector<std::string> names = rules_.names();
   for (const PeerSetting& setting : settings_) {
     const PeerRule* rule = rules_.find(setting.name);
     if (rule != nullptr) {
@@ -216,13 +228,29 @@ void Translation::apply_rules() {
         {ErrorKind::kConfig, "unknown setting " + quote(setting.given), setting.where, std::move(next)});
   }
   for (const PeerRule* rule : rules_.all()) {
-    if (!is_given(rule->name)) apply_default(*rule);
+    if (!is_given(rule->name) && !is_left_out(rule->name)) apply_default(*rule);
   }
 }
 
+void Translation::leave_out(std::string_view table, std::string_view reason) {
+  left_out_ = std::string(table) + ".";
+  why_left_out_ = reason;
+}
+
+bool Translation::is_left_out(std::string_view name) const { return !left_out_.empty() && name.starts_with(left_out_); }
+
+// One line for the whole table.
+void Translation::note_below(const PeerSetting& setting, std::string_view table, std::string_view reason) {
+  told_.emplace(setting.name);
+  if (!noted_subtrees_.insert(std::string(table)).second) return;
+  notes_.push_back(std::string(table) + " (" + setting.where + "): " + std::string(reason));
+}
+
 void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
-  if (rule.action != PeerAction::kNoEffect && setting.raw.find("${") != std::string::npos) {
-    return problem(setting.name, quote(setting.given + " = " + setting.raw) + " is not resolved", "write its value");
+  if (is_left_out(setting.name)) return note_below(setting, left_out_ + "*", why_left_out_);
+  if (rule.action != PeerAction::kNoEffect && is_unresolved(setting.value)) {
+    return problem(setting.name, quote(setting.given + " = " + dump_json(setting.value)) + " is not resolved",
+                   "write its value");
   }
   const Field* field = rule.target.empty() ? nullptr : find_field(rule.target);
   switch (rule.action) {
@@ -232,11 +260,8 @@ void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
       if (field != nullptr) break;
       [[fallthrough]];
     case PeerAction::kNoEffect:
-      if (!rule.name.ends_with(".*")) return note(setting.name, rule.text);
-      if (noted_subtrees_.insert(rule.name).second) {
-        notes_.push_back(std::string(rule.name) + " (" + setting.where + "): " + std::string(rule.text));
-      }
-      return;
+      if (!rule.name.ends_with(".*") || takes_any_name(rule, setting.name)) return note(setting.name, rule.text);
+      return note_below(setting, rule.name, rule.text);
     case PeerAction::kRefuse:
     case PeerAction::kPlanned: {
       if (field != nullptr) break;
@@ -267,6 +292,17 @@ void Translation::apply_default(const PeerRule& rule) {
   RunConfig defaults;
   if (!field->in_run || same_setting(field_value(field->in_run(defaults)), "", fallback)) return;
   set(rule.target, fitted(*field, nullptr, fallback), {rule.name});
+}
+
+void Translation::note_untold() {
+  std::vector<std::string> names;
+  for (const PeerSetting& setting : settings_) {
+    if (!told_.contains(setting.name)) names.push_back(setting.name);
+  }
+  for (const std::string& name : names) {
+    note(name, value(name).is_null() ? "null: as where it is not given"
+                                     : "read together with the settings beside it; no line is of it alone");
+  }
 }
 
 void Translation::add_table(std::vector<Line>& lines, const std::string& table) const {

@@ -24,6 +24,8 @@ class Translation {
   // Applies the rules to every setting, and the defaults of the translated ones that differ from ours. What the rules
   // call kCompute is left to the caller, by the functions below.
   void apply_rules();
+  // Before that: what stands below `table` and is known counts for nothing, whatever the rules say of it.
+  void leave_out(std::string_view table, std::string_view reason);
 
   // --- what the file says; the framework's default where it says nothing ---
   [[nodiscard]] bool is_given(std::string_view name) const { return find(name) != nullptr; }
@@ -52,6 +54,8 @@ class Translation {
   void ask(std::string_view table, std::string_view line);
   void problem(std::string_view name, std::string what, std::string next);
   void warn(std::string_view name, std::string_view what);
+  // After all of that: a line for each setting of the file that nothing above has told of, so that none is lost.
+  void note_untold();
 
   // --- results ---
   struct Line {
@@ -72,6 +76,8 @@ class Translation {
 
   [[nodiscard]] const PeerSetting* find(std::string_view name) const;
   void apply(const PeerSetting& setting, const PeerRule& rule);
+  void note_below(const PeerSetting& setting, std::string_view table, std::string_view reason);
+  [[nodiscard]] bool is_left_out(std::string_view name) const;
   void apply_default(const PeerRule& rule);
   [[nodiscard]] std::string origin_of(std::string_view name) const;
   void wrong_type(std::string_view name, std::string_view wanted);
@@ -85,9 +91,11 @@ class Translation {
   std::vector<std::string> order_;  // of the assignments
   std::vector<std::pair<std::string, std::string>> asked_;
   std::vector<std::string> notes_;
-  std::set<std::string_view> noted_subtrees_;
+  std::set<std::string, std::less<>> noted_subtrees_;
+  std::string left_out_, why_left_out_;  // a table's name with its dot; empty: none is
   std::vector<Error> problems_;
   std::vector<std::string> warnings_;
+  std::set<std::string, std::less<>> told_;  // the settings that an assignment, a note, a problem or a warning names
   size_t num_rewards_ = 0;
 };
 

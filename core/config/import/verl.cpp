@@ -29,6 +29,9 @@ constexpr std::string_view kEstimators[] = {"gae",
                                             "gdpo"};
 constexpr std::string_view kKlNames[] = {"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"};
 
+// verl builds one where the estimator is gae; critic.enable alone gives one that nobody reads.
+bool has_critic(const Translation& t) { return t.value("algorithm.adv_estimator") == "gae"; }
+
 bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -246,32 +249,36 @@ void set_batches(Translation& t) {
   if (!t.flag("algorithm.filter_groups.enable")) same("data.gen_batch_size", "data.train_batch_size");
   same("rollout.prompt_length", "data.max_prompt_length");
   same("actor.optim.clip_grad", "actor.grad_clip");
-  same("critic.optim.clip_grad", "critic.grad_clip");
+  if (has_critic(t)) same("critic.optim.clip_grad", "critic.grad_clip");
 }
 
-void set_schedule(Translation& t) {
-  t.set("actor.optim.schedule_unit", "step", {"actor.optim.lr_scheduler_type"}, "verl's schedule counts steps");
-  const std::string_view name = t.is_given("actor.optim.warmup_style") && !t.is_null("actor.optim.warmup_style") &&
-                                        !t.is_given("actor.optim.lr_scheduler_type")
-                                    ? "actor.optim.warmup_style"
-                                    : "actor.optim.lr_scheduler_type";
+// `part`: "actor" or "critic".
+void set_schedule(Translation& t, const std::string& part) {
+  const std::string table = part + ".optim.", type_key = table + "lr_scheduler_type", style = table + "warmup_style";
+  t.set(table + "schedule_unit", "step", {type_key}, "verl's schedule counts steps");
+  const std::string& name = t.is_null(style) ? type_key : style;  // the older name wins, as in verl
+  if (name == style && t.is_given(type_key)) t.note(type_key, "warmup_style wins");
   const std::string type = t.text(name);
   if (type != "constant" && type != "cosine")
     t.problem(name, quote(type) + " is no schedule of verl's", "use constant or cosine");
-  t.set("actor.optim.lr_scheduler_type", type, {name});
-  for (const std::string_view key : {"actor.optim.min_lr_ratio", "actor.optim.num_cycles"}) {
+  t.set(type_key, type, {name});
+  for (const std::string leaf : {"min_lr_ratio", "num_cycles"}) {
+    const std::string key = table + leaf;
     if (type == "cosine") {
       if (!t.is_null(key)) t.set(key, t.number(key), {key});
-    } else {
-      t.note_given({key}, "only with cosine");
+    } else if (t.is_given(key)) {
+      t.note(key, "only with cosine");
     }
   }
-  const std::string_view ratio = "actor.optim.lr_warmup_steps_ratio";
-  if (t.integer("actor.optim.lr_warmup_steps") >= 0) {
-    t.note_given({ratio}, "lr_warmup_steps is given");
+  const std::string ratio = table + "lr_warmup_steps_ratio", steps = table + "lr_warmup_steps";
+  if (!t.is_null(steps) && t.integer(steps) >= 0) {
+    if (t.is_given(ratio)) t.note(ratio, "lr_warmup_steps is given");
   } else if (!t.is_null(ratio)) {
     t.set(ratio, t.number(ratio), {ratio});
   }
+}
+
+void set_run_length(Translation& t) {
   if (t.is_null("trainer.total_training_steps")) {
     t.set("trainer.total_epochs", t.integer("trainer.total_epochs"), {"trainer.total_epochs"});
   } else {
@@ -292,14 +299,17 @@ void set_files(Translation& t, std::string_view name) {
 }
 
 void set_validation(Translation& t) {
-  const bool samples = t.flag("rollout.val_kwargs.do_sample");
-  if (samples) t.set("rollout.val_kwargs.do_sample", true, {"rollout.val_kwargs.do_sample"});
+  // verl hands the temperature to its sampler and do_sample to nobody.
+  const std::string_view temperature = "rollout.val_kwargs.temperature";
+  const bool samples = t.number(temperature) > 0;
+  if (samples) t.set("rollout.val_kwargs.do_sample", true, {temperature}, "verl reads the temperature alone");
+  t.note_given({"rollout.val_kwargs.do_sample"}, "verl reads rollout.val_kwargs.temperature alone");
   for (const std::string_view key :
-       {"rollout.val_kwargs.temperature", "rollout.val_kwargs.top_k", "rollout.val_kwargs.top_p"}) {
+       {temperature, std::string_view("rollout.val_kwargs.top_k"), std::string_view("rollout.val_kwargs.top_p")}) {
     if (samples) {
       t.set(key, t.value(key), {key});
     } else {
-      t.note_given({key}, "rollout.val_kwargs.do_sample is false: validation is greedy");
+      t.note_given({key}, "rollout.val_kwargs.temperature is 0: validation is greedy");
     }
   }
   const bool has_rows = !t.texts("data.val_files").empty();
@@ -330,6 +340,17 @@ void set_trainer(Translation& t) {
   }
 }
 
+// The file whose settings the overrides change. It is not here; what it does not change is as in verl's own.
+void warn_of_other_defaults(Translation& t) {
+  const std::string_view key = "hydra.config_name";
+  const std::string name = t.text(key);
+  if (name == "ppo_trainer" || name == "ppo_trainer.yaml") return t.note_given({key}, "its defaults are those here");
+  t.warn(key,
+         "the file " + quote(name) +
+             " is not read: what is not on the command line is taken as in verl's ppo_trainer; import the resolved "
+             "file where it says otherwise");
+}
+
 void set_model(Translation& t) {
   if (t.is_null("model.path")) {
     t.ask("model", "path = \"...\"  # the model's folder");
@@ -348,7 +369,9 @@ void set_model(Translation& t) {
   }
   for (const auto& [key, value] : overrides.items()) {
     const bool dropout = key.find("drop") != std::string::npos && value.is_number() && value.get<double>() == 0;
-    if (dropout || key == "attn_implementation" || key == "model_config" || key == "use_cache") continue;
+    // Megatron's tables: of the model, which must be left as it is, and of experts, which there are none of.
+    const bool empty = key == "model_config" && (value.is_null() || (value.is_object() && value.empty()));
+    if (dropout || empty || key == "attn_implementation" || key == "moe_config" || key == "use_cache") continue;
     t.problem("model.override_config", "model.override_config." + key + " would change the model",
               "change the model's config.json instead");
   }
@@ -357,6 +380,10 @@ void set_model(Translation& t) {
 
 }  // namespace
 
+void prepare_verl(Translation& t) {
+  if (!has_critic(t)) t.leave_out("critic", "algorithm.adv_estimator asks for no values: there is no critic");
+}
+
 void translate_verl(Translation& t) {
   set_policy_loss(t);
   set_aggregation(t);
@@ -364,20 +391,19 @@ void translate_verl(Translation& t) {
   set_advantages(t);
   set_correction(t);
   set_batches(t);
-  set_schedule(t);
+  set_schedule(t, "actor");
+  set_run_length(t);
   set_files(t, "data.train_files");
   set_files(t, "data.val_files");
   set_validation(t);
   set_trainer(t);
   set_model(t);
+  warn_of_other_defaults(t);
   translate_verl_rewards(t);
-  if (t.text("algorithm.adv_estimator") == "gae") {
-    t.set("critic.optim.schedule_unit", "step", {"critic.optim.lr_scheduler_type"}, "verl's schedule counts steps");
-    const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";
-    t.set("critic.loss_agg_mode", t.text(mode), {mode});
-  } else {
-    t.note_given({"critic.loss_agg_mode"}, "there is no critic");
-  }
+  if (!has_critic(t)) return;
+  set_schedule(t, "critic");
+  const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";
+  t.set("critic.loss_agg_mode", t.text(mode), {mode});
 }
 
 }  // namespace mortise

@@ -25,6 +25,7 @@ void set_overlong(Translation& t, std::string_view manager, std::string_view kwa
   const std::string reward = t.add_reward("length", {kwargs});
   t.set(reward + ".name", "overlong", {kwargs});
   if (!limit.is_null()) t.set(reward + ".limit", limit, {kwargs});
+  if (!limit.is_null() && limit.get<int64_t>() < t.integer("data.max_response_length")) t.warn(kwargs, kNoFloor);
   t.set(reward + ".buffer", length, {kwargs});
   t.set(reward + ".penalty", -factor.get<double>(), {kwargs});
 }

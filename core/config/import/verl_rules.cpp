@@ -2,9 +2,12 @@
 // prefix actor_rollout_ref. Defaults are those of its YAML. verl_service_rules.cpp has ref, rollout, critic and
 // rewards.
 #include "config/import/rules.h"
+#include "config/import/verl_names.h"
 
 namespace mortise {
 namespace {
+
+using namespace verl_names;
 
 constexpr std::string_view kWhereItRuns = "says where and how the work runs, not what is computed";
 constexpr std::string_view kEngine = "completions are sampled in the trainer's process, on its own weights";
@@ -14,6 +17,8 @@ constexpr std::string_view kImages = "there are no images, videos or sounds";
 constexpr std::string_view kHydra = "Hydra's own";
 constexpr std::string_view kLora = "an adapter is given by model.lora_rank or model.lora_adapter_path";
 constexpr std::string_view kPython = "Python code is not loaded";
+constexpr std::string_view kMegatronOptimizer =
+    "Megatron's schedule: write lr_scheduler_type, min_lr_ratio and num_cycles instead";
 constexpr std::string_view kCorrection = "its keys are read one by one";
 
 constexpr PeerRule kData[] = {
@@ -48,9 +53,9 @@ constexpr PeerRule kData[] = {
     no_effect("data.image_patch_size", kImages),
     no_effect("data.return_multi_modal_inputs", kImages),
     no_effect("data.mm_processor_kwargs.*", kImages),
-    no_effect("data.custom_cls.*", kPython),
-    no_effect("data.sampler.*", kPython),
-    no_effect("data.datagen.*", kPython),
+    no_effect_below("data.custom_cls.*", "path name", kPython),
+    no_effect_below("data.sampler.*", "class_path class_name", kPython),
+    no_effect_below("data.datagen.*", "path name", kPython),
     no_effect("data.use_shm", kWhereItRuns),
     no_effect("data.return_raw_input_ids", kWhereItRuns),
     no_effect("data.return_raw_chat", kWhereItRuns),
@@ -71,13 +76,13 @@ constexpr PeerRule kModel[] = {
     planned("model.lora_adapter_path", "null", "model.lora_adapter_path", kLora),
     refuse("model.lora.rank", "[0]", kLora),
     refuse("model.lora.adapter_path", "[null]", kLora),
-    no_effect("model.lora.*", "only with lora.rank"),
+    no_effect_below("model.lora.*", verl_names::kLora, "only with lora.rank"),
     compute("model.lora_alpha", "16", "model.lora_alpha"),
     compute("model.target_modules", "\"all-linear\"", "model.target_modules"),
     refuse("model.target_parameters", "[null]", "an adapter is of whole matrices"),
     compute("model.exclude_modules", "null", "model.exclude_modules"),
     refuse("model.mtp.enable_train", "[false]", "there are no heads for later tokens"),
-    no_effect("model.mtp.*", kEngine),
+    no_effect_below("model.mtp.*", kMtp, kEngine),
     no_effect("model.use_shm", kWhereItRuns),
     no_effect("model.trust_remote_code", "no code of a model's folder is ever run"),
     optional("model.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", kMemory),
@@ -85,8 +90,8 @@ constexpr PeerRule kModel[] = {
     no_effect("model.use_remove_padding", "rows are always packed without padding"),
     no_effect("model.use_liger", "the same formulas in other kernels"),
     no_effect("model.use_fused_kernels", "the same formulas in other kernels"),
-    no_effect("model.fused_kernel_options.*", "the same formulas in other kernels"),
-    no_effect("model.tiled_mlp.*", kMemory),
+    no_effect_below("model.fused_kernel_options.*", "impl_backend", "the same formulas in other kernels"),
+    no_effect_below("model.tiled_mlp.*", "enabled num_shards", kMemory),
     no_effect("hybrid_engine", kEngine),
     no_effect("nccl_timeout", kWhereItRuns),
 };
@@ -113,6 +118,10 @@ constexpr PeerRule kActor[] = {
     translate("actor.entropy_coeff", "0", "actor.entropy_coeff"),
     no_effect("actor.calculate_entropy", "the entropy is always measured"),
     no_effect("actor.calculate_sum_pi_squared", "computed where the estimator asks for it"),
+    no_effect("actor.sum_pi_squared_checkpointing", kMemory),
+    refuse("actor.use_rollout_log_probs", "[false]", "algorithm.rollout_correction.bypass_mode=True does it"),
+    refuse("actor.tis_imp_ratio_cap", "[-1, null]",
+           "an older version's: write algorithm.rollout_correction.rollout_is=token and rollout_is_threshold"),
     translate("actor.use_kl_loss", "false", "actor.use_kl_loss"),
     compute("actor.kl_loss_coef", "0.001", "actor.kl_loss_coef"),
     compute("actor.kl_loss_type", "\"low_var_kl\"", "actor.kl_loss_type"),
@@ -130,27 +139,47 @@ constexpr PeerRule kActor[] = {
     translate("actor.optim.lr_warmup_steps", "-1", "actor.optim.lr_warmup_steps"),
     compute("actor.optim.lr_warmup_steps_ratio", "0.0", "actor.optim.lr_warmup_steps_ratio"),
     compute("actor.optim.lr_scheduler_type", "\"constant\"", "actor.optim.lr_scheduler_type"),
-    compute("actor.optim.warmup_style", "null", "the older name of lr_scheduler_type"),
+    compute("actor.optim.warmup_style", "null", "the older name of lr_scheduler_type; it wins where it is given"),
     compute("actor.optim.min_lr_ratio", "0.0", "actor.optim.min_lr_ratio"),
     compute("actor.optim.num_cycles", "0.5", "actor.optim.num_cycles"),
     no_effect("actor.optim.total_training_steps", "trainer.total_training_steps or total_epochs decide"),
     compute("actor.optim.clip_grad", "1.0", "must be actor.grad_clip"),
-    refuse("actor.optim.optimizer", R"(["AdamW"])", "AdamW is the only optimizer"),
+    refuse("actor.optim.optimizer", R"(["AdamW", "adam"])", "AdamW is the only optimizer"),
+    refuse("actor.optim.grad_clip", "[null]", "an older name: write actor.grad_clip"),
+    refuse("actor.optim.lr_warmup_init", "[0]", kMegatronOptimizer),
+    refuse("actor.optim.lr_decay_steps", "[null]", kMegatronOptimizer),
+    refuse("actor.optim.lr_decay_style", R"(["constant"])", kMegatronOptimizer),
+    refuse("actor.optim.min_lr", "[0]", kMegatronOptimizer),
+    refuse("actor.optim.weight_decay_incr_style", R"(["constant"])", kMegatronOptimizer),
+    refuse("actor.optim.lr_wsd_decay_steps", "[null]", kMegatronOptimizer),
+    no_effect("actor.optim.lr_wsd_decay_style", "only with lr_decay_style WSD"),
+    refuse("actor.optim.use_checkpoint_opt_param_scheduler", "[false]", kMegatronOptimizer),
     refuse("actor.optim.optimizer_impl", R"(["torch.optim"])", "AdamW is the only optimizer"),
     refuse("actor.optim.override_optimizer_config", "[null, {}]", "AdamW's settings are betas, eps and weight_decay"),
     refuse("actor.optim.zero_indexed_step", "[true]", "the first update of a warm-up has the learning rate 0"),
     refuse("actor.qat.enable", "[false]", "weights are not quantised"),
     refuse("actor.fsdp_config.qat.enable", "[false]", "weights are not quantised"),
+    refuse("actor.megatron.qat.enable", "[false]", "weights are not quantised"),
+    refuse("actor.megatron.router_replay.mode", R"(["disabled", null])", "there are no mixtures of experts"),
     refuse("actor.router_replay.mode", R"(["disabled", null])", "there are no mixtures of experts"),
-    no_effect("actor.qat.*", "only with qat.enable"),
-    no_effect("actor.router_replay.*", "there are no mixtures of experts"),
+    no_effect_below("actor.qat.*", kQat, "only with qat.enable"),
+    no_effect_below("actor.router_replay.*", kRouterReplay, "there are no mixtures of experts"),
     no_effect("actor.fsdp_config.dtype", kPrecision),
+    no_effect("actor.megatron.dtype", kPrecision),
     no_effect("actor.fsdp_config.model_dtype", kPrecision),
-    no_effect("actor.fsdp_config.*", kWhereItRuns),
-    no_effect("actor.megatron.*", kWhereItRuns),
-    no_effect("actor.checkpoint.*",
-              "a checkpoint holds all that an exact resume needs, and the weights for transformers"),
-    no_effect("actor.profiler.*", kWhereItRuns),
+    no_effect_below("actor.fsdp_config.*", kFsdp, kWhereItRuns),
+    no_effect_below("actor.megatron.*", kMegatron, kWhereItRuns),
+    no_effect_below("actor.fsdp_config.qat.*", kQat, "only with qat.enable"),
+    no_effect_below("actor.fsdp_config.offload.*", kOffload, kMemory),
+    no_effect_below("actor.megatron.router_replay.*", kRouterReplay, "there are no mixtures of experts"),
+    no_effect_below("actor.megatron.qat.*", kQat, "only with qat.enable"),
+    no_effect_below("actor.megatron.offload.*", kOffload, kMemory),
+    no_effect_below("actor.veomni.*", kVeomni, kWhereItRuns),
+    no_effect_below("actor.torchtitan.*", kTorchtitan, kWhereItRuns),
+    no_effect_below("actor.torchtitan.offload.*", kOffload, kMemory),
+    no_effect_below("actor.checkpoint.*", kCheckpoint,
+                    "a checkpoint holds all that an exact resume needs, and the weights for transformers"),
+    no_effect_below("actor.profiler.*", kProfiler, kWhereItRuns),
     no_effect("actor.strategy", kWhereItRuns),
     no_effect("actor.rollout_n", "rollout.n is read"),
     no_effect("actor.use_torch_compile", "the same formulas, compiled"),
@@ -204,7 +233,7 @@ constexpr PeerRule kAlgorithm[] = {
     no_effect("algorithm.filter_groups._target_", kHydra),
     no_effect("algorithm.kl_ctrl._target_", kHydra),
     no_effect("algorithm._target_", kHydra),
-    no_effect("algorithm.pf_ppo.*", "only with use_pf_ppo"),
+    no_effect_below("algorithm.pf_ppo.*", "_target_ reweight_method weight_pow", "only with use_pf_ppo"),
 };
 
 constexpr PeerRule kTrainer[] = {
@@ -225,8 +254,9 @@ constexpr PeerRule kTrainer[] = {
     translate("trainer.critic_warmup", "0", "trainer.critic_warmup"),
     no_effect("trainer.max_critic_ckpt_to_keep", "a checkpoint holds actor and critic"),
     no_effect("trainer.balance_batch", "deals rows to processes; an update here has the rows of its prompts in order"),
+    refuse("trainer.v1.sampler.custom_sampler.path", "[null]", kPython),
     refuse("trainer.v1.trainer_mode", R"(["sync"])", "a step is sampled by the weights that it updates"),
-    no_effect("trainer.v1.*", "only where steps overlap"),
+    no_effect_below("trainer.v1.*", kV1, "only where steps overlap"),
     no_effect("trainer.use_v1", kWhereItRuns),
     no_effect("trainer.use_legacy_worker_impl", kWhereItRuns),
     no_effect("trainer.project_name", "the run is named by its folder"),
@@ -240,15 +270,18 @@ constexpr PeerRule kTrainer[] = {
     no_effect("trainer.ray_wait_register_center_timeout", kWhereItRuns),
     refuse("trainer.checkpoint_callback_class", "[null]", kPython),
     refuse("distillation.enabled", "[false]", "there is no distillation from a teacher"),
-    no_effect("distillation.*", "only with distillation.enabled"),
+    no_effect_below("distillation.*", kDistillation, "only with distillation.enabled"),
     refuse("skip.rollout.enable", "[false]", "rollout.name = \"replay\" reads recorded completions"),
     refuse("skip.rollout_tq.enable", "[false]", "rollout.name = \"replay\" reads recorded completions"),
     refuse("skip.async_rollout.enable", "[false]", "rollout.name = \"replay\" reads recorded completions"),
-    no_effect("skip.*", "only where it is enabled"),
-    no_effect("transfer_queue.*", kWhereItRuns),
-    no_effect("global_profiler.*", kWhereItRuns),
-    no_effect("ray_kwargs.*", kWhereItRuns),
+    no_effect_below("skip.*", kSkip, "only where it is enabled"),
+    no_effect_below("transfer_queue.*", "enable metrics.enabled metrics.port num_global_batch backend.* controller.*",
+                    kWhereItRuns),
+    no_effect_below("global_profiler.*", kGlobalProfiler, kWhereItRuns),
+    no_effect_below("ray_kwargs.*", "timeline_json_file ray_init.*", kWhereItRuns),
     no_effect("ray_init.*", kWhereItRuns),
+    compute("hydra.config_name", "\"ppo_trainer\"", "the file of defaults, which is not read"),
+    no_effect("hydra.config_path", kHydra),
     no_effect("hydra.*", kHydra),
     no_effect("defaults", "Hydra's list of files: give the resolved file where they change something"),
     no_effect("model_engine", kWhereItRuns),

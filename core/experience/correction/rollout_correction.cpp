@@ -4,130 +4,13 @@
 #include <cmath>
 
 #include "experience/correction/correction_metrics.h"
-#include "foundation/base/text.h"
 
 namespace mortise {
 
 namespace {
 
 constexpr double kMaxExponent = 20.0;
-constexpr std::string_view kTable = "algorithm.rollout_correction.";
-
-Error bad(std::string_view key, std::string what, std::string next) {
-  return {ErrorKind::kConfig, "'" + std::string(kTable) + std::string(key) + "' " + what, "", std::move(next)};
-}
-
-struct Bounds {
-  std::optional<double> lower;
-  double upper = 0.0;
-};
-
-// "2.0", or "0.5_2.0" with a lower bound first.
-Result<Bounds> parse_bounds(std::string_view key, std::string_view text) {
-  const auto number = [](std::string_view part) -> std::optional<double> {
-    const std::optional<double> value = parse_f64(part);
-    return value && std::isfinite(*value) && *value > 0.0 ? value : std::nullopt;
-  };
-  const size_t split = text.find('_');
-  Bounds bounds;
-  std::optional<double> upper;
-  if (split == std::string_view::npos) {
-    upper = number(text);
-  } else {
-    bounds.lower = number(text.substr(0, split));
-    upper = number(text.substr(split + 1));
-  }
-  if (!upper || (split != std::string_view::npos && !bounds.lower) || bounds.lower.value_or(0.0) > *upper) {
-    return bad(key, "has a bound " + quote(text) + " that is not positive or not in order",
-               "write an upper bound as 2.0, or both as \"0.5_2.0\"");
-  }
-  bounds.upper = *upper;
-  return bounds;
-}
-
-std::vector<std::string> split_list(std::string_view text) {
-  std::vector<std::string> items;
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    if (const std::string_view item = trim(text.substr(0, comma)); !item.empty()) items.emplace_back(item);
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return items;
-}
-
-struct RuleName {
-  std::string_view name;
-  RejectionRule::Over over;
-  int estimator;
-};
 using enum RejectionRule::Over;
-constexpr RuleName kRules[] = {
-    {"token_k1", kToken, 1},   {"token_k2", kToken, 2}, {"token_k3", kToken, 3},   {"seq_sum_k1", kSum, 1},
-    {"seq_sum_k2", kSum, 2},   {"seq_sum_k3", kSum, 3}, {"seq_mean_k1", kMean, 1}, {"seq_mean_k2", kMean, 2},
-    {"seq_mean_k3", kMean, 3}, {"seq_max_k2", kMax, 2}, {"seq_max_k3", kMax, 3},
-};
-
-Result<RejectionRule> parse_rejection(const std::string& name, std::string_view bounds_text) {
-  const auto* found = std::ranges::find(kRules, name, &RuleName::name);
-  if (found == std::end(kRules)) {
-    std::vector<std::string> names;
-    for (const RuleName& rule : kRules) names.emplace_back(rule.name);
-    return bad("rollout_rs", "names the statistic " + quote(name) + ", which there is not",
-               "there are " + join(names, ", "));
-  }
-  const Bounds bounds = TRY(parse_bounds("rollout_rs_threshold", bounds_text));
-  RejectionRule rule{name, found->over, found->estimator, bounds.upper, std::nullopt};
-  if (rule.estimator == 1) {
-    // The config bounds a ratio; the statistic is its log.
-    rule.lower = std::log(bounds.lower.value_or(1.0 / bounds.upper));
-    rule.upper = std::log(bounds.upper);
-    if (*rule.lower > rule.upper)
-      return bad("rollout_rs_threshold", "is below 1 and alone, so that nothing could be kept", "write \"0.5_2.0\"");
-  } else if (bounds.lower) {
-    return bad("rollout_rs_threshold", "has two bounds for " + name + ", which is never negative",
-               "write the upper bound alone");
-  }
-  return rule;
-}
-
-Result<std::vector<RejectionRule>> parse_rejections(const RolloutCorrectionConfig& config) {
-  std::vector<RejectionRule> rules;
-  if (!config.rollout_rs) return rules;
-  std::vector<std::string> names;
-  for (std::string& name : split_list(*config.rollout_rs)) {
-    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
-  }
-  if (names.empty()) return bad("rollout_rs", "is empty", "name a statistic, eg. seq_mean_k3, or write null");
-  if (!config.rollout_rs_threshold)
-    return bad("rollout_rs_threshold", "is not given, and rollout_rs needs it",
-               "give one bound, or one for each statistic");
-  const std::vector<std::string> bounds = split_list(*config.rollout_rs_threshold);
-  if (bounds.size() != 1 && bounds.size() != names.size()) {
-    return bad("rollout_rs_threshold",
-               "has " + std::to_string(bounds.size()) + " bounds for " + std::to_string(names.size()) + " statistics",
-               "give one bound, or one for each, with commas between");
-  }
-  for (size_t i = 0; i < names.size(); ++i)
-    rules.push_back(TRY(parse_rejection(names[i], bounds.size() == 1 ? bounds[0] : bounds[i])));
-  return rules;
-}
-
-Result<std::optional<WeightRule>> parse_weights(const RolloutCorrectionConfig& config) {
-  std::optional<WeightRule> rule;
-  if (!config.rollout_is) return rule;
-  rule.emplace();
-  const std::string& level = *config.rollout_is;
-  rule->level = level == "token"      ? WeightLevel::kToken
-                : level == "sequence" ? WeightLevel::kSequence
-                                      : WeightLevel::kGeometric;
-  const Bounds bounds = TRY(parse_bounds("rollout_is_threshold", config.rollout_is_threshold));
-  rule->upper = bounds.upper;
-  rule->lower = bounds.lower;
-  const std::string& outside = config.rollout_is_outside;
-  rule->zero_outside = outside == "mask" || (outside == "auto" && bounds.lower.has_value());
-  rule->batch_normalize = config.rollout_is_batch_normalize;
-  return rule;
-}
 
 double estimate(int estimator, double log_ratio) {
   const double d = std::clamp(log_ratio, -kMaxExponent, kMaxExponent);
@@ -200,8 +83,9 @@ void normalize(const WeightRule& rule, const MaskedRows& rows, std::span<double>
 
 Result<RolloutCorrection> RolloutCorrection::create(const RolloutCorrectionConfig& config) {
   RolloutCorrection out;
-  out.weights_ = TRY(parse_weights(config));
-  out.rejections_ = TRY(parse_rejections(config));
+  CorrectionRules rules = TRY(parse_correction_rules(config));
+  out.weights_ = rules.weights;
+  out.rejections_ = std::move(rules.rejections);
   out.bypass_ = config.bypass_mode;
   out.reinforce_ = config.loss_type == "reinforce";
   return out;

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "config/run_config.h"
+#include "config/correction_rules.h"
 #include "foundation/base/result.h"
 #include "foundation/metrics/registry.h"
 
@@ -34,28 +34,6 @@ struct LogRatios {
   }
 };
 
-enum class WeightLevel { kToken, kSequence, kGeometric };
-
-struct WeightRule {
-  WeightLevel level = WeightLevel::kToken;
-  double upper = 2.0;
-  std::optional<double> lower;
-  bool zero_outside = false;  // else weights are cut at the bounds
-  bool batch_normalize = false;
-
-  [[nodiscard]] double lower_or_default() const { return lower.value_or(1.0 / upper); }  // of the metrics
-};
-
-// One statistic that a token or row must keep within bounds.
-struct RejectionRule {
-  enum class Over { kToken, kSum, kMean, kMax };
-  std::string name;  // "seq_mean_k3"
-  Over over = Over::kToken;
-  int estimator = 1;  // k1, k2, k3
-  double upper = 0.0;
-  std::optional<double> lower;  // k1 only; its bounds are logs of those in the config
-};
-
 struct CorrectedBatch {
   std::vector<float> weights;  // [N], 0 where masked before; empty without a weight rule
   std::vector<uint8_t> mask;   // [N] what the rules leave of the mask
@@ -63,7 +41,7 @@ struct CorrectedBatch {
 
 class RolloutCorrection {
  public:
-  // An Error of kind kConfig names the key.
+  // An Error is parse_correction_rules's.
   static Result<RolloutCorrection> create(const RolloutCorrectionConfig& config);
 
   // Adds rollout_corr/* where `metrics` is given. Precondition: all spans fit together.

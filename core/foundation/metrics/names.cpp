@@ -100,7 +100,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"cispo_clip_ratio", "fraction", "tokens with ratio above cispo's upper edge and advantage > 0 (TRL)", kMean},
     {"vespo_phi_mean", "", "this update: mean weight of vespo over rows", kMean},
     {"policy_loss", "", "policy term of the objective, where there is an entropy bonus (TRL)", kMean},
-    {"entropy_coef", "", "coefficient of the entropy bonus, where there is one (TRL)", kLast},
+    {"entropy_coef", "", "coefficient of the entropy bonus after the update, where there is one (TRL)", kLast},
     {"actor/loss", "", "the whole objective, mean over updates", kMean},
     {"actor/pg_loss", "", "policy term, mean over updates", kMean},
     {"actor/pg_clipfrac", "fraction", "tokens where the clipped loss was taken", kMean},

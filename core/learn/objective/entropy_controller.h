@@ -19,6 +19,9 @@ class EntropyController : public Stateful {
   explicit EntropyController(const ActorConfig& config) : config_(config.entropy_ctrl), coeff_(config.entropy_coeff) {}
 
   [[nodiscard]] bool is_adaptive() const { return config_.type == "adaptive"; }
+  // Is there a bonus at all? Also where the next update applies none.
+  [[nodiscard]] bool is_on() const { return is_adaptive() || coeff_ != 0.0; }
+  [[nodiscard]] double coeff() const { return coeff_; }
   // What the next update subtracts.
   [[nodiscard]] double applied_coeff() const {
     return !is_adaptive() || last_entropy_ <= config_.target_entropy ? coeff_ : 0.0;

@@ -16,6 +16,7 @@ CLASSES = [
     ("trl", "trainer/grpo_config.py", "GRPOConfig", "GRPOConfig"),
     ("trl", "trainer/model_config.py", "ModelConfig", "ModelConfig"),
     ("trl", "scripts/utils.py", "ScriptArguments", "GRPOScriptArguments"),
+    ("trl", "scripts/utils.py", "DatasetMixtureConfig", "DatasetMixtureConfig"),
     ("trl", "scripts/grpo.py", "GRPOScriptArguments", "GRPOScriptArguments"),
 ]
 

@@ -137,6 +137,28 @@ TEST(Check, Errors) {
   EXPECT_EQ(check_error({"sft.stop_val_accuracy=0.3", "sft.test_freq=5"}, ConfigUse::kSft), "ok");
 }
 
+// Told with their places before anything is loaded, in a dry run and in `objective eval` too.
+TEST(Check, RulesOfTheRolloutCorrection) {
+  const std::string table = "algorithm.rollout_correction.";
+  for (const ConfigUse use : {ConfigUse::kTrain, ConfigUse::kObjective}) {
+    EXPECT_THAT(check_error({table + "rollout_rs=token_k9", table + "rollout_rs_threshold=1"}, use),
+                HasSubstr("override 'algorithm.rollout_correction.rollout_rs=token_k9': "
+                          "'algorithm.rollout_correction.rollout_rs' names the statistic 'token_k9'"));
+    EXPECT_THAT(check_error({table + "rollout_is=token", table + "rollout_is_threshold=5_2"}, use),
+                HasSubstr("override 'algorithm.rollout_correction.rollout_is_threshold=5_2': "));
+    EXPECT_THAT(check_error({table + "rollout_rs=token_k1"}, use), HasSubstr("is not given, and rollout_rs needs it"));
+    EXPECT_EQ(check_error({table + "rollout_rs=token_k1,seq_max_k2", table + "rollout_rs_threshold=0.5_2,3"}, use),
+              "ok");
+  }
+}
+
+TEST(Check, AnAdaptersReferenceStays) {
+  EXPECT_THAT(check_error({"ref.sync_steps=2", "model.lora_rank=4"}),
+              HasSubstr("override 'ref.sync_steps=2': 'ref.sync_steps' cannot be used with an adapter"));
+  EXPECT_THAT(check_error({"ref.sync_steps=2", "model.lora_adapter_path=a"}), HasSubstr("with an adapter"));
+  EXPECT_EQ(check_error({"ref.sync_steps=2"}), "ok");
+}
+
 TEST(Check, SizesHaveLimits) {
   EXPECT_THAT(check_error({"rollout.n=65537"}), HasSubstr("'rollout.n' must be at least 1 and at most 65536"));
   EXPECT_THAT(check_error({"rollout.val_kwargs.n=65537"}), HasSubstr("at most 65536"));
@@ -229,6 +251,8 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_scale_by_rows=false"},
                  "'actor.loss_scale_by_rows' has no effect"},
         WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_agg_rows=all"}, "'actor.loss_agg_rows' has no effect"},
+        WarnCase{{"algorithm.filter_groups.enable=true", "rollout.n=1"},
+                 "'algorithm.filter_groups.enable' has no effect: rollout.n is 1"},
         WarnCase{{"actor.kl_loss_coef=0.1"}, "'actor.kl_loss_coef' has no effect: actor.use_kl_loss is false"},
         WarnCase{{"actor.use_kl_loss=true", "actor.kl_loss_coef=0"}, "has coefficient 0"},
         WarnCase{{"actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"}, "counts twice"},

@@ -5,6 +5,7 @@
 
 #include "config/fields.h"
 #include "config/import/rules.h"
+#include "foundation/base/text.h"
 #include "import_support.h"
 
 namespace mortise::test {
@@ -47,6 +48,40 @@ TEST(ImportRules, EveryLineIsWhole) {
     }
     EXPECT_GT(names.size(), 100U);
   }
+}
+
+// Below a table that is passed over, too, every name is known; the few without a list hold the user's own names.
+TEST(ImportRules, EveryTableKnowsItsNames) {
+  std::set<std::string_view> open;
+  size_t num_names = 0;
+  for (const Table& table : tables()) {
+    for (const PeerRule* rule : table.rules.all()) {
+      if (!rule->name.ends_with(".*")) continue;
+      const std::string stem(rule->name.substr(0, rule->name.size() - 1));
+      if (rule->below.empty()) {
+        open.insert(rule->name);
+        EXPECT_EQ(table.rules.find(stem + "anything.at.all"), rule);
+        continue;
+      }
+      SCOPED_TRACE(rule->name);
+      EXPECT_EQ(table.rules.find(stem + "no_such_name"), nullptr);
+      std::set<std::string_view> words;
+      for (const std::string_view word : split(rule->below, ' ')) {
+        ++num_names;
+        EXPECT_TRUE(words.insert(word).second) << word << " stands twice";
+        const bool any = word.ends_with(".*");
+        const std::string name = stem + std::string(any ? word.substr(0, word.size() - 2) : word);
+        const PeerRule* found = table.rules.find(name);
+        ASSERT_NE(found, nullptr) << word;
+        EXPECT_EQ(table.rules.find(name + ".no_such_name") != nullptr, any) << word;
+        if (found == rule) {
+          EXPECT_EQ(takes_any_name(*rule, name), any) << word;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_names, 400U);
+  EXPECT_THAT(open, ElementsAre("data.mm_processor_kwargs.*", "hydra.*", "ray_init.*"));
 }
 
 // Settings of the installed TRL, by class; null where there is no Python that has it.

@@ -53,6 +53,18 @@ TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   }
 }
 
+TEST(ImportSwift, APunishmentThatGrowsOnIsTold) {
+  const std::string reward = std::string(kBatch) + "--reward_funcs soft_overlong --soft_cache_length 100 ";
+  const auto warnings_of = [&](const std::string& more) {
+    const auto result = import_text("swift", "--train_type full " + reward + more, "run.sh");
+    return result ? result->warnings : std::vector<std::string>{result.error().to_string()};
+  };
+  EXPECT_THAT(warnings_of(""), ElementsAre());
+  EXPECT_THAT(warnings_of("--soft_max_length 512"), ElementsAre());
+  EXPECT_THAT(warnings_of("--soft_max_length 400"), ElementsAre(HasSubstr("beyond it the punishment there grows on")));
+  EXPECT_THAT(warnings_of("--soft_max_length 512 --max_completion_length 600"), ElementsAre(HasSubstr("grows on")));
+}
+
 TEST(ImportSwift, LossesLevelsAndEstimators) {
   EXPECT_EQ(swift(std::string(kBatch) + "--loss_type cispo --epsilon_high 5").actor.policy_loss.params["cap"], 5.0);
   RunConfig config = swift(std::string(kBatch) + "--loss_type real --beta 0");

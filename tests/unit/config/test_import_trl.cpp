@@ -2,6 +2,7 @@
 #include "config/check.h"
 #include "config/fields.h"
 #include "config/import/frameworks.h"
+#include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "import_support.h"
 
@@ -199,6 +200,45 @@ TEST(ImportTrl, SamplingRewardsAndValidation) {
   EXPECT_EQ(config.rollout.val_kwargs.n, 4);
   EXPECT_TRUE(config.rollout.val_kwargs.do_sample);
   EXPECT_EQ(config.rollout.val_kwargs.top_p, 0.9);
+}
+
+// What `trl grpo` reads beside the settings of the trainer.
+TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
+  const std::string toml = imported_toml("trl", "datasets:\n- path: a/b\nenv: {X: 1}\nstreaming: true\n");
+  EXPECT_THAT(toml, HasSubstr("#   datasets = [{\"path\":\"a/b\"}] (peer.yaml:1:1): "));
+  EXPECT_THAT(toml, HasSubstr("# train_files = [\"train.jsonl\"]"));
+  EXPECT_THAT(import_error("trl", "test_split_size: 0.1"), HasSubstr("is not supported: "));
+  EXPECT_THAT(import_error("trl", "--config grpo.yaml --beta 0.1", "run.sh"), HasSubstr("one file is read"));
+  EXPECT_FALSE(imported("trl", "--no_shuffle_dataset", "run.sh").data.shuffle);
+  EXPECT_THAT(import_error("trl", "--no_such", "run.sh"), HasSubstr("unknown setting 'no_such'"));
+}
+
+// TRL counts updates, and refuses to refresh a reference that there is not.
+TEST(ImportTrl, TheReferenceIsRefreshedBySteps) {
+  const std::string sync = "sync_ref_model: true\nsteps_per_generation: 2\nref_model_sync_steps: ";
+  const RunConfig config = trl(sync + "4\nbeta: 0.1\nref_model_mixup_alpha: 0.9\n");
+  EXPECT_EQ(config.ref.sync_steps, 2);
+  EXPECT_EQ(config.ref.mixup_alpha, 0.9);
+  EXPECT_THAT(import_error("trl", sync + "3\nbeta: 0.1\n"), HasSubstr("is no multiple of the 2 updates"));
+  EXPECT_THAT(import_error("trl", sync + "4\n"), HasSubstr("peer.yaml:1:1: sync_ref_model is true, and beta is 0"));
+  EXPECT_EQ(trl("ref_model_sync_steps: 4\n").ref.sync_steps, std::nullopt);
+}
+
+// A setting that decides nothing beside the others has a line all the same.
+TEST(ImportTrl, NoSettingIsLost) {
+  const std::string text =
+      "max_steps: 10\nnum_train_epochs: 1\nadam_beta1: 0.9\nimportance_sampling_level: token\nwarmup_ratio: 0\n"
+      "use_peft: false\nepsilon_high: null\nlr_scheduler_kwargs: {}\nlog_completions: false\nsync_ref_model: false\n"
+      "generation_kwargs: {}\nreward_weights: null\nentropy_coef: 0\nuse_adaptive_entropy: false\neval_strategy: "
+      "'no'\n";
+  const std::string toml = imported_toml("trl", text);
+  size_t line = 0;
+  for (const std::string_view setting : split(text, '\n')) {
+    if (setting.empty()) continue;
+    const std::string place = "peer.yaml:" + std::to_string(++line) + ":1";
+    EXPECT_THAT(toml, HasSubstr(place)) << setting;
+  }
+  EXPECT_THAT(toml, HasSubstr("num_train_epochs = 1 (peer.yaml:2:1): max_steps is given"));
 }
 
 TEST(ImportTrl, CommentsSayWhatCameFromWhere) {

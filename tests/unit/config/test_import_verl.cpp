@@ -103,6 +103,143 @@ TEST(ImportVerl, MisspeltNamesAreErrors) {
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.rollout.temprature=0.7")), HasSubstr("temperature"));
 }
 
+TEST(ImportVerl, MisspeltNamesBelowATableAreErrors) {
+  for (const char* name :
+       {"critic.model.lora_alfa=8", "critic.model.tiled_mlp.shards=2", "critic.fsdp.param_ofload=True",
+        "critic.profiler.ranks_=1", "actor_rollout_ref.actor.fsdp_config.param_ofload=True",
+        "actor_rollout_ref.actor.fsdp_config.qat.enabled=True", "actor_rollout_ref.model.lora.rnk=8",
+        "actor_rollout_ref.rollout.multi_turn.enabled=True", "actor_rollout_ref.rollout.engine_kwargs.vlm.seed=1",
+        "reward_model.model.inputs=x", "trainer.v1.trainer_modes=sync", "distillation.enable=True",
+        "skip.rollout.enabled=True", "algorithm.pf_ppo.power=2"}) {
+    for (const char* estimator : {"grpo", "gae"}) {  // without and with a critic
+      EXPECT_THAT(verl_error("algorithm.adv_estimator=" + std::string(estimator) + " +" + name),
+                  HasSubstr("unknown setting "))
+          << name;
+    }
+  }
+  EXPECT_THAT(verl_error(grpo("critic.model.use_remove_paddin=True")), HasSubstr("did you mean 'critic.model.use_rem"));
+  EXPECT_THAT(import_error("verl", "critic: {fsdp: {wrap_policy: {min_params: 1}}}"),
+              HasSubstr("peer.yaml:1:31: unknown setting 'critic.fsdp.wrap_policy.min_params'"));
+}
+
+// What is handed on to another library has no list of names: each is told by its own.
+TEST(ImportVerl, NamesOfOpenTablesAreToldOneByOne) {
+  const std::string toml = imported_toml("verl",
+                                         grpo("+actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4 "
+                                              "+actor_rollout_ref.actor.megatron.override_transformer_config.depth=2 "
+                                              "actor_rollout_ref.actor.fsdp_config.param_offload=True"),
+                                         "run.sh");
+  EXPECT_THAT(toml, HasSubstr("#   actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space = 4 (run.sh:2): "));
+  EXPECT_THAT(toml, HasSubstr("override_transformer_config.depth = 2 (run.sh:2): "));
+  EXPECT_THAT(toml, HasSubstr("#   actor.fsdp_config.* (run.sh:2): "));
+}
+
+// A resolved file has all of the critic's keys, which follow the actor's, also where no critic is built.
+TEST(ImportVerl, WithoutACriticItsSettingsCountForNothing) {
+  const std::string text =
+      "algorithm: {adv_estimator: grpo}\n"
+      "actor_rollout_ref: {actor: {shuffle: true, loss_agg_mode: seq-mean-token-sum-norm, loss_scale_factor: 64}}\n"
+      "critic: {shuffle: '${actor_rollout_ref.actor.shuffle}', optim: {clip_grad: 0.5, lr: 1},\n"
+      "         loss_scale_factor: '${actor_rollout_ref.actor.loss_scale_factor}'}\n";
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig result, import_text("verl", text));
+  EXPECT_THAT(result.warnings, ElementsAre());
+  EXPECT_THAT(result.toml, HasSubstr("#   critic.* (peer.yaml:3:10): algorithm.adv_estimator asks for no values"));
+  EXPECT_EQ(config_of(result.toml).critic, RunConfig().critic);
+  const std::string with_critic = import_error("verl", text.substr(text.find('\n') + 1));
+  EXPECT_THAT(with_critic, HasSubstr("'critic.shuffle = true' is not supported"));
+  EXPECT_THAT(with_critic, HasSubstr("'critic.loss_scale_factor = 64' is not supported"));
+}
+
+TEST(ImportVerl, TheOlderNameOfTheScheduleWins) {
+  const std::string both = "actor_rollout_ref.actor.optim.lr_scheduler_type=constant ";
+  EXPECT_EQ(verl(grpo(both + "actor_rollout_ref.actor.optim.warmup_style=cosine")).actor.optim.lr_scheduler_type,
+            "cosine");
+  EXPECT_EQ(verl(grpo(both + "actor_rollout_ref.actor.optim.warmup_style=null")).actor.optim.lr_scheduler_type,
+            "constant");
+  const RunConfig critic = verl(
+      "critic.optim.lr_scheduler_type=constant critic.optim.warmup_style=cosine critic.optim.min_lr_ratio=0.2 "
+      "critic.optim.lr_warmup_steps_ratio=0.1");
+  EXPECT_EQ(critic.critic.optim.lr_scheduler_type, "cosine");
+  EXPECT_EQ(critic.critic.optim.min_lr_ratio, 0.2);
+  EXPECT_EQ(critic.critic.optim.lr_warmup_steps_ratio, 0.1);
+  EXPECT_EQ(critic.critic.optim.schedule_unit, "step");
+  EXPECT_THAT(verl_error("critic.optim.warmup_style=linear"), HasSubstr("'linear' is no schedule of verl's"));
+}
+
+// verl's sampler is handed the temperature, and do_sample goes to nobody.
+TEST(ImportVerl, ValidationSamplesByItsTemperature) {
+  const std::string table = "actor_rollout_ref.rollout.val_kwargs.";
+  EXPECT_FALSE(verl(grpo("")).rollout.val_kwargs.do_sample);
+  EXPECT_FALSE(verl(grpo(table + "do_sample=True")).rollout.val_kwargs.do_sample) << "the temperature is 0";
+  const RunConfig config = verl(grpo(table + "temperature=0.7 " + table + "top_p=0.9"));
+  EXPECT_TRUE(config.rollout.val_kwargs.do_sample);
+  EXPECT_EQ(config.rollout.val_kwargs.temperature, 0.7);
+  EXPECT_EQ(config.rollout.val_kwargs.top_p, 0.9);
+}
+
+TEST(ImportVerl, WhatStandsForNothingIsNotKept) {
+  EXPECT_THAT(import_error("verl", "data: {train_files: ['${data.dir}/a.jsonl']}"), HasSubstr("is not resolved"));
+  EXPECT_THAT(import_error("verl", "actor_rollout_ref: {model: {path: '?\?\?'}}"), HasSubstr("is not resolved"));
+  EXPECT_THAT(import_error("verl", "data: {train_batch_size: 8}\ndata.train_batch_size: 16"),
+              HasSubstr("peer.yaml:2:1: 'data.train_batch_size' is given twice: also at peer.yaml:1:8"));
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.actor.optim.lr=1 actor.optim.lr=2")), HasSubstr("is given twice"));
+  EXPECT_THAT(verl_error(grpo("+actor_rollout_ref.model.override_config.model_config.rope_theta=1")),
+              HasSubstr("model_config would change the model"));
+  for (const char* older :
+       {"actor_rollout_ref.actor.tis_imp_ratio_cap=2", "actor_rollout_ref.actor.optim.grad_clip=1",
+        "actor_rollout_ref.actor.use_rollout_log_probs=True", "actor_rollout_ref.actor.optim.lr_decay_style=cosine",
+        "actor_rollout_ref.rollout.agent.custom_async_server.path=a.py"})
+    EXPECT_THAT(verl_error(grpo(older)), HasSubstr("is not supported: ")) << older;
+}
+
+// As verl's trainer for Megatron resolves it.
+TEST(ImportVerl, TheDefaultsOfItsMegatronTrainerImport) {
+  const RunConfig config =
+      imported("verl",
+               "algorithm: {adv_estimator: grpo}\n"
+               "actor_rollout_ref:\n"
+               "  actor:\n"
+               "    strategy: megatron\n"
+               "    optim: {optimizer: adam, lr_warmup_init: 0.0, lr_decay_steps: null, min_lr: 0.0,\n"
+               "            lr_decay_style: constant, weight_decay_incr_style: constant,\n"
+               "            lr_wsd_decay_style: exponential, lr_wsd_decay_steps: null,\n"
+               "            use_checkpoint_opt_param_scheduler: false, override_optimizer_config: {}}\n"
+               "    megatron: {tensor_model_parallel_size: 2, override_ddp_config: {}, dtype: bfloat16,\n"
+               "               override_transformer_config: {recompute_modules: [core_attn]}}\n"
+               "  model: {override_config: {model_config: {}, moe_config: {freeze_moe_router: false}}}\n"
+               "  rollout: {layer_name_map: {qkv_layer_name: qkv, gate_proj_layer_name: gate_up}}\n");
+  EXPECT_EQ(config.actor.optim, verl(grpo("")).actor.optim);
+}
+
+// The file of defaults that a command names is not at hand.
+TEST(ImportVerl, OtherDefaultsAreTold) {
+  const auto import = [](const std::string& options) {
+    return import_text("verl", "python3 -m verl.trainer.main_ppo " + options + " algorithm.adv_estimator=grpo",
+                       "run.sh");
+  };
+  for (const char* options :
+       {"--config-name=dapo_trainer", "--config-path conf --config-name dapo_trainer", "-cn dapo_trainer"}) {
+    ASSERT_OK_AND_ASSIGN(const ImportedConfig other, import(options));
+    EXPECT_THAT(other.warnings, ElementsAre(HasSubstr("the file 'dapo_trainer' is not read"))) << options;
+    EXPECT_EQ(config_of(other.toml).algorithm.adv_estimator, "grpo");
+  }
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig same, import("--config-name=ppo_trainer.yaml"));
+  EXPECT_THAT(same.warnings, ElementsAre());
+}
+
+TEST(ImportVerl, APunishmentThatGrowsOnIsTold) {
+  const auto warnings_of = [](const std::string& limit) {
+    const auto result = import_text("verl",
+                                    grpo("reward_model.reward_manager=dapo +reward_model.reward_kwargs="
+                                         "{overlong_buffer_cfg:{enable:True,len:100},max_resp_len:" +
+                                         limit + "}"),
+                                    "run.sh");
+    return result ? result->warnings : std::vector<std::string>{result.error().to_string()};
+  };
+  EXPECT_THAT(warnings_of("512"), ElementsAre());
+  EXPECT_THAT(warnings_of("400"), ElementsAre(HasSubstr("beyond it the punishment there grows on")));
+}
+
 TEST(ImportVerl, WhatTheCriticDoesOtherwiseIsRefused) {
   EXPECT_THAT(verl_error("critic.optim.clip_grad=0.5"), HasSubstr("differs from "));
   for (const char* setting : {"critic.optim.zero_indexed_step=False", "critic.optim.optimizer_impl=bitsandbytes",

@@ -107,6 +107,7 @@ swift rlhf \
   EXPECT_EQ(value_of(settings, "beta"), 0.2) << "the last one counts";
   EXPECT_EQ(settings.size(), 9U);
   EXPECT_EQ(settings[0].where, "run.sh:5");
+  EXPECT_EQ(value_of(read("--no_shuffle_dataset --no-log_completions", "run.sh", false), "shuffle_dataset"), false);
   EXPECT_EQ(read("accelerate launch --num_processes 8 train.py --beta 0.5", "run.sh", false).size(), 1U);
 }
 
@@ -116,6 +117,7 @@ python3 -m verl.trainer.main_ppo \
     algorithm.adv_estimator=grpo \
     actor_rollout_ref.rollout.n=5 +data.seed=7 \
     trainer.logger='["console","wandb"]' \
+    +data.apply_chat_template_kwargs='{a:{b:1,"c,:d":[x:y,{e:2}]},url:http://h:8}' \
     actor_rollout_ref.rollout.val_kwargs='{n:4}' "$@")",
                              "run.sh", true);
   EXPECT_EQ(value_of(settings, "algorithm.adv_estimator"), "grpo");
@@ -123,6 +125,27 @@ python3 -m verl.trainer.main_ppo \
   EXPECT_EQ(value_of(settings, "data.seed"), 7);
   EXPECT_EQ(value_of(settings, "trainer.logger"), Json::array({"console", "wandb"}));
   EXPECT_EQ(value_of(settings, "rollout.val_kwargs.n"), 4);
+  EXPECT_EQ(value_of(settings, "data.apply_chat_template_kwargs"),
+            parse_json(R"({"a": {"b": 1, "c,:d": ["x:y", {"e": 2}]}, "url": "http://h:8"})", "").value());
+}
+
+// What comes behind the arguments of a command is another's.
+TEST(ImportSource, TheShellsOperatorsEndTheArguments) {
+  for (const std::string end : {" 2>&1 | tee log", " > log", " && echo done", " &> log", " 2>> err; echo"}) {
+    EXPECT_EQ(read("trl grpo --beta 0.5 --stop_words '|' a" + end, "run.sh", false).size(), 2U) << end;
+    EXPECT_EQ(read("python3 -m verl.trainer.main_ppo rollout.n=5" + end, "run.sh", true).size(), 1U) << end;
+  }
+}
+
+TEST(ImportSource, AJsonFileHasLinesAndColumns) {
+  const auto settings = read("{\n  \"beta\": 0.5,\n  \"chat_template_kwargs\": {\"a\": 1}}", "run.json", false);
+  ASSERT_EQ(settings.size(), 2U);
+  EXPECT_EQ(settings[0].where, "run.json:2:3");
+  EXPECT_EQ(settings[1].where, "run.json:3:3");
+  EXPECT_EQ(settings[1].value, Json({{"a", 1}}));
+  const auto nested = read("{\"trainer\": {\n\"save_freq\": 5}}", "run.json", true);
+  ASSERT_EQ(nested.size(), 1U);
+  EXPECT_EQ(nested[0].where, "run.json:2:1");
 }
 
 TEST(ImportSource, VariablesAndStrayWordsAreRefused) {

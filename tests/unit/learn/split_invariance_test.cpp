@@ -107,6 +107,10 @@ std::vector<LossCase> all_cases() {
       {"vanilla, top_entropy_quantile 0.4", {"actor.policy_loss.loss_mode=vanilla", "actor.top_entropy_quantile=0.4"}});
   cases.push_back({"vanilla, off_policy_mask_threshold 0.02",
                    {"actor.policy_loss.loss_mode=vanilla", "actor.off_policy_mask_threshold=0.02"}});
+  cases.push_back({"vanilla, masks, KL and entropy terms together",
+                   {"actor.policy_loss.loss_mode=vanilla", "actor.top_entropy_quantile=0.4",
+                    "actor.off_policy_mask_threshold=0.02", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.3",
+                    "actor.kl_loss_type=k3_ratio", "actor.entropy_coeff=0.05"}});
   for (LossCase& loss : cases) loss.overrides.emplace_back("actor.clip_ratio=0.1");
   return cases;
 }

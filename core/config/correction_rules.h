@@ -1,0 +1,43 @@
+// What [algorithm.rollout_correction] asks for: its texts read into rules (experience/correction applies them).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+enum class WeightLevel { kToken, kSequence, kGeometric };
+
+struct WeightRule {
+  WeightLevel level = WeightLevel::kToken;
+  double upper = 2.0;
+  std::optional<double> lower;
+  bool zero_outside = false;  // else weights are cut at the bounds
+  bool batch_normalize = false;
+
+  [[nodiscard]] double lower_or_default() const { return lower.value_or(1.0 / upper); }  // of the metrics
+};
+
+// One statistic that a token or row must keep within bounds.
+struct RejectionRule {
+  enum class Over { kToken, kSum, kMean, kMax };
+  std::string name;  // "seq_mean_k3"
+  Over over = Over::kToken;
+  int estimator = 1;  // k1, k2, k3
+  double upper = 0.0;
+  std::optional<double> lower;  // k1 only; its bounds are logs of those in the config
+};
+
+struct CorrectionRules {
+  std::optional<WeightRule> weights;
+  std::vector<RejectionRule> rejections;
+};
+
+// The place of an Error is the key.
+Result<CorrectionRules> parse_correction_rules(const RolloutCorrectionConfig& config);
+
+}  // namespace mortise
