@@ -62,6 +62,13 @@ TEST(MathEqual, AgreesWithTheReaderOnTheQuestionableOnes) {
   EXPECT_THAT(wrong(cases, "sensible"), testing::IsEmpty());
 }
 
+// Pairs of every form that the reward reads, written to break it.
+TEST(MathEqual, AgreesWithTheReaderOnPairsOfEveryForm) {
+  const std::vector<Json> cases = lines("pairs.jsonl");
+  EXPECT_GT(cases.size(), 1100U);
+  EXPECT_THAT(wrong(cases, "sensible"), testing::IsEmpty());
+}
+
 double score(RewardCall& plugin, const std::string& completion, const std::string& gold) {
   return plugin.score({{completion}, {text({gold})}, {}, {}, 0})[0];
 }

@@ -72,7 +72,17 @@ TEST(MathHostile, NoAnswerTakesLong) {
                                             "x_{" + repeated("{", 2000) + repeated("}", 2000) + "}",
                                             "(x+y+z+1)^{4000}",
                                             "\\frac{1}{" + repeated("\\frac{1}{", 40) + "x" + repeated("}", 41),
-                                            "\\sqrt[3]{" + repeated("x^2+", 500) + "1}"};
+                                            "\\sqrt[3]{" + repeated("x^2+", 500) + "1}",
+                                            "5 " + repeated("million ", 900),
+                                            "1" + repeated("%", 3900),
+                                            "(1,2)" + repeated("\\cup(\\sqrt{2},\\pi)", 190),
+                                            "\\mathbb{R}" + repeated("\\setminus\\{1\\}", 300),
+                                            repeated("x\\ne 1,", 300) + "x\\ne 2",
+                                            repeated("\\binom{x}{64}", 100),
+                                            "\\binom{x}{\\binom{x}{\\binom{x}{60}}}",
+                                            repeated("{1\\over", 300),
+                                            repeated("\\{x|", 200),
+                                            repeated("\\begin{aligned}", 200)};
   for (const std::string& answer : answers) {
     const double before = cpu_seconds();
     EXPECT_FALSE(is_right("42", "\\boxed{" + answer + "}")) << answer.substr(0, 60);
@@ -108,7 +118,11 @@ TEST(MathHostile, NoCompletionTakesLong) {
                                   "answer: \\[ ",
                                   "final answer is \\( ",
                                   "final answer  ",
-                                  "answer $1$ and "}) {
+                                  "answer $1$ and ",
+                                  "5 million ",
+                                  "million ",
+                                  "\\frac{3}{4} ",
+                                  "(1, "}) {
     const double before = cpu_seconds();
     is_right("42", repeated(piece, 100'000));
     answer_of(repeated(piece, 100'000), Extraction::kMarked);

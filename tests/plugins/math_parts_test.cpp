@@ -114,8 +114,8 @@ TEST(Normalise, SpellsThingsOneWay) {
 std::string tree(const Node& n) {
   static const char* const kNames[] = {"",      "",    "pi",    "e",   "i",      "oo", "+",     "*",     "neg",
                                        "/",     "^",   "root",  "log", "",       "!",  "abs",   "floor", "ceil",
-                                       "binom", "%",   "deg",   "pm",  "",       "",   "tuple", "set",   "list",
-                                       "cup",   "cap", "minus", "",    "matrix", ":"};
+                                       "binom", "%",   "deg",   "by",  "",       "mod", "pm",   "",      "",
+                                       "tuple", "set", "list",  "cup", "cap",    "minus", "",   "matrix", ":"};
   if (n.kind == Kind::kNumber) return n.number.get_str() + (n.decimal ? "." : "");
   if (n.kind == Kind::kSymbol || n.kind == Kind::kWord || n.kind == Kind::kBased) return n.text;
   std::string out = "(" + std::string(kNames[int(n.kind)]) + n.text;
@@ -195,12 +195,32 @@ TEST(Parser, WordsAndUnits) {
   EXPECT_EQ(read("\\text{Monday}"), "monday");
   EXPECT_EQ(read("5 \\text{ percent}"), "(% 5)");
   EXPECT_EQ(read("ab"), "(* a b)");
+  EXPECT_EQ(read("5 km/h"), "5");
+  EXPECT_EQ(read("100^\\circ\\text{C}"), "(deg 100)");
+  EXPECT_EQ(read("21^{st}"), "21");
+  EXPECT_EQ(read("2.5 million people"), "(by 5/2.)");
+  EXPECT_EQ(read("\\text{Area} = 5"), "(=  area 5)");
+}
+
+TEST(Parser, NamesWithDigitsAndLettersThatAreSigns) {
+  EXPECT_EQ(read("x1 + 2x2"), "(+ x_1 (* 2 x_2))");
+  EXPECT_EQ(read("\\frac x2"), "(/ x 2)");
+  EXPECT_EQ(read("x**2"), "(^ x 2)");
+  EXPECT_EQ(read("**2**"), "2");
+  EXPECT_EQ(read("1.5 x 10^3"), "(* 3/2. (^ 10 3))");
+  EXPECT_EQ(read("3 to 4"), "(: 3 4)");
+  EXPECT_EQ(read("{x+1 \\over 2}"), "(/ (+ x 1) 2)");
+  EXPECT_EQ(read("33\\frac13\\%"), "(% (+ 33 (/ 1 3)))");
+  EXPECT_EQ(read("2 (mod 5)"), "(modclass 2 5)");
+  EXPECT_EQ(read("\\gcd(12, 18)"), "(gcd 12 18)");
+  EXPECT_EQ(read("\\begin{aligned} x &= 1 + 1 \\\\ &= 2 \\end{aligned}"), "(== x (+ 1 1) 2)");
 }
 
 TEST(Parser, RefusesWhatItDoesNotKnow) {
   for (const char* text : {"", "+", "(1", "1)", "\\frac{1}", "\\sum_{k} k", "1..2", "5!!", "\\{",
                            "\\begin{pmatrix}1&2\\\\3\\end{pmatrix}", "[1)", "2 3"})
     EXPECT_THAT(read(text), testing::StartsWith("unreadable")) << text;
+  EXPECT_THAT(read("1" + std::string(100, '%')), testing::HasSubstr("too much behind a number"));
   EXPECT_THAT(read(std::string(200, '(') + "1" + std::string(200, ')')), testing::HasSubstr("nested too deep"));
 }
 
@@ -315,6 +335,40 @@ TEST(Compare, Collections) {
   EXPECT_TRUE(same("(1, 2)", "x = 1, y = 2"));
   EXPECT_TRUE(same("\\begin{pmatrix} 1/2 \\\\ x+1 \\end{pmatrix}", "\\begin{bmatrix} 0.5 \\\\ 1+x \\end{bmatrix}"));
   EXPECT_FALSE(same("\\begin{pmatrix} 1 & 2 \\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"));
+}
+
+TEST(Compare, SetsOfRealNumbers) {
+  EXPECT_TRUE(same("(1, 3) \\cup (2, 4)", "(1, 4)"));
+  EXPECT_TRUE(same("(1, 2] \\cup (2, 3)", "(1, 3)"));
+  EXPECT_FALSE(same("(1, 2) \\cup (2, 3)", "(1, 3)"));
+  EXPECT_TRUE(same("\\mathbb{R} \\setminus \\{0\\}", "x \\ne 0"));
+  EXPECT_TRUE(same("(-\\infty, -1) \\cup (1, \\infty)", "x < -1 \\text{ or } x > 1"));
+  EXPECT_FALSE(same("(-\\infty, -1) \\cup (1, \\infty)", "x < -1 \\text{ or } y > 1"));
+  EXPECT_TRUE(same("(1, 5)", "x > 1 \\text{ and } x < 5"));
+  EXPECT_TRUE(same("\\{1, 2\\} \\cup \\{3\\}", "\\{1, 2, 3\\}"));
+  EXPECT_TRUE(same("[1, 3] \\cap [3, 4]", "\\{3\\}"));
+  EXPECT_TRUE(same("\\{x \\mid x \\ge 2\\}", "[2, \\infty)"));
+  EXPECT_TRUE(same("(a, b) \\cup (c, d)", "(c, d) \\cup (a, b)"));
+}
+
+// A word that multiplies is part of the number; "dozen" is a unit too.
+TEST(Compare, ScaleWords) {
+  EXPECT_TRUE(same("5000000", "5 million"));
+  EXPECT_TRUE(same("\\$2.5\\text{ million}", "2,500,000"));
+  EXPECT_TRUE(same("3\\text{ hundred thousand}", "300000"));
+  EXPECT_TRUE(same("1\\frac12\\text{ million}", "1500000"));
+  EXPECT_FALSE(same("5\\text{ million}", "5"));
+  EXPECT_FALSE(same("5", "5\\text{ million}"));
+  EXPECT_FALSE(same("5\\text{ million}", "5\\text{ billion}"));
+  EXPECT_TRUE(same("5\\text{ dozen}", "60"));
+  EXPECT_TRUE(same("5", "5\\text{ dozen}"));
+  EXPECT_TRUE(same("5\\text{ millionths}", "5")) << "a word like any other";
+}
+
+TEST(Compare, Matrices) {
+  EXPECT_TRUE(same("\\begin{pmatrix} 2 & 4 \\end{pmatrix}", "2 \\begin{pmatrix} 1 & 2 \\end{pmatrix}"));
+  EXPECT_FALSE(same("\\begin{pmatrix} 2 & 4 \\end{pmatrix}", "2 \\begin{pmatrix} 1 & 3 \\end{pmatrix}"));
+  EXPECT_TRUE(same("\\begin{vmatrix} a & b \\\\ c & d \\end{vmatrix}", "ad - bc"));
 }
 
 TEST(Compare, Words) {

@@ -6,25 +6,55 @@
 #include "evaluate.h"
 #include "normalise.h"
 #include "parser.h"
+#include "real_set.h"
+#include "relations.h"
+#include "scan.h"
 
 namespace mortise::math {
 namespace {
 
 constexpr std::size_t kMaxItems = 200;  // of a set or a list
 
-bool contains(const Node& n, Kind kind) {
-  return n.kind == kind ||
-         std::any_of(n.args.begin(), n.args.end(), [&](const NodePtr& a) { return contains(*a, kind); });
-}
-
 // A number as written: a decimal, with a sign, with %.
 bool is_decimal(const Node& n) {
-  if (n.kind == Kind::kNegate || n.kind == Kind::kPercent || n.kind == Kind::kDegrees) return is_decimal(*n.args[0]);
+  const bool is_wrapped =
+      n.kind == Kind::kNegate || n.kind == Kind::kPercent || n.kind == Kind::kDegrees || n.kind == Kind::kScaled;
+  if (is_wrapped) return is_decimal(*n.args[0]);
   return n.kind == Kind::kNumber && n.decimal;
 }
 
-bool is_percent(const Node& n) {
-  return n.kind == Kind::kPercent || (n.kind == Kind::kNegate && is_percent(*n.args[0]));
+// What a number counts where its unit is not said: "25%" may be meant as 25, "5 dozen" as 5.
+mpq_class unit_of(const Node& n) {
+  if (n.kind == Kind::kNegate) return unit_of(*n.args[0]);
+  if (n.kind == Kind::kPercent) return mpq_class(1, 100);
+  return n.kind == Kind::kScaled && n.number == 12 ? 12 : 1;
+}
+
+// "P(1, 2)" names the point.
+const Node& unnamed(const Node& n) {
+  const bool is_named = n.kind == Kind::kMultiply && n.args.size() == 2 && n.args[0]->kind == Kind::kSymbol &&
+                        n.args[1]->kind == Kind::kTuple;
+  return is_named ? *n.args[1] : n;
+}
+
+bool is_set_operation(const Node& n) {
+  return n.kind == Kind::kUnion || n.kind == Kind::kIntersection || n.kind == Kind::kDifference;
+}
+
+// A product with one matrix in it as a matrix.
+NodePtr as_matrix(const Node& n) {
+  const auto is_matrix = [](const NodePtr& arg) { return arg->kind == Kind::kMatrix; };
+  if (n.kind == Kind::kMatrix) return std::make_shared<Node>(n);
+  if (n.kind != Kind::kMultiply && n.kind != Kind::kNegate) return nullptr;
+  if (std::count_if(n.args.begin(), n.args.end(), is_matrix) != 1) return nullptr;
+  const auto at = std::find_if(n.args.begin(), n.args.end(), is_matrix) - n.args.begin();
+  auto out = std::make_shared<Node>(*n.args[std::size_t(at)]);
+  for (NodePtr& cell : out->args) {
+    std::vector<NodePtr> factors = n.args;
+    factors[std::size_t(at)] = cell;
+    cell = make(n.kind, std::move(factors));
+  }
+  return out;
 }
 
 // "3:30" is a time and no ratio.
@@ -39,51 +69,6 @@ int infinity_sign(const Node& n) {
   return n.kind == Kind::kNegate ? -infinity_sign(*n.args[0]) : 0;
 }
 
-// "f(x)", "x", "P(x, y)": what a value is given to.
-bool is_name(const Node& n) {
-  if (n.kind == Kind::kSymbol || n.kind == Kind::kEuler || n.kind == Kind::kImaginary) return true;
-  return n.kind == Kind::kMultiply && n.args.size() == 2 && n.args[0]->kind == Kind::kSymbol &&
-         (n.args[1]->kind == Kind::kSymbol || n.args[1]->kind == Kind::kTuple);
-}
-
-// What the relation gives its name: the last side of "x = 84/2 = 42", of "40 + 2 = 42", of "x \in [0, 5)".
-NodePtr given_value(const Node& n) {
-  const bool gives = n.text.find_first_not_of("=~") == std::string::npos || n.text == "i";
-  if (!gives) return nullptr;
-  const auto is_constant = [](const NodePtr& side) { return is_scalar(*side) && !contains(*side, Kind::kSymbol); };
-  if (is_name(*n.args.front()) || std::all_of(n.args.begin(), n.args.end(), is_constant)) return n.args.back();
-  if (n.args.size() == 2 && n.text == "=" && is_name(*n.args.back())) return n.args.front();  // 42 = x
-  return nullptr;
-}
-
-// "x > 3", "0 <= x < 5" as an interval.
-NodePtr as_interval(const Node& n) {
-  if (n.text.find_first_not_of("<>lg") != std::string::npos || n.text.size() > 2) return nullptr;
-  std::vector<NodePtr> sides = n.args;
-  std::string operators = n.text;
-  const auto is_up = [](char c) { return c == '<' || c == 'l'; };
-  if (!is_up(operators[0])) {
-    std::reverse(sides.begin(), sides.end());
-    std::reverse(operators.begin(), operators.end());
-    for (char& c : operators) c = c == '>' ? '<' : c == 'g' ? 'l' : c == '<' ? '>' : 'g';
-  }
-  if (!std::all_of(operators.begin(), operators.end(), is_up)) return nullptr;
-  const auto closed = [](char c) { return c == 'l'; };
-  const NodePtr infinity = make(Kind::kInfinity);
-  if (sides.size() == 3) {
-    if (sides[1]->kind != Kind::kSymbol) return nullptr;
-    const std::string brackets{closed(operators[0]) ? '[' : '(', closed(operators[1]) ? ']' : ')'};
-    return make(Kind::kTuple, {sides[0], sides[2]}, brackets);
-  }
-  if (sides[0]->kind == Kind::kSymbol) {
-    const std::string brackets{'(', closed(operators[0]) ? ']' : ')'};
-    return make(Kind::kTuple, {make(Kind::kNegate, {infinity}), sides[1]}, brackets);
-  }
-  if (sides[1]->kind != Kind::kSymbol) return nullptr;
-  const std::string brackets{closed(operators[0]) ? '[' : '(', ')'};
-  return make(Kind::kTuple, {sides[0], infinity}, brackets);
-}
-
 class Comparison {
  public:
   Comparison(const Rules& rules, Budget& budget) : rules_(rules), budget_(budget), arithmetic_(budget) {}
@@ -91,24 +76,20 @@ class Comparison {
   bool same(const Node& gold, const Node& answer) {
     budget_.spend(50);
     if (is_scalar(gold) && is_scalar(answer)) return same_scalars(gold, answer);
+    if (is_set_operation(gold) || is_set_operation(answer)) return same_unions(gold, answer);
     if (gold.kind == Kind::kRelation || answer.kind == Kind::kRelation) return same_relations(gold, answer);
     if (gold.kind == Kind::kList || gold.kind == Kind::kSet || answer.kind == Kind::kList || answer.kind == Kind::kSet)
       return same_collections(gold, answer);
     if (gold.kind == Kind::kRatio || answer.kind == Kind::kRatio) return same_ratios(gold, answer);
+    if (contains(gold, Kind::kMatrix) || contains(answer, Kind::kMatrix)) return same_matrices(gold, answer);
+    if (gold.kind == Kind::kBased || answer.kind == Kind::kBased) return same_based(gold, answer);
+    if (&unnamed(gold) != &gold || &unnamed(answer) != &answer) return same(unnamed(gold), unnamed(answer));
     if (gold.kind != answer.kind) return false;
     switch (gold.kind) {
       case Kind::kWord:
-      case Kind::kBased:
         return gold.text == answer.text;
       case Kind::kTuple:
         return same_tuples(gold, answer);
-      case Kind::kMatrix:
-        return gold.columns == answer.columns && same_in_order(gold.args, answer.args);
-      case Kind::kDifference:
-        return same_in_order(gold.args, answer.args);
-      case Kind::kUnion:
-      case Kind::kIntersection:
-        return same_in_any_order(gold.args, answer.args);
       default:
         return false;
     }
@@ -119,6 +100,9 @@ class Comparison {
   bool same_scalars(const Node& gold, const Node& answer) {
     const bool both_signs = contains(gold, Kind::kPlusMinus) || contains(answer, Kind::kPlusMinus);
     if (both_signs) return same_pairs(gold, answer);
+    if (gold.kind == Kind::kModulo && answer.kind == Kind::kModulo && gold.text == answer.text && !gold.text.empty() &&
+        !same(*gold.args[1], *answer.args[1]))
+      return false;
     const int gold_infinity = infinity_sign(gold), answer_infinity = infinity_sign(answer);
     if (gold_infinity != 0 || answer_infinity != 0) return gold_infinity == answer_infinity;
     if (!contains(gold, Kind::kSymbol) && !contains(answer, Kind::kSymbol))
@@ -130,22 +114,21 @@ class Comparison {
     const Value x = evaluate(gold, 0, gold_upper, arithmetic_), y = evaluate(answer, 0, answer_upper, arithmetic_);
     const bool decimals[] = {is_decimal(gold), is_decimal(answer)};
     if (same_values(x, y, decimals)) return true;
-    // "25%" for "25".
-    if (is_percent(gold) == is_percent(answer)) return false;
-    const Value hundred = integer(100);
-    return is_percent(gold) ? same_values(arithmetic_.multiply(x, hundred), y, decimals)
-                            : same_values(x, arithmetic_.multiply(y, hundred), decimals);
+    const mpq_class gold_unit = unit_of(gold), answer_unit = unit_of(answer);
+    if (gold_unit == answer_unit || (gold_unit != 1 && answer_unit != 1)) return false;
+    return same_values(arithmetic_.divide(x, Exact{gold_unit, 0}), arithmetic_.divide(y, Exact{answer_unit, 0}),
+                       decimals);
   }
 
-  bool is_close(const Value& x, const Value& y) {
+  bool is_close(const Value& x, const Value& y, double relative) {
     if (!is_real(x) || !is_real(y)) return false;
     const Value a = arithmetic_.absolute(x), b = arithmetic_.absolute(y);
-    const Value bound = arithmetic_.multiply(Exact{mpq_class(rules_.relative), 0}, arithmetic_.less(a, b) ? b : a);
+    const Value bound = arithmetic_.multiply(Exact{mpq_class(relative), 0}, arithmetic_.less(a, b) ? b : a);
     return !arithmetic_.less(bound, arithmetic_.absolute(arithmetic_.subtract(x, y)));
   }
 
   bool same_values(const Value& x, const Value& y, const bool (&decimals)[2]) {
-    return same_as_written(x, y, decimals) || (rules_.relative > 0 && is_close(x, y));
+    return same_as_written(x, y, decimals) || (rules_.relative > 0 && is_close(x, y, rules_.relative));
   }
 
   bool same_as_written(const Value& x, const Value& y, const bool (&decimals)[2]) {
@@ -260,19 +243,15 @@ class Comparison {
     return copy;
   }
 
-  // "x = 1, y = 2" as 1, 2.
-  static std::vector<NodePtr> given_values(const std::vector<NodePtr>& items) {
-    std::vector<NodePtr> out;
-    for (const NodePtr& item : items) {
-      NodePtr value = item->kind == Kind::kRelation ? given_value(*item) : nullptr;
-      out.push_back(value != nullptr ? std::move(value) : item);
-    }
-    return out;
-  }
-
   bool same_collections(const Node& gold, const Node& answer) {
     // A bare "1, 2" may be meant as the tuple (1, 2), and the other way round.
     const auto is_row = [](const Node& n) { return n.kind == Kind::kTuple && n.text == "()"; };
+    if (gold.kind == Kind::kTuple || answer.kind == Kind::kTuple) {
+      // "x > 1, x < 5" is (1, 5).
+      const Node& other = gold.kind == Kind::kTuple ? answer : gold;
+      const auto is_bound = [](const NodePtr& n) { return n->kind == Kind::kRelation && n->text != "="; };
+      if (std::any_of(other.args.begin(), other.args.end(), is_bound)) return same_unions(gold, answer);
+    }
     if (is_row(gold) || is_row(answer)) {
       const bool gold_is = is_row(gold);
       const Node& other = gold_is ? answer : gold;
@@ -287,6 +266,31 @@ class Comparison {
   bool same_tuples(const Node& gold, const Node& answer) {
     if (gold.args.size() == 2 && gold.text != answer.text) return false;
     return same_in_order(gold.args, answer.args);
+  }
+
+  // Member by member, or as sets of real numbers.
+  bool same_unions(const Node& gold, const Node& answer) {
+    if (gold.kind == answer.kind) {
+      const bool ordered = gold.kind == Kind::kDifference;
+      if (ordered ? quietly_in_order(gold.args, answer.args) : same_in_any_order(gold.args, answer.args)) return true;
+    }
+    const auto wanted = real_set_of(gold, arithmetic_, budget_), given = real_set_of(answer, arithmetic_, budget_);
+    return wanted && given && same_sets(*wanted, *given, arithmetic_);
+  }
+
+  bool same_matrices(const Node& gold, const Node& answer) {
+    const NodePtr wanted = as_matrix(gold), given = as_matrix(answer);
+    return wanted != nullptr && given != nullptr && wanted->columns == given->columns &&
+           same_in_order(wanted->args, given->args);
+  }
+
+  // The base need not be said, as in "write 10 in base 2".
+  static bool same_based(const Node& gold, const Node& answer) {
+    if (gold.kind == answer.kind) return gold.text == answer.text;
+    const Node& based = gold.kind == Kind::kBased ? gold : answer;
+    const Node& other = gold.kind == Kind::kBased ? answer : gold;
+    return other.kind == Kind::kNumber && other.number.get_den() == 1 && !other.decimal &&
+           other.number.get_num().get_str() == based.text.substr(0, based.text.find('_'));
   }
 
   // "2:3" is "4:6" and 2/3; longer ones and times are the same part by part.
@@ -308,8 +312,21 @@ class Comparison {
     const Node& other = gold_is ? answer : gold;
     NodePtr value = given_value(relation);
     if (value == nullptr && other.kind == Kind::kTuple) value = as_interval(relation);
-    if (value == nullptr || value->kind == Kind::kRelation) return false;
+    if (value == nullptr && other.kind == Kind::kTuple && relation.text == "n") return same_unions(gold, answer);
+    if (value == nullptr || value->kind == Kind::kRelation || !holds(relation)) return false;
     return gold_is ? same(*value, other) : same(other, *value);
+  }
+
+  // "2 = 3" gives nothing; "2/3 = 0.67" is meant.
+  bool holds(const Node& n) {
+    const auto is_constant = [](const NodePtr& side) { return is_scalar(*side) && !contains(*side, Kind::kSymbol); };
+    if (n.text.find_first_not_of('=') != std::string::npos) return true;
+    if (!std::all_of(n.args.begin(), n.args.end(), is_constant)) return true;
+    const Value last = evaluate(*n.args.back(), 0, true, arithmetic_);
+    return std::all_of(n.args.begin(), n.args.end(), [&](const NodePtr& side) {
+      const Value value = evaluate(*side, 0, true, arithmetic_);
+      return arithmetic_.equal(value, last) || is_close(value, last, 0.01);
+    });
   }
 
   bool same_both_relations(const Node& gold, const Node& answer) {
@@ -331,15 +348,6 @@ class Comparison {
       if (!quietly_same(*gold[i], *answer[i])) return false;
     return true;
   }
-  static Node turned_around(const Node& n) {
-    Node out = n;
-    std::reverse(out.args.begin(), out.args.end());
-    std::reverse(out.text.begin(), out.text.end());
-    for (char& c : out.text) c = c == '<' ? '>' : c == '>' ? '<' : c == 'l' ? 'g' : c == 'g' ? 'l' : c;
-    return out;
-  }
-  static Node upwards(const Node& n) { return n.text == ">" || n.text == "g" ? turned_around(n) : n; }
-
   // "2x = 84" and "x = 42": the differences of the sides have a constant ratio, positive for an inequality.
   bool proportional(const Node& a, const Node& b) {
     const auto is_plain = [](const Node& n) { return is_scalar(*n.args[0]) && is_scalar(*n.args[1]); };
@@ -375,6 +383,21 @@ std::string choice_letter(const std::string& text) {
   return next == ')' || next == '.' || next == ':' ? std::string(1, text[at]) : "";
 }
 
+NodePtr parsed(std::string_view normalised) {
+  try {
+    return parse(normalised);
+  } catch (const Unreadable&) {
+    return nullptr;
+  }
+}
+
+// What stands behind the one "=" of "\lim_{x \to 0} f(x) = 5", nothing where there is none.
+std::string_view right_side(std::string_view normalised) {
+  const std::size_t at = normalised.rfind('=');
+  if (at == kNone || at == 0 || normalised.find('=') != at || normalised.find(',') != kNone) return {};
+  return is_one_of(normalised.substr(at - 1, 1), {"<", ">", "!"}) ? std::string_view() : normalised.substr(at + 1);
+}
+
 std::string lower_letters(std::string text) {
   for (char& c : text) {
     if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
@@ -387,10 +410,8 @@ std::string lower_letters(std::string text) {
 Answer::Answer(std::string_view raw) {
   const std::string normalised = normalise(raw);
   text = without_spaces(normalised);
-  try {
-    node = parse(normalised);
-  } catch (const Unreadable&) {
-  }
+  node = parsed(normalised);
+  if (node == nullptr) node = parsed(right_side(normalised));
 }
 
 bool same(const Answer& gold, const Answer& answer, const Rules& rules, Budget& budget) {

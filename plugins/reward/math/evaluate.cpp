@@ -67,6 +67,12 @@ class Evaluation {
         return a_.divide(of(*n.args[0]), integer(100));
       case Kind::kDegrees:
         return degrees(n);
+      case Kind::kScaled:
+        return a_.multiply(of(*n.args[0]), Exact{n.number, 0});
+      case Kind::kOfSeveral:
+        return of_several(n);
+      case Kind::kModulo:
+        return modulo(of(*n.args[0]), of(*n.args[1]));
       case Kind::kPlusMinus:
         return (n.text == "+") == upper_ ? of(*n.args[0]) : a_.negate(of(*n.args[0]));
       default:
@@ -79,6 +85,21 @@ class Evaluation {
     Value out = of(*n.args[0]);
     for (std::size_t i = 1; i < n.args.size(); ++i) out = (a_.*operation)(out, of(*n.args[i]));
     return out;
+  }
+  Value of_several(const Node& n) {
+    Value out = of(*n.args[0]);
+    for (std::size_t i = 1; i < n.args.size(); ++i) {
+      const Value next = of(*n.args[i]);
+      if (n.text == "gcd" || n.text == "lcm") {
+        out = a_.common(out, next, n.text == "lcm");
+      } else if (a_.less(out, next) == (n.text == "max")) {
+        out = next;
+      }
+    }
+    return out;
+  }
+  Value modulo(const Value& a, const Value& m) {
+    return a_.subtract(a, a_.multiply(m, a_.floor(a_.divide(a, m), false)));
   }
   // e^x without the logarithm of e.
   Value power(const Node& n) {

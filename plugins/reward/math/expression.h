@@ -32,6 +32,9 @@ enum class Kind {
   kBinomial,  // args[0] over args[1]
   kPercent,
   kDegrees,
+  kScaled,     // args[0] times number: "5 million"
+  kOfSeveral,  // text(args): gcd, lcm, max, min
+  kModulo,     // args[0] modulo args[1]; text "class": \pmod
   kPlusMinus,  // +- args[0]; text "-": the other sign first
   // All else.
   kWord,   // text, in lower case
@@ -73,6 +76,13 @@ inline NodePtr make_number(mpq_class number, bool decimal = false) {
   node->number = std::move(number);
   node->decimal = decimal;
   return node;
+}
+
+inline bool contains(const Node& n, Kind kind) {
+  if (n.kind == kind) return true;
+  for (const NodePtr& arg : n.args)
+    if (contains(*arg, kind)) return true;
+  return false;
 }
 
 // Is it one number, maybe with symbols in it?

@@ -6,6 +6,7 @@
 #include "marked.h"
 #include "normalise.h"
 #include "scan.h"
+#include "vocabulary.h"
 
 namespace mortise::math {
 namespace {
@@ -13,9 +14,6 @@ namespace {
 constexpr std::size_t kMaxBetween = 24;  // bytes between two of them
 constexpr std::size_t kMaxPlain = 400;   // bytes of an answer in plain text
 
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 struct Box {
   std::size_t begin, end;  // of the whole command
@@ -94,8 +92,15 @@ bool is_formula(std::string_view content) {
   return true;
 }
 
+// "$5$ million", the word made part of the formula.
+std::string scaled_formula(std::string_view text, std::size_t begin, std::size_t size) {
+  const std::size_t words = scale_words_at(text, begin + size);
+  std::string out(text.substr(begin, size));
+  return words == 0 ? out : out + "\\text{" + std::string(text.substr(begin + size, words)) + "}";
+}
+
 std::string last_formula(std::string_view text) {
-  std::string_view last;
+  std::string last;
   std::size_t i = 0, misses = 0;
   while (i < text.size()) {
     const char next = i + 1 < text.size() ? text[i + 1] : ' ';
@@ -103,10 +108,11 @@ std::string last_formula(std::string_view text) {
     const bool may_open = (text[i] == '$' && !escaped) || (text[i] == '\\' && (next == '(' || next == '['));
     const std::string_view formula = may_open && misses < 8 ? formula_at(text, i) : std::string_view();
     if (may_open && formula.empty()) ++misses;  // each looks through the rest of the text
-    if (!formula.empty() && is_formula(formula) && trimmed(formula).size() > 2) last = formula;
     i += formula.empty() ? 1 : formula.size();
+    if (formula.empty() || !is_formula(formula) || trimmed(formula).size() <= 2) continue;
+    last = scaled_formula(text, i - formula.size(), formula.size());
   }
-  return std::string(last);
+  return last;
 }
 
 // How far a formula in plain text goes: to a word, or to the end of a sentence.
@@ -121,6 +127,9 @@ std::size_t plain_end(std::string_view text) {
       if (k == i + 1) ++k;
       i = k;
       end = std::min(i, text.size());
+    } else if (const std::size_t scale = end > 0 ? scale_words_at(text, i) : 0; scale > 0) {
+      i += scale;
+      end = i;
     } else if (is_letter(c)) {
       std::size_t k = i;
       while (k < text.size() && is_letter(text[k])) ++k;
@@ -147,7 +156,7 @@ std::vector<std::string> leading_answers(std::string_view rest) {
   while (!rest.empty() && (is_space(rest[0]) || std::string_view("*:\"_`").find(rest[0]) != kNone))
     rest.remove_prefix(1);
   if (rest.empty()) return out;
-  if (const std::string_view formula = formula_at(rest, 0); !formula.empty()) return {std::string(formula)};
+  if (!formula_at(rest, 0).empty()) return {joined_formulas_at(rest, 0)};
   const std::string_view plain = rest.substr(0, plain_end(rest));
   if (!plain.empty()) out.emplace_back(plain);
   const std::string_view sentence = rest.substr(0, rest.find_first_of("\n"));
@@ -178,11 +187,28 @@ std::string_view behind_answer(std::string_view text) {
   return found == kNone ? std::string_view() : text.substr(found);
 }
 
+// "\frac{3}{4}" or "(2, 3)" of numbers that ends right behind the digit before text[last].
+std::string closed_numbers(std::string_view text, std::size_t last) {
+  const char close = last < text.size() ? text[last] : ' ';
+  if (close == '}') {
+    const std::size_t begin = text.rfind("\\frac", last);
+    const std::size_t from = begin != kNone && begin > 0 && text[begin - 1] == '-' ? begin - 1 : begin;
+    const std::string_view fraction = begin == kNone ? "" : literal_fraction_at(text, from);
+    return fraction.size() + from == last + 1 ? std::string(fraction) : "";
+  }
+  if (close != ')' && close != ']') return "";
+  const std::size_t begin = text.find_last_not_of("-+0123456789.,/ ", last - 1);
+  if (begin == kNone || (text[begin] != '(' && text[begin] != '[')) return "";
+  const std::string_view whole = text.substr(begin, last + 1 - begin);
+  return whole.size() <= kMaxPlain && whole.find(',') != kNone ? std::string(whole) : "";
+}
+
 // "-1,234.5", "3/4", "25%", with the sign where it is one.
 std::string last_number(std::string_view text) {
   std::size_t last = text.size();
   while (last > 0 && !is_digit(text[last - 1])) --last;
   if (last == 0) return "";
+  if (std::string closed = closed_numbers(text, last); !closed.empty()) return closed;
   std::size_t first = last - 1;
   const auto is_part = [&](std::size_t i) {
     const char c = text[i];
@@ -195,6 +221,7 @@ std::string last_number(std::string_view text) {
   if (first > 0 && text[first - 1] == '-' && !is_digit(before) && before != ')') --first;
   if (first > 2 && text.substr(first - 3, 3) == "−") first -= 3;
   if (last < text.size() && text[last] == '%') ++last;
+  last += scale_words_at(text, last);
   std::string_view number = text.substr(first, last - first);
   while (!number.empty() && (number[0] == ',' || number[0] == '/')) number.remove_prefix(1);
   return std::string(number);

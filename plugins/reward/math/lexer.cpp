@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "vocabulary.h"
+
 namespace mortise::math {
 namespace {
 
@@ -9,17 +11,6 @@ constexpr std::size_t kMaxDigits = 6000;
 constexpr std::size_t kMaxTokens = 4000;
 constexpr long kMaxScientific = 4000;  // exponent of 1.5e300
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
-
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-bool is_function(std::string_view name) {
-  return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "arcsin", "arccos",
-                          "arctan", "ln", "log", "exp", "sqrt"});
-}
 // Short words that are no products of letters.
 bool is_short_word(std::string_view name) {
   return is_one_of(
@@ -124,7 +115,7 @@ class Lexer {
     const std::string whole = whole_part();
     std::string fraction, repeating;
     bool decimal = false;
-    if (at(i_) == '.' && (is_digit(at(i_ + 1)) || text_.substr(i_ + 1, 9) == "\\overline")) {
+    if (at(i_) == '.' && (is_digit(at(i_ + 1)) || overline_at(i_ + 1) > 0)) {
       decimal = true;
       fraction = digits_at(i_ + 1);
       i_ += 1 + fraction.size();
@@ -142,10 +133,19 @@ class Lexer {
     out_.push_back(std::move(t));
   }
 
+  // How long the command over repeating decimals is, where one stands here.
+  [[nodiscard]] std::size_t overline_at(std::size_t i) const {
+    for (const std::string_view name : {"\\overline", "\\bar", "\\dot"}) {
+      if (text_.substr(i, name.size()) == name && !is_letter(at(i + name.size()))) return name.size();
+    }
+    return 0;
+  }
+
   // \overline{3} behind a point.
   std::string overlined() {
-    if (text_.substr(i_, 9) != "\\overline") return "";
-    std::size_t k = i_ + 9;
+    const std::size_t command = overline_at(i_);
+    if (command == 0) return "";
+    std::size_t k = i_ + command;
     while (at(k) == ' ') ++k;
     const std::string digits = at(k) == '{' ? digits_at(k + 1) : "";
     if (digits.empty() || at(k + 1 + digits.size()) != '}') throw Unreadable("an overlined part");
@@ -172,12 +172,24 @@ class Lexer {
     std::string low = run;
     std::transform(low.begin(), low.end(), low.begin(), lower);
     i_ = end;
-    if (is_function(low)) return push(TokenKind::kCommand, low);
+    const bool behind_number = !out_.empty() && out_.back().kind == TokenKind::kNumber;
+    if (behind_number && low == "to") return push(TokenKind::kSign, ":");
+    if (behind_number && run == "x" && is_times()) return push(TokenKind::kSign, "*");
+    const bool joined = behind_number && text_[end - run.size() - 1] != ' ';
+    if (joined && is_one_of(low, {"st", "nd", "rd", "th"})) return push(TokenKind::kWord, low);
+    if (is_function(low) || low == "sqrt") return push(TokenKind::kCommand, low);
+    const bool of_several = is_one_of(low, {"gcd", "lcm", "max", "min"}) && at(i_) == '(';
+    if (of_several || low == "mod") return push(TokenKind::kCommand, low);
     if (low == "pi") return push(TokenKind::kCommand, "pi");
     if (low == "inf" || low == "infinity" || low == "oo") return push(TokenKind::kCommand, "infty");
     if (low == "and" || low == "or") return push(TokenKind::kSign, ",");
     if (run.size() >= 4 || is_short_word(low)) return push(TokenKind::kWord, low);
     for (const char c : run) push(TokenKind::kLetter, std::string(1, c));
+  }
+
+  // "1.5 x 10^3": the letter behind text_[i_] stands alone between numbers.
+  [[nodiscard]] bool is_times() const {
+    return i_ >= 2 && text_[i_ - 2] == ' ' && at(i_) == ' ' && is_digit(at(i_ + 1));
   }
 
   void command() {
@@ -199,6 +211,8 @@ class Lexer {
     std::string word;
     for (const char c : text_.substr(i_ + 1, end - i_ - 1)) word += lower(c);
     i_ = end + 1;
+    if (trimmed(word) == "to" && !out_.empty() && out_.back().kind == TokenKind::kNumber)
+      return push(TokenKind::kSign, ":");
     push(TokenKind::kWord, std::move(word));
   }
 

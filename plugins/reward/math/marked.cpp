@@ -7,11 +7,10 @@
 
 #include "extract.h"
 #include "scan.h"
+#include "vocabulary.h"
 
 namespace mortise::math {
-namespace {
 
-// "-\frac{1}{2.5}" at text[i], numbers only.
 std::string_view literal_fraction_at(std::string_view text, std::size_t i) {
   constexpr std::string_view kFraction = "\\frac";
   std::size_t at = i + (text.substr(i, 1) == "-" ? 1 : 0);
@@ -24,6 +23,8 @@ std::string_view literal_fraction_at(std::string_view text, std::size_t i) {
   }
   return text.substr(i, at - i);
 }
+
+namespace {
 
 // Looks for formulas that are marked as such, in delimiters or as a fraction of numbers. One that opens and never
 // closes costs a look through the rest of the text, so their number is bounded.
@@ -74,6 +75,10 @@ std::pair<std::string, std::size_t> joined_formulas(std::string_view text, std::
     const std::size_t percent = text.substr(end, 2) == "\\%" ? 2 : text.substr(end, 1) == "%" ? 1 : 0;
     answer += percent > 0 ? "\\%" : "";
     end += percent;
+    if (const std::size_t scale = scale_words_at(text, end); scale > 0) {
+      answer += "\\text{" + std::string(text.substr(end, scale)) + "}";
+      end += scale;
+    }
     i = behind_spaces(text, end);
     const bool comma = text.substr(i, 1) == ",";
     i = behind_spaces(text, i + (comma ? 1 : 0));
@@ -120,6 +125,11 @@ bool number_begins_at(std::string_view text, std::size_t i) {
 }
 
 }  // namespace
+
+std::string joined_formulas_at(std::string_view text, std::size_t begin) {
+  MarkedFormulas formulas(text);
+  return joined_formulas(text, begin, formulas).first;
+}
 
 std::string marked_answer(std::string_view text) {
   MarkedFormulas formulas(text);

@@ -6,6 +6,12 @@
 
 namespace mortise::math {
 
+// "-\frac{1}{2.5}" at text[i], numbers only; empty where none stands there.
+std::string_view literal_fraction_at(std::string_view text, std::size_t i);
+
+// The formula at text[begin] and those that commas, "and" and "or" join to it; empty where none stands there.
+std::string joined_formulas_at(std::string_view text, std::size_t begin);
+
 // Behind the last "answer" that a marked formula follows; "final answer ... is" goes before "answer:" before "answer".
 // Formulas that commas, "and" or "or" join come with it. Empty where there is none. Linear in the text.
 std::string marked_answer(std::string_view text);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "scan.h"
 #include "spellings.h"
 
 namespace mortise::math {
@@ -10,9 +11,6 @@ namespace {
 
 constexpr int kMaxNesting = 8;  // of text in text
 
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 bool is_text_command(std::string_view name) {
   return is_one_of(name, {"text", "textrm", "textnormal", "textit", "textbf", "textsf", "texttt", "emph", "mbox",
                           "hbox", "mathrm", "operatorname", "operatorname*"});
@@ -21,18 +19,11 @@ bool is_text_command(std::string_view name) {
 bool is_dropped(std::string_view name) {
   return is_one_of(name, {"hspace", "vspace", "phantom", "hphantom", "tag", "label", "color", "mkern", "kern"});
 }
+bool is_lines(std::string_view name) {
+  return is_one_of(name, {"aligned", "align", "align*", "gathered", "split", "equation", "equation*", "cases"});
+}
 bool is_matrix(std::string_view name) {
   return is_one_of(name, {"matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array"});
-}
-
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
-  while (!s.empty() && is_space(s.back())) s.remove_suffix(1);
-  return s;
 }
 
 std::size_t character_size(unsigned char lead) { return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
@@ -52,7 +43,11 @@ class Normaliser {
       } else if (text.compare(i, 3, "{,}") == 0) {
         i += 3;  // between thousands
       } else if (text.compare(i, 2, "**") == 0) {
-        i += 2;  // Markdown
+        if (is_power(text, i)) out += '^';  // else Markdown
+        i += 2;
+      } else if (text.compare(i, 3, "+/-") == 0) {
+        out += "\\pm ";
+        i += 3;
       } else {
         if (is_space(c) || c == '~') {
           out += ' ';
@@ -65,6 +60,14 @@ class Normaliser {
   }
 
  private:
+  // "x**2", not "**2** apples".
+  static bool is_power(std::string_view text, std::size_t i) {
+    const auto is_operand = [](char c) { return is_letter(c) || is_digit(c); };
+    const char before = i > 0 ? text[i - 1] : ' ', behind = i + 2 < text.size() ? text[i + 2] : ' ';
+    return (is_operand(before) || before == ')' || before == '}') &&
+           (is_operand(behind) || behind == '(' || behind == '{' || behind == '-');
+  }
+
   // The group that opens at or behind text[i]; npos-sized when there is none.
   static bool group(std::string_view text, std::size_t i, std::string_view& content, std::size_t& end) {
     while (i < text.size() && is_space(text[i])) ++i;
@@ -105,7 +108,7 @@ class Normaliser {
       words(content, name, nesting);
       return end;
     }
-    if (name == "begin" || name == "end") return environment(text, end, name);
+    if (name == "begin" || name == "end") return environment(text, end, name, nesting);
     if (is_dropped(name)) {
       group(text, end, content, end);
       return end;
@@ -126,16 +129,42 @@ class Normaliser {
     return end;
   }
 
-  std::size_t environment(std::string_view text, std::size_t end, std::string_view which) {
+  // "\begin{aligned} x &= 1 \\ &= 2 \end{aligned}" is x = 1 = 2, other lines are several answers.
+  bool lines(std::string_view text, std::size_t& end, std::string_view name, int nesting) {
+    const std::string close = "\\end{" + std::string(name) + "}";
+    const std::size_t stop = text.find(close, end);
+    if (stop == kNone || nesting >= kMaxNesting) return false;
+    const std::string_view body = text.substr(end, stop - end);
+    if (name == "cases" && body.find('&') != kNone) return false;  // a function by parts
+    std::string flat;
+    for (std::size_t i = 0; i < body.size(); ++i) {
+      if (body.substr(i, 2) == "\\\\") {
+        std::size_t next = i + 2;
+        while (next < body.size() && (is_space(body[next]) || body[next] == '&')) ++next;
+        if (next < body.size()) flat += body[next] == '=' ? ' ' : ',';
+        i = next - 1;
+      } else if (body[i] == '\\') {
+        flat += body.substr(i++, 2);
+      } else {
+        flat += body[i] == '&' ? ' ' : body[i];
+      }
+    }
+    scan(flat, nesting + 1);
+    end = stop + close.size();
+    return true;
+  }
+
+  std::size_t environment(std::string_view text, std::size_t end, std::string_view which, int nesting) {
     std::string_view name;
     if (!group(text, end, name, end)) return end;
+    if (which == "begin" && is_lines(name) && lines(text, end, name, nesting)) return end;
     const bool matrix = is_matrix(name);
     std::string_view columns;
     if (name == "array" && which == "begin") group(text, end, columns, end);
     out += '\\';
     out += which;
     out += '{';
-    out += matrix ? std::string_view("matrix") : name;
+    out += matrix ? std::string_view("matrix") : name;  // a vmatrix is its determinant
     out += '}';
     return end;
   }
@@ -148,7 +177,8 @@ class Normaliser {
       if (c != '$' && c != '"') plain += c == '~' ? ' ' : c;
     plain = std::string(trimmed(plain));
     const bool letters = std::all_of(plain.begin(), plain.end(), is_letter);
-    if (letters && (is_operator || is_one_of(plain, {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp"}))) {
+    if (letters && (is_operator || is_one_of(plain, {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp",
+                                                              "gcd", "lcm", "mod"}))) {
       out += '\\' + plain + ' ';
       return;
     }

@@ -267,10 +267,32 @@ Value Arithmetic::factorial(const Value& a) {
   return checked(std::move(out));
 }
 
+Value Arithmetic::common(const Value& a, const Value& b, bool multiple) {
+  const auto whole = [](const Value& v) {
+    const auto* const e = std::get_if<Exact>(&v);
+    if (e == nullptr || e->im != 0 || e->re.get_den() != 1) throw Undefined("a divisor of what is not whole");
+    return e->re.get_num();
+  };
+  const mpz_class x = whole(a), y = whole(b);
+  budget_.spend(std::int64_t(mpz_size(x.get_mpz_t()) * mpz_size(y.get_mpz_t())) + 50);
+  mpz_class out;
+  (multiple ? mpz_lcm : mpz_gcd)(out.get_mpz_t(), x.get_mpz_t(), y.get_mpz_t());
+  return checked(Exact{mpq_class(out), 0});
+}
+
+// n (n - 1) ... (n - k + 1) / k!
+Value Arithmetic::falling_binomial(const Value& n, long k) {
+  Value out = integer(1);
+  for (long i = 0; i < k; ++i) out = divide(multiply(out, subtract(n, integer(i))), integer(i + 1));
+  return out;
+}
+
 Value Arithmetic::binomial(const Value& n, const Value& k) {
   long from = 0, choose = 0;
-  if (!as_long(n, from) || !as_long(k, choose) || from < 0 || from > 20000)
-    throw Undefined("binomial of what is no small integer");
+  const bool whole = as_long(n, from), whole_choice = as_long(k, choose);
+  if (!whole && whole_choice && choose >= 0 && choose <= 64) return falling_binomial(n, choose);
+  if (!whole || !whole_choice) return divide(factorial(n), multiply(factorial(k), factorial(subtract(n, k))));
+  if (from < 0 || from > 20000) throw Undefined("binomial of what is no small integer");
   if (choose < 0 || choose > from) return integer(0);
   budget_.spend(from * 64);
   mpz_class out;

@@ -85,6 +85,8 @@ class Arithmetic {
   Value floor(const Value& a, bool up);
   Value factorial(const Value& a);
   Value binomial(const Value& n, const Value& k);
+  // The greatest common divisor or the least common multiple of two whole numbers.
+  Value common(const Value& a, const Value& b, bool multiple);
   Value exponential(const Value& a);
   Value logarithm(const Value& a);  // natural, principal branch
   // sin, cos, tan, cot, sec, csc, sinh, cosh, tanh, arcsin, arccos, arctan, exp, ln; angles in radians. Throws
@@ -104,6 +106,7 @@ class Arithmetic {
   Value sine(const Value& a, bool cosine);
   Value hyperbolic(const Value& a, bool cosine);
   Value inverse(const std::string& name, const Value& a);
+  Value falling_binomial(const Value& n, long k);
   Value power_of_integer(const Value& base, long n);
   mpz_class rounded(const Value& a, long places);
   Budget& budget_;

@@ -3,98 +3,27 @@
 #include <algorithm>
 #include <optional>
 
+#include "cursor.h"
+#include "trees.h"
+#include "vocabulary.h"
+
 namespace mortise::math {
 namespace {
 
-constexpr int kMaxDepth = 240;  // about 100 pairs of brackets
+constexpr int kMaxSuffixes = 40;  // each nests the tree once more
 
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-bool is_function(std::string_view name) {
-  return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "arcsin", "arccos",
-                          "arctan", "ln", "log", "exp"});
-}
-bool is_greek(std::string_view name) {
-  return is_one_of(name, {"alpha", "beta",   "gamma", "delta", "epsilon", "zeta",  "eta",   "theta",   "iota",
-                          "kappa", "lambda", "mu",    "nu",    "xi",      "rho",   "sigma", "tau",     "upsilon",
-                          "phi",   "chi",    "psi",   "omega", "Gamma",   "Delta", "Theta", "Lambda",  "Xi",
-                          "Sigma", "Phi",    "Psi",   "Omega", "ell",     "hbar",  "angle", "triangle"});
-}
-bool is_decoration(std::string_view name) {
-  return is_one_of(name, {"overline", "vec", "hat", "bar", "tilde", "dot", "overrightarrow", "widehat", "overarc"});
-}
-// The character of a relation in Node::text.
-char relation_of(const Token& t) {
-  if (t.kind == TokenKind::kSign) {
-    if (t.text == "=" || t.text == "<" || t.text == ">") return t.text[0];
-    if (t.text == "<=") return 'l';
-    if (t.text == ">=") return 'g';
-    if (t.text == "!=") return 'n';
-  }
-  if (t.kind != TokenKind::kCommand) return 0;
-  if (t.text == "le") return 'l';
-  if (t.text == "ge") return 'g';
-  if (t.text == "ne") return 'n';
-  if (t.text == "in") return 'i';
-  if (t.text == "approx" || t.text == "equiv") return '~';
-  return 0;
-}
-
-bool is_literal_fraction(const Node& n) {
-  return n.kind == Kind::kDivide && n.args[0]->kind == Kind::kNumber && n.args[1]->kind == Kind::kNumber &&
-         !n.args[0]->decimal && !n.args[1]->decimal;
-}
-bool has_symbol(const Node& n) {
-  return n.kind == Kind::kSymbol ||
-         std::any_of(n.args.begin(), n.args.end(), [](const NodePtr& a) { return has_symbol(*a); });
-}
-
-class Parser {
+class Parser : Cursor {
  public:
-  explicit Parser(std::string_view text) : tokens_(tokens(text)) {}
+  explicit Parser(std::string_view text) : Cursor(text) {}
 
   NodePtr run() {
     if (NodePtr words = words_alone()) return words;
-    NodePtr out = list();
+    NodePtr out = over_list();
     if (peek().kind != TokenKind::kEnd) throw Unreadable("left over: " + peek().text);
     return out;
   }
 
  private:
-  // --- tokens
-  [[nodiscard]] const Token& peek(std::size_t ahead = 0) const {
-    return tokens_[std::min(i_ + ahead, tokens_.size() - 1)];
-  }
-  [[nodiscard]] bool is_sign(std::string_view text) const {
-    return peek().kind == TokenKind::kSign && peek().text == text;
-  }
-  [[nodiscard]] bool is_command(std::string_view name) const {
-    return peek().kind == TokenKind::kCommand && peek().text == name;
-  }
-  bool take_sign(std::string_view text) {
-    if (!is_sign(text)) return false;
-    ++i_;
-    return true;
-  }
-  bool take_command(std::string_view name) {
-    if (!is_command(name)) return false;
-    ++i_;
-    return true;
-  }
-  void want_sign(std::string_view text) {
-    if (!take_sign(text)) throw Unreadable("no " + std::string(text));
-  }
-
-  struct Nested {
-    explicit Nested(int& depth) : depth_(depth) {
-      if (++depth_ > kMaxDepth) throw Unreadable("nested too deep");
-    }
-    ~Nested() { --depth_; }
-    int& depth_;
-  };
-
   NodePtr words_alone() {
     std::string text;
     for (const Token& t : tokens_) {
@@ -102,19 +31,27 @@ class Parser {
       if (t.kind != TokenKind::kWord) return nullptr;
       text += (text.empty() ? "" : " ") + t.text;
     }
+    if (is_one_of(text, {"all real numbers", "all reals", "real numbers"})) return real_line();
     return text.empty() ? nullptr : make(Kind::kWord, {}, text);
-  }
-  void skip_words() {
-    while (peek().kind == TokenKind::kWord) ++i_;
   }
 
   // --- from the loosest to the tightest
+  // "a \over b" and "a \choose b" take all of their group.
+  NodePtr over_list() {
+    NodePtr out = list();
+    for (const Kind kind : {Kind::kDivide, Kind::kBinomial}) {
+      if (!take_command(kind == Kind::kDivide ? "over" : "choose")) continue;
+      NodePtr below = list();
+      return make(kind, {std::move(out), std::move(below)});
+    }
+    return out;
+  }
   NodePtr list() {
     std::vector<NodePtr> items;
     while (true) {
       while (take_sign(",") || take_sign(";")) {
       }
-      skip_words();
+      if (!is_named_by_words()) skip_words();
       if (at_end()) break;
       items.push_back(relation());
       if (!is_sign(",") && !is_sign(";")) break;
@@ -127,8 +64,14 @@ class Parser {
     return peek().kind == TokenKind::kSign && is_one_of(peek().text, {")", "]", "}", "\\}", "&", "\\\\"});
   }
 
+  NodePtr name_in_words() {
+    std::string name;
+    for (; peek().kind == TokenKind::kWord; ++i_) name += " " + peek().text;
+    return make(Kind::kSymbol, {}, std::move(name));
+  }
+
   NodePtr relation() {
-    std::vector<NodePtr> sides{set_expression()};
+    std::vector<NodePtr> sides{is_named_by_words() ? name_in_words() : set_expression()};
     std::string operators;
     while (const char c = relation_of(peek())) {
       ++i_;
@@ -164,18 +107,6 @@ class Parser {
     return parts.size() == 1 ? parts[0] : make(Kind::kRatio, std::move(parts));
   }
 
-  // '+', '-', 'p' or 'm' where a sign of a sum stands here.
-  [[nodiscard]] char sign_here() const {
-    if (is_sign("+")) return '+';
-    if (is_sign("-")) return '-';
-    if (is_command("pm")) return 'p';
-    return is_command("mp") ? 'm' : 0;
-  }
-  static NodePtr with_sign(char sign, NodePtr node) {
-    if (sign == '+') return node;
-    if (sign == '-') return make(Kind::kNegate, {std::move(node)});
-    return make(Kind::kPlusMinus, {std::move(node)}, sign == 'p' ? "+" : "-");
-  }
   NodePtr sum() {
     std::vector<NodePtr> terms;
     char sign = sign_here();
@@ -185,7 +116,17 @@ class Parser {
       ++i_;
       terms.push_back(with_sign(sign, product()));
     }
-    return terms.size() == 1 ? terms[0] : make(Kind::kAdd, std::move(terms));
+    return modulo(terms.size() == 1 ? terms[0] : make(Kind::kAdd, std::move(terms)));
+  }
+  // "7 \bmod 5" is a number, "7 \pmod{5}" and "7 (mod 5)" are all that leave the same.
+  NodePtr modulo(NodePtr node) {
+    const bool bracketed = is_bracketed_modulus(), braced = is_command("pmod");
+    if (!bracketed && !braced && !is_command("mod") && !is_command("bmod")) return node;
+    const bool is_class = !is_command("bmod");
+    i_ += bracketed ? 2 : 1;
+    NodePtr modulus = bracketed ? product() : braced ? argument() : signed_power();
+    if (bracketed) want_sign(")");
+    return make(Kind::kModulo, {std::move(node), std::move(modulus)}, is_class ? "class" : "");
   }
 
   NodePtr product() {
@@ -195,6 +136,8 @@ class Parser {
     while (true) {
       if (take_sign("*")) {
         factors.push_back(signed_power());
+      } else if (skip_unit_quotient()) {
+        continue;
       } else if (take_sign("/")) {
         NodePtr divisor = signed_power();
         NodePtr quotient = make(Kind::kDivide, {joined(), std::move(divisor)});
@@ -205,6 +148,31 @@ class Parser {
         return joined();
       }
     }
+  }
+
+  // "km/h" behind a number, "m/s" and "m/s^2" at the end of all.
+  bool skip_unit_quotient() {
+    const auto is_letter_of = [&](std::size_t ahead, std::initializer_list<std::string_view> units) {
+      return peek(ahead).kind == TokenKind::kLetter && is_one_of(peek(ahead).text, units);
+    };
+    const auto is_slash = [&](std::size_t ahead) {
+      return peek(ahead).kind == TokenKind::kSign && peek(ahead).text == "/";
+    };
+    if (i_ == 0) return false;
+    const Token& before = tokens_[i_ - 1];
+    if (before.kind == TokenKind::kWord && is_slash(0)) {
+      if (peek(1).kind != TokenKind::kWord && !is_letter_of(1, {"s", "h", "g", "m", "l", "L"})) return false;
+      i_ += 2;
+    } else if (before.kind == TokenKind::kNumber && is_letter_of(0, {"m"}) && is_slash(1) && is_letter_of(2, {"s"})) {
+      const bool squared = peek(3).text == "^" && peek(4).kind == TokenKind::kNumber;
+      const bool braced = peek(3).text == "^" && peek(4).text == "{" && peek(6).text == "}";
+      if (peek(squared ? 5 : braced ? 7 : 3).kind != TokenKind::kEnd) return false;
+      i_ += 3;
+    } else {
+      return false;
+    }
+    if (take_sign("^")) exponent();
+    return true;
   }
 
   // "3\frac{1}{2}" and "3 1/2" are sums.
@@ -219,14 +187,15 @@ class Parser {
         NodePtr part = make(Kind::kDivide, {make_number(peek().number), make_number(below)});
         i_ += 3;
         factors.back() = make(Kind::kAdd, {last, std::move(part)});
+        if (take_sign("%")) factors.back() = make(Kind::kPercent, {factors.back()});
+        if (peek().kind == TokenKind::kWord) unit(factors.back());
         return;
       }
-      // "x2" is a name of some kind, no product.
       if (last->kind == Kind::kSymbol && !peek().after_space) throw Unreadable("a digit behind a letter");
     }
     NodePtr next = power();
-    if (whole && is_literal_fraction(*next)) {
-      factors.back() = make(Kind::kAdd, {last, std::move(next)});
+    if (NodePtr sum = whole ? mixed_number(last, next) : nullptr) {
+      factors.back() = std::move(sum);
     } else {
       factors.push_back(std::move(next));
     }
@@ -235,10 +204,12 @@ class Parser {
   [[nodiscard]] bool starts_factor() const {
     const Token& t = peek();
     if (t.kind == TokenKind::kNumber || t.kind == TokenKind::kLetter) return true;
+    if (is_bracketed_modulus()) return false;
     if (t.kind == TokenKind::kSign) return is_one_of(t.text, {"(", "[", "{", "\\{"}) || (t.text == "|" && bars_ == 0);
     if (t.kind != TokenKind::kCommand) return false;
     return is_function(t.text) || is_greek(t.text) || is_decoration(t.text) ||
-           is_one_of(t.text, {"frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", "emptyset", "reals"});
+           is_one_of(t.text, {"frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", "emptyset", "reals", "gcd",
+                               "lcm", "max", "min"});
   }
 
   NodePtr signed_power() {
@@ -253,7 +224,8 @@ class Parser {
   NodePtr power() {
     const Nested nested(depth_);
     NodePtr node = primary();
-    while (true) {
+    for (int count = 0;; ++count) {
+      if (count > kMaxSuffixes) throw Unreadable("too much behind a number");
       if (take_sign("!")) {
         if (is_sign("!")) throw Unreadable("a double factorial");
         node = make(Kind::kFactorial, {std::move(node)});
@@ -269,10 +241,10 @@ class Parser {
     }
   }
 
-  // "cm", "cm^2", and "percent".
+  // "cm", "cm^2", "percent", "million people".
   void unit(NodePtr& node) {
     const bool percent = is_one_of(peek().text, {"percent", "per cent"});
-    skip_words();
+    for (; peek().kind == TokenKind::kWord; ++i_) node = scaled_by(std::move(node), peek().text);
     if (percent) node = make(Kind::kPercent, {std::move(node)});
     if (is_sign("^")) {
       ++i_;
@@ -282,17 +254,19 @@ class Parser {
 
   NodePtr raised(NodePtr base) {
     want_sign("^");
-    if (take_command("circ")) return make(Kind::kDegrees, {std::move(base)});
-    if (is_sign("{") && peek(1).text == "circ" && peek(2).text == "}") {
-      i_ += 3;
+    const bool braced = is_sign("{") && peek(1).text == "circ" && peek(2).text == "}";
+    if (is_command("circ") || braced) {
+      i_ += braced ? 3 : 1;
+      if (peek().kind == TokenKind::kLetter && is_one_of(peek().text, {"C", "F"})) ++i_;  // of Celsius
       return make(Kind::kDegrees, {std::move(base)});
     }
+    if (base->kind == Kind::kNumber && skip_ordinal()) return base;
     return make(Kind::kPower, {std::move(base), exponent()});
   }
   NodePtr exponent() {
     const Nested nested(depth_);
     if (take_sign("-")) return make(Kind::kNegate, {exponent()});
-    NodePtr node = is_sign("{") ? group() : primary();
+    NodePtr node = is_sign("{") ? group() : one_token();
     if (is_sign("^")) return make(Kind::kPower, {std::move(node), (want_sign("^"), exponent())});
     return node;
   }
@@ -303,10 +277,12 @@ class Parser {
     const Token t = peek();
     if (t.kind == TokenKind::kNumber) return number();
     if (t.kind == TokenKind::kLetter) {
-      ++i_;
-      if (t.text == "e" && !is_sign("_")) return make(Kind::kEuler);
-      if (t.text == "i" && !is_sign("_")) return make(Kind::kImaginary);
-      return symbol(t.text);
+      NodePtr node = letter();
+      // "x1" is the name "x_1", no product.
+      const bool digits = peek().kind == TokenKind::kNumber && !peek().after_space;
+      if (!digits || node->text != t.text || peek().text.find_first_not_of("0123456789") != std::string::npos)
+        return node;
+      return symbol(t.text + "_" + tokens_[i_++].text);
     }
     if (t.kind == TokenKind::kCommand) return command();
     if (t.kind == TokenKind::kSign) {
@@ -329,6 +305,16 @@ class Parser {
     ++i_;
     if (braced) want_sign("}");
     return make(Kind::kBased, {}, t.text + "_" + base.text);
+  }
+
+  // What TeX takes as an argument without braces: one letter of "x2".
+  NodePtr one_token() { return peek().kind == TokenKind::kLetter ? letter() : primary(); }
+  NodePtr letter() {
+    const std::string name = peek().text;
+    ++i_;
+    if (name == "e" && !is_sign("_")) return make(Kind::kEuler);
+    if (name == "i" && !is_sign("_")) return make(Kind::kImaginary);
+    return symbol(name);
   }
 
   // With subscript and primes.
@@ -361,14 +347,12 @@ class Parser {
     if (name == "pi") return is_sign("_") ? symbol("pi") : make(Kind::kPi);
     if (name == "infty") return make(Kind::kInfinity);
     if (name == "emptyset") return make(Kind::kSet);
-    if (name == "reals") {
-      const NodePtr infinity = make(Kind::kInfinity);
-      return make(Kind::kTuple, {make(Kind::kNegate, {infinity}), infinity}, "()");
-    }
+    if (name == "reals") return real_line();
     if (name == "lfloor") return between("rfloor", Kind::kFloor);
     if (name == "lceil") return between("rceil", Kind::kCeiling);
     if (name == "begin") return matrix();
     if (is_function(name)) return function(name);
+    if (is_one_of(name, {"gcd", "lcm", "max", "min"})) return of_several(name);
     if (is_greek(name)) return symbol("\\" + name);
     if (is_decoration(name)) return symbol("\\" + name + ":" + raw_argument());
     throw Unreadable("\\" + name);
@@ -386,7 +370,7 @@ class Parser {
       rest.number = mpq_class(mpz_class(rest.text, 10));
       return make_number(mpq_class(t.text[0] - '0'));
     }
-    return primary();
+    return one_token();
   }
   NodePtr two_arguments(Kind kind) {
     NodePtr first = argument();
@@ -428,6 +412,13 @@ class Parser {
     }
     return raised_to == nullptr ? out : make(Kind::kPower, {std::move(out), std::move(raised_to)});
   }
+  NodePtr of_several(const std::string& name) {
+    if (!is_sign("(") && !is_sign("\\{")) throw Unreadable("\\" + name + " of what");
+    const NodePtr inside = is_sign("(") ? tuple() : set();
+    if (inside->args.size() < 2 || (inside->kind != Kind::kTuple && inside->kind != Kind::kSet))
+      throw Unreadable("\\" + name + " of one");
+    return make(Kind::kOfSeveral, inside->args, name);
+  }
   static bool is_minus_one(const Node& n) {
     return n.kind == Kind::kNegate && n.args[0]->kind == Kind::kNumber && n.args[0]->number == 1;
   }
@@ -439,7 +430,7 @@ class Parser {
     while (starts_factor() && !(peek().kind == TokenKind::kCommand && is_function(peek().text)))
       implicit_factor(factors);
     NodePtr out = factors.size() == 1 ? factors[0] : make(Kind::kMultiply, std::move(factors));
-    if (is_sign("/") && peek(1).kind == TokenKind::kNumber && !has_symbol(*out)) {
+    if (is_sign("/") && peek(1).kind == TokenKind::kNumber && !contains(*out, Kind::kSymbol)) {
       ++i_;
       out = make(Kind::kDivide, {std::move(out), number()});
     }
@@ -449,7 +440,7 @@ class Parser {
   NodePtr group() {
     want_sign("{");
     const int bars = std::exchange(bars_, 0);
-    NodePtr inside = list();
+    NodePtr inside = over_list();
     bars_ = bars;
     want_sign("}");
     return inside;
@@ -478,6 +469,11 @@ class Parser {
 
   NodePtr set() {
     want_sign("\\{");
+    if (skip_such_that()) {
+      NodePtr condition = list();
+      want_sign("\\}");
+      return condition;
+    }
     std::vector<NodePtr> items;
     if (!is_sign("\\}")) {
       NodePtr inside = list();
@@ -502,7 +498,8 @@ class Parser {
 
   NodePtr matrix() {
     const Nested nested(depth_);
-    if (raw_argument() != "matrix") throw Unreadable("an environment");
+    const std::string name = raw_argument();
+    if (name != "matrix" && name != "vmatrix") throw Unreadable("an environment");
     std::vector<NodePtr> cells;
     std::size_t columns = 0, row = 0;
     const auto end_row = [&] {
@@ -518,7 +515,8 @@ class Parser {
       if (!take_sign("\\\\")) break;
     }
     if (row != 0) end_row();
-    if (!take_command("end") || raw_argument() != "matrix") throw Unreadable("an open matrix");
+    if (!take_command("end") || raw_argument() != name) throw Unreadable("an open matrix");
+    if (name == "vmatrix") return determinant(cells, columns);
     auto node = std::make_shared<Node>();
     node->kind = Kind::kMatrix;
     node->args = std::move(cells);
@@ -526,9 +524,6 @@ class Parser {
     return node;
   }
 
-  std::vector<Token> tokens_;
-  std::size_t i_ = 0;
-  int depth_ = 0;
   int bars_ = 0;  // open |, in which the next one closes
 };
 

@@ -1,7 +1,9 @@
-// What the search for answers asks of single characters, and where a formula in delimiters ends.
+// What is asked of single characters and names, and where a formula in delimiters ends.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 
 namespace mortise::math {
@@ -13,6 +15,10 @@ inline bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 inline char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
+
+inline bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 inline std::string_view trimmed(std::string_view s) {
   while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
