@@ -23,6 +23,11 @@ struct Cosine : mortise::MathReward {
   double wrong_start = param("wrong_start", -1.0, "a wrong answer of length 0 (TRL: min_value_wrong)");
   double wrong_end = param("wrong_end", -0.5, "a wrong answer of max_length (TRL: max_value_wrong)");
 
+  void setup(mortise::Call) override {
+    if (max_length == 0)
+      mortise::fail(MORTISE_INVALID_ARGUMENT, "max_length: 0 tokens leave no curve; give a length, or -1");
+  }
+
   double score(const mortise::Row& row) const {
     const std::int64_t limit = max_length > 0 ? max_length : row.max_response_length();
     if (limit <= 0) {

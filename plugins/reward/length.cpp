@@ -22,6 +22,7 @@ struct Length : mortise::Reward {
   double penalty = param("penalty", -1.0, "reward at the limit and beyond").range(-1e9, 0);
 
   void setup(mortise::Call) override {
+    if (limit == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "limit: 0 tokens punish everything; give a length, or -1");
     if (target >= 0 && limit >= 0 && target > limit) {
       mortise::fail(MORTISE_INVALID_ARGUMENT,
                     "target " + std::to_string(target) + " is above limit " + std::to_string(limit));

@@ -18,6 +18,11 @@ struct Overlong : mortise::Reward {
       param("max_length", -1, "tokens with the full punishment; -1: data.max_response_length").at_least(-1);
   double factor = param("factor", 1.0, "the punishment is multiplied with this").at_least(0);
 
+  void setup(mortise::Call) override {
+    if (max_length == 0)
+      mortise::fail(MORTISE_INVALID_ARGUMENT, "max_length: 0 tokens punish everything; give a length, or -1");
+  }
+
   std::int64_t limit(const mortise::Row& row) const {
     const std::int64_t tokens = max_length > 0 ? max_length : row.max_response_length();
     if (tokens <= 0)
@@ -31,6 +36,15 @@ struct SoftOverlong : Overlong {
 
   std::int64_t buffer =
       param<std::int64_t>("buffer", mortise::required, "tokens over which the punishment grows").at_least(1);
+
+  void setup(mortise::Call call) override {
+    Overlong::setup(call);
+    if (max_length > 0 && buffer > max_length) {
+      mortise::fail(MORTISE_INVALID_ARGUMENT, "buffer: " + std::to_string(buffer) + " is above max_length " +
+                                                  std::to_string(max_length) +
+                                                  ", so that no length would go unpunished; lower it");
+    }
+  }
 
   double score(const mortise::Row& row) const {
     const std::int64_t start = limit(row) - buffer, n = row.completion_ids().size();

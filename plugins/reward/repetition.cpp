@@ -9,6 +9,8 @@
 
 #include <mortise/cpp/mortise.hpp>
 
+#include "pattern.h"
+
 namespace {
 
 struct Repetition : mortise::Reward {
@@ -52,15 +54,33 @@ struct Repetition : mortise::Reward {
       if (!word.empty()) out.push_back(std::move(word));
       word.clear();
     };
-    for (const char c : text) {
-      if (c == ' ' || (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= '\x1f')) {
+    const std::string lower = mortise::lower_case(std::string(text));
+    for (std::size_t i = 0; i < lower.size();) {
+      const char c = lower[i];
+      if (const std::size_t space = space_at(lower, i); space > 0) {
         end_word();
+        i += space;
       } else {
-        word += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+        word += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;  // of what is no UTF-8
+        ++i;
       }
     }
     end_word();
     return out;
+  }
+
+  // Bytes of the white space at text[i], as Python's split() sees it; 0 for none.
+  static std::size_t space_at(std::string_view text, std::size_t i) {
+    const char c = text[i];
+    if (c == ' ' || (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= '\x1f')) return 1;
+    if (static_cast<unsigned char>(c) < 0x80) return 0;
+    for (const std::string_view two : {"\xc2\x85", "\xc2\xa0"})
+      if (text.substr(i, 2) == two) return 2;
+    for (const std::string_view three :
+         {"\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009",
+          "\u200a", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"})
+      if (text.substr(i, 3) == three) return 3;
+    return 0;
   }
 };
 

@@ -2,11 +2,17 @@
 // /usr.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "reward_call.h"
 #include "support/temp_dir.h"
@@ -35,6 +41,20 @@ class CodeReward : public testing::Test {
   static double score(RewardCall& plugin, const std::string& program, const std::string& tests) {
     const TestColumn column{"test_cases", MORTISE_COLUMN_JSON, {tests}, {}};
     return plugin.score({{program}, {column}, {}, {}, 0})[0];
+  }
+  static long peak_kib() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  }
+  static int processes_that_name(const std::string& text) {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::ifstream file(entry.path() / "cmdline");
+      const std::string line{std::istreambuf_iterator<char>(file), {}};
+      count += line.find(text) != std::string::npos ? 1 : 0;
+    }
+    return count;
   }
   // Does the program end well and print "ok"?
   static bool runs(RewardCall& plugin, const std::string& program) {
@@ -112,6 +132,40 @@ TEST_F(CodeReward, AProgramHasLimits) {
   EXPECT_FALSE(runs(plugin, "import os; os.memfd_create('x'); print('ok')")) << "memory beside the address space";
   EXPECT_FALSE(runs(plugin, "import ctypes; assert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0; print('ok')"));
   EXPECT_TRUE(runs(plugin, "print('ok')"));
+}
+
+// Who writes without end is stopped by the limit or by the clock, on either stream, and takes no memory meanwhile.
+TEST_F(CodeReward, FloodsAreStopped) {
+  auto plugin = make({{"time_limit", "1"}, {"output_kib", "64"}});
+  const auto start = steady_clock::now();
+  const std::string flood =
+      "import os, threading\nblock = b'x' * 65536\ndef pour(fd):\n  while True: os.write(fd, block)\n";
+  const long before = peak_kib();
+  EXPECT_FALSE(runs(plugin, flood + "threading.Thread(target=pour, args=(1,)).start()\npour(1)"));
+  EXPECT_EQ(plugin.values["code/timed_out"][0], 0) << "too much output ends it before the time does";
+  EXPECT_FALSE(runs(plugin, flood + "threading.Thread(target=pour, args=(2,)).start()\npour(2)"));
+  EXPECT_EQ(plugin.values["code/timed_out"][0], 1);
+  EXPECT_FALSE(runs(plugin, "import os, time\nos.close(1)\nos.close(2)\ntime.sleep(100)")) << "closed and alive";
+  EXPECT_EQ(plugin.values["code/timed_out"][0], 1);
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LT(peak_kib() - before, 64 * 1024);
+}
+
+// Threads that never end die with their program, and nothing of the sandbox stays behind.
+TEST_F(CodeReward, NothingIsLeftBehind) {
+  const TempDir named;  // its path stands in the command line of what runs the sandbox
+  auto plugin = make({{"time_limit", "1"}, {"read", named.path().string()}});
+  const std::string bomb =
+      "import threading, time\nthreading.stack_size(65536)\n"
+      "try:\n  for _ in range(5000): threading.Thread(target=time.sleep, args=(1000,)).start()\nexcept RuntimeError: "
+      "pass\nwhile True: pass";
+  EXPECT_FALSE(runs(plugin, bomb));
+  EXPECT_FALSE(runs(plugin, "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"));
+  EXPECT_FALSE(
+      runs(plugin, "import signal, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(100)"));
+  EXPECT_TRUE(runs(plugin, "print('ok')")) << "the next one has all its room";
+  EXPECT_EQ(processes_that_name(named.path().string()), 0);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "no child, dead or alive";
 }
 
 TEST_F(CodeReward, TimeOutsEndTheRowsTests) {

@@ -191,6 +191,7 @@ TEST(Cosine, IsTrls) {
   EXPECT_NEAR(got[2], 0.5, 1e-12) << "longer than max_length stays at the end";
   EXPECT_NEAR(got[3], -0.5, 1e-12);
   EXPECT_TRUE(std::isnan(got[4]));
+  EXPECT_EQ(reward("cosine", {{"max_length", "0"}}).plugin.status, MORTISE_INVALID_ARGUMENT);
   rows.num_ids = {0, 0, 25, 25, 1};
   const std::vector<double> early = plugin.score(rows);
   EXPECT_NEAR(early[0], 1, 1e-12);

@@ -112,10 +112,10 @@ TEST(Normalise, SpellsThingsOneWay) {
 
 // The tree as text: (kind children...).
 std::string tree(const Node& n) {
-  static const char* const kNames[] = {"",      "",    "pi",    "e",   "i",      "oo", "+",     "*",     "neg",
-                                       "/",     "^",   "root",  "log", "",       "!",  "abs",   "floor", "ceil",
-                                       "binom", "%",   "deg",   "by",  "",       "mod", "pm",   "",      "",
-                                       "tuple", "set", "list",  "cup", "cap",    "minus", "",   "matrix", ":"};
+  static const char* const kNames[] = {"",      "",    "pi",   "e",   "i",   "oo",    "+",   "*",      "neg",
+                                       "/",     "^",   "root", "log", "",    "!",     "abs", "floor",  "ceil",
+                                       "binom", "%",   "deg",  "by",  "",    "mod",   "pm",  "",       "",
+                                       "tuple", "set", "list", "cup", "cap", "minus", "",    "matrix", ":"};
   if (n.kind == Kind::kNumber) return n.number.get_str() + (n.decimal ? "." : "");
   if (n.kind == Kind::kSymbol || n.kind == Kind::kWord || n.kind == Kind::kBased) return n.text;
   std::string out = "(" + std::string(kNames[int(n.kind)]) + n.text;

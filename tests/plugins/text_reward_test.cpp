@@ -89,6 +89,9 @@ TEST(Repetition, WordsAreSwifts) {
   // (1 - distinct / all) * -1 over lower-case words
   EXPECT_EQ(scores(plugin, {"a b A  B", "a b c", "a", "a a a a a", ""}),
             (std::vector<double>{-(1 - 2.0 / 3), 0, 0, -(1 - 1.0 / 4), 0}));
+  // Python's lower() and split(): all of Unicode's letters and spaces.
+  EXPECT_EQ(scores(plugin, {"Äh\u00a0so\u3000äh so", "\xff\xfe A a A a"}),
+            (std::vector<double>{-(1 - 2.0 / 3), -(1 - 2.0 / 4)}));
   auto mild = reward("repetition", {{"unit", "words"}, {"max_penalty", "-0.5"}});
   EXPECT_EQ(scores(mild, {"x x x x"}), (std::vector<double>{-0.5 * (1 - 0.5)}));
 }
@@ -111,6 +114,14 @@ TEST(Overlong, SoftIsDapos) {
   rows.max_response_length = 100;
   EXPECT_EQ(scaled.score(rows), (std::vector<double>{0, -0.5 / 20, -0.25, -0.5, -0.5}));
   EXPECT_EQ(reward("soft_overlong").plugin.self, nullptr) << "buffer has no default";
+  const RewardCall wide = reward("soft_overlong", {{"max_length", "10"}, {"buffer", "11"}});
+  EXPECT_EQ(wide.plugin.status, MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(wide.plugin.call.error, HasSubstr("buffer: 11 is above max_length 10"));
+  for (const char* name : {"soft_overlong", "hard_overlong"}) {
+    std::map<std::string, std::string> none{{"max_length", "0"}};
+    if (name[0] == 's') none["buffer"] = "1";
+    EXPECT_EQ(reward(name, none).plugin.status, MORTISE_INVALID_ARGUMENT) << name;
+  }
   rows.max_response_length = 0;
   EXPECT_TRUE(std::isnan(scaled.score(rows)[0]));
 }

@@ -14,7 +14,6 @@ namespace {
 constexpr std::size_t kMaxBetween = 24;  // bytes between two of them
 constexpr std::size_t kMaxPlain = 400;   // bytes of an answer in plain text
 
-
 struct Box {
   std::size_t begin, end;  // of the whole command
   std::string_view content;

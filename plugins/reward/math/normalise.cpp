@@ -178,7 +178,7 @@ class Normaliser {
     plain = std::string(trimmed(plain));
     const bool letters = std::all_of(plain.begin(), plain.end(), is_letter);
     if (letters && (is_operator || is_one_of(plain, {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp",
-                                                              "gcd", "lcm", "mod"}))) {
+                                                     "gcd", "lcm", "mod"}))) {
       out += '\\' + plain + ' ';
       return;
     }

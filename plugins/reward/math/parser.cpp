@@ -208,8 +208,8 @@ class Parser : Cursor {
     if (t.kind == TokenKind::kSign) return is_one_of(t.text, {"(", "[", "{", "\\{"}) || (t.text == "|" && bars_ == 0);
     if (t.kind != TokenKind::kCommand) return false;
     return is_function(t.text) || is_greek(t.text) || is_decoration(t.text) ||
-           is_one_of(t.text, {"frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", "emptyset", "reals", "gcd",
-                               "lcm", "max", "min"});
+           is_one_of(t.text, {"frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", "emptyset", "reals",
+                              "gcd", "lcm", "max", "min"});
   }
 
   NodePtr signed_power() {

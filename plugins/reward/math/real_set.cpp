@@ -59,7 +59,8 @@ class Reader {
     if (n.args.size() != 2) return {};
     auto low = end_of(*n.args[0]), high = end_of(*n.args[1]);
     if (!low || !high) return {};
-    const bool low_closed = n.text[0] == '[' && low->infinity == 0, high_closed = n.text[1] == ']' && high->infinity == 0;
+    const bool low_closed = n.text[0] == '[' && low->infinity == 0,
+               high_closed = n.text[1] == ']' && high->infinity == 0;
     return in_order({{std::move(*low), std::move(*high), low_closed, high_closed}});
   }
 

@@ -30,9 +30,8 @@ bool is_name(const Node& n) {
   const NodePtr& head = n.args[0]->kind == Kind::kPower ? n.args[0]->args[0] : n.args[0];  // "f^{-1}(x)"
   if (!is_symbol(head)) return is_derivative(*n.args[0]);
   if (std::all_of(n.args.begin(), n.args.end(), is_symbol)) return true;
-  const bool is_function =
-      is_one_of(head->text.substr(0, 1), {"f", "g", "h", "p", "q", "A", "C", "E", "F", "G", "H", "L", "N", "P", "Q",
-                                               "S", "T", "V"});
+  const bool is_function = is_one_of(head->text.substr(0, 1), {"f", "g", "h", "p", "q", "A", "C", "E", "F", "G", "H",
+                                                               "L", "N", "P", "Q", "S", "T", "V"});
   return n.args.size() == 2 && (is_function || n.args[1]->kind == Kind::kTuple);
 }
 
