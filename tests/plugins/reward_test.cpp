@@ -125,6 +125,9 @@ TEST(Length, BufferIsDaposOverlongPunishment) {
   EXPECT_THAT(plugin.plugin.call.failed_rows.at(0).text, HasSubstr("limit is not set"));
   auto wrong = reward("length", {{"target", "9"}, {"limit", "8"}});
   EXPECT_EQ(wrong.plugin.status, MORTISE_INVALID_ARGUMENT);
+  const RewardCall none = reward("length", {{"limit", "0"}});
+  EXPECT_EQ(none.plugin.status, MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(none.plugin.call.error, HasSubstr("limit: 0 tokens punish everything"));
 }
 
 TEST(Column, NumbersListsAndNull) {
