@@ -165,16 +165,28 @@ Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, cons
   return dump_samples(*env_, step_file(validation_data_dir_, step), step, prompts, samples, scored, nullptr);
 }
 
-Result<> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
-                                const SampleBatch& samples, const ScoredBatch& scored) {
+void RunLog::keep_failed_batches_of(RewardRunner& reward) {
+  reward.keep_failed_batches([this](const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                                    const ScoreContext& context) -> Result<std::optional<Path>> {
+    if (context.is_validation)
+      TRY(write_validation(context.step, prompts, samples, scored, {}));
+    else
+      TRY(write_samples(context.step, prompts, samples, scored, nullptr));
+    const std::string& dir = context.is_validation ? validation_data_dir_ : rollout_data_dir_;
+    return dir.empty() ? std::optional<Path>() : step_file(dir, context.step);
+  });
+}
+
+Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
+                                                   const SampleBatch& samples, const ScoredBatch& scored) {
   if (trainer.log_val_generations > 0)
     log_info("completions\n" + completions_table(prompts, samples, scored, nullptr, trainer.log_val_generations));
-  if (!trainer.validation_data_dir) return {};
+  if (!trainer.validation_data_dir) return std::optional<Path>();
   TRY(env.create_dirs(*trainer.validation_data_dir));
   const Path path = Path(*trainer.validation_data_dir) / "eval.jsonl";
   TRY(dump_samples(env, path, 0, prompts, samples, scored, nullptr));
   log_info("the completions are in " + path.string());
-  return {};
+  return std::optional<Path>(path);
 }
 
 Result<> RunLog::close() {

@@ -10,10 +10,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/load.h"
+#include "experience/reward/reward_runner.h"
 #include "foundation/base/folder_lock.h"
 #include "foundation/batch/advantage_batch.h"
 #include "foundation/batch/prompt_batch.h"
@@ -48,6 +50,9 @@ class RunLog {
   // for them; all completions to trainer.validation_data_dir where that is set.
   Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                             const ScoredBatch& scored, const MetricSet& metrics);
+  // A batch that ends the run, because a reward failed on too many of its rows, is written as those of any step or
+  // validation. The log must not move after this, and outlive what `reward` scores.
+  void keep_failed_batches_of(RewardRunner& reward);
   Result<> close();
 
  private:
@@ -61,9 +66,10 @@ class RunLog {
 };
 
 // The same two settings for `mortise eval`, which has no run folder: the file is
-// trainer.validation_data_dir/eval.jsonl, beside those of the run that the settings are shared with.
-Result<> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
-                                const SampleBatch& samples, const ScoredBatch& scored);
+// trainer.validation_data_dir/eval.jsonl, beside those of the run that the settings are shared with. Gives it; nothing
+// where that is not set.
+Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
+                                                   const SampleBatch& samples, const ScoredBatch& scored);
 
 // A console table of completions: prompt, completion, rewards, advantage; long texts are cut, line breaks shown as \n.
 // Below a row why rewards of it failed.

@@ -133,6 +133,7 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
                               checkpoint.has_value()};
   if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
+  if (parts->reward) log.keep_failed_batches_of(*parts->reward);
   if (checkpoint) {
     log_info("resumed from " + checkpoint->path().string() + " after update " + std::to_string(parts->counters.step));
     if (parts->counters.step >= parts->total_steps) {

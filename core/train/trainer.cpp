@@ -199,6 +199,7 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, PluginR
   options.first_step = counters.step;
   options.only_validates = true;
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
+  log.keep_failed_batches_of(*parts->reward);
   const ValidationReport report = TRY(validate(*parts, counters.step));
   TRY(log.write_validation(counters.step, report.prompts, report.samples, report.scored, report.metrics));
   TRY(log.write_step(counters.step, report.metrics));
@@ -221,6 +222,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
                               checkpoint.has_value()};
   if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
+  log.keep_failed_batches_of(*parts->reward);
   if (checkpoint) {
     log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step) +
              (parts->step.work.step > 0 ? " and " + std::to_string(unfinished) + " updates of the next" : ""));
@@ -238,6 +240,9 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded) {
   PluginRegistry registry = TRY(open_registry(loaded));
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kEval, std::nullopt));
+  parts->reward->keep_failed_batches([&](const auto& prompts, const auto& samples, const auto& scored, const auto&) {
+    return write_eval_completions(env, loaded.config.trainer, prompts, samples, scored);
+  });
   const ValidationReport report = TRY(validate(*parts, 0));
   TRY(write_eval_completions(env, loaded.config.trainer, report.prompts, report.samples, report.scored));
   Json out = Json::object();

@@ -83,10 +83,33 @@ TEST(Workers, ACrashCostsItsRowsAndIsShown) {
 TEST(Workers, TooManyFailuresStopTheRunWithTheirOwnCode) {
   const TaskFolder task;
   use_fussy(task);
-  const Outcome outcome = task.mortise(with_faulty_pack("reward.0.crash_on='\"3\"' plugins.max_failed_fraction=0"));
+  const std::string strict = with_faulty_pack("reward.0.refuse_on='\"3\"' plugins.max_failed_fraction=0 ");
+  const Outcome outcome = task.mortise(strict);
   EXPECT_EQ(outcome.code, 9) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("raise plugins.max_failed_fraction"));
+  EXPECT_THAT(outcome.output, HasSubstr("raise plugins.max_failed_fraction = 0\n"));
   EXPECT_THAT(outcome.output, HasSubstr("reward fussy@test.faulty"));
+  // The rows that it stopped by are not lost with it.
+  const Outcome kept =
+      task.mortise(strict + "trainer.rollout_data_dir=samples trainer.num_completions_to_print=128 --resume never");
+  EXPECT_EQ(kept.code, 9) << kept.output;
+  EXPECT_THAT(kept.output, HasSubstr("= 0; the rows, each with its reason, are in samples/1.jsonl\n"));
+  EXPECT_THAT(kept.output, HasSubstr("\n  ^ fussy failed: cannot stand it,\\nnot at all\n"));
+  const std::vector<Json> samples = rows_of(task.path() / "samples/1.jsonl");
+  ASSERT_EQ(samples.size(), 128U);
+  size_t num_failed = 0;
+  for (const Json& sample : samples) {
+    const bool failed = sample["output"].get<std::string>().starts_with("3");
+    EXPECT_EQ(sample["errors"]["fussy"], failed ? Json("cannot stand it,\nnot at all") : Json(nullptr)) << sample;
+    EXPECT_EQ(sample["score"].is_null(), failed) << sample;
+    num_failed += failed ? 1 : 0;
+  }
+  EXPECT_GT(num_failed, 0U);
+  EXPECT_THAT(kept.output, HasSubstr("failed on " + std::to_string(num_failed) + " of 128 rows"));
+  // A folder that takes no file: what stopped the run is still what is told.
+  task.write("blocked/1.jsonl/file", "");
+  const Outcome blocked = task.mortise(strict + "trainer.rollout_data_dir=blocked --resume never");
+  EXPECT_EQ(blocked.code, 9) << blocked.output;
+  EXPECT_THAT(blocked.output, HasSubstr("the rows on which a reward failed could not be written: blocked/1.jsonl"));
 }
 
 // The step before the validation is learnt: it is kept, as those before it.
@@ -95,11 +118,11 @@ TEST(Workers, AValidationThatFailsCostsNoStep) {
   use_fussy(task);
   const Outcome outcome = task.mortise(with_faulty_pack(
       "reward.0.trains_only=true data.val_files=data/val.jsonl data.val_max_samples=4 trainer.test_freq=2 "
-      "trainer.save_freq=-1 plugins.isolation=none"));
+      "trainer.save_freq=-1 plugins.isolation=none trainer.validation_data_dir=checks"));
   EXPECT_EQ(outcome.code, 9) << outcome.output;
-  EXPECT_THAT(outcome.output,
-              HasSubstr("validation after step 2: reward 'fussy' failed on 4 of 4 rows; first: row 0: "
-                        "cannot validate; mend the reward, or raise plugins.max_failed_fraction = 0.1"));
+  EXPECT_THAT(outcome.output, HasSubstr("validation after step 2: reward 'fussy' failed on 4 of 4 rows; first: row 0: "
+                                        "cannot validate; mend the reward, or raise plugins.max_failed_fraction = 0.1; "
+                                        "the rows, each with its reason, are in checks/2.jsonl"));
   EXPECT_THAT(outcome.output, HasSubstr("the 2 finished steps are saved in"));
   EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
   EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_2/manifest.json"));

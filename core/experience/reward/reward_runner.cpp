@@ -303,16 +303,23 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   TRY(work_off());
   const size_t num_rows = samples.rows.size();
   std::vector<Scores> all;
+  std::optional<Error> too_many;
   for (Function& function : functions_) {
     auto output = function.reward->finish(metrics);
     if (!output.ok() && output.error().kind == ErrorKind::kSignal) return std::move(output).error();
     all.push_back(take_scores(function.spec, std::move(output), num_rows));
-    TRY(judge_failures(all.back(), function.reward->label(), max_failed_fraction_, context));
+    auto judged = judge_failures(all.back(), function.reward->label(), max_failed_fraction_, context);
+    if (judged.ok()) continue;
+    if (too_many)
+      log_warn(judged.error().to_string());
+    else
+      too_many = std::move(judged).error();
   }
   ScoredBatch scored;
   scored.token_scores = place_on_tokens(samples, all);
   for (Scores& scores : all) scored.columns.push_back(std::move(scores.column));
   sum_columns(scored, num_rows);
+  if (too_many) return keep_rows(*std::move(too_many), prompts, samples, scored, context);
   const bool any_failed =
       std::ranges::any_of(scored.columns, [](const RewardColumn& column) { return column.num_failed > 0; });
   if (num_rows > 0 && !any_failed && std::ranges::count(scored.row_valid, 1) == 0) {
@@ -322,6 +329,17 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
         "and not null? Columns: " + columns_phrase(whole.columns));
   }
   return scored;
+}
+
+Error RewardRunner::keep_rows(Error error, const PromptBatch& prompts, const SampleBatch& samples,
+                              const ScoredBatch& scored, const ScoreContext& context) const {
+  if (!keeper_) return error;
+  const auto file = keeper_(prompts, samples, scored, context);
+  if (!file.ok())
+    log_warn("the rows on which a reward failed could not be written: " + file.error().to_string());
+  else if (*file)
+    error.next += "; the rows, each with its reason, are in " + (*file)->string();
+  return error;
 }
 
 std::vector<std::pair<std::string, RewardFunction*>> RewardRunner::functions() {

@@ -7,10 +7,14 @@
 // or hangs, is in plugin/worker. Thread rule: one thread at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "foundation/base/env.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/batch/scored_batch.h"
@@ -36,6 +40,11 @@ struct ScoreContext {
   bool is_validation = false;
 };
 
+// Keeps the rows of a batch that is about to end the run for people to look at, each with the reason why a reward
+// failed on it. The file that they are in; nothing where none is asked for.
+using FailedBatchKeeper = std::function<Result<std::optional<Path>>(const PromptBatch&, const SampleBatch&,
+                                                                    const ScoredBatch&, const ScoreContext&)>;
+
 class RewardRunner {
  public:
   // `isolation` says where the functions run; the limits in it are replaced by each function's own.
@@ -52,6 +61,9 @@ class RewardRunner {
   // Between the two, often: workers that are done get more, and rows that take too long are ended.
   Result<> tend();
 
+  // Called by score() before its Error that too many rows failed, which names the file.
+  void keep_failed_batches(FailedBatchKeeper keeper) { keeper_ = std::move(keeper); }
+
   [[nodiscard]] size_t num_functions() const { return functions_.size(); }
   // Every function, with the name that its state is saved under.
   std::vector<std::pair<std::string, RewardFunction*>> functions();
@@ -64,9 +76,13 @@ class RewardRunner {
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
   [[nodiscard]] bool works_ahead() const;
   Result<> work_off();
+  // The error that ends the run, with the place of its rows.
+  [[nodiscard]] Error keep_rows(Error error, const PromptBatch& prompts, const SampleBatch& samples,
+                                const ScoredBatch& scored, const ScoreContext& context) const;
 
   std::vector<Function> functions_;
   double max_failed_fraction_;
+  FailedBatchKeeper keeper_;
   // What begin() learnt of the data columns, so that parts have the types of the whole.
   std::vector<std::pair<std::string, ColumnType>> plan_;
   ScoreContext context_;

@@ -154,6 +154,42 @@ TEST_F(WorkerRunner, TooManyFailuresAreAnErrorWithReasonsThatAreShort) {
   }
 }
 
+// Whoever keeps the rows has those of every function, also of those behind the one that stops the run.
+TEST_F(WorkerRunner, ABatchThatEndsTheRunIsHandedOverWhole) {
+  take({"throw", "ab"});
+  RewardSpec long_words = spec("long_words", 20'000, 10'000), second = long_words;
+  second.label = "second";
+  IsolationOptions isolation;
+  isolation.mode = "none";
+  auto made = RewardRunner::create(registry_, {long_words, second}, RunKey{7, nullptr}, 0.0, isolation);
+  ASSERT_TRUE(made.ok()) << made.error().to_string();
+  ScoredBatch kept;
+  Result<std::optional<Path>> answer = std::optional<Path>("some/1.jsonl");
+  made->keep_failed_batches([&](const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                                const ScoreContext& context) {
+    EXPECT_EQ(&prompts, &prompts_);
+    EXPECT_EQ(&samples, &samples_);
+    EXPECT_EQ(context.step, 5);
+    kept = scored;
+    return answer;
+  });
+  ScoreContext context;
+  context.step = 5;
+  const auto stopped = [&] { return made->score(prompts_, samples_, context, nullptr).error().to_string(); };
+  EXPECT_THAT(stopped(), testing::EndsWith("= 0; the rows, each with its reason, are in some/1.jsonl"));
+  ASSERT_EQ(kept.columns.size(), 2U);
+  for (const RewardColumn& column : kept.columns) {
+    EXPECT_NE(column.error(0), "") << column.name;
+    EXPECT_EQ(column.error(1), "") << column.name;
+  }
+  EXPECT_THAT(kept.row_valid, testing::ElementsAre(0, 1));
+  for (const Result<std::optional<Path>>& other :
+       {Result<std::optional<Path>>(std::optional<Path>()), Result<std::optional<Path>>(Error{})}) {
+    answer = other;
+    EXPECT_THAT(stopped(), testing::EndsWith("raise plugins.max_failed_fraction = 0"));
+  }
+}
+
 TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {
   take({"polite", "polite", "polite"});
   std::atomic<bool> stopping = false;
