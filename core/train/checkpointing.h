@@ -34,6 +34,8 @@ class RunSaver {
   // Where the step is one of trainer.save_freq, or the last. A failed save is told and the run goes on: the last good
   // checkpoint still stands. Only the last one must succeed.
   Result<> save_if_due();
+  // The newest finished step is no longer what its checkpoint says, and has to be saved again before the run ends.
+  void step_changes() { saved_step_ = -1; }
   // At the end of the run.
   Result<> finish();
   // A step failed before it learnt anything: what was learnt before it stays, unless it is what failed (weights that

@@ -300,6 +300,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(parts->stateful.add(parts->plugin_states));
   if (kind == RunKind::kEval) return parts;
   TRY(parts->stateful.add(*parts->source));
+  TRY(parts->stateful.add(parts->owed_validation));
   if (kind == RunKind::kTrain) {
     TRY(parts->stateful.add(parts->step));
     TRY(parts->stateful.add(parts->limits));

@@ -85,6 +85,7 @@ struct RunParts {
   RunCounters counters;
   StepState step;
   StopLimits limits;
+  OwedValidation owed_validation;
   PluginStates plugin_states;
   RunInputs inputs;                       // of a run that learns
   std::optional<ModelState> model_state;  // where the checkpoint's model folder does not hold the weights exactly

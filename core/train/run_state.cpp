@@ -34,6 +34,18 @@ Result<> RunCounters::load(StateReader& reader, std::string_view saved_kind) {
   return {};
 }
 
+Result<> OwedValidation::save_state(StateWriter& writer) const {
+  writer.put_bool("is_owed", metrics.has_value());
+  if (metrics) metrics->save(writer, "metrics");
+  return {};
+}
+
+Result<> OwedValidation::load_state(StateReader& reader) {
+  metrics.reset();
+  if (!TRY(reader.get_bool("is_owed"))) return {};
+  return metrics.emplace().load(reader, "metrics");
+}
+
 Result<> PluginStates::save_state(StateWriter& writer) const {
   for (const StateKeeper& keeper : keepers_) {
     std::optional<std::string> bytes = TRY(keeper.save());

@@ -1,4 +1,5 @@
-// RunState: the counters of a run that a resume must find again, and the state of plugins, as checkpoint objects.
+// RunState: the counters of a run that a resume must find again, a validation that it still owes, and the state of
+// plugins, as checkpoint objects.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "foundation/base/stateful.h"
+#include "foundation/metrics/registry.h"
 
 namespace mortise {
 
@@ -26,6 +28,19 @@ struct RunCounters : Stateful {
   Result<> load_state(StateReader& reader) override { return load(reader, kind); }
   // The same of a checkpoint of the command `saved_kind`.
   Result<> load(StateReader& reader, std::string_view saved_kind);
+};
+
+// The newest step, where it is learnt and its validation failed: its numbers without those. A resume begins with that
+// validation and writes the step's line anew, so that the files read as if nothing had failed.
+struct OwedValidation : Stateful {
+  std::optional<MetricSet> metrics;  // nothing: none is owed
+
+  // Steps whose lines are final: the `step` done, or those before the one whose line is written anew.
+  [[nodiscard]] int64_t last_final(int64_t step) const { return metrics ? step - 1 : step; }
+  [[nodiscard]] std::string state_name() const override { return "trainer.owed_validation"; }
+  [[nodiscard]] bool may_be_missing() const override { return true; }
+  Result<> save_state(StateWriter& writer) const override;
+  Result<> load_state(StateReader& reader) override;
 };
 
 // The state (mortise.state/1) of plugin instances; those without state save nothing. A plugin with state that is not in

@@ -24,6 +24,7 @@ class SftRun {
   Result<SftSummary> run() {
     RunCounters& counters = parts_.counters;
     bool reached = false;
+    if (parts_.owed_validation.metrics) reached = TRY(owed_validation());
     while (counters.step < parts_.total_steps && !stop_requested() && !reached) {
       const int64_t num_updates = counters.num_updates;
       auto done = step(counters.step + 1);
@@ -91,16 +92,34 @@ class SftRun {
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
     TRY(log_.write_update(counters.num_updates, step,
                           {{"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr}}));
-    Result<bool> reached = validation_if_due(step, metrics);
-    if (!reached.ok() && reached.error().kind == ErrorKind::kDisk) return reached;  // its lines are not whole
-    TRY(log_.write_step(step, metrics));
+    Result<bool> reached = validate_and_log(step, metrics);
     if (!reached.ok()) {
-      tell_lost_validation(step, "`mortise eval` does, on the checkpoint's huggingface folder");
-      saver_.keep_last_step(reached.error());
+      if (parts_.owed_validation.metrics) saver_.keep_last_step(reached.error());
       return reached;
     }
     TRY(saver_.save_if_due());
     TRY(check_skipped_updates(parts_));
+    return reached;
+  }
+
+  // The step's line, behind its validation where one is due; one that fails is owed. True when the wanted accuracy is
+  // reached.
+  Result<bool> validate_and_log(int64_t step, const MetricSet& metrics) {
+    MetricSet line = metrics;
+    Result<bool> reached = validation_if_due(step, line);
+    if (!reached.ok() && reached.error().kind == ErrorKind::kDisk) return reached;  // its lines are not whole
+    TRY(log_.write_step(step, line));
+    if (reached.ok()) return reached;
+    tell_failed_validation(step);
+    parts_.owed_validation.metrics = metrics;
+    return reached;
+  }
+
+  // What the process before this one could not make.
+  Result<bool> owed_validation() {
+    const MetricSet metrics = *std::exchange(parts_.owed_validation.metrics, std::nullopt);
+    const bool reached = TRY(validate_and_log(parts_.counters.step, metrics));
+    saver_.step_changes();
     return reached;
   }
 
@@ -129,14 +148,14 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, registry, RunKind::kSft, resume));
   const auto parts = TRY(assemble(env, loaded, std::move(registry), RunKind::kSft, resume_weights(checkpoint)));
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
-  const RunLogOptions options{parts->counters.step, parts->counters.num_updates, parts->total_steps,
-                              checkpoint.has_value()};
+  const RunLogOptions options{parts->owed_validation.last_final(parts->counters.step), parts->counters.num_updates,
+                              parts->total_steps, checkpoint.has_value()};
   if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (parts->reward) log.keep_failed_batches_of(*parts->reward);
   if (checkpoint) {
     log_info("resumed from " + checkpoint->path().string() + " after update " + std::to_string(parts->counters.step));
-    if (parts->counters.step >= parts->total_steps) {
+    if (parts->counters.step >= parts->total_steps && !parts->owed_validation.metrics) {
       log_info("this run is finished: nothing to do; raise sft.total_training_steps or start over with --resume never");
       TRY(log.close());
       return SftSummary{{parts->counters.step, checkpoint->path().string(), false}, -1.0};

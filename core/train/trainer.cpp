@@ -28,6 +28,7 @@ class Trainer {
   Result<TrainSummary> run() {
     const bool fresh = parts_.counters.step == 0 && parts_.step.work.step == 0;
     if (config_.trainer.val_before_train && parts_.val_data && fresh) TRY(first_validation());
+    if (parts_.owed_validation.metrics) TRY(owed_validation());
     while (parts_.counters.step < parts_.total_steps && !stop_requested()) {
       const int64_t num_updates = parts_.counters.num_updates;
       auto done = step(parts_.counters.step + 1);
@@ -55,9 +56,11 @@ class Trainer {
     parts_.counters.step = step;
     if (parts_.reference_state && step % *config_.ref.sync_steps == 0)
       refresh_reference(*parts_.model, *parts_.reference, config_.ref.mixup_alpha);
-    Result<> good;
-    TRY(conclude(work, seconds_before + watch.elapsed_s(), good));
-    if (good.ok()) good = parts_.limits.check(step, work.metrics, has_learnt(work));
+    Result<> validated;
+    TRY(conclude(work, seconds_before + watch.elapsed_s(), validated));
+    Result<> good = parts_.limits.check(step, work.metrics, has_learnt(work));
+    if (!validated.ok()) parts_.owed_validation.metrics = std::move(work.metrics);
+    if (good.ok()) good = std::move(validated);
     work = {};
     if (!good.ok()) {
       saver_.keep_last_step(good.error());
@@ -77,14 +80,29 @@ class Trainer {
   Result<> conclude(StepWork& work, double seconds, Result<>& validated) {
     TRY(report(work, seconds));
     parts_.counters.train_seconds += seconds;
-    MetricSet& metrics = work.metrics;
+    if (const double saving = saver_.take_seconds(); saving > 0) work.metrics.add("timing_s/save_checkpoint", saving);
+    return validate_and_log(work.step, work.metrics, validated);
+  }
+
+  // The step's line, behind its validation where one is due.
+  Result<> validate_and_log(int64_t step, MetricSet& metrics, Result<>& validated) {
     const int64_t test_freq = config_.trainer.test_freq;
-    const bool is_due = work.step == parts_.total_steps || (test_freq > 0 && work.step % test_freq == 0);
-    if (is_due && parts_.val_data) validated = validation(work.step, metrics);
+    const bool is_due = step == parts_.total_steps || (test_freq > 0 && step % test_freq == 0);
+    if (is_due && parts_.val_data) validated = validation(step, metrics);
     if (!validated.ok() && validated.error().kind == ErrorKind::kDisk) return validated;
-    if (!validated.ok()) tell_lost_validation(work.step, "trainer.val_only=true does, for the newest checkpoint");
-    if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
-    return log_.write_step(work.step, metrics);
+    if (!validated.ok()) tell_failed_validation(step);
+    return log_.write_step(step, metrics);
+  }
+
+  // What the process before this one could not make.
+  Result<> owed_validation() {
+    MetricSet metrics = *parts_.owed_validation.metrics;
+    Result<> validated;
+    TRY(validate_and_log(parts_.counters.step, metrics, validated));
+    TRY(std::move(validated));
+    parts_.owed_validation.metrics.reset();
+    saver_.step_changes();
+    return {};
   }
 
   // Everything that comes before the first update.
@@ -218,8 +236,8 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
   // The updates of an unfinished step are written when it ends.
   const auto unfinished = static_cast<int64_t>(parts->step.work.updates.size());
-  const RunLogOptions options{parts->counters.step, parts->counters.num_updates - unfinished, parts->total_steps,
-                              checkpoint.has_value()};
+  const RunLogOptions options{parts->owed_validation.last_final(parts->counters.step),
+                              parts->counters.num_updates - unfinished, parts->total_steps, checkpoint.has_value()};
   if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   log.keep_failed_batches_of(*parts->reward);
@@ -227,7 +245,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
     log_info("resumed from " + checkpoint->path().string() + " after step " + std::to_string(parts->counters.step) +
              (parts->step.work.step > 0 ? " and " + std::to_string(unfinished) + " updates of the next" : ""));
   }
-  if (checkpoint && parts->counters.step >= parts->total_steps) {
+  if (checkpoint && parts->counters.step >= parts->total_steps && !parts->owed_validation.metrics) {
     log_info(
         "this run is finished: nothing to do; raise trainer.total_training_steps, start over with --resume never, "
         "or choose another trainer.default_local_dir");

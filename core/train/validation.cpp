@@ -132,9 +132,9 @@ void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& sampl
   metrics.add_mean("val-aux/num_turns/max", most, 1.0);
 }
 
-void tell_lost_validation(int64_t step, std::string_view again) {
+void tell_failed_validation(int64_t step) {
   log_warn("the validation after step " + std::to_string(step) +
-           " failed, and a resume does not make it again: " + std::string(again));
+           " failed: a resume begins with it (data.val_files=[] goes on without)");
 }
 
 Result<ValidationReport> validate(RunParts& parts, int64_t step) {

@@ -9,7 +9,6 @@
 // applies are left out. Thread rule: one thread.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "foundation/metrics/registry.h"
@@ -26,8 +25,8 @@ struct ValidationReport {
   ScoredBatch scored;
 };
 
-// Says that the validation after `step`, whose updates are kept, was lost, and what makes it again: `again`.
-void tell_lost_validation(int64_t step, std::string_view again);
+// Says that the validation after `step`, whose updates are kept, failed, and what a resume does about it.
+void tell_failed_validation(int64_t step);
 
 // Needs val_data, val_rollout and reward. `step` is the number of steps done.
 Result<ValidationReport> validate(RunParts& parts, int64_t step);

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "foundation/formats/sha256.h"
-#include "program.h"
+#include "run_bits.h"
 
 namespace mortise::test {
 namespace {
@@ -126,6 +126,81 @@ TEST(Workers, AValidationThatFailsCostsNoStep) {
   EXPECT_THAT(outcome.output, HasSubstr("the 2 finished steps are saved in"));
   EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
   EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_2/manifest.json"));
+  const std::vector<Json> checks = rows_of(task.path() / "checks/2.jsonl");
+  ASSERT_EQ(checks.size(), 4U);
+  for (const Json& check : checks) EXPECT_EQ(check["errors"]["fussy"], "cannot validate");
+  // `eval` keeps them too.
+  const Outcome eval = task.mortise(
+      "eval run.toml model.path=out/global_step_2/huggingface data.val_files=data/val.jsonl data.val_max_samples=4 "
+      "plugins.isolation=none trainer.validation_data_dir=checks reward.0.trains_only=true reward.0.use=fussy "
+      "plugins.paths='[\"" +
+      (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string() + "\"]'");
+  EXPECT_EQ(eval.code, 9) << eval.output;
+  EXPECT_THAT(eval.output, HasSubstr("are in checks/eval.jsonl"));
+  EXPECT_EQ(rows_of(task.path() / "checks/eval.jsonl").size(), 4U);
+}
+
+// A validation that failed is made by the next process, and the run reads as if nothing had: in the middle, and where
+// the validation is all that is left of it. Without validation rows the run goes on without.
+TEST(Workers, AValidationThatFailedIsMadeByAResume) {
+  const TaskFolder task;
+  use_fussy(task);
+  const auto train = [&](const std::string& out, const std::string& more) {
+    return task.mortise(with_faulty_pack("plugins.isolation=none trainer.default_local_dir=" + out + " " + more));
+  };
+  const std::string checks = "data.val_files=data/val.jsonl data.val_max_samples=4 trainer.test_freq=";
+  const std::string fails = " reward.0.trains_only=true", mended = " reward.0.trains_only=false";
+  for (const std::string frequency : {"2", "-1"}) {  // after steps 2 and 3; after step 3 alone
+    const std::string straight = "straight" + frequency, out = "out" + frequency;
+    const Outcome expected = train(straight, checks + frequency + mended);
+    ASSERT_EQ(expected.code, 0) << expected.output;
+    const Outcome failed = train(out, checks + frequency + fails);
+    EXPECT_EQ(failed.code, 9) << failed.output;
+    EXPECT_THAT(failed.output, HasSubstr("failed: a resume begins with it (data.val_files=[] goes on without)"));
+    const size_t num_steps = frequency == "2" ? 2 : 3;
+    EXPECT_EQ(rows_of(task.path() / out / "metrics.jsonl").size(), num_steps);
+    const Outcome again = train(out, checks + frequency + fails);  // it is still broken, and nothing is lost by trying
+    EXPECT_EQ(again.code, 9) << again.output;
+    EXPECT_EQ(rows_of(task.path() / out / "metrics.jsonl").size(), num_steps);
+    std::filesystem::copy(task.path() / out, task.path() / ("without" + frequency),
+                          std::filesystem::copy_options::recursive);
+
+    const Outcome resumed = train(out, checks + frequency + mended + " --allow-change");
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    expect_same_bits(bits_of_run(task.path() / out, 3), bits_of_run(task.path() / straight, 3), out);
+    EXPECT_TRUE(rows_of(task.path() / out / "metrics.jsonl").back().contains("val-core/addition/reward/mean@1"));
+    const Outcome finished = train(out, checks + frequency + mended + " --allow-change");
+    EXPECT_EQ(finished.code, 0) << finished.output;
+    EXPECT_THAT(finished.output, HasSubstr("this run is finished: nothing to do"));
+
+    const Outcome without = train("without" + frequency, fails);
+    EXPECT_EQ(without.code, 0) << without.output;
+    const std::vector<Json> rows = rows_of(task.path() / ("without" + frequency) / "metrics.jsonl");
+    ASSERT_EQ(rows.size(), 3U);
+    for (const Json& row : rows) EXPECT_FALSE(row.contains("val-core/addition/reward/mean@1")) << row;
+    EXPECT_THAT(train("without" + frequency, fails).output, HasSubstr("this run is finished: nothing to do"));
+  }
+}
+
+TEST(Workers, AValidationOfSftThatFailedIsMadeByAResume) {
+  const TaskFolder task;
+  use_fussy(task);
+  const auto sft = [&](const std::string& out, const std::string& more) {
+    const std::string args = with_faulty_pack("plugins.isolation=none data.train_files=data/sft.jsonl ") +
+                             "data.max_response_length=8 sft.train_batch_size=4 sft.total_training_steps=2 "
+                             "data.val_files=data/val.jsonl data.val_max_samples=4 trainer.default_local_dir=" +
+                             out + " " + more;
+    return task.mortise("sft" + args.substr(std::string("train").size()));
+  };
+  ASSERT_EQ(sft("straight", "reward.0.trains_only=false").code, 0);
+  const Outcome failed = sft("out", "reward.0.trains_only=true");
+  EXPECT_EQ(failed.code, 9) << failed.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
+  const Outcome resumed = sft("out", "reward.0.trains_only=false --allow-change");
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  expect_same_bits(bits_of_run(task.path() / "out", 2), bits_of_run(task.path() / "straight", 2), "resumed");
+  EXPECT_TRUE(rows_of(task.path() / "out/metrics.jsonl").back().contains("val-core/addition/reward/mean@1"));
+  EXPECT_THAT(sft("out", "reward.0.trains_only=false --allow-change").output, HasSubstr("this run is finished"));
 }
 
 TEST(Workers, AHangIsEnded) {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <memory>
+
 #include "train/run_inputs.h"
 
 #include "support/temp_dir.h"
@@ -46,6 +48,20 @@ TEST(RunCounters, AreOfTheirCommandAlone) {
   EXPECT_EQ(other.step, 5);
   EXPECT_EQ(other.num_tokens, 77);
   EXPECT_EQ(other.kind, "sft");
+}
+
+TEST(OwedValidation, ComesBackWithTheNumbersOfItsStep) {
+  OwedValidation before, after;
+  EXPECT_EQ(before.last_final(7), 7);
+  before.metrics.emplace();
+  before.metrics->add_mean("actor/pg_loss", 0.3, 2);
+  ASSERT_OK(load(after, saved(before)));
+  ASSERT_TRUE(after.metrics.has_value());
+  EXPECT_EQ(after.metrics->value("actor/pg_loss"), 0.3);
+  EXPECT_EQ(after.last_final(7), 6) << "the line of step 7 is written anew";
+  ASSERT_OK(load(after, saved(*std::make_unique<OwedValidation>())));
+  EXPECT_FALSE(after.metrics.has_value());
+  ASSERT_OK(load(before, StateSnapshot()));  // a checkpoint of before there were any
 }
 
 TEST(PluginStates, ComeBackByRoleAndName) {
