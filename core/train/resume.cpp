@@ -64,7 +64,8 @@ constexpr std::string_view kFree[] = {"preset",  // what it sets is compared
 
 // What a command does not read: a file may serve several.
 constexpr std::string_view kNotOfTrain[] = {"sft.", "data.response_key", "data.messages_key"};
-constexpr std::string_view kNotOfSft[] = {"algorithm.", "critic.", "ref.", "actor.policy_loss."};
+constexpr std::string_view kNotOfSft[] = {
+    "algorithm.", "critic.", "ref.", "actor.policy_loss.", "trainer.total_training_steps", "trainer.total_epochs"};
 
 // Of a [[reward]] table, whose other keys may be parameters that begin alike: its label, its time, its workers' rights.
 constexpr std::string_view kFreeOfReward[] = {"name", "timeout", "row_timeout", "allow"};
@@ -93,38 +94,27 @@ void flatten(const Json& value, const std::string& key, std::map<std::string, st
   }
 }
 
-// Where the learning rate depends on how long the run is, its length is no free setting.
 bool plans_ahead(const OptimConfig& optim) {
   return optim.lr_scheduler_type != "constant" || (optim.lr_warmup_steps < 0 && optim.lr_warmup_steps_ratio > 0.0);
 }
 
-std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind) {
+// Where the learning rate depends on how long the run is, its length is no free setting.
+bool has_plan(const RunConfig& config, RunKind kind) {
+  return plans_ahead(config.actor.optim) || (kind != RunKind::kSft && plans_ahead(config.critic.optim));
+}
+
+std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind, bool length_counts) {
   constexpr std::string_view kLength[] = {"trainer.total_training_steps", "trainer.total_epochs",
                                           "sft.total_training_steps"};
   std::map<std::string, std::string> out;
   flatten(config_to_json(config), "", out);
   std::span<const std::string_view> not_read(kNotOfTrain);
   if (kind == RunKind::kSft) not_read = kNotOfSft;
-  const bool has_plan = plans_ahead(config.actor.optim) || plans_ahead(config.critic.optim);
   std::erase_if(out, [&](const auto& entry) {
     if (begins_with_any(entry.first, not_read)) return true;
-    if (has_plan && begins_with_any(entry.first, kLength)) return false;
+    if (length_counts && begins_with_any(entry.first, kLength)) return false;
     return is_free(entry.first);
   });
-  return out;
-}
-
-// "actor.optim.lr: 4e-04 -> 1e-03", one line each.
-std::string differences(const RunConfig& before, const RunConfig& now, RunKind kind) {
-  std::map<std::string, std::string> was = settings_of(before, kind);
-  const std::map<std::string, std::string> is = settings_of(now, kind);
-  for (const auto& [key, value] : is) was.try_emplace(key, "not set");
-  std::string out;
-  for (const auto& [key, value] : was) {
-    const auto it = is.find(key);
-    const std::string current = it == is.end() ? "not set" : it->second;
-    if (value != current) out += "\n  " + key + ": " + value + " -> " + current;
-  }
   return out;
 }
 
@@ -144,7 +134,7 @@ Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegist
   std::string changed = TRY(changed_packs(env, loaded, registry, lock));
   const auto before = load_config(env, settings, {});
   if (before.ok())
-    changed = differences(before->config, loaded.config, kind) + changed;
+    changed = changed_settings(before->config, loaded.config, kind) + changed;
   else
     log_warn("the settings of the run cannot be compared: " + before.error().to_string());
   if (changed.empty()) return {};
@@ -174,6 +164,20 @@ bool holds_working_folder(const Path& folder) {
 }
 
 }  // namespace
+
+std::string changed_settings(const RunConfig& before, const RunConfig& now, RunKind kind) {
+  const bool length_counts = has_plan(before, kind) || has_plan(now, kind);
+  std::map<std::string, std::string> was = settings_of(before, kind, length_counts);
+  const std::map<std::string, std::string> is = settings_of(now, kind, length_counts);
+  for (const auto& [key, value] : is) was.try_emplace(key, "not set");
+  std::string out;
+  for (const auto& [key, value] : was) {
+    const auto it = is.find(key);
+    const std::string current = it == is.end() ? "not set" : it->second;
+    if (value != current) out += "\n  " + key + ": " + value + " -> " + current;
+  }
+  return out;
+}
 
 Result<> set_earlier_run_aside(Env& env, const Path& run_dir) {
   if (!env.exists(run_dir)) return {};

@@ -26,6 +26,10 @@ struct ResumeRequest {
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
                                               RunKind kind, const ResumeRequest& request);
 
+// Settings that differ, less those that cannot change what the command learns: "\n  actor.optim.lr: 4e-04 -> 1e-03"
+// each.
+std::string changed_settings(const RunConfig& before, const RunConfig& now, RunKind kind);
+
 // Before a fresh start writes its first file: where the folder has checkpoints or metrics of an earlier run, it is
 // renamed to RUN_DIR.before_N, so that nothing is lost. An Error where another process still writes into it, and where
 // it is the working folder.

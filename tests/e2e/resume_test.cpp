@@ -186,6 +186,52 @@ TEST(Resume, SettingsThatChangeNothingLearntAreFree) {
   EXPECT_EQ(heavier.output.find("timeout"), std::string::npos) << heavier.output;
 }
 
+// What sft does not read, and what only says how long, how often and where to: the same weights come of it.
+TEST(Resume, SftGoesOnWithItsFreeSettingsChanged) {
+  const TinyTask task;
+  const auto sft = [&](const std::string& out, std::vector<std::string> more) {
+    more.emplace_back("actor.optim.lr_scheduler_type=constant");
+    return task.mortise("sft", out, more);
+  };
+  const std::string two = "sft.total_training_steps=2";
+  ASSERT_EQ(sft("straight", {two}).code, 0);
+  ASSERT_EQ(sft("out", {"sft.total_training_steps=1"}).code, 0);
+  const Outcome refused = sft("out", {two, "sft.completion_only_loss=false", "actor.optim.lr=1e-3",
+                                      "sft.train_batch_size=2", "trainer.save_freq=1", "algorithm.gamma=0.5"});
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  for (const char* text :
+       {"sft.completion_only_loss: null -> false", "actor.optim.lr: 0.002 -> 0.001", "sft.train_batch_size: 4 -> 2"})
+    EXPECT_NE(refused.output.find(text), std::string::npos) << text << refused.output;
+  for (const char* text : {"total_training_steps:", "save_freq", "gamma"})
+    EXPECT_EQ(refused.output.find(text), std::string::npos) << text << refused.output;
+  const Outcome resumed = sft("out", {two,
+                                      "algorithm.adv_estimator=grpo",
+                                      "~algorithm.adv_params",
+                                      "critic.optim.lr=1",
+                                      "ref.sync_steps=3",
+                                      "actor.policy_loss.loss_mode=gspo",
+                                      "trainer.total_training_steps=9",
+                                      "trainer.save_freq=-1",
+                                      "trainer.max_actor_ckpt_to_keep=1",
+                                      "trainer.logger=[]",
+                                      "trainer.nonfinite_update_limit=3",
+                                      "data.val_files=data/val.jsonl",
+                                      "data.val_max_samples=2",
+                                      "rollout.val_kwargs.n=2",
+                                      "rollout.val_kwargs.do_sample=true",
+                                      "trainer.validation_data_dir=checks",
+                                      "sft.test_freq=1",
+                                      "reward.0.name=low",
+                                      "reward.0.timeout=20s",
+                                      "plugins.isolation=process",
+                                      "trainer.save_dtype=bfloat16"});
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("after update 1\n"), std::string::npos) << resumed.output;
+  EXPECT_EQ(default_env().read_file(task.path() / "out/updates.jsonl").value(),
+            default_env().read_file(task.path() / "straight/updates.jsonl").value());
+  EXPECT_TRUE(default_env().exists(task.path() / "checks/2.jsonl"));
+}
+
 // The folder that a run is started in can be its own; only setting it aside would take the data from under it.
 TEST(Resume, TheWorkingFolderIsNotSetAside) {
   const TinyTask task;
