@@ -140,22 +140,9 @@ class Checker {
                                                      " rows is larger than an update, which has " +
                                                      std::to_string(rows));
     }
-    check_token_budget();
-  }
-
-  void check_token_budget() {
-    const ActorConfig& actor = config_.actor;
-    const bool rows = actor.ppo_micro_batch_size_per_gpu.has_value();
-    if (actor.use_dynamic_bsz || !rows)
-      check_pass_length("actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
-    const RefConfig& ref = config_.ref;
-    if (ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz) ||
-        !(rows || ref.log_prob_micro_batch_size_per_gpu))
-      check_pass_length("ref.log_prob_max_token_len_per_gpu", ref.log_prob_max_token_len_per_gpu);
-  }
-
-  void check_pass_length(const std::string& key, const std::optional<int64_t>& tokens) {
-    auto good = mortise::check_pass_length(loaded_, key, tokens);
+    // Of the reference and the critic where there is one, which the plugins' tables say (train/check_plugins).
+    if (!actor.use_dynamic_bsz && actor.ppo_micro_batch_size_per_gpu) return;
+    auto good = check_pass_length(loaded_, "actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
     if (!good.ok()) problems_.push_back(std::move(good).error());
   }
 

@@ -44,7 +44,7 @@ class UnreadKeys {
       tell_parameter("algorithm." + leaf, estimator_, leaf);
     for (const std::string leaf : {"clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"})
       tell_parameter("actor." + leaf, loss_, leaf);
-    tell_reference();
+    TRY(tell_reference());
     TRY(tell_aggregation());
     return tell_critic();
   }
@@ -60,7 +60,7 @@ class UnreadKeys {
     if (plugin.find_param(leaf) == nullptr) tell(key, plugin.name + " has no parameter of this name");
   }
 
-  void tell_reference() const {
+  Result<> tell_reference() const {
     const ActorConfig& actor = config_.actor;
     const bool has_kl = actor.use_kl_loss || config_.algorithm.use_kl_in_reward;
     const bool has_reference = has_kl || loss_.requires_input("ref_log_prob");
@@ -69,11 +69,20 @@ class UnreadKeys {
     }
     const bool by_itself = config_.algorithm.use_kl_in_reward || loss_.requires_input("ref_log_prob") ||
                            (actor.use_kl_loss && actor.kl_loss_type != kFullKl);
-    if (by_itself) return;
+    if (by_itself) return check_reference_passes();
     for (const char* key : {"ref.log_prob_micro_batch_size_per_gpu", "ref.log_prob_use_dynamic_bsz",
                             "ref.log_prob_max_token_len_per_gpu"})
       tell(key,
            has_reference ? "the reference runs in the policy's own passes (actor.kl_loss_type is full)" : kNoReference);
+    return {};
+  }
+
+  [[nodiscard]] Result<> check_reference_passes() const {
+    const ActorConfig& actor = config_.actor;
+    const RefConfig& ref = config_.ref;
+    const bool by_rows = actor.ppo_micro_batch_size_per_gpu || ref.log_prob_micro_batch_size_per_gpu;
+    if (by_rows && !ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz)) return {};
+    return check_pass_length(loaded_, "ref.log_prob_max_token_len_per_gpu", ref.log_prob_max_token_len_per_gpu);
   }
 
   // What `auto` comes to.

@@ -415,6 +415,27 @@ TEST(Messages, KeysThatNoPluginInUseReadsAreTold) {
   EXPECT_NE(idle.output.find("'trainer.critic_warmup' is 3, and there is no critic"), std::string::npos) << idle.output;
 }
 
+// A row has 8 + 3 tokens at most. The budget counts where a reference runs by itself and passes are cut by it.
+TEST(Messages, TheReferencesTokenBudgetIsJudgedWhereThereIsOne) {
+  const TaskFolder task;
+  const std::string narrow = "ref.log_prob_max_token_len_per_gpu=10 ";
+  const std::pair<std::string, bool> cases[] = {
+      {narrow, true},
+      {narrow + "actor.use_kl_loss=true actor.kl_loss_type=full", true},
+      {narrow + "algorithm.use_kl_in_reward=true ref.log_prob_micro_batch_size_per_gpu=4", true},
+      {"algorithm.use_kl_in_reward=true ref.log_prob_max_token_len_per_gpu=11", true},
+      {narrow + "algorithm.use_kl_in_reward=true", false},
+      {narrow + "actor.use_kl_loss=true", false},
+      {narrow + "actor.use_kl_loss=true actor.ppo_micro_batch_size_per_gpu=4 ref.log_prob_use_dynamic_bsz=true", false},
+  };
+  for (const auto& [settings, good] : cases) {
+    const Outcome outcome = task.mortise("train run.toml --dry-run " + settings);
+    EXPECT_EQ(outcome.code, good ? 0 : 2) << settings << outcome.output;
+    for (const char* text : {"one row may have 11 tokens", "raise ref.log_prob_max_token_len_per_gpu"})
+      EXPECT_EQ(outcome.output.find(text) == std::string::npos, good) << settings << outcome.output;
+  }
+}
+
 TEST(Messages, DryRunWritesNothing) {
   const TaskFolder task;
   const Outcome outcome = task.mortise("train run.toml --dry-run");

@@ -223,14 +223,8 @@ TEST(Check, EvalTellsWhatItsCommandLineAsksInVain) {
               ElementsAre());
 }
 
-TEST(Check, PassesOfTheReference) {
-  EXPECT_THAT(check_error({"ref.log_prob_max_token_len_per_gpu=1023"}),
-              HasSubstr("raise ref.log_prob_max_token_len_per_gpu"));
-  EXPECT_EQ(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "ref.log_prob_micro_batch_size_per_gpu=4"}), "ok");
-  EXPECT_EQ(check_error({"critic.ppo_max_token_len_per_gpu=1023"}), "ok") << "whether there is a critic is not known";
-  EXPECT_THAT(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4",
-                           "ref.log_prob_use_dynamic_bsz=true"}),
-              HasSubstr("one row may have 1024 tokens"));
+TEST(Check, PassesOfReferenceAndCriticAreNotJudgedBeforeTheyAreKnownToBe) {
+  EXPECT_EQ(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "critic.ppo_max_token_len_per_gpu=1023"}), "ok");
 }
 
 struct WarnCase {
