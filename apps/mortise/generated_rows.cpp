@@ -73,7 +73,8 @@ Result<GeneratedRows> GeneratedRows::create(Env& env, const Path& path,
   if (const std::optional<Path> target = TRY(rename_target(env, path))) {
     const Path partial = target->string() + ".partial";  // where NewJsonlFile keeps unfinished rows
     lock = TRY(lock_rows(partial, path));
-    if (TRY(set_earlier_rows_aside(env, partial))) lock = TRY(lock_rows(partial, path));
+    // The new file may have been another command's for a moment, up to its end.
+    while (TRY(set_earlier_rows_aside(env, partial))) lock = TRY(lock_rows(partial, path));
   }
   NewJsonlFile file = TRY(NewJsonlFile::create(env, path, NewJsonlFile::Unfinished::kKept));
   return GeneratedRows(env, std::move(lock), std::move(file), prompts, n, tokenizer, log_probs);
