@@ -35,7 +35,8 @@ show     prints the resolved configuration: defaults, preset, base files, the fi
 explain  prints the meaning, type, default and range of a key, its name in verl and TRL, or lists the keys of a table.
          Names of TRL and verl are understood too. Without an argument: the tables. Of a plugin's parameter
          (actor.policy_loss.tau_pos, algorithm.adv_params.epsilon, reward.0.pattern, rollout.replay.path) it prints what
-         the plugins that have it say.
+         the plugins that have it say; with the plugin's name before it (reward.regex.pattern), what that one says; its
+         name alone (tau_pos) is looked for in all of them.
   --config FILE   for such parameters: the plugins that a run's file uses, and the packs that it names
 schema   prints the JSON Schema (draft 2020-12) of a configuration file.
 import   translates another framework's settings: YAML, JSON, an argument list or a shell command (trl, swift), YAML or

@@ -264,11 +264,23 @@ TEST(Messages, ExplainsTheParametersOfPlugins) {
       {"rollout.replay.path", {"the rollout_backend replay: JSONL file", "type:    text"}},
       {"actor.policy_loss.gradient --config run.toml", {"the policy_loss gspo:"}},
       {"actor.policy_loss.tau_pos --config run.toml", {"the policy_loss 'gspo' has no parameter 'tau_pos'"}},
+      {"reward.math_equal.on_unreadable_gold",
+       {"reward.*.on_unreadable_gold\n  Parameter of the reward math_equal: ", "default: "}},
+      {"reward.0.regex.pattern", {"the reward regex: "}},
+      {"tau_neg", {"actor.policy_loss.tau_neg\n  Parameter of the policy_loss sapo: "}},
+      {"actor.policy_loss.gspo.gradient", {"the policy_loss gspo: "}},
+      {"algorithm.adv_params.mortise.advantage_estimator/grpo.epsilon", {"the advantage_estimator grpo: "}},
+      {"reward.math_equal.pattern", {"the reward 'math_equal' has no parameter 'pattern'; `mortise plugin describe"}},
+      {"reward.math_equal.on_unreadable_god",
+       {"the reward 'math_equal' has no parameter 'on_unreadable_god'; did you mean 'on_unreadable_gold'?"}},
+      {"reward.math_equl.on_unreadable_gold", {"no reward is named 'math_equl'; did you mean 'math_equal'"}},
       {"actor.policy_loss.tau_neg --json", {"\"plugin\": \"sapo\"", "\"default\": \"1.05\"", "\"pack\""}},
   };
   for (const auto& [key, says] : cases) {
     const Outcome outcome = explained(key);
-    EXPECT_EQ(outcome.code, outcome.output.find("has no parameter") == std::string::npos ? 0 : 2) << outcome.output;
+    const bool is_known = outcome.output.find("has no parameter") == std::string::npos &&
+                          outcome.output.find("is named") == std::string::npos;
+    EXPECT_EQ(outcome.code, is_known ? 0 : 2) << outcome.output;
     for (const char* text : says) EXPECT_NE(outcome.output.find(text), std::string::npos) << key << outcome.output;
   }
 }
