@@ -14,12 +14,12 @@ namespace {
 
 struct FileParam {
   std::string_view kind, plugin, param;
-  bool is_model = false;
+  bool is_model = false, is_python = false;
 };
-constexpr FileParam kFiles[] = {{"reward", "python", "path"},
-                                {"reward", "reward_model", "chat_template"},
-                                {"reward", "reward_model", "model", /*is_model=*/true},
-                                {"rollout_backend", "replay", "path"}};
+constexpr FileParam kFiles[] = {{.kind = "reward", .plugin = "python", .param = "path", .is_python = true},
+                                {.kind = "reward", .plugin = "reward_model", .param = "chat_template"},
+                                {.kind = "reward", .plugin = "reward_model", .param = "model", .is_model = true},
+                                {.kind = "rollout_backend", .plugin = "replay", .param = "path"}};
 
 // What `use` gives to the parameter; empty where it is of another plugin, or not given.
 std::string value_of(const FileParam& file, const PluginUse& use, const PluginRegistry& registry) {
@@ -47,7 +47,8 @@ std::vector<PluginFile> plugin_files(const PluginRegistry& registry, const RunCo
   for (const PluginUse& use : plugin_uses(config)) {
     for (const FileParam& file : kFiles) {
       const std::string path = value_of(file, use, registry);
-      if (!path.empty()) files.push_back({use.key + "." + std::string(file.param), path, file.is_model});
+      if (path.empty()) continue;
+      files.push_back({use.key + "." + std::string(file.param), path, file.is_model, file.is_python});
     }
   }
   return files;

@@ -15,7 +15,8 @@ namespace mortise {
 struct PluginFile {
   std::string key;  // of the config: "reward.0.path"
   Path path;
-  bool is_model = false;  // the folder of a reward model
+  bool is_model = false;   // the folder of a reward model
+  bool is_python = false;  // may import modules beside it
 };
 // All that are given.
 std::vector<PluginFile> plugin_files(const PluginRegistry& registry, const RunConfig& config);

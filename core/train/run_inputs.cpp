@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
 #include "model/adapters/lora_config.h"
 #include "train/plugin_files.h"
+#include "train/python_imports.h"
 #include "train/run_parts.h"
 
 namespace mortise {
@@ -109,6 +111,16 @@ Result<> add_policy_files(RunParts& parts) {
   return {};
 }
 
+Result<> add_imports(RunParts& parts, const PluginFile& file) {
+  const PythonImports imports = TRY(find_python_imports(parts.env, file.path));
+  std::string digest = TRY(digest_of_files(parts.env, imports.folder, imports.files));
+  const std::string names = imports.files.empty() ? "none are left" : join(imports.files, ", ");
+  parts.inputs.add(file.key + ".imports",
+                   file.key + ": modules that " + file.path.string() + " imports from its folder (" + names + ")",
+                   std::move(digest));
+  return {};
+}
+
 }  // namespace
 
 void RunInputs::add(std::string name, std::string what, std::string digest) {
@@ -144,6 +156,7 @@ Result<> add_inputs(RunParts& parts) {
     std::string digest =
         TRY(file.is_model ? digest_of_model_folder(parts.env, file.path) : digest_of_file(parts.env, file.path));
     parts.inputs.add(file.key, file.key + ": " + file.path.string(), std::move(digest));
+    if (file.is_python) TRY(add_imports(parts, file));
   }
   return {};
 }

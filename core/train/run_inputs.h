@@ -1,7 +1,7 @@
 // RunInputs: what a run reads at every start because its checkpoints do not hold it, as digests, so that a resume sees
 // that something of it was edited: the reference's weights or the base of an adapter, the tokenizer and the chat
-// template, the files of built-in rewards and backends, reward models among them. Training rows are
-// data.prompt_source's own; what else a plugin reads, only it knows.
+// template, the files of built-in rewards and backends, reward models among them, and what a Python reward imports from
+// its own folder. Training rows are data.prompt_source's own; what else a plugin reads, only it knows.
 //
 // Weights are digested as they were loaded, so that a copy of the folder in other files is the same. Cost: once at the
 // start, SHA-256 on all threads (above 1 GB/s for each where the CPU has instructions for it).

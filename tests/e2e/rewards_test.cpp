@@ -114,6 +114,41 @@ TEST(Rewards, APythonFunctionOfVerlTrainsAModelAndMayFailOnRows) {
   EXPECT_EQ(strict.code, 9) << strict.output;
 }
 
+// What a reward file imports is part of it.
+TEST(Rewards, AResumeSeesAnEditOfWhatAPythonFunctionImports) {
+  if (!has_python()) GTEST_SKIP() << "no python3 of 3.8 or newer: the imports of the reward `python` were not tested";
+  const TaskFolder task;
+  task.write(
+      "rewards/score.py",
+      "from parts import helper\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+      "    import late\n    return helper.score(solution_str) + late.nothing\n");
+  task.write("rewards/parts/__init__.py", "");
+  task.write("rewards/parts/helper.py", "def score(text):\n    return float(text.startswith('7'))\n");
+  task.write("rewards/late.py", "nothing = 0.0\n");
+  task.write("rewards/unrelated.py", "");
+  use_reward(task, "use = \"python\"\npath = \"rewards/score.py\"\n");
+  const auto train = [&](const std::string& more) {
+    return task.mortise("train run.toml trainer.total_training_steps=1 trainer.test_freq=-1 " + more);
+  };
+  ASSERT_EQ(train("").code, 0);
+  task.write("rewards/unrelated.py", "1\n");
+  EXPECT_THAT(train("").output, HasSubstr("this run is finished"));
+  for (const std::string edited : {"late", "parts/helper"}) {
+    const Path file = task.path() / "rewards" / (edited + ".py");
+    const std::string before = default_env().read_file(file).value();
+    task.write("rewards/" + edited + ".py", before + "# edited\n");
+    const Outcome refused = train("");
+    EXPECT_EQ(refused.code, 3) << refused.output;
+    EXPECT_THAT(
+        refused.output,
+        HasSubstr("what the run reads is other than when the checkpoint was made:\n  reward.0.path: modules that "
+                  "rewards/score.py imports from its folder (late.py, parts/__init__.py, parts/helper.py)"));
+    EXPECT_EQ(train("--allow-change").code, 0);
+    task.write("rewards/" + edited + ".py", before);
+  }
+  EXPECT_EQ(train("").code, 0);
+}
+
 TEST(Rewards, AColumnThatNoRowHasIsNamedBeforeTheFirstStep) {
   const TaskFolder task;
   use_reward(task, "use = \"exact_match\"\n");
