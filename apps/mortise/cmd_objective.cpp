@@ -27,6 +27,10 @@ struct ObjectiveCommand {
 Result<float> loss_of(double sum, const Path& inputs) {
   const auto loss = static_cast<float>(sum);
   if (std::isfinite(loss)) return loss;
+  if (std::isnan(sum)) {
+    return Error{ErrorKind::kNumerics, "the loss is no number (nan)", inputs.string(),
+                 "look for log-probs that are infinite"};
+  }
   return Error{ErrorKind::kNumerics, "the loss is " + format_f64(sum) + ", too large for float32", inputs.string(),
                "look for advantages, values or returns of great size"};
 }

@@ -24,7 +24,7 @@ size_t end_of_text(std::string_view source, size_t at) {
   const std::string_view end = source.substr(at, is_long ? 3 : 1);
   for (at += end.size(); at < source.size(); ++at) {
     if (source[at] == '\\') {
-      ++at;
+      at += source.substr(at, 3) == "\\\r\n" ? 2 : 1;
     } else if (source.substr(at, end.size()) == end) {
       return at + end.size();
     } else if (source[at] == '\n' && !is_long) {
@@ -36,6 +36,8 @@ size_t end_of_text(std::string_view source, size_t at) {
 
 // Words, single characters, and "\n" where a statement ends; texts are left out.
 std::vector<std::string_view> tokens_of(std::string_view source) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (source.substr(0, kByteOrderMark.size()) == kByteOrderMark) source.remove_prefix(kByteOrderMark.size());
   std::vector<std::string_view> tokens;
   int depth = 0;
   for (size_t at = 0; at < source.size();) {

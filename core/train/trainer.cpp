@@ -60,6 +60,7 @@ class Trainer {
     TRY(conclude(work, seconds_before + watch.elapsed_s(), validated));
     Result<> good = parts_.limits.check(step, work.metrics, has_learnt(work));
     if (!validated.ok()) parts_.owed_validation.metrics = std::move(work.metrics);
+    if (!good.ok() && !validated.ok()) log_warn("the validation failed too: " + validated.error().to_string());
     if (good.ok()) good = std::move(validated);
     work = {};
     if (!good.ok()) {
@@ -88,7 +89,9 @@ class Trainer {
   Result<> validate_and_log(int64_t step, MetricSet& metrics, Result<>& validated) {
     const int64_t test_freq = config_.trainer.test_freq;
     const bool is_due = step == parts_.total_steps || (test_freq > 0 && step % test_freq == 0);
+    const MetricSet learnt = metrics;
     if (is_due && parts_.val_data) validated = validation(step, metrics);
+    if (!validated.ok()) metrics = learnt;
     if (!validated.ok() && validated.error().kind == ErrorKind::kDisk) return validated;
     if (!validated.ok()) tell_failed_validation(step);
     return log_.write_step(step, metrics);

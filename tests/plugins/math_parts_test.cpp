@@ -207,6 +207,7 @@ TEST(Parser, NamesWithDigitsAndLettersThatAreSigns) {
   EXPECT_EQ(read("\\frac x2"), "(/ x 2)");
   EXPECT_EQ(read("x**2"), "(^ x 2)");
   EXPECT_EQ(read("**2**"), "2");
+  EXPECT_EQ(read("**5**cm"), read("5cm"));
   EXPECT_EQ(read("1.5 x 10^3"), "(* 3/2. (^ 10 3))");
   EXPECT_EQ(read("3 to 4"), "(: 3 4)");
   EXPECT_EQ(read("{x+1 \\over 2}"), "(/ (+ x 1) 2)");
@@ -214,11 +215,15 @@ TEST(Parser, NamesWithDigitsAndLettersThatAreSigns) {
   EXPECT_EQ(read("2 (mod 5)"), "(modclass 2 5)");
   EXPECT_EQ(read("\\gcd(12, 18)"), "(gcd 12 18)");
   EXPECT_EQ(read("\\begin{aligned} x &= 1 + 1 \\\\ &= 2 \\end{aligned}"), "(== x (+ 1 1) 2)");
+  EXPECT_EQ(read("\\begin{equation*}\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}\\end{equation*}"),
+            read("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"));
+  EXPECT_EQ(read("\\begin{vmatrix}1&2\\\\3&4\\end{vmatrix}+\\begin{vmatrix}5\\end{vmatrix}").substr(0, 3), "(+ ");
 }
 
 TEST(Parser, RefusesWhatItDoesNotKnow) {
-  for (const char* text : {"", "+", "(1", "1)", "\\frac{1}", "\\sum_{k} k", "1..2", "5!!", "\\{",
-                           "\\begin{pmatrix}1&2\\\\3\\end{pmatrix}", "[1)", "2 3"})
+  for (const char* text :
+       {"", "+", "(1", "1)", "\\frac{1}", "\\sum_{k} k", "1..2", "5!!", "\\{", "\\begin{pmatrix}1&2\\\\3\\end{pmatrix}",
+        "[1)", "2 3", "\\begin{vmatrix}\\begin{vmatrix}1\\end{vmatrix}\\end{vmatrix}"})
     EXPECT_THAT(read(text), testing::StartsWith("unreadable")) << text;
   EXPECT_THAT(read("1" + std::string(100, '%')), testing::HasSubstr("too much behind a number"));
   EXPECT_THAT(read(std::string(200, '(') + "1" + std::string(200, ')')), testing::HasSubstr("nested too deep"));

@@ -178,6 +178,14 @@ TEST(Single, IsTheSameFunctionInFloat32) {
   }
 }
 
+// As authors' code has them, too: with their namespace.
+TEST(Dual, FunctionsAreFoundByName) {
+  const Dual x{0.5, 1};
+  EXPECT_EQ(mortise::value_of(mortise::exp(x)), mortise::detail::exp_of(0.5));
+  EXPECT_EQ(mortise::value_of(mortise::select(true, mortise::clamp(x, 0, 1), mortise::max(x, 2))), 0.5);
+  EXPECT_EQ(mortise::detach(mortise::min(1.0, x)), 0.5);
+}
+
 // A double beside it must not turn the expression into one, nor is there a way back by accident.
 TEST(Single, StaysOne) {
   const Single x = 0.1;

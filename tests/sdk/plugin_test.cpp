@@ -127,7 +127,7 @@ TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
                                        {"gap/lowest", 1e9},
                                        {"gap/highest", -1e9},
                                        {"up/lowest_row", 1e9}};
-  double tokens = 0, ups = 0, gaps = 0, row_means = 0;
+  double tokens = 0, ups = 0, gaps = 0, row_means = 0, row_ups = 0;
   for (size_t t = 0; t < n; ++t) {
     const bool on = t * 7 % 5 != 3;
     in.mask.push_back(on ? 1 : 0);
@@ -147,7 +147,7 @@ TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
     }
     tokens += count, gaps += sum, ups += up;
     const double mean = count > 0 ? sum / count : 0;
-    row_means += mean;
+    row_means += mean, row_ups += count > 0 ? up / count : 0;
     wanted["gap/lowest_row"] = std::min(wanted["gap/lowest_row"], mean);
     wanted["gap/highest_row"] = std::max(wanted["gap/highest_row"], mean);
     wanted["up/lowest_row"] = std::min(wanted["up/lowest_row"], count > 0 ? up / count : 0);
@@ -155,6 +155,8 @@ TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
   wanted["gap/tokens"] = gaps / tokens;
   wanted["gap/rows"] = row_means / double(in.num_rows());
   wanted["up/tokens"] = ups / tokens;
+  wanted["gap_and_up/tokens"] = (gaps + ups) / tokens;
+  wanted["gap_and_up/rows"] = (row_means + row_ups) / double(in.num_rows());
 
   for (const char* name : {"metered", "metered_single"}) {
     PolicyLoss plugin(sample(MORTISE_KIND_POLICY_LOSS, name));

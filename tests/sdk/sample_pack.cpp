@@ -72,10 +72,16 @@ struct Clip : mortise::TokenLoss {
 struct Metered : mortise::TokenLoss {
   enum { kGap, kUp };
   static constexpr mortise::Metric metrics[] = {
-      {kGap, "gap/tokens", mortise::Average::kTokens},        {kGap, "gap/rows", mortise::Average::kRows},
-      {kGap, "gap/lowest_row", mortise::Average::kLowestRow}, {kGap, "gap/highest_row", mortise::Average::kHighestRow},
-      {kGap, "gap/lowest", mortise::Average::kLowest},        {kGap, "gap/highest", mortise::Average::kHighest},
-      {kUp, "up/tokens", mortise::Average::kTokens},          {kUp, "up/lowest_row", mortise::Average::kLowestRow},
+      {kGap, "gap/tokens", mortise::Average::kTokens},
+      {kGap, "gap/rows", mortise::Average::kRows},
+      {kGap, "gap/lowest_row", mortise::Average::kLowestRow},
+      {kGap, "gap/highest_row", mortise::Average::kHighestRow},
+      {kGap, "gap/lowest", mortise::Average::kLowest},
+      {kGap, "gap/highest", mortise::Average::kHighest},
+      {kUp, "up/tokens", mortise::Average::kTokens},
+      {kUp, "up/lowest_row", mortise::Average::kLowestRow},
+      {kGap, "gap_and_up/tokens", mortise::Average::kTokens, kUp},
+      {kGap, "gap_and_up/rows", mortise::Average::kRows, kUp},
   };
   template <class Real, class Meter>
   Real token(Real logp, double old_logp, double adv, Meter& meter) const {

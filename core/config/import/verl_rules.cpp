@@ -17,8 +17,6 @@ constexpr std::string_view kImages = "there are no images, videos or sounds";
 constexpr std::string_view kHydra = "Hydra's own";
 constexpr std::string_view kLora = "an adapter is given by model.lora_rank or model.lora_adapter_path";
 constexpr std::string_view kPython = "Python code is not loaded";
-constexpr std::string_view kMegatronOptimizer =
-    "Megatron's schedule: write lr_scheduler_type, min_lr_ratio and num_cycles instead";
 constexpr std::string_view kCorrection = "its keys are read one by one";
 
 constexpr PeerRule kData[] = {

@@ -16,8 +16,6 @@ constexpr std::string_view kExperts = "there are no mixtures of experts";
 constexpr std::string_view kQuantised = "weights are not quantised";
 constexpr std::string_view kHydra = "Hydra's own";
 constexpr std::string_view kPython = "Python code is not loaded";
-constexpr std::string_view kMegatronOptimizer =
-    "Megatron's schedule: write lr_scheduler_type, min_lr_ratio and num_cycles instead";
 constexpr std::string_view kSandbox = "_target_ url max_concurrent memory_limit_mb";
 constexpr std::string_view kModule = "_target_ path name";
 constexpr std::string_view kWorkers = "rewards run in worker processes of their own";

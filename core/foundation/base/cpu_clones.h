@@ -4,6 +4,9 @@
 // whose start comes after the loader's choice, there is the plain function alone.
 #pragma once
 
+// For what a clone calls.
+#define MORTISE_INLINE inline __attribute__((always_inline))
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define MORTISE_CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

@@ -14,8 +14,6 @@
 
 #include "foundation/base/cpu_clones.h"
 
-#define MORTISE_INLINE inline __attribute__((always_inline))
-
 namespace mortise {
 
 // body(float{}) or body(double{}) by the tensor's dtype: `using T = decltype(zero)` inside.

@@ -88,9 +88,6 @@ bool counts(const CountedCells& counted, size_t t) {
   return counted.mask[t] != 0 && (counted.weight.empty() || counted.weight[t] != 0.0F);
 }
 
-// What settle_blocks is made of is inlined into each of its clones.
-#define MORTISE_INLINE inline __attribute__((always_inline))
-
 // All ones for the kSettled cells that count, else 0; weight may be null. Here and below loops of one length without
 // branches: what the compiler makes SIMD of.
 MORTISE_INLINE void mark_counted(const uint8_t* __restrict mask, const float* __restrict weight,

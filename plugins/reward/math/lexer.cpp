@@ -178,7 +178,7 @@ class Lexer {
     const bool joined = behind_number && text_[end - run.size() - 1] != ' ';
     if (joined && is_one_of(low, {"st", "nd", "rd", "th"})) return push(TokenKind::kWord, low);
     if (is_function(low) || low == "sqrt") return push(TokenKind::kCommand, low);
-    const bool of_several = is_one_of(low, {"gcd", "lcm", "max", "min"}) && at(i_) == '(';
+    const bool of_several = is_of_several(low) && at(i_) == '(';
     if (of_several || low == "mod") return push(TokenKind::kCommand, low);
     if (low == "pi") return push(TokenKind::kCommand, "pi");
     if (low == "inf" || low == "infinity" || low == "oo") return push(TokenKind::kCommand, "infty");

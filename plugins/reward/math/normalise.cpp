@@ -43,7 +43,11 @@ class Normaliser {
       } else if (text.compare(i, 3, "{,}") == 0) {
         i += 3;  // between thousands
       } else if (text.compare(i, 2, "**") == 0) {
-        if (is_power(text, i)) out += '^';  // else Markdown
+        const bool power = !is_bold_ && is_power(text, i);
+        if (power)
+          out += '^';
+        else
+          is_bold_ = !is_bold_;  // Markdown
         i += 2;
       } else if (text.compare(i, 3, "+/-") == 0) {
         out += "\\pm ";
@@ -60,6 +64,8 @@ class Normaliser {
   }
 
  private:
+  bool is_bold_ = false;
+
   // "x**2", not "**2** apples".
   static bool is_power(std::string_view text, std::size_t i) {
     const auto is_operand = [](char c) { return is_letter(c) || is_digit(c); };
@@ -137,8 +143,13 @@ class Normaliser {
     const std::string_view body = text.substr(end, stop - end);
     if (name == "cases" && body.find('&') != kNone) return false;  // a function by parts
     std::string flat;
+    int depth = 0;  // of what has lines of its own
     for (std::size_t i = 0; i < body.size(); ++i) {
-      if (body.substr(i, 2) == "\\\\") {
+      if (body.substr(i, 7) == "\\begin{") ++depth;
+      if (body.substr(i, 5) == "\\end{") --depth;
+      if (depth > 0) {
+        flat += body[i];
+      } else if (body.substr(i, 2) == "\\\\") {
         std::size_t next = i + 2;
         while (next < body.size() && (is_space(body[next]) || body[next] == '&')) ++next;
         if (next < body.size()) flat += body[next] == '=' ? ' ' : ',';

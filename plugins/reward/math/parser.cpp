@@ -207,9 +207,8 @@ class Parser : Cursor {
     if (is_bracketed_modulus()) return false;
     if (t.kind == TokenKind::kSign) return is_one_of(t.text, {"(", "[", "{", "\\{"}) || (t.text == "|" && bars_ == 0);
     if (t.kind != TokenKind::kCommand) return false;
-    return is_function(t.text) || is_greek(t.text) || is_decoration(t.text) ||
-           is_one_of(t.text, {"frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", "emptyset", "reals",
-                              "gcd", "lcm", "max", "min"});
+    return is_function(t.text) || is_of_several(t.text) || is_greek(t.text) || is_decoration(t.text) ||
+           is_one_of(t.text, {"frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "begin", "emptyset", "reals"});
   }
 
   NodePtr signed_power() {
@@ -352,7 +351,7 @@ class Parser : Cursor {
     if (name == "lceil") return between("rceil", Kind::kCeiling);
     if (name == "begin") return matrix();
     if (is_function(name)) return function(name);
-    if (is_one_of(name, {"gcd", "lcm", "max", "min"})) return of_several(name);
+    if (is_of_several(name)) return of_several(name);
     if (is_greek(name)) return symbol("\\" + name);
     if (is_decoration(name)) return symbol("\\" + name + ":" + raw_argument());
     throw Unreadable("\\" + name);
@@ -500,6 +499,9 @@ class Parser : Cursor {
     const Nested nested(depth_);
     const std::string name = raw_argument();
     if (name != "matrix" && name != "vmatrix") throw Unreadable("an environment");
+    // Its terms share their cells: within one another they would be as many as the power of their depth.
+    if (name == "vmatrix" && in_determinant_) throw Unreadable("a determinant within a determinant");
+    in_determinant_ = in_determinant_ || name == "vmatrix";
     std::vector<NodePtr> cells;
     std::size_t columns = 0, row = 0;
     const auto end_row = [&] {
@@ -516,7 +518,10 @@ class Parser : Cursor {
     }
     if (row != 0) end_row();
     if (!take_command("end") || raw_argument() != name) throw Unreadable("an open matrix");
-    if (name == "vmatrix") return determinant(cells, columns);
+    if (name == "vmatrix") {
+      in_determinant_ = false;
+      return determinant(cells, columns);
+    }
     auto node = std::make_shared<Node>();
     node->kind = Kind::kMatrix;
     node->args = std::move(cells);
@@ -525,6 +530,7 @@ class Parser : Cursor {
   }
 
   int bars_ = 0;  // open |, in which the next one closes
+  bool in_determinant_ = false;
 };
 
 }  // namespace

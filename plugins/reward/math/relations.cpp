@@ -62,16 +62,20 @@ std::vector<NodePtr> given_values(const std::vector<NodePtr>& items) {
   return out;
 }
 
+Node turned_around(const Node& n) {
+  Node out = n;
+  std::reverse(out.args.begin(), out.args.end());
+  std::reverse(out.text.begin(), out.text.end());
+  for (char& c : out.text) c = c == '<' ? '>' : c == '>' ? '<' : c == 'l' ? 'g' : c == 'g' ? 'l' : c;
+  return out;
+}
+
 NodePtr as_interval(const Node& n) {
   if (n.text.find_first_not_of("<>lg") != std::string::npos || n.text.size() > 2) return nullptr;
-  std::vector<NodePtr> sides = n.args;
-  std::string operators = n.text;
   const auto is_up = [](char c) { return c == '<' || c == 'l'; };
-  if (!is_up(operators[0])) {
-    std::reverse(sides.begin(), sides.end());
-    std::reverse(operators.begin(), operators.end());
-    for (char& c : operators) c = c == '>' ? '<' : c == 'g' ? 'l' : c == '<' ? '>' : 'g';
-  }
+  const Node turned = is_up(n.text[0]) ? n : turned_around(n);
+  const std::vector<NodePtr>& sides = turned.args;
+  const std::string& operators = turned.text;
   if (!std::all_of(operators.begin(), operators.end(), is_up)) return nullptr;
   const auto closed = [](char c) { return c == 'l'; };
   const NodePtr infinity = make(Kind::kInfinity);
@@ -89,13 +93,6 @@ NodePtr as_interval(const Node& n) {
   return make(Kind::kTuple, {sides[0], infinity}, brackets);
 }
 
-Node turned_around(const Node& n) {
-  Node out = n;
-  std::reverse(out.args.begin(), out.args.end());
-  std::reverse(out.text.begin(), out.text.end());
-  for (char& c : out.text) c = c == '<' ? '>' : c == '>' ? '<' : c == 'l' ? 'g' : c == 'g' ? 'l' : c;
-  return out;
-}
 Node upwards(const Node& n) { return n.text == ">" || n.text == "g" ? turned_around(n) : n; }
 
 }  // namespace mortise::math

@@ -10,6 +10,8 @@ bool is_function(std::string_view name) {
                           "arctan", "ln", "log", "exp"});
 }
 
+bool is_of_several(std::string_view name) { return is_one_of(name, {"gcd", "lcm", "max", "min"}); }
+
 bool is_greek(std::string_view name) {
   return is_one_of(name, {"alpha", "beta",   "gamma", "delta", "epsilon", "zeta",  "eta",   "theta",   "iota",
                           "kappa", "lambda", "mu",    "nu",    "xi",      "rho",   "sigma", "tau",     "upsilon",

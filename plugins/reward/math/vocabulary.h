@@ -8,6 +8,7 @@
 namespace mortise::math {
 
 bool is_function(std::string_view name);    // of one number: sin, ln, ...
+bool is_of_several(std::string_view name);  // of numbers in brackets: gcd, max, ...
 bool is_greek(std::string_view name);       // a letter by its name
 bool is_decoration(std::string_view name);  // \vec and what makes another name of a name
 

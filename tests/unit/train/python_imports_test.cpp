@@ -29,6 +29,8 @@ TEST(PythonImports, EveryFormOfTheStatement) {
   EXPECT_THAT(imports_of(dir, "from a \\\n  import x\nfrom \\\r\n b import x"), ElementsAre("a.py", "b.py"));
   EXPECT_THAT(imports_of(dir, "try:\n  import d\nexcept ImportError:\n  import e\n"), ElementsAre("d.py", "e.py"));
   EXPECT_THAT(imports_of(dir, "x = {1: 2}\nimport f"), ElementsAre("f.py"));
+  EXPECT_THAT(imports_of(dir, "\xEF\xBB\xBFimport a\r\nx = 'it goes \\\r\non; import b'\r\nimport c\r\n"),
+              ElementsAre("a.py", "c.py"));
 }
 
 TEST(PythonImports, TextsCommentsAndOtherWordsAreNone) {

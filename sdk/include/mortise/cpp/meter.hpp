@@ -52,9 +52,20 @@ template <class T>
 struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
   static constexpr int slots = [] {
     int n = 0;
-    for (const Metric& m : T::metrics) n = m.slot >= n ? m.slot + 1 : n;
+    for (const Metric& m : T::metrics) {
+      n = m.slot >= n ? m.slot + 1 : n;
+      n = m.plus >= n ? m.plus + 1 : n;
+    }
     return n;
   }();
+  static_assert(
+      [] {
+        for (const Metric& m : T::metrics) {
+          if (m.plus >= 0 && m.how != Average::kTokens && m.how != Average::kRows) return false;
+        }
+        return true;
+      }(),
+      "a second slot goes with Average::kTokens and kRows alone");
   static_assert(slots <= 64, "a class has at most 64 slots");
   // The slots whose least or greatest value is asked for, a bit each.
   static constexpr std::uint64_t extremes = [] {

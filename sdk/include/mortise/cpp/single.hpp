@@ -15,7 +15,7 @@
 namespace mortise {
 
 #define MORTISE_FN friend MORTISE_HD MORTISE_INLINE constexpr
-// Comparisons joined by | and &, as a loop without branches has them, draw no warning from clang.
+// For clang's -Wbitwise-instead-of-logical, which takes a call behind | or & for one with side effects.
 #define MORTISE_PURE __attribute__((const))
 
 struct Single {
