@@ -54,7 +54,7 @@ constexpr PeerRule kRules[] = {
     no_effect("bf16_full_eval", kPrecision),
     no_effect("fp16_full_eval", kPrecision),
     no_effect("tf32", kPrecision),
-    optional("gradient_checkpointing", "model.enable_gradient_checkpointing", kMemory),
+    translate("gradient_checkpointing", "", "model.enable_gradient_checkpointing"),
     no_effect("gradient_checkpointing_kwargs", kMemory),
     no_effect("activation_checkpointing", kMemory),
     no_effect("activation_checkpointing_kwargs", kMemory),

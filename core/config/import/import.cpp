@@ -87,19 +87,14 @@ Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framewo
 
 std::string describe(const PeerRule& rule) {
   const std::string name(rule.name), target(rule.target), text(rule.text), values(rule.values);
-  const bool waits = rule.action == PeerAction::kPlanned || rule.action == PeerAction::kOptional;
-  const bool has_key = waits && find_field(rule.target) != nullptr;
-  switch (has_key ? PeerAction::kTranslate : rule.action) {
+  switch (rule.action) {
     case PeerAction::kTranslate:
       return name + " -> " + target + (values.empty() ? "" : " (default " + values + ")");
     case PeerAction::kCompute:
       return name + " -> " + text + (values.empty() ? "" : " (default " + values + ")");
-    case PeerAction::kOptional:
     case PeerAction::kNoEffect:
       return name + ": without effect: " + text + (rule.below.empty() ? "" : " (" + std::string(rule.below) + ")");
     case PeerAction::kRefuse:
-      return name + ": only " + values + ": " + text;
-    case PeerAction::kPlanned:
       return name + ": only " + values + ": " + text;
   }
   return name;

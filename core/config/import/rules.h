@@ -1,8 +1,7 @@
 // PeerRule: what becomes of one setting of another framework. Every framework has one table of them.
 //
 // A setting without a rule is an error, so a table is the whole list of what the framework knows. To support one that
-// is refused today: make its line a translate() to the new key; planned() does so by itself once a key of that name
-// exists. Private to this room. Constant data.
+// is refused today: make its line a translate() to the new key. Private to this room. Constant data.
 #pragma once
 
 #include <span>
@@ -19,14 +18,12 @@ enum class PeerAction {
   kCompute,    // read together with others by the framework's .cpp
   kNoEffect,   // changes no number here; `text` says why
   kRefuse,     // would change numbers: only the values of `values` pass; `text` says what is missing
-  kPlanned,    // as kTranslate where there is a key `target`, else as kRefuse
-  kOptional,   // as kTranslate where there is a key `target`, else as kNoEffect: memory and speed
 };
 
 struct PeerRule {
   std::string_view name;  // "learning_rate", "actor.optim.lr"; a trailing ".*" stands for everything below
   PeerAction action;
-  std::string_view values;  // JSON: the framework's default (kTranslate, kCompute, kPlanned; "" = none), or the list
+  std::string_view values;  // JSON: the framework's default (kTranslate, kCompute; "" = none), or the list
                             // of what passes (kRefuse)
   std::string_view target;  // our key
   std::string_view text;
@@ -52,14 +49,6 @@ constexpr PeerRule no_effect_below(std::string_view name, std::string_view below
 }
 constexpr PeerRule refuse(std::string_view name, std::string_view accepted, std::string_view text) {
   return {name, PeerAction::kRefuse, accepted, "", text, ""};
-}
-constexpr PeerRule planned(std::string_view name, std::string_view fallback, std::string_view target,
-                           std::string_view text) {
-  return {name, PeerAction::kPlanned, fallback, target, text, ""};
-}
-
-constexpr PeerRule optional(std::string_view name, std::string_view target, std::string_view text) {
-  return {name, PeerAction::kOptional, "", target, text, ""};
 }
 
 // A framework's rules, in several pieces. Lookups walk the table: it has a few hundred lines and is read once.

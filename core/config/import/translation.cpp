@@ -252,21 +252,14 @@ void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
     return problem(setting.name, quote(setting.given + " = " + dump_json(setting.value)) + " is not resolved",
                    "write its value");
   }
-  const Field* field = rule.target.empty() ? nullptr : find_field(rule.target);
   switch (rule.action) {
     case PeerAction::kCompute:
       return;
-    case PeerAction::kOptional:
-      if (field != nullptr) break;
-      [[fallthrough]];
     case PeerAction::kNoEffect:
       if (!rule.name.ends_with(".*") || takes_any_name(rule, setting.name)) return note(setting.name, rule.text);
       return note_below(setting, rule.name, rule.text);
-    case PeerAction::kRefuse:
-    case PeerAction::kPlanned: {
-      if (field != nullptr) break;
-      Json accepted = rule_json(rule.values);
-      if (rule.action == PeerAction::kPlanned) accepted = Json::array({accepted});
+    case PeerAction::kRefuse: {
+      const Json accepted = rule_json(rule.values);
       const bool passes = std::any_of(accepted.begin(), accepted.end(), [&setting](const Json& item) {
         return same_setting(setting.value, setting.raw, item);
       });
@@ -279,12 +272,13 @@ void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
     case PeerAction::kTranslate:
       break;
   }
+  const Field* field = find_field(rule.target);  // there is one: a test looks at every rule
   if (setting.value.is_null() && !field->is_nullable()) return note(setting.name, "null: the default here holds");
   set(rule.target, fitted(*field, &setting, setting.value), {setting.name});
 }
 
 void Translation::apply_default(const PeerRule& rule) {
-  if (rule.action != PeerAction::kTranslate && rule.action != PeerAction::kPlanned) return;
+  if (rule.action != PeerAction::kTranslate) return;
   if (rule.values.empty() || rule.name.ends_with(".*")) return;
   const Field* field = find_field(rule.target);
   const Json fallback = rule_json(rule.values);

@@ -36,11 +36,6 @@ TEST(ImportRules, EveryLineIsWhole) {
         case PeerAction::kNoEffect:
           EXPECT_FALSE(rule->text.empty());
           break;
-        case PeerAction::kPlanned:
-        case PeerAction::kOptional:
-          EXPECT_FALSE(rule->text.empty());
-          EXPECT_FALSE(rule->target.empty());
-          break;
       }
       if (rule->name.ends_with(".*")) {
         EXPECT_EQ(rule->action, PeerAction::kNoEffect);
@@ -152,25 +147,12 @@ TEST(ImportRules, AllProblemsComeAtOnce) {
   EXPECT_THAT(error, HasSubstr("peer.yaml:3:1"));
 }
 
-TEST(ImportRules, EveryPlannedSettingIsRefusedUntilThereIsAKey) {
-  for (const Table& table : tables()) {
-    for (const PeerRule* rule : table.rules.all()) {
-      if (rule->action != PeerAction::kPlanned || find_field(rule->target) != nullptr) continue;
-      const std::string line = std::string(rule->name) + ": 0.123\n";
-      const bool dotted = std::string(table.name) == "verl";
-      const std::string text = dotted ? std::string(rule->name) + "=0.123" : line;
-      EXPECT_THAT(import_error(table.name, text, dotted ? "run.sh" : "run.yaml"), HasSubstr("is not supported: "))
-          << text;
-    }
-  }
-}
-
 TEST(ImportRules, TheListNamesEverySetting) {
   for (const Table& table : tables()) {
     ASSERT_OK_AND_ASSIGN(const std::string text, describe_import(table.name));
     for (const PeerRule* rule : table.rules.all()) EXPECT_THAT(text, HasSubstr("\n  " + std::string(rule->name)));
     for (const PeerRule* rule : table.rules.all()) {
-      if (rule->action != PeerAction::kPlanned || find_field(rule->target) == nullptr) continue;
+      if (rule->action != PeerAction::kTranslate) continue;
       EXPECT_THAT(text, HasSubstr("\n  " + std::string(rule->name) + " -> " + std::string(rule->target)))
           << "it is kept, and the list must not say that it is refused";
     }

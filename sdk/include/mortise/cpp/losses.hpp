@@ -14,7 +14,7 @@
  * double; with a second template parameter in their place,
  *     template <class Real, class Number>
  *     Real token(Real logp, Number old_logp, Number adv) const
- * in float32 (Number is mortise::Single): twice as fast or more, and within 1e-6 of the value where the formula does
+ * in float32 (Number is mortise::Single): about twice as fast, and within 1e-6 of the value where the formula does
  * not take small differences of large numbers. Metrics are summed in double either way. The built-in losses of single
  * tokens are float32 ones; KL estimators and losses that look at rows, groups or updates are always in double. A class
  * that reports metrics declares them and takes a Meter as last argument (meter.hpp). The loop around it
