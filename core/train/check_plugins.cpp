@@ -78,11 +78,8 @@ class UnreadKeys {
   }
 
   [[nodiscard]] Result<> check_reference_passes() const {
-    const ActorConfig& actor = config_.actor;
-    const RefConfig& ref = config_.ref;
-    const bool by_rows = actor.ppo_micro_batch_size_per_gpu || ref.log_prob_micro_batch_size_per_gpu;
-    if (by_rows && !ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz)) return {};
-    return check_pass_length(loaded_, "ref.log_prob_max_token_len_per_gpu", ref.log_prob_max_token_len_per_gpu);
+    if (reference_pass_options(config_).rows > 0) return {};
+    return check_pass_length(loaded_, "ref.log_prob_max_token_len_per_gpu", config_.ref.log_prob_max_token_len_per_gpu);
   }
 
   // What `auto` comes to.

@@ -89,9 +89,11 @@ class Trainer {
   Result<> validate_and_log(int64_t step, MetricSet& metrics, Result<>& validated) {
     const int64_t test_freq = config_.trainer.test_freq;
     const bool is_due = step == parts_.total_steps || (test_freq > 0 && step % test_freq == 0);
-    const MetricSet learnt = metrics;
-    if (is_due && parts_.val_data) validated = validation(step, metrics);
-    if (!validated.ok()) metrics = learnt;
+    if (is_due && parts_.val_data) {
+      const MetricSet learnt = metrics;
+      validated = validation(step, metrics);
+      if (!validated.ok()) metrics = learnt;
+    }
     if (!validated.ok() && validated.error().kind == ErrorKind::kDisk) return validated;
     if (!validated.ok()) tell_failed_validation(step);
     return log_.write_step(step, metrics);

@@ -267,8 +267,9 @@ Error PluginRegistry::not_found(std::string_view kind, std::string_view name) co
     std::string other = full_name(ref);
     if (!kind.empty() && ref.plugin->kind != kind) {
       const bool revision = short_kind(ref.plugin->kind) == short_kind(kind);
-      other += revision ? ", of the kind " + ref.plugin->kind + " which this program does not know"
-                        : (ref.plugin->kind.starts_with("mortise.a") ? ", an " : ", a ") + short_kind(ref.plugin->kind);
+      other += revision
+                   ? ", of the kind " + ref.plugin->kind + " which this program does not know"
+                   : (short_kind(ref.plugin->kind).starts_with('a') ? ", an " : ", a ") + short_kind(ref.plugin->kind);
     }
     error.next += (error.next.empty() ? "" : "; ") + ("there is " + other);
   }
