@@ -57,10 +57,14 @@ function(mortise_room name)
   endif()
 endfunction()
 
-# mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH]): one GoogleTest program, one ctest entry.
-# It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR defined.
+# mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH] [EACH suite|case] [PROCESSORS n] [THREADS]): one
+# GoogleTest program. It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR defined.
+#   EACH        one ctest entry NAME.SUITE or NAME.SUITE.CASE for each, found by asking the program. Without it the program
+#               is one entry NAME. Slow programs need it: their entries run side by side, each within its own limit.
+#   PROCESSORS  how many processors one entry keeps busy (default 1).
+#   THREADS     the program also runs under ThreadSanitizer: its entries get the label "threads".
 function(mortise_test name)
-  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;USES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;THREADS" "EACH;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE mortise_flags GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
@@ -76,5 +80,44 @@ function(mortise_test name)
   mortise_precompile(${name} test ${torch})
   target_compile_options(${name} PRIVATE ${MORTISE_TEST_OPTIMISATION})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests")
+  mortise_test_entries(${name} "${ARG_EACH}" "${ARG_PROCESSORS}" "${ARG_THREADS}")
+endfunction()
+
+# ctest makes the entries when it starts: only then can the program say which cases it has.
+function(mortise_test_entries name each processors threads)
+  set(labels "")
+  if(threads)
+    set(labels threads)
+    if(NOT TARGET thread_tests)
+      add_custom_target(thread_tests)  # what ./dev test builds for ThreadSanitizer
+    endif()
+    add_dependencies(thread_tests ${name})
+  endif()
+  set(slowdown 1)
+  if(MORTISE_SANITIZE)
+    set(slowdown 4)
+  endif()
+  set(file "${CMAKE_CURRENT_BINARY_DIR}/${name}_entries.cmake")
+  file(WRITE "${file}" "set(test_name ${name})
+set(test_program \"${CMAKE_BINARY_DIR}/tests/${name}\")
+set(test_folder \"${PROJECT_SOURCE_DIR}/tests\")
+set(test_each \"${each}\")
+set(test_processors \"${processors}\")
+set(test_labels \"${labels}\")
+set(test_slowdown ${slowdown})
+include(\"${PROJECT_SOURCE_DIR}/cmake/test_entries.cmake\")
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${file}")
+endfunction()
+
+# mortise_script_costs(NAME ...): the longest first also for tests that are scripts; the times are those of tests/seconds.txt.
+function(mortise_script_costs)
+  file(STRINGS "${PROJECT_SOURCE_DIR}/tests/seconds.txt" lines REGEX "^[^#]")
+  foreach(name IN LISTS ARGN)
+    foreach(line IN LISTS lines)
+      if(line MATCHES "^([^ ]+) +([0-9]+)$" AND CMAKE_MATCH_1 STREQUAL name)
+        set_tests_properties(${name} PROPERTIES COST ${CMAKE_MATCH_2})
+      endif()
+    endforeach()
+  endforeach()
 endfunction()

@@ -1,22 +1,28 @@
-# ./dev test [--quick] [--long]: the tests that decide whether a change may land. CI runs this and nothing else.
+# ./dev test [--quick] [--long] [--only NAME [--preset P]]: the tests that decide whether a change may land. CI runs this.
 #   release   all tests
-#   asan      all tests above the libtorch line, with AddressSanitizer and UBSan, compiled by clang: a second compiler takes it all
+#   asan      all tests above the libtorch line, with AddressSanitizer and UBSan, compiled by clang, the second compiler
 #   tsan      those of them with the ctest label "threads", with ThreadSanitizer
-# --quick stops after release; --long sets MORTISE_LONG=1, by which tests take their full counts, and lets each run for
-#   four hours instead of ten minutes.
-# Ends with the line "N passed, N failed" over all of it, and with 1 where anything failed.
+# --quick stops after release. --long sets MORTISE_LONG=1: tests take their full counts, and each may run for four hours.
+# --only runs one test again, by the name that the last lines give it: PROGRAM.SUITE.CASE, or the name of a ctest entry.
+# The last lines name what was skipped, with the reason, and what failed, with the command that runs it alone. A missing
+# oracle fails the tests that need it if CI=true. The closing line is "N passed, N failed" over all of it; the exit code is 1
+# if anything failed.
 source apps/dev/lib.sh
-quick= test_seconds=600
-for option in "$@"; do
-  case $option in
-    --quick) quick=1 ;;
-    --long) export MORTISE_LONG=1 test_seconds=14400 ;;
+quick= only= only_preset=release test_seconds=600  # for tests that tests/seconds.txt does not list
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=1; shift ;;
+    --long) export MORTISE_LONG=1; test_seconds=14400; shift ;;
+    --only) only=${2:?"--only needs the name of a test"}; shift 2 ;;
+    --preset) only_preset=${2:?"--preset needs a name"}; shift 2 ;;
     -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) die $exit_usage "test takes no '$option'" ;;
+    *) die $exit_usage "test takes no '$1'" ;;
   esac
 done
+[[ $only_preset =~ ^(release|asan|tsan)$ ]] || die $exit_usage "test has no preset '$only_preset': it has release, asan and tsan"
+[[ -n $only || $only_preset == release ]] || die $exit_usage "--preset belongs to --only; without it, all presets are tested"
 
-passed=0 failed=0 skipped=0 notes=
+passed=0 failed=0 skipped=0 skip_notes= failure_notes=
 started=$SECONDS
 record() { passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3)); }
 
@@ -28,7 +34,7 @@ build_or_note() {
   if build "$@" >"$log" 2>&1; then return 0; fi
   grep -v '^\[[0-9]*/[0-9]*\] \(Building\|Linking\)' "$log" | tail -n 60 >&2
   record 0 1 0
-  notes+="  failed: $1 does not build (all of it: $log)"$'\n'
+  failure_notes+="  failed: $1 does not build (the whole log: $log)"$'\n'
   return 1
 }
 
@@ -41,14 +47,14 @@ run_tests() {
   ctest --test-dir "build/$preset" -j "$num_jobs" --timeout "$test_seconds" --output-on-failure --no-tests=error --output-junit "$xml" \
     --test-output-size-passed 100000000 --test-output-size-failed 100000000 "$@" || status=$?
   if [[ -f $xml ]]; then
-    counts=$(awk -f apps/dev/count_results.awk "$xml")
+    counts=$(awk -v preset="$preset" -v ci="${CI:-}" -f apps/dev/count_results.awk "$xml")
     record $(head -n 1 <<<"$counts")
-    notes+=$(tail -n +2 <<<"$counts" | sed "s|^\(  [a-z]*:\)|\1 $preset|")
-    [[ $counts == *$'\n'* ]] && notes+=$'\n'
+    skip_notes+=$(grep '^  skipped:' <<<"$counts" || true)$'\n'
+    failure_notes+=$(tail -n +2 <<<"$counts" | grep -v '^  skipped:' || true)$'\n'
   fi
   if [[ ! -f $xml ]] || [[ $status -ne 0 && $(head -n 1 <<<"$counts") == *" 0 "* ]]; then
     record 0 1 0
-    notes+="  failed: $preset: ctest ended with $status"$'\n'
+    failure_notes+="  failed: $preset: ctest ended with $status"$'\n'
   fi
 }
 
@@ -61,52 +67,79 @@ test_release() {
   run_tests release
 }
 
+test_asan() {
+  build_or_note asan || return 0
+  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 run_tests asan
+}
+
 test_tsan() {
-  configure tsan || { record 0 1 0; notes+="  failed: tsan does not configure"$'\n'; return 0; }
-  local targets
-  mapfile -t targets < <(ctest --test-dir build/tsan -N -L '^threads$' | sed -n 's/^ *Test *#[0-9]*: //p')
-  if [[ ${#targets[@]} -eq 0 ]]; then
-    say "tsan: no test has the label 'threads'"
-    return 0
-  fi
-  build_or_note tsan "${targets[@]}" || return 0
-  # Without -R, kernels with wide address randomisation break GCC 12's shadow memory.
+  build_or_note tsan thread_tests || return 0
+  without_randomisation run_tests tsan -L '^threads$'
+}
+
+# With wide address randomisation, as some kernels have it, GCC 12's shadow memory for threads does not work.
+without_randomisation() {
   if setarch -R true 2>/dev/null; then
     ctest() { setarch -R /usr/bin/ctest "$@"; }
   fi
-  run_tests tsan -L '^threads$'
+  "$@"
   unset -f ctest
 }
+
+escape() { sed 's/[].*^$+?(){}|\\[]/\\&/g' <<<"$1"; }  # a text as a regular expression
+
+# test_only NAME PRESET: the ctest entries that hold the test. Each runs no more than the case, if NAME names one.
+test_only() {
+  local name=$1 preset=$2 program=${1%%.*} rest entries target=
+  say "$preset: building what $name needs"
+  configure "$preset" || die 1 "$preset does not configure"
+  if ninja -C "build/$preset" -t targets all | grep "^$program: phony" >/dev/null; then target=$program; fi
+  build_or_note "$preset" $target || return 0
+  entries=$(escape "$program")
+  if [[ $name == *.* ]]; then
+    rest=${name#*.}
+    export GTEST_FILTER=$rest
+    entries+="(\.$(escape "${rest%%.*}")|\.$(escape "$rest"))?"
+  fi
+  if have_oracles; then export MORTISE_ORACLES_PYTHON=$oracles_dir/bin/python; fi
+  case $preset in
+    tsan) without_randomisation run_tests tsan -R "^$entries$" ;;
+    *) ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+      run_tests "$preset" -R "^$entries$" ;;
+  esac
+}
+
+test_all() {
+  if have_oracles; then
+    say "oracles (tests only): $(oracle_names)"
+  else
+    say "installing oracles for the tests (2.5 GB, once) into $oracles_dir: $(oracle_names)"
+    install_oracles &
+    oracles_job=$!
+  fi
+  if command -v nvcc >/dev/null; then
+    say "nvcc $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') is here; there is no CUDA code to check yet"
+  else
+    say "nvcc is not here: nothing of CUDA is checked (nor needed by anything below)"
+  fi
+  test_release
+  if [[ -z $quick ]]; then
+    test_asan
+    test_tsan
+  fi
+  [[ -z $oracles_job ]] || wait "$oracles_job" || true
+}
+
+# Tests run side by side: threads that wait must not spin on the core that another test needs.
+export OMP_WAIT_POLICY=passive
 
 need_apt build test
 need_torch
 oracles_job=
-if have_oracles; then
-  say "oracles (tests only): $(oracle_names)"
-else
-  say "installing oracles for the tests (2.5 GB, once) into $oracles_dir: $(oracle_names)"
-  install_oracles &
-  oracles_job=$!
-fi
-if command -v nvcc >/dev/null; then
-  say "nvcc $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') is here; there is no CUDA code to check yet"
-else
-  say "nvcc is not here: nothing of CUDA is checked (nor needed by anything below)"
-fi
-
-# Tests run side by side, each with threads of its own: one that waits must not spin on the core that another needs.
-export OMP_WAIT_POLICY=passive
-
-test_release
-if [[ -z $quick ]]; then
-  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
-  if build_or_note asan; then run_tests asan; fi
-  test_tsan
-fi
-[[ -z $oracles_job ]] || wait "$oracles_job" || true
+if [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 
 say "done in $((SECONDS - started)) s"
-printf '%s' "$notes"
-[[ $skipped -eq 0 ]] || say "$skipped skipped, named above"
+printf '%s\n%s\n' "$skip_notes" "$failure_notes" | sed '/^$/d'
+[[ $skipped -eq 0 ]] || say "$skipped skipped, for the reasons above"
 echo "$passed passed, $failed failed"
 [[ $failed -eq 0 && $passed -gt 0 ]]

@@ -1,16 +1,40 @@
 # count_results.sh ROOT: the sum at the end of ./dev test, on the recorded ctest run in samples/: a program with a case of each
-# outcome, one that aborts, a plain test, one skipped by its exit code, one failed, one timed out, one missing, one disabled.
+# outcome, one that aborts, a plain test, one skipped by its exit code, one failed, one timed out, one missing, one disabled,
+# a program whose cases are entries, and one that runs no case. With CI=true the missing oracle of two cases is a failure.
 set -euo pipefail
 cd "$1"
-expected='5 6 4
-  skipped: g A.skip
-  failed: g A.fail
-  skipped: crash A.skip
-  failed: crash A.fail
-  failed: crash (ended before its cases did)
-  skipped: skipped (SKIP_RETURN_CODE=77)
-  failed: plainfail (status fail)
-  failed: slow (status fail)
-  failed: missing (Unable to find executable)
-  skipped: off (disabled)'
-diff <(echo "$expected") <(awk -f apps/dev/count_results.awk tests/lint/samples/ctest_junit.xml)
+count() { awk -v preset=release -v ci="$1" -f apps/dev/count_results.awk tests/lint/samples/ctest_junit.xml; }
+skips='  skipped: release g.A.skip: no
+  skipped: release crash.A.skip: no
+  skipped: release skipped: SKIP_RETURN_CODE=77
+  skipped: release off: disabled'
+oracle="MORTISE_ORACLES_PYTHON is not set: <nobody> judged"
+failures="  failed: release g.A.fail
+    alone: ./dev test --only 'g.A.fail'
+  failed: release crash.A.fail
+    alone: ./dev test --only 'crash.A.fail'
+  failed: release crash.A.DISABLED_crash (it ended before its cases did)
+    alone: ./dev test --only 'crash.A.DISABLED_crash'
+  failed: release plainfail (it failed, or ran out of time)
+    alone: ./dev test --only 'plainfail'
+  failed: release slow (it failed, or ran out of time)
+    alone: ./dev test --only 'slow'
+  failed: release missing (Unable to find executable)
+    alone: ./dev test --only 'missing'"
+more="  failed: release split.B.three
+    alone: ./dev test --only 'split.B.three'
+  failed: release empty (it ran no case)
+    alone: ./dev test --only 'empty'"
+diff <(echo "5 8 6
+$skips
+  skipped: release split.B.one and 1 more: $oracle
+$failures
+$more") <(count "")
+diff <(echo "5 10 4
+$skips
+$failures
+  failed: release split.B.one (skipped: $oracle)
+    alone: ./dev test --only 'split.B.one'
+  failed: release split.B.two/0 (skipped: $oracle)
+    alone: ./dev test --only 'split.B.two/0'
+$more") <(count true)

@@ -18,6 +18,8 @@ for script in dev .ci/run apps/dev/*.sh tests/lint/*.sh; do expect 0 "" bash -n 
 expect 0 "usage: ./dev COMMAND" ./dev
 expect 2 "unknown command 'nosuch'" ./dev nosuch
 expect 2 "test takes no '--nosuch'" ./dev test --nosuch
+expect 2 "test has no preset 'nosuch'" ./dev test --only a --preset nosuch
+expect 2 "--preset belongs to --only" ./dev test --preset asan
 expect 2 "no preset 'nosuch'" ./dev build --preset nosuch
 
 # A user without root on a machine that has none of the packages.
