@@ -12,6 +12,7 @@
 #include "experience/plugin_settings.h"
 #include "foundation/base/text.h"
 #include "model/tensor/torch_version.h"
+#include "plugin/host/params.h"
 #include "plugin_show.h"
 #include "train/pack_lock.h"
 

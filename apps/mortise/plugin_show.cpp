@@ -2,13 +2,13 @@
 #include "plugin_show.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iostream>
 #include <set>
 #include <tuple>
 
 #include "foundation/base/text.h"
 #include "mortise/pack.h"
+#include "plugin/host/params.h"
 
 namespace mortise {
 namespace {
@@ -105,13 +105,6 @@ Json param_json(const ParamInfo& param) {
   }
   if (!param.choices.empty()) out["choices"] = param.choices;
   return out;
-}
-
-std::string range_text(const ParamInfo& param) {
-  if (!param.choices.empty()) return join(param.choices, " | ");
-  if (!param.range) return "";
-  const auto end = [](double x) { return std::abs(x) > 1.7e308 ? std::string() : format_f64(x); };
-  return end(param.range->min) + ".." + end(param.range->max);
 }
 
 Json describe_json(const PluginRef& ref) {

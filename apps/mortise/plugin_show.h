@@ -13,9 +13,8 @@ Json list_json(const PluginRegistry& registry, const std::string& kind);
 // The same for people, to standard output.
 void print_list(const Json& list);
 
-// One parameter: its facts, and the values it takes ("0..1", "a | b"; empty: any).
+// One parameter with its type, default, range and meaning.
 Json param_json(const ParamInfo& param);
-std::string range_text(const ParamInfo& param);
 
 Json describe_json(const PluginRef& ref);
 void print_description(const PluginRef& ref);

@@ -121,6 +121,16 @@ TEST(Dual, SlopesAreDerivatives) {
   expect_slope(
       "sigmoid", [](Dual x) { return sigmoid(3.0 * x); }, -4, 4);
   expect_slope(
+      "sqrt", [](Dual x) { return sqrt(x); }, 0.1, 9);
+  expect_slope(
+      "tanh", [](Dual x) { return tanh(2.0 * x); }, -3, 3);
+  expect_slope(
+      "log1p", [](Dual x) { return log1p(x * x); }, -3, 3);
+  expect_slope(
+      "expm1", [](Dual x) { return expm1(x) * x; }, -2, 2);
+  expect_slope(
+      "pow", [](Dual x) { return pow(x, 2.5) + pow(x, -1.0) + pow(x, 0.0) + pow(-x, 3.0); }, 0.2, 3);
+  expect_slope(
       "quotient", [](Dual x) { return (x * x + 1) / (2 - x); }, -5, 1.5);
   expect_slope(
       "reciprocal", [](Dual x) { return 3.0 / (x * 2.0); }, 0.5, 5);
@@ -154,6 +164,10 @@ TEST(Dual, KinksFollowTorch) {
   EXPECT_EQ(max(1.0, x).slope, 1.0);
   EXPECT_EQ(clamp(x, 2.1, 5.0).value, 2.1);
   EXPECT_EQ(abs(Dual{0, 1}).slope, 0.0);
+  EXPECT_EQ(sqrt(Dual{0, 1}).slope, INFINITY);
+  EXPECT_EQ(pow(Dual{0, 1}, 0.0).slope, 0.0);
+  EXPECT_EQ(pow(Dual{0, 1}, 1.0).slope, 1.0);
+  EXPECT_TRUE(std::isnan(pow(Dual{-1, 1}, 0.5).value));
   EXPECT_EQ(detach(x), 2.0);
 }
 
@@ -163,7 +177,8 @@ Real everything(Real x, Number c) {
   const double parameter = 0.7;
   const Real r = exp(clamp(x - c, -20.0, 20.0)) * parameter + 1 - c / (2.0 + abs(x));
   const Real gate = select(c > 0.5, sigmoid(3 * r), log(r + 4.0));
-  return max(-parameter * gate, min(r, 1.5)) - detach(x) * clamp_max(x, parameter);
+  const Real late = tanh(r) + log1p(abs(x)) * 0.5 - expm1(0.1 * x) + pow(sqrt(abs(r) + 0.1), 1.5);
+  return max(-parameter * gate, min(r, 1.5)) - detach(x) * clamp_max(x, parameter) + 0.1 * late;
 }
 
 TEST(Single, IsTheSameFunctionInFloat32) {
@@ -184,6 +199,14 @@ TEST(Dual, FunctionsAreFoundByName) {
   EXPECT_EQ(mortise::value_of(mortise::exp(x)), mortise::detail::exp_of(0.5));
   EXPECT_EQ(mortise::value_of(mortise::select(true, mortise::clamp(x, 0, 1), mortise::max(x, 2))), 0.5);
   EXPECT_EQ(mortise::detach(mortise::min(1.0, x)), 0.5);
+}
+
+// Where the naive formulas lose their digits.
+TEST(Dual, Log1pAndExpm1AreExactNearZero) {
+  EXPECT_EQ(log1p(Dual{1e-20, 1}).value, 1e-20);
+  EXPECT_EQ(expm1(Dual{1e-20, 1}).value, 1e-20);
+  EXPECT_EQ(tanh(Dual{1e-20, 1}).value, 1e-20);
+  EXPECT_EQ(tanh(Dual{1e3, 1}).slope, 0.0);
 }
 
 // A double beside it must not turn the expression into one, nor is there a way back by accident.

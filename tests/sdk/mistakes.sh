@@ -46,6 +46,10 @@ refused "a KlEstimator has: template <class Real> Real token(Real logp, double r
 struct K : mortise::KlEstimator { double token(double logp, double ref) const { return logp - ref; } };
 MORTISE_PACK(MORTISE_KL_ESTIMATOR("k", K))
 CPP
+refused "Dual has no erf(); see its functions in mortise/cpp/autodiff.hpp" <<'CPP'
+struct Bell : mortise::TokenLoss { template <class Real> Real token(Real logp, double old_logp, double adv) const { return adv * erf(logp - old_logp); } };
+MORTISE_PACK(MORTISE_TOKEN_LOSS("bell", Bell))
+CPP
 refused "MORTISE_TARGET_MINOR is no minor that these headers know" -DMORTISE_TARGET_MINOR=99 </dev/null
 
 # unusable TEXT OPTION ...: the note maker refuses the C pack below, built with the OPTIONs, and says TEXT.

@@ -32,12 +32,16 @@ const mortise_param* param(const mortise_descriptor* d, const std::string& name)
 
 TEST(ParamTable, IsWhatTheClassReads) {
   const mortise_descriptor* d = sample(MORTISE_KIND_REWARD, "params");
-  EXPECT_EQ(d->num_params, 6U);
+  EXPECT_EQ(d->num_params, 8U);
   EXPECT_STREQ(param(d, "share")->default_text, "0.2");
   EXPECT_EQ(param(d, "share")->has_range, 1);
   EXPECT_EQ(param(d, "share")->max, 1.0);
   EXPECT_STREQ(param(d, "unset")->default_text, "none");
   EXPECT_EQ(param(d, "unset")->max, INFINITY);
+  EXPECT_EQ(param(d, "rate")->min, 5e-324) << "the next number above 0";
+  EXPECT_EQ(param(d, "rate")->max, std::nextafter(1.0, 0.0));
+  EXPECT_EQ(param(d, "rows")->min, 1.0) << "the next whole number above 0";
+  EXPECT_EQ(param(d, "rows")->max, INFINITY);
   EXPECT_STREQ(param(d, "count")->default_text, "3");
   EXPECT_EQ(param(d, "count")->type, MORTISE_PARAM_I64);
   EXPECT_STREQ(param(d, "flag")->default_text, "true");
@@ -235,9 +239,9 @@ TEST(Pack, HoldsEveryPluginOfItsMacro) {
   const mortise_pack* pack = load_pack(path_of("test.sample"));
   std::vector<std::string> names;
   for (uint32_t i = 0; i < pack->num_plugins; ++i) names.emplace_back(pack->plugins[i]->name);
-  EXPECT_THAT(names,
-              testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip", "metered",
-                                            "metered_single", "row_ratio", "ratio_k3", "token_throws", "steps"));
+  EXPECT_THAT(
+      names, testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip", "metered",
+                                           "metered_single", "row_ratio", "ratio_k3", "token_throws", "steps", "echo"));
 }
 
 TEST(Note, SaysWhatTheTableSays) {
@@ -264,7 +268,8 @@ TEST(Note, SaysWhatTheTableSays) {
     EXPECT_EQ(said["params"][0]["max"], 1.0);
     EXPECT_FALSE(said["params"][1].contains("max"));
     EXPECT_EQ(said["params"][4]["choices"], nlohmann::json::array({"soft", "hard"}));
-    EXPECT_TRUE(said["params"][5]["default"].is_null());
+    EXPECT_EQ(said["params"][5]["min"], 5e-324) << "the note keeps the smallest number above 0";
+    EXPECT_TRUE(said["params"][7]["default"].is_null());
   }
 }
 

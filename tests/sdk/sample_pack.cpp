@@ -16,6 +16,8 @@ struct Params : mortise::Reward {
   std::int64_t count = param("count", 3, "a number");
   bool flag = param("flag", true, "yes or no");
   std::string mode = param("mode", "soft", "how").choices({"soft", "hard"});
+  double rate = param("rate", 0.5, "exclusive ends").above(0).below(1);
+  std::int64_t rows = param("rows", 1, "an exclusive end of a whole number").above(0);
   double must = param<double>("must", mortise::required, "no default");
 
   double score(const mortise::Row& row) {
@@ -55,6 +57,25 @@ struct Steps : mortise::Reward {
     const auto tokens = row.token_rewards();
     for (std::int64_t t = 0; t < tokens.size(); ++t) tokens[t] = float(ids[t]) / 4;
     return 0.5;
+  }
+};
+
+// What a row says about itself, for the test host of authors.
+struct Echo : mortise::Reward {
+  double score(const mortise::Row& row) const {
+    const std::string_view asked = row.completion();
+    const auto or_none = [](auto value) { return value ? double(*value) : mortise::not_applicable; };
+    if (asked == "level") return or_none(row.integer("level"));
+    if (asked == "level as number") return or_none(row.number("level"));
+    if (asked == "share") return or_none(row.number("share"));
+    if (asked == "tags") return double(row.json("tags").value_or("").size());
+    if (asked == "messages") return double(row.messages().size());
+    if (asked == "prompt ids") return double(row.prompt_ids().size());
+    if (asked == "finish") return double(row.finish_reason());
+    if (asked == "sample") return double(row.group_index() * 100 + row.sample_index() * 10 + row.row_id());
+    if (asked == "step") return double(row.step()) + (row.is_validation() ? 0.5 : 0);
+    if (asked == "most") return double(row.max_response_length());
+    return mortise::not_applicable;
   }
 };
 
@@ -206,4 +227,5 @@ MORTISE_PACK(MORTISE_ROLLOUT_BACKEND("holder", Holder) MORTISE_ROLLOUT_BACKEND("
                      MORTISE_REWARD("group_mean", GroupMean) MORTISE_TOKEN_LOSS("clip", Clip)
                          MORTISE_TOKEN_LOSS("metered", Metered) MORTISE_TOKEN_LOSS("metered_single", MeteredSingle)
                              MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio) MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3)
-                                 MORTISE_TOKEN_LOSS("token_throws", TokenThrows) MORTISE_REWARD("steps", Steps))
+                                 MORTISE_TOKEN_LOSS("token_throws", TokenThrows) MORTISE_REWARD("steps", Steps)
+                                     MORTISE_REWARD("echo", Echo))

@@ -27,11 +27,18 @@ std::string spell(const ParamInfo& param, double value) {
   return param.type == ParamType::kI64 ? std::to_string(static_cast<int64_t>(value)) : format_f64(value);
 }
 
-std::string range_phrase(const ParamInfo& param) {
-  const auto& range = *param.range;
-  if (std::isinf(range.max) && !std::isinf(range.min)) return "at least " + spell(param, range.min);
-  if (std::isinf(range.min) && !std::isinf(range.max)) return "at most " + spell(param, range.max);
-  return spell(param, range.min) + " to " + spell(param, range.max);
+// One end of a range. An exclusive one is declared as the next number behind it, such as 5e-324 for "above 0"; its
+// neighbour then takes far fewer digits, and is what people read.
+struct End {
+  std::string text;
+  bool exclusive = false;
+};
+End end_of_range(const ParamInfo& param, double value, double outwards) {
+  End end{spell(param, value)};
+  if (param.type != ParamType::kF64) return end;
+  const std::string neighbour = spell(param, std::nextafter(value, outwards));
+  if (neighbour.size() + 4 < end.text.size()) end = {neighbour, true};
+  return end;
 }
 
 std::string choices_phrase(const std::vector<std::string>& choices) {
@@ -78,7 +85,7 @@ std::optional<ParamError> check_value(const ParamInfo& param, const Json& value)
     const double number = typed->get<double>();
     if (number < param.range->min || number > param.range->max) {
       return ParamError{param.name, quote(param.name) + " is " + dump_json(*typed) + ", out of its range",
-                        "give " + range_phrase(param)};
+                        "give a number " + range_text(param)};
     }
   }
   if (!param.choices.empty() && param.type == ParamType::kText) {
@@ -106,6 +113,19 @@ ParamError unknown(const PluginInfo& info, const std::string& key) {
 }
 
 }  // namespace
+
+std::string range_text(const ParamInfo& param) {
+  if (!param.choices.empty()) return choices_phrase(param.choices);
+  if (!param.range) return "";
+  const ParamRange& range = *param.range;
+  const End low = end_of_range(param, range.min, -HUGE_VAL), high = end_of_range(param, range.max, HUGE_VAL);
+  const bool has_low = std::isfinite(range.min), has_high = std::isfinite(range.max);
+  if (has_low && has_high && !low.exclusive && !high.exclusive) return "from " + low.text + " to " + high.text;
+  std::vector<std::string> parts;
+  if (has_low) parts.push_back((low.exclusive ? "above " : "at least ") + low.text);
+  if (has_high) parts.push_back((high.exclusive ? "below " : "at most ") + high.text);
+  return join(parts, " and ");
+}
 
 Result<Json> parse_param_text(const ParamInfo& param, std::string_view text) {
   Json value;

@@ -42,6 +42,22 @@ TEST(ParamsTest, InfinityIsANumber) {
   EXPECT_THAT(error_of(validate_params(info(), {{"beta", "none"}})), HasSubstr("must be a number"));
 }
 
+// An exclusive end is declared as the next number behind it.
+TEST(ParamsTest, RangesReadAsTheirAuthorsWroteThem) {
+  const auto text = [](ParamType type, double min, double max) {
+    return range_text({"x", type, "1", "", ParamRange{min, max}, {}});
+  };
+  EXPECT_EQ(text(ParamType::kF64, 0, 1), "from 0 to 1");
+  EXPECT_EQ(text(ParamType::kF64, 5e-324, HUGE_VAL), "above 0");
+  EXPECT_EQ(text(ParamType::kF64, std::nextafter(0.2, 1), 1), "above 0.2 and at most 1");
+  EXPECT_EQ(text(ParamType::kF64, -HUGE_VAL, std::nextafter(1, 0)), "below 1");
+  EXPECT_EQ(text(ParamType::kF64, 1e-9, HUGE_VAL), "at least 1e-09");
+  EXPECT_EQ(text(ParamType::kF64, 0.1234567890123456, 3), "from 0.1234567890123456 to 3");
+  EXPECT_EQ(text(ParamType::kI64, 1, HUGE_VAL), "at least 1");
+  EXPECT_EQ(range_text({"x", ParamType::kText, "a", "", std::nullopt, {"a", "b"}}), "'a', 'b'");
+  EXPECT_EQ(range_text({"x", ParamType::kF64, "1", "", std::nullopt, {}}), "");
+}
+
 struct BadParams {
   const char* params;
   const char* where;
@@ -61,11 +77,11 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadParamsTest,
     testing::Values(
         BadParams{R"({"beta":1,"clip_ration":0.1})", "actor.policy_loss.clip_ration", "did you mean 'clip_ratio'"},
-        BadParams{R"({"beta":1,"clip_ratio":2})", "actor.policy_loss.clip_ratio", "give 0 to 1"},
+        BadParams{R"({"beta":1,"clip_ratio":2})", "actor.policy_loss.clip_ratio", "give a number from 0 to 1"},
         BadParams{R"({"beta":1,"clip_ratio":"0.1"})", "actor.policy_loss.clip_ratio", "must be a number, is '\"0.1\"'"},
         BadParams{R"({"beta":1,"steps":2.5})", "actor.policy_loss.steps", "must be an integer"},
         BadParams{R"({"beta":1,"steps":18446744073709551615})", "actor.policy_loss.steps", "must be an integer"},
-        BadParams{R"({"beta":1,"steps":0})", "actor.policy_loss.steps", "give 1 to 9"},
+        BadParams{R"({"beta":1,"steps":0})", "actor.policy_loss.steps", "give a number from 1 to 9"},
         BadParams{R"({"beta":1,"strict":1})", "actor.policy_loss.strict", "must be true or false"},
         BadParams{R"({"beta":1,"mode":"fats"})", "actor.policy_loss.mode", "did you mean 'fast'"},
         BadParams{R"({})", "actor.policy_loss.beta", "needs the parameter 'beta'; it is: strength, nats"},

@@ -1,11 +1,13 @@
 /* Dual: a number with its derivative (forward-mode automatic differentiation).
  *
  * A loss is written once as a template on its number type; fed with {log_prob, 1} it returns the value and the exact
- * derivative with respect to log_prob. Where a function has a kink the conventions are torch's: at a tie, min and max
- * give the mean of both slopes; clamp lets the gradient through at its edges; abs has slope 0 at 0. NaN comes through
- * min and max from either side: a bad log-prob must reach the host's guard. detach(x) keeps the value and drops the
- * slope (stop-gradient). Prefer select(condition, yes, no) to `if`: without branches the loop over tokens becomes SIMD.
- * Constants are plain doubles. Cost: two to three times the plain function.
+ * derivative with respect to log_prob. Functions: exp, exp_inside, log, log1p, expm1, sqrt, pow, tanh, sigmoid, abs,
+ * min, max, clamp, clamp_max, select, value_of, detach, and + - * / < <= > >=. Where a function has a kink the
+ * conventions are torch's: at a tie, min and max give the mean of both slopes; clamp lets the gradient through at its
+ * edges; abs has slope 0 at 0. NaN comes through min and max from either side: a bad log-prob must reach the host's
+ * guard. detach(x) keeps the value and drops the slope (stop-gradient). Prefer select(condition, yes, no) to `if`:
+ * without branches the loop over tokens becomes SIMD. Constants are plain doubles. Cost: two to three times the plain
+ * function.
  */
 #ifndef MORTISE_CPP_AUTODIFF_HPP_
 #define MORTISE_CPP_AUTODIFF_HPP_
@@ -139,6 +141,48 @@ MORTISE_FN BasicDual<N> sigmoid(BasicDual<N> x) {
   const N large = 1.0 / (1.0 + e), small = e * large;
   return {select(x.value < 0.0, small, large), small * large * x.slope};
 }
+
+MORTISE_FN BasicDual<N> sqrt(BasicDual<N> x) {
+  const N root = detail::sqrt_of(x.value);
+  return {root, x.slope / (2.0 * root)};
+}
+// These four call the C library for each token: about ten times the time of exp.
+MORTISE_FN BasicDual<N> tanh(BasicDual<N> x) {
+  const N t = detail::tanh_of(x.value);
+  return {t, (1.0 - t * t) * x.slope};
+}
+MORTISE_FN BasicDual<N> log1p(BasicDual<N> x) { return {detail::log1p_of(x.value), x.slope / (1.0 + x.value)}; }
+MORTISE_FN BasicDual<N> expm1(BasicDual<N> x) {
+  const N e = detail::expm1_of(x.value);
+  return {e, (e + 1.0) * x.slope};
+}
+// NaN for a negative number and an exponent that is not whole.
+MORTISE_FN BasicDual<N> pow(BasicDual<N> x, Constant<N> exponent) {
+  const N zero = 0.0, slope = exponent * detail::pow_of(x.value, exponent - 1.0);
+  return {detail::pow_of(x.value, exponent), select(exponent == 0.0, zero, slope) * x.slope};
+}
+
+// Functions of <cmath> that a loss has no use for, or that have another name here: one clear error in place of a list
+// of candidates.
+#define MORTISE_DUAL_HAS_NO(name)                                                                 \
+  MORTISE_FN BasicDual<N> name(BasicDual<N> x) {                                                  \
+    static_assert(sizeof(N) == 0, "Dual has no " #name                                            \
+                                  "(); see its functions in mortise/cpp/autodiff.hpp and in the " \
+                                  "page on policy losses");                                       \
+    return x;                                                                                     \
+  }
+MORTISE_DUAL_HAS_NO(sin)
+MORTISE_DUAL_HAS_NO(cos)
+MORTISE_DUAL_HAS_NO(tan)
+MORTISE_DUAL_HAS_NO(atan)
+MORTISE_DUAL_HAS_NO(sinh)
+MORTISE_DUAL_HAS_NO(cosh)
+MORTISE_DUAL_HAS_NO(erf)
+MORTISE_DUAL_HAS_NO(fabs)
+MORTISE_DUAL_HAS_NO(floor)
+MORTISE_DUAL_HAS_NO(ceil)
+MORTISE_DUAL_HAS_NO(round)
+#undef MORTISE_DUAL_HAS_NO
 
 #undef MORTISE_FN
 

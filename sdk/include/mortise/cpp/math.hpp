@@ -153,6 +153,18 @@ MORTISE_HD MORTISE_INLINE float log_of(float x) {
   return select_of(x >= kTiny, value, select_of(x >= 0.0F, -kInfinityF, kNaNF));
 }
 
+MORTISE_HD MORTISE_INLINE double sqrt_of(double x) { return __builtin_sqrt(x); }
+MORTISE_HD MORTISE_INLINE float sqrt_of(float x) { return __builtin_sqrtf(x); }
+// The C library's, one number at a time.
+MORTISE_HD MORTISE_INLINE double tanh_of(double x) { return __builtin_tanh(x); }
+MORTISE_HD MORTISE_INLINE float tanh_of(float x) { return __builtin_tanhf(x); }
+MORTISE_HD MORTISE_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
+MORTISE_HD MORTISE_INLINE float log1p_of(float x) { return __builtin_log1pf(x); }
+MORTISE_HD MORTISE_INLINE double expm1_of(double x) { return __builtin_expm1(x); }
+MORTISE_HD MORTISE_INLINE float expm1_of(float x) { return __builtin_expm1f(x); }
+MORTISE_HD MORTISE_INLINE double pow_of(double x, double exponent) { return __builtin_pow(x, exponent); }
+MORTISE_HD MORTISE_INLINE float pow_of(float x, float exponent) { return __builtin_powf(x, exponent); }
+
 }  // namespace detail
 
 // `yes` where the condition holds, else `no`. Both are computed.

@@ -207,13 +207,20 @@ class Param {
   }
 
   // Inclusive. A number whose default is `none` may still be left out.
-  Param& range(double low, double high) {
+  Param& range(double low, double high) { return at_least(low).at_most(high); }
+  Param& at_least(double low) {
+    open_range();
     entry_.param.min = low;
-    entry_.param.max = high;
-    entry_.param.has_range = 1;
     return *this;
   }
-  Param& at_least(double low) { return range(low, std::numeric_limits<double>::infinity()); }
+  Param& at_most(double high) {
+    open_range();
+    entry_.param.max = high;
+    return *this;
+  }
+  // Exclusive: above(0) allows every positive number.
+  Param& above(double low) { return at_least(next(low, 1)); }
+  Param& below(double high) { return at_most(next(high, -1)); }
   Param& choices(std::initializer_list<const char*> allowed) {
     entry_.choices.assign(allowed.begin(), allowed.end());
     return *this;
@@ -234,6 +241,19 @@ class Param {
   }
 
  private:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  void open_range() {
+    if (entry_.param.has_range != 0) return;
+    entry_.param.has_range = 1;
+    entry_.param.min = -kInfinity;
+    entry_.param.max = kInfinity;
+  }
+  // The next number of the parameter's type after `x` in that direction.
+  static double next(double x, int direction) {
+    if (std::is_same_v<T, std::int64_t>) return direction > 0 ? std::floor(x) + 1 : std::ceil(x) - 1;
+    return std::nextafter(x, direction * kInfinity);
+  }
+
   T fallback_;
   detail::ParamTable::Entry entry_;
 };

@@ -83,6 +83,13 @@ MORTISE_HD MORTISE_INLINE Single exp_of(Single x) { return exp(x); }
 MORTISE_HD MORTISE_INLINE Single exp_inside(Single x) { return mortise::exp_inside(x); }
 MORTISE_HD MORTISE_INLINE Single log_of(Single x) { return log(x); }
 MORTISE_HD MORTISE_INLINE Single abs_of(Single x) { return abs(x); }
+MORTISE_HD MORTISE_INLINE Single sqrt_of(Single x) { return Single::of(sqrt_of(x.value)); }
+MORTISE_HD MORTISE_INLINE Single tanh_of(Single x) { return Single::of(tanh_of(x.value)); }
+MORTISE_HD MORTISE_INLINE Single log1p_of(Single x) { return Single::of(log1p_of(x.value)); }
+MORTISE_HD MORTISE_INLINE Single expm1_of(Single x) { return Single::of(expm1_of(x.value)); }
+MORTISE_HD MORTISE_INLINE Single pow_of(Single x, Single exponent) {
+  return Single::of(pow_of(x.value, exponent.value));
+}
 MORTISE_HD MORTISE_INLINE Single masked(Single x, std::int32_t mask) { return Single::of(masked(x.value, mask)); }
 // x where the mask is all ones, NaN where it is 0.
 MORTISE_HD MORTISE_INLINE double unless_masked(double x, std::int64_t mask) { return from_bits(bits_of(x) | ~mask); }
@@ -90,6 +97,12 @@ MORTISE_HD MORTISE_INLINE Single unless_masked(Single x, std::int32_t mask) {
   return Single::of(from_bits(bits_of(x.value) | ~mask));
 }
 }  // namespace detail
+
+MORTISE_HD MORTISE_INLINE Single sqrt(Single x) { return detail::sqrt_of(x); }
+MORTISE_HD MORTISE_INLINE Single tanh(Single x) { return detail::tanh_of(x); }
+MORTISE_HD MORTISE_INLINE Single log1p(Single x) { return detail::log1p_of(x); }
+MORTISE_HD MORTISE_INLINE Single expm1(Single x) { return detail::expm1_of(x); }
+MORTISE_HD MORTISE_INLINE Single pow(Single x, Single exponent) { return detail::pow_of(x, exponent); }
 
 }  // namespace mortise
 

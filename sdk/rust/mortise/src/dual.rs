@@ -26,6 +26,39 @@ impl Dual {
     pub fn ln(self) -> Self {
         Dual { value: self.value.ln(), slope: self.slope / self.value }
     }
+    /// `e^x - 1`, exact near 0.
+    pub fn exp_m1(self) -> Self {
+        let value = self.value.exp_m1();
+        Dual { value, slope: (value + 1.0) * self.slope }
+    }
+    /// `ln(1 + x)`, exact near 0.
+    pub fn ln_1p(self) -> Self {
+        Dual { value: self.value.ln_1p(), slope: self.slope / (1.0 + self.value) }
+    }
+    pub fn sqrt(self) -> Self {
+        let root = self.value.sqrt();
+        Dual { value: root, slope: self.slope / (2.0 * root) }
+    }
+    pub fn tanh(self) -> Self {
+        let t = self.value.tanh();
+        Dual { value: t, slope: (1.0 - t * t) * self.slope }
+    }
+    /// `x^exponent`. NaN for a negative number and an exponent that is not whole.
+    pub fn powf(self, exponent: f64) -> Self {
+        let slope = if exponent == 0.0 { 0.0 } else { exponent * self.value.powf(exponent - 1.0) };
+        Dual { value: self.value.powf(exponent), slope: slope * self.slope }
+    }
+    /// Its slope at 0 is 0.
+    pub fn abs(self) -> Self {
+        let sign = if self.value == 0.0 { 0.0 } else { self.value.signum() };
+        Dual { value: self.value.abs(), slope: sign * self.slope }
+    }
+    /// `1 / (1 + e^-x)`, without overflow.
+    pub fn sigmoid(self) -> Self {
+        let e = (-self.value.abs()).exp();
+        let (large, small) = (1.0 / (1.0 + e), e / (1.0 + e));
+        Dual { value: if self.value < 0.0 { small } else { large }, slope: small * large * self.slope }
+    }
     pub fn max(self, other: impl Into<Dual>) -> Self {
         let other = other.into();
         let slope = 0.5 * (self.slope + other.slope);

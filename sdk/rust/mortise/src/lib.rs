@@ -37,7 +37,7 @@ pub use loss::policy_loss_vtable;
 pub use pack::{note_size, note_text, Note, Piece, Static};
 #[doc(hidden)]
 pub use reward::reward_vtable;
-pub use reward::{Reward, Row};
+pub use reward::{FinishReason, Reward, Row};
 
 use std::any::Any;
 use std::ffi::CString;

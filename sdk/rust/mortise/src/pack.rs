@@ -165,7 +165,7 @@ macro_rules! pack {
         pub fn pack() -> &'static $crate::Static<$crate::sys::mortise_pack> {
             const TOKEN_REWARDS: bool = $crate::__token_rewards!($kind, $class);
             static VTABLE: $crate::Static<$crate::__vtable_type!($kind)> = $crate::Static($crate::__vtable!($kind, $class));
-            const NUM_PARAMS: usize = [$(stringify!($param)),*].len();
+            const NUM_PARAMS: usize = <[&str]>::len(&[$(stringify!($param)),*]);
             static PARAMS: $crate::Static<[$crate::sys::mortise_param; NUM_PARAMS]> = $crate::Static([$(
                 {
                     #[allow(unused_mut, unused_assignments)]

@@ -14,7 +14,18 @@ pub trait Reward: Send + Sync + Sized + 'static {
     const TOKEN_REWARDS: bool = false;
 }
 
-/// One completion with what is known about it. Texts that are not valid UTF-8 are read with replacement characters.
+/// How a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token, which is the completion's last id, or a stop string.
+    Stop,
+    /// Cut at the longest allowed length.
+    Length,
+    /// Given up by the rollout backend; partial.
+    Abort,
+}
+
+/// One completion with everything known about it. Texts that are not valid UTF-8 are read with replacement characters.
 pub struct Row<'a> {
     input: &'a sys::mortise_reward_in,
     output: &'a sys::mortise_reward_out,
@@ -30,21 +41,56 @@ impl<'a> Row<'a> {
     pub fn completion(&self) -> Cow<'a, str> {
         self.cell(self.input.completion)
     }
+    /// JSON of the chat: a list of objects with `role` and `content`. Empty if the data row has a plain prompt.
+    pub fn messages(&self) -> Cow<'a, str> {
+        self.cell(self.input.messages)
+    }
+    /// The prompt's tokens, as the model read them.
+    pub fn prompt_ids(&self) -> &'a [i64] {
+        self.ids(self.input.prompt_ids)
+    }
     /// Exactly what was sampled, the end token included.
     pub fn completion_ids(&self) -> &'a [i64] {
-        let column = self.input.completion_ids;
-        if column.offsets.is_null() || column.ids.is_null() {
-            return &[];
-        }
-        unsafe {
-            let begin = *column.offsets.add(self.index) as usize;
-            let end = *column.offsets.add(self.index + 1) as usize;
-            std::slice::from_raw_parts(column.ids.add(begin), end - begin)
+        self.ids(self.input.completion_ids)
+    }
+    /// How the completion ended. `None` if the host does not say.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        match self.at(self.input.finish_reason)? {
+            sys::MORTISE_FINISH_STOP => Some(FinishReason::Stop),
+            sys::MORTISE_FINISH_LENGTH => Some(FinishReason::Length),
+            sys::MORTISE_FINISH_ABORT => Some(FinishReason::Abort),
+            _ => None,
         }
     }
     /// Rows of one prompt share it.
     pub fn group_index(&self) -> i64 {
-        if self.input.group_index.is_null() { 0 } else { unsafe { *self.input.group_index.add(self.index) } }
+        self.at(self.input.group_index).unwrap_or(0)
+    }
+    /// Place of the row in its group, from 0.
+    pub fn sample_index(&self) -> i64 {
+        self.at(self.input.sample_index).unwrap_or(0)
+    }
+    /// Place of the row in the step, from 0.
+    pub fn row_id(&self) -> i64 {
+        self.at(self.input.row_id).unwrap_or(self.index as i64)
+    }
+    /// Step of the run, from 1. It is 0 outside a run.
+    pub fn step(&self) -> i64 {
+        self.input.step
+    }
+    /// Longest allowed completion in tokens. It is 0 if the host does not say.
+    pub fn max_response_length(&self) -> i64 {
+        self.input.max_response_length
+    }
+    /// True while the run validates.
+    pub fn is_validation(&self) -> bool {
+        self.input.is_validation != 0
+    }
+    /// Names of the data columns; the same for every row of a call.
+    pub fn column_names(&self) -> Vec<Cow<'a, str>> {
+        (0..self.input.num_columns as usize)
+            .map(|k| unsafe { String::from_utf8_lossy(bytes_of((**self.input.columns.add(k)).name)) })
+            .collect()
     }
     /// A text column of the data row; `None` when there is none, it is null, or of another type.
     pub fn text(&self, name: &str) -> Option<Cow<'a, str>> {
@@ -59,6 +105,11 @@ impl<'a> Row<'a> {
             sys::MORTISE_COLUMN_I64 => Some(unsafe { *column.i64.add(self.index) } as f64),
             _ => None,
         }
+    }
+    /// A column of whole numbers.
+    pub fn integer(&self, name: &str) -> Option<i64> {
+        let column = self.column(name)?;
+        if column.r#type == sys::MORTISE_COLUMN_I64 { Some(unsafe { *column.i64.add(self.index) }) } else { None }
     }
     /// A column of other JSON values (lists, objects, booleans), as JSON text.
     pub fn json(&self, name: &str) -> Option<Cow<'a, str>> {
@@ -84,6 +135,20 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// The row's element of an array with one element per row; `None` if the host gave no array.
+    fn at<T: Copy>(&self, array: *const T) -> Option<T> {
+        if array.is_null() { None } else { Some(unsafe { *array.add(self.index) }) }
+    }
+    fn ids(&self, column: sys::mortise_id_column) -> &'a [i64] {
+        if column.offsets.is_null() || column.ids.is_null() {
+            return &[];
+        }
+        unsafe {
+            let begin = *column.offsets.add(self.index) as usize;
+            let end = *column.offsets.add(self.index + 1) as usize;
+            std::slice::from_raw_parts(column.ids.add(begin), end - begin)
+        }
+    }
     fn cell(&self, column: sys::mortise_text_column) -> Cow<'a, str> {
         if column.offsets.is_null() {
             return Cow::Borrowed("");

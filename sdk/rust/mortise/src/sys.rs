@@ -32,6 +32,9 @@ pub const MORTISE_COLUMN_TEXT: i32 = 0;
 pub const MORTISE_COLUMN_I64: i32 = 1;
 pub const MORTISE_COLUMN_F64: i32 = 2;
 pub const MORTISE_COLUMN_JSON: i32 = 3;
+pub const MORTISE_FINISH_STOP: i32 = 0;
+pub const MORTISE_FINISH_LENGTH: i32 = 1;
+pub const MORTISE_FINISH_ABORT: i32 = 2;
 
 pub const MORTISE_REWARD_ROW: i32 = 0;
 

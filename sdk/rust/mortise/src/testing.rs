@@ -144,11 +144,104 @@ pub struct Plugin {
     call: Box<Call>,
 }
 
-/// One completion: prompt, completion, text columns of its data row.
+/// One completion: prompt, completion, and the columns of its data row as (name, value). A value is a text, unless its
+/// name begins with `#`: then it is a number, whole ("3") or not ("3.5"), as a data file has it; or with `$`: then it is
+/// JSON (`("$tags", "[1, 2]")`). A column of numbers that are not all whole is one of floats.
 pub struct Row<'a> {
     pub prompt: &'a str,
     pub completion: &'a str,
     pub columns: &'a [(&'a str, &'a str)],
+}
+
+/// What a call says beyond the rows. An empty list stands for the default of every row.
+#[derive(Default)]
+pub struct Batch<'a> {
+    /// JSON of each row's chat. Default: empty, as for a plain prompt.
+    pub messages: &'a [&'a str],
+    /// Default: `Stop`.
+    pub finish_reason: &'a [crate::FinishReason],
+    /// Rows with the same number are completions of one prompt. Default: all rows are.
+    pub group_index: &'a [i64],
+    /// Place of each row in its group. Default: its place in the call.
+    pub sample_index: &'a [i64],
+    /// Each row has the prompt ids 0, 1 ... and as many completion ids as asked for.
+    pub num_prompt_ids: usize,
+    pub num_completion_ids: usize,
+    /// Step of the run. Default: 0, outside a run.
+    pub step: i64,
+    pub max_response_length: i64,
+    pub is_validation: bool,
+}
+
+/// A data column of the call, with the memory that its view points into.
+struct Column {
+    name: String,
+    r#type: i32,
+    valid: Vec<u8>,
+    texts: Texts,
+    integers: Vec<i64>,
+    floats: Vec<f64>,
+}
+
+impl Column {
+    /// `marked`: the name with its `#` or `$`.
+    fn new(marked: &str, cells: Vec<Option<&str>>) -> Result<Self> {
+        let name = marked.trim_start_matches(|c| c == '#' || c == '$').to_string();
+        let texts = Texts::join(cells.iter().map(|cell| cell.unwrap_or("")));
+        let valid = cells.iter().map(|cell| cell.is_some() as u8).collect();
+        let mut column = Column { name, r#type: sys::MORTISE_COLUMN_TEXT, valid, texts, integers: vec![], floats: vec![] };
+        if marked.starts_with('$') {
+            column.r#type = sys::MORTISE_COLUMN_JSON;
+        } else if marked.starts_with('#') {
+            let whole: Option<Vec<i64>> = cells.iter().map(|cell| cell.unwrap_or("0").parse().ok()).collect();
+            column.r#type = if whole.is_some() { sys::MORTISE_COLUMN_I64 } else { sys::MORTISE_COLUMN_F64 };
+            column.integers = whole.unwrap_or_default();
+            for cell in &cells {
+                let text = cell.unwrap_or("0");
+                let number = text.parse().map_err(|_| Error::invalid(format!("column '{marked}': '{text}' is not a number")))?;
+                column.floats.push(number);
+            }
+        }
+        Ok(column)
+    }
+    fn view(&self) -> sys::mortise_column {
+        sys::mortise_column {
+            struct_size: std::mem::size_of::<sys::mortise_column>() as u32,
+            r#type: self.r#type,
+            name: crate::text_of(&self.name),
+            valid: self.valid.as_ptr(),
+            text: self.texts.view(),
+            i64: self.integers.as_ptr(),
+            f64: self.floats.as_ptr(),
+        }
+    }
+}
+
+/// The columns that the rows name, each with one cell per row.
+fn columns_of(rows: &[Row]) -> Result<Vec<Column>> {
+    let mut names: Vec<&str> = rows.iter().flat_map(|row| row.columns.iter().map(|c| c.0)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let cells = |name: &str| rows.iter().map(|row| row.columns.iter().find(|c| c.0 == name).map(|c| c.1)).collect();
+    names.into_iter().map(|name| Column::new(name, cells(name))).collect()
+}
+
+/// The same `num` ids, 0, 1 ..., for each of `rows` rows.
+struct Ids {
+    ids: Vec<i64>,
+    offsets: Vec<u64>,
+}
+
+impl Ids {
+    fn new(rows: usize, num: usize) -> Self {
+        Ids {
+            ids: (0..rows * num).map(|i| (i % num) as i64).collect(),
+            offsets: (0..=rows).map(|i| (i * num) as u64).collect(),
+        }
+    }
+    fn view(&self) -> sys::mortise_id_column {
+        sys::mortise_id_column { ids: self.ids.as_ptr(), offsets: self.offsets.as_ptr() }
+    }
 }
 
 struct Texts {
@@ -219,36 +312,23 @@ impl Plugin {
 
     /// The same with `num_ids` completion ids in each row (0, 1, 2 ...), and the rewards of those tokens.
     pub fn score_tokens(&mut self, rows: &[Row], num_ids: usize) -> Result<(Vec<Option<f64>>, Vec<Vec<f32>>)> {
-        let n = rows.len();
+        self.score_batch(rows, &Batch { num_completion_ids: num_ids, step: 1, ..Batch::default() })
+    }
+
+    /// The same with all that a call can say.
+    pub fn score_batch(&mut self, rows: &[Row], batch: &Batch) -> Result<(Vec<Option<f64>>, Vec<Vec<f32>>)> {
+        let (n, num_ids) = (rows.len(), batch.num_completion_ids);
         let prompts = Texts::join(rows.iter().map(|row| row.prompt));
         let completions = Texts::join(rows.iter().map(|row| row.completion));
-        let messages = Texts::join(rows.iter().map(|_| ""));
-        let (zeros, finish, no_offsets) = (vec![0i64; n], vec![0i32; n], vec![0u64; n + 1]);
+        let messages = Texts::join((0..n).map(|i| batch.messages.get(i).copied().unwrap_or("")));
+        let finish: Vec<i32> = (0..n).map(|i| batch.finish_reason.get(i).map_or(0, |&reason| reason as i32)).collect();
+        let groups: Vec<i64> = (0..n).map(|i| batch.group_index.get(i).copied().unwrap_or(0)).collect();
         let places: Vec<i64> = (0..n as i64).collect();
-        let mut names: Vec<&str> = rows.iter().flat_map(|row| row.columns.iter().map(|c| c.0)).collect();
-        names.sort_unstable();
-        names.dedup();
-        let cell = |row: &Row, name: &str| row.columns.iter().find(|c| c.0 == name).map(|c| c.1.to_string());
-        let cells: Vec<Vec<Option<String>>> =
-            names.iter().map(|name| rows.iter().map(|row| cell(row, name)).collect()).collect();
-        let texts: Vec<Texts> =
-            cells.iter().map(|column| Texts::join(column.iter().map(|c| c.as_deref().unwrap_or("")))).collect();
-        let valid: Vec<Vec<u8>> = cells.iter().map(|column| column.iter().map(|c| c.is_some() as u8).collect()).collect();
-        let columns: Vec<sys::mortise_column> = (0..names.len())
-            .map(|k| sys::mortise_column {
-                struct_size: std::mem::size_of::<sys::mortise_column>() as u32,
-                r#type: sys::MORTISE_COLUMN_TEXT,
-                name: crate::text_of(names[k]),
-                valid: valid[k].as_ptr(),
-                text: texts[k].view(),
-                i64: std::ptr::null(),
-                f64: std::ptr::null(),
-            })
-            .collect();
-        let pointers: Vec<*const sys::mortise_column> = columns.iter().map(|c| c as *const _).collect();
-        let no_ids = sys::mortise_id_column { ids: zeros.as_ptr(), offsets: no_offsets.as_ptr() };
-        let ids: Vec<i64> = (0..n * num_ids).map(|i| (i % num_ids) as i64).collect();
-        let offsets: Vec<u64> = (0..=n).map(|i| (i * num_ids) as u64).collect();
+        let samples: Vec<i64> = (0..n).map(|i| batch.sample_index.get(i).copied().unwrap_or(i as i64)).collect();
+        let columns = columns_of(rows)?;
+        let views: Vec<sys::mortise_column> = columns.iter().map(Column::view).collect();
+        let pointers: Vec<*const sys::mortise_column> = views.iter().map(|c| c as *const _).collect();
+        let (prompt_ids, completion_ids) = (Ids::new(n, batch.num_prompt_ids), Ids::new(n, num_ids));
         let input = sys::mortise_reward_in {
             struct_size: std::mem::size_of::<sys::mortise_reward_in>() as u32,
             flags: 0,
@@ -256,17 +336,17 @@ impl Plugin {
             prompt: prompts.view(),
             completion: completions.view(),
             messages: messages.view(),
-            prompt_ids: no_ids,
-            completion_ids: sys::mortise_id_column { ids: ids.as_ptr(), offsets: offsets.as_ptr() },
+            prompt_ids: prompt_ids.view(),
+            completion_ids: completion_ids.view(),
             finish_reason: finish.as_ptr(),
-            group_index: zeros.as_ptr(),
-            sample_index: places.as_ptr(),
+            group_index: groups.as_ptr(),
+            sample_index: samples.as_ptr(),
             row_id: places.as_ptr(),
             num_columns: pointers.len() as u64,
             columns: pointers.as_ptr(),
-            step: 1,
-            max_response_length: 0,
-            is_validation: 0,
+            step: batch.step,
+            max_response_length: batch.max_response_length,
+            is_validation: batch.is_validation as i32,
         };
         let (mut rewards, mut tokens) = (vec![f64::NAN; n], vec![0f32; n * num_ids]);
         let asks = self.call.descriptor.flags & sys::MORTISE_FLAG_TOKEN_REWARDS != 0;

@@ -15,6 +15,10 @@ fn derivatives() {
         assert!(slope_error(|d| (d - 0.5).exp().max(1.0), x) < 1e-8);
         assert!(slope_error(|d| (d * d + 1.0).ln().min(0.5), x) < 1e-8);
         assert!(slope_error(|d| -d.clamp(-1.0, 1.0), x) < 1e-8);
+        assert!(slope_error(|d| d.tanh() + d.sigmoid(), x) < 1e-8);
+        assert!(slope_error(|d| (d + 2.0).sqrt() - (d + 2.0).ln_1p(), x) < 1e-8);
+        assert!(slope_error(|d| (d + 2.0).powf(2.5) + d.powf(3.0) + d.powf(0.0), x) < 1e-7);
+        assert!(slope_error(|d| d.exp_m1() * d.abs(), x) < 1e-7);
     }
 }
 
@@ -24,6 +28,10 @@ fn kinks() {
     assert_eq!(x.max(2.0), Dual { value: 2.0, slope: 0.5 });
     assert_eq!(x.min(2.0), Dual { value: 2.0, slope: 0.5 });
     assert_eq!(x.clamp(1.0, 2.0).slope, 1.0);
+    assert_eq!(Dual::variable(0.0).abs().slope, 0.0);
+    assert_eq!(Dual::variable(0.0).powf(0.0), Dual { value: 1.0, slope: 0.0 });
+    assert_eq!(Dual::variable(-1e3).sigmoid().slope, 0.0);
+    assert_eq!(Dual::variable(1e-20).ln_1p().value, 1e-20);
     assert!(Dual::variable(f64::NAN).max(1.0).value.is_nan());
     assert!(Dual::constant(1.0).max(f64::NAN).value.is_nan());
 }
