@@ -1,9 +1,9 @@
 # Who may include what (docs/architecture.md): rooms of core/ only rooms of a lower level; sdk/ nothing of the tree but itself;
-# plugins/ only the SDK, their own folder and plugins/shared; libtorch only in the rooms that have it, and never its all-in-one headers.
+# plugins/ only the SDK, their own folder, plugins/shared and core/parse; libtorch only in the rooms that have it, and never its all-in-one headers.
 source "$(dirname "$0")/lib.sh"
 faults=$(sources | xargs -r awk '
   BEGIN {
-    n = split("foundation:0 plugin:1 text:1 config:1 checkpoint:1 experience:2 model:3 dist:3 generate:4 learn:4 train:5", pairs, " ")
+    n = split("parse:-1 foundation:0 plugin:1 text:1 config:1 checkpoint:1 experience:2 model:3 dist:3 generate:4 learn:4 train:5", pairs, " ")
     for (i = 1; i <= n; i++) { split(pairs[i], kv, ":"); level[kv[1]] = kv[2] }
     torch_rooms = " model dist generate learn train "
   }
@@ -29,7 +29,7 @@ faults=$(sources | xargs -r awk '
       fault("core/" me[2] " may not include core/" target " (its level is " (level[target] == level[me[2]] ? "the same" : "higher") ")")
     if (me[1] == "core" && !(target in level) && target != "mortise" && it[2] != "") fault("\"" path "\" is of no room of core/ nor of the SDK")
     if (me[1] == "sdk" && target in level) fault("the SDK includes itself and the standard library only, not core/" target)
-    if (me[1] == "plugins" && (target in level)) fault("a plugin includes the SDK only, not core/" target)
+    if (me[1] == "plugins" && (target in level) && target != "parse") fault("a plugin includes the SDK and core/parse only, not core/" target)
   }
 ')
 [[ -z $faults ]] || while read -r line; do fault "$line"; done <<<"$faults"

@@ -63,6 +63,8 @@ case $name in
     echo '#include "mortise/cpp/mortise.hpp"' | write plugins/policy_loss/gspo/gspo.cpp
     echo '#include "../abi.h"' | write sdk/include/mortise/kinds/a.h
     echo '#include "../shared/clip.h"' | write plugins/policy_loss/clip.cpp
+    echo '#include "parse/json.h"' | write core/foundation/a.cpp
+    echo '#include "parse/json.h"' | write plugins/reward/a.cpp
     accepts "includes in the right direction"
     echo '#include "../policy_loss/clip.h"' | write plugins/reward/b.cpp
     rejects "plugins/reward/b.cpp:1:" plugins/reward/b.cpp
@@ -81,7 +83,11 @@ case $name in
     echo '#include "../model/a.h"' | write core/learn/b.cpp
     rejects "leaves its folder" core/learn/b.cpp
     echo '#include "foundation/base/rng.h"' | write plugins/reward/b.cpp
-    rejects "a plugin includes the SDK only, not core/foundation" plugins/reward/b.cpp
+    rejects "a plugin includes the SDK and core/parse only, not core/foundation" plugins/reward/b.cpp
+    echo '#include "foundation/base/rng.h"' | write core/parse/b.cpp
+    rejects "core/parse may not include core/foundation (its level is higher)" core/parse/b.cpp
+    echo '#include "parse/json.h"' | write sdk/include/mortise/b.h
+    rejects "the SDK includes itself" sdk/include/mortise/b.h
     echo '#include "foundation/base/rng.h"' | write sdk/include/mortise/b.h
     rejects "the SDK includes itself" sdk/include/mortise/b.h
     echo '#include "elsewhere/a.h"' | write core/text/b.cpp

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "parse/limits.h"
+
 namespace mortise::limits {
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -12,7 +14,7 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kMaxTextFileBytes = 512 * kMiB;            // JSON, TOML, templates read in one piece
 inline constexpr uint64_t kMaxConfigFileBytes = 4 * kMiB;            // one TOML file
 inline constexpr int kMaxConfigIncludeDepth = 16;                    // base = "..." chains
-inline constexpr int kMaxJsonDepth = 128;                            // nested arrays and objects
+inline constexpr int kMaxJsonDepth = parse::kMaxJsonDepth;           // nested arrays and objects
 inline constexpr uint64_t kMaxJsonlLineBytes = 64 * kMiB;            // one data row
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // as the reference reader
 inline constexpr size_t kMaxTensorRank = 16;

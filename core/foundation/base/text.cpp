@@ -1,4 +1,4 @@
-// See text.h. UTF-8 well-formedness follows table 3-7 of the Unicode standard.
+// See text.h.
 #include "foundation/base/text.h"
 
 #include <algorithm>
@@ -12,26 +12,6 @@
 namespace mortise {
 namespace {
 
-// Bytes of the well-formed sequence at the start of `s`, or 0.
-size_t utf8_sequence_length(std::string_view s) {
-  const auto at = [&](size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u; };
-  const auto in = [](unsigned value, unsigned low, unsigned high) { return value >= low && value <= high; };
-  const unsigned lead = at(0);
-  if (lead < 0x80) return 1;
-  if (in(lead, 0xC2, 0xDF)) return in(at(1), 0x80, 0xBF) ? 2 : 0;
-  if (in(lead, 0xE0, 0xEF)) {
-    const unsigned low = lead == 0xE0 ? 0xA0 : 0x80;
-    const unsigned high = lead == 0xED ? 0x9F : 0xBF;
-    return in(at(1), low, high) && in(at(2), 0x80, 0xBF) ? 3 : 0;
-  }
-  if (in(lead, 0xF0, 0xF4)) {
-    const unsigned low = lead == 0xF0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xF4 ? 0x8F : 0xBF;
-    return in(at(1), low, high) && in(at(2), 0x80, 0xBF) && in(at(3), 0x80, 0xBF) ? 4 : 0;
-  }
-  return 0;
-}
-
 template <class T>
 std::optional<T> parse_whole(std::string_view text) {
   T value{};
@@ -44,20 +24,6 @@ std::optional<T> parse_whole(std::string_view text) {
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 }  // namespace
-
-std::optional<size_t> find_invalid_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    if (static_cast<unsigned char>(text[i]) < 0x80) {
-      ++i;
-      continue;
-    }
-    const size_t length = utf8_sequence_length(text.substr(i, 4));
-    if (length == 0) return i;
-    i += length;
-  }
-  return std::nullopt;
-}
 
 void append_utf8(std::string& out, uint32_t code_point) {
   const auto tail = [&](int shift) { out += static_cast<char>(0x80 | (code_point >> shift & 0x3F)); };
@@ -208,38 +174,6 @@ std::string to_lower_ascii(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return lower;
-}
-
-std::string quote(std::string_view text, size_t max_bytes) {
-  std::string out = "'";
-  size_t i = 0;
-  while (i < text.size() && i < max_bytes) {
-    const size_t length = utf8_sequence_length(text.substr(i, 4));
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (length == 0 || byte < 0x20 || byte == 0x7F) {
-      std::array<char, 8> hex{};
-      std::snprintf(hex.data(), hex.size(), "\\x%02x", byte);
-      out += hex.data();
-      ++i;
-    } else {
-      out += text.substr(i, length);
-      i += length;
-    }
-  }
-  if (i < text.size()) out += "...";
-  return out + "'";
-}
-
-TextPosition text_position(std::string_view text, size_t offset) {
-  TextPosition position;
-  offset = std::min(offset, text.size());
-  for (size_t i = 0; i < offset; ++i) {
-    if (text[i] == '\n')
-      ++position.line, position.column = 1;
-    else
-      ++position.column;
-  }
-  return position;
 }
 
 }  // namespace mortise

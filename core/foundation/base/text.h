@@ -9,11 +9,14 @@
 #include <string_view>
 #include <vector>
 
+#include "parse/text.h"
+
 namespace mortise {
 
-// Offset of the first byte that is not well-formed UTF-8 (overlong forms, surrogates and code points above U+10FFFF are
-// not), or nothing.
-[[nodiscard]] std::optional<size_t> find_invalid_utf8(std::string_view text);
+using parse::find_invalid_utf8;
+using parse::quote;
+using parse::text_position;
+using parse::TextPosition;
 
 // Appends a code point as UTF-8. Precondition: a scalar value (no surrogate, <= U+10FFFF).
 void append_utf8(std::string& out, uint32_t code_point);
@@ -47,16 +50,5 @@ void append_utf8(std::string& out, uint32_t code_point);
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);  // keeps empty pieces
 [[nodiscard]] std::string join(std::span<const std::string> pieces, std::string_view separator);
 [[nodiscard]] std::string to_lower_ascii(std::string_view text);
-
-// In single quotes, cut to max_bytes at a code point with "...", control characters and bad bytes as \xNN: for errors.
-// (Not `quoted`: with a std::string argument and <iomanip> in sight that name means std::quoted.)
-[[nodiscard]] std::string quote(std::string_view text, size_t max_bytes = 80);
-
-// 1-based line and column (column in bytes) of an offset.
-struct TextPosition {
-  int64_t line = 1;
-  int64_t column = 1;
-};
-[[nodiscard]] TextPosition text_position(std::string_view text, size_t offset);
 
 }  // namespace mortise

@@ -1,9 +1,8 @@
-// JSON: strict reading into nlohmann::ordered_json, and writing.
+// JSON for the engine: parse/json.h with file names and Result, and writing.
 //
 // Refused, with file:line:column: anything outside RFC 8259 (NaN, comments, trailing commas, NUL), duplicate keys, bad
-// UTF-8, nesting deeper than the limit, numbers that overflow a double. A UTF-8 byte order mark at the start is
-// skipped. O(size); objects keep the file's order, so a lookup by key is a linear walk: iterate over large objects (a
-// vocabulary) instead of indexing them. No exception of nlohmann leaves these functions.
+// UTF-8, numbers that overflow a double, and what exceeds the limits. Objects keep the file's order, so a lookup by key
+// is a linear walk: iterate over large objects (a vocabulary) instead of indexing them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,16 +12,14 @@
 #include "foundation/base/env.h"
 #include "foundation/base/limits.h"
 #include "foundation/base/result.h"
-
-// Compiled once, in json.cpp, not in every file that holds a value.
-extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+#include "parse/json.h"
 
 namespace mortise {
 
 using Json = nlohmann::ordered_json;
 
 struct JsonOptions {
-  int max_depth = limits::kMaxJsonDepth;
+  parse::JsonLimits limits = {};
   ErrorKind error_kind = ErrorKind::kData;
   int64_t first_line = 1;          // line number of the text's first line (rows of a JSONL file)
   size_t* error_offset = nullptr;  // where given: gets the byte at which the text is wrong

@@ -1,0 +1,13 @@
+// The caps of this room. The engine's other caps are in foundation/base/limits.h.
+#pragma once
+
+#include <cstddef>
+
+namespace mortise::parse {
+
+inline constexpr int kMaxJsonDepth = 128;                  // nested arrays and objects
+inline constexpr std::size_t kMaxJsonBytes = 536'870'912;  // of one text
+inline constexpr std::size_t kMaxJsonValues = 16'000'000;  // a tokenizer.json has up to 2 million
+inline constexpr std::size_t kMaxShownFaultBytes = 200;    // of the library's message about a text
+
+}  // namespace mortise::parse

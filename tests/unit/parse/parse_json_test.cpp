@@ -1,0 +1,85 @@
+#include <gmock/gmock.h>
+
+#include "parse/json.h"
+
+namespace mortise::parse {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Kind = JsonFault::Kind;
+
+std::string repeated(std::string_view part, size_t count) {
+  std::string out;
+  for (size_t i = 0; i < count; ++i) out += part;
+  return out;
+}
+
+// All three readers see the same fault, or none.
+std::optional<JsonFault> fault_of(std::string_view text, const JsonLimits& limits = {}) {
+  const auto sorted = parse_json(text, limits);
+  const auto ordered = parse_ordered_json(text, limits);
+  const auto checked = check_json(text, limits);
+  EXPECT_EQ(sorted.ok(), ordered.ok());
+  EXPECT_EQ(sorted.ok(), !checked.has_value());
+  if (sorted) return std::nullopt;
+  EXPECT_EQ(sorted.fault().to_string(), ordered.fault().to_string());
+  EXPECT_EQ(sorted.fault().to_string(), checked->to_string());
+  return sorted.fault();
+}
+
+TEST(ParseJson, Values) {
+  const auto value = parse_json(R"({"b":[1,-2,18446744073709551615,2.5,true,null,"\u00e9"],"a":{}})");
+  ASSERT_TRUE(value.ok());
+  EXPECT_EQ(value->dump(), "{\"a\":{},\"b\":[1,-2,18446744073709551615,2.5,true,null,\"\xC3\xA9\"]}");
+  EXPECT_EQ(parse_ordered_json(R"({"b":1,"a":2})")->dump(), R"({"b":1,"a":2})");
+}
+
+TEST(ParseJson, ASecondValueOfAKeyWinsOrIsRefused) {
+  EXPECT_EQ(parse_json(R"({"a":[1,2],"b":0,"a":{"c":3}})")->dump(), R"({"a":{"c":3},"b":0})");
+  const auto ordered = parse_ordered_json(R"({"a":1,"a":2})");
+  ASSERT_FALSE(ordered.ok());
+  EXPECT_EQ(ordered.fault().kind, Kind::kDuplicateKey);
+  EXPECT_EQ(ordered.fault().to_string(), "line 1, column 10: duplicate key 'a'");
+}
+
+TEST(ParseJson, TheDepthLimitHoldsBeforeADeepValueExists) {
+  const std::string good = std::string(128, '[') + std::string(128, ']');
+  EXPECT_FALSE(fault_of(good).has_value());
+  for (const std::string& deep :
+       {std::string(300'000, '['), repeated("{\"a\":", 300'000), repeated("[{\"a\":[", 100'000),
+        std::string(300'000, '[') + std::string(300'000, ']')}) {
+    const auto fault = fault_of(deep);
+    ASSERT_TRUE(fault.has_value());
+    EXPECT_EQ(fault->kind, Kind::kLimit);
+    EXPECT_EQ(fault->what, "nested deeper than 128 levels");
+    EXPECT_LT(fault->offset, 128u * 8);
+  }
+  EXPECT_EQ(fault_of("[[1]]", {.max_depth = 1})->to_string(), "line 1, column 2: nested deeper than 1 levels");
+}
+
+TEST(ParseJson, SizeAndCountLimits) {
+  EXPECT_THAT(fault_of("[1,2]", {.max_bytes = 4})->what, HasSubstr("has 5 bytes, at most 4"));
+  EXPECT_FALSE(fault_of("[1,2]", {.max_bytes = 5}).has_value());
+  EXPECT_EQ(fault_of("[1,\n {\"a\":2}]", {.max_values = 3})->to_string(), "line 2, column 8: more than 3 values");
+  EXPECT_FALSE(fault_of("[1,{\"a\":2}]", {.max_values = 4}).has_value());
+  EXPECT_EQ(fault_of(repeated("[],", 10), {.max_values = 4})->kind, Kind::kSyntax);
+  EXPECT_EQ(fault_of("[" + repeated("{},", 10), {.max_values = 4})->kind, Kind::kLimit);
+}
+
+TEST(ParseJson, FaultsSayWhere) {
+  EXPECT_THAT(fault_of("[1,\n 2,]")->to_string(), StartsWith("line 2, column 4: syntax error"));
+  EXPECT_EQ(fault_of(std::string_view("{}\0", 3))->to_string(), "line 1, column 3: a NUL byte");
+  EXPECT_THAT(fault_of("1e999")->what, HasSubstr("number overflow"));
+}
+
+TEST(ParseJson, AMessageDoesNotRepeatALongToken) {
+  const auto fault = fault_of("[\"" + repeated("\xC3\xA9", 100'000) + "\x01\"]");
+  ASSERT_TRUE(fault.has_value());
+  EXPECT_LT(fault->what.size(), 250u);
+  EXPECT_THAT(fault->what, ::testing::EndsWith("..."));
+  EXPECT_THAT(fault_of("[" + std::string(100'000, '7') + "x]")->what.size(), ::testing::Lt(250u));
+}
+
+}  // namespace
+}  // namespace mortise::parse
