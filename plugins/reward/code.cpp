@@ -5,7 +5,8 @@
 // with "fn_name", that function (or the method of class Solution) is called with each input's arguments instead. Or
 // {"tests": ["assert f(1) == 2", ...]}, each run behind the program.
 // Every test is a process of its own in a sandbox (sandbox.h): a crash, a wrong answer and a time-out are tests that
-// failed. After the first time-out the row's other tests count as failed, so that a row's time is bounded.
+// failed. After the first time-out the row's other tests count as failed, so that a row's time is bounded. If the
+// machine is the cause (no process, killed for want of memory), the sandbox tries again, and then the row has no score.
 // Trap: `timeout` and `row_timeout` of the [[reward]] table must leave room for a row's tests, or the row has no score.
 #include <sys/random.h>
 
@@ -39,6 +40,9 @@ struct Code : Reward {
   std::int64_t memory_mib = param("memory_mib", 1024, "address space of the program").range(32, 1 << 20);
   std::int64_t file_mib = param("file_mib", 64, "its files in /tmp").range(1, 1 << 16);
   std::int64_t output_kib = param("output_kib", 1024, "what it may print; more is a failed test").range(1, 1 << 20);
+  std::int64_t max_threads =
+      param("max_threads", 128, "threads of the program, with its main thread; more is a failed test")
+          .range(1, 1 << 16);
   std::int64_t max_tests = param("max_tests", 10, "tests of a row that are run, from the first on; 0: all").at_least(0);
   bool all_or_nothing =
       param("all_or_nothing", false, "1 where every test passes, else 0; stops at the first that fails");
@@ -52,13 +56,30 @@ struct Code : Reward {
       at = end + 1;
     }
     sandbox_ = std::make_unique<Sandbox>(std::move(folders));
+    // A thread: where the kernel counts threads in another way than we think, its limit on them is not used.
+    const std::string program =
+        max_threads == 1 ? "print('ready')"
+                         : "import threading\nt = threading.Thread(target=print, args=('ready',))\nt.start()\nt.join()";
+    CodeTests tests;
+    tests.cases.push_back({"", "ready\n", {}, ""});
     SandboxLimits limits = test_limits();
     limits.seconds = 20;
-    const SandboxRun trial = sandbox_->run({interpreter, "/program"}, "print('ready')", "", limits);
-    if (trial.end == SandboxRun::kExited && trial.code == 0 && trial.output == "ready\n") return;
+    std::string why;
+    const auto works = [&] {
+      try {
+        const SandboxRun trial = sandbox_->run(interpreter, job_of(tests, tests.cases[0], program, ""), limits);
+        why = "exit code " + std::to_string(trial.code) + ": " + trial.errors;
+        return passes(tests, tests.cases[0], trial, "", 0);
+      } catch (const Failure& e) {
+        why = e.what();
+        return false;
+      }
+    };
+    if (works()) return;
+    sandbox_->leave_thread_limit();
+    if (works()) return;
     fail(MORTISE_FAILED_PRECONDITION,
-         "no Python runs in the sandbox here (exit code " + std::to_string(trial.code) + "): " + trial.errors +
-             "; bubblewrap needs user namespaces or root, '" + interpreter +
+         "no Python runs in the sandbox here: " + why + ". bubblewrap needs user namespaces or root, '" + interpreter +
              "' must lie in /usr or in a folder that `read` names, and memory_mib must suffice for it");
   }
 
@@ -85,21 +106,18 @@ struct Code : Reward {
   enum class Verdict { kPassed, kFailed, kTimedOut };
 
   [[nodiscard]] SandboxLimits test_limits() const {
-    return {time_limit, memory_mib << 20, file_mib << 20, output_kib << 10, false};
+    return {time_limit, memory_mib << 20, file_mib << 20, output_kib << 10, max_threads};
   }
 
   Verdict run_test(const CodeTests& tests, const CodeCase& one, const std::string& program) const {
-    // What an honest end prints; a program that ends before its tests does not.
-    std::string mark = "mortise-" + random_text();
-    const SandboxRun run =
-        sandbox_->run({interpreter, "/program"}, with_driver(tests, one, program, mark), one.input, test_limits());
+    const std::string nonce = random_text();
+    const SandboxRun run = sandbox_->run(interpreter, job_of(tests, one, program, nonce), test_limits());
     if (run.end == SandboxRun::kTimedOut) return Verdict::kTimedOut;
-    if (run.end != SandboxRun::kExited || run.code != 0) return Verdict::kFailed;
-    return passes(tests, one, run.output, mark, tolerance) ? Verdict::kPassed : Verdict::kFailed;
+    return passes(tests, one, run, nonce, tolerance) ? Verdict::kPassed : Verdict::kFailed;
   }
 
   static std::string random_text() {
-    unsigned char bytes[12];
+    unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != ssize_t(sizeof bytes)) fail(MORTISE_INTERNAL, "no random bytes");
     std::string out;
     for (const unsigned char b : bytes) out += {"0123456789abcdef"[b >> 4], "0123456789abcdef"[b & 15]};

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include <mortise/cpp/plugin.hpp>
+
+#include "code_harness.h"
 
 namespace mortise {
 namespace {
@@ -85,8 +88,19 @@ bool same_words(std::string_view got, std::string_view expected, double toleranc
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), is_same);
 }
 
-// Python's name for a text.
-std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace); }
+// What a program sent, which may be nested without end.
+Json parsed_result(const std::string& text) {
+  constexpr int kMaxDepth = 200;
+  bool too_deep = false;
+  Json out = Json::parse(
+      text,
+      [&](int depth, Json::parse_event_t, Json&) {
+        too_deep |= depth > kMaxDepth;
+        return !too_deep;
+      },
+      false);
+  return too_deep ? Json(Json::value_t::discarded) : out;
+}
 
 }  // namespace
 
@@ -101,7 +115,8 @@ CodeTests read_tests(const Json& column, const std::string& name) {
     out.kind = CodeTests::kAsserts;
     for (const Json& one : v["tests"]) {
       if (!one.is_string()) refuse("has a test that is no text");
-      out.cases.push_back({"", "", {}, one.get<std::string>()});
+      const std::string statement = one.get<std::string>();
+      out.cases.push_back({"", "", {}, statement, read_equality_test(statement)});
     }
   } else if (v.is_object() && v.contains("inputs") && v.contains("outputs")) {
     const Json &inputs = v["inputs"], &outputs = v["outputs"];
@@ -142,28 +157,23 @@ std::string program_of(std::string_view completion) {
   return std::string(completion);
 }
 
-std::string with_driver(const CodeTests& tests, const CodeCase& one, const std::string& program,
-                        const std::string& mark) {
-  if (tests.kind == CodeTests::kPrints) return program;
-  const std::string end = "print(\"\\n\" + " + quoted(mark) + " + ";
-  if (tests.kind == CodeTests::kAsserts) return program + "\n" + one.statement + "\n" + end + "\"\")\n";
-  const std::string name = quoted(tests.function);
-  return program +
-         "\nimport json as _json, sys as _sys\n"
-         "_function = globals().get(" +
-         name + ") or getattr(globals().get(\"Solution\", lambda: None)(), " + name +
-         ")\n"
-         "_result = _function(*_json.load(_sys.stdin))\n" +
-         end + "_json.dumps(_result))\n";
+SandboxJob job_of(const CodeTests& tests, const CodeCase& one, const std::string& program, const std::string& nonce) {
+  const auto job = [&](const char* harness, std::string test) {
+    return SandboxJob{program, std::string(kHarnessStart) + harness, one.input, std::move(test)};
+  };
+  if (tests.kind == CodeTests::kPrints) return job(kHarnessPrints, "");
+  if (tests.kind == CodeTests::kCalls) return job(kHarnessCalls, tests.function);
+  if (one.equality) return job(kHarnessExpression, one.equality->expression);
+  return job(kHarnessStatement, nonce + one.statement);
 }
 
-bool passes(const CodeTests& tests, const CodeCase& one, const std::string& output, const std::string& mark,
+bool passes(const CodeTests& tests, const CodeCase& one, const SandboxRun& run, const std::string& nonce,
             double tolerance) {
-  if (tests.kind == CodeTests::kPrints) return same_output(output, one.expected, tolerance);
-  const std::size_t at = output.rfind("\n" + mark);
-  if (at == std::string::npos) return false;
-  if (tests.kind == CodeTests::kAsserts) return true;
-  const Json result = Json::parse(output.substr(at + 1 + mark.size()), nullptr, false);
+  if (run.end != SandboxRun::kExited || run.code != 0) return false;
+  if (tests.kind == CodeTests::kPrints) return same_output(run.output, one.expected, tolerance);
+  if (tests.kind == CodeTests::kAsserts)
+    return one.equality ? canonical_value(run.result) == one.equality->expected : run.result == nonce;
+  const Json result = parsed_result(run.result);
   if (result.is_discarded()) return false;
   // Some data sets wrap the result in a list.
   return same_value(result, one.value, tolerance) ||

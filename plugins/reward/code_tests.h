@@ -1,19 +1,23 @@
-// The tests of a row of the reward `code`: reading them, the program that runs one, and whether what it printed is
-// right.
+// The tests of a row of the reward `code`: reads them, says how one is run, and judges what came of it.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "python_literal.h"
+#include "sandbox.h"
+
 namespace mortise {
 
 struct CodeCase {
-  std::string input;      // standard input, or the arguments as JSON
-  std::string expected;   // standard output
-  nlohmann::json value;   // of a call
-  std::string statement;  // an assert
+  std::string input;                       // standard input, or the arguments as JSON
+  std::string expected;                    // standard output
+  nlohmann::json value;                    // of a call
+  std::string statement;                   // an assert
+  std::optional<EqualityTest> equality{};  // the same, if it is one
 };
 
 struct CodeTests {
@@ -29,11 +33,11 @@ CodeTests read_tests(const nlohmann::json& column, const std::string& name);
 // The Python of a completion.
 std::string program_of(std::string_view completion);
 
-// The program with what calls it and tells by `mark` that the end was reached.
-std::string with_driver(const CodeTests& tests, const CodeCase& one, const std::string& program,
-                        const std::string& mark);
+// What runs one test. Of the expected values, only those in a statement of no simple form enter the sandbox. `nonce`,
+// 32 characters, is what such a statement's success is told by.
+SandboxJob job_of(const CodeTests& tests, const CodeCase& one, const std::string& program, const std::string& nonce);
 
-bool passes(const CodeTests& tests, const CodeCase& one, const std::string& output, const std::string& mark,
+bool passes(const CodeTests& tests, const CodeCase& one, const SandboxRun& run, const std::string& nonce,
             double tolerance);
 
 // Same lines, white space at their ends and empty lines at the end left out; where words differ, both must be numbers

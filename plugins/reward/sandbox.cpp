@@ -5,16 +5,18 @@
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include <mortise/cpp/plugin.hpp>
 
@@ -24,8 +26,12 @@ namespace mortise {
 namespace {
 
 constexpr int kFirstFree = 16;  // our ends lie above those that the child has
-constexpr int kProgram = 3, kFilter = 4;
+constexpr int kProgram = 3, kFilter = 4, kHarness = 8;
 constexpr std::size_t kMaxErrors = 2000;
+constexpr std::int64_t kStartNs = 10'000'000'000;  // longest time until the mark of the harness
+constexpr int kSliceMs = 5;                        // between two counts of the threads
+constexpr int kMaxTries = 6, kMaxKills = 2;
+constexpr int kFirstPauseMs = 50;  // before the second try; doubles
 
 [[noreturn]] void out_of(const char* what) {
   fail(MORTISE_RESOURCE_EXHAUSTED, std::string("the sandbox got no ") + what + ": " + std::strerror(errno));
@@ -103,12 +109,14 @@ class Child {
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
-    const int code = posix_spawn(&pid_, arguments[0], &actions, &attributes, arguments.data(), environ);
+    char path[] = "PATH=/usr/local/bin:/usr/bin:/bin";
+    char* const environment[] = {path, nullptr};  // what we were given may hold secrets
+    const int code = posix_spawn(&pid_, arguments[0], &actions, &attributes, arguments.data(), environment);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     if (code == 0) return;
     pid_ = -1;
-    fail(MORTISE_FAILED_PRECONDITION,
+    fail(code == EAGAIN || code == ENOMEM ? MORTISE_RESOURCE_EXHAUSTED : MORTISE_FAILED_PRECONDITION,
          "'" + words[0] + "' cannot be started: " + std::strerror(code) +
              (code == EPERM ? "; add allow = [\"programs\"] to the [[reward]] table" : ""));
   }
@@ -120,7 +128,8 @@ class Child {
     siginfo_t ended{};
     return waitid(P_PID, id_t(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid != 0;
   }
-  // Kills it, with all in the sandbox, unless it has ended; its exit code, as a shell gives it.
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  // Kills it and all in the sandbox, unless it has ended. Returns its exit code, as a shell gives it.
   int end() {
     if (pid_ < 0) return -1;
     kill(-pid_, SIGKILL);  // a zombie keeps the number
@@ -150,20 +159,75 @@ bool drain(const Fd& from, std::string& into) {
   return true;
 }
 
-// Reads both pipes until they end, the time is over or there is too much.
-SandboxRun::End read_all(const Fd& output, const Fd& errors, std::int64_t deadline_ns, std::int64_t most,
-                         SandboxRun& run) {
-  pollfd entries[2] = {{output.get(), POLLIN, 0}, {errors.get(), POLLIN, 0}};
-  while (entries[0].fd >= 0 || entries[1].fd >= 0) {
-    const std::int64_t left_ns = deadline_ns - monotonic_ns();
-    if (left_ns <= 0) return SandboxRun::kTimedOut;
-    poll(entries, 2, int(std::min<std::int64_t>(left_ns / 1'000'000 + 1, 1000)));
-    if (entries[0].revents != 0 && !drain(output, run.output)) entries[0].fd = -1;
-    if (entries[1].revents != 0 && !drain(errors, run.errors)) entries[1].fd = -1;
-    if (run.errors.size() > 2 * kMaxErrors) run.errors.erase(0, run.errors.size() - kMaxErrors);
-    if (std::int64_t(run.output.size()) > most) return SandboxRun::kTooMuchOutput;
+pid_t only_child(pid_t parent) {
+  const std::string name = std::to_string(parent);
+  std::ifstream file("/proc/" + name + "/task/" + name + "/children");
+  pid_t child = -1;
+  file >> child;
+  return child;
+}
+
+// The threads of the program: bwrap has a child, the first process of the sandbox, and the program is that one's child.
+// 0: not known.
+std::int64_t count_threads(pid_t bubblewrap) {
+  const pid_t first = only_child(bubblewrap);
+  const pid_t program = first > 0 ? only_child(first) : -1;
+  if (program <= 0) return 0;
+  std::ifstream file("/proc/" + std::to_string(program) + "/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("Threads:", 0) == 0) return std::strtoll(line.c_str() + 8, nullptr, 10);
+  return 0;
+}
+
+// One run, from the start of bwrap to its end.
+class Watch {
+ public:
+  Watch(const Child& child, const SandboxLimits& limits, SandboxRun& run)
+      : child_(child), limits_(limits), run_(run), deadline_ns_(monotonic_ns() + kStartNs) {}
+
+  SandboxRun::End until_end(const Fd& output, const Fd& errors, const Fd& start, const Fd& result) {
+    const Fd* pipes[] = {&output, &errors, &start, &result};
+    std::string mark;
+    std::string* texts[] = {&run_.output, &run_.errors, &mark, &run_.result};
+    pollfd entries[4];
+    for (int i = 0; i < 4; ++i) entries[i] = {pipes[i]->get(), POLLIN, 0};
+    const auto all_closed = [&] {
+      return std::all_of(std::begin(entries), std::end(entries), [](const pollfd& e) { return e.fd < 0; });
+    };
+    while (!all_closed() || !child_.has_exited()) {
+      const std::int64_t left_ns = deadline_ns_ - monotonic_ns();
+      if (left_ns <= 0) return started_ ? SandboxRun::kTimedOut : SandboxRun::kNotStarted;
+      const int longest = all_closed() ? 1 : kSliceMs;
+      poll(entries, 4, int(std::min<std::int64_t>(left_ns / 1'000'000 + 1, longest)));
+      for (int i = 0; i < 4; ++i)
+        if (entries[i].fd >= 0 && entries[i].revents != 0 && !drain(*pipes[i], *texts[i])) entries[i].fd = -1;
+      if (run_.errors.size() > 2 * kMaxErrors) run_.errors.erase(0, run_.errors.size() - kMaxErrors);
+      if (std::int64_t(std::max(run_.output.size(), run_.result.size())) > limits_.output_bytes)
+        return SandboxRun::kTooMuchOutput;
+      if (!started_ && !mark.empty()) {
+        started_ = true;
+        deadline_ns_ = monotonic_ns() + std::int64_t(limits_.seconds * 1e9);
+      }
+      if (started_ && limits_.threads > 0 && count_threads(child_.pid()) > limits_.threads)
+        return SandboxRun::kTooManyThreads;
+    }
+    return started_ ? SandboxRun::kExited : SandboxRun::kNotStarted;
   }
-  return SandboxRun::kExited;
+
+ private:
+  const Child& child_;
+  const SandboxLimits& limits_;
+  SandboxRun& run_;
+  std::int64_t deadline_ns_;
+  bool started_ = false;
+};
+
+// Does the kernel count a user's processes in each user namespace apart? Then a limit on them holds for one sandbox.
+bool counts_by_namespace() {
+  utsname name{};
+  int major = 0, minor = 0;
+  if (uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2) return false;
+  return major > 5 || (major == 5 && minor >= 14);
 }
 
 std::string find_program(const char* name) {
@@ -180,7 +244,7 @@ std::string find_program(const char* name) {
 }  // namespace
 
 Sandbox::Sandbox(std::vector<std::string> readable)
-    : bubblewrap_(find_program("bwrap")), readable_(std::move(readable)) {
+    : bubblewrap_(find_program("bwrap")), readable_(std::move(readable)), limit_threads_(counts_by_namespace()) {
   if (bubblewrap_.empty()) {
     fail(MORTISE_FAILED_PRECONDITION,
          "bubblewrap (bwrap) is not in PATH, and programs are not run without a sandbox; install the package "
@@ -188,7 +252,7 @@ Sandbox::Sandbox(std::vector<std::string> readable)
   }
 }
 
-std::vector<std::string> Sandbox::words(const std::vector<std::string>& command, const SandboxLimits& limits) const {
+std::vector<std::string> Sandbox::words(const std::string& interpreter, const SandboxLimits& limits) const {
   std::vector<std::string> out = {bubblewrap_, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"};
   const auto add = [&](std::initializer_list<std::string> more) { out.insert(out.end(), more); };
   add({"--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8", "--setenv", "HOME", "/tmp"});
@@ -207,41 +271,71 @@ std::vector<std::string> Sandbox::words(const std::vector<std::string>& command,
   for (const char* device : {"/dev/null", "/dev/zero", "/dev/urandom"}) add({"--dev-bind-try", device, device});
   for (const std::string& folder : readable_) add({"--ro-bind", folder, folder});
   add({"--size", std::to_string(limits.file_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"});
-  add({"--ro-bind-data", std::to_string(kProgram), "/program", "--remount-ro", "/", "--cap-drop", "ALL"});
-  if (!system_call_filter(limits.processes).empty()) add({"--seccomp", std::to_string(kFilter)});
-  // The shell's limits hold for what it becomes.
+  add({"--ro-bind-data", std::to_string(kProgram), "/program", "--ro-bind-data", std::to_string(kHarness), "/harness"});
+  add({"--remount-ro", "/", "--cap-drop", "ALL"});
+  if (!system_call_filter().empty()) add({"--seccomp", std::to_string(kFilter)});
+  // The shell's limits hold for what it becomes. None on CPU time: the kernel enforces that one with SIGKILL.
   const auto kib = [](std::int64_t bytes) { return std::to_string(std::max<std::int64_t>(bytes >> 10, 1)); };
-  const std::string set = "ulimit -c 0 && ulimit -n 64 && ulimit -t " +
-                          std::to_string(std::int64_t(std::ceil(limits.seconds)) + 1) + " && ulimit -v " +
-                          kib(limits.memory_bytes) + " && ulimit -f " +
-                          std::to_string(std::max<std::int64_t>(limits.file_bytes >> 9, 1)) + " && exec \"$@\"";
-  add({"--", "/bin/sh", "-c", set, "sh"});
-  out.insert(out.end(), command.begin(), command.end());
+  std::string set = "ulimit -c 0 && ulimit -n 64 && ulimit -v " + kib(limits.memory_bytes) + " && ulimit -f " +
+                    std::to_string(std::max<std::int64_t>(limits.file_bytes >> 9, 1));
+  if (limit_threads_ && limits.threads > 0) {
+    // With the first process of the sandbox. dash calls the option -p, bash -u.
+    const std::string count = std::to_string(limits.threads + 1);
+    set += " && { ulimit -p " + count + " 2>/dev/null || ulimit -u " + count + "; }";
+  }
+  add({"--", "/bin/sh", "-c", set + " && exec \"$@\"", "sh", interpreter, "/harness"});
   return out;
 }
 
-SandboxRun Sandbox::run(const std::vector<std::string>& command, const std::string& program, const std::string& input,
-                        const SandboxLimits& limits) const {
-  const std::int64_t deadline_ns = monotonic_ns() + std::int64_t(limits.seconds * 1e9);
-  const Fd program_file = memory_file(program), input_file = memory_file(input),
-           filter = memory_file(system_call_filter(limits.processes));
-  Pipe output, errors;
-  Child child(words(command, limits), {{input_file.get(), 0},
-                                       {output.write_end.get(), 1},
-                                       {errors.write_end.get(), 2},
-                                       {program_file.get(), kProgram},
-                                       {filter.get(), kFilter}});
-  output.write_end.reset();
-  errors.write_end.reset();
+SandboxRun Sandbox::try_run(const std::string& interpreter, const SandboxJob& job, const SandboxLimits& limits) const {
+  const Fd program = memory_file(job.program), harness = memory_file(job.harness), input = memory_file(job.input),
+           test = memory_file(job.test), filter = memory_file(system_call_filter());
+  Pipe output, errors, start, result;
+  Child child(words(interpreter, limits), {{input.get(), 0},
+                                           {output.write_end.get(), 1},
+                                           {errors.write_end.get(), 2},
+                                           {program.get(), kProgram},
+                                           {filter.get(), kFilter},
+                                           {start.write_end.get(), kStartFd},
+                                           {result.write_end.get(), kResultFd},
+                                           {test.get(), kTestFd},
+                                           {harness.get(), kHarness}});
+  for (Pipe* pipe : {&output, &errors, &start, &result}) pipe->write_end.reset();
   SandboxRun out;
-  out.end = read_all(output.read_end, errors.read_end, deadline_ns, limits.output_bytes, out);
-  while (out.end == SandboxRun::kExited && !child.has_exited()) {
-    if (monotonic_ns() >= deadline_ns) out.end = SandboxRun::kTimedOut;
-    poll(nullptr, 0, 1);
-  }
+  out.end = Watch(child, limits, out).until_end(output.read_end, errors.read_end, start.read_end, result.read_end);
+  const bool has_exited = child.has_exited();
   out.code = child.end();
+  if (out.end == SandboxRun::kExited && out.code == 128 + SIGKILL) out.end = SandboxRun::kKilled;
+  if (out.end == SandboxRun::kNotStarted) {
+    out.errors = (has_exited ? "exit code " + std::to_string(out.code) : "not started after 10 s") +
+                 (out.errors.empty() ? "" : ": " + out.errors);
+  }
   if (out.errors.size() > kMaxErrors) out.errors.erase(0, out.errors.size() - kMaxErrors);
   return out;
+}
+
+SandboxRun Sandbox::run(const std::string& interpreter, const SandboxJob& job, const SandboxLimits& limits) const {
+  std::string why;
+  int num_kills = 0;
+  for (int tries = 0; tries < kMaxTries && num_kills < kMaxKills; ++tries) {
+    if (tries > 0) poll(nullptr, 0, kFirstPauseMs << (tries - 1));
+    try {
+      SandboxRun run = try_run(interpreter, job, limits);
+      if (run.end == SandboxRun::kKilled) {
+        why = "something outside the sandbox killed the program (SIGKILL); the machine may have run out of memory";
+        ++num_kills;
+      } else if (run.end == SandboxRun::kNotStarted) {
+        why = "the sandbox did not start: " + run.errors;
+      } else {
+        return run;
+      }
+    } catch (const Failure& e) {
+      if (e.code != MORTISE_RESOURCE_EXHAUSTED) throw;
+      why = e.what();
+    }
+  }
+  fail(MORTISE_RESOURCE_EXHAUSTED,
+       why + ". Give the run more memory or processes, or lower plugins.num_workers or memory_mib");
 }
 
 }  // namespace mortise

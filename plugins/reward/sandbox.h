@@ -1,7 +1,13 @@
-// Programs that nobody has read, run where they can do nothing: bubblewrap with a file system of their own (the
-// system's /usr, read-only, and an empty /tmp), no network, no sight of other processes, no capabilities, a filter of
-// system calls that also forbids new processes, and limits on time, memory, files and output. Nothing is written on the
-// host.
+// Runs programs that nobody has reviewed in a place where they can do no harm.
+//
+// bubblewrap gives the program its own file system (the system's /usr, read-only, and an empty /tmp), no network, no
+// environment, no view of other processes and no capabilities. A filter of system calls also forbids new processes.
+// There are limits on time, memory, threads, files and output. Nothing is written on the host.
+//
+// A run tells the program's faults from the machine's. The harness, a short Python script of ours that starts the
+// program, writes to a private pipe just before the program's first line. A run without that mark did not start, so it
+// says nothing about the program. A program cannot send itself SIGKILL or end with exit code 137, so a run that ends so
+// was killed from outside, for example by the kernel for want of memory.
 //
 // Threading: run() may be called from several threads.
 #pragma once
@@ -13,39 +19,64 @@
 namespace mortise {
 
 struct SandboxLimits {
-  double seconds = 1;
+  double seconds = 1;             // from the program's first line on
   std::int64_t memory_bytes = 0;  // of address space
   std::int64_t file_bytes = 0;    // of /tmp, and of one file
-  std::int64_t output_bytes = 0;  // of standard output
-  bool processes = false;         // may the program start others?
+  std::int64_t output_bytes = 0;  // of standard output, and of the result
+  std::int64_t threads = 0;       // with the main thread
+};
+
+// What the sandbox holds. The harness must write to kStartFd and close it, and then run /program.
+struct SandboxJob {
+  std::string program;  // the file /program
+  std::string harness;  // the file /harness, which the interpreter runs
+  std::string input;    // standard input
+  std::string test;     // kTestFd, a file that the harness reads; what it holds is in no folder
 };
 
 struct SandboxRun {
-  enum End { kExited, kTimedOut, kTooMuchOutput };
+  enum End {
+    kExited,
+    kTimedOut,
+    kTooMuchOutput,
+    kTooManyThreads,
+    kNotStarted,  // the machine's fault
+    kKilled       // by SIGKILL from outside: the machine's fault
+  };
   End end = kExited;
-  int code = 0;        // kExited: exit code, 128 + signal where one ended it
+  int code = 0;        // kExited: exit code, 128 + signal if a signal ended the program
   std::string output;  // standard output
   std::string errors;  // the last of standard error
+  std::string result;  // what was written to kResultFd
 };
 
 class Sandbox {
  public:
-  // Finds bwrap in PATH; `readable`: further folders of the host that programs may read. Throws Failure.
+  static constexpr int kStartFd = 5, kResultFd = 6, kTestFd = 7;
+
+  // Finds bwrap in PATH. `readable`: further folders of the host that programs may read. Throws Failure.
   explicit Sandbox(std::vector<std::string> readable);
 
-  // Runs `command` with `program` as the file /program and `input` as standard input. Throws Failure where the system
-  // gives no process.
-  [[nodiscard]] SandboxRun run(const std::vector<std::string>& command, const std::string& program,
-                               const std::string& input, const SandboxLimits& limits) const;
+  // Runs the harness with `interpreter`. Tries again, with pauses, if the machine gets in the way. Throws Failure if it
+  // still does after that: kNotStarted and kKilled are never returned.
+  [[nodiscard]] SandboxRun run(const std::string& interpreter, const SandboxJob& job,
+                               const SandboxLimits& limits) const;
+  // One attempt.
+  [[nodiscard]] SandboxRun try_run(const std::string& interpreter, const SandboxJob& job,
+                                   const SandboxLimits& limits) const;
+
+  // The kernel's limit on threads is used until this is called; without it, they are only counted from outside.
+  void leave_thread_limit() { limit_threads_ = false; }
+  [[nodiscard]] bool limits_threads() const { return limit_threads_; }
 
  private:
-  [[nodiscard]] std::vector<std::string> words(const std::vector<std::string>& command,
-                                               const SandboxLimits& limits) const;
+  [[nodiscard]] std::vector<std::string> words(const std::string& interpreter, const SandboxLimits& limits) const;
   std::string bubblewrap_;
   std::vector<std::string> readable_;
+  bool limit_threads_ = false;
 };
 
 // The filter of system calls as bwrap --seccomp reads it; empty on processors for which there is none.
-std::string system_call_filter(bool processes);
+std::string system_call_filter();
 
 }  // namespace mortise
