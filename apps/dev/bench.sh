@@ -1,4 +1,4 @@
-# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
+# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards|busy] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
 #   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode  the generator beside transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b; --rounds N,
 #           --threads N, --cache static); installs the oracles. decode --alone: the generator by itself, in more detail
@@ -8,6 +8,8 @@
 #   losses  every policy loss with gradient over 4.2 M tokens, by its plugin and in eager torch, beside one core's memory time ([rounds] [loss ...])
 #   tokenizer MB per second of encoding beside the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs the oracles
 #   rewards rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N, --work-us N)
+#   busy    the quickstart's step next to one hog, two hogs, a second run, a fork storm: each as a ratio to a step alone (--rounds N, --steps N,
+#           --cores N, SCENARIO...). It needs an otherwise idle machine
 source apps/dev/lib.sh
 what=${1:-peers}
 [[ $# -gt 0 ]] && shift
@@ -54,6 +56,11 @@ case $what in
     say "building"
     build release bench_rewards >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec build/release/bin/bench_rewards "$@"
+    ;;
+  busy)
+    say "building"
+    build release mortise make_task packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec "$system_python" apps/bench/busy.py --bin build/release/bin --out build/bench/busy "$@"
     ;;
   -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0" ;;
   *) die $exit_usage "there is no benchmark '$what'; ./dev bench --help lists them" ;;

@@ -1,15 +1,18 @@
 // The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
+#include <ATen/Parallel.h>
 #include <malloc.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <string_view>
 #include <vector>
 
 #include "commands.h"
+#include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
@@ -81,8 +84,16 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
+// libtorch takes a thread for each processor that this process may run on. A control group may grant it less time than
+// that: more threads would only wait for each other. trainer.num_threads and the user's environment win.
+void use_no_more_threads_than_granted() {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr) return;
+  if (at::get_num_threads() > mortise::usable_cpus()) at::set_num_threads(mortise::usable_cpus());
+}
+
 int main(int argc, char** argv) {
   keep_freed_memory();
+  use_no_more_threads_than_granted();
   mortise::install_stop_signals();
   mortise::offer_score_models();
   int code = 1;

@@ -326,7 +326,11 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
            "Step from which on the policy learns too; before it only the critic does.")
       .at_least(0);
   add_limits(table);
-  table.add("num_threads", &TrainerConfig::num_threads, "Threads that compute. null: as many as the machine has cores.")
+  table
+      .add("num_threads", &TrainerConfig::num_threads,
+           "Threads that compute. The last bits of a run depend on it. null: OMP_NUM_THREADS, else as many as the "
+           "process "
+           "may use by its CPU affinity and the quota of its control group (container).")
       .at_least(1)
       .at_most(4096);
 }
@@ -389,7 +393,7 @@ void add_plugins(FieldCatalog& catalog) {
   table
       .add("num_workers", &PluginsConfig::num_workers,
            "Worker processes of each reward that score at once; a spare stands by. Results do not depend on it. null: "
-           "one for each core, eight at most.")
+           "one for each processor that the run may use, eight at most.")
       .at_least(1)
       .at_most(1024);
   table.add("bubblewrap", &PluginsConfig::bubblewrap,

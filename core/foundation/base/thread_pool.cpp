@@ -5,6 +5,8 @@
 #include <atomic>
 #include <memory>
 
+#include "foundation/base/cpus.h"
+
 namespace mortise {
 namespace {
 
@@ -24,7 +26,7 @@ struct Loop {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, size_t queue_capacity) : capacity_(queue_capacity) {
-  if (num_threads <= 0) num_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (num_threads <= 0) num_threads = usable_cpus();
   threads_.reserve(static_cast<size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
 }

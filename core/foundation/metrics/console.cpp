@@ -8,6 +8,7 @@
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "foundation/metrics/pace.h"
 #include "foundation/metrics/sinks.h"
 
 namespace mortise {
@@ -32,13 +33,15 @@ std::string short_number(double value) {
 
 class ConsoleSink final : public MetricSink {
  public:
-  ConsoleSink(Env& env, const ConsoleOptions& options) : env_(&env), options_(options), start_ns_(env.monotonic_ns()) {}
+  ConsoleSink(Env& env, const ConsoleOptions& options)
+      : env_(&env), options_(options), pace_(options.first_step, env.monotonic_ns()) {}
 
   Result<> write(const MetricRow& row) override {
     if (row.keys.empty()) return {};
     const int64_t step = row.keys.front().second;
     const int64_t now_ns = env_->monotonic_ns();
-    const std::string text = progress_text(row, options_.total_steps, seconds_left(step, now_ns));
+    pace_.add(step, now_ns);
+    const std::string text = progress_text(row, options_.total_steps, seconds_left(step));
     if (log_has_terminal()) {
       log_progress_line(text);
       last_text_ = text;
@@ -60,17 +63,15 @@ class ConsoleSink final : public MetricSink {
   }
 
  private:
-  // From the pace of this process: steps done before a resume took no time here.
-  [[nodiscard]] double seconds_left(int64_t step, int64_t now_ns) const {
-    const int64_t done = step - options_.first_step;
-    if (options_.total_steps <= 0 || done <= 0) return -1;
-    const double pace_s = static_cast<double>(now_ns - start_ns_) * 1e-9 / static_cast<double>(done);
-    return pace_s * static_cast<double>(std::max<int64_t>(0, options_.total_steps - step));
+  [[nodiscard]] double seconds_left(int64_t step) const {
+    const std::optional<double> pace_s = pace_.seconds_per_step();
+    if (options_.total_steps <= 0 || !pace_s) return -1;
+    return *pace_s * static_cast<double>(std::max<int64_t>(0, options_.total_steps - step));
   }
 
   Env* env_;
   ConsoleOptions options_;
-  int64_t start_ns_;
+  Pace pace_;
   std::optional<int64_t> printed_ns_;
   std::string last_text_;
 };

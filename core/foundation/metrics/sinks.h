@@ -45,7 +45,8 @@ struct ConsoleOptions {
 };
 
 // "step 12/300  reward 0.532  len 7.1  kl 0.0012  8,412 tok/s  0.41 s/step  2m05s left": a moving line on a terminal,
-// else plain lines in the log. Only the numbers that a row has are shown.
+// else plain lines in the log. Only the numbers that a row has are shown. The time left follows the pace of the last
+// minute.
 std::unique_ptr<MetricSink> make_console_sink(Env& env, const ConsoleOptions& options);
 
 // The text of that line; seconds_left < 0 leaves it out. For tests and for other places that show progress.

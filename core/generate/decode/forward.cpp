@@ -29,11 +29,13 @@ struct DecodeForward::Member {
   KvShape kv;
   int64_t first, last;
   int64_t part, parts;
-  SpinBarrier* barrier;
+  Team* team;  // null: nobody else has a part of these rows
   FloatBuffer* scratch;
   int64_t score_stride;
 
-  void join(bool& sense) const { barrier->wait(sense); }
+  void join() const {
+    if (team != nullptr) team->join();
+  }
   [[nodiscard]] Range my_rows() const {
     const Range r = share(last - first, part, parts);
     return {first + r.begin, first + r.end};
@@ -88,10 +90,10 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   // Rows of one prompt attend to each other's keys within the pass, so they may only be cut by rows when none does.
   const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
   const bool by_rows = alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
-  SpinBarrier barrier(by_rows ? 1 : members);
+  Team* const joined = by_rows || members == 1 ? nullptr : &team;
   const auto job = [&](int member) {
     const Range r = by_rows ? share(count, member, members) : Range{0, count};
-    run_member({&weights, rows, kv, r.begin, r.end, by_rows ? 0 : member, by_rows ? 1 : members, &barrier,
+    run_member({&weights, rows, kv, r.begin, r.end, by_rows ? 0 : member, by_rows ? 1 : members, joined,
                 &scratch_[static_cast<size_t>(member)], score_stride});
   };
   if (members == 1) {
@@ -105,7 +107,6 @@ void DecodeForward::run_member(const Member& m) const {
   const int64_t hidden = config_.hidden_size;
   const Range mine = m.my_rows();
   const auto scale = static_cast<float>(config_.embedding_scale);
-  bool sense = false;
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const float* const from = m.weights->embedding + m.rows[static_cast<size_t>(i)].token * hidden;
     float* const to = x_.data() + i * hidden_stride_;
@@ -113,15 +114,15 @@ void DecodeForward::run_member(const Member& m) const {
   }
   Member left = m;  // from the last layer's attention on
   for (int64_t index = 0; index < config_.num_layers; ++index) {
-    keys_and_values(m, index, sense);
+    keys_and_values(m, index);
     if (index + 1 == config_.num_layers && wanted_.size() < m.rows.size()) {
       if (wanted_.empty()) return;
       if (m.part == 0) move_wanted_rows(m);
       left.rows = wanted_;
       left.last = static_cast<int64_t>(wanted_.size());
-      m.join(sense);
+      m.join();
     }
-    attention_and_mlp(left, index, sense);
+    attention_and_mlp(left, index);
   }
   const Range wanted = left.my_rows();
   for (int64_t i = wanted.begin; i < wanted.end; ++i) {
@@ -165,13 +166,13 @@ void DecodeForward::norm_rows(const float* weight, int64_t begin, int64_t end) c
 
 // x += linear(input), with a norm in between where the family has one; whole rows are then ready for this member.
 void DecodeForward::project(const Member& m, const PackedLinear& linear, const float* input, int64_t input_stride,
-                            const float* norm, bool& sense) const {
+                            const float* norm) const {
   const int64_t rows = m.last - m.first;
   const Range panels = share(linear.panels, m.part, m.parts);
   FloatBuffer const& target = norm == nullptr ? x_ : normed_;
   multiply(kernels_, linear, input, input_stride, target.data() + m.first * hidden_stride_, hidden_stride_, rows,
            panels, norm == nullptr);
-  m.join(sense);
+  m.join();
   if (norm == nullptr) return;
   const Range mine = m.my_rows();
   for (int64_t i = mine.begin; i < mine.end; ++i) {
@@ -182,30 +183,30 @@ void DecodeForward::project(const Member& m, const PackedLinear& linear, const f
   }
 }
 
-void DecodeForward::keys_and_values(const Member& m, int64_t index, bool& sense) const {
+void DecodeForward::keys_and_values(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const Range mine = m.my_rows();
   norm_rows(layer.input_norm, mine.begin, mine.end);
-  m.join(sense);
+  m.join();
   multiply(kernels_, layer.qkv, normed_.data() + m.first * hidden_stride_, hidden_stride_,
            qkv_.data() + m.first * qkv_stride_, qkv_stride_, m.last - m.first, share(layer.qkv.panels, m.part, m.parts),
            false);
-  m.join(sense);
+  m.join();
   rotate_and_store(m, index, mine.begin, mine.end);
-  m.join(sense);
+  m.join();
 }
 
-void DecodeForward::attention_and_mlp(const Member& m, int64_t index, bool& sense) const {
+void DecodeForward::attention_and_mlp(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const Range mine = m.my_rows();
   attention(m, index, mine.begin, mine.end);
-  m.join(sense);
-  project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm, sense);
+  m.join();
+  project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm);
   norm_rows(layer.post_norm, mine.begin, mine.end);
-  m.join(sense);
+  m.join();
   gated_mlp(m, layer);
-  m.join(sense);
-  project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm, sense);
+  m.join();
+  project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm);
 }
 
 void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const {

@@ -44,15 +44,14 @@ class DecodeForward {
  private:
   struct Member;  // a team member's share
   void run_member(const Member& m) const;
-  void keys_and_values(const Member& m, int64_t index, bool& sense) const;
-  void attention_and_mlp(const Member& m, int64_t index, bool& sense) const;
+  void keys_and_values(const Member& m, int64_t index) const;
+  void attention_and_mlp(const Member& m, int64_t index) const;
   void move_wanted_rows(const Member& m) const;
   void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void gated_mlp(const Member& m, const PackedLayer& layer) const;
   void norm_rows(const float* weight, int64_t begin, int64_t end) const;
-  void project(const Member& m, const PackedLinear& linear, const float* x, int64_t x_stride, const float* norm,
-               bool& sense) const;
+  void project(const Member& m, const PackedLinear& linear, const float* x, int64_t x_stride, const float* norm) const;
 
   ModelConfig config_;
   const Kernels& kernels_;

@@ -1,13 +1,15 @@
 // See team.h.
 #include "generate/decode/team.h"
 
-#include <sched.h>
+#include <algorithm>
+#include <chrono>
+#include <utility>
 
 namespace mortise {
 namespace {
 
-constexpr int kSpins = 4000;  // about 40 us: longer than what a caller does between two jobs
-constexpr int kBarrierSpins = 2000;
+constexpr double kJobSpin_us = 40;      // longer than what a caller does between two jobs
+constexpr double kBarrierSpin_us = 20;  // members have equal shares: longer than they differ on an idle machine
 
 inline void pause() {
 #ifdef __x86_64__
@@ -15,32 +17,33 @@ inline void pause() {
 #endif
 }
 
-// Spins, then gives the core away each time: the others may need it to arrive.
-template <class Done>
-void spin_until(Done done) {
-  for (int i = 0; !done(); ++i) {
-    if (i < kBarrierSpins) {
-      pause();
-    } else {
-      sched_yield();
-    }
-  }
+// How often to pause for so long. The cost of a pause differs by 15 times between processors.
+int spins_for(double us) {
+  static const double pause_us = [] {
+    constexpr int kCount = 1000;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCount; ++i) pause();
+    const double all = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    return std::max(all / kCount, 0.002);
+  }();
+  return static_cast<int>(us / pause_us);
 }
+
+// Until `word` is no longer `value`. Who changes it calls notify_all.
+void wait_while(const std::atomic<uint32_t>& word, uint32_t value, int spins) {
+  for (int i = 0; i < spins; ++i) {
+    if (word.load(std::memory_order_acquire) != value) return;
+    pause();
+  }
+  word.wait(value, std::memory_order_acquire);
+}
+
+struct OtherMemberThrew {};
 
 }  // namespace
 
-void SpinBarrier::wait(bool& sense) {
-  if (size_ == 1) return;
-  sense = !sense;
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    sense_.store(sense, std::memory_order_release);
-    return;
-  }
-  spin_until([&] { return sense_.load(std::memory_order_acquire) == sense; });
-}
-
 Team::Team(int size) {
+  spins_for(1);  // measured now, not in the first job
   for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { work(member); });
 }
 
@@ -51,28 +54,70 @@ Team::~Team() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+void Team::join() {
+  if (threads_.empty()) return;
+  // Only a member that throws changes the phase before this one arrives. It says so in `broken_` first.
+  const uint32_t phase = phase_.load(std::memory_order_acquire);
+  if (broken_.load(std::memory_order_acquire)) throw OtherMemberThrew();
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_.size()) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.fetch_add(1, std::memory_order_release);
+    phase_.notify_all();
+  } else {
+    wait_while(phase_, phase, spins_for(kBarrierSpin_us));
+  }
+  if (broken_.load(std::memory_order_acquire)) throw OtherMemberThrew();
+}
+
+// A member that has thrown arrives nowhere any more: whoever waits must leave.
+void Team::give_up(std::exception_ptr reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!reason_) reason_ = std::move(reason);
+  }
+  broken_.store(true, std::memory_order_release);
+  phase_.fetch_add(1, std::memory_order_release);
+  phase_.notify_all();
+}
+
+void Team::run_job(int member) {
+  try {
+    (*job_)(member);
+  } catch (const OtherMemberThrew&) {
+  } catch (...) {
+    give_up(std::current_exception());
+  }
+}
+
 void Team::run(const std::function<void(int)>& job) {
   if (threads_.empty()) {
     job(0);
     return;
   }
   job_ = &job;
-  running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
-  job(0);
-  spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+  run_job(0);
+  const int spins = spins_for(kBarrierSpin_us);
+  for (uint32_t left = running_.load(std::memory_order_acquire); left > 0;
+       left = running_.load(std::memory_order_acquire)) {
+    wait_while(running_, left, spins);
+  }
+  if (!broken_.load(std::memory_order_relaxed)) return;
+  arrived_.store(0, std::memory_order_relaxed);
+  broken_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(reason_, nullptr));
 }
 
 void Team::work(int member) {
   uint32_t seen = 0;
   while (true) {
-    for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) pause();
-    round_.wait(seen, std::memory_order_acquire);
+    wait_while(round_, seen, spins_for(kJobSpin_us));
     ++seen;
     if (stopping_.load(std::memory_order_relaxed)) return;
-    (*job_)(member);
-    running_.fetch_sub(1, std::memory_order_release);
+    run_job(member);
+    if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_all();
   }
 }
 

@@ -73,14 +73,12 @@ void HeadSampler::run(const PackedLinear& head, std::span<const SampleJob> jobs,
   chunk_max_.resize(static_cast<size_t>(block * num_chunks_));
   chunk_sum_.resize(static_cast<size_t>(block * num_chunks_));
   scratch_.resize(static_cast<size_t>(team.size()));
-  SpinBarrier barrier(members);
   const auto job = [&](int member) {
-    bool sense = false;
     size_t first_job = 0;
     for (int64_t first = 0; first < num_rows; first += block) {
       const int64_t rows = std::min(block, num_rows - first);
       score_chunks(head, first, rows, num_chunks_ * member / members, num_chunks_ * (member + 1) / members);
-      barrier.wait(sense);
+      if (members > 1) team.join();
       size_t last_job = first_job;
       while (last_job < jobs.size() && jobs[last_job].row < first + rows) ++last_job;
       const size_t count = last_job - first_job;
@@ -91,7 +89,7 @@ void HeadSampler::run(const PackedLinear& head, std::span<const SampleJob> jobs,
                   out.subspan(part(member), part(member + 1) - part(member)), first,
                   scratch_[static_cast<size_t>(member)]);
       first_job = last_job;
-      barrier.wait(sense);
+      if (members > 1) team.join();
     }
   };
   if (members == 1) {

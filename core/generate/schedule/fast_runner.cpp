@@ -1,6 +1,7 @@
 // The fast path: prompts of newly admitted groups in packed passes, then one pass over all samples that have a token,
 // then head and sampling of all of them together.
 #include <algorithm>
+#include <new>
 
 #include "generate/decode/forward.h"
 #include "generate/decode/packed_weights.h"
@@ -26,11 +27,16 @@ class FastRunner final : public StepRunner {
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
     const std::lock_guard lock(shared_->mutex);
-    pack_weights();
-    prefill(samples);
-    head_.reserve_inputs(static_cast<int64_t>(samples.size()));
-    decode(samples);
-    head_.run(weights_.head, jobs_, out, team_);
+    try {
+      pack_weights();
+      prefill(samples);
+      head_.reserve_inputs(static_cast<int64_t>(samples.size()));
+      decode(samples);
+      head_.run(weights_.head, jobs_, out, team_);
+    } catch (const std::bad_alloc&) {  // of any member of the team
+      return Error{ErrorKind::kInternal, "there is not enough memory to sample", "generate",
+                   "lower rollout.max_num_seqs or rollout.kv_cache_mib"};
+    }
     return {};
   }
 

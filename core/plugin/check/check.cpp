@@ -3,9 +3,9 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "foundation/base/clock.h"
+#include "foundation/base/cpus.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "plugin/check/server_pool.h"
@@ -208,7 +208,7 @@ Result<CheckReport> check_pack(const CheckOptions& options) {
   Plan plan(options, pack);
   TRY(plan.make());
 
-  const int asked = options.num_jobs > 0 ? options.num_jobs : static_cast<int>(std::thread::hardware_concurrency());
+  const int asked = options.num_jobs > 0 ? options.num_jobs : usable_cpus();
   const int num_jobs = std::clamp(asked, 1, static_cast<int>(std::max<size_t>(plan.outcomes.size(), 1)));
   ServerPool pool = TRY(ServerPool::start(options.server, num_jobs));
   pool.run(plan.requests, plan.open(true), plan.outcomes);

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "foundation/base/cpus.h"
 #include "foundation/base/env.h"
 #include "foundation/base/limits.h"
 #include "foundation/base/log.h"
@@ -84,7 +85,7 @@ ThreadPool& pool() {
   const std::lock_guard lock(all.mutex);
   // The calling thread works too, so the pool has one fewer.
   const int asked = all.num_threads;
-  const int total = asked > 0 ? asked : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int total = asked > 0 ? asked : usable_cpus();
   if (!all.pool) all.pool = std::make_unique<ThreadPool>(std::max(1, total - 1));
   return *all.pool;
 }

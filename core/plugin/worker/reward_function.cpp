@@ -1,8 +1,8 @@
 #include "plugin/worker/reward_function.h"
 
 #include <algorithm>
-#include <thread>
 
+#include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
 #include "plugin/worker/launcher.h"
 #include "plugin/worker/local_reward.h"
@@ -61,7 +61,7 @@ Result<bool> needs_this_process(const PluginRef& ref, const std::string& mode) {
 
 int worker_count(const IsolationOptions& options) {
   if (options.num_workers > 0) return options.num_workers;
-  int64_t cpus = static_cast<int64_t>(std::thread::hardware_concurrency());
+  int64_t cpus = usable_cpus();
   if (options.limits.num_cpus > 0) cpus = std::min(cpus, options.limits.num_cpus);
   return static_cast<int>(std::clamp<int64_t>(cpus, 1, kMaxDefaultWorkers));
 }

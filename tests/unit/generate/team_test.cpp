@@ -1,7 +1,12 @@
-// The team and its barrier: every member takes part in every job, and nobody passes a barrier early.
+// The team and its barrier: every member takes part in every job, and nobody passes a barrier early or burns a core
+// while it waits.
 #include "generate/decode/team.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
+
+#include <chrono>
+#include <stdexcept>
 
 #include "generate/decode/aligned.h"
 
@@ -22,19 +27,82 @@ TEST(Team, BarrierSeparatesPhases) {
   constexpr int kSize = 3;
   constexpr int kPhases = 300;
   Team team(kSize);
-  SpinBarrier barrier(kSize);
   std::vector<int> written(kSize);  // plain on purpose: the barrier alone orders the accesses
   std::atomic<int> wrong{0};
   team.run([&](int member) {
-    bool sense = false;
     for (int phase = 1; phase <= kPhases; ++phase) {
       written[static_cast<size_t>(member)] = phase;
-      barrier.wait(sense);
+      team.join();
       for (const int value : written) wrong += value == phase ? 0 : 1;
-      barrier.wait(sense);
+      team.join();
     }
   });
   EXPECT_EQ(wrong, 0);
+}
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Whoever is late may be waiting for the very core that the others would spin on.
+TEST(Team, WhoWaitsLongSleeps) {
+  constexpr auto kLate = std::chrono::milliseconds(400);
+  Team team(2);
+  double spent = 0;
+  team.run([&](int member) {
+    const double before = cpu_seconds();
+    if (member == 1) std::this_thread::sleep_for(kLate);
+    team.join();
+    if (member == 0) spent = cpu_seconds() - before;
+  });
+  EXPECT_LT(spent, 0.1);
+  const double before = cpu_seconds();
+  team.run([&](int member) {
+    if (member == 1) std::this_thread::sleep_for(kLate);
+  });
+  EXPECT_LT(cpu_seconds() - before, 0.1);
+}
+
+// Whichever member throws, wherever the others are: run() throws it, and the team works on.
+TEST(Team, SurvivesAMemberThatThrows) {
+  constexpr int kSize = 3;
+  Team team(kSize);
+  for (int round = 0; round < 300; ++round) {
+    const int thrower = round % kSize;
+    const int phases = round % 4;  // before it throws; the others go further
+    try {
+      team.run([&](int member) {
+        for (int phase = 0; phase < 4; ++phase) {
+          if (member == thrower && phase == phases) throw std::runtime_error("member " + std::to_string(member));
+          team.join();
+        }
+      });
+      FAIL() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(error.what(), "member " + std::to_string(thrower));
+    }
+    std::atomic<int> done{0};
+    team.run([&](int) {
+      team.join();
+      ++done;
+      team.join();
+    });
+    ASSERT_EQ(done, kSize);
+  }
+}
+
+TEST(Team, AllMembersMayThrow) {
+  for (const int size : {1, 3}) {
+    Team team(size);
+    for (int round = 0; round < 100; ++round) {
+      EXPECT_THROW(team.run([](int) { throw std::bad_alloc(); }), std::bad_alloc);
+    }
+    int count = 0;
+    team.run([&](int member) { count += member == 0 ? 1 : 0; });
+    EXPECT_EQ(count, 1);
+  }
 }
 
 // Small ones and those on huge pages alike.

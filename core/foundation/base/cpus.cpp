@@ -1,0 +1,133 @@
+// See cpus.h. Formats: proc(5) for /proc/self/cgroup and /proc/self/mountinfo; the kernel's cgroup-v2.rst and
+// sched-bwc.rst for the quotas.
+#include "foundation/base/cpus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace mortise {
+namespace {
+
+std::vector<std::string> lines_of(Env& env, const Path& path) {
+  std::vector<std::string> lines;
+  const Result<std::string> text = env.read_file(path);
+  if (!text.ok()) return lines;
+  std::istringstream in(*text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream in(line);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+bool has_item(const std::string& list, const std::string& item) {
+  return ("," + list + ",").find("," + item + ",") != std::string::npos;
+}
+
+std::optional<double> ratio(const std::string& quota, const std::string& period) {
+  char* end = nullptr;
+  const double time = std::strtod(quota.c_str(), &end);  // "max": nothing is read
+  if (end == quota.c_str() || time <= 0) return std::nullopt;
+  const double whole = std::strtod(period.c_str(), &end);
+  return whole > 0 ? std::optional(time / whole) : std::nullopt;
+}
+
+// The quota that one group's own files set.
+std::optional<double> quota_of_group(Env& env, const Path& group, bool v2) {
+  if (v2) {
+    const std::vector<std::string> lines = lines_of(env, group / "cpu.max");
+    const std::vector<std::string> words = lines.empty() ? lines : words_of(lines[0]);
+    return words.size() == 2 ? ratio(words[0], words[1]) : std::nullopt;
+  }
+  const std::vector<std::string> quota = lines_of(env, group / "cpu.cfs_quota_us");
+  const std::vector<std::string> period = lines_of(env, group / "cpu.cfs_period_us");
+  return quota.empty() || period.empty() ? std::nullopt : ratio(quota[0], period[0]);
+}
+
+// Of the process's path, what lies below the mounted part of the hierarchy. A container may see a path that is not
+// below it: then its own group is the mounted one.
+Path below_mount(const std::string& path, const std::string& mounted) {
+  const Path below = Path(path).lexically_relative(mounted);
+  return below.empty() || below.begin()->string() == ".." ? Path(".") : below;
+}
+
+struct Mount {
+  Path point;
+  std::string mounted;  // which part of the hierarchy
+  bool v2 = false;
+};
+
+// "31 23 0:28 /mounted /point options ... - cgroup2 source options"
+std::optional<Mount> read_mount(const std::string& line) {
+  const std::vector<std::string> words = words_of(line);
+  const auto dash = std::find(words.begin(), words.end(), "-");
+  if (words.size() < 5 || words.end() - dash < 4) return std::nullopt;
+  const bool v2 = dash[1] == "cgroup2";
+  if (!v2 && (dash[1] != "cgroup" || !has_item(dash[3], "cpu"))) return std::nullopt;
+  return Mount{words[4], words[3], v2};
+}
+
+int affinity_cpus() {
+  for (size_t count = CPU_SETSIZE; count <= (size_t{1} << 20); count *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(count);
+    if (set == nullptr) break;
+    const bool known = sched_getaffinity(0, CPU_ALLOC_SIZE(count), set) == 0;
+    const int cpus = known ? CPU_COUNT_S(CPU_ALLOC_SIZE(count), set) : 0;
+    CPU_FREE(set);
+    if (known) return cpus;
+  }
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+std::optional<double> cgroup_cpu_quota(Env& env, const Path& root) {
+  std::string path_v1, path_v2;
+  for (const std::string& line : lines_of(env, root / "proc/self/cgroup")) {  // "4:cpu,cpuacct:/path", "0::/path"
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (controllers.empty()) path_v2 = line.substr(second + 1);
+    if (has_item(controllers, "cpu")) path_v1 = line.substr(second + 1);
+  }
+  std::optional<double> least;
+  for (const std::string& line : lines_of(env, root / "proc/self/mountinfo")) {
+    const std::optional<Mount> mount = read_mount(line);
+    const std::string& path = mount && mount->v2 ? path_v2 : path_v1;
+    if (!mount || path.empty()) continue;
+    Path group = root / mount->point.relative_path();
+    std::optional<double> quota = quota_of_group(env, group, mount->v2);
+    if (quota) least = std::min(least.value_or(*quota), *quota);
+    for (const Path& part : below_mount(path, mount->mounted)) {
+      if (part == ".") continue;
+      group /= part;
+      quota = quota_of_group(env, group, mount->v2);
+      if (quota) least = std::min(least.value_or(*quota), *quota);
+    }
+  }
+  return least;
+}
+
+int cpus_within(int affinity, std::optional<double> quota) {
+  const int cpus = std::max(1, affinity);
+  if (!quota || *quota >= cpus) return cpus;
+  return std::clamp(static_cast<int>(std::ceil(*quota)), 1, cpus);
+}
+
+int usable_cpus() {
+  static const int cpus = cpus_within(affinity_cpus(), cgroup_cpu_quota(default_env(), "/"));
+  return cpus;
+}
+
+}  // namespace mortise

@@ -1,0 +1,22 @@
+// How many processors this process may use: those of its CPU affinity, and no more than the CPU time that its control
+// groups grant (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`). The machine may have many more: threads beyond this number
+// only wait for each other.
+#pragma once
+
+#include <optional>
+
+#include "foundation/base/env.h"
+
+namespace mortise {
+
+// At least 1. Looked up once, at the first call.
+[[nodiscard]] int usable_cpus();
+
+// The smallest quota of the process's control group and the groups above it, in processors (1.5: 150 ms of CPU time per
+// 100 ms); nothing without a quota. `root` holds proc/ and the mounted groups: "/", or a folder that a test made.
+[[nodiscard]] std::optional<double> cgroup_cpu_quota(Env& env, const Path& root);
+
+// What follows from both: the quota is rounded up, since part of a processor is still worth a thread.
+[[nodiscard]] int cpus_within(int affinity, std::optional<double> quota);
+
+}  // namespace mortise
