@@ -4,8 +4,14 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
+#include <string_view>
 
+#include "foundation/base/secrets.h"
+#include "foundation/base/text.h"
+#include "plugin/worker/environment.h"
 #include "plugin/worker/launcher.h"
 #include "plugin/worker/zygote.h"
 
@@ -26,6 +32,9 @@ int main(int argc, char** argv) {
         "`mortise train` and `mortise eval` start it; it is of no use by hand. See plugins.isolation in\n"
         "`mortise config explain plugins`.");
     return argc == 2 && std::strcmp(argv[1], "--help") == 0 ? 0 : 2;
+  }
+  if (const char* names = std::getenv(mortise::kAddedNames); names != nullptr) {
+    for (const std::string_view name : mortise::split(names, ',')) mortise::add_secret_variable(std::string(name));
   }
   const auto done = mortise::run_zygote(mortise::Fd(mortise::kWorkerSocket));
   if (!done.ok()) std::fprintf(stderr, "mortise-worker: %s\n", done.error().to_string().c_str());

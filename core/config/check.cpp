@@ -8,6 +8,7 @@
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/unused.h"
+#include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/sampling.h"
 
@@ -86,6 +87,12 @@ class Checker {
       }
     }
     if (!any_weight) warn("reward", "all rewards have weight 0, so every score is 0");
+    for (const std::string& name : config_.plugins.env) {
+      if (is_variable_name(name)) continue;
+      const std::string shown(name.substr(0, name.find('=')));  // not a value that was given by mistake
+      error("plugins.env", quote(shown) + " is not the name of an environment variable",
+            "write only the name, as in \"OPENAI_API_KEY\"; its value comes from the environment of the run");
+    }
   }
 
   void check_aggregation() {

@@ -424,6 +424,11 @@ void add_plugins(FieldCatalog& catalog) {
       .at_least(1)
       .at_most(1024);
   table.add(
+      "env", &PluginsConfig::env,
+      "Names of environment variables that rewards get in addition: [\"OPENAI_API_KEY\"]. By default they get only "
+      "harmless ones (PATH, HOME, locale, Python, threads, caches), so that no token of the trainer reaches a "
+      "reward. A parameter \"env:NAME\", and a parameter whose name ends in _env, adds its variable by itself.");
+  table.add(
       "check", &PluginsConfig::check,
       "Put what plugins write between guard words and look at these after every call: a plugin that writes past its "
       "outputs stops the run with its name, instead of damaging memory. Costs a copy of the outputs.");

@@ -293,7 +293,8 @@ struct PluginsConfig {
   int64_t worker_open_files = 256;               // of one worker; 0 = no limit
   std::chrono::milliseconds worker_cpu_time{0};  // CPU time of one call of a reward; 0 = no limit
   std::optional<int64_t> worker_cpus;            // processors that the workers of a reward share; null = all
-  bool check = false;                            // outputs of plugins between guard words, looked at after every call
+  std::vector<std::string> env;  // names of environment variables that rewards get besides harmless ones
+  bool check = false;            // outputs of plugins between guard words, looked at after every call
   bool operator==(const PluginsConfig&) const = default;
 };
 

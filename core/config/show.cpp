@@ -6,6 +6,7 @@
 #include "config/presets.h"
 #include "config/toml_text.h"
 #include "foundation/base/shown_text.h"
+#include "parse/url.h"
 
 namespace mortise {
 namespace {
@@ -125,7 +126,7 @@ class TomlWriter {
 }  // namespace
 
 std::string config_to_toml(const LoadedConfig& loaded, const ShowOptions& options) {
-  return TomlWriter(loaded, options).write();
+  return parse::redact_userinfo(TomlWriter(loaded, options).write());
 }
 
 std::string config_to_toml(const RunConfig& config) {
@@ -133,6 +134,17 @@ std::string config_to_toml(const RunConfig& config) {
   loaded.config = config;
   return config_to_toml(loaded);
 }
+
+namespace {
+
+void redact(Json& value) {
+  if (value.is_string()) value = parse::redact_userinfo(value.get_ref<const std::string&>());
+  if (value.is_structured()) {
+    for (Json& item : value) redact(item);
+  }
+}
+
+}  // namespace
 
 Json config_to_json(const RunConfig& config) {
   RunConfig copy = config;
@@ -168,6 +180,7 @@ Json config_to_json(const RunConfig& config) {
       }
     }
   }
+  redact(root);
   return root;
 }
 

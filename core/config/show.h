@@ -1,7 +1,8 @@
 // The resolved config as text: TOML that loads back to an equal RunConfig, or JSON.
 //
-// Every key is written, in the order of fields.h; doubles in the shortest form that reads back as the same bits; keys
-// that are null stand as comments. Pure functions.
+// Every key is written, in the order of fields.h. Doubles have the shortest form that reads back as the same bits. Keys
+// that are null are comments. Logins in URLs are replaced: a config that is shown or written holds none. Pure
+// functions.
 #pragma once
 
 #include <string>

@@ -184,7 +184,7 @@ class UnusedKeys {
       for (const char* leaf : {".row_timeout", ".allow"}) tell("reward." + std::to_string(i) + leaf, false, kWhy);
     }
     tell_all({"plugins.num_workers", "plugins.bubblewrap", "plugins.worker_memory_mib", "plugins.worker_file_mib",
-              "plugins.worker_open_files", "plugins.worker_cpu_time", "plugins.worker_cpus"},
+              "plugins.worker_open_files", "plugins.worker_cpu_time", "plugins.worker_cpus", "plugins.env"},
              false, kWhy);
   }
 

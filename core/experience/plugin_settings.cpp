@@ -26,6 +26,7 @@ WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& rew
   limits.network = allowed("network");
   limits.write_files = allowed("files");
   limits.start_programs = allowed("programs");
+  limits.env = plugins.env;
   return limits;
 }
 

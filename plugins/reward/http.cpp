@@ -56,7 +56,7 @@ struct Http : BatchReward {
       const char* token = std::getenv(token_env.c_str());
       if (token == nullptr || *token == '\0') {
         fail(MORTISE_FAILED_PRECONDITION,
-             "token_env: the environment variable '" + token_env + "' is not set; export it before the run");
+             "token_env: the environment variable '" + token_env + "' is not set. Export it before the run");
       }
       options.headers.push_back("Authorization: Bearer " + std::string(token));
     }

@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import os
+import re
 import signal
 import socket
 import struct
@@ -77,6 +78,12 @@ def hint(error, frames):
     in_socket = any(os.path.basename(f.filename) in ("socket.py", "connection.py") for f in frames)
     if code == errno.EACCES and (in_socket or "socket" in str(error)):
         return '; if the reward is to use the network, add allow = ["network"] to its [[reward]] table'
+    withheld = [name for name in os.environ.get("MORTISE_ENV_WITHHELD", "").split(",") if re.search(r"\b%s\b" % re.escape(name), str(error)) and len(name) > 3]
+    if withheld:
+        return '; rewards do not get the variable %s by default: add env = ["%s"] to the table [plugins]' % (
+            withheld[0],
+            withheld[0],
+        )
     # The resolver gives up without saying why; a limit is the usual cause.
     if isinstance(error, socket.gaierror):
         return '; if the network is not allowed here, add allow = ["network"] to the [[reward]] table'

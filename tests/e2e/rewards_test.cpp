@@ -2,11 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "program.h"
+#include "score_service.h"
 
 namespace mortise::test {
 namespace {
@@ -165,43 +164,17 @@ TEST(Rewards, AColumnThatNoRowHasIsNamedBeforeTheFirstStep) {
   EXPECT_FALSE(default_env().exists(task.path() / "out"));
 }
 
-// tests/support/score_server.py in a process of its own; ends with its standard input.
-class Service {
- public:
-  explicit Service(const Path& folder) {
-    const Path port_file = folder / "port";
-    const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
-    pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
-    for (int i = 0; i < 500 && port_.empty(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      const auto text = default_env().read_file(port_file);
-      if (text.ok() && text->ends_with('\n')) port_ = text->substr(0, text->size() - 1);
-    }
-  }
-  Service(const Service&) = delete;
-  Service& operator=(const Service&) = delete;
-  ~Service() {
-    if (pipe_ != nullptr) ::pclose(pipe_);
-  }
-  [[nodiscard]] std::string url(const std::string& path) const { return "http://127.0.0.1:" + port_ + path; }
-  [[nodiscard]] bool started() const { return !port_.empty(); }
-
- private:
-  FILE* pipe_ = nullptr;
-  std::string port_;
-};
-
 TEST(Rewards, AWebServiceTrainsAModelFromAWorker) {
   if (!has_python()) GTEST_SKIP() << "no python3 for the service: the reward `http` was not tested in a run";
   ::setenv("no_proxy", "127.0.0.1", 1);
   const TaskFolder task;
-  const Service service(task.path());
+  const ScoreService service(task.path());
   ASSERT_TRUE(service.started());
   use_reward(task, "use = \"http\"\nurl = \"" + service.url("/score") + "\"\nbatch_size = 16\n");
   const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=3");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("may do what it declares to need: use the network"));
-  EXPECT_THAT(outcome.output, HasSubstr("runs in 1 worker ("));
+  EXPECT_THAT(outcome.output, HasSubstr("runs in 1 worker"));
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 3U);
   // The service gives each row the length of its completion, of three characters at most.
@@ -281,7 +254,7 @@ TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   if (!has_python()) GTEST_SKIP() << "no python3: the packs of `python` and `http` were not checked";
   ::setenv("no_proxy", "127.0.0.1", 1);
   const TempDir dir;
-  const Service service(dir.path());
+  const ScoreService service(dir.path());
   ASSERT_TRUE(service.started());
   dir.write("score.py", "def reward(completions, **kwargs):\n    return [float(len(c)) for c in completions]\n");
   const std::string packs = std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_";

@@ -5,6 +5,7 @@
 #   /flaky/K       503 for the first K requests   /down     always 503
 #   /entries       objects: score, a number beside it, null, an error, nonsense
 #   /client_error  400   /slow  after a second   /wrong  one reward too few   /text  no JSON   /secret  needs the token
+#   /echo          400 with the token that came
 # GET /log gives what came: {"requests": [[path, rows], ...], "most_at_once": N, "last": the last body}.
 import json
 import sys
@@ -62,6 +63,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(1)
         if path == "/secret" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, "who are you")
+        if path == "/echo":
+            return self.reply(400, "bad token: " + str(self.headers["Authorization"]))
         if path == "/wrong":
             return self.reply(200, json.dumps(rewards[1:]))
         if path == "/text":

@@ -6,13 +6,29 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
+
+#include "foundation/base/log.h"
 
 namespace mortise {
 
 namespace {
 
-bool is_held_elsewhere(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
+enum class Answer { kLocked, kHeldElsewhere, kNoLocks };
+
+Answer lock_file(int fd, const Path& path) {
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) return Answer::kHeldElsewhere;
+    log_warn(path.string() + ": the file system cannot lock it (" + std::strerror(errno) +
+             "), so nothing keeps a second run from writing here at the same time. Start only one run in this folder, "
+             "or use a folder on another file system");
+    return Answer::kNoLocks;
+  }
+  return Answer::kLocked;
+}
 
 // Whoever had the lock may have renamed or removed the file between our open and our lock.
 bool is_still_at(int fd, const Path& file) {
@@ -28,7 +44,7 @@ Result<FolderLock> FolderLock::take(const Path& folder) {
   FolderLock lock;
   lock.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock.fd_ < 0) return lock;
-  if (is_held_elsewhere(lock.fd_)) {
+  if (lock_file(lock.fd_, folder) == Answer::kHeldElsewhere) {
     return Error{ErrorKind::kDisk, "another run is writing into this folder", folder.string(),
                  "wait for it, or choose another trainer.default_local_dir"};
   }
@@ -40,10 +56,11 @@ Result<FolderLock> FolderLock::take_file(const Path& file) {
     FolderLock lock;
     lock.fd_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (lock.fd_ < 0) return lock;
-    if (is_held_elsewhere(lock.fd_))
+    const Answer answer = lock_file(lock.fd_, file);
+    if (answer == Answer::kHeldElsewhere)
       return Error{ErrorKind::kDisk, "another process is writing this file", file.string(),
                    "wait for it, or name another file"};
-    if (is_still_at(lock.fd_, file)) return lock;
+    if (answer == Answer::kNoLocks || is_still_at(lock.fd_, file)) return lock;
   }
 }
 

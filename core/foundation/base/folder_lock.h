@@ -9,10 +9,11 @@ namespace mortise {
 
 class FolderLock {
  public:
-  // An Error of kind kDisk where another process has it. A file system that knows no locks gives an empty lock.
+  // An Error of kind kDisk if another process has it. If the file system cannot lock, a warning says so, and the lock
+  // keeps nobody out.
   static Result<FolderLock> take(const Path& folder);
-  // Of a file, which is made where there is none. What cannot be opened gives an empty lock too: who writes it then
-  // tells why.
+  // The same for a file, which is created if it is missing. A file that cannot be opened gives an empty lock: writing
+  // it then fails with the reason.
   static Result<FolderLock> take_file(const Path& file);
 
   FolderLock() = default;

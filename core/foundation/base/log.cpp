@@ -14,6 +14,8 @@
 #include <set>
 #include <string>
 
+#include "foundation/base/secrets.h"
+
 namespace mortise {
 namespace {
 
@@ -137,7 +139,8 @@ void log_flush() {
 
 void log_message(LogLevel level, std::string_view text) {
   Log& log = the_log();
-  const spdlog::details::log_msg message(spdlog::source_loc{}, "", spdlog_level(level), {text.data(), text.size()});
+  const std::string shown = redacted(text);
+  const spdlog::details::log_msg message(spdlog::source_loc{}, "", spdlog_level(level), {shown.data(), shown.size()});
   const std::lock_guard lock(log.mutex);
   if (level >= log.console_level) log.console->log(message);
   if (!log.file) return;

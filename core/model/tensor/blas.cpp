@@ -1,6 +1,10 @@
 // Fortran BLAS is column-major: a row-major product C = A B is the column-major C^T = B^T A^T, so operands swap places.
 #include "model/tensor/blas.h"
 
+#include <c10/util/Exception.h>
+
+#include <limits>
+
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming)
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k, const float* alpha,
@@ -15,18 +19,26 @@ void dgemm_(const char* transa, const char* transb, const int* m, const int* n, 
 namespace mortise::blas {
 namespace {
 
+// BLAS counts in int.
+int to_int(int64_t value, const char* name) {
+  TORCH_CHECK(value >= 0 && value <= std::numeric_limits<int>::max(), "matrix product: ", name, " = ", value,
+              " is out of the range of BLAS, 0 to ", std::numeric_limits<int>::max(),
+              ". Lower the number of tokens per micro-batch");
+  return static_cast<int>(value);
+}
+
 template <class T, class Function>
 void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a,
           int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return;
   const char ta = static_cast<char>(trans_a);
   const char tb = static_cast<char>(trans_b);
-  const int im = static_cast<int>(m);
-  const int in = static_cast<int>(n);
-  const int ik = static_cast<int>(k);
-  const int ia = static_cast<int>(lda);
-  const int ib = static_cast<int>(ldb);
-  const int ic = static_cast<int>(ldc);
+  const int im = to_int(m, "m");
+  const int in = to_int(n, "n");
+  const int ik = to_int(k, "k");
+  const int ia = to_int(lda, "lda");
+  const int ib = to_int(ldb, "ldb");
+  const int ic = to_int(ldc, "ldc");
   function(&tb, &ta, &in, &im, &ik, &alpha, b, &ib, a, &ia, &beta, c, &ic);
 }
 

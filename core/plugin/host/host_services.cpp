@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <new>
@@ -14,6 +15,7 @@
 #include "foundation/base/limits.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
+#include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/base/thread_pool.h"
 
@@ -45,7 +47,7 @@ std::string clean(mortise_text text) {
     out += " ... (" + std::to_string(text.size) + " bytes)";
   }
   if (find_invalid_utf8(out)) out = quote(out, kMost);
-  return out;
+  return redacted(out);
 }
 
 struct Extensions {
@@ -245,13 +247,28 @@ int32_t param_bool(mortise_call* call, const char* name, int32_t* out) noexcept 
   return MORTISE_OK;
 }
 
-int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noexcept {
+// "env:NAME" is the value of that variable. It is looked up here, so that it stands in no config, message or file.
+int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noexcept try {
   const Json* value = find_param(call, name);
   if (value == nullptr) return MORTISE_NOT_FOUND;
   if (out == nullptr || !value->is_string()) return MORTISE_INVALID_ARGUMENT;
   const auto& text = *value->get_ptr<const std::string*>();
   *out = {text.data(), text.size()};
+  const std::string_view secret = secret_reference(text);
+  if (secret.empty()) return MORTISE_OK;
+  const std::string variable(secret);
+  const char* const content = std::getenv(variable.c_str());
+  if (content == nullptr || *content == '\0') {
+    const std::string what = std::string(name) + ": the environment variable " + variable +
+                             " is not set. Export it before the run, or give the value itself";
+    fail(call, MORTISE_FAILED_PRECONDITION, {what.data(), what.size()});
+    return MORTISE_FAILED_PRECONDITION;
+  }
+  add_secret(variable, content);
+  *out = {content, std::strlen(content)};
   return MORTISE_OK;
+} catch (...) {  // out of memory
+  return MORTISE_RESOURCE_EXHAUSTED;
 }
 
 constexpr mortise_host make_table() {

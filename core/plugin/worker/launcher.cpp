@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "foundation/base/text.h"
+#include "plugin/worker/environment.h"
 
 namespace mortise {
 namespace {
@@ -123,8 +124,12 @@ Result<> Keeper::spawn(const fs::path& program, const fs::path& bubblewrap, cons
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  std::vector<std::string> variables = worker_environment(::environ, limits.env);
+  std::vector<char*> environment;
+  for (std::string& variable : variables) environment.push_back(variable.data());
+  environment.push_back(nullptr);
   const int code =
-      ::posix_spawn(&pid_, arguments[0], &settings.files, &settings.attributes, arguments.data(), ::environ);
+      ::posix_spawn(&pid_, arguments[0], &settings.files, &settings.attributes, arguments.data(), environment.data());
   if (code == 0) return {};
   pid_ = -1;
   return launch_error("cannot be started: " + std::string(std::strerror(code)), "look at " + words.front());

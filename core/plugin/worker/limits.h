@@ -8,22 +8,24 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "foundation/base/result.h"
 
 namespace mortise {
 
 struct WorkerLimits {
-  int64_t memory_bytes = 0;     // of address space; 0: no limit
-  int64_t file_bytes = 0;       // longest file it may write; 0: no limit
-  int64_t open_files = 0;       // 0: no limit
-  int64_t cpu_ms = 0;           // CPU time of one call, without the programs that it starts; 0: no limit
-  int64_t num_cpus = 0;         // processors that the workers of a reward share; 0: all
-  bool network = true;          // sockets to other machines and programs
-  bool write_files = true;      // create, write, rename or remove files
-  bool start_programs = true;   // execve
-  bool make_sandboxes = false;  // namespaces and mounts
-  std::string memory_where;     // where memory_bytes was set, for messages: "run.toml:3:21"; may be empty
+  int64_t memory_bytes = 0;      // of address space; 0: no limit
+  int64_t file_bytes = 0;        // longest file it may write; 0: no limit
+  int64_t open_files = 0;        // 0: no limit
+  int64_t cpu_ms = 0;            // CPU time of one call, without the programs that it starts; 0: no limit
+  int64_t num_cpus = 0;          // processors that the workers of a reward share; 0: all
+  bool network = true;           // sockets to other machines and programs
+  bool write_files = true;       // create, write, rename or remove files
+  bool start_programs = true;    // execve
+  bool make_sandboxes = false;   // namespaces and mounts
+  std::string memory_where;      // where memory_bytes was set, for messages: "run.toml:3:21"; may be empty
+  std::vector<std::string> env;  // environment variables that the worker gets besides the harmless ones
   bool operator==(const WorkerLimits&) const = default;
 };
 

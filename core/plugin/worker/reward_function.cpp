@@ -4,6 +4,9 @@
 
 #include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
+#include "foundation/base/secrets.h"
+#include "foundation/base/text.h"
+#include "parse/url.h"
 #include "plugin/worker/launcher.h"
 #include "plugin/worker/local_reward.h"
 #include "plugin/worker/reward_pool.h"
@@ -59,6 +62,28 @@ Result<bool> needs_this_process(const PluginRef& ref, const std::string& mode) {
   return true;
 }
 
+// A config that a run has written lacks the logins of its URLs.
+Result<> refuse_redacted(const PluginRef& ref, const nlohmann::ordered_json& params) {
+  for (const auto& [key, value] : params.items()) {
+    if (!value.is_string() || !parse::is_redacted(value.get_ref<const std::string&>())) continue;
+    return Error{ErrorKind::kConfig, quote(key) + " is a URL whose login was taken out when a run wrote its config",
+                 ref.label(), "give the URL again, or the name of an environment variable that holds it: env:NAME"};
+  }
+  return {};
+}
+
+// The variables that plugins.env names, and those that the parameters do: "env:NAME", or a parameter `..._env`.
+std::vector<std::string> variables_of(std::vector<std::string> names, const nlohmann::ordered_json& params) {
+  for (const auto& [key, value] : params.items()) {
+    if (!value.is_string()) continue;
+    const std::string text = value.get<std::string>();
+    const std::string_view secret = secret_reference(text);
+    if (!secret.empty()) names.emplace_back(secret);
+    if (key.ends_with("_env") && is_variable_name(text)) names.push_back(text);
+  }
+  return names;
+}
+
 int worker_count(const IsolationOptions& options) {
   if (options.num_workers > 0) return options.num_workers;
   int64_t cpus = usable_cpus();
@@ -78,6 +103,10 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
                                                              const nlohmann::ordered_json& params, const RunKey& key,
                                                              const IsolationOptions& options) {
   const PluginRef ref = TRY(registry.find(MORTISE_KIND_REWARD, name));
+  TRY(refuse_redacted(ref, params));
+  WorkerLimits limits = options.limits;
+  limits.env = variables_of(options.limits.env, params);
+  for (const std::string& variable : limits.env) add_secret_variable(variable);
   if (options.mode == "none") {
     tell_of_no_worker(ref.label(), "plugins.isolation = \"none\"");
   } else if (!TRY(needs_this_process(ref, options.mode))) {
@@ -93,7 +122,7 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
         crew.without = "without bubblewrap, as configured";
       }
       InstanceIdentity identity = TRY(PluginInstance::identify(ref, params, key));
-      return RewardPool::start(ref, std::move(identity), key, grant_needs(options.limits, ref), crew);
+      return RewardPool::start(ref, std::move(identity), key, grant_needs(limits, ref), crew);
     }
     if (options.mode == "process") return std::move(program).error();
     log_warn(std::string(name) + " runs in the trainer's own process: " + program.error().to_string());

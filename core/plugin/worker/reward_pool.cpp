@@ -46,8 +46,9 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   pool->state_ = CarriedState(ready, pool->label_);
   TRY(pool->crew_->refill());
   const int workers = pool->crew_->num_workers();
-  log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker (" : " workers (") +
-           pool->crew_->limits_text() + ")");
+  log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker" : " workers") +
+           (options.without.empty() ? "" : " (" + options.without + ")"));
+  log_debug(pool->label_ + ": its workers have these limits: " + pool->crew_->limits_text());  // in log.txt
   return std::unique_ptr<RewardFunction>(std::move(pool));
 }
 

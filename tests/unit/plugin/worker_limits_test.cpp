@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "foundation/base/log.h"
+#include "plugin/worker/environment.h"
 #include "plugin/worker/launcher.h"
 #include "worker_fixture.h"
 
@@ -163,9 +164,10 @@ TEST_F(WorkerLimitsTest, TheLogSaysWhatHolds) {
   options_.limits.network = options_.limits.write_files = options_.limits.start_programs = false;
   options_.limits.open_files = 64;
   make("plain", 1);
-  EXPECT_THAT(log(), AllOf(HasSubstr("runs in 1 worker ("), HasSubstr("64 open files"), HasSubstr("no network"),
-                           HasSubstr("writes no files"), HasSubstr("starts no programs"),
-                           HasSubstr("without bubblewrap, as configured"), Not(HasSubstr("CPU"))));
+  EXPECT_THAT(log(), AllOf(HasSubstr("runs in 1 worker"), HasSubstr("its workers have these limits: "),
+                           HasSubstr("64 open files"), HasSubstr("no network"), HasSubstr("writes no files"),
+                           HasSubstr("starts no programs"), HasSubstr("without bubblewrap, as configured"),
+                           Not(HasSubstr("CPU"))));
   options_.limits.network = true;
   make("plain", 1);
   EXPECT_THAT(log(), HasSubstr(", network, writes no files"));
@@ -283,6 +285,28 @@ TEST_F(WorkerLimitsTest, RealBubblewrapEndsWithItsKeeperAndWithTheReward) {
   ASSERT_OK(reward->score(request(1), rows_of({"a"}), nullptr));
   reward.reset();
   EXPECT_TRUE(all_end(second));
+}
+
+TEST(WorkerEnvironment, OnlyHarmlessVariablesAndThoseThatAreNamed) {
+  const char* const all[] = {"PATH=/bin",
+                             "HF_TOKEN=a",
+                             "LC_ALL=C",
+                             "OPENAI_API_KEY=b=c",
+                             "AWS_SESSION_TOKEN=",
+                             "PYTHON_TOKEN=d",
+                             "OMP_NUM_THREADS=2",
+                             "https_proxy=http://u:p@h",
+                             "http_proxy=http://h",
+                             "CUDA_VISIBLE_DEVICES=0",
+                             nullptr};
+  EXPECT_THAT(worker_environment(all, {}),
+              testing::ElementsAre(
+                  "PATH=/bin", "LC_ALL=C", "OMP_NUM_THREADS=2", "http_proxy=http://h", "CUDA_VISIBLE_DEVICES=0",
+                  "MORTISE_ENV_WITHHELD=HF_TOKEN,OPENAI_API_KEY,AWS_SESSION_TOKEN,PYTHON_TOKEN,https_proxy"));
+  const auto added = worker_environment(all, {"OPENAI_API_KEY", "NOT_SET", "https_proxy"});
+  EXPECT_THAT(added, testing::IsSupersetOf({"OPENAI_API_KEY=b=c", "https_proxy=http://u:p@h",
+                                            "MORTISE_ENV_ADDED=OPENAI_API_KEY,https_proxy"}));
+  EXPECT_THAT(added, testing::Contains("MORTISE_ENV_WITHHELD=HF_TOKEN,AWS_SESSION_TOKEN,PYTHON_TOKEN"));
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// A web service that scores rows, for runs of the program.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "foundation/base/env.h"
+
+namespace mortise::test {
+
+// tests/support/score_server.py in a process of its own; ends with its standard input.
+class ScoreService {
+ public:
+  explicit ScoreService(const Path& folder) {
+    const Path port_file = folder / "port";
+    const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
+    pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
+    for (int i = 0; i < 500 && port_.empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const auto text = default_env().read_file(port_file);
+      if (text.ok() && text->ends_with('\n')) port_ = text->substr(0, text->size() - 1);
+    }
+  }
+  ScoreService(const ScoreService&) = delete;
+  ScoreService& operator=(const ScoreService&) = delete;
+  ~ScoreService() {
+    if (pipe_ != nullptr) ::pclose(pipe_);
+  }
+  // `login`: "user:password@".
+  [[nodiscard]] std::string url(const std::string& path, const std::string& login = "") const {
+    return "http://" + login + "127.0.0.1:" + port_ + path;
+  }
+  [[nodiscard]] bool started() const { return !port_.empty(); }
+
+ private:
+  FILE* pipe_ = nullptr;
+  std::string port_;
+};
+
+}  // namespace mortise::test
