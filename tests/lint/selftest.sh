@@ -193,6 +193,13 @@ case $name in
     grep -v exit_download "$root/docs/exit_codes.md" | write docs/exit_codes.md
     rejects "\`exit_download\`" docs
     ;;
+  security)
+    printf '## Attacks\n| a | b | `Suite.Name` |\n## More\n`Other.Word`\n' | write SECURITY.md
+    printf 'TEST_F(Suite, Name) {}\n' | write tests/a_test.cpp
+    accepts "a test that is there"
+    printf 'TEST_F(Suite, NameAndMore) {}\n' | write tests/a_test.cpp
+    rejects "SECURITY.md: there is no test Suite.Name" tests
+    ;;
   format)
     command -v clang-format-14 >/dev/null || exit 77
     cp "$root/.clang-format" "$tree/"
