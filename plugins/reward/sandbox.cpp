@@ -167,12 +167,14 @@ pid_t only_child(pid_t parent) {
   return child;
 }
 
-// The threads of the program: bwrap has a child, the first process of the sandbox, and the program is that one's child.
-// 0: not known.
-std::int64_t count_threads(pid_t bubblewrap) {
+// bwrap has a child, the first process of the sandbox, and the program is that one's child. -1: not known.
+pid_t program_of(pid_t bubblewrap) {
   const pid_t first = only_child(bubblewrap);
-  const pid_t program = first > 0 ? only_child(first) : -1;
-  if (program <= 0) return 0;
+  return first > 0 ? only_child(first) : -1;
+}
+
+// 0: not known.
+std::int64_t count_threads(pid_t program) {
   std::ifstream file("/proc/" + std::to_string(program) + "/status");
   for (std::string line; std::getline(file, line);)
     if (line.rfind("Threads:", 0) == 0) return std::strtoll(line.c_str() + 8, nullptr, 10);
@@ -208,17 +210,26 @@ class Watch {
         started_ = true;
         deadline_ns_ = monotonic_ns() + std::int64_t(limits_.seconds * 1e9);
       }
-      if (started_ && limits_.threads > 0 && count_threads(child_.pid()) > limits_.threads)
-        return SandboxRun::kTooManyThreads;
+      if (started_ && limits_.threads > 0 && has_too_many_threads()) return SandboxRun::kTooManyThreads;
     }
     return started_ ? SandboxRun::kExited : SandboxRun::kNotStarted;
   }
 
  private:
+  bool has_too_many_threads() {
+    const std::int64_t now = monotonic_ns();
+    if (now < next_count_ns_) return false;
+    next_count_ns_ = now + kSliceMs * 1'000'000;
+    if (program_ <= 0) program_ = program_of(child_.pid());
+    return program_ > 0 && count_threads(program_) > limits_.threads;
+  }
+
   const Child& child_;
   const SandboxLimits& limits_;
   SandboxRun& run_;
   std::int64_t deadline_ns_;
+  std::int64_t next_count_ns_ = 0;
+  pid_t program_ = -1;
   bool started_ = false;
 };
 
