@@ -93,7 +93,9 @@ TEST_F(Secrets, NothingThatARunWritesHoldsOne) {
                   "[[reward]]\nuse = \"http\"\nname = \"whole\"\nurl = \"env:SCORE_URL\"\n" + quick +
                   "[[reward]]\nuse = \"python\"\npath = \"keys.py\"\n");
   const std::string train = "train run.toml trainer.total_training_steps=";
-  const std::string where = " trainer.rollout_data_dir=rollouts trainer.save_freq=1 trainer.test_freq=1";
+  const std::string where =
+      " trainer.rollout_data_dir=rollouts trainer.save_freq=1 trainer.test_freq=1 data.val_files=data/val.jsonl "
+      "data.val_max_samples=4 trainer.validation_data_dir=checks trainer.num_completions_to_print=2";
   const Outcome outcome = task.mortise(train + "2" + where);
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
@@ -132,9 +134,10 @@ TEST_F(Secrets, ARewardThatNeedsAVariableIsToldHowToGetIt) {
   const Outcome value = task.mortise("train run.toml 'plugins.env=[\"HF_TOKEN=hf-token-value\"]'");
   EXPECT_EQ(value.code, 3) << value.output;
   EXPECT_THAT(value.output, HasSubstr("'HF_TOKEN' is not the name of an environment variable"));
-  const Outcome unset = task.mortise("train run.toml 'reward.0.path=env:NO_SUCH_PATH' trainer.default_local_dir=c");
+  const Outcome unset = task.mortise(
+      "train run.toml trainer.default_local_dir=c reward.0.use=http reward.0.url=env:NO_SUCH_URL '~reward.0.path'");
   EXPECT_NE(unset.code, 0);
-  EXPECT_THAT(unset.output, HasSubstr("the environment variable NO_SUCH_PATH is not set"));
+  EXPECT_THAT(unset.output, HasSubstr("url: the environment variable NO_SUCH_URL is not set"));
 }
 
 }  // namespace
