@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
+#include "foundation/base/open_files.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "train/score_extension.h"
@@ -94,6 +95,7 @@ void use_no_more_threads_than_granted() {
 int main(int argc, char** argv) {
   keep_freed_memory();
   use_no_more_threads_than_granted();
+  mortise::raise_open_files_limit();
   mortise::install_stop_signals();
   mortise::offer_score_models();
   int code = 1;

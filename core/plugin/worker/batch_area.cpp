@@ -120,9 +120,10 @@ const T* shifted(const T* values, int64_t first) {
 
 }  // namespace
 
-Result<SharedMemory> write_batch(const mortise_reward_in& in) {
+size_t batch_bytes(const mortise_reward_in& in) { return PartList(in).size(); }
+
+void write_batch(const mortise_reward_in& in, std::span<std::byte> area) {
   const PartList list(in);
-  SharedMemory memory = TRY(SharedMemory::create("mortise-rows", list.size(), SharedMemory::Peer::kReads));
   AreaHead head;
   head.num_parts = list.parts().size();
   head.num_rows = in.num_rows;
@@ -130,14 +131,13 @@ Result<SharedMemory> write_batch(const mortise_reward_in& in) {
   head.max_response_length = in.max_response_length;
   head.is_validation = in.is_validation;
   head.num_columns = static_cast<int64_t>(in.num_columns);
-  std::memcpy(memory.data(), &head, sizeof head);
+  std::memcpy(area.data(), &head, sizeof head);
   size_t at = sizeof head;
   for (const Part& part : list.parts()) {
-    std::memcpy(memory.data() + at, &part, sizeof part);
+    std::memcpy(area.data() + at, &part, sizeof part);
     at += sizeof part;
-    if (part.size > 0) std::memcpy(memory.data() + part.offset, part.data, part.size);
+    if (part.size > 0) std::memcpy(area.data() + part.offset, part.data, part.size);
   }
-  return memory;
 }
 
 Result<BatchView> BatchView::open(std::span<const std::byte> area) {

@@ -1,4 +1,4 @@
-// A batch of rows in shared memory: written once by the trainer, read by every worker without a copy.
+// Rows in shared memory: the trainer writes them once, and every worker reads them without a copy.
 //
 // Cost of writing: one copy of the columns. Threading: plain values; a written area is read-only.
 #pragma once
@@ -9,11 +9,13 @@
 
 #include "foundation/base/result.h"
 #include "mortise/kinds/reward.h"
-#include "plugin/worker/shared_memory.h"
 
 namespace mortise {
 
-Result<SharedMemory> write_batch(const mortise_reward_in& in);
+// Bytes that write_batch() needs for these rows.
+size_t batch_bytes(const mortise_reward_in& in);
+// Writes the rows to `area`, which has batch_bytes() bytes and begins at a multiple of 16.
+void write_batch(const mortise_reward_in& in, std::span<std::byte> area);
 
 // The rows of an area, or of a call, to be cut. The memory must outlive it.
 class BatchView {

@@ -21,7 +21,8 @@ struct Seat {
   Channel channel;
   bool ready = false;       // its instance stands
   bool busy = false;        // it has a piece
-  int64_t batch = -1;       // the batch area that it has mapped
+  int64_t area_number = -1;  // the rows that it has mapped
+  int64_t block = -1;        // the block of the arena that it has open
   int64_t state_count = 0;  // which of the reward's states it holds (RewardPool)
   SharedMemory output;
   OutputArea area;

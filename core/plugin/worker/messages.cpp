@@ -100,18 +100,23 @@ Result<> decode(std::string_view body, ReadyMessage& m) {
 
 std::string encode(const PieceMessage& m) {
   Encoder out;
-  out.i64(m.first).i64(m.count).i64(m.row_timeout_ms).i64(m.deadline_ns);
-  return out.i64(flag(m.new_batch)).i64(flag(m.new_output)).i64(m.output_rows).bytes();
+  out.i64(m.first).i64(m.count).u64(m.area_offset).u64(m.area_size).i64(m.row_timeout_ms).i64(m.deadline_ns);
+  out.i64(flag(m.new_block)).i64(flag(m.new_area)).i64(flag(m.new_output));
+  return out.i64(m.output_rows).u64(m.output_bytes).bytes();
 }
 Result<> decode(std::string_view body, PieceMessage& m) {
   Decoder in(body);
   m.first = in.i64();
   m.count = in.i64();
+  m.area_offset = in.u64();
+  m.area_size = in.u64();
   m.row_timeout_ms = in.i64();
   m.deadline_ns = in.i64();
-  m.new_batch = in.i64() != 0;
+  m.new_block = in.i64() != 0;
+  m.new_area = in.i64() != 0;
   m.new_output = in.i64() != 0;
   m.output_rows = in.i64();
+  m.output_bytes = in.u64();
   return finish(in, "piece");
 }
 

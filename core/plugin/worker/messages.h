@@ -22,7 +22,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kProtocol = 4;
+inline constexpr int64_t kProtocol = 5;
 
 enum Message : uint32_t {
   kLoad = 1,
@@ -77,14 +77,16 @@ struct ReadyMessage {
   std::string state;
 };
 
-// Rows [first, first + count) of a batch area. With the batch area and the output area as descriptors, each where it is
-// new to the worker.
+// Rows [first, first + count) of an area. With the area's block and the output area as descriptors, each if it is new to
+// the worker.
 struct PieceMessage {
   int64_t first = 0, count = 0;
+  uint64_t area_offset = 0, area_size = 0;  // bytes of the block
   int64_t row_timeout_ms = 0;  // 0: none
   int64_t deadline_ns = 0;     // of the batch, CLOCK_MONOTONIC; 0: none
-  bool new_batch = false, new_output = false;
-  int64_t output_rows = 0;  // that the output area has room for
+  bool new_block = false, new_area = false, new_output = false;
+  int64_t output_rows = 0;    // that the output area has room for
+  uint64_t output_bytes = 0;  // of the output area
 };
 
 // What one call left behind besides the rewards. Sent before the call counts as done, and only where there is anything.

@@ -12,13 +12,15 @@ void PieceQueue::begin(int64_t num_rows) {
   waiting_.clear();
   first_area_ += static_cast<int64_t>(areas_.size());
   areas_.clear();
+  arena_.reset();
 }
 
 Result<> PieceQueue::add(const RewardBatch& rows, Granularity granularity, int num_workers, const std::string& label) {
   TRY(check_reward_batch(rows, label));
   const RewardArgs args(rows);
   Area area;
-  area.memory = TRY(write_batch(args.in()));
+  area.range = TRY(arena_.allocate(batch_bytes(args.in())));
+  write_batch(args.in(), arena_.bytes(area.range));
   area.group_of = rows.group_index;
   const uint64_t* const offsets = args.in().completion_ids.offsets;
   area.token_offsets.assign(offsets, offsets + rows.num_rows + 1);

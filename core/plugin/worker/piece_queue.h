@@ -1,5 +1,5 @@
 // The rows of a batch on their way to the workers: written into shared memory, cut into pieces, waiting to be handed
-// out. Cost: one copy of the columns. Threading: plain value.
+// out. Cost: one copy of the columns; a few descriptors, whatever the number of parts. Threading: plain value.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plugin/host/kinds/reward.h"
-#include "plugin/worker/shared_memory.h"
+#include "plugin/worker/row_arena.h"
 
 namespace mortise {
 
@@ -24,7 +24,7 @@ struct RowPiece {
 
 class PieceQueue {
  public:
-  // A batch of `num_rows` rows begins; what is left of the last one is forgotten.
+  // A batch of `num_rows` rows begins; what is left of the last one is forgotten. No worker may be reading it.
   void begin(int64_t num_rows);
   // Rows of the batch (row i is row row_id[i] of it), cut for so many workers. Which rows lie in which piece has no
   // effect on what they get.
@@ -37,7 +37,9 @@ class PieceQueue {
   void put_back(const RowPiece& piece) { waiting_.push_front(piece); }
   void clear() { waiting_.clear(); }
 
-  [[nodiscard]] const SharedMemory& memory(const RowPiece& piece) const { return area_of(piece).memory; }
+  // Where its area lies, and the descriptor of the block that it lies in.
+  [[nodiscard]] const RowArena::Range& range(const RowPiece& piece) const { return area_of(piece).range; }
+  [[nodiscard]] int fd(const RowPiece& piece) const { return arena_.fd(area_of(piece).range); }
   // Completion ids of the piece's rows before its row `row`; those of `count` rows are all of them.
   [[nodiscard]] size_t tokens_before(const RowPiece& piece, int64_t row) const {
     const std::vector<uint64_t>& offsets = area_of(piece).token_offsets;
@@ -58,7 +60,7 @@ class PieceQueue {
  private:
   // Rows that came together.
   struct Area {
-    SharedMemory memory;
+    RowArena::Range range;
     std::vector<int64_t> row_of;          // row of the batch
     std::vector<int64_t> group_of;        // or empty
     std::vector<uint64_t> token_offsets;  // [rows + 1] of the completion ids
@@ -69,6 +71,7 @@ class PieceQueue {
   void cut(const RewardBatch& rows, Granularity granularity, int num_workers);
 
   int64_t num_rows_ = 0;
+  RowArena arena_;
   std::deque<Area> areas_;
   int64_t first_area_ = 0;  // number of areas_.front()
   std::deque<RowPiece> waiting_;

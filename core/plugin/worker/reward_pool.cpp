@@ -143,11 +143,14 @@ Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
   message.row_timeout_ms = granularity() == Granularity::kBatch ? request_.timeout_ms : request_.row_timeout_ms;
   message.deadline_ns = deadline_ns_;
   std::vector<int> fds;
-  if (seat.batch != piece.area) {
-    message.new_batch = true;
-    fds.push_back(todo_.memory(piece).fd());
-    seat.batch = piece.area;
-  }
+  const RowArena::Range& range = todo_.range(piece);
+  message.area_offset = range.offset;
+  message.area_size = range.size;
+  message.new_area = seat.area_number != piece.area;
+  message.new_block = seat.block != range.block;
+  if (message.new_block) fds.push_back(todo_.fd(piece));
+  seat.area_number = piece.area;
+  seat.block = range.block;
   const size_t num_tokens = gives_tokens_ ? todo_.tokens_before(piece, piece.count) : 0;
   if (seat.area.rows < static_cast<size_t>(piece.count) || seat.area.tokens < num_tokens) {
     TRY(make_output_area(seat, piece, num_tokens));
@@ -155,10 +158,12 @@ Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
     fds.push_back(seat.output.fd());
   }
   message.output_rows = static_cast<int64_t>(seat.area.rows);
+  message.output_bytes = seat.output.size();
   for (int64_t i = 0; i < piece.count; ++i) seat.area.done[i].store(0, std::memory_order_relaxed);
   seat.area.head->at_hand.store(-1);
   seat.area.head->cancelled.store(false);
   TRY(seat.channel.send(kPiece, encode(message), fds, kSendTimeoutMs));
+  seat.output.close_file();  // the worker has it
   seat.busy = true;
   at_work_.push_back({&seat, piece, now_ns()});
   return {};

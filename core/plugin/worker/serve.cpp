@@ -60,12 +60,14 @@ class Server {
     PieceMessage message;
     TRY(decode(frame.body, message));
     size_t next_fd = 0;
-    if (message.new_batch && next_fd < frame.fds.size()) {
-      batch_ = TRY(SharedMemory::map(std::move(frame.fds[next_fd++]), SharedMemory::Peer::kReads));
-      view_ = TRY(BatchView::open({batch_.data(), batch_.size()}));
+    if (message.new_block && next_fd < frame.fds.size()) block_ = std::move(frame.fds[next_fd++]);
+    if (message.new_area) {
+      rows_ = TRY(SharedMemory::map(block_, message.area_offset, message.area_size, SharedMemory::Peer::kReads));
+      view_ = TRY(BatchView::open({rows_.data(), message.area_size}));
     }
     if (message.new_output && next_fd < frame.fds.size()) {
-      output_ = TRY(SharedMemory::map(std::move(frame.fds[next_fd++]), SharedMemory::Peer::kWrites));
+      const Fd output = std::move(frame.fds[next_fd++]);
+      output_ = TRY(SharedMemory::map(output, 0, message.output_bytes, SharedMemory::Peer::kWrites));
       area_ = OutputArea(output_.data(), output_.size(), static_cast<size_t>(message.output_rows));
     }
     if (area_.head == nullptr || message.first < 0 || message.count < 0 ||
@@ -149,7 +151,8 @@ class Server {
   Channel& channel_;
   std::optional<Reward> reward_;
   CpuWatch cpu_;
-  SharedMemory batch_, output_;
+  Fd block_;  // that rows_ is a part of
+  SharedMemory rows_, output_;
   BatchView view_;
   OutputArea area_;
   const int64_t* first_id_ = nullptr;  // completion ids of the piece begin here

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "foundation/base/open_files.h"
+
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -22,7 +24,7 @@ Error memory_error(const char* operation, size_t size) {
   const int code = errno;
   return {ErrorKind::kPlugin, std::string(operation) + " failed: " + std::strerror(code),
           "shared memory of a worker, " + std::to_string(size) + " bytes",
-          "free memory, or set plugins.isolation = \"none\""};
+          resource_advice(code, "free memory, or set plugins.isolation = \"none\"")};
 }
 
 }  // namespace
@@ -43,16 +45,21 @@ Result<SharedMemory> SharedMemory::create(const char* name, size_t size, Peer pe
   return memory;
 }
 
-Result<SharedMemory> SharedMemory::map(Fd fd, Peer peer) {
+Result<SharedMemory> SharedMemory::map(const Fd& fd, size_t offset, size_t size, Peer peer) {
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return memory_error("fstat", 0);
+  if (::fstat(fd.get(), &status) != 0) return memory_error("fstat", size);
+  const auto file_size = static_cast<size_t>(status.st_size);
+  if (offset > file_size || size > file_size - offset) {  // touching what lies behind the end would be a SIGBUS
+    return Error{ErrorKind::kPlugin, "the memory given to a worker ends before its rows do", "shared memory of a worker",
+                 "trainer and mortise-worker must be of one build"};
+  }
   SharedMemory memory;
-  memory.size_ = static_cast<size_t>(status.st_size);
+  memory.size_ = std::max<size_t>(size, 1);
   const int protection = peer == Peer::kReads ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* const address = ::mmap(nullptr, memory.size_, protection, MAP_SHARED, fd.get(), 0);
+  void* const address =
+      ::mmap(nullptr, memory.size_, protection, MAP_SHARED, fd.get(), static_cast<off_t>(offset));
   if (address == MAP_FAILED) return memory_error("mmap", memory.size_);
   memory.data_ = static_cast<std::byte*>(address);
-  memory.fd_ = std::move(fd);
   return memory;
 }
 

@@ -19,8 +19,8 @@ class SharedMemory {
 
   // Zeroed memory that this process may write; `peer` says what the other one may do. `name` shows in /proc.
   static Result<SharedMemory> create(const char* name, size_t size, Peer peer);
-  // The other side's view of it.
-  static Result<SharedMemory> map(Fd fd, Peer peer);
+  // The other side's view of `size` bytes from `offset` on, a multiple of the page size. The file is not kept open.
+  static Result<SharedMemory> map(const Fd& fd, size_t offset, size_t size, Peer peer);
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
@@ -29,6 +29,8 @@ class SharedMemory {
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] size_t size() const { return size_; }
   [[nodiscard]] int fd() const { return fd_.get(); }
+  // The mapping stays; nobody can be given the memory any more.
+  void close_file() { fd_.reset(); }
 
  private:
   Fd fd_;

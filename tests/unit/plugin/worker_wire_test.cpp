@@ -80,8 +80,10 @@ TEST(WorkerWire, ASliceOfAnAreaIsTheSliceOfTheBatch) {
   batch.columns.push_back(DataColumn::from_json("answer", pointers));
   batch.step = 9;
   const RewardArgs args(batch);
-  ASSERT_OK_AND_ASSIGN(const SharedMemory memory, write_batch(args.in()));
-  ASSERT_OK_AND_ASSIGN(BatchView view, BatchView::open({memory.data(), memory.size()}));
+  std::vector<std::max_align_t> memory(batch_bytes(args.in()) / sizeof(std::max_align_t) + 1);
+  const std::span<std::byte> area = std::as_writable_bytes(std::span(memory)).first(batch_bytes(args.in()));
+  write_batch(args.in(), area);
+  ASSERT_OK_AND_ASSIGN(BatchView view, BatchView::open(area));
   const mortise_reward_in& in = view.slice(2, 2);
   EXPECT_EQ(in.num_rows, 2);
   EXPECT_EQ(in.step, 9);
@@ -93,7 +95,7 @@ TEST(WorkerWire, ASliceOfAnAreaIsTheSliceOfTheBatch) {
   EXPECT_EQ(in.group_index[0], 1);
   EXPECT_EQ(std::string(in.columns[0]->text.bytes, in.columns[0]->text.offsets[1]), "ccc");
   EXPECT_EQ(in.columns[0]->valid[0], 1);
-  for (size_t size = 0; size < 200; size += 8) EXPECT_FALSE(BatchView::open({memory.data(), size}).ok()) << size;
+  for (size_t size = 0; size < 200; size += 8) EXPECT_FALSE(BatchView::open(area.first(size)).ok()) << size;
 }
 
 TEST(WorkerWire, AnAreaForReadingCannotBeMappedForWriting) {

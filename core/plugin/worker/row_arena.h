@@ -1,0 +1,47 @@
+// The shared memory for the rows of a batch: a few blocks, however many parts the rows come in.
+//
+// Every part begins on a page of its own, so that a worker maps that part alone. Blocks double in size, so the number of
+// descriptors grows with the logarithm of the bytes; a batch like the one before it reuses the memory and makes none.
+// Threading: plain value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "plugin/worker/shared_memory.h"
+
+namespace mortise {
+
+class RowArena {
+ public:
+  // A part of a block. Blocks are numbered over all batches: a worker remembers which one it has.
+  struct Range {
+    int64_t block = -1;
+    size_t offset = 0, size = 0;  // bytes; `offset` is a multiple of the page size
+  };
+
+  // Forgets all ranges. Nobody may read them any more: the next ones lie in the same memory.
+  void reset();
+  Result<Range> allocate(size_t size);
+  [[nodiscard]] std::span<std::byte> bytes(const Range& range) const;
+  [[nodiscard]] int fd(const Range& range) const { return block_of(range).memory.fd(); }
+  [[nodiscard]] size_t num_blocks() const { return blocks_.size(); }
+
+ private:
+  struct Block {
+    int64_t number = 0;
+    SharedMemory memory;
+    size_t used = 0;
+  };
+  [[nodiscard]] const Block& block_of(const Range& range) const;
+  Result<SharedMemory> make_block(size_t size) const;
+
+  std::vector<Block> blocks_;
+  int64_t next_number_ = 0;
+  size_t last_used_ = 0;  // bytes of the batch before
+};
+
+}  // namespace mortise
