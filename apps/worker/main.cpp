@@ -12,8 +12,8 @@
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "plugin/worker/environment.h"
+#include "plugin/worker/fork_server.h"
 #include "plugin/worker/launcher.h"
-#include "plugin/worker/zygote.h"
 
 #if defined(MORTISE_ASAN)
 // The leak checker traces its own process, which the filter of system calls forbids here: it would only report that it
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   if (const char* names = std::getenv(mortise::kAddedNames); names != nullptr) {
     for (const std::string_view name : mortise::split(names, ',')) mortise::add_secret_variable(std::string(name));
   }
-  const auto done = mortise::run_zygote(mortise::Fd(mortise::kWorkerSocket));
+  const auto done = mortise::run_fork_server(mortise::Fd(mortise::kWorkerSocket));
   if (!done.ok()) std::fprintf(stderr, "mortise-worker: %s\n", done.error().to_string().c_str());
   // No exit handlers: some are code of the pack, which is not to run outside a worker.
   ::_exit(done.ok() ? 0 : static_cast<int>(done.error().kind));

@@ -7,6 +7,7 @@
 
 #include "foundation/formats/sha256.h"
 #include "run_bits.h"
+#include "support/sanitized.h"
 
 namespace mortise::test {
 namespace {
@@ -282,15 +283,47 @@ TEST(Workers, ARewardThatCannotBeMadeIsNamedByItsLine) {
   }
 }
 
+// 2,048 prompts and three rewards need no more descriptors than 16 prompts, and the hard limit leaves no others.
+TEST(Workers, ScoreALargeBatchWithFewDescriptors) {
+  const TaskFolder task;
+  task.write("run.toml", default_env().read_file(task.path() / "run.toml").value() +
+                             "[[reward]]\nuse = \"plain\"\n[[reward]]\nuse = \"faulty\"\n");
+  const Outcome outcome =
+      run("ulimit -S -n 256 && ulimit -H -n 256 && " + program() +
+              " train run.toml trainer.total_training_steps=2 data.train_batch_size=2048 rollout.n=1 "
+              "actor.ppo_mini_batch_size=2048 algorithm.adv_estimator=reinforce_plus_plus plugins.isolation=process "
+              "plugins.num_workers=8 plugins.paths='[\"" +
+              (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string() + "\"]'",
+          task.path());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
+}
+
+// Deadlines are times of the monotonic clock: a wall clock that jumps by an hour at every look changes nothing.
+TEST(Workers, KeepTheirDeadlinesWhileTheClockJumps) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers must be loaded first";
+  const TaskFolder steady, jumping;
+  const std::string settings =
+      " train run.toml trainer.total_training_steps=3 plugins.isolation=process reward.0.timeout=60s "
+      "reward.0.row_timeout=20s";
+  const Outcome as_it_is = run(program() + settings, steady.path());
+  const Outcome jumped = run("LD_PRELOAD=" MORTISE_JUMPING_CLOCK " " + program() + settings, jumping.path());
+  ASSERT_EQ(as_it_is.code, 0) << as_it_is.output;
+  ASSERT_EQ(jumped.code, 0) << jumped.output;
+  EXPECT_EQ(jumped.output.find("failed on"), std::string::npos) << jumped.output;
+  EXPECT_EQ(hash_of(steady.path() / "out/global_step_3/huggingface/model.safetensors"),
+            hash_of(jumping.path() / "out/global_step_3/huggingface/model.safetensors"));
+}
+
 TEST(Workers, EndWithATrainerThatIsKilled) {
   const TaskFolder task;
   const Outcome outcome = run("{ " + program() +
                                   " train run.toml trainer.total_training_steps=100000 plugins.isolation=process & } ; "
-                                  "trainer=$!; for i in $(seq 200); do keeper=$(cat /proc/$trainer/task/*/children); "
+                                  "trainer=$!; for i in $(seq 200); do server=$(cat /proc/$trainer/task/*/children); "
                                   "[ -s out/metrics.jsonl ] && break; sleep 0.05; done; "
-                                  "workers=$(cat /proc/$(echo $keeper)/task/*/children); kill -9 $trainer; sleep 1; "
-                                  "for p in $keeper $workers; do kill -0 $p 2>/dev/null && ! grep -q 'State:.Z' "
-                                  "/proc/$p/status && echo LEFT $p; done; echo were $keeper $workers",
+                                  "workers=$(cat /proc/$(echo $server)/task/*/children); kill -9 $trainer; sleep 1; "
+                                  "for p in $server $workers; do kill -0 $p 2>/dev/null && ! grep -q 'State:.Z' "
+                                  "/proc/$p/status && echo LEFT $p; done; echo were $server $workers",
                               task.path());
   EXPECT_EQ(outcome.output.find("LEFT"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("were \n"), std::string::npos) << outcome.output;

@@ -235,6 +235,13 @@ Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::v
   return RewardRunner(std::move(functions), max_failed_fraction);
 }
 
+RewardRunner RewardRunner::over(const std::vector<RewardSpec>& specs,
+                                std::vector<std::unique_ptr<RewardFunction>> functions, double max_failed_fraction) {
+  std::vector<Function> all;
+  for (size_t i = 0; i < specs.size(); ++i) all.push_back({specs[i], std::move(functions[i])});
+  return RewardRunner(std::move(all), max_failed_fraction);
+}
+
 bool RewardRunner::works_ahead() const {
   return std::any_of(functions_.begin(), functions_.end(),
                      [](const Function& function) { return function.reward->works_ahead(); });

@@ -51,6 +51,10 @@ class RewardRunner {
   static Result<RewardRunner> create(PluginRegistry& registry, const std::vector<RewardSpec>& specs, const RunKey& key,
                                      double max_failed_fraction, const IsolationOptions& isolation);
 
+  // Over functions that are there already, one for each of `specs`.
+  static RewardRunner over(const std::vector<RewardSpec>& specs, std::vector<std::unique_ptr<RewardFunction>> functions,
+                           double max_failed_fraction);
+
   Result<ScoredBatch> score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
                             MetricSet* metrics);
 

@@ -7,8 +7,9 @@
 
 namespace mortise {
 
-// The soft limit on open files (`ulimit -n`) becomes the hard limit, 65,536 at most: a larger one helps nobody, and some
-// programs that a reward starts close every number below it. Nothing may depend on this: a hard limit of 256 works.
+// The soft limit on open files (`ulimit -n`) becomes the hard limit, 65,536 at most: a larger one helps nobody, and
+// some programs that a reward starts close every number below it. Nothing may depend on this: a hard limit of 256
+// works.
 void raise_open_files_limit();
 
 // The next step for errno `code` of a call that makes a descriptor, a mapping or a process: "raise the limit on open

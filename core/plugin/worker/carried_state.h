@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "plugin/worker/crew.h"
+#include "plugin/worker/supervisor.h"
 
 namespace mortise {
 
@@ -20,18 +20,18 @@ class CarriedState {
   // Nothing where the reward keeps none.
   [[nodiscard]] const std::optional<std::string>& bytes() const { return bytes_; }
   // A worker that is about to work gets it, if it has another.
-  Result<> bring(Crew& crew, Seat& seat) const;
+  Result<> bring(Supervisor& supervisor, Slot& slot) const;
   // After a batch: the state of the worker that did it.
-  Result<> keep(Crew& crew, Seat& seat);
+  Result<> keep(Supervisor& supervisor, Slot& slot);
   // Of a checkpoint.
-  Result<> replace(Crew& crew, Seat& seat, std::string_view bytes);
+  Result<> replace(Supervisor& supervisor, Slot& slot, std::string_view bytes);
 
  private:
-  Result<Frame> ask(Crew& crew, Seat& seat, uint32_t kind, std::string_view body) const;
+  Result<Frame> ask(Supervisor& supervisor, Slot& slot, uint32_t kind, std::string_view body) const;
 
   std::string label_;
   std::optional<std::string> bytes_;
-  int64_t count_ = 0;  // of changes of bytes_: seats remember which they have
+  int64_t count_ = 0;  // of changes of bytes_: slots remember which they have
 };
 
 }  // namespace mortise

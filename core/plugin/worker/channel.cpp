@@ -1,13 +1,10 @@
 #include "plugin/worker/channel.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
 
-#include "foundation/base/env.h"
+#include "foundation/base/open_files.h"
 
 namespace mortise {
 namespace {
@@ -22,29 +19,11 @@ struct FrameHead {
   uint16_t num_fds = 0;
 };
 
-Error channel_error(std::string what) { return {ErrorKind::kPlugin, std::move(what), "connection to a worker", ""}; }
+Error channel_error(std::string what, std::string next = "") {
+  return {ErrorKind::kPlugin, std::move(what), "connection to a worker", std::move(next)};
+}
 Error channel_error(const char* operation, int code) {
-  return channel_error(std::string(operation) + " failed: " + std::strerror(code));
-}
-
-// Until the socket is ready; false at the deadline.
-bool wait_for(int fd, short events, int64_t deadline_ns) {
-  while (true) {
-    int timeout_ms = -1;
-    if (deadline_ns >= 0) {
-      const int64_t left = deadline_ns - default_env().monotonic_ns();
-      timeout_ms = left <= 0 ? 0 : static_cast<int>((left + 999'999) / 1'000'000);
-    }
-    pollfd entry{fd, events, 0};
-    const int ready = ::poll(&entry, 1, timeout_ms);
-    if (ready > 0) return true;
-    if (ready == 0) return false;
-    if (errno != EINTR) return true;  // the operation itself tells what is wrong
-  }
-}
-
-int64_t deadline_after(int timeout_ms) {
-  return timeout_ms < 0 ? -1 : default_env().monotonic_ns() + int64_t{timeout_ms} * 1'000'000;
+  return channel_error(std::string(operation) + " failed: " + std::strerror(code), resource_advice(code, ""));
 }
 
 }  // namespace
@@ -101,10 +80,30 @@ size_t Decoder::count(size_t min_bytes) {
   return ok_ ? static_cast<size_t>(n) : 0;
 }
 
-Result<std::pair<Channel, Channel>> Channel::pair() {
+Result<std::pair<Channel, Channel>> Channel::pair(WorkerSystem& system) {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return channel_error("socketpair", errno);
-  return std::pair(Channel(Fd(ends[0])), Channel(Fd(ends[1])));
+  if (system.socketpair(ends) != 0) return channel_error("socketpair", errno);
+  return std::pair(Channel(Fd(ends[0]), system), Channel(Fd(ends[1]), system));
+}
+
+// Until the socket is ready; false at the deadline.
+bool Channel::wait_for(short events, int64_t deadline_ns) const {
+  while (true) {
+    int timeout_ms = -1;
+    if (deadline_ns >= 0) {
+      const int64_t left = deadline_ns - system_->monotonic_ns();
+      timeout_ms = left <= 0 ? 0 : static_cast<int>((left + 999'999) / 1'000'000);
+    }
+    pollfd entry{socket_.get(), events, 0};
+    const int ready = system_->poll(&entry, 1, timeout_ms);
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    if (errno != EINTR) return true;  // the operation itself tells what is wrong
+  }
+}
+
+int64_t Channel::deadline_after(int timeout_ms) const {
+  return timeout_ms < 0 ? -1 : system_->monotonic_ns() + int64_t{timeout_ms} * 1'000'000;
 }
 
 Result<> Channel::send(uint32_t kind, std::string_view body, std::span<const int> fds, int timeout_ms) {
@@ -130,11 +129,11 @@ Result<> Channel::send(uint32_t kind, std::string_view body, std::span<const int
       header->cmsg_len = CMSG_LEN(fds.size_bytes());
       std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
     }
-    const ssize_t n = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = system_->sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) {
       sent += static_cast<size_t>(n);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for(socket_.get(), POLLOUT, deadline)) return channel_error("the peer does not read");
+      if (!wait_for(POLLOUT, deadline)) return channel_error("the peer does not read");
     } else if (errno == EPIPE || errno == ECONNRESET) {
       closed_ = true;
       return channel_error("the peer has gone");
@@ -157,11 +156,12 @@ Result<bool> Channel::read_some() {
   message.msg_controllen = control.size();
   ssize_t n = 0;
   do {
-    n = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    n = system_->recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (n < 0 && errno == EINTR);
   const int code = errno;
   buffer_.resize(old_size + static_cast<size_t>(n > 0 ? n : 0));
   if (n > 0) {
+    lost_fds_ = lost_fds_ || (message.msg_flags & MSG_CTRUNC) != 0;  // no number was free for one of them
     for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
       if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
       std::array<int, kMaxFds> numbers{};
@@ -186,7 +186,10 @@ Result<std::optional<Frame>> Channel::next_buffered() {
   std::memcpy(&head, rest.data(), sizeof head);
   if (head.size > kMaxBody || head.num_fds > kMaxFds) return channel_error("the peer sent what is no message");
   if (rest.size() < sizeof head + head.size) return std::optional<Frame>();
-  if (fds_.size() < head.num_fds) return channel_error("the peer sent a message without its descriptors");
+  if (fds_.size() < head.num_fds) {
+    if (lost_fds_) return channel_error("a descriptor could not be taken in", resource_advice(EMFILE, ""));
+    return channel_error("the peer sent a message without its descriptors");
+  }
   Frame frame;
   frame.kind = head.kind;
   frame.body = rest.substr(sizeof head, head.size);
@@ -211,7 +214,7 @@ Result<std::optional<Frame>> Channel::receive(int timeout_ms) {
     std::optional<Frame> frame = TRY(next_buffered());
     if (frame || closed_) return frame;
     if (TRY(read_some()) || closed_) continue;
-    if (!wait_for(socket_.get(), POLLIN, deadline)) return std::optional<Frame>();
+    if (!wait_for(POLLIN, deadline)) return std::optional<Frame>();
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "foundation/base/result.h"
 #include "plugin/worker/fd.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
@@ -59,9 +60,10 @@ struct Frame {
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(Fd socket) : socket_(std::move(socket)) {}
+  explicit Channel(Fd socket, WorkerSystem& system = real_worker_system())
+      : system_(&system), socket_(std::move(socket)) {}
   // Two connected ends, closed on exec.
-  static Result<std::pair<Channel, Channel>> pair();
+  static Result<std::pair<Channel, Channel>> pair(WorkerSystem& system = real_worker_system());
 
   // Waits while the peer does not read, `timeout_ms` at most (negative: for ever).
   Result<> send(uint32_t kind, std::string_view body, std::span<const int> fds = {}, int timeout_ms = -1);
@@ -75,13 +77,17 @@ class Channel {
 
  private:
   Result<bool> read_some();  // false: nothing there now
+  [[nodiscard]] bool wait_for(short events, int64_t deadline_ns) const;
+  [[nodiscard]] int64_t deadline_after(int timeout_ms) const;
   Result<std::optional<Frame>> next_buffered();
 
+  WorkerSystem* system_ = &real_worker_system();
   Fd socket_;
   std::string buffer_;
   size_t consumed_ = 0;
   std::deque<Fd> fds_;
   bool closed_ = false;
+  bool lost_fds_ = false;
 };
 
 }  // namespace mortise

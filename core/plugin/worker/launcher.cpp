@@ -3,20 +3,19 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <thread>
 
+#include "foundation/base/open_files.h"
 #include "foundation/base/text.h"
 #include "plugin/worker/environment.h"
+#include "plugin/worker/retry_policy.h"
 
 namespace mortise {
 namespace {
@@ -28,6 +27,9 @@ constexpr int kLoadTimeoutMs = 60'000;
 Error launch_error(std::string what, std::string next = "") {
   return {ErrorKind::kPlugin, std::move(what), "mortise-worker", std::move(next)};
 }
+
+// Whether the machine may allow a moment later what it refused with this errno.
+bool may_pass(int code) { return code == EAGAIN || code == ENOMEM || code == EMFILE || code == ENFILE; }
 
 std::vector<std::string> command_line(const fs::path& program, const fs::path& bubblewrap, const WorkerLimits& limits) {
   std::vector<std::string> words;
@@ -88,7 +90,7 @@ Result<fs::path> find_worker_program() {
     if (::access(place.c_str(), X_OK) == 0) return place;
   }
   return launch_error("the program is neither in " + self.string() + " nor in " + (self.parent_path() / "bin").string(),
-                      "install it beside mortise, or set plugins.isolation = \"none\"");
+                      "install it next to mortise, or set plugins.isolation = \"none\"");
 }
 
 fs::path find_bubblewrap() {
@@ -102,47 +104,66 @@ fs::path find_bubblewrap() {
 
 Result<> check_worker_support() {
   const Fd memory(::memfd_create("mortise-check", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory.valid()) return launch_error(std::string("this machine has no memfd_create: ") + std::strerror(errno));
-  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!process.valid()) return launch_error(std::string("this machine has no pidfd_open: ") + std::strerror(errno));
+  if (!memory.valid()) {
+    const int code = errno;
+    return launch_error(std::string("memfd_create failed: ") + std::strerror(code), resource_advice(code, ""));
+  }
   return {};
 }
 
-Result<std::unique_ptr<Keeper>> Keeper::start(const fs::path& program, const fs::path& bubblewrap,
-                                              const LoadMessage& load) {
-  std::unique_ptr<Keeper> keeper(new Keeper);
-  TRY(keeper->spawn(program, bubblewrap, load.limits));
-  TRY(keeper->greet(load));
-  return keeper;
+Result<std::unique_ptr<ForkServerClient>> ForkServerClient::start(const fs::path& program, const fs::path& bubblewrap,
+                                                                  const LoadMessage& load, WorkerSystem& system) {
+  std::unique_ptr<ForkServerClient> client(new ForkServerClient(system));
+  TRY(client->spawn(program, bubblewrap, load.limits));
+  TRY(client->greet(load));
+  return client;
 }
 
-Result<> Keeper::spawn(const fs::path& program, const fs::path& bubblewrap, const WorkerLimits& limits) {
-  auto [ours, theirs] = TRY(Channel::pair());
-  channel_ = std::move(ours);
-  const SpawnSettings settings(theirs.fd());
+Result<> ForkServerClient::spawn(const fs::path& program, const fs::path& bubblewrap, const WorkerLimits& limits) {
   std::vector<std::string> words = command_line(program, bubblewrap, limits);
+  std::vector<std::string> variables = worker_environment(::environ, limits.env);
+  BackOff pause(20, 2'000);
+  while (true) {
+    int code = 0;
+    auto spawned = try_spawn(words, variables, &code);
+    if (spawned.ok() || !may_pass(code) || pause.failing_ms(system_.monotonic_ns()) >= kSpawnRetryMs) return spawned;
+    pause.fail(system_.monotonic_ns());
+    system_.sleep_ms(pause.wait_ms(system_.monotonic_ns()));
+  }
+}
+
+Result<> ForkServerClient::try_spawn(std::vector<std::string>& words, std::vector<std::string>& variables, int* code) {
+  auto ends = Channel::pair(system_);
+  if (!ends.ok()) {
+    *code = EMFILE;  // or memory: either may pass
+    return std::move(ends).error();
+  }
+  channel_ = std::move(ends->first);
+  const SpawnSettings settings(ends->second.fd());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  std::vector<std::string> variables = worker_environment(::environ, limits.env);
   std::vector<char*> environment;
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);
-  const int code =
-      ::posix_spawn(&pid_, arguments[0], &settings.files, &settings.attributes, arguments.data(), environment.data());
-  if (code == 0) return {};
+  *code =
+      system_.spawn(&pid_, arguments[0], &settings.files, &settings.attributes, arguments.data(), environment.data());
+  if (*code == 0) return {};
   pid_ = -1;
-  return launch_error("cannot be started: " + std::string(std::strerror(code)), "look at " + words.front());
+  return launch_error("cannot be started: " + std::string(std::strerror(*code)),
+                      resource_advice(*code, "look at " + words.front()));
 }
 
-Result<> Keeper::greet(const LoadMessage& load) {
+Result<> ForkServerClient::greet(const LoadMessage& load) {
   const auto next = [&](int timeout_ms, const std::string& what) -> Result<Frame> {
     auto frame = TRY(channel_.receive(timeout_ms));
     if (!frame && channel_.closed()) {
       const std::string memory = memory_setting(load.limits);
-      return launch_error("ended before it " + what, memory.empty() ? "" : "if it ran out of memory, raise " + memory);
+      return launch_error("ended before it " + what,
+                          memory.empty() ? "see what it printed above, and the system's log for who killed it"
+                                         : "if it ran out of memory, raise " + memory);
     }
-    if (!frame) return launch_error("took too long before it " + what);
+    if (!frame) return launch_error("took too long before it " + what, "see what else keeps this machine busy");
     if (frame->kind == kError) return decode_error(frame->body);
     return std::move(*frame);
   };
@@ -161,54 +182,58 @@ Result<> Keeper::greet(const LoadMessage& load) {
   return decode(frame.body, loaded_);
 }
 
-Keeper::~Keeper() {
+ForkServerClient::~ForkServerClient() {
   if (pid_ < 0) return;
   channel_ = Channel();  // the order to stop
   for (int waited_ms = 0; waited_ms < 500; ++waited_ms) {
-    if (::waitpid(pid_, nullptr, WNOHANG) != 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (system_.waitpid(pid_, nullptr, WNOHANG) != 0) return;
+    system_.sleep_ms(1);
   }
-  ::kill(-pid_, SIGKILL);  // its group: inside bubblewrap the keeper is a child of ours' child
-  ::waitpid(pid_, nullptr, 0);
+  system_.kill(-pid_, SIGKILL);  // its group: inside bubblewrap the fork server is a child of our child
+  system_.waitpid(pid_, nullptr, 0);
 }
 
-Result<> Keeper::fork_worker(int64_t worker, const Fd& socket) {
+Result<> ForkServerClient::fork_worker(int64_t worker, const Fd& socket) {
   const int number = socket.get();
-  return channel_.send(kFork, encode(ForkedMessage{worker}), {&number, 1}, kHelloTimeoutMs);
-}
-
-Result<> Keeper::pump(int timeout_ms) {
-  while (auto frame = TRY(channel_.receive(timeout_ms))) {
-    timeout_ms = 0;
-    if (frame->kind == kForked && frame->fds.size() == 1) {
-      ForkedMessage forked;
-      TRY(decode(frame->body, forked));
-      pidfds_[forked.worker] = std::move(frame->fds.front());
-    } else if (frame->kind == kExited) {
-      ExitedMessage exited;
-      TRY(decode(frame->body, exited));
-      exits_[exited.worker] = static_cast<int>(exited.status);
-    } else {
-      return launch_error("sent the unknown message " + std::to_string(frame->kind));
-    }
-  }
-  if (channel_.closed()) return launch_error("the keeper of the workers has ended", "was it killed for its memory?");
+  TRY(channel_.send(kFork, encode(WorkerMessage{worker}), {&number, 1}, kHelloTimeoutMs));
+  workers_[worker] = std::nullopt;
   return {};
 }
 
-int Keeper::pidfd(int64_t worker) const {
-  const auto it = pidfds_.find(worker);
-  return it == pidfds_.end() ? -1 : it->second.get();
+Result<> ForkServerClient::kill_worker(int64_t worker) {
+  return channel_.send(kKill, encode(WorkerMessage{worker}), {}, kHelloTimeoutMs);
 }
 
-std::optional<int> Keeper::exit_status(int64_t worker) const {
-  const auto it = exits_.find(worker);
-  return it == exits_.end() ? std::nullopt : std::optional(it->second);
+Result<> ForkServerClient::pump(int timeout_ms) {
+  while (auto frame = TRY(channel_.receive(timeout_ms))) {
+    timeout_ms = 0;
+    int64_t worker = 0;
+    WorkerFate fate;
+    if (frame->kind == kForkFailed) {
+      ForkFailedMessage failed;
+      TRY(decode(frame->body, failed));
+      worker = failed.worker;
+      fate.fork_error = static_cast<int>(failed.code);
+    } else if (frame->kind == kExited) {
+      ExitedMessage exited;
+      TRY(decode(frame->body, exited));
+      worker = exited.worker;
+      fate.status = static_cast<int>(exited.status);
+    } else {
+      return launch_error("sent the unknown message " + std::to_string(frame->kind));
+    }
+    if (const auto it = workers_.find(worker); it != workers_.end()) it->second = fate;
+  }
+  if (channel_.closed()) {
+    return launch_error("the fork server of the workers has ended",
+                        "see the system's log for who killed it; the usual cause is memory");
+  }
+  return {};
 }
 
-void Keeper::forget(int64_t worker) {
-  pidfds_.erase(worker);
-  exits_.erase(worker);
+std::optional<WorkerFate> ForkServerClient::fate(int64_t worker) const {
+  const auto it = workers_.find(worker);
+  return it == workers_.end() ? std::nullopt : it->second;
 }
 
 }  // namespace mortise

@@ -1,7 +1,8 @@
-// Starts the keeper of a pool (zygote.h) as a program of its own and talks to it.
+// Starts the fork server of a pool (fork_server.h) as a program of its own and talks to it.
 //
-// The program is mortise-worker, started by posix_spawn: the trainer, with its threads, is never forked as it is. In a
-// process group of its own, so that Ctrl-C at the terminal reaches the trainer alone. Threading: one thread at a time.
+// The program is mortise-worker, started by posix_spawn: the trainer, with its threads, is never forked as it is. It
+// has a process group of its own, so that Ctrl-C at the terminal reaches the trainer alone. Threading: one thread at a
+// time.
 #pragma once
 
 #include <sys/types.h>
@@ -11,55 +12,67 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "plugin/worker/channel.h"
 #include "plugin/worker/messages.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
 inline constexpr const char* kWorkerArgument = "--serve-trainer";
 inline constexpr int kWorkerSocket = 3;
+inline constexpr int64_t kSpawnRetryMs = 20'000;
 
-// mortise-worker beside this program, or in ../bin; an error says where it was looked for.
+// mortise-worker next to this program, or in ../bin; an error says where it was looked for.
 Result<std::filesystem::path> find_worker_program();
 // bwrap on PATH; empty where there is none.
 std::filesystem::path find_bubblewrap();
-// Whether this kernel has what workers need (memfd, pidfd); the error says what it lacks.
+// Whether this kernel has what workers need (memfd); the error says what it lacks.
 Result<> check_worker_support();
 
-class Keeper {
- public:
-  // `bubblewrap` empty: without it. Returns when the pack is loaded.
-  static Result<std::unique_ptr<Keeper>> start(const std::filesystem::path& program,
-                                               const std::filesystem::path& bubblewrap, const LoadMessage& load);
-  ~Keeper();
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+// What became of a worker that was asked for.
+struct WorkerFate {
+  int status = 0;      // as of waitpid
+  int fork_error = 0;  // errno; 0: there was a process, and it has ended
+};
 
-  // Asks for a worker that serves `socket`.
+class ForkServerClient {
+ public:
+  // `bubblewrap` empty: without it. Returns when the pack is loaded. A process that the machine does not allow just now
+  // is asked for again, for kSpawnRetryMs.
+  static Result<std::unique_ptr<ForkServerClient>> start(const std::filesystem::path& program,
+                                                         const std::filesystem::path& bubblewrap,
+                                                         const LoadMessage& load, WorkerSystem& system);
+  ~ForkServerClient();
+  ForkServerClient(const ForkServerClient&) = delete;
+  ForkServerClient& operator=(const ForkServerClient&) = delete;
+
+  // Asks for a worker that serves `socket`; its fate() tells if there can be none.
   Result<> fork_worker(int64_t worker, const Fd& socket);
-  // Reads what has come within `timeout_ms`. An error: the keeper has ended, and with it all its workers.
+  // Its fate() tells when it has ended.
+  Result<> kill_worker(int64_t worker);
+  // Reads what has come within `timeout_ms`. An error: the fork server has ended, and with it all its workers.
   Result<> pump(int timeout_ms);
   [[nodiscard]] int fd() const { return channel_.fd(); }
-  // Handle of a worker's process; -1 until it is known.
-  [[nodiscard]] int pidfd(int64_t worker) const;
-  // How it ended, as of waitpid; nothing while it runs.
-  [[nodiscard]] std::optional<int> exit_status(int64_t worker) const;
-  void forget(int64_t worker);
+  // Nothing while it runs, or is still to be forked.
+  [[nodiscard]] std::optional<WorkerFate> fate(int64_t worker) const;
+  void forget(int64_t worker) { workers_.erase(worker); }
 
   [[nodiscard]] const LoadedMessage& loaded() const { return loaded_; }
 
  private:
-  Keeper() = default;
+  explicit ForkServerClient(WorkerSystem& system) : system_(system) {}
   Result<> spawn(const std::filesystem::path& program, const std::filesystem::path& bubblewrap,
                  const WorkerLimits& limits);
+  Result<> try_spawn(std::vector<std::string>& words, std::vector<std::string>& variables, int* code);
   Result<> greet(const LoadMessage& load);
 
+  WorkerSystem& system_;
   pid_t pid_ = -1;
   Channel channel_;
   LoadedMessage loaded_;
-  std::map<int64_t, Fd> pidfds_;
-  std::map<int64_t, int> exits_;
+  std::map<int64_t, std::optional<WorkerFate>> workers_;  // that were asked for and are not forgotten
 };
 
 }  // namespace mortise

@@ -241,10 +241,10 @@ Result<> install_filter(const WorkerLimits& limits) {
 
 }  // namespace
 
-void protect_keeper(const WorkerLimits& limits, pid_t keeper) {
+void protect_fork_server(const WorkerLimits& limits, pid_t server) {
   if (kArch == 0 || limits.make_sandboxes) return;  // inside a sandbox of its own these numbers are other processes
   // -1 is every process that may be told; 1 is the sandbox's own.
-  const int32_t targets[] = {-1, 1, -1 * ::getpgid(keeper), keeper, -1 * keeper};
+  const int32_t targets[] = {-1, 1, -1 * ::getpgid(server), server, -1 * server};
   SystemCallFilter filter;
   filter.refuse_values(SYS_kill, 0, targets, EPERM);
   filter.refuse_values(SYS_rt_sigqueueinfo, 0, targets, EPERM);

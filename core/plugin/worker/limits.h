@@ -1,6 +1,6 @@
-// What a worker may do: resource limits, the processors it may run on and a filter of system calls, set by the keeper
-// on itself before any code of the pack runs; workers and what they start inherit them. The CPU time of a call is
-// watched by each worker itself. Threading: the single thread of a starting worker.
+// What a worker may do: resource limits, the processors it may run on and a filter of system calls. The fork server
+// sets them on itself before any code of the pack runs; workers and what they start inherit them. Each worker watches
+// the CPU time of its calls itself. Threading: the single thread of a starting worker.
 #pragma once
 
 #include <sys/types.h>
@@ -38,9 +38,10 @@ Result<std::string> apply_limits(const WorkerLimits& limits, uint64_t pack_bytes
 // memory has no limit.
 [[nodiscard]] std::string memory_setting(const WorkerLimits& limits);
 
-// For a worker that its keeper has just forked: signals to the keeper, to its group and to all processes at once are
-// refused from now on, for what it starts too. Not where a reward makes sandboxes, in which these numbers are others'.
-void protect_keeper(const WorkerLimits& limits, pid_t keeper);
+// For a worker that the fork server has just forked: from now on, signals to the fork server, to its group and to all
+// processes at once are refused, also for what the worker starts. Not if a reward makes sandboxes: inside one, these
+// numbers are other processes.
+void protect_fork_server(const WorkerLimits& limits, pid_t server);
 
 // Ends the process by SIGXCPU when a call has used its CPU time. A timer and not RLIMIT_CPU: that one counts the whole
 // life of a process, and children inherit it.

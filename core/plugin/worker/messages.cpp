@@ -72,11 +72,19 @@ Result<> decode(std::string_view body, LoadedMessage& m) {
   return finish(in, "loaded");
 }
 
-std::string encode(const ForkedMessage& m) { return Encoder().i64(m.worker).bytes(); }
-Result<> decode(std::string_view body, ForkedMessage& m) {
+std::string encode(const WorkerMessage& m) { return Encoder().i64(m.worker).bytes(); }
+Result<> decode(std::string_view body, WorkerMessage& m) {
   Decoder in(body);
   m.worker = in.i64();
-  return finish(in, "forked");
+  return finish(in, "worker");
+}
+
+std::string encode(const ForkFailedMessage& m) { return Encoder().i64(m.worker).i64(m.code).bytes(); }
+Result<> decode(std::string_view body, ForkFailedMessage& m) {
+  Decoder in(body);
+  m.worker = in.i64();
+  m.code = in.i64();
+  return finish(in, "fork failed");
 }
 
 std::string encode(const ExitedMessage& m) { return Encoder().i64(m.worker).i64(m.status).bytes(); }

@@ -1,11 +1,13 @@
 // What the trainer and its workers say to one another. Raise kProtocol with any change.
 //
-//   trainer -> keeper   kLoad, kFork                     keeper -> trainer   kHello, kLoaded, kForked, kExited, kError
-//   trainer -> worker   kPiece, kSaveState, kLoadState   worker -> trainer   kReady, kRow, kDone, kState, kLog,
-//                                                                           kProgress, kError
+//   trainer -> fork server: kLoad, kFork, kKill             fork server -> trainer: kHello, kLoaded, kForkFailed,
+//   kExited,
+//                                                                                  kError
+//   trainer -> worker: kPiece, kSaveState, kLoadState       worker -> trainer: kReady, kRow, kDone, kState, kLog,
+//                                                                             kProgress, kError
 //
-// The keeper is the first process of a pool: it loads the pack and forks the workers, which hold the instances. The end
-// of a connection is the order to stop. Threading: plain values.
+// The fork server is the first process of a pool: it loads the pack and forks the workers, which hold the instances.
+// The end of a connection is the order to stop. Threading: plain values.
 #pragma once
 
 #include <atomic>
@@ -27,9 +29,10 @@ inline constexpr int64_t kProtocol = 5;
 enum Message : uint32_t {
   kLoad = 1,
   kFork = 2,
+  kKill = 3,  // a worker; kExited tells how it ended
   kHello = 10,
   kLoaded = 11,
-  kForked = 12,
+  kForkFailed = 12,
   kExited = 13,
   kPiece = 20,
   kSaveState = 21,
@@ -58,12 +61,17 @@ struct LoadMessage {
 };
 
 struct LoadedMessage {
-  int64_t num_threads = 1;  // of the keeper, after loading
+  int64_t num_threads = 1;  // of the fork server, after loading
   std::string limits;       // what is in force, for the log
 };
 
-struct ForkedMessage {  // with the pidfd
+struct WorkerMessage {  // of kFork, with the worker's connection as a descriptor, and of kKill
   int64_t worker = 0;
+};
+
+struct ForkFailedMessage {
+  int64_t worker = 0;
+  int64_t code = 0;  // errno of fork
 };
 
 struct ExitedMessage {
@@ -77,13 +85,13 @@ struct ReadyMessage {
   std::string state;
 };
 
-// Rows [first, first + count) of an area. With the area's block and the output area as descriptors, each if it is new to
-// the worker.
+// Rows [first, first + count) of an area. With the area's block and the output area as descriptors, each if it is new
+// to the worker.
 struct PieceMessage {
   int64_t first = 0, count = 0;
   uint64_t area_offset = 0, area_size = 0;  // bytes of the block
-  int64_t row_timeout_ms = 0;  // 0: none
-  int64_t deadline_ns = 0;     // of the batch, CLOCK_MONOTONIC; 0: none
+  int64_t row_timeout_ms = 0;               // 0: none
+  int64_t deadline_ns = 0;                  // of the batch, CLOCK_MONOTONIC; 0: none
   bool new_block = false, new_area = false, new_output = false;
   int64_t output_rows = 0;    // that the output area has room for
   uint64_t output_bytes = 0;  // of the output area
@@ -111,7 +119,8 @@ struct LogMessage {
 std::string encode(const HelloMessage& message);
 std::string encode(const LoadMessage& message);
 std::string encode(const LoadedMessage& message);
-std::string encode(const ForkedMessage& message);
+std::string encode(const WorkerMessage& message);
+std::string encode(const ForkFailedMessage& message);
 std::string encode(const ExitedMessage& message);
 std::string encode(const ReadyMessage& message);
 std::string encode(const PieceMessage& message);
@@ -124,7 +133,8 @@ std::string encode(const Error& error);
 Result<> decode(std::string_view body, HelloMessage& message);
 Result<> decode(std::string_view body, LoadMessage& message);
 Result<> decode(std::string_view body, LoadedMessage& message);
-Result<> decode(std::string_view body, ForkedMessage& message);
+Result<> decode(std::string_view body, WorkerMessage& message);
+Result<> decode(std::string_view body, ForkFailedMessage& message);
 Result<> decode(std::string_view body, ExitedMessage& message);
 Result<> decode(std::string_view body, ReadyMessage& message);
 Result<> decode(std::string_view body, PieceMessage& message);

@@ -10,6 +10,7 @@
 
 #include "plugin/host/kinds/reward.h"
 #include "plugin/worker/row_arena.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
@@ -24,6 +25,8 @@ struct RowPiece {
 
 class PieceQueue {
  public:
+  explicit PieceQueue(WorkerSystem& system = real_worker_system()) : arena_(system) {}
+
   // A batch of `num_rows` rows begins; what is left of the last one is forgotten. No worker may be reading it.
   void begin(int64_t num_rows);
   // Rows of the batch (row i is row row_id[i] of it), cut for so many workers. Which rows lie in which piece has no
@@ -36,6 +39,8 @@ class PieceQueue {
   // Before all others.
   void put_back(const RowPiece& piece) { waiting_.push_front(piece); }
   void clear() { waiting_.clear(); }
+  // All pieces are settled, and no worker reads any row: their memory may be used again.
+  void end() { begin(0); }
 
   // Where its area lies, and the descriptor of the block that it lies in.
   [[nodiscard]] const RowArena::Range& range(const RowPiece& piece) const { return area_of(piece).range; }

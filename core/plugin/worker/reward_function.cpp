@@ -112,17 +112,17 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
   } else if (!TRY(needs_this_process(ref, options.mode))) {
     auto program = worker_for(*ref.pack);
     if (program.ok()) {
-      CrewOptions crew;
-      crew.num_workers = worker_count(options);
-      crew.program = *program;
+      PoolOptions pool;
+      pool.num_workers = worker_count(options);
+      pool.program = *program;
       if (options.bubblewrap) {
-        crew.bubblewrap = find_bubblewrap();
-        if (crew.bubblewrap.empty()) crew.without = "bubblewrap (bwrap) is not installed";
+        pool.bubblewrap = find_bubblewrap();
+        if (pool.bubblewrap.empty()) pool.without = "bubblewrap (bwrap) is not installed";
       } else {
-        crew.without = "without bubblewrap, as configured";
+        pool.without = "without bubblewrap, as configured";
       }
       InstanceIdentity identity = TRY(PluginInstance::identify(ref, params, key));
-      return RewardPool::start(ref, std::move(identity), key, grant_needs(limits, ref), crew);
+      return RewardPool::start(ref, std::move(identity), key, grant_needs(limits, ref), pool);
     }
     if (options.mode == "process") return std::move(program).error();
     log_warn(std::string(name) + " runs in the trainer's own process: " + program.error().to_string());

@@ -12,21 +12,22 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kGraceMs = 50;      // for a plugin that asks for its deadline to stop by itself
-constexpr int kSendTimeoutMs = 1000;  // a worker that does not read for so long is as good as dead
+constexpr int64_t kGraceMs = 50;       // for a plugin that asks for its deadline to stop by itself
+constexpr int64_t kPickUpMs = 10'000;  // for a worker to begin with its next row
+constexpr int kSendTimeoutMs = 1000;   // a worker that does not read for so long is as good as dead
 constexpr int kIdleTimeoutMs = 60'000;
 constexpr int64_t kStopMs = 1000;  // for a plugin that asks whether the run is stopping
 constexpr int kMaxTries = 3;
+constexpr int64_t kNoMemoryMs = 10'000;  // without an output area; then the rows of a piece fail
 constexpr int64_t kMs = 1'000'000;
 
-int64_t now_ns() { return default_env().monotonic_ns(); }
 std::string seconds(int64_t ms) { return format_duration(static_cast<double>(ms) * 1e-3); }
 
 }  // namespace
 
 Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, InstanceIdentity identity,
                                                           const RunKey& key, const WorkerLimits& limits,
-                                                          const CrewOptions& options) {
+                                                          const PoolOptions& options) {
   LoadMessage load;
   load.path = ref.pack->path;
   load.sha256 = ref.pack->sha256;
@@ -35,47 +36,49 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   load.identity = std::move(identity);
   load.limits = limits;
   load.check_writes = key.check_writes;
-  std::unique_ptr<RewardPool> pool(new RewardPool);
+  std::unique_ptr<RewardPool> pool(new RewardPool(*options.system));
   pool->label_ = load.identity.label;
   pool->key_ = key;
   pool->cpu_ms_ = limits.cpu_ms;
   pool->gives_tokens_ = gives_token_rewards(*ref.plugin);
-  pool->crew_ = TRY(Crew::start(load, options));
-  const ReadyMessage& ready = pool->crew_->ready();
-  if (ready.has_state || pool->granularity() == Granularity::kBatch) pool->crew_->use_one_worker();
+  pool->supervisor_ = TRY(Supervisor::start(load, options));
+  const ReadyMessage& ready = pool->supervisor_->ready();
+  if (ready.has_state || pool->granularity() == Granularity::kBatch) pool->supervisor_->use_one_worker();
   pool->state_ = CarriedState(ready, pool->label_);
-  TRY(pool->crew_->refill());
-  const int workers = pool->crew_->num_workers();
+  TRY(pool->supervisor_->fill());
+  const int workers = pool->supervisor_->num_workers();
   log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker" : " workers") +
            (options.without.empty() ? "" : " (" + options.without + ")"));
-  log_debug(pool->label_ + ": its workers have these limits: " + pool->crew_->limits_text());  // in log.txt
+  log_debug(pool->label_ + ": its workers have these limits: " + pool->supervisor_->limits_text());  // in log.txt
   return std::unique_ptr<RewardFunction>(std::move(pool));
 }
 
 Result<> RewardPool::begin(const ScoreRequest& request) {
-  while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, "given up"));  // of a batch that ended with an error
-  TRY(crew_->refill());
+  while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, "given up"));  // of a batch that ended with an error
+  memory_.succeed();
+  TRY(supervisor_->fill());
   request_ = request;
   account_ = RowAccount(request.num_rows, gives_tokens_);
   metrics_.clear();
   todo_.begin(request.num_rows);
   deadline_ns_ = 0;
-  last_seat_ = nullptr;
+  last_slot_ = nullptr;
   return {};
 }
 
 Result<> RewardPool::add(const RewardBatch& rows) {
-  TRY(todo_.add(rows, granularity(), crew_->num_workers(), label_));
+  TRY(todo_.add(rows, granularity(), supervisor_->num_workers(), label_));
   return turn(0);
 }
 
 // Hands out work, waits for news and takes it in, and ends what takes too long.
 Result<> RewardPool::turn(int timeout_ms) {
   if (is_stopping()) {
-    for (const Work& work : at_work_) work.seat->area.head->cancelled.store(true);
+    for (const Work& work : at_work_) work.slot->area.head->cancelled.store(true);
   }
   TRY(hand_out());
-  if (const auto waited = crew_->wait(timeout_ms); !waited.ok()) TRY(recover(waited.error()));
+  TRY(supervisor_->wait(timeout_ms));
+  if (supervisor_->lost()) TRY(recover());
   TRY(take_in());
   TRY(enforce_deadlines());
   return hand_out();
@@ -87,7 +90,7 @@ Result<> RewardPool::advance(int wait_ms) {
 }
 
 void RewardPool::close() {
-  if (request_.timeout_ms > 0 && deadline_ns_ == 0) deadline_ns_ = now_ns() + request_.timeout_ms * kMs;
+  if (request_.timeout_ms > 0 && deadline_ns_ == 0) deadline_ns_ = system_.monotonic_ns() + request_.timeout_ms * kMs;
 }
 
 Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
@@ -102,20 +105,30 @@ Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
   }
   while (!at_work_.empty()) TRY(turn(time_to_next_deadline()));
   if (is_stopping()) return stop();  // some rows may have been given up for it
-  if (last_seat_ != nullptr) TRY(state_.keep(*crew_, *last_seat_));
+  if (last_slot_ != nullptr) TRY(keep_state());
   // In the order of rows, so that sums do not depend on which worker was first.
   std::stable_sort(metrics_.begin(), metrics_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<MetricRecord> ordered;
   for (auto& [row, metric] : metrics_) ordered.push_back(std::move(metric));
   TRY(add_plugin_metrics(label_, "score", request_.step, ordered, metrics));
+  todo_.end();
   return account_.take();
 }
 
-// The run is stopping: the rows at hand have a moment to come back, the others are left.
+// A worker that dies between its rows and its state takes what it learned from the batch along.
+Result<> RewardPool::keep_state() {
+  auto kept = state_.keep(*supervisor_, *last_slot_);
+  if (kept.ok() || !supervisor_->has_ended(*last_slot_)) return kept;
+  log_warn(label_ + ": its worker ended before it could tell its state (" + kept.error().what +
+           "); it continues from the state before step " + std::to_string(request_.step));
+  return end_worker(*last_slot_, kept.error().what);
+}
+
+// The run is stopping: the rows in work have a moment to come back, the others are left.
 Result<RewardOutput> RewardPool::stop() {
-  const int64_t end = now_ns() + kStopMs * kMs;
-  while (!at_work_.empty() && now_ns() < end) TRY(turn(10));
-  while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, "the run is stopping"));
+  const int64_t end = system_.monotonic_ns() + kStopMs * kMs;
+  while (!at_work_.empty() && system_.monotonic_ns() < end) TRY(turn(10));
+  while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, "the run is stopping"));
   todo_.clear();
   return Error{ErrorKind::kSignal, "stopped before all rows were scored", label_, ""};
 }
@@ -123,19 +136,19 @@ Result<RewardOutput> RewardPool::stop() {
 Result<> RewardPool::hand_out() {
   if (is_stopping()) todo_.clear();
   while (!todo_.empty()) {
-    Seat* const seat = crew_->take_idle();
-    if (seat == nullptr) return {};
+    Slot* const slot = supervisor_->take_idle();
+    if (slot == nullptr || !make_room(*slot, todo_.waiting().front())) return {};
     const RowPiece piece = todo_.take();
-    const auto given = give(*seat, piece);
+    const auto given = give(*slot, piece);
     if (given.ok()) continue;
     put_back(piece, /*blamed=*/false, given.error().what);
-    TRY(bury(*seat, ""));
+    TRY(end_worker(*slot, ""));
   }
   return {};
 }
 
-Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
-  TRY(state_.bring(*crew_, seat));
+Result<> RewardPool::give(Slot& slot, const RowPiece& piece) {
+  TRY(state_.bring(*supervisor_, slot));
   PieceMessage message;
   message.first = piece.first;
   message.count = piece.count;
@@ -146,86 +159,108 @@ Result<> RewardPool::give(Seat& seat, const RowPiece& piece) {
   const RowArena::Range& range = todo_.range(piece);
   message.area_offset = range.offset;
   message.area_size = range.size;
-  message.new_area = seat.area_number != piece.area;
-  message.new_block = seat.block != range.block;
+  message.new_area = slot.area_number != piece.area;
+  message.new_block = slot.block != range.block;
   if (message.new_block) fds.push_back(todo_.fd(piece));
-  seat.area_number = piece.area;
-  seat.block = range.block;
-  const size_t num_tokens = gives_tokens_ ? todo_.tokens_before(piece, piece.count) : 0;
-  if (seat.area.rows < static_cast<size_t>(piece.count) || seat.area.tokens < num_tokens) {
-    TRY(make_output_area(seat, piece, num_tokens));
-    message.new_output = true;
-    fds.push_back(seat.output.fd());
-  }
-  message.output_rows = static_cast<int64_t>(seat.area.rows);
-  message.output_bytes = seat.output.size();
-  for (int64_t i = 0; i < piece.count; ++i) seat.area.done[i].store(0, std::memory_order_relaxed);
-  seat.area.head->at_hand.store(-1);
-  seat.area.head->cancelled.store(false);
-  TRY(seat.channel.send(kPiece, encode(message), fds, kSendTimeoutMs));
-  seat.output.close_file();  // the worker has it
-  seat.busy = true;
-  at_work_.push_back({&seat, piece, now_ns()});
+  slot.area_number = piece.area;
+  slot.block = range.block;
+  message.new_output = slot.output.fd() >= 0;
+  if (message.new_output) fds.push_back(slot.output.fd());
+  message.output_rows = static_cast<int64_t>(slot.area.rows);
+  message.output_bytes = slot.output.size();
+  for (int64_t i = 0; i < piece.count; ++i) slot.area.done[i].store(0, std::memory_order_relaxed);
+  slot.area.head->at_hand.store(-1);
+  slot.area.head->cancelled.store(false);
+  TRY(slot.channel.send(kPiece, encode(message), fds, kSendTimeoutMs));
+  slot.output.close_file();  // the worker has it
+  slot.busy = true;
+  at_work_.push_back({&slot, piece, system_.monotonic_ns(), {}, {}});
   return {};
 }
 
-// A larger one than the seat has: of rows a usual piece, of tokens twice as many, so that it is made seldom.
-Result<> RewardPool::make_output_area(Seat& seat, const RowPiece& piece, size_t num_tokens) {
-  const size_t rows = std::max(static_cast<size_t>(std::max(piece.count, kMaxPieceRows)), seat.area.rows);
-  const size_t tokens = num_tokens > seat.area.tokens ? 2 * num_tokens : seat.area.tokens;
-  seat.output =
-      TRY(SharedMemory::create("mortise-rewards", OutputArea::bytes(rows, tokens), SharedMemory::Peer::kWrites));
-  seat.area = OutputArea(seat.output.data(), seat.output.size(), rows);
+size_t RewardPool::num_tokens(const RowPiece& piece) const {
+  return gives_tokens_ ? todo_.tokens_before(piece, piece.count) : 0;
+}
+
+// Whether the slot's output area holds the piece. One that the machine does not allow is tried again later; the rows of
+// the piece fail if that lasts too long.
+bool RewardPool::make_room(Slot& slot, const RowPiece& piece) {
+  if (slot.area.rows >= static_cast<size_t>(piece.count) && slot.area.tokens >= num_tokens(piece)) return true;
+  const int64_t now = system_.monotonic_ns();
+  if (!memory_.may_try(now)) return false;
+  const auto made = make_output_area(slot, piece);
+  if (made.ok()) {
+    memory_.succeed();
+    return true;
+  }
+  memory_.fail(now);
+  if (memory_.failing_ms(now) >= kNoMemoryMs) {
+    fail_rows(piece, 0, piece.count, MORTISE_RESOURCE_EXHAUSTED, made.error().to_string());
+    todo_.take();
+  }
+  return false;
+}
+
+// A larger one than the slot has: of rows a usual piece, of tokens twice as many, so that it is made seldom.
+Result<> RewardPool::make_output_area(Slot& slot, const RowPiece& piece) {
+  const size_t rows = std::max(static_cast<size_t>(std::max(piece.count, kMaxPieceRows)), slot.area.rows);
+  const size_t needed = num_tokens(piece);
+  const size_t tokens = needed > slot.area.tokens ? 2 * needed : slot.area.tokens;
+  slot.output = TRY(
+      SharedMemory::create("mortise-rewards", OutputArea::bytes(rows, tokens), SharedMemory::Peer::kWrites, system_));
+  slot.area = OutputArea(slot.output.data(), slot.output.size(), rows);
   return {};
 }
 
 Result<> RewardPool::take_in() {
-  for (size_t i = 0; i < crew_->seats().size(); ++i) {
-    Seat& seat = *crew_->seats()[i];
+  for (size_t i = 0; i < supervisor_->slots().size(); ++i) {
+    Slot& slot = *supervisor_->slots()[i];
     while (true) {
-      auto frame = seat.channel.receive(0);
+      auto frame = slot.channel.receive(0);
       if (!frame.ok()) {
-        TRY(bury(seat, frame.error().what));
+        TRY(end_worker(slot, frame.error().what));
         i = static_cast<size_t>(-1);
         break;
       }
       if (!*frame) {
-        if (crew_->has_ended(seat)) {
-          TRY(bury(seat, ""));
+        if (supervisor_->has_ended(slot)) {
+          TRY(end_worker(slot, ""));
           i = static_cast<size_t>(-1);  // the list has changed: look at all again
         }
         break;
       }
-      TRY(take_frame(seat, **frame));
+      TRY(take_frame(slot, **frame));
     }
   }
   return {};
 }
 
-Result<> RewardPool::take_frame(Seat& seat, const Frame& frame) {
-  Work* const work = work_of(seat);
-  if (work == nullptr) return crew_->take_ready(seat, frame);
+Result<> RewardPool::take_frame(Slot& slot, const Frame& frame) {
+  Work* const work = work_of(slot);
+  if (work == nullptr) return supervisor_->take_message(slot, frame);
   if (frame.kind == kDone) {
-    complete(seat);
+    complete(slot);
     return {};
   }
   if (frame.kind == kRow) {
     RowMessage report;
     if (decode(frame.body, report).ok()) {
-      take_report(work->piece, report);
+      work->reports.push_back(std::move(report));
     } else {
       fail_rows(work->piece, 0, work->piece.count, MORTISE_DATA_LOSS, "its worker sent what cannot be read");
     }
     return {};
   }
-  if (frame.kind == kLog || frame.kind == kProgress) return crew_->take_ready(seat, frame);
+  if (frame.kind == kLog || frame.kind == kProgress) return supervisor_->take_message(slot, frame);
   // An error of the worker itself: its rows are tried elsewhere when it ends, which it does next.
-  if (frame.kind == kError) log_warn(label_ + ": " + decode_error(frame.body).to_string());
+  if (frame.kind == kError) {
+    work->error = decode_error(frame.body).to_string();
+    log_warn(label_ + ": " + work->error);
+  }
   return {};
 }
 
 void RewardPool::take_report(const RowPiece& piece, RowMessage& report) {
-  if (report.first < 0 || report.count < 0 || report.first + report.count > piece.count) return;
   if (!report.call_error.empty()) {
     fail_rows(piece, report.first, report.count, MORTISE_UNKNOWN, report.call_error);
     return;
@@ -234,7 +269,7 @@ void RewardPool::take_report(const RowPiece& piece, RowMessage& report) {
     fail_rows(piece, report.first, report.count, MORTISE_INVALID_ARGUMENT, good.error().what);
     return;
   }
-  const int64_t row = report.count > 0 ? todo_.row_of(piece, report.first) : 0;
+  const int64_t row = todo_.row_of(piece, report.first);
   for (MetricRecord& metric : report.metrics) metrics_.emplace_back(row, std::move(metric));
   for (FailedRow& failed : report.failed_rows) {
     if (failed.row < 0 || failed.row >= report.count) continue;
@@ -248,13 +283,18 @@ void RewardPool::take_report(const RowPiece& piece, RowMessage& report) {
 
 // A copy of what the worker may still write to.
 std::vector<float> RewardPool::tokens_of(const Work& work, int64_t row) const {
-  const float* const first = work.seat->area.token_rewards;
+  const float* const first = work.slot->area.token_rewards;
   return {first + todo_.tokens_before(work.piece, row), first + todo_.tokens_before(work.piece, row + 1)};
 }
 
-// The rows of a piece that its worker has finished.
-void RewardPool::take_rows(const Work& work) {
-  const OutputArea& area = work.seat->area;
+// The rows of a piece that its worker has finished, and what it said about them. A call that it did not finish is made
+// again or blamed: what was said about it does not count, or it would count twice.
+void RewardPool::take_rows(Work& work) {
+  const OutputArea& area = work.slot->area;
+  for (RowMessage& report : work.reports) {
+    if (report.first < 0 || report.count < 1 || report.count > work.piece.count - report.first) continue;
+    if (area.done[report.first].load(std::memory_order_acquire) != 0) take_report(work.piece, report);
+  }
   for (int64_t i = 0; i < work.piece.count; ++i) {
     if (area.done[i].load(std::memory_order_acquire) == 0) continue;
     const double reward = area.rewards[i];
@@ -270,47 +310,48 @@ void RewardPool::take_rows(const Work& work) {
   }
 }
 
-void RewardPool::complete(Seat& seat) {
-  const Work work = *work_of(seat);
+void RewardPool::complete(Slot& slot) {
+  Work work = std::move(*work_of(slot));
   take_rows(work);
   fail_rows(work.piece, 0, work.piece.count, MORTISE_DATA_LOSS, "its worker left it out");
-  std::erase_if(at_work_, [&](const Work& other) { return other.seat == &seat; });
-  seat.busy = false;
-  last_seat_ = &seat;
+  std::erase_if(at_work_, [&](const Work& other) { return other.slot == &slot; });
+  slot.busy = false;
+  last_slot_ = &slot;
 }
 
-// Ends a worker, blames the row at hand, and puts the rows that it had not come to back in the queue. `reason` "": it
-// died by itself.
-Result<> RewardPool::bury(Seat& seat, std::string reason) {
-  const WorkerEnd ended = crew_->end(seat);
+// Ends a worker, blames the row that it was at, and puts the rows that it had not come to back in the queue. `reason`
+// "": it died by itself.
+Result<> RewardPool::end_worker(Slot& slot, std::string reason) {
+  const WorkerEnd ended = supervisor_->end(slot);
   if (reason.empty()) {
-    const Work* const work = work_of(seat);
+    const Work* const work = work_of(slot);
     const std::string unit = work == nullptr ? "the row" : unit_of(work->piece);
     reason = cpu_ms_ > 0 && ended.signal == SIGXCPU
                  ? unit + " used more CPU than plugins.worker_cpu_time = " + seconds(cpu_ms_) + "; its worker was ended"
                  : "its worker was ended by " + ended.text + " while it scored " + unit;
+    if (work != nullptr && !work->error.empty()) reason = "its worker failed: " + work->error;
   }
-  TRY(settle(seat, reason, /*may_blame=*/true));
-  auto replaced = crew_->replace(seat);
-  return replaced.ok() ? Result<>() : recover(replaced.error());  // the keeper may have ended with its workers
+  if (supervisor_->lost()) return recover();
+  TRY(settle(slot, reason, /*may_blame=*/true));
+  return supervisor_->replace(slot);
 }
 
 // Takes what an ended worker leaves behind.
-Result<> RewardPool::settle(Seat& seat, const std::string& text, bool may_blame) {
+Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame) {
   while (true) {  // what it said before it died
-    auto frame = seat.channel.receive(0);
+    auto frame = slot.channel.receive(0);
     if (!frame.ok() || !*frame) break;
-    TRY(take_frame(seat, **frame));
+    TRY(take_frame(slot, **frame));
   }
   ++num_replaced_;
-  if (last_seat_ == &seat) last_seat_ = nullptr;
-  const Work* const found = work_of(seat);
+  if (last_slot_ == &slot) last_slot_ = nullptr;
+  Work* const found = work_of(slot);
   if (found == nullptr) return {};
-  const Work work = *found;
-  std::erase_if(at_work_, [&](const Work& other) { return other.seat == &seat; });
+  Work work = std::move(*found);
+  std::erase_if(at_work_, [&](const Work& other) { return other.slot == &slot; });
   take_rows(work);
-  const int64_t at_hand = seat.area.head->at_hand.load();
-  const bool blamed = may_blame && at_hand >= 0 && at_hand < work.piece.count && seat.area.done[at_hand].load() == 0;
+  const int64_t at_hand = slot.area.head->at_hand.load();
+  const bool blamed = may_blame && at_hand >= 0 && at_hand < work.piece.count && slot.area.done[at_hand].load() == 0;
   const int64_t call_rows = granularity() == Granularity::kRow ? 1 : work.piece.count;
   if (blamed) fail_rows(work.piece, at_hand, call_rows, MORTISE_ABORTED, text);
   put_back(work.piece, blamed, text);
@@ -334,32 +375,42 @@ std::string RewardPool::unit_of(const RowPiece& piece) const {
          (piece.count == 1 ? " row)" : " rows)");
 }
 
-// The keeper has ended, and all workers with it.
-Result<> RewardPool::recover(const Error& cause) {
+// The fork server has ended, and all workers with it.
+Result<> RewardPool::recover() {
+  const Error cause = *supervisor_->lost();
   log_warn(label_ + ": " + cause.to_string() + "; starting it again");
-  while (!at_work_.empty()) TRY(settle(*at_work_.front().seat, cause.what, /*may_blame=*/false));
-  last_seat_ = nullptr;
-  return crew_->restart();
+  while (!at_work_.empty()) TRY(settle(*at_work_.front().slot, cause.what, /*may_blame=*/false));
+  last_slot_ = nullptr;
+  return supervisor_->restart();
 }
 
 Result<> RewardPool::enforce_deadlines() {
-  const int64_t now = now_ns();
+  const int64_t now = system_.monotonic_ns();
   if (deadline_ns_ > 0 && now > deadline_ns_ + kGraceMs * kMs) {
     const std::string text = "the batch took longer than timeout = " + seconds(request_.timeout_ms);
-    while (!at_work_.empty()) TRY(bury(*at_work_.front().seat, text));
+    while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, text));
     fail_the_rest(MORTISE_DEADLINE_EXCEEDED, "not scored: " + text);
     return {};
   }
   if (request_.row_timeout_ms == 0 || granularity() == Granularity::kBatch) return {};
   for (size_t i = 0; i < at_work_.size(); ++i) {
-    const OutputHead& head = *at_work_[i].seat->area.head;
-    if (head.at_hand.load(std::memory_order_acquire) < 0) continue;
-    if (now - head.started_ns.load() < (request_.row_timeout_ms + kGraceMs) * kMs) continue;
-    TRY(bury(*at_work_[i].seat, unit_of(at_work_[i].piece) + " took longer than row_timeout = " +
-                                    seconds(request_.row_timeout_ms) + "; its worker was killed"));
+    const Work& work = at_work_[i];
+    if (now < row_deadline_ns(work)) continue;
+    const bool has_begun = work.slot->area.head->at_hand.load() >= 0;
+    TRY(end_worker(*work.slot, has_begun ? unit_of(work.piece) + " took longer than row_timeout = " +
+                                               seconds(request_.row_timeout_ms) + "; its worker was killed"
+                                         : "its worker did nothing for " + seconds(kPickUpMs) + " and was killed"));
     i = static_cast<size_t>(-1);
   }
   return {};
+}
+
+// When the worker is given up: it is at a row for too long, or has not begun with the next one.
+int64_t RewardPool::row_deadline_ns(const Work& work) const {
+  const OutputHead& head = *work.slot->area.head;
+  if (head.at_hand.load(std::memory_order_acquire) >= 0)
+    return head.started_ns.load() + (request_.row_timeout_ms + kGraceMs) * kMs;
+  return std::max(head.started_ns.load(), work.given_ns) + (request_.row_timeout_ms + kPickUpMs) * kMs;
 }
 
 void RewardPool::fail_rows(const RowPiece& piece, int64_t first, int64_t count, int32_t code, const std::string& text) {
@@ -372,21 +423,23 @@ void RewardPool::fail_the_rest(int32_t code, const std::string& text) {
 }
 
 int RewardPool::time_to_next_deadline() const {
-  const int64_t now = now_ns();
+  const int64_t now = system_.monotonic_ns();
   int64_t wait_ms = 1000;  // now and then for a stop of the run
   if (deadline_ns_ > 0) wait_ms = std::min(wait_ms, (deadline_ns_ - now) / kMs + kGraceMs + 1);
   if (request_.row_timeout_ms > 0 && granularity() != Granularity::kBatch) {
     for (const Work& work : at_work_) {
-      const int64_t started = std::max(work.seat->area.head->started_ns.load(), work.given_ns);
-      wait_ms = std::min(wait_ms, (started - now) / kMs + request_.row_timeout_ms + kGraceMs + 1);
+      // One that has not begun may do so right after this look.
+      const int64_t soonest = now + (request_.row_timeout_ms + kGraceMs) * kMs;
+      wait_ms = std::min(wait_ms, (std::min(soonest, row_deadline_ns(work)) - now) / kMs + 1);
     }
   }
+  if (memory_.num_failures() > 0) wait_ms = std::min(wait_ms, memory_.wait_ms(now));
   return static_cast<int>(std::max<int64_t>(wait_ms, 0));
 }
 
-RewardPool::Work* RewardPool::work_of(const Seat& seat) {
+RewardPool::Work* RewardPool::work_of(const Slot& slot) {
   for (Work& work : at_work_) {
-    if (work.seat == &seat) return &work;
+    if (work.slot == &slot) return &work;
   }
   return nullptr;
 }
@@ -394,8 +447,8 @@ RewardPool::Work* RewardPool::work_of(const Seat& seat) {
 Result<std::optional<std::string>> RewardPool::save_state() { return state_.bytes(); }
 
 Result<> RewardPool::load_state(std::string_view bytes) {
-  Seat* const seat = TRY(crew_->wait_idle(kIdleTimeoutMs));
-  return state_.replace(*crew_, *seat, bytes);
+  Slot* const slot = TRY(supervisor_->wait_idle(kIdleTimeoutMs));
+  return state_.replace(*supervisor_, *slot, bytes);
 }
 
 }  // namespace mortise

@@ -1,8 +1,8 @@
-// A reward in workers of its own: a crash or a hang costs the row at hand and nothing else.
+// A reward in workers of its own: a crash or a hang costs the row that the worker was at and nothing else.
 //
 // Rows are cut into pieces that idle workers take: single rows in pieces of up to 64 for a row-wise reward, a group, or
-// the whole batch. A worker that dies, or is killed for a row that took too long, is replaced by a spare; the row it
-// was at is NaN with its reason, the rows that it had not come to go to another. A reward with state (mortise.state/1)
+// the whole batch. A worker that dies, or is killed for a row that took too long, is replaced by a spare. The row it
+// was at is NaN with its reason; the rows that it had not come to go to another. A reward with state (mortise.state/1)
 // has one worker, and a successor gets the state as of the last whole batch. Cost: a copy of the columns, two messages
 // a piece. Threading: one thread at a time; it starts none.
 #pragma once
@@ -15,10 +15,13 @@
 #include <vector>
 
 #include "plugin/worker/carried_state.h"
-#include "plugin/worker/crew.h"
+#include "plugin/worker/messages.h"
 #include "plugin/worker/piece_queue.h"
+#include "plugin/worker/retry_policy.h"
 #include "plugin/worker/reward_function.h"
 #include "plugin/worker/row_account.h"
+#include "plugin/worker/supervisor.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
@@ -26,11 +29,11 @@ class RewardPool : public RewardFunction {
  public:
   static Result<std::unique_ptr<RewardFunction>> start(const PluginRef& ref, InstanceIdentity identity,
                                                        const RunKey& key, const WorkerLimits& limits,
-                                                       const CrewOptions& crew);
+                                                       const PoolOptions& options);
 
   [[nodiscard]] const std::string& label() const override { return label_; }
   [[nodiscard]] Granularity granularity() const override {
-    return static_cast<Granularity>(crew_->ready().granularity);
+    return static_cast<Granularity>(supervisor_->ready().granularity);
   }
   [[nodiscard]] bool works_ahead() const override { return granularity() != Granularity::kBatch; }
 
@@ -48,48 +51,56 @@ class RewardPool : public RewardFunction {
   [[nodiscard]] int64_t num_replaced() const { return num_replaced_; }
 
  private:
-  // A piece in work, by seat.
+  // A piece in work, by slot.
   struct Work {
-    Seat* seat = nullptr;
+    Slot* slot = nullptr;
     RowPiece piece;
     int64_t given_ns = 0;
+    std::vector<RowMessage> reports = {};  // of its calls, in order
+    std::string error = {};                // of the worker itself, which ends next
   };
 
-  RewardPool() = default;
+  explicit RewardPool(WorkerSystem& system) : system_(system), todo_(system) {}
   [[nodiscard]] bool is_stopping() const { return key_.cancelled != nullptr && key_.cancelled->load(); }
   Result<RewardOutput> stop();
   Result<> turn(int timeout_ms);
   Result<> hand_out();
-  Result<> give(Seat& seat, const RowPiece& piece);
+  [[nodiscard]] bool make_room(Slot& slot, const RowPiece& piece);
+  Result<> give(Slot& slot, const RowPiece& piece);
   Result<> take_in();
-  Result<> take_frame(Seat& seat, const Frame& frame);
+  Result<> take_frame(Slot& slot, const Frame& frame);
   void take_report(const RowPiece& piece, RowMessage& report);
-  void take_rows(const Work& work);
+  void take_rows(Work& work);
   [[nodiscard]] std::vector<float> tokens_of(const Work& work, int64_t row) const;
-  Result<> make_output_area(Seat& seat, const RowPiece& piece, size_t num_tokens);
-  void complete(Seat& seat);
-  Result<> bury(Seat& seat, std::string reason);
-  Result<> settle(Seat& seat, const std::string& text, bool may_blame);
+  [[nodiscard]] size_t num_tokens(const RowPiece& piece) const;
+  Result<> make_output_area(Slot& slot, const RowPiece& piece);
+  void complete(Slot& slot);
+  Result<> end_worker(Slot& slot, std::string reason);
+  Result<> settle(Slot& slot, const std::string& text, bool may_blame);
   void put_back(RowPiece piece, bool blamed, const std::string& text);
   [[nodiscard]] std::string unit_of(const RowPiece& piece) const;
-  Result<> recover(const Error& cause);
+  Result<> recover();
+  Result<> keep_state();
   Result<> enforce_deadlines();
+  [[nodiscard]] int64_t row_deadline_ns(const Work& work) const;
   void fail_rows(const RowPiece& piece, int64_t first, int64_t count, int32_t code, const std::string& text);
   void fail_the_rest(int32_t code, const std::string& text);
   [[nodiscard]] int time_to_next_deadline() const;
-  Work* work_of(const Seat& seat);
+  Work* work_of(const Slot& slot);
 
+  WorkerSystem& system_;
   std::string label_;
   RunKey key_;
-  std::unique_ptr<Crew> crew_;
+  std::unique_ptr<Supervisor> supervisor_;
   ScoreRequest request_;
   int64_t deadline_ns_ = 0;  // set by close()
   PieceQueue todo_;
   std::vector<Work> at_work_;
   RowAccount account_;
   std::vector<std::pair<int64_t, MetricRecord>> metrics_;  // with the first row of the call that gave it
-  Seat* last_seat_ = nullptr;
+  Slot* last_slot_ = nullptr;
   CarriedState state_;
+  BackOff memory_{10, 1'000};  // of output areas that cannot be made
   int64_t num_replaced_ = 0;
   int64_t cpu_ms_ = 0;  // limit of a call
   bool gives_tokens_ = false;

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugin/worker/retry_policy.h"
+
 namespace mortise {
 namespace {
 
 constexpr size_t kMinBlockBytes = size_t{1} << 20;
+constexpr int64_t kRetryMs = 3'000;
 constexpr size_t kMaxIdleFactor = 4;  // a block that is larger than so many times the last batch is given back
 
 size_t round_to_pages(size_t size) {
@@ -21,19 +24,26 @@ size_t round_to_pages(size_t size) {
 void RowArena::reset() {
   last_used_ = 0;
   for (const Block& block : blocks_) last_used_ += block.used;
-  const bool fits = blocks_.size() == 1 &&
-                    blocks_.front().memory.size() <= std::max(kMinBlockBytes, kMaxIdleFactor * last_used_);
-  if (!fits) blocks_.clear();
+  if (blocks_.size() > 1) blocks_.erase(blocks_.begin(), blocks_.end() - 1);  // the last is the largest
+  if (!blocks_.empty() && blocks_.back().memory.size() > std::max(kMinBlockBytes, kMaxIdleFactor * last_used_))
+    blocks_.clear();
   for (Block& block : blocks_) block.used = 0;
 }
 
+// What the machine refuses now it may give a moment later; the call waits that long.
 Result<SharedMemory> RowArena::make_block(size_t size) const {
   size_t total = last_used_ + last_used_ / 4;  // room for a batch that is a little larger than the last
   for (const Block& block : blocks_) total += block.memory.size();
   const size_t roomy = round_to_pages(std::max({size, total, kMinBlockBytes}));
-  auto memory = SharedMemory::create("mortise-rows", roomy, SharedMemory::Peer::kReads);
-  if (memory.ok() || roomy == size) return memory;
-  return SharedMemory::create("mortise-rows", size, SharedMemory::Peer::kReads);  // address space may be short
+  BackOff pause(10, 1'000);
+  while (true) {
+    auto memory = SharedMemory::create("mortise-rows", roomy, SharedMemory::Peer::kReads, *system_);
+    if (!memory.ok() && roomy > size)  // address space may be short
+      memory = SharedMemory::create("mortise-rows", size, SharedMemory::Peer::kReads, *system_);
+    if (memory.ok() || pause.failing_ms(system_->monotonic_ns()) >= kRetryMs) return memory;
+    pause.fail(system_->monotonic_ns());
+    system_->sleep_ms(pause.wait_ms(system_->monotonic_ns()));
+  }
 }
 
 Result<RowArena::Range> RowArena::allocate(size_t size) {

@@ -1,8 +1,8 @@
 // The shared memory for the rows of a batch: a few blocks, however many parts the rows come in.
 //
-// Every part begins on a page of its own, so that a worker maps that part alone. Blocks double in size, so the number of
-// descriptors grows with the logarithm of the bytes; a batch like the one before it reuses the memory and makes none.
-// Threading: plain value.
+// Every part begins on a page of its own, so that a worker maps that part alone. Blocks double in size, so the number
+// of descriptors grows with the logarithm of the bytes; a batch like the one before it reuses the memory and makes
+// none. Threading: plain value.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,24 @@
 
 #include "foundation/base/result.h"
 #include "plugin/worker/shared_memory.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
 class RowArena {
  public:
+  explicit RowArena(WorkerSystem& system = real_worker_system()) : system_(&system) {}
+
   // A part of a block. Blocks are numbered over all batches: a worker remembers which one it has.
   struct Range {
     int64_t block = -1;
     size_t offset = 0, size = 0;  // bytes; `offset` is a multiple of the page size
   };
 
-  // Forgets all ranges. Nobody may read them any more: the next ones lie in the same memory.
+  // Forgets all ranges and keeps one block at most. Nobody may read them any more: the next ones lie in the same
+  // memory.
   void reset();
+  // An error: the machine has refused the memory, or a descriptor for it, for a few seconds.
   Result<Range> allocate(size_t size);
   [[nodiscard]] std::span<std::byte> bytes(const Range& range) const;
   [[nodiscard]] int fd(const Range& range) const { return block_of(range).memory.fd(); }
@@ -39,6 +44,7 @@ class RowArena {
   [[nodiscard]] const Block& block_of(const Range& range) const;
   Result<SharedMemory> make_block(size_t size) const;
 
+  WorkerSystem* system_;
   std::vector<Block> blocks_;
   int64_t next_number_ = 0;
   size_t last_used_ = 0;  // bytes of the batch before

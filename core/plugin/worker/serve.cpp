@@ -4,16 +4,16 @@
 #include <cmath>
 #include <optional>
 
-#include "foundation/base/env.h"
 #include "plugin/host/library.h"
 #include "plugin/worker/batch_area.h"
+#include "plugin/worker/shared_memory.h"
 
 namespace mortise {
 namespace {
 
 class Server {
  public:
-  explicit Server(Channel& channel) : channel_(channel) {}
+  Server(Channel& channel, WorkerSystem& system) : channel_(channel), system_(system) {}
 
   Result<> run(const LoadMessage& load) {
     set_plugin_threads(1);  // the pool of workers is the parallelism
@@ -62,12 +62,13 @@ class Server {
     size_t next_fd = 0;
     if (message.new_block && next_fd < frame.fds.size()) block_ = std::move(frame.fds[next_fd++]);
     if (message.new_area) {
-      rows_ = TRY(SharedMemory::map(block_, message.area_offset, message.area_size, SharedMemory::Peer::kReads));
+      rows_ =
+          TRY(SharedMemory::map(block_, message.area_offset, message.area_size, SharedMemory::Peer::kReads, system_));
       view_ = TRY(BatchView::open({rows_.data(), message.area_size}));
     }
     if (message.new_output && next_fd < frame.fds.size()) {
       const Fd output = std::move(frame.fds[next_fd++]);
-      output_ = TRY(SharedMemory::map(output, 0, message.output_bytes, SharedMemory::Peer::kWrites));
+      output_ = TRY(SharedMemory::map(output, 0, message.output_bytes, SharedMemory::Peer::kWrites, system_));
       area_ = OutputArea(output_.data(), output_.size(), static_cast<size_t>(message.output_rows));
     }
     if (area_.head == nullptr || message.first < 0 || message.count < 0 ||
@@ -94,7 +95,7 @@ class Server {
   }
 
   Result<> call(const PieceMessage& message, int64_t row, int64_t count) {
-    const int64_t now = default_env().monotonic_ns();
+    const int64_t now = system_.monotonic_ns();
     RowMessage report;
     report.first = row;
     report.count = count;
@@ -149,6 +150,7 @@ class Server {
   }
 
   Channel& channel_;
+  WorkerSystem& system_;
   std::optional<Reward> reward_;
   CpuWatch cpu_;
   Fd block_;  // that rows_ is a part of
@@ -172,8 +174,8 @@ Result<LoadedPlugin> load_for_worker(const LoadMessage& load) {
   return LoadedPlugin{&library->info(), plugin, vtable};
 }
 
-void serve(Channel& channel, const LoadMessage& load) {
-  const auto served = Server(channel).run(load);
+void serve(Channel& channel, const LoadMessage& load, WorkerSystem& system) {
+  const auto served = Server(channel, system).run(load);
   if (!served.ok() && !channel.closed()) (void)channel.send(kError, encode(served.error()));
 }
 

@@ -7,11 +7,12 @@
 #include "plugin/host/registry.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/messages.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
 // Runs the pack named in `load` out of the library cache of this process. Returns when the trainer has hung up.
-void serve(Channel& channel, const LoadMessage& load);
+void serve(Channel& channel, const LoadMessage& load, WorkerSystem& system);
 
 // The pack of `load`, in memory; verified against the hash that the trainer saw.
 Result<LoadedPlugin> load_for_worker(const LoadMessage& load);

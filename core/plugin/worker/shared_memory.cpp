@@ -29,35 +29,35 @@ Error memory_error(const char* operation, size_t size) {
 
 }  // namespace
 
-Result<SharedMemory> SharedMemory::create(const char* name, size_t size, Peer peer) {
+Result<SharedMemory> SharedMemory::create(const char* name, size_t size, Peer peer, WorkerSystem& system) {
   SharedMemory memory;
   memory.size_ = std::max<size_t>(size, 1);
-  memory.fd_ = Fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  memory.fd_ = Fd(system.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.fd_.valid()) return memory_error("memfd_create", memory.size_);
-  if (::ftruncate(memory.fd(), static_cast<off_t>(memory.size_)) != 0) return memory_error("ftruncate", memory.size_);
-  void* const address = ::mmap(nullptr, memory.size_, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd(), 0);
+  if (system.ftruncate(memory.fd(), static_cast<off_t>(memory.size_)) != 0)
+    return memory_error("ftruncate", memory.size_);
+  void* const address = system.mmap(memory.size_, PROT_READ | PROT_WRITE, memory.fd(), 0);
   if (address == MAP_FAILED) return memory_error("mmap", memory.size_);
   memory.data_ = static_cast<std::byte*>(address);
-  if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return memory_error("sealing", memory.size_);
+  if (system.add_seals(memory.fd(), F_SEAL_SHRINK | F_SEAL_GROW) != 0) return memory_error("sealing", memory.size_);
   // Kernels before 5.1 lack this seal; there the worker's own promise has to do.
-  if (peer == Peer::kReads && ::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL)
+  if (peer == Peer::kReads && system.add_seals(memory.fd(), F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL)
     return memory_error("sealing", memory.size_);
   return memory;
 }
 
-Result<SharedMemory> SharedMemory::map(const Fd& fd, size_t offset, size_t size, Peer peer) {
+Result<SharedMemory> SharedMemory::map(const Fd& fd, size_t offset, size_t size, Peer peer, WorkerSystem& system) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return memory_error("fstat", size);
   const auto file_size = static_cast<size_t>(status.st_size);
   if (offset > file_size || size > file_size - offset) {  // touching what lies behind the end would be a SIGBUS
-    return Error{ErrorKind::kPlugin, "the memory given to a worker ends before its rows do", "shared memory of a worker",
-                 "trainer and mortise-worker must be of one build"};
+    return Error{ErrorKind::kPlugin, "the memory given to a worker ends before its rows do",
+                 "shared memory of a worker", "trainer and mortise-worker must be of one build"};
   }
   SharedMemory memory;
   memory.size_ = std::max<size_t>(size, 1);
   const int protection = peer == Peer::kReads ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* const address =
-      ::mmap(nullptr, memory.size_, protection, MAP_SHARED, fd.get(), static_cast<off_t>(offset));
+  void* const address = system.mmap(memory.size_, protection, fd.get(), static_cast<off_t>(offset));
   if (address == MAP_FAILED) return memory_error("mmap", memory.size_);
   memory.data_ = static_cast<std::byte*>(address);
   return memory;

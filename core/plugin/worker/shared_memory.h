@@ -10,6 +10,7 @@
 
 #include "foundation/base/result.h"
 #include "plugin/worker/fd.h"
+#include "plugin/worker/system.h"
 
 namespace mortise {
 
@@ -18,9 +19,11 @@ class SharedMemory {
   enum class Peer { kReads, kWrites };
 
   // Zeroed memory that this process may write; `peer` says what the other one may do. `name` shows in /proc.
-  static Result<SharedMemory> create(const char* name, size_t size, Peer peer);
+  static Result<SharedMemory> create(const char* name, size_t size, Peer peer,
+                                     WorkerSystem& system = real_worker_system());
   // The other side's view of `size` bytes from `offset` on, a multiple of the page size. The file is not kept open.
-  static Result<SharedMemory> map(const Fd& fd, size_t offset, size_t size, Peer peer);
+  static Result<SharedMemory> map(const Fd& fd, size_t offset, size_t size, Peer peer,
+                                  WorkerSystem& system = real_worker_system());
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;

@@ -32,7 +32,7 @@ double obey(std::string_view text, const mortise::Call& call) {
   if (is("abort")) std::abort();
   if (is("exit")) ::_exit(7);
   if (is("hang")) hang();
-  if (is("killer")) {  // how many of its signals to everyone and to its keeper were refused
+  if (is("killer")) {  // how many of its signals to everyone and to its fork server were refused
     double refused = 0;
     for (const pid_t target : {-1, ::getppid(), -::getpgid(::getppid())})
       refused += ::kill(target, SIGKILL) != 0 && errno == EPERM ? 1 : 0;

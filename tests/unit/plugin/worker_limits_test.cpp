@@ -231,7 +231,7 @@ TEST_F(WorkerLimitsTest, RealBubblewrapHidesTheMachine) {
   auto reward = make("probe", 2);
   ASSERT_OK_AND_ASSIGN(const RewardOutput out,
                        reward->score(request(4), rows_of({"processes", "socket", "write", "read"}), nullptr));
-  EXPECT_LT(out.rewards[0], 10);  // bubblewrap, the keeper, three workers
+  EXPECT_LT(out.rewards[0], 10);  // bubblewrap, the fork server, three workers
   EXPECT_EQ(out.rewards[1], 0);
   EXPECT_EQ(out.rewards[2], 0);
   EXPECT_EQ(out.rewards[3], 1);
@@ -263,16 +263,16 @@ TEST_F(WorkerLimitsTest, RealBubblewrapGivesWhatIsAllowed) {
   EXPECT_TRUE(std::filesystem::remove(shared));
 }
 
-// A dead keeper takes its sandbox along, and another takes over; nothing outlives the reward.
-TEST_F(WorkerLimitsTest, RealBubblewrapEndsWithItsKeeperAndWithTheReward) {
+// A dead fork server takes its sandbox along, and another takes over; nothing outlives the reward.
+TEST_F(WorkerLimitsTest, RealBubblewrapEndsWithItsForkServerAndWithTheReward) {
   if (const std::string without = no_bubblewrap(); !without.empty()) GTEST_SKIP() << without;
   auto reward = make("faulty", 1);
   ASSERT_OK(reward->score(request(1), rows_of({"a"}), nullptr));
   const std::vector<pid_t> first = descendants();
-  const auto keeper =
+  const auto server =
       std::find_if(first.begin(), first.end(), [](pid_t pid) { return name_of(pid) == "mortise-worker"; });
-  ASSERT_NE(keeper, first.end());
-  ::kill(*keeper, SIGKILL);
+  ASSERT_NE(server, first.end());
+  ::kill(*server, SIGKILL);
   EXPECT_TRUE(all_end(first));
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(1), rows_of({"a"}), nullptr));
   EXPECT_TRUE(out.failed_rows.empty()) << out.failed_rows[0].text;

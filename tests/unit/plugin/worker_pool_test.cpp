@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
-
 #include "worker_fixture.h"
 
 namespace mortise::test {
@@ -188,12 +186,7 @@ TEST_F(WorkerPool, StateLivesInOneWorkerAndCanBeTakenOver) {
 }
 
 TEST_F(WorkerPool, RunsElsewhereAndLeavesNothingOpen) {
-  const auto count_open = [] {
-    int count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-    return count;
-  };
-  const int before = count_open();
+  const size_t before = num_open_files();
   {
     auto reward = make("probe", 1);
     const RewardBatch rows = rows_of({"pid", "descriptors", "pid"});
@@ -202,7 +195,7 @@ TEST_F(WorkerPool, RunsElsewhereAndLeavesNothingOpen) {
     EXPECT_EQ(out.rewards[0], out.rewards[2]);
     EXPECT_LE(out.rewards[1], 9);  // standard three, connection, pack, areas: none of the trainer's
   }
-  EXPECT_EQ(count_open(), before);
+  EXPECT_EQ(num_open_files(), before);
 }
 
 TEST_F(WorkerPool, LimitsHold) {

@@ -77,6 +77,25 @@ TEST_F(WorkerRunner, TendKeepsDeadlinesBetweenFeeds) {
   EXPECT_EQ(scored.rewards[3], 2);
 }
 
+// Rows come prompt by prompt, faster than they are scored, as while other prompts are sampled.
+TEST_F(WorkerRunner, DescriptorsDoNotGrowWithPromptsNorWithSteps) {
+  constexpr int kPrompts = 2048;
+  take(std::vector<std::string>(kPrompts, "abc"));
+  auto three = runner({spec("plain", 0, 0), spec("faulty", 0, 0), spec("steps", 0, 0)});
+  const size_t before = num_open_files();
+  size_t after_first = 0;
+  for (int step = 1; step <= 20; ++step) {
+    ASSERT_OK(three.begin(prompts_, 1, {.step = step}));
+    for (int64_t prompt = 0; prompt < kPrompts; prompt += step == 1 ? 1 : 16)
+      ASSERT_OK(three.feed(prompts_, samples_, prompt));
+    EXPECT_LE(num_open_files(), before + 32) << "step " << step;
+    ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, three.score(prompts_, samples_, {.step = step}, nullptr));
+    EXPECT_EQ(scored.columns[0].values, std::vector<double>(kPrompts, 3));
+    if (step == 1) after_first = num_open_files();
+  }
+  EXPECT_EQ(num_open_files(), after_first);
+}
+
 TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
   take({"x", "nan", "huge", "x", "unset"});
   for (size_t i = 0; i < 4; ++i) samples_.rows[i].token_ids = {4, 8, static_cast<int64_t>(12 * (i + 1))};

@@ -12,6 +12,7 @@
 #include "plugin/worker/batch_area.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/messages.h"
+#include "plugin/worker/shared_memory.h"
 #include "worker_fixture.h"
 
 namespace mortise::test {

@@ -1,9 +1,8 @@
-#include "plugin/worker/zygote.h"
+#include "plugin/worker/fork_server.h"
 
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <fstream>
 #include <map>
 
+#include "foundation/base/open_files.h"
 #include "mortise/abi.h"
 #include "plugin/worker/serve.h"
 
@@ -25,7 +25,9 @@ namespace {
 constexpr int kLoadSeconds = 60;  // a load that hangs ends by SIGALRM, even when the trainer is gone
 
 Error system_error(const char* operation) {
-  return {ErrorKind::kPlugin, std::string(operation) + " failed: " + std::strerror(errno), "mortise-worker", ""};
+  const int code = errno;
+  return {ErrorKind::kPlugin, std::string(operation) + " failed: " + std::strerror(code), "mortise-worker",
+          resource_advice(code, "")};
 }
 
 int64_t num_threads() {
@@ -37,9 +39,9 @@ int64_t num_threads() {
   return count;
 }
 
-class Zygote {
+class ForkServer {
  public:
-  explicit Zygote(Fd socket) : channel_(std::move(socket)) {}
+  ForkServer(Fd socket, WorkerSystem& system) : system_(system), channel_(std::move(socket), system) {}
 
   Result<> run() {
     auto ended = keep();
@@ -53,7 +55,7 @@ class Zygote {
 
  private:
   Result<> keep() {
-    TRY(start());
+    if (const auto started = start(); !started.ok()) return channel_.send(kError, encode(started.error()));
     TRY(load());
     while (!channel_.closed()) {
       TRY(wait_for_news());
@@ -70,7 +72,7 @@ class Zygote {
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     ::sigprocmask(SIG_BLOCK, &child, nullptr);
-    signals_ = Fd(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+    signals_ = Fd(system_.signalfd(&child, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signals_.valid()) return system_error("signalfd");
     return channel_.send(kHello, encode(HelloMessage{kProtocol, MORTISE_ABI_MINOR}));
   }
@@ -98,30 +100,44 @@ class Zygote {
 
   Result<> wait_for_news() {
     pollfd entries[] = {{channel_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return system_error("poll");
+    if (system_.poll(entries, 2, -1) < 0 && errno != EINTR) return system_error("poll");
     return {};
   }
 
   Result<> answer(Frame& frame) {
-    if (frame.kind != kFork || frame.fds.size() != 1)
-      return Error{ErrorKind::kPlugin, "unknown message " + std::to_string(frame.kind), "mortise-worker", ""};
-    ForkedMessage forked;
-    TRY(decode(frame.body, forked));
-    const pid_t keeper = ::getpid();
-    const pid_t pid = ::fork();
-    if (pid < 0) return system_error("fork");
-    if (pid == 0) be_worker(std::move(frame.fds.front()), keeper);
-    ::setpgid(pid, pid);
-    workers_[pid] = forked.worker;
-    const Fd handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (!handle.valid()) return system_error("pidfd_open");
-    const int number = handle.get();
-    return channel_.send(kForked, encode(forked), {&number, 1});
+    WorkerMessage asked;
+    if (frame.kind == kFork && frame.fds.size() == 1) {
+      TRY(decode(frame.body, asked));
+      return start_worker(asked.worker, std::move(frame.fds.front()));
+    }
+    if (frame.kind == kKill) {
+      TRY(decode(frame.body, asked));
+      kill_worker(asked.worker);
+      return {};
+    }
+    return Error{ErrorKind::kPlugin, "unknown message " + std::to_string(frame.kind), "mortise-worker", ""};
   }
 
-  [[noreturn]] void be_worker(Fd socket, pid_t keeper) {
+  Result<> start_worker(int64_t worker, Fd socket) {
+    const pid_t server = ::getpid();
+    const pid_t pid = system_.fork();
+    if (pid < 0) return channel_.send(kForkFailed, encode(ForkFailedMessage{worker, errno}));
+    if (pid == 0) be_worker(std::move(socket), server);
+    ::setpgid(pid, pid);
+    workers_[pid] = worker;
+    return {};
+  }
+
+  // Its number is its own until reap() has told how it ended.
+  void kill_worker(int64_t worker) const {
+    for (const auto& [pid, number] : workers_) {
+      if (number == worker) ::kill(pid, SIGKILL);
+    }
+  }
+
+  [[noreturn]] void be_worker(Fd socket, pid_t server) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != keeper) ::_exit(0);
+    if (::getppid() != server) ::_exit(0);
     ::setpgid(0, 0);
     ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     signals_.reset();
@@ -129,10 +145,10 @@ class Zygote {
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    Channel channel(std::move(socket));
-    protect_keeper(load_.limits, keeper);
-    serve(channel, load_);
-    // No exit handlers: they belong to the keeper, and code of the pack may still run.
+    Channel channel(std::move(socket), system_);
+    protect_fork_server(load_.limits, server);
+    serve(channel, load_, system_);
+    // No exit handlers: they belong to the fork server, and code of the pack may still run.
     ::_exit(0);
   }
 
@@ -169,6 +185,7 @@ class Zygote {
     }
   }
 
+  WorkerSystem& system_;
   Channel channel_;
   Fd signals_;
   LoadMessage load_;
@@ -177,6 +194,6 @@ class Zygote {
 
 }  // namespace
 
-Result<> run_zygote(Fd socket) { return Zygote(std::move(socket)).run(); }
+Result<> run_fork_server(Fd socket, WorkerSystem& system) { return ForkServer(std::move(socket), system).run(); }
 
 }  // namespace mortise

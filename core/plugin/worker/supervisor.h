@@ -1,0 +1,124 @@
+// The worker processes of one reward: as many as may score at once and a spare, all alike and all loaded, so that a
+// spare takes the place of one that dies while its successor is being made.
+//
+// A worker that the machine does not allow just now (no process, no descriptor, no memory) is asked for again, with
+// pauses that double; the reward goes on with those that it has. A fork server that dies is started again; it may die
+// so often within a window of time, however long the run is. Threading: one thread at a time.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/worker/launcher.h"
+#include "plugin/worker/messages.h"
+#include "plugin/worker/retry_policy.h"
+#include "plugin/worker/shared_memory.h"
+#include "plugin/worker/system.h"
+
+namespace mortise {
+
+inline constexpr size_t kMaxServerDeaths = 3;  // within a window; one more ends the run
+inline constexpr int64_t kDeathWindowMs = 60'000;
+inline constexpr int kMaxFailedStarts = 5;      // workers in a row that end before they are ready
+inline constexpr int64_t kNoWorkerMs = 60'000;  // without any worker; then the run ends
+
+// One worker process, seen from the trainer.
+struct Slot {
+  int64_t id = 0;
+  int64_t asked_ns = 0;  // when it was asked for
+  Channel channel;
+  bool ready = false;        // its instance can score
+  bool busy = false;         // it has a piece
+  int64_t area_number = -1;  // the rows that it has mapped
+  int64_t block = -1;        // the block of the arena that it has open
+  int64_t state_count = 0;   // which of the reward's states it holds (CarriedState)
+  SharedMemory output;
+  OutputArea area;
+};
+
+struct WorkerEnd {
+  std::string text;  // "signal 11 (Segmentation fault)"
+  int signal = 0;    // 0: none
+};
+
+struct PoolOptions {
+  int num_workers = 1;
+  std::filesystem::path program;
+  std::filesystem::path bubblewrap;  // empty: not used
+  std::string without;               // why it is not, for the log; may be empty
+  WorkerSystem* system = &real_worker_system();
+};
+
+class Supervisor {
+ public:
+  // Starts the fork server and one worker, and returns when that is ready: a reward that cannot be created is an error
+  // here. fill() starts the others.
+  static Result<std::unique_ptr<Supervisor>> start(const LoadMessage& load, const PoolOptions& options);
+
+  [[nodiscard]] const ReadyMessage& ready() const { return ready_; }
+  // What its workers may do, for the log.
+  [[nodiscard]] std::string limits_text() const;
+  [[nodiscard]] int num_workers() const { return options_.num_workers; }
+  // A reward with state, or one that gets all rows at once, lives in one worker; call before fill().
+  void use_one_worker() { options_.num_workers = 1; }
+
+  [[nodiscard]] std::vector<std::unique_ptr<Slot>>& slots() { return slots_; }
+  // A ready one without work, if fewer than num_workers() are busy; else null.
+  Slot* take_idle();
+  // As take_idle, waiting for one that is being made.
+  Result<Slot*> wait_idle(int timeout_ms);
+
+  // Waits for news of any worker or of the fork server, and starts the workers that are missing.
+  Result<> wait(int timeout_ms);
+  // Starts the workers that are missing, as far as the machine allows it. An error: there has been none for too long.
+  Result<> fill();
+  // A message of a worker without work: that it is ready or cannot be, or a line for the log. An error: no instance can
+  // be made.
+  Result<> take_message(Slot& slot, const Frame& frame);
+  // Or takes so long to get ready that it is as good as dead.
+  [[nodiscard]] bool has_ended(const Slot& slot) const;
+  // Ends the process if it still runs and says how it ended. Its messages can still be read; replace() it then.
+  WorkerEnd end(Slot& slot);
+  // Forgets it and starts a successor. An error: too many in a row have ended before they were ready.
+  Result<> replace(Slot& slot);
+
+  // Why the fork server is gone, and all workers with it; call restart() then.
+  [[nodiscard]] const std::optional<Error>& lost() const { return lost_; }
+  // A new fork server with new workers. An error: it has ended too often within the window.
+  Result<> restart();
+
+ private:
+  Supervisor(const LoadMessage& load, const PoolOptions& options)
+      : load_(load), options_(options), system_(*options.system) {}
+  Result<> start_fork_server();
+  Result<> start_bare_or_sandboxed();
+  Result<std::unique_ptr<ForkServerClient>> start_client();
+  Result<> add_slot();
+  Result<> note_failed_start();
+  Result<> turn_starting_slots();
+  void lose(const Error& why);
+  WorkerEnd kill_and_ask(const Slot& slot);
+
+  LoadMessage load_;
+  PoolOptions options_;
+  WorkerSystem& system_;
+  std::unique_ptr<ForkServerClient> fork_server_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  ReadyMessage ready_;
+  bool was_ready_ = false;  // a worker has been, so an error of create() is one of the moment
+  int64_t next_id_ = 1;
+  std::optional<Error> lost_;
+  EventWindow deaths_{kDeathWindowMs};  // of the fork server
+  BackOff starts_{10, 2'000};           // of workers
+  int num_failed_starts_ = 0;           // in a row, of processes that were there
+  std::string last_end_;                // how the last of them ended
+  std::optional<Error> start_error_;    // why no process could be made
+};
+
+// "signal 11 (Segmentation fault)", "exit code 3".
+std::string describe_exit(int status);
+
+}  // namespace mortise
