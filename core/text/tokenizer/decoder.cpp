@@ -364,9 +364,11 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
   } else if (type == "Replace") {
     const Regex pattern = TRY(component_pattern(spec, place));
     const Json* literal = json_find(*json_find(spec, "pattern"), "String");
+    if (literal != nullptr && !literal->is_string()) literal = nullptr;
     const bool single = literal != nullptr && unicode::count_code_points(literal->get<std::string>()) == 1;
     const std::string content = TRY(component_string(spec, "content", place));
-    TRY(grow(content.size(), pattern.min_bytes(), place));
+    const size_t matched_bytes = literal != nullptr ? literal->get_ref<const std::string&>().size() : 0;
+    TRY(grow(content.size(), matched_bytes, place));  // a regular expression may match nothing at every place
     makers_.push_back([=](DecodeMode) { return std::make_unique<ReplaceDecode>(pattern, content, single); });
   } else if (type == "Metaspace") {
     const std::string replacement = TRY(component_string(spec, "replacement", place));

@@ -111,12 +111,6 @@ Result<Regex> Regex::literal(std::string_view text, std::string_view where) {
   return compile(escape_literal(text), where);
 }
 
-size_t Regex::min_bytes() const {
-  uint32_t characters = 0;
-  pcre2_pattern_info(code_->code, PCRE2_INFO_MINLENGTH, &characters);
-  return characters;
-}
-
 Result<> Regex::find_all(std::string_view text, std::vector<TextSpan>& out) const {
   static thread_local const MatchScratch scratch;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data() == nullptr ? "" : text.data());

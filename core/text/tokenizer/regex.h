@@ -30,8 +30,6 @@ class Regex {
   // All matches in well-formed UTF-8, left to right, not overlapping; an empty match right behind the last match does
   // not count (as Oniguruma's iterator). Spans are appended.
   Result<> find_all(std::string_view text, std::vector<TextSpan>& out) const;
-  // A match has at least so many bytes; 0: it may be empty.
-  [[nodiscard]] size_t min_bytes() const;
 
  private:
   struct Code;
