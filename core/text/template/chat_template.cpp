@@ -32,7 +32,7 @@ Result<Rendered> ChatTemplate::render(const RenderInput& input) const {
     return Error{ErrorKind::kData, "the template's variables have to be an object", tree_->name, ""};
   const size_t input_bytes = tree_->source_bytes + json_size(input.messages) + json_size(input.tools) +
                              json_size(input.documents) + json_size(input.kwargs);
-  jinja::Interpreter interpreter(*tree_, jinja::Limits::for_input(input_bytes));
+  jinja::Interpreter interpreter(*tree_, jinja::Limits::for_input(input_bytes, input.work_share));
   interpreter.now_s = input.now_s ? *input.now_s : default_env().wall_time_ns() / 1'000'000'000;
   jinja::define_globals(interpreter);
   interpreter.define("messages", jinja::from_json(input.messages));

@@ -28,11 +28,13 @@ struct Limits {
   int64_t max_work = 50'000'000;               // bytes and items looked at (work.h)
 
   // More for a rendering whose template and data have so many bytes: time, memory and output stay linear in them.
-  [[nodiscard]] static Limits for_input(size_t bytes) {
+  // `share` of the work: less than 1 for a caller that cannot wait.
+  [[nodiscard]] static Limits for_input(size_t bytes, double share) {
     Limits limits;
     limits.max_output_bytes += 2 * bytes;
     limits.max_live_bytes += 3 * bytes;
     limits.max_work += 100 * static_cast<int64_t>(bytes);
+    limits.max_work = static_cast<int64_t>(static_cast<double>(limits.max_work) * share);
     return limits;
   }
 };

@@ -16,7 +16,7 @@
 namespace mortise::jinja {
 
 inline thread_local int64_t work_left = std::numeric_limits<int64_t>::max();
-inline thread_local int64_t live_limit = std::numeric_limits<int64_t>::max();  // of live_bytes and held_bytes
+inline thread_local int64_t live_limit = std::numeric_limits<int64_t>::max() / 2;  // of live_bytes and held_bytes
 inline thread_local int64_t held_bytes = 0;  // what a rendering holds besides values: texts under way, scopes
 inline thread_local size_t max_text_bytes = std::numeric_limits<size_t>::max();  // of one text
 
