@@ -1,6 +1,8 @@
-# ./dev fuzz [--seconds N] [NAME...]: fuzz the readers of outside files (tests/fuzz) for N seconds each (default 60).
-# New inputs that reach new code go to build/fuzz/corpus; one that breaks a reader to build/fuzz/crashes, and this ends with 1.
-# Such an input belongs into tests/fuzz/corpus/NAME once the reader is mended: every ctest run replays those.
+# ./dev fuzz [--seconds N] [NAME...]: fuzz the readers of outside files (tests/fuzz), for N seconds each (default 60).
+# Every input is held to the limits of tests/fuzz/cost.cpp: CPU time, memory, size of the output, depth.
+# New inputs that reach new code go to build/fuzz/corpus. One that breaks a reader goes to build/fuzz/crashes, the other
+# readers are still fuzzed, and this ends with 1. The last lines say how often each reader ran.
+# Once the reader is corrected, put the input into tests/fuzz/corpus/NAME: every ctest run replays those.
 source apps/dev/lib.sh
 seconds=60
 while [[ $# -gt 0 && $1 == -* ]]; do
@@ -19,18 +21,26 @@ if [[ ${#names[@]} -eq 0 ]]; then
   for program in build/fuzz/tests/fuzz_*; do names+=("${program##*/fuzz_}"); done
 fi
 num_broken=0
+report=()
 for name in "${names[@]}"; do
   program=build/fuzz/tests/fuzz_$name
   [[ -x $program ]] || die $exit_usage "no fuzz target '$name'"
   mkdir -p "build/fuzz/corpus/$name" build/fuzz/crashes
   say "$name: $seconds s"
-  # -timeout: an input that takes 10 s is a fault as well; -rss_limit_mb: so is one that takes 2 GB.
-  if ! "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/crashes/$name-" "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name" >"$(log_file "fuzz-$name")" 2>&1; then
+  options=(-max_total_time="$seconds" -timeout=120 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1)
+  [[ -f tests/fuzz/dictionaries/$name.dict ]] && options+=(-dict="tests/fuzz/dictionaries/$name.dict")
+  result=passed
+  if ! "$program" "${options[@]}" -artifact_prefix="build/fuzz/crashes/$name-" "build/fuzz/corpus/$name" \
+    "tests/fuzz/corpus/$name" >"$(log_file "fuzz-$name")" 2>&1; then
     num_broken=$((num_broken + 1))
+    result=broken
     tail -n 40 "$(log_file "fuzz-$name")" >&2
   fi
-  sed -n 's/^stat::\(number_of_executed_units\|peak_rss_mb\): */   \1 /p' "$(log_file "fuzz-$name")"
+  count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$(log_file "fuzz-$name")")
+  peak=$(sed -n 's/^stat::peak_rss_mb: *//p' "$(log_file "fuzz-$name")")
+  report+=("$(printf '%-16s %14s %9s  %s' "$name" "${count:-?}" "${peak:-?}" "$result")")
 done
+printf '%-16s %14s %9s  %s\n' reader executions "peak MB" result
+printf '%s\n' "${report[@]}"
 echo "$((${#names[@]} - num_broken)) passed, $num_broken failed"
 [[ $num_broken -eq 0 ]]

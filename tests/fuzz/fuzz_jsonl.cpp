@@ -5,12 +5,13 @@
 #include "fuzz/fuzz_support.h"
 #include "fuzz/memory_env.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mortise;
+namespace mortise {
+
+void fuzz::run_one(const uint8_t* data, size_t size) {
   fuzz::MemoryEnv env;
   env.add("rows.jsonl", std::string(fuzz::as_text(data, size)));
   auto reader = JsonlReader::open(env, "rows.jsonl");
-  if (!reader.ok()) return 0;
+  if (!reader.ok()) return;
   int64_t last_line = 0;
   size_t num_calls = 0;
   while (true) {
@@ -22,5 +23,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require((*row)->offset + (*row)->text.size() <= size, "a row lies in the file");
     last_line = (*row)->line;
   }
-  return 0;
 }
+
+}  // namespace mortise

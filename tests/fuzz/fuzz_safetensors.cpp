@@ -5,13 +5,14 @@
 #include "foundation/formats/safetensors.h"
 #include "fuzz/fuzz_support.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mortise;
+namespace mortise {
+
+void fuzz::run_one(const uint8_t* data, size_t size) {
   // A heap copy of the exact size, so that one byte too far is seen.
   const std::vector<std::byte> file(reinterpret_cast<const std::byte*>(data),
                                     reinterpret_cast<const std::byte*>(data) + size);
   const auto content = parse_safetensors(file, "input");
-  if (!content.ok()) return 0;
+  if (!content.ok()) return;
   uint64_t sum = 0, num_bytes = 0;
   for (const TensorView& tensor : content->tensors) {
     for (const std::byte byte : tensor.bytes) sum += static_cast<uint64_t>(byte);
@@ -20,5 +21,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::require(num_bytes <= size, "tensors do not overlap");
   volatile uint64_t keep = sum;
   (void)keep;
-  return 0;
 }
+
+}  // namespace mortise

@@ -27,6 +27,10 @@ class Fd {
   ~Fd() {
     if (fd_ >= 0) ::close(fd_);
   }
+  void reset(int fd) {
+    std::swap(fd_, fd);
+    if (fd >= 0) ::close(fd);
+  }
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool ok() const { return fd_ >= 0; }
 
@@ -63,6 +67,25 @@ Error read_error(int code, std::string_view operation, const Path& path) {
       break;
   }
   return error;
+}
+
+// Opens a file for reading, and nothing that keeps the reader waiting or never ends: a model folder of someone else may
+// hold a pipe or a device. What is named by its place in /dev or /proc, as a shell does for <(command), is read.
+Result<struct stat> open_for_read(const Path& path, Fd& fd) {
+  fd.reset(open_file(path, O_RDONLY | O_NONBLOCK));  // without O_NONBLOCK a pipe without a writer waits for ever
+  if (!fd.ok()) return read_error(errno, "open", path);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) < 0) return read_error(errno, "look at", path);
+  if (S_ISREG(status.st_mode)) return status;
+  if (S_ISDIR(status.st_mode)) return read_error(EISDIR, "read", path);
+  const std::string name = path.string();
+  const bool is_named = name.starts_with("/dev/") || name.starts_with("/proc/");
+  if (!is_named || (!S_ISFIFO(status.st_mode) && !S_ISCHR(status.st_mode))) {
+    return Error{ErrorKind::kData, "this is a pipe, a device or a socket, not a file", name,
+                 "put a regular file in its place"};
+  }
+  ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+  return status;
 }
 
 class PosixFile final : public WritableFile {
@@ -103,11 +126,8 @@ class PosixFile final : public WritableFile {
 class PosixEnv final : public Env {
  public:
   Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
-    const Fd fd(open_file(path, O_RDONLY));
-    if (!fd.ok()) return read_error(errno, "open", path);
-    struct stat status {};
-    if (::fstat(fd.get(), &status) < 0) return read_error(errno, "look at", path);
-    if (S_ISDIR(status.st_mode)) return read_error(EISDIR, "read", path);
+    Fd fd(-1);
+    const struct stat status = TRY(open_for_read(path, fd));
     // Pipes and /proc tell size 0, so read to the end and check the cap on the way.
     std::string text;
     text.reserve(std::min<uint64_t>(static_cast<uint64_t>(status.st_size), max_bytes) + 1);
@@ -128,11 +148,9 @@ class PosixEnv final : public Env {
   }
 
   Result<MappedFile> map_file(const Path& path) override {
-    const Fd fd(open_file(path, O_RDONLY));
-    if (!fd.ok()) return read_error(errno, "open", path);
-    struct stat status {};
-    if (::fstat(fd.get(), &status) < 0) return read_error(errno, "look at", path);
-    if (!S_ISREG(status.st_mode)) return read_error(S_ISDIR(status.st_mode) ? EISDIR : EINVAL, "map", path);
+    Fd fd(-1);
+    const struct stat status = TRY(open_for_read(path, fd));
+    if (!S_ISREG(status.st_mode)) return read_error(EINVAL, "map", path);
     const auto size = static_cast<size_t>(status.st_size);
     if (size == 0) return MappedFile(path, nullptr, 0);
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -151,7 +169,8 @@ class PosixEnv final : public Env {
     return info;
   }
 
-  bool exists(const Path& path) override { return ::access(path.c_str(), F_OK) == 0; }
+  // Links that lead in a circle exist: reading them is an error, where a missing file may be none.
+  bool exists(const Path& path) override { return ::access(path.c_str(), F_OK) == 0 || errno == ELOOP; }
 
   Result<std::vector<std::string>> list_dir(const Path& path) override {
     DIR* dir = ::opendir(path.c_str());

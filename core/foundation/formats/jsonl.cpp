@@ -26,11 +26,20 @@ Result<JsonlReader> JsonlReader::open(Env& env, const Path& path) {
 std::optional<JsonlLine> JsonlReader::next_line() {
   const std::string_view all = file_.text();
   while (offset_ < all.size()) {
+    if (in_long_line_) {
+      offset_ = std::min(all.find('\n', offset_), all.size() - 1) + 1;
+      in_long_line_ = false;
+      continue;
+    }
     const uint64_t start = offset_;
-    const size_t newline = all.find('\n', start);
-    std::string_view text = all.substr(start, newline == std::string_view::npos ? newline : newline - start);
-    offset_ = newline == std::string_view::npos ? all.size() : newline + 1;
+    // Not further than a line may be: a file without ends of lines is not read to its end.
+    const std::string_view reach = all.substr(start, limits::kMaxJsonlLineBytes + 1);
+    const size_t newline = reach.find('\n');
+    std::string_view text = reach.substr(0, newline);
+    in_long_line_ = newline == std::string_view::npos && reach.size() > limits::kMaxJsonlLineBytes;
+    offset_ = start + text.size() + (newline == std::string_view::npos ? 0 : 1);
     ++line_;
+    if (in_long_line_) return JsonlLine{line_, start, text};
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (line_ == 1 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     if (!trim(text).empty()) return JsonlLine{line_, start, text};
@@ -41,8 +50,7 @@ std::optional<JsonlLine> JsonlReader::next_line() {
 Result<Json> JsonlReader::parse(const JsonlLine& line) const {
   if (line.text.size() > limits::kMaxJsonlLineBytes) {
     return Error{ErrorKind::kData,
-                 "line has " + std::to_string(line.text.size()) + " bytes, at most " +
-                     std::to_string(limits::kMaxJsonlLineBytes) + " are allowed",
+                 "the line has more than the " + std::to_string(limits::kMaxJsonlLineBytes) + " bytes allowed",
                  line_of(path(), line.line), "is this a JSONL file?"};
   }
   if (const auto bad = find_invalid_utf8(line.text)) {

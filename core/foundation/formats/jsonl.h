@@ -47,6 +47,7 @@ class JsonlReader {
   MappedFile file_;
   uint64_t offset_ = 0;
   int64_t line_ = 0;
+  bool in_long_line_ = false;  // the last line was longer than allowed: its rest follows
 };
 
 struct JsonlWriterOptions {

@@ -3,7 +3,16 @@
 
 #include <cmath>
 
+#include "foundation/base/text.h"
+
 namespace mortise {
+
+// A value in an error: as JSON, and no longer than people read.
+static std::string shown(const Json& value) {
+  constexpr size_t kMaxBytes = 200;
+  const std::string text = dump_json(value);
+  return text.size() <= kMaxBytes ? text : quote(text, kMaxBytes);
+}
 
 const Json* ConfigReader::find(std::string_view key) const {
   const Json* value = json_find(object_, key);
@@ -19,13 +28,13 @@ Error ConfigReader::wrong(std::string_view key, std::string_view must_be) const 
   const Json* value = find(key);
   const std::string name = "key '" + prefix_ + std::string(key) + "'";
   if (value == nullptr) return {ErrorKind::kData, name + " is missing; it must be " + std::string(must_be), where_, {}};
-  return {ErrorKind::kData, name + " must be " + std::string(must_be) + ", is " + dump_json(*value), where_, {}};
+  return {ErrorKind::kData, name + " must be " + std::string(must_be) + ", is " + shown(*value), where_, {}};
 }
 
 Error ConfigReader::unsupported(std::string_view key, std::string_view supported) const {
   const Json* value = find(key);
   return {ErrorKind::kData,
-          "key '" + prefix_ + std::string(key) + "' = " + (value == nullptr ? "(absent)" : dump_json(*value)) +
+          "key '" + prefix_ + std::string(key) + "' = " + (value == nullptr ? "(absent)" : shown(*value)) +
               " would change the numbers and is not supported",
           where_, "supported: " + std::string(supported)};
 }

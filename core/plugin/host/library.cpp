@@ -102,7 +102,7 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
   if (file.sha256() != expected.sha256) {
     return refused(expected, "the file has changed since it was looked at", "start again when its build is done");
   }
-  file.seal();
+  TRY(file.seal());
   const PackInfo note = TRY(inspect_pack(file, host_torch));
   TRY(cross_check_exports(file, note));
   const mortise_pack* pack = TRY(open_library(file, note));

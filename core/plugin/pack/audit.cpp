@@ -98,6 +98,10 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
                       (more > 0 ? " and " + std::to_string(more) + " more" : ""),
                   "link it with the SDK's version script (mortise_add_pack() does)");
   }
+  if (!elf.unexpected.empty()) {
+    return refuse("its dynamic section has " + elf.unexpected.front() + ", which no pack needs",
+                  "link it without --auxiliary, --filter, --audit, --depaudit and unusual -z options");
+  }
   if (!elf.runpaths.empty()) {
     return refuse("has a run path " + quote(elf.runpaths.front()),
                   "link it without -rpath; link other libraries statically");

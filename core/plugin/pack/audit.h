@@ -1,8 +1,9 @@
 // May this shared object be loaded? Everything that can be known without running it.
 //
 // Refused, with the reason and the fix: any export but the pack symbol, a missing symbol, needed libraries beyond the C
-// and C++ runtimes that the note does not list, run paths, an executable stack, text relocations, a file that could be
-// unloaded, an ABI or torch version that does not fit. Threading: pure functions.
+// and C++ runtimes that the note does not list, run paths, any dynamic tag or flag that an ordinary shared object does
+// not have (several load other libraries), an executable stack, text relocations, a file that could be unloaded, an ABI
+// or torch version that does not fit. Threading: pure functions.
 #pragma once
 
 #include <string_view>

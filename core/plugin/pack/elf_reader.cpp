@@ -3,9 +3,14 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <set>
+
+#include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
@@ -49,11 +54,94 @@ class Bytes {
   std::span<const std::byte> file_;
 };
 
+constexpr uint64_t kPageBytes = 4096;  // the smallest page that a loader maps
+
+// The tags that linkers write into an ordinary shared object and that load nothing but what DT_NEEDED names. The list
+// is of what is allowed: a loader may learn new ones.
+constexpr std::array kAllowedTags = {
+    int64_t{DT_NEEDED},
+    int64_t{DT_PLTRELSZ},
+    int64_t{DT_PLTGOT},
+    int64_t{DT_HASH},
+    int64_t{DT_STRTAB},
+    int64_t{DT_SYMTAB},
+    int64_t{DT_RELA},
+    int64_t{DT_RELASZ},
+    int64_t{DT_RELAENT},
+    int64_t{DT_STRSZ},
+    int64_t{DT_SYMENT},
+    int64_t{DT_INIT},
+    int64_t{DT_FINI},
+    int64_t{DT_SONAME},
+    int64_t{DT_RPATH},
+    int64_t{DT_SYMBOLIC},
+    int64_t{DT_PLTREL},
+    int64_t{DT_DEBUG},
+    int64_t{DT_TEXTREL},
+    int64_t{DT_JMPREL},
+    int64_t{DT_BIND_NOW},
+    int64_t{DT_INIT_ARRAY},
+    int64_t{DT_FINI_ARRAY},
+    int64_t{DT_INIT_ARRAYSZ},
+    int64_t{DT_FINI_ARRAYSZ},
+    int64_t{DT_RUNPATH},
+    int64_t{DT_FLAGS},
+    int64_t{35} /* DT_RELRSZ */,
+    int64_t{36} /* DT_RELR */,
+    int64_t{37} /* DT_RELRENT */,
+    int64_t{DT_GNU_HASH},
+    int64_t{DT_TLSDESC_PLT},
+    int64_t{DT_TLSDESC_GOT},
+    int64_t{DT_VERSYM},
+    int64_t{DT_RELACOUNT},
+    int64_t{DT_RELCOUNT},
+    int64_t{DT_FLAGS_1},
+    int64_t{DT_VERDEF},
+    int64_t{DT_VERDEFNUM},
+    int64_t{DT_VERNEED},
+    int64_t{DT_VERNEEDNUM},
+#if defined(__x86_64__)
+    int64_t{0x70000000} /* DT_X86_64_PLT */,
+    int64_t{0x70000001} /* DT_X86_64_PLTSZ */,
+    int64_t{0x70000003} /* DT_X86_64_PLTENT */,
+#elif defined(__aarch64__)
+    int64_t{0x70000001} /* DT_AARCH64_BTI_PLT */,
+    int64_t{0x70000003} /* DT_AARCH64_PAC_PLT */,
+    int64_t{0x70000005} /* DT_AARCH64_VARIANT_PCS */,
+#endif
+};
+
+// DF_1_PIE marks a program, which the audit refuses by name.
+constexpr uint64_t kAllowedFlags1 = DF_1_NOW | DF_1_NODELETE | DF_1_ORIGIN | DF_1_PIE;
+constexpr uint64_t kAllowedFlags = DF_ORIGIN | DF_SYMBOLIC | DF_TEXTREL | DF_BIND_NOW | DF_STATIC_TLS;
+
+struct Tag {
+  int64_t number;
+  std::string_view name;
+  bool has_text;  // its value is a place in the string table
+};
+// Those that an attacker would use, by name.
+constexpr std::array<Tag, 8> kNamedTags = {{{DT_AUXILIARY, "DT_AUXILIARY", true},
+                                            {DT_FILTER, "DT_FILTER", true},
+                                            {DT_AUDIT, "DT_AUDIT", true},
+                                            {DT_DEPAUDIT, "DT_DEPAUDIT", true},
+                                            {DT_CONFIG, "DT_CONFIG", true},
+                                            {DT_PREINIT_ARRAY, "DT_PREINIT_ARRAY", false},
+                                            {DT_REL, "DT_REL", false},
+                                            {DT_GNU_LIBLIST, "DT_GNU_LIBLIST", false}}};
+
+std::string hex_text(uint64_t value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "0x%llx", static_cast<unsigned long long>(value));
+  return buffer;
+}
+
 struct Dynamic {
   uint64_t strtab = 0, strsz = 0, symtab = 0, syment = sizeof(Elf64_Sym), hash = 0, gnu_hash = 0;
   uint64_t flags = 0, flags_1 = 0, soname = 0;
   bool has_soname = false, textrel = false;
   std::vector<uint64_t> needed, runpaths;
+  std::vector<Elf64_Dyn> unexpected;
 };
 
 class Reader {
@@ -62,6 +150,7 @@ class Reader {
 
   Result<ElfSummary> read() {
     TRY(read_header());
+    TRY(check_segments());
     TRY(read_dynamic());
     TRY(read_strings());
     TRY(read_symbols());
@@ -81,8 +170,10 @@ class Reader {
 
   Result<> read_header();
   Result<> read_dynamic();
-  Result<> note_entry(const Elf64_Dyn& entry);
+  Result<> check_segments() const;
+  void note_entry(const Elf64_Dyn& entry);
   Result<> read_strings();
+  Result<> read_unexpected();
   Result<> read_symbols();
   Result<uint64_t> count_symbols() const;
   Result<uint64_t> count_gnu_hash() const;
@@ -149,7 +240,30 @@ std::optional<uint64_t> Reader::file_offset(uint64_t address, uint64_t count) co
   return std::nullopt;
 }
 
-Result<> Reader::note_entry(const Elf64_Dyn& entry) {
+// The loader maps whole pages, a later segment over an earlier one: where two share a page, what it reads is not what
+// the file has at the place that the first segment names.
+Result<> Reader::check_segments() const {
+  uint64_t mapped_end = 0;
+  bool any = false;
+  for (const Elf64_Phdr& header : headers_) {
+    if (header.p_type != PT_LOAD) continue;
+    if (header.p_filesz > header.p_memsz) return damaged("a segment has more bytes in the file than in memory");
+    if (!bytes_.contains(header.p_offset, header.p_filesz)) return damaged("a segment lies outside the file");
+    if (header.p_vaddr % kPageBytes != header.p_offset % kPageBytes)
+      return damaged("a segment's place in the file and in memory do not fit together");
+    uint64_t end = 0;
+    if (__builtin_add_overflow(header.p_vaddr, header.p_memsz, &end) ||
+        end > std::numeric_limits<uint64_t>::max() - kPageBytes)
+      return damaged("a segment lies outside the address space");
+    if (any && header.p_vaddr / kPageBytes * kPageBytes < mapped_end)
+      return damaged("two loaded segments overlap, or they are not in order");
+    mapped_end = (end + kPageBytes - 1) / kPageBytes * kPageBytes;
+    any = true;
+  }
+  return {};
+}
+
+void Reader::note_entry(const Elf64_Dyn& entry) {
   const uint64_t value = entry.d_un.d_val;
   switch (entry.d_tag) {
     case DT_STRTAB:
@@ -191,25 +305,35 @@ Result<> Reader::note_entry(const Elf64_Dyn& entry) {
       dynamic_.has_soname = true;
       break;
     default:
+      if (std::find(kAllowedTags.begin(), kAllowedTags.end(), entry.d_tag) == kAllowedTags.end())
+        dynamic_.unexpected.push_back(entry);
       break;
   }
-  return {};
 }
 
 Result<> Reader::read_dynamic() {
   const auto found =
       std::find_if(headers_.begin(), headers_.end(), [](const Elf64_Phdr& h) { return h.p_type == PT_DYNAMIC; });
   if (found == headers_.end()) return damaged("no dynamic section");
+  const auto is_dynamic = [](const Elf64_Phdr& h) { return h.p_type == PT_DYNAMIC; };
+  if (std::count_if(headers_.begin(), headers_.end(), is_dynamic) != 1)
+    return damaged("more than one dynamic section");  // the loader takes the last
   // The loader finds it by address; an address that means other bytes than p_offset is a forgery.
   const auto offset = file_offset(found->p_vaddr, found->p_filesz);
   if (!offset || *offset != found->p_offset) return damaged("the dynamic section lies outside the loaded part");
   const uint64_t num_entries = found->p_filesz / sizeof(Elf64_Dyn);
   if (num_entries > kMaxDynamicEntries) return damaged("the dynamic section is too long");
-  for (uint64_t i = 0; i < num_entries; ++i) {
+  bool ended = false;
+  std::set<int64_t> seen;
+  for (uint64_t i = 0; i < num_entries && !ended; ++i) {
     const auto entry = *bytes_.read<Elf64_Dyn>(*offset + i * sizeof(Elf64_Dyn));
-    if (entry.d_tag == DT_NULL) break;
-    TRY(note_entry(entry));
+    ended = entry.d_tag == DT_NULL;
+    if (ended) break;
+    if (!seen.insert(entry.d_tag).second && entry.d_tag != DT_NEEDED && entry.d_tag != DT_AUXILIARY)
+      return damaged("the dynamic section has the tag " + hex_text(static_cast<uint64_t>(entry.d_tag)) + " twice");
+    note_entry(entry);
   }
+  if (!ended) return damaged("the dynamic section has no end");  // the loader would read on behind it
   out_.nodelete = (dynamic_.flags_1 & DF_1_NODELETE) != 0;
   out_.is_program = out_.is_program || (dynamic_.flags_1 & DF_1_PIE) != 0;
   out_.text_relocations = dynamic_.textrel || (dynamic_.flags & DF_TEXTREL) != 0;
@@ -243,6 +367,24 @@ Result<> Reader::read_strings() {
     if (!name) return damaged("the soname lies outside the string table");
     out_.soname = *std::move(name);
   }
+  return read_unexpected();
+}
+
+Result<> Reader::read_unexpected() {
+  for (const Elf64_Dyn& entry : dynamic_.unexpected) {
+    const auto known =
+        std::find_if(kNamedTags.begin(), kNamedTags.end(), [&](const Tag& tag) { return tag.number == entry.d_tag; });
+    if (known == kNamedTags.end()) {
+      out_.unexpected.push_back("tag " + hex_text(static_cast<uint64_t>(entry.d_tag)));
+      continue;
+    }
+    const auto text = known->has_text ? string_at(entry.d_un.d_val) : std::nullopt;
+    out_.unexpected.push_back(std::string(known->name) + (text ? " " + quote(*text) : ""));
+  }
+  if (const uint64_t flags = dynamic_.flags & ~kAllowedFlags; flags != 0)
+    out_.unexpected.push_back("DT_FLAGS " + hex_text(flags));
+  if (const uint64_t flags = dynamic_.flags_1 & ~kAllowedFlags1; flags != 0)
+    out_.unexpected.push_back("DT_FLAGS_1 " + hex_text(flags));
   return {};
 }
 

@@ -1,7 +1,9 @@
 // The parts of an ELF64 shared object that decide whether it may be loaded, read without the dynamic loader.
 //
 // Follows what the loader will see (program headers and PT_DYNAMIC), never section headers, which strip may drop and
-// which nobody checks at load time. Every offset is checked against the file, so any bytes at all are safe input
+// which nobody checks at load time. A file that this reader and the loader could read differently is an error: there is
+// exactly one PT_DYNAMIC, it ends with DT_NULL and has no tag twice, and the PT_LOADs are in order and share no page.
+// Every offset is checked against the file, so any bytes at all are safe input
 // (tests/unit/plugin/elf_mutation_test.cpp). Cost: O(headers + dynamic symbols). Threading: pure functions.
 // Sources: System V ABI gABI 4.1 chapters 4 and 5; the GNU hash section format.
 #pragma once
@@ -29,6 +31,9 @@ struct ElfSummary {
   std::vector<std::string> needed;     // DT_NEEDED, in order
   std::vector<std::string> runpaths;   // DT_RUNPATH and DT_RPATH
   std::string soname;
+  // Dynamic tags and flags that no pack needs, as text: "DT_AUXILIARY 'libother.so'". Some of them load or run code of
+  // other files (DT_AUXILIARY, DT_FILTER, DT_AUDIT, DT_DEPAUDIT), others are unknown and may.
+  std::vector<std::string> unexpected;
   bool nodelete = false;          // DF_1_NODELETE
   bool executable_stack = false;  // PT_GNU_STACK with PF_X, or absent
   bool text_relocations = false;

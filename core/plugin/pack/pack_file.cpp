@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
 #include "foundation/base/env.h"
 #include "foundation/base/limits.h"
+#include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
 #include "plugin/pack/audit.h"
 #include "plugin/pack/elf_reader.h"
@@ -21,6 +23,7 @@ namespace mortise {
 namespace {
 
 constexpr uint64_t kMaxPackBytes = 2048 * limits::kMiB;
+constexpr const char* kSealNext = "use a kernel (3.17 or later) and a sandbox that allow memfd_create with seals";
 
 Error plugin_error(std::string what, const std::string& path, std::string next) {
   return {ErrorKind::kPlugin, std::move(what), path, std::move(next)};
@@ -103,20 +106,28 @@ PackFile::~PackFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void PackFile::seal() {
-  // A worker's limit on the length of files holds for memory too, and ends the process that passes it.
+Result<> PackFile::seal() {
+  const auto cannot = [&](std::string_view what, std::string next) {
+    return plugin_error("cannot be sealed before it is loaded: " + std::string(what), path_, std::move(next));
+  };
+  // The limit on the length of files holds for memory too, and ends the process that passes it.
   rlimit longest{};
   if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur != RLIM_INFINITY && longest.rlim_cur < bytes_.size())
-    return;
+    return cannot("the limit on the length of files is " + format_bytes(longest.rlim_cur) + ", the pack has " +
+                      format_bytes(bytes_.size()),
+                  "raise the limit (ulimit -f, or the worker's) above the size of the pack");
   const int copy = executable_memory(std::filesystem::path(path_).filename().string().substr(0, 200));
-  if (copy < 0) return;
+  if (copy < 0) return cannot(std::string("memfd_create: ") + std::strerror(errno), kSealNext);
   constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-  if (!write_all(copy, bytes_) || ::fcntl(copy, F_ADD_SEALS, kAllSeals) != 0) {
+  const bool written = write_all(copy, bytes_);
+  if (!written || ::fcntl(copy, F_ADD_SEALS, kAllSeals) != 0) {
+    const std::string reason = std::strerror(errno);
     ::close(copy);
-    return;
+    return cannot((written ? "its seals cannot be set: " : "no memory for its copy: ") + reason, kSealNext);
   }
   ::close(fd_);
   fd_ = copy;
+  return {};
 }
 
 std::string PackFile::descriptor_path() const { return "/proc/self/fd/" + std::to_string(fd_); }

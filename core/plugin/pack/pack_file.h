@@ -28,8 +28,8 @@ class PackFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] const std::string& sha256() const { return sha256_; }
   // Puts a sealed copy of bytes() in memory in the place of the file: whoever writes into the file from now on, as a
-  // build does, changes nothing here. Where the machine has no such memory the file itself stays.
-  void seal();
+  // build does, changes nothing here. An error where the machine or a limit does not allow it: nothing else is loaded.
+  Result<> seal();
   // Path of the open descriptor, good for dlopen whatever happens to the name: "/proc/self/fd/7".
   [[nodiscard]] std::string descriptor_path() const;
   // Lets go of the descriptor without closing it; it stays open for the life of the process.

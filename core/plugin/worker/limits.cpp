@@ -269,7 +269,9 @@ Result<std::string> apply_limits(const WorkerLimits& limits, uint64_t pack_bytes
     say("memory " + mebibytes(limits.memory_bytes));
   }
   if (limits.file_bytes > 0) {
-    TRY(set_limit(RLIMIT_FSIZE, "file size", static_cast<rlim_t>(limits.file_bytes)));
+    // The sealed copy of the pack, which is what is loaded, counts as a file.
+    const auto longest = std::max(static_cast<rlim_t>(limits.file_bytes), static_cast<rlim_t>(pack_bytes));
+    TRY(set_limit(RLIMIT_FSIZE, "file size", longest));
     if (limits.write_files) say("files of " + mebibytes(limits.file_bytes));
   }
   if (limits.open_files > 0) {

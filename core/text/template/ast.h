@@ -116,6 +116,7 @@ struct Template {
   Body body;
   Symbols symbols;
   bool has_generation = false;
+  size_t source_bytes = 0;
 };
 
 }  // namespace mortise::jinja

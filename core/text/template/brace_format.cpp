@@ -5,13 +5,13 @@
 #include "text/template/interpreter.h"
 #include "text/template/number_format.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
 namespace {
 
 constexpr int64_t kMaxWidth = 1'000'000;
-constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
 bool is_align(char c) { return c == '<' || c == '>' || c == '=' || c == '^'; }
 
@@ -82,7 +82,8 @@ class BraceFormat {
         if (end == std::string_view::npos) return type_error("Single '{' encountered in format string");
         const std::string made = TRY(field(format.substr(pos, end - pos), depth));
         TRY(interpreter_.charge(made.size()));
-        if (out.size() + made.size() > kMaxOutputBytes) return type_error("the template makes too much data");
+        TRY(use_work(made.size() + (end - pos)));
+        TRY(text_may_have(out.size() + made.size()));
         out += made;
         pos = end + 1;
       }

@@ -1,7 +1,16 @@
 // See callable.h.
 #include "text/template/callable.h"
 
+#include "text/template/work.h"
+
 namespace mortise::jinja {
+
+size_t call_work(const Value& input, const CallArgs& args) {
+  size_t work = kCallWork + work_over(input);
+  for (const Value& arg : args.positional) work += arg.is(Kind::kString) ? work_over(arg) : 1;
+  for (const auto& [name, arg] : args.keyword) work += name.size() + (arg.is(Kind::kString) ? work_over(arg) : 1);
+  return work;
+}
 
 Result<BoundArgs> BoundArgs::bind(std::string_view function, const CallArgs& args,
                                   std::initializer_list<std::string_view> names, size_t num_required) {

@@ -59,6 +59,10 @@ class BoundArgs {
   std::vector<bool> given_;
 };
 
+// What calling a filter, a test or a method costs at least: a walk over its input and its arguments.
+inline constexpr size_t kCallWork = 16;
+size_t call_work(const Value& input, const CallArgs& args);
+
 // Of a running loop: the number of its items, and how deeply they nest.
 size_t loop_length(const LoopState& loop);
 int loop_depth(const LoopState& loop);

@@ -9,6 +9,18 @@
 
 namespace mortise {
 
+// About its bytes as text.
+static size_t json_size(const Json& json) {
+  if (json.is_string()) return json.get_ref<const std::string&>().size() + 2;
+  size_t size = 2;
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) size += key.size() + 4 + json_size(value);
+  } else if (json.is_array()) {
+    for (const Json& value : json) size += json_size(value);
+  }
+  return size;
+}
+
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_view name) {
   return ChatTemplate(TRY(jinja::parse_template(source, name)));
 }
@@ -18,7 +30,9 @@ bool ChatTemplate::has_generation_blocks() const { return tree_->has_generation;
 Result<Rendered> ChatTemplate::render(const RenderInput& input) const {
   if (!input.kwargs.is_object())
     return Error{ErrorKind::kData, "the template's variables have to be an object", tree_->name, ""};
-  jinja::Interpreter interpreter(*tree_, jinja::Limits{});
+  const size_t input_bytes = tree_->source_bytes + json_size(input.messages) + json_size(input.tools) +
+                             json_size(input.documents) + json_size(input.kwargs);
+  jinja::Interpreter interpreter(*tree_, jinja::Limits::for_input(input_bytes, input.work_share));
   interpreter.now_s = input.now_s ? *input.now_s : default_env().wall_time_ns() / 1'000'000'000;
   jinja::define_globals(interpreter);
   interpreter.define("messages", jinja::from_json(input.messages));

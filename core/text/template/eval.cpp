@@ -79,6 +79,7 @@ Result<Value> Interpreter::eval_node(const Expr& expr, Scope* scope) {
 Result<Value> Interpreter::eval_name(const Expr& expr, Scope* scope) {
   const Value* value = look_up(expr.symbol, scope);
   if (value != nullptr) return *value;
+  TRY(use_work(expr.text.size()));
   return Value::undefined(string_repr(expr.text) + " is undefined");
 }
 
@@ -168,6 +169,7 @@ Result<Value> Interpreter::eval_concat(const Expr& expr, Scope* scope) {
     const Value value = TRY(eval(*item, scope));
     const std::string text = TRY(to_text(value));
     TRY(charge(text.size()));
+    TRY(text_may_have(out.size() + text.size()));
     out += text;
   }
   return Value(std::move(out));
@@ -189,14 +191,14 @@ Result<Value> Interpreter::eval_filter(const Expr& expr, Scope* scope, const Val
 Result<Value> Interpreter::filter(std::string_view name, const Value& input, const CallArgs& args) {
   const FilterFunction found = find_filter(name);
   if (found == nullptr) return type_error("No filter named '" + std::string(name) + "'.");
-  TRY(use_work(work_over(input)));
+  TRY(use_work(call_work(input, args)));
   return found(*this, input, args);
 }
 
 Result<bool> Interpreter::test(std::string_view name, const Value& input, const CallArgs& args) {
   const TestFunction found = find_test(name);
   if (found == nullptr) return type_error("No test named '" + std::string(name) + "'.");
-  TRY(use_work(work_over(input)));
+  TRY(use_work(call_work(input, args)));
   return found(*this, input, args);
 }
 
@@ -207,11 +209,15 @@ Result<CallArgs> Interpreter::eval_args(const ArgList& args, Scope* scope) {
     const Value more = TRY(eval(*args.star, scope));
     for (Value& item : TRY(items_of(more))) out.positional.push_back(std::move(item));
   }
-  for (const auto& [name, item] : args.keyword) out.keyword.emplace_back(name, TRY(eval(*item, scope)));
+  for (const auto& [name, item] : args.keyword) {
+    TRY(use_work(name.size()));
+    out.keyword.emplace_back(name, TRY(eval(*item, scope)));
+  }
   if (args.double_star != nullptr) {
     const Value more = TRY(eval(*args.double_star, scope));
     if (!more.is(Kind::kDict)) return type_error("argument after ** must be a mapping, not " + type_name(more));
     for (const auto& [name, value] : more.dict().items()) {
+      TRY(use_work(work_over(name)));
       if (!name.is(Kind::kString)) return type_error("keywords must be strings");
       out.keyword.emplace_back(name.string(), value);
     }
@@ -227,6 +233,7 @@ Result<Value> Interpreter::eval_call(const Expr& expr, Scope* scope, const Value
 }
 
 Result<Value> Interpreter::call(const Value& callee, CallArgs args) {
+  TRY(use_work(kCallWork));
   if (callee.is(Kind::kUndefined)) return undefined_error(callee);
   if (callee.is(Kind::kCallable)) return callee.callable().call(*this, std::move(args));
   if (callee.is(Kind::kLoop)) {

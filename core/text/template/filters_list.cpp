@@ -6,6 +6,8 @@
 #include "text/template/filters.h"
 #include "text/template/interpreter.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
+#include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
 namespace {
@@ -19,6 +21,21 @@ Result<Value> default_filter(Interpreter& /*interpreter*/, const Value& input, A
   return replaced ? bound.get(0, Value("")) : input;
 }
 
+// The first or the last item of what has positions, without a copy of all; nothing where it is empty.
+std::optional<Value> end_item(const Value& input, bool first) {
+  if (input.is(Kind::kString)) {
+    const std::string& text = input.string();
+    if (text.empty()) return std::nullopt;
+    size_t begin = first ? 0 : text.size();
+    if (!first) unicode::previous_code_point(text, begin);
+    return Value(text.substr(begin, unicode::utf8_length(text[begin])));
+  }
+  if (!input.is(Kind::kList) && !input.is(Kind::kTuple)) return std::nullopt;
+  const auto& items = input.is(Kind::kList) ? input.list_value().items : input.tuple_value().items;
+  if (items.empty()) return std::nullopt;
+  return first ? items.front() : items.back();
+}
+
 Result<Value> first(Interpreter& /*interpreter*/, const Value& input, Args args) {
   TRY(BoundArgs::bind("first", args, {}, 0));
   if (input.is(Kind::kIterator)) {
@@ -27,6 +44,7 @@ Result<Value> first(Interpreter& /*interpreter*/, const Value& input, Args args)
     if (iterator.error) return *std::exchange(iterator.error, std::nullopt);
     return Value::undefined("No first item, sequence was empty.");
   }
+  if (auto item = end_item(input, true)) return *std::move(item);
   const auto items = TRY(items_of(input));
   return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
 }
@@ -34,6 +52,7 @@ Result<Value> first(Interpreter& /*interpreter*/, const Value& input, Args args)
 Result<Value> last(Interpreter& /*interpreter*/, const Value& input, Args args) {
   TRY(BoundArgs::bind("last", args, {}, 0));
   if (input.is(Kind::kIterator)) return type_error("'generator' object is not reversible");
+  if (auto item = end_item(input, false)) return *std::move(item);
   auto items = items_of(input);
   if (!items.ok()) return type_error("'" + type_name(input) + "' object is not reversible");
   return items->empty() ? Value::undefined("No last item, sequence was empty.") : items->back();
@@ -55,7 +74,10 @@ Result<> items_filter_into(Interpreter& /*interpreter*/, const Value& input, Arg
   TRY(BoundArgs::bind("do_items", args, {}, 0));
   if (input.is(Kind::kUndefined)) return {};
   if (!input.is(Kind::kDict)) return type_error("Can only get item pairs from a mapping.");
-  for (const auto& [key, value] : input.dict().items()) out.push_back(Value::tuple({key, value}));
+  for (const auto& [key, value] : input.dict().items()) {
+    TRY(use_work(8));
+    out.push_back(Value::tuple({key, value}));
+  }
   return {};
 }
 
@@ -77,6 +99,8 @@ Result<Value> join(Interpreter& interpreter, const Value& input, Args args) {
     const Value shown = path ? TRY(path->follow(interpreter, item)) : item;
     const std::string text = TRY(to_text(shown));
     TRY(interpreter.charge(text.size() + separator.size()));
+    TRY(text_may_have(out.size() + text.size()));
+    TRY(use_work(4));
     out += text;
   }
   return Value(std::move(out));
@@ -89,15 +113,20 @@ Result<> map_into(Interpreter& interpreter, const Value& input, Args args, std::
     const BoundArgs bound = TRY(BoundArgs::bind("map", args, {"attribute", "default"}, 0));
     const AttributePath path = TRY(AttributePath::parse(bound[0]));
     const bool has_default = bound.has(1) && !bound[1].is(Kind::kNone);
-    for (const Value& item : items)
+    for (const Value& item : items) {
+      TRY(room_for(out.size() * sizeof(Value)));
       out.push_back(TRY(path.follow(interpreter, item, has_default ? &bound[1] : nullptr)));
+    }
     return {};
   }
   if (args.positional.empty()) return type_error("map requires a filter argument");
   const std::string name = TRY(to_text(args.positional[0]));
   CallArgs rest = args;
   rest.positional.erase(rest.positional.begin());
-  for (const Value& item : items) out.push_back(TRY(interpreter.filter(name, item, rest)));
+  for (const Value& item : items) {
+    TRY(room_for(out.size() * sizeof(Value)));
+    out.push_back(TRY(interpreter.filter(name, item, rest)));
+  }
   return {};
 }
 
@@ -119,6 +148,7 @@ Result<> pick_into(Interpreter& interpreter, const Value& input, Args args, bool
   }
   for (const Value& item : TRY(items_of(input))) {
     const Value looked_at = path ? TRY(path->follow(interpreter, item)) : item;
+    TRY(use_work(4));
     const bool passes = test ? TRY(interpreter.test(*test, looked_at, rest)) : TRY(truth(looked_at));
     if (passes == wanted) out.push_back(item);
   }
@@ -132,13 +162,22 @@ Result<> picked_into(Interpreter& interpreter, const Value& input, Args args, st
 
 Result<Value> reverse(Interpreter& /*interpreter*/, const Value& input, Args args) {
   TRY(BoundArgs::bind("do_reverse", args, {}, 0));
+  if (input.is(Kind::kString)) {
+    const std::string& text = input.string();
+    std::string out;
+    out.reserve(text.size());
+    for (size_t end = text.size(); end > 0;) {
+      size_t begin = end;
+      unicode::previous_code_point(text, begin);
+      out.append(text, begin, end - begin);
+      end = begin;
+    }
+    return Value(std::move(out));
+  }
   auto items = items_of(input);
-  if (!items.ok()) return type_error("argument must be iterable");
+  if (!items.ok()) return work_is_spent() ? std::move(items).error() : type_error("argument must be iterable");
   std::reverse(items->begin(), items->end());
-  if (!input.is(Kind::kString)) return Value::iterator(*std::move(items));
-  std::string out;
-  for (const Value& item : *items) out += item.string();
-  return Value(std::move(out));
+  return Value::iterator(*std::move(items));
 }
 
 Result<> batch_into(Interpreter& interpreter, const Value& input, Args args, std::vector<Value>& out) {
@@ -146,6 +185,8 @@ Result<> batch_into(Interpreter& interpreter, const Value& input, Args args, std
   const int64_t size = TRY(bound.integer(0, 1));
   std::vector<Value> row;
   for (const Value& item : TRY(items_of(input))) {
+    TRY(use_work(8));
+    TRY(room_for(out.size() * sizeof(Value)));
     if (static_cast<int64_t>(row.size()) == size) out.push_back(Value::list(std::exchange(row, {})));
     row.push_back(item);
   }
@@ -166,7 +207,8 @@ Result<> slice_into(Interpreter& interpreter, const Value& input, Args args, std
   const auto items = TRY(items_of(input));
   if (count == 0) return type_error("integer division or modulo by zero");
   if (count < 0) return {};
-  TRY(interpreter.charge(static_cast<size_t>(count), sizeof(Value)));
+  TRY(interpreter.charge(static_cast<size_t>(count), sizeof(Value) + kObjectBytes));
+  TRY(use_work(8 * static_cast<size_t>(count)));
   const auto size = static_cast<int64_t>(items.size());
   auto at = items.begin();
   for (int64_t i = 0; i < count; ++i) {
@@ -208,6 +250,7 @@ Result<AttributePath> AttributePath::parse(const Value& attribute) {
 Result<Value> AttributePath::follow(Interpreter& interpreter, const Value& item, const Value* fallback) const {
   Value value = item;
   for (const Value& part : parts_) {
+    TRY(use_work(kCallWork));
     value = TRY(interpreter.item(value, part));
     if (fallback != nullptr && value.is(Kind::kUndefined)) value = *fallback;
   }

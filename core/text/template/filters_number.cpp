@@ -1,10 +1,12 @@
 // Filters that give numbers. See filters.h.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include "text/template/filters.h"
 #include "text/template/interpreter.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
 
 namespace mortise::jinja {
 namespace {
@@ -78,6 +80,7 @@ Result<Value> round_filter(Interpreter& /*interpreter*/, const Value& input, Arg
     const double scaled = input.number() * scale;
     return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
   }
+  TRY(use_work(static_cast<size_t>(std::clamp<int64_t>(digits, 0, 300))));  // long decimals are slow to print and read
   if (!input.is_integral()) return Value(rounded(input.number(), digits));
   if (digits >= 0) return Value(input.integer());
   if (digits < -37) return Value(0);
@@ -97,6 +100,7 @@ Result<Value> sum(Interpreter& interpreter, const Value& input, Args args) {
   Value total = bound.get(1, Value(0));
   if (total.is(Kind::kString)) return type_error("sum() can't sum strings [use ''.join(seq) instead]");
   for (const Value& item : TRY(items_of(input))) {
+    TRY(use_work(1));
     const Value part = path ? TRY(path->follow(interpreter, item)) : item;
     total = TRY(interpreter.binary(Operator::kAdd, total, part));
   }

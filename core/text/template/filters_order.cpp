@@ -5,6 +5,7 @@
 #include "text/template/filters.h"
 #include "text/template/interpreter.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
 
 namespace mortise::jinja {
 namespace {
@@ -52,8 +53,11 @@ Result<std::vector<Keyed>> keyed_by(Interpreter& interpreter, const std::vector<
   std::vector<Keyed> rows;
   for (const Value& item : items) {
     std::vector<Value> keys;
+    TRY(use_work(kCallWork));
+    TRY(room_for(rows.size() * sizeof(Keyed)));
     for (const AttributePath& path : paths) {
       const Value key = TRY(path.follow(interpreter, item, fallback));
+      if (!case_sensitive && key.is(Kind::kString)) TRY(use_work(work_over(key)));
       keys.push_back(case_sensitive ? key : ignore_case(key));
     }
     rows.push_back({keys.size() == 1 && !several ? keys[0] : Value::list(std::move(keys)), item});

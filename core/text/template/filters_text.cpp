@@ -8,6 +8,7 @@
 #include "text/template/json_text.h"
 #include "text/template/lexer.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
 #include "text/unicode/properties.h"
 #include "text/unicode/utf8.h"
 
@@ -73,7 +74,7 @@ Result<Value> replace(Interpreter& interpreter, const Value& input, Args args) {
   const std::string new_text = TRY(to_text(bound[1]));
   const bool all = !bound.has(2) || bound[2].is(Kind::kNone);
   const int64_t count = all ? -1 : TRY(bound.integer(2, -1));
-  TRY(interpreter.charge(text.size() + static_cast<size_t>(count_text(text, old_text)) * new_text.size()));
+  TRY(interpreter.charge_text(text.size() + static_cast<size_t>(count_text(text, old_text)) * new_text.size()));
   return Value(replace_text(text, old_text, new_text, count));
 }
 
@@ -102,7 +103,7 @@ Result<Value> tojson(Interpreter& interpreter, const Value& input, Args args) {
     style.key_separator = parts[1].string();
   }
   std::string text = TRY(json_text(input, style));
-  TRY(interpreter.charge(text.size()));
+  TRY(interpreter.charge_text(text.size()));
   return Value(std::move(text));
 }
 
@@ -119,7 +120,8 @@ Result<Value> indent(Interpreter& interpreter, const Value& input, Args args) {
     return type_error("unsupported operand type(s) for +=: '" + type_name(input) + "' and 'str'");
   const bool blank = TRY(bound.flag(2, false));
   const auto lines = split_lines(input.string() + "\n", false);
-  TRY(interpreter.charge(input.string().size() + lines.size() * space.size()));
+  TRY(interpreter.charge_text(input.string().size() + lines.size() * space.size()));
+  TRY(interpreter.charge(lines.size(), sizeof(std::string)));
   std::string out = TRY(bound.flag(1, false)) ? space : "";
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
@@ -149,7 +151,7 @@ Result<Value> truncate(Interpreter& /*interpreter*/, const Value& input, Args ar
 Result<Value> center(Interpreter& interpreter, const Value& input, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind("do_center", args, {"width"}, 0));
   const int64_t width = TRY(bound.integer(0, 80));
-  TRY(interpreter.charge(static_cast<size_t>(std::max<int64_t>(width, 0))));
+  TRY(interpreter.charge_text(static_cast<size_t>(std::max<int64_t>(width, 0))));
   return Value(pad_text(TRY(to_text(input)), width, " ", Side::kBoth));
 }
 
@@ -181,8 +183,8 @@ Result<Value> escape(Interpreter& /*interpreter*/, const Value& input, Args args
 }
 
 std::string url_quoted(std::string_view text, bool in_query) {
+  static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
-  char buffer[4];
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if (std::isalnum(byte) != 0 || c == '-' || c == '_' || c == '.' || c == '~' || (c == '/' && !in_query)) {
@@ -190,14 +192,15 @@ std::string url_quoted(std::string_view text, bool in_query) {
     } else if (c == ' ' && in_query) {
       out += '+';
     } else {
-      std::snprintf(buffer, sizeof buffer, "%%%02X", byte);
-      out += buffer;
+      out += '%';
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
     }
   }
   return out;
 }
 
-Result<Value> urlencode(Interpreter& /*interpreter*/, const Value& input, Args args) {
+Result<Value> urlencode(Interpreter& interpreter, const Value& input, Args args) {
   TRY(BoundArgs::bind("do_urlencode", args, {}, 0));
   std::vector<Value> pairs;
   if (input.is(Kind::kDict)) {
@@ -209,11 +212,17 @@ Result<Value> urlencode(Interpreter& /*interpreter*/, const Value& input, Args a
   }
   std::string out;
   for (const Value& pair : pairs) {
+    TRY(use_work(kCallWork));
     const auto parts = TRY(items_of(pair));
     if (parts.size() != 2)
       return type_error("not enough values to unpack (expected 2, got " + std::to_string(parts.size()) + ")");
     if (!out.empty()) out += '&';
-    out += url_quoted(TRY(to_text(parts[0])), true) + "=" + url_quoted(TRY(to_text(parts[1])), true);
+    const std::string key = TRY(to_text(parts[0]));
+    const std::string value = TRY(to_text(parts[1]));
+    TRY(interpreter.charge(3 * (key.size() + value.size())));
+    TRY(use_work(4 * (key.size() + value.size())));
+    TRY(text_may_have(out.size() + 3 * (key.size() + value.size())));
+    out += url_quoted(key, true) + "=" + url_quoted(value, true);
   }
   return Value(std::move(out));
 }
@@ -243,24 +252,46 @@ Result<Value> format(Interpreter& /*interpreter*/, const Value& input, Args args
   return Value(TRY(percent_format(text, Value(std::shared_ptr<const Dict>(std::move(dict))))));
 }
 
+// The text less everything from `open` to the next `close`, both included. One that is never closed stays.
+std::string without_ranges(std::string_view text, std::string_view open, std::string_view close) {
+  std::string out;
+  out.reserve(text.size());
+  size_t done = 0;
+  for (size_t at = text.find(open); at != std::string_view::npos; at = text.find(open, done)) {
+    const size_t end = text.find(close, at);
+    if (end == std::string_view::npos) break;
+    out += text.substr(done, at - done);
+    done = end + close.size();
+  }
+  return out += text.substr(done);
+}
+
+// White space off both ends, and one space for each run of it inside.
+std::string with_single_spaces(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const bool space = is_python_space(unicode::next_code_point(text, pos));
+    if (!space) {
+      if (!in_word && !out.empty()) out += ' ';
+      out += text.substr(begin, pos - begin);
+    }
+    in_word = !space;
+  }
+  return out;
+}
+
 // Tags and comments out, runs of white space to one space.
 Result<Value> striptags(Interpreter& /*interpreter*/, const Value& input, Args args) {
   TRY(BoundArgs::bind("do_striptags", args, {}, 0));
   std::string text = TRY(to_text(input));
-  for (size_t at = text.find("<!--"); at != std::string::npos; at = text.find("<!--", at)) {
-    const size_t end = text.find("-->", at);
-    if (end == std::string::npos) break;
-    text.erase(at, end + 3 - at);
-  }
-  for (size_t at = text.find('<'); at != std::string::npos; at = text.find('<', at)) {
-    const size_t end = text.find('>', at);
-    if (end == std::string::npos) break;
-    text.erase(at, end + 1 - at);
-  }
-  const auto words = TRY(split_text(text, std::nullopt, -1, false));
+  text = without_ranges(text, "<!--", "-->");
+  text = without_ranges(text, "<", ">");
   static constexpr std::pair<std::string_view, std::string_view> kEntities[] = {
       {"&lt;", "<"}, {"&gt;", ">"}, {"&#39;", "'"}, {"&#34;", "\""}, {"&quot;", "\""}, {"&amp;", "&"}};
-  std::string out = join(words, " ");
+  std::string out = with_single_spaces(text);
   for (const auto& [from, to] : kEntities) out = replace_text(out, from, to, -1);
   return Value(std::move(out));
 }

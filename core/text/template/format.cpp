@@ -13,7 +13,6 @@ namespace mortise::jinja {
 namespace {
 
 constexpr int64_t kMaxWidth = 1'000'000;
-constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
 class PercentFormat {
  public:
@@ -34,7 +33,7 @@ class PercentFormat {
         const size_t before = out_.size();
         TRY(field());
         TRY(use_work(out_.size() - before));
-        if (out_.size() > kMaxOutputBytes) return type_error("the template makes too much data");
+        TRY(text_may_have(out_.size()));
       }
     }
     // Python takes whatever can be indexed, texts and tuples aside, for a mapping that need not be used up.

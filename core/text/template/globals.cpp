@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <ctime>
 
+#include "foundation/base/text.h"
+#include "text/template/work.h"
+
 namespace mortise::jinja {
 namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // the sandbox's
+constexpr size_t kMaxMessageBytes = 4096;
 
 class Function final : public Callable {
  public:
@@ -49,9 +53,11 @@ Result<std::shared_ptr<Dict>> build_dict(const CallArgs& args) {
   if (!args.positional.empty()) {
     const Value& source = args.positional[0];
     if (source.is(Kind::kDict)) {
+      TRY(use_work(8 * source.dict().size()));
       *dict = source.dict();
     } else {
       for (const Value& pair : TRY(items_of(source))) {
+        TRY(use_work(8));
         const auto parts = TRY(items_of(pair));
         if (parts.size() != 2)
           return type_error("dictionary update sequence element has length " + std::to_string(parts.size()) +
@@ -84,13 +90,21 @@ Result<Value> name_space(Interpreter& interpreter, const CallArgs& args) {
 
 Result<Value> raise_exception(Interpreter& /*interpreter*/, const CallArgs& args) {
   const BoundArgs bound = TRY(BoundArgs::bind("raise_exception", args, {"message"}, 1));
-  return type_error(TRY(to_text(bound[0])));
+  std::string message = TRY(to_text(bound[0]));
+  if (message.size() > kMaxMessageBytes) {
+    message.resize(kMaxMessageBytes);
+    while (find_invalid_utf8(message)) message.pop_back();
+    message += "...";
+  }
+  return type_error(std::move(message));
 }
 
 Result<Value> strftime_now(Interpreter& interpreter, const CallArgs& args) {
   const BoundArgs bound = TRY(BoundArgs::bind("strftime_now", args, {"format"}, 1));
   const std::string format = TRY(bound.text(0, ""));
   if (format.empty()) return Value("");
+  TRY(interpreter.charge(format.size(), 8));
+  TRY(use_work(8 * format.size()));
   const auto seconds = static_cast<std::time_t>(interpreter.now_s);
   std::tm local{};
   localtime_r(&seconds, &local);

@@ -9,6 +9,14 @@
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
+namespace {
+
+constexpr size_t kVariablesPerUnit = 8;  // that a search for a name passes in a unit of work
+constexpr size_t kCopiedPerUnit = 16;    // bytes
+constexpr size_t kTurnWork = 4;          // of a loop, beyond its steps
+
+}  // namespace
+
 size_t loop_length(const LoopState& loop) { return loop.items->size(); }
 int loop_depth(const LoopState& loop) { return loop.depth; }
 
@@ -16,7 +24,9 @@ Interpreter::~Interpreter() {
   for (const auto& space : namespaces_) space->values.clear();
 }
 
-Value Interpreter::make_namespace(std::vector<std::pair<std::string, Value>> values) {
+Result<Value> Interpreter::make_namespace(std::vector<std::pair<std::string, Value>> values) {
+  held_bytes += static_cast<int64_t>(2 * kObjectBytes + values.size() * sizeof(values[0]));
+  TRY(room_for(0));
   namespaces_.push_back(std::make_shared<Namespace>(Namespace{std::move(values)}));
   return Value(namespaces_.back());
 }
@@ -28,13 +38,14 @@ Result<> Interpreter::check_limits() {
     return type_error("maximum recursion depth exceeded");
   if (++steps_ > limits_.max_steps)
     return type_error("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
+  TRY(room_for(0));
   return use_work(1);
 }
 
 void Interpreter::define(std::string_view name, Value value) { globals_.emplace_back(name, std::move(value)); }
 
 Result<std::string> Interpreter::run() {
-  const WorkBudget budget(limits_.max_work);
+  const WorkBudget budget(limits_.max_work, limits_.max_live_bytes, limits_.max_output_bytes);
   stack_start_ = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   root_ = open_scope(nullptr);
   root_->captured = true;
@@ -55,6 +66,7 @@ Scope* Interpreter::open_scope(Scope* parent) {
   Scope* scope = nullptr;
   if (free_scopes_.empty()) {
     scope = &scopes_.emplace_back();
+    held_bytes += static_cast<int64_t>(sizeof(Scope) + kObjectBytes);
   } else {
     scope = free_scopes_.back();
     free_scopes_.pop_back();
@@ -65,11 +77,13 @@ Scope* Interpreter::open_scope(Scope* parent) {
 
 void Interpreter::close_scope(Scope* scope) {
   if (scope->captured) return;
+  held_bytes -= static_cast<int64_t>(scope->vars.size() * sizeof(scope->vars[0]));
   scope->vars.clear();
   free_scopes_.push_back(scope);
 }
 
 void Interpreter::set(Scope* scope, Symbol symbol, Value value) {
+  spend_work(scope->vars.size() / kVariablesPerUnit);
   for (auto& [name, known] : scope->vars) {
     if (name == symbol) {
       known = std::move(value);
@@ -77,10 +91,14 @@ void Interpreter::set(Scope* scope, Symbol symbol, Value value) {
     }
   }
   scope->vars.emplace_back(symbol, std::move(value));
+  held_bytes += static_cast<int64_t>(sizeof(scope->vars[0]));
 }
 
-const Value* Interpreter::look_up(Symbol symbol, const Scope* scope) const {
+const Value* Interpreter::look_up(Symbol symbol, const Scope* scope) {
+  size_t num_scopes = 0;
   for (; scope != nullptr; scope = scope->parent) {
+    ++num_scopes;
+    spend_work((num_scopes % kVariablesPerUnit == 0 ? 1 : 0) + scope->vars.size() / kVariablesPerUnit);
     for (const auto& [name, value] : scope->vars) {
       if (name == symbol) return &value;
     }
@@ -95,9 +113,9 @@ Error Interpreter::located(Error error, const Place& place) const {
 
 Result<> Interpreter::charge(size_t bytes) {
   made_bytes_ += bytes;
-  if (made_bytes_ > limits_.max_made_bytes || bytes > limits_.max_output_bytes)
-    return type_error("the template makes too much data");
-  return {};
+  if (made_bytes_ > limits_.max_made_bytes) return type_error("the template makes too much data");
+  TRY(room_for(bytes));
+  return use_work(bytes / kCopiedPerUnit);
 }
 
 Result<> Interpreter::charge(size_t count, size_t bytes_each) {
@@ -105,10 +123,16 @@ Result<> Interpreter::charge(size_t count, size_t bytes_each) {
   return charge(__builtin_mul_overflow(count, bytes_each, &bytes) ? std::numeric_limits<size_t>::max() / 2 : bytes);
 }
 
+Result<> Interpreter::charge_text(size_t bytes) {
+  TRY(text_may_have(bytes));
+  return charge(bytes);
+}
+
 Result<> Interpreter::write(std::string& out, std::string_view text) {
   TRY(charge(text.size()));
   if (out.size() + text.size() > limits_.max_output_bytes) return type_error("the template writes too much text");
   out += text;
+  held_bytes += static_cast<int64_t>(text.size());
   return {};
 }
 
@@ -189,6 +213,7 @@ Result<std::vector<Value>> Interpreter::loop_items(const Stmt& stmt, Scope* scop
   if (stmt.condition == nullptr) return items;
   std::vector<Value> kept;
   for (Value& item : items) {
+    TRY(use_work(kTurnWork));
     Scope* inner = open_scope(scope);
     TRY(assign(*stmt.target, item, inner));
     const Value wanted = TRY(eval(*stmt.condition, inner));
@@ -207,6 +232,7 @@ Result<> Interpreter::exec_loop(const Stmt& stmt, Scope* scope, const Value& sou
   auto loop = std::make_shared<LoopState>();
   loop->owned = TRY(loop_items(stmt, scope, source));
   loop->items = &loop->owned;
+  loop->live = LiveBytes(bytes_of(loop->owned));
   loop->depth = depth_around(loop->owned);
   loop->depth0 = depth0;
   loop->stmt = &stmt;
@@ -216,6 +242,7 @@ Result<> Interpreter::exec_loop(const Stmt& stmt, Scope* scope, const Value& sou
   bool finished_a_turn = false;
   for (size_t i = 0; i < loop->items->size(); ++i) {
     loop->index0 = i;
+    TRY(use_work(kTurnWork));
     Scope* inner = open_scope(scope);
     set(inner, template_.symbols.loop, Value(loop));
     TRY(assign(*stmt.target, (*loop->items)[i], inner));
@@ -237,6 +264,7 @@ Result<std::string> Interpreter::run_loop_again(const LoopState& loop, const Val
   loop.scope->captured = true;
   std::string out;
   TRY(exec_loop(*loop.stmt, loop.scope, items, loop.depth0 + 1, out));
+  held_bytes -= static_cast<int64_t>(out.size());
   return out;
 }
 
@@ -265,8 +293,10 @@ Result<Interpreter::Flow> Interpreter::exec_with(const Stmt& stmt, Scope* scope,
 
 Result<> Interpreter::exec_generation(const Stmt& stmt, Scope* scope, std::string& out) {
   const std::string text = TRY(capture(stmt.body, scope));
-  const size_t begin = unicode::count_code_points(*main_out_);
-  spans_.push_back({begin, begin + unicode::count_code_points(text)});
+  // The output only grows: each of its characters is counted once.
+  counted_characters_ += unicode::count_code_points(std::string_view(*main_out_).substr(counted_bytes_));
+  counted_bytes_ = main_out_->size();
+  spans_.push_back({counted_characters_, counted_characters_ + unicode::count_code_points(text)});
   return write(out, text);
 }
 
@@ -275,6 +305,7 @@ Result<std::string> Interpreter::capture(const Body& body, Scope* scope) {
   std::string out;
   TRY(exec(body, inner, out));
   close_scope(inner);
+  held_bytes -= static_cast<int64_t>(out.size());
   return out;
 }
 
@@ -302,12 +333,14 @@ Result<> Interpreter::assign(const Expr& target, const Value& value, Scope* scop
     return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
                       string_repr(target.text) + ".");
   auto& values = object->name_space().values;
+  TRY(use_work(values.size() / kVariablesPerUnit));
   const auto it =
       std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == target.text; });
   if (it != values.end()) {
     it->second = value;
   } else {
     values.emplace_back(target.text, value);
+    held_bytes += static_cast<int64_t>(sizeof(values[0]) + target.text.size());
   }
   return {};
 }

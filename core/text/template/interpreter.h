@@ -18,13 +18,25 @@
 namespace mortise::jinja {
 
 struct Limits {
-  int64_t max_steps = 10'000'000;            // nodes visited
-  int max_depth = 2500;                      // nodes open at once
-  size_t max_stack_bytes = size_t{3} << 20;  // whatever the build makes of that
-  int max_value_depth = 300;                 // containers in containers
-  size_t max_output_bytes = size_t{64} << 20;
-  size_t max_made_bytes = size_t{1} << 30;  // texts and lists made in one rendering, all together
-  int64_t max_work = 100'000'000;           // bytes and items looked at (work.h)
+  int64_t max_steps = 10'000'000;              // nodes visited
+  int max_depth = 2500;                        // nodes open at once
+  size_t max_stack_bytes = size_t{3} << 20;    // whatever the build makes of that
+  int max_value_depth = 300;                   // containers in containers
+  size_t max_output_bytes = size_t{10} << 20;  // of the output, and of any text or list under way
+  size_t max_live_bytes = size_t{32} << 20;    // of all values held at a time
+  size_t max_made_bytes = size_t{1} << 30;     // texts and lists made in one rendering, all together
+  int64_t max_work = 50'000'000;               // bytes and items looked at (work.h)
+
+  // More for a rendering whose template and data have so many bytes: time, memory and output stay linear in them.
+  // `share` of the work: less than 1 for a caller that cannot wait.
+  [[nodiscard]] static Limits for_input(size_t bytes, double share) {
+    Limits limits;
+    limits.max_output_bytes += 2 * bytes;
+    limits.max_live_bytes += 3 * bytes;
+    limits.max_work += 100 * static_cast<int64_t>(bytes);
+    limits.max_work = static_cast<int64_t>(static_cast<double>(limits.max_work) * share);
+    return limits;
+  }
 };
 
 struct Scope {
@@ -49,6 +61,7 @@ struct LoopState {
   bool has_changed = false;
   std::vector<Value> owned;  // the items
   int depth = 1;             // how deeply they nest
+  LiveBytes live;
 };
 
 class Interpreter {
@@ -73,10 +86,11 @@ class Interpreter {
   // Counts what an operation is about to make.
   Result<> charge(size_t bytes);
   Result<> charge(size_t count, size_t bytes_each);
+  Result<> charge_text(size_t bytes);  // one text
   Result<std::string> call_macro(const Stmt& stmt, Scope* scope, std::string_view name, const CallArgs& args);
   Result<std::string> run_loop_again(const LoopState& loop, const Value& items);
   // A new namespace. It may come to hold itself, so the interpreter empties it in the end.
-  Value make_namespace(std::vector<std::pair<std::string, Value>> values);
+  Result<Value> make_namespace(std::vector<std::pair<std::string, Value>> values);
   int64_t now_s = 0;  // what strftime_now shows, seconds since the epoch
 
  private:
@@ -133,7 +147,7 @@ class Interpreter {
   Scope* open_scope(Scope* parent);
   void close_scope(Scope* scope);
   static void set(Scope* scope, Symbol symbol, Value value);
-  [[nodiscard]] const Value* look_up(Symbol symbol, const Scope* scope) const;
+  [[nodiscard]] static const Value* look_up(Symbol symbol, const Scope* scope);
   // With the place of the innermost node that failed.
   [[nodiscard]] Error located(Error error, const Place& place) const;
 
@@ -146,6 +160,8 @@ class Interpreter {
   Scope* root_ = nullptr;
   std::string* main_out_ = nullptr;  // the output that people get
   std::vector<Span> spans_;
+  size_t counted_bytes_ = 0;  // of the output, whose characters are counted
+  size_t counted_characters_ = 0;
   int64_t steps_ = 0;
   int depth_ = 0;
   uintptr_t stack_start_ = 0;

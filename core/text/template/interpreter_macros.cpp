@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "text/template/interpreter.h"
+#include "text/template/work.h"
 
 namespace mortise::jinja {
 namespace {
@@ -38,12 +39,14 @@ class Macro final : public Callable {
 }  // namespace
 
 Result<> Interpreter::exec_macro(const Stmt& stmt, Scope* scope) {
+  TRY(use_work(stmt.text.size() + 8 * stmt.params.size()));
   for (Scope* at = scope; at != nullptr; at = at->parent) at->captured = true;
   set(scope, stmt.symbol, Value(std::shared_ptr<const Callable>(std::make_shared<Macro>(stmt, scope, stmt.text))));
   return {};
 }
 
 Result<> Interpreter::exec_call_block(const Stmt& stmt, Scope* scope, std::string& out) {
+  TRY(use_work(8 * stmt.params.size()));
   for (Scope* at = scope; at != nullptr; at = at->parent) at->captured = true;
   const Value caller(std::shared_ptr<const Callable>(std::make_shared<Macro>(stmt, scope, "caller")));
   const Value result = TRY(eval_call(*stmt.expr, scope, &caller));
@@ -55,6 +58,7 @@ Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std:
                                             const CallArgs& args) {
   const Nesting nesting(*this);
   TRY(nesting.check());
+  TRY(use_work(name.size() + args.positional.size() + (stmt.params.size() + 1) * args.keyword.size()));
   Scope* inner = open_scope(scope);
   const std::string quoted_name = string_repr(name);
   std::vector<std::pair<std::string, Value>> keyword = args.keyword;
@@ -105,6 +109,7 @@ Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std:
   std::string out;
   TRY(exec(stmt.body, inner, out));
   close_scope(inner);
+  held_bytes -= static_cast<int64_t>(out.size());
   return out;
 }
 

@@ -18,13 +18,14 @@ class Writer {
   Result<std::string> run(const Value& value) {
     TRY(write(value, 0));
     TRY(use_work(1));
+    TRY(text_may_have(out_.size()));
     return std::move(out_);
   }
 
  private:
   // What a template chooses (indent, separators) may be large, and comes often.
   void append(std::string_view text) {
-    if (spend_work(text.size())) out_ += text;
+    if (spend_work(text.size()) && out_.size() <= max_text_bytes) out_ += text;
   }
 
   void string(std::string_view text) {
@@ -145,6 +146,7 @@ class Writer {
   Result<> write(const Value& value, int depth) {
     if (depth > kMaxDepth) return type_error("maximum recursion depth exceeded while encoding a JSON object");
     TRY(use_work(work_over(value)));
+    TRY(text_may_have(out_.size()));
     switch (value.kind()) {
       case Kind::kNone:
         out_ += "null";

@@ -19,7 +19,7 @@ class Method final : public Callable {
   Method(MethodFunction function, std::string name, Value self)
       : function_(function), name_(std::move(name)), self_(std::move(self)) {}
   Result<Value> call(Interpreter& interpreter, CallArgs args) const override {
-    TRY(use_work(work_over(self_)));
+    TRY(use_work(call_work(self_, args)));
     return function_(interpreter, name_, self_, args);
   }
   [[nodiscard]] std::string type_name() const override { return "builtin_function_or_method"; }
@@ -38,6 +38,7 @@ Result<Value> dict_view(Interpreter& /*interpreter*/, Name name, const Value& se
   TRY(BoundArgs::bind(name, args, {}, 0));
   std::vector<Value> items;
   for (const auto& [key, value] : self.dict().items()) {
+    TRY(use_work(8));
     items.push_back(name == "items" ? Value::tuple({key, value}) : name == "keys" ? key : value);
   }
   const int depth = depth_around(items);
@@ -128,6 +129,7 @@ std::optional<Value> own_attribute(const Value& object, const std::string& name)
                             " object is unsafe.");
   }
   if (object.is(Kind::kNamespace)) {
+    spend_work(object.name_space().values.size() / 8);
     for (const auto& [key, value] : object.name_space().values) {
       if (key == name) return value;
     }
@@ -193,6 +195,7 @@ MethodFunction find_method(const Value& self, std::string_view name) {
 
 Result<Value> Interpreter::attribute(const Value& object, const std::string& name) {
   if (object.is(Kind::kUndefined)) return undefined_error(object);
+  TRY(use_work(name.size()));
   if (auto own = own_attribute(object, name)) return std::move(*own);
   if (object.is(Kind::kDict)) {
     const Value* found = object.dict().find(std::string_view(name));
@@ -203,6 +206,7 @@ Result<Value> Interpreter::attribute(const Value& object, const std::string& nam
 
 Result<Value> Interpreter::item(const Value& object, const Value& key) {
   if (object.is(Kind::kUndefined)) return undefined_error(object);
+  if (key.is(Kind::kString)) TRY(use_work(key.string().size()));
   if (object.is(Kind::kDict)) {
     if (check_hashable(key).ok()) {
       const Value* found = object.dict().find(key);

@@ -5,6 +5,7 @@
 #include "text/template/interpreter.h"
 #include "text/template/methods.h"
 #include "text/template/py_string.h"
+#include "text/template/work.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise::jinja {
@@ -18,6 +19,8 @@ Result<std::optional<std::string>> optional_text(const BoundArgs& args, size_t i
   if (!args.has(index) || args[index].is(Kind::kNone)) return std::optional<std::string>();
   return std::optional<std::string>(TRY(args.text(index, "")));
 }
+
+constexpr size_t kTextItemBytes = sizeof(Value) + kObjectBytes;  // of a text in a list
 
 Value text_list(const std::vector<std::string>& parts) {
   std::vector<Value> items;
@@ -68,14 +71,16 @@ Result<Value> split(Interpreter& interpreter, Name name, const Value& self, Args
   const auto separator = TRY(optional_text(bound, 0));
   const int64_t max_splits = TRY(bound.integer(1, -1));
   const auto parts = TRY(split_text(self.string(), separator, max_splits, name == "rsplit"));
-  TRY(interpreter.charge(self.string().size() + parts.size() * sizeof(Value)));
+  TRY(interpreter.charge(self.string().size() + parts.size() * kTextItemBytes));
+  TRY(use_work(8 * parts.size()));
   return text_list(parts);
 }
 
 Result<Value> splitlines(Interpreter& interpreter, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"keepends"}, 0));
   const auto lines = split_lines(self.string(), TRY(bound.flag(0, false)));
-  TRY(interpreter.charge(lines.size(), sizeof(Value)));
+  TRY(interpreter.charge(self.string().size() + lines.size() * kTextItemBytes));
+  TRY(use_work(8 * lines.size()));
   return text_list(lines);
 }
 
@@ -127,8 +132,8 @@ Result<Value> replace(Interpreter& interpreter, Name name, const Value& self, Ar
   const std::string old_text = TRY(bound.text(0, ""));
   const std::string new_text = TRY(bound.text(1, ""));
   const int64_t count = TRY(bound.integer(2, -1));
-  TRY(interpreter.charge(self.string().size() +
-                         static_cast<size_t>(count_text(self.string(), old_text)) * new_text.size()));
+  TRY(interpreter.charge_text(self.string().size() +
+                              static_cast<size_t>(count_text(self.string(), old_text)) * new_text.size()));
   return Value(replace_text(self.string(), old_text, new_text, count));
 }
 
@@ -143,7 +148,7 @@ Result<Value> join(Interpreter& interpreter, Name name, const Value& self, Args 
     }
     size += items[i].string().size() + (i > 0 ? self.string().size() : 0);
   }
-  TRY(interpreter.charge(size));
+  TRY(interpreter.charge_text(size));
   std::string out;
   out.reserve(size);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -158,7 +163,9 @@ Result<Value> pad(Interpreter& interpreter, Name name, const Value& self, Args a
   const int64_t width = TRY(bound.integer(0, 0));
   const std::string fill = TRY(bound.text(1, " "));
   if (unicode::count_code_points(fill) != 1) return type_error("The fill character must be exactly one character long");
-  TRY(interpreter.charge(static_cast<size_t>(std::max<int64_t>(width, 0)), fill.size()));
+  const auto most = static_cast<size_t>(std::max<int64_t>(width, 0));
+  TRY(text_may_have(most));
+  TRY(interpreter.charge_text(most * fill.size()));
   const Side side = name == "ljust" ? Side::kLeft : name == "rjust" ? Side::kRight : Side::kBoth;
   return Value(pad_text(self.string(), width, fill, side));
 }
@@ -166,7 +173,7 @@ Result<Value> pad(Interpreter& interpreter, Name name, const Value& self, Args a
 Result<Value> zfill(Interpreter& interpreter, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"width"}, 1));
   const int64_t width = TRY(bound.integer(0, 0));
-  TRY(interpreter.charge(static_cast<size_t>(std::max<int64_t>(width, 0))));
+  TRY(interpreter.charge_text(static_cast<size_t>(std::max<int64_t>(width, 0))));
   const std::string& text = self.string();
   const bool sign = text.starts_with('-') || text.starts_with('+');
   const std::string body =
@@ -190,7 +197,8 @@ Result<Value> expand_tabs(Interpreter& interpreter, Name name, const Value& self
   for (const char c : self.string()) {
     if (c == '\t') {
       const int64_t count = width > 0 ? width - column % width : 0;
-      TRY(interpreter.charge(static_cast<size_t>(count)));
+      TRY(interpreter.charge_text(static_cast<size_t>(count)));
+      TRY(text_may_have(out.size() + static_cast<size_t>(count)));
       out.append(static_cast<size_t>(count), ' ');
       column += count;
     } else {
@@ -207,6 +215,7 @@ Result<Value> format(Interpreter& interpreter, Name name, const Value& self, Arg
   if (!bound[0].is(Kind::kDict)) return type_error("format_map() needs a mapping, not " + type_name(bound[0]));
   CallArgs fields;
   for (const auto& [key, value] : bound[0].dict().items()) {
+    TRY(use_work(work_over(key)));
     if (key.is(Kind::kString)) fields.keyword.emplace_back(key.string(), value);
   }
   return Value(TRY(brace_format(interpreter, self.string(), fields)));

@@ -3,6 +3,7 @@
 
 #include "text/template/format.h"
 #include "text/template/interpreter.h"
+#include "text/template/work.h"
 
 namespace mortise::jinja {
 namespace {
@@ -111,7 +112,7 @@ std::vector<Value> joined(const std::vector<Value>& a, const std::vector<Value>&
 static Result<Value> add_sequences(Interpreter& interpreter, const Value& a, const Value& b) {
   if (a.is(Kind::kString)) {
     if (!b.is(Kind::kString)) return type_error("can only concatenate str (not \"" + type_name(b) + "\") to str");
-    TRY(interpreter.charge(a.string().size() + b.string().size()));
+    TRY(interpreter.charge_text(a.string().size() + b.string().size()));
     return Value(a.string() + b.string());
   }
   const auto* left = items_if_sequence(a);
@@ -131,7 +132,8 @@ static Result<Value> repeat_sequence(Interpreter& interpreter, const Value& sequ
   if (count < 0 || size == 0) count = 0;
   if (count > 0 && static_cast<Int>(size) > (Int{1} << 40) / count)
     return type_error("the template makes too much data");
-  TRY(interpreter.charge(size * static_cast<size_t>(count)));
+  const size_t made = size * static_cast<size_t>(count);
+  TRY(items != nullptr ? interpreter.charge(made) : interpreter.charge_text(made));
   if (items == nullptr) {
     std::string out;
     for (Int i = 0; i < count; ++i) out += sequence.string();
@@ -146,8 +148,9 @@ Result<Value> Interpreter::binary(Operator op, const Value& left, const Value& r
   if (left.is_integral() && right.is_integral()) return integer_op(op, left.integer(), right.integer());
   if (left.is_number() && right.is_number()) return float_op(op, left.number(), right.number());
   if (op == Operator::kMod && left.is(Kind::kString)) {
+    TRY(use_work(work_over(left) + work_over(right)));
     std::string text = TRY(percent_format(left.string(), right));
-    TRY(charge(text.size()));
+    TRY(charge_text(text.size()));
     return Value(std::move(text));
   }
   if (left.is(Kind::kUndefined)) return undefined_error(left);

@@ -10,6 +10,7 @@ namespace mortise::jinja {
 namespace {
 
 constexpr int kMaxBlockNesting = 60;
+constexpr size_t kMaxSourceBytes = size_t{256} << 10;  // the tree takes up to 150 times as many
 
 std::string token_name(const Token& token) {
   switch (token.type) {
@@ -32,11 +33,12 @@ std::string token_name(const Token& token) {
 
 class Parser {
  public:
-  Parser(std::vector<Token> tokens, std::string name)
+  Parser(std::vector<Token> tokens, std::string name, size_t source_bytes)
       : stream_(std::move(tokens), name),
         template_(std::make_shared<Template>()),
         expr_(stream_, template_->symbols.names) {
     template_->name = std::move(name);
+    template_->source_bytes = source_bytes;
     template_->symbols.loop = expr_.intern("loop");
     template_->symbols.caller = expr_.intern("caller");
     template_->symbols.varargs = expr_.intern("varargs");
@@ -306,8 +308,14 @@ Result<std::shared_ptr<const Template>> parse_template(std::string_view source, 
   if (const auto bad = find_invalid_utf8(source)) {
     return Error{ErrorKind::kData, "the template is not UTF-8 at byte " + std::to_string(*bad), std::string(name), ""};
   }
+  if (source.size() > kMaxSourceBytes) {
+    return Error{ErrorKind::kData,
+                 "the template has " + std::to_string(source.size()) + " bytes, at most " +
+                     std::to_string(kMaxSourceBytes) + " are allowed",
+                 std::string(name), "shorten the template"};
+  }
   std::vector<Token> tokens = TRY(tokenize(source, name));
-  return Parser(std::move(tokens), std::string(name)).run();
+  return Parser(std::move(tokens), std::string(name), source.size()).run();
 }
 
 }  // namespace mortise::jinja

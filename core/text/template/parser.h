@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "text/template/ast.h"
@@ -102,6 +103,7 @@ class ExprParser {
 
   TokenStream& stream_;
   std::vector<std::string>& symbols_;
+  std::unordered_map<std::string, Symbol> symbol_of_;
   std::vector<size_t> uses_;  // by symbol
   int nesting_ = 0;
 };

@@ -14,10 +14,9 @@ constexpr int kMaxDepth = 600;  // of an expression's tree
 }  // namespace
 
 Symbol ExprParser::intern(const std::string& name) {
-  const auto it = std::find(symbols_.begin(), symbols_.end(), name);
-  if (it != symbols_.end()) return static_cast<Symbol>(it - symbols_.begin());
-  symbols_.push_back(name);
-  return static_cast<Symbol>(symbols_.size() - 1);
+  const auto [it, is_new] = symbol_of_.try_emplace(name, static_cast<Symbol>(symbols_.size()));
+  if (is_new) symbols_.push_back(name);
+  return it->second;
 }
 
 Result<ExprPtr> ExprParser::finish(ExprPtr node) {

@@ -67,9 +67,19 @@ Result<Value> slice_value(const Value& object, const Value& start, const Value& 
     case Kind::kUndefined:
       return undefined_error(object);
     case Kind::kString: {
-      const std::u32string codes = unicode::to_code_points(object.string());
-      const Cut cut = TRY(cut_of(start, stop, step, static_cast<int64_t>(codes.size())));
+      const std::string_view text = object.string();
+      const size_t size = unicode::count_code_points(text);
+      const Cut cut = TRY(cut_of(start, stop, step, static_cast<int64_t>(size)));
+      if (cut.step == 1) {
+        const std::string_view rest = text.substr(unicode::byte_offset_of(text, static_cast<size_t>(cut.start)));
+        return Value(rest.substr(0, unicode::byte_offset_of(rest, static_cast<size_t>(cut.count))));
+      }
       std::string out;
+      if (size == text.size()) {  // a byte is a character
+        for (int64_t i = 0; i < cut.count; ++i) out += text[static_cast<size_t>(cut.start + i * cut.step)];
+        return Value(std::move(out));
+      }
+      const std::u32string codes = unicode::to_code_points(text);
       for (int64_t i = 0; i < cut.count; ++i) append_utf8(out, codes[static_cast<size_t>(cut.start + i * cut.step)]);
       return Value(std::move(out));
     }

@@ -16,6 +16,30 @@ namespace {
 constexpr size_t kMaxCharacters = size_t{1} << 21;  // of a text that is walked character by character
 constexpr size_t kIndexFrom = 16;                   // dicts of this size and more get a hash table
 
+// A value for each character; those of ASCII are shared by all texts of the thread.
+Result<std::vector<Value>> characters_of(std::string_view text) {
+  static thread_local const std::vector<Value> ascii = [] {
+    std::vector<Value> values;
+    for (int c = 0; c < 0x80; ++c) values.emplace_back(std::string(1, static_cast<char>(c)));
+    return values;
+  }();
+  if (text.size() > kMaxCharacters) return type_error("the template makes too much data");
+  std::vector<Value> items;
+  items.reserve(unicode::count_code_points(text));
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t size = unicode::utf8_length(text[pos]);
+    if (size == 1) {
+      items.push_back(ascii[static_cast<size_t>(text[pos])]);
+    } else {
+      TRY(use_work(8));
+      TRY(room_for(items.size() * sizeof(Value)));
+      items.emplace_back(text.substr(pos, size));
+    }
+    pos += size;
+  }
+  return items;
+}
+
 bool items_equal(const std::vector<Value>& a, const std::vector<Value>& b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), equals);
 }
@@ -102,6 +126,7 @@ Result<> Dict::set(Value key, Value value) {
     *known = std::move(value);
     return {};
   }
+  live_.add(2 * sizeof(Value) + (key.is(Kind::kString) ? key.string().size() : 0) + kObjectBytes);
   items_.emplace_back(std::move(key), std::move(value));
   if (items_.size() == kIndexFrom) {
     for (size_t i = 0; i < items_.size(); ++i) {
@@ -114,6 +139,7 @@ Result<> Dict::set(Value key, Value value) {
 }
 
 const Value* Dict::find(std::string_view key) const {
+  spend_work(key.size() / 8);
   if (items_.size() >= kIndexFrom) {
     const auto it = index_.find(std::string(key));
     return it == index_.end() ? nullptr : &items_[it->second].second;
@@ -126,6 +152,7 @@ const Value* Dict::find(std::string_view key) const {
 
 const Value* Dict::find(const Value& key) const {
   if (key.is(Kind::kString)) return find(std::string_view(key.string()));
+  spend_work(items_.size() / 8);
   for (const auto& [name, value] : items_) {
     if (!name.is(Kind::kString) && equals(name, key)) return &value;
   }
@@ -275,18 +302,13 @@ Result<size_t> length_of(const Value& value) {
 
 Result<std::vector<Value>> items_of(const Value& value) {
   TRY(use_work(work_over(value)));
+  TRY(room_for(work_over(value) * sizeof(Value)));
   std::vector<Value> items;
   switch (value.kind()) {
     case Kind::kUndefined:
       return items;
     case Kind::kString:
-      if (value.string().size() > kMaxCharacters) return type_error("the template makes too much data");
-      for (size_t pos = 0; pos < value.string().size();) {
-        const size_t size = unicode::utf8_length(value.string()[pos]);
-        items.emplace_back(value.string().substr(pos, size));
-        pos += size;
-      }
-      return items;
+      return characters_of(value.string());
     case Kind::kList:
       return value.list_value().items;
     case Kind::kTuple:

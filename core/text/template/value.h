@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "foundation/base/result.h"
+#include "text/template/live_bytes.h"
 
 namespace mortise::jinja {
 
@@ -30,24 +31,35 @@ struct LoopState;
 struct None {
   bool operator==(const None&) const = default;
 };
+constexpr size_t kObjectBytes = 64;  // what an object takes beyond its text or items
+size_t bytes_of(const std::vector<Value>& items);
+
 // Prints as nothing; most other uses fail with its message.
 struct Undefined {
   std::string message;
+  LiveBytes live = LiveBytes(message.size() + kObjectBytes);
+};
+struct Text {
+  std::string text;
+  LiveBytes live = LiveBytes(text.size() + kObjectBytes);
 };
 struct List {
   std::vector<Value> items;
   int depth = 1;  // how deeply it nests: a bound for walks over it, its destruction among them
+  LiveBytes live = LiveBytes(bytes_of(items));
 };
 struct Tuple {
   std::vector<Value> items;
   std::vector<std::string> names;  // of a named tuple; else empty
   int depth = 1;
+  LiveBytes live = LiveBytes(bytes_of(items));
 };
 // What dict.items(), keys() and values() give: iterable, with a length, without positions.
 struct View {
   std::string type_name;
   std::vector<Value> items;
   int depth = 1;
+  LiveBytes live = LiveBytes(bytes_of(items));
 };
 // A generator: can be walked once.
 struct Iterator {
@@ -55,6 +67,7 @@ struct Iterator {
   size_t next = 0;
   int depth = 1;
   std::optional<Error> error;  // what whoever walks past the last item meets
+  LiveBytes live = LiveBytes(bytes_of(items));
 };
 struct Range {
   int64_t start;
@@ -87,11 +100,10 @@ enum class Kind {
 
 class Value {
  public:
-  using Variant =
-      std::variant<std::shared_ptr<const Undefined>, None, bool, Int, double, std::shared_ptr<const std::string>,
-                   std::shared_ptr<const List>, std::shared_ptr<const Tuple>, std::shared_ptr<const Dict>,
-                   std::shared_ptr<const View>, std::shared_ptr<Iterator>, Range, std::shared_ptr<Namespace>,
-                   std::shared_ptr<const Callable>, std::shared_ptr<LoopState>>;
+  using Variant = std::variant<std::shared_ptr<const Undefined>, None, bool, Int, double, std::shared_ptr<const Text>,
+                               std::shared_ptr<const List>, std::shared_ptr<const Tuple>, std::shared_ptr<const Dict>,
+                               std::shared_ptr<const View>, std::shared_ptr<Iterator>, Range,
+                               std::shared_ptr<Namespace>, std::shared_ptr<const Callable>, std::shared_ptr<LoopState>>;
 
   Value() : data_(None{}) {}
   Value(None value) : data_(value) {}                      // NOLINT(google-explicit-constructor)
@@ -101,7 +113,7 @@ class Value {
   Value(size_t value) : data_(static_cast<Int>(value)) {}  // NOLINT(google-explicit-constructor)
   Value(Int value) : data_(value) {}                       // NOLINT(google-explicit-constructor)
   Value(double value) : data_(value) {}                    // NOLINT(google-explicit-constructor)
-  Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}  // NOLINT
+  Value(std::string value) : data_(std::make_shared<const Text>(Text{std::move(value)})) {}  // NOLINT
   Value(std::string_view value) : Value(std::string(value)) {}  // NOLINT(google-explicit-constructor)
   Value(const char* value) : Value(std::string(value)) {}       // NOLINT(google-explicit-constructor)
   Value(Range value) : data_(value) {}                          // NOLINT(google-explicit-constructor)
@@ -126,7 +138,7 @@ class Value {
   [[nodiscard]] double number() const {
     return is(Kind::kFloat) ? std::get<double>(data_) : static_cast<double>(integer());
   }
-  [[nodiscard]] const std::string& string() const { return *std::get<std::shared_ptr<const std::string>>(data_); }
+  [[nodiscard]] const std::string& string() const { return std::get<std::shared_ptr<const Text>>(data_)->text; }
   [[nodiscard]] const List& list_value() const { return *std::get<std::shared_ptr<const List>>(data_); }
   [[nodiscard]] const Tuple& tuple_value() const { return *std::get<std::shared_ptr<const Tuple>>(data_); }
   [[nodiscard]] const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
@@ -159,7 +171,10 @@ class Dict {
   Items items_;
   int depth_ = 1;
   std::unordered_map<std::string, size_t> index_;  // of text keys, once there are many
+  LiveBytes live_;
 };
+
+inline size_t bytes_of(const std::vector<Value>& items) { return items.size() * sizeof(Value) + kObjectBytes; }
 
 // "str", "NoneType", "dict_items": the type's name as Python's error messages give it.
 std::string type_name(const Value& value);

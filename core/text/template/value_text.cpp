@@ -25,6 +25,7 @@ bool is_printable(char32_t code) {
 Result<> append_repr(const Value& value, int depth, std::string& out) {
   const std::string text = TRY(to_repr(value, depth + 1));
   TRY(use_work(text.size() + 1));
+  TRY(text_may_have(out.size() + text.size()));
   out += text;
   return {};
 }

@@ -1,8 +1,10 @@
-// Work that values do by themselves: comparing, printing, searching. Counted per rendering, so that lists that hold the
-// same list many times over, or searches in large texts, end in an error in bounded time.
+// The budget of a rendering: how much work values do by themselves (comparing, printing, searching, copying), and how
+// much memory they hold. A template that goes over it ends in an error in bounded time and memory.
 //
-// Values do not know their interpreter, so the count is the thread's: a WorkBudget lives as long as a rendering.
-// Thread rule: one rendering at a time per thread.
+// A unit of work is about 10 ns: a byte or an item that is looked at. A filter, test or method is charged for its input
+// and its arguments where it is called (Interpreter::filter, Interpreter::test, Method::call), so only what costs more
+// than that spends work of its own. Values do not know their interpreter, so the counts are the thread's: a WorkBudget
+// lives as long as a rendering. Thread rule: one rendering at a time per thread.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +16,33 @@
 namespace mortise::jinja {
 
 inline thread_local int64_t work_left = std::numeric_limits<int64_t>::max();
+inline thread_local int64_t live_limit = std::numeric_limits<int64_t>::max() / 2;  // of live_bytes and held_bytes
+inline thread_local int64_t held_bytes = 0;  // what a rendering holds besides values: texts under way, scopes
+inline thread_local size_t max_text_bytes = std::numeric_limits<size_t>::max();  // of one text
 
 class WorkBudget {
  public:
-  explicit WorkBudget(int64_t units) : outer_(work_left) { work_left = units; }
+  WorkBudget(int64_t units, size_t most_live_bytes, size_t most_text_bytes)
+      : outer_work_(work_left), outer_limit_(live_limit), outer_held_(held_bytes), outer_text_(max_text_bytes) {
+    work_left = units;
+    held_bytes = 0;
+    live_limit = live_bytes + static_cast<int64_t>(most_live_bytes);
+    max_text_bytes = most_text_bytes;
+  }
   WorkBudget(const WorkBudget&) = delete;
   WorkBudget& operator=(const WorkBudget&) = delete;
-  ~WorkBudget() { work_left = outer_; }
+  ~WorkBudget() {
+    work_left = outer_work_;
+    live_limit = outer_limit_;
+    held_bytes = outer_held_;
+    max_text_bytes = outer_text_;
+  }
 
  private:
-  int64_t outer_;
+  int64_t outer_work_;
+  int64_t outer_limit_;
+  int64_t outer_held_;
+  size_t outer_text_;
 };
 
 inline bool work_is_spent() { return work_left <= 0; }
@@ -38,6 +57,18 @@ inline Result<> use_work(size_t units) {
   if (!spend_work(units)) return type_error("the template does too much work");
   return {};
 }
+// Whether so many bytes more may be held.
+inline Result<> room_for(size_t bytes) {
+  const int64_t held = live_bytes + held_bytes;
+  if (held > live_limit || bytes > static_cast<size_t>(live_limit - held))
+    return type_error("the template makes too much data");
+  return {};
+}
+// Whether one text may be so long.
+inline Result<> text_may_have(size_t bytes) {
+  if (bytes > max_text_bytes) return type_error("the template makes too much data");
+  return room_for(bytes);
+}
 // What a walk over the value itself costs: bytes of a text, items of a list.
 inline size_t work_over(const Value& value) {
   switch (value.kind()) {
@@ -48,7 +79,7 @@ inline size_t work_over(const Value& value) {
     case Kind::kTuple:
       return value.tuple_value().items.size() + 1;
     case Kind::kDict:
-      return value.dict().size() + 1;
+      return 2 * value.dict().size() + 1;
     case Kind::kView:
       return value.view().items.size() + 1;
     case Kind::kIterator:

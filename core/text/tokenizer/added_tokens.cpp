@@ -50,10 +50,11 @@ void TokenTrie::insert(std::string_view text, int32_t id) {
   nodes_[node].id = id;
 }
 
-int32_t TokenTrie::longest_at(std::string_view text, size_t begin, size_t& end) const {
+int32_t TokenTrie::longest_at(std::string_view text, size_t begin, size_t& end, size_t& steps) const {
   int32_t best = kNoToken;
   uint32_t node = 0;
   for (size_t pos = begin; pos < text.size(); ++pos) {
+    ++steps;
     const auto byte = static_cast<uint8_t>(text[pos]);
     const auto& children = nodes_[node].children;
     const auto it = std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
@@ -92,7 +93,7 @@ Result<> AddedTokens::build(const Normalizer* normalizer) {
       raw_.insert(token.content, id);
       continue;
     }
-    NormalText piece{token.content, true};
+    NormalText piece{token.content, true, growth_limit(token.content.size())};
     if (normalizer != nullptr) TRY(normalizer->apply(piece));
     normalized_.insert(piece.text, id);
     entry.shown = std::move(piece.text);
@@ -110,13 +111,16 @@ bool AddedTokens::is_special(std::string_view text) const {
   return id != kNoToken && tokens_.at(id).token.special;
 }
 
-void AddedTokens::split(const TokenTrie& trie, std::string_view text, bool skip_special,
-                        std::vector<AddedSpan>& out) const {
+Result<> AddedTokens::split(const TokenTrie& trie, std::string_view text, bool skip_special,
+                            std::vector<AddedSpan>& out) const {
+  StepBudget budget(text.size());
   size_t done = 0;  // everything before it is in `out`
   size_t pos = 0;
   while ((pos = trie.next_start(text, pos)) < text.size()) {
     size_t match_end = pos;
-    const int32_t id = trie.longest_at(text, pos, match_end);
+    size_t steps = 0;
+    const int32_t id = trie.longest_at(text, pos, match_end, steps);
+    if (!budget.spend(steps)) return StepBudget::spent();
     if (id == kNoToken) {
       ++pos;
       continue;
@@ -127,13 +131,16 @@ void AddedTokens::split(const TokenTrie& trie, std::string_view text, bool skip_
     const AddedToken& token = tokens_.at(id).token;
     if (skip_special && token.special) continue;
     if (token.single_word && (word_before(text, begin) || word_at(text, end))) continue;
-    if (token.lstrip) begin = std::max(skip_space_left(text, begin), done);
+    if (token.lstrip) begin = skip_space_left(text, begin);
     if (token.rstrip) end = skip_space_right(text, end);
+    if (!budget.spend(end - begin)) return StepBudget::spent();
+    if (token.lstrip) begin = std::max(begin, done);
     if (done < begin) out.push_back({done, begin, kNoToken});
     if (begin < end) out.push_back({begin, end, id});  // not if the match before took all of it
     done = end;
   }
   if (done < text.size()) out.push_back({done, text.size(), kNoToken});
+  return {};
 }
 
 }  // namespace mortise

@@ -1,8 +1,8 @@
 // Added tokens: texts such as <|im_end|> that are found before the model sees anything.
 //
 // Those with `normalized` false are looked for in the raw text, the others in the normalised pieces between them; at
-// each place the longest wins. Cost: linear, one table look-up per byte where no token begins. Thread rule: constant
-// after build().
+// each place the longest wins. Cost: linear, one table look-up per byte where no token begins; tokens that make it
+// more than kMaxStepsPerByte are an error. Thread rule: constant after build().
 #pragma once
 
 #include <array>
@@ -41,8 +41,8 @@ class TokenTrie {
  public:
   TokenTrie();
   void insert(std::string_view text, int32_t id);
-  // End of the longest text that starts at `begin` and its id; kNoToken where none does.
-  int32_t longest_at(std::string_view text, size_t begin, size_t& end) const;
+  // End of the longest text that starts at `begin` and its id; kNoToken where none does. Counts its steps in `steps`.
+  int32_t longest_at(std::string_view text, size_t begin, size_t& end, size_t& steps) const;
   // First place at or after `begin` where a text could start.
   [[nodiscard]] size_t next_start(std::string_view text, size_t begin) const;
 
@@ -63,11 +63,11 @@ class AddedTokens {
   Result<> build(const Normalizer* normalizer);
 
   // skip_special: special tokens are plain text.
-  void split_raw(std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const {
-    split(raw_, text, skip_special, out);
+  Result<> split_raw(std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const {
+    return split(raw_, text, skip_special, out);
   }
-  void split_normalized(std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const {
-    split(normalized_, text, skip_special, out);
+  Result<> split_normalized(std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const {
+    return split(normalized_, text, skip_special, out);
   }
 
   [[nodiscard]] int32_t find(std::string_view text) const { return vocab_.find(text); }
@@ -80,7 +80,7 @@ class AddedTokens {
   [[nodiscard]] size_t size() const { return vocab_.size(); }
 
  private:
-  void split(const TokenTrie& trie, std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const;
+  Result<> split(const TokenTrie& trie, std::string_view text, bool skip_special, std::vector<AddedSpan>& out) const;
 
   struct Entry {
     AddedToken token;

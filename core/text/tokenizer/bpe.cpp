@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "foundation/base/text.h"
+#include "text/tokenizer/bounds.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/unicode/utf8.h"
 
@@ -90,12 +91,12 @@ bool BpeModel::take_bytes() {
   const auto& alphabet = byte_level_alphabet();
   for (size_t byte = 0; byte < 256; ++byte) byte_ids_[byte] = vocab_.find(alphabet[byte]);
   if (options_.ignore_merges) {
-    for (int64_t id = 0; id < vocab_.id_limit(); ++id) {
-      const std::string_view* text = vocab_.text(id);
-      if (text == nullptr || vocab_.find(*text) != id) continue;
-      const auto bytes = byte_level_bytes(*text);
-      if (bytes && !byte_vocab_.add(*bytes, id, "").ok()) return false;
-    }
+    bool added = true;
+    vocab_.for_each([&](std::string_view text, int32_t id) {
+      const auto bytes = byte_level_bytes(text);
+      if (bytes && !byte_vocab_.add(*bytes, id, "").ok()) added = false;
+    });
+    if (!added) return false;
   }
   bytes_ = true;
   return true;
@@ -207,6 +208,8 @@ Result<std::unique_ptr<TokenModel>> make_bpe(const Json& spec, const ComponentPl
   options.unk_token = TRY(text_or_empty("unk_token"));
   options.continuing_subword_prefix = TRY(text_or_empty("continuing_subword_prefix"));
   options.end_of_word_suffix = TRY(text_or_empty("end_of_word_suffix"));
+  if (options.continuing_subword_prefix.size() > kMaxAffixBytes || options.end_of_word_suffix.size() > kMaxAffixBytes)
+    return place.fail("the prefix or suffix of subwords has more than " + std::to_string(kMaxAffixBytes) + " bytes");
   options.fuse_unk = TRY(component_bool(spec, "fuse_unk", false, place));
   options.byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
   options.ignore_merges = TRY(component_bool(spec, "ignore_merges", false, place));

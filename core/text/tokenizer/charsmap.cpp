@@ -1,10 +1,14 @@
 // See charsmap.h.
 #include "text/tokenizer/charsmap.h"
 
+#include <algorithm>
+
 #include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
+
+constexpr size_t kMaxKeyBytes = 256;
 
 bool continues_character(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
 
@@ -33,27 +37,35 @@ std::optional<Charsmap::Match> Charsmap::find(std::string_view text, bool longes
   std::optional<Match> best;
   if (units_.empty()) return best;
   size_t node = offset_of(units_[0]);
-  for (size_t i = 0; i < text.size(); ++i) {
+  size_t replacement = 0;  // of `best`, where it begins
+  const auto found = [&]() -> std::optional<Match> {
+    if (!best) return std::nullopt;
+    const std::string_view rest = std::string_view(replacements_).substr(replacement);
+    return Match{best->size, rest.substr(0, rest.find('\0'))};
+  };
+  const size_t longest_key = std::min(text.size(), kMaxKeyBytes);
+  for (size_t i = 0; i < longest_key; ++i) {
     const auto byte = static_cast<uint8_t>(text[i]);
     node ^= byte;
-    if (byte == 0 || node >= units_.size()) return best;
+    if (byte == 0 || node >= units_.size()) break;
     const uint32_t unit = units_[node];
-    if ((unit & 0x800000FFU) != byte) return best;
+    if ((unit & 0x800000FFU) != byte) break;
     node ^= offset_of(unit);
     if ((unit >> 8 & 1) == 0) continue;
-    if (node >= units_.size()) return best;
+    if (node >= units_.size()) break;
     const bool whole = i + 1 == text.size() || !continues_character(text[i + 1]);
-    const auto replacement = replacement_at(units_[node] & 0x7FFFFFFFU);
-    if (replacement && whole) best = Match{i + 1, *replacement};
-    if (!longest) return best;
+    const size_t begin = units_[node] & 0x7FFFFFFFU;
+    if (whole && has_replacement(begin)) {
+      best = Match{i + 1, {}};
+      replacement = begin;
+    }
+    if (!longest) break;
   }
-  return best;
+  return found();
 }
 
-std::optional<std::string_view> Charsmap::replacement_at(size_t begin) const {
-  if (begin >= replacements_.size() || continues_character(replacements_[begin])) return std::nullopt;
-  const std::string_view rest = std::string_view(replacements_).substr(begin);
-  return rest.substr(0, rest.find('\0'));
+bool Charsmap::has_replacement(size_t begin) const {
+  return begin < replacements_.size() && !continues_character(replacements_[begin]);
 }
 
 }  // namespace mortise

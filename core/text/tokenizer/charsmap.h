@@ -2,7 +2,8 @@
 //
 // It is the size of a trie (4 bytes, little endian), the trie (32-bit units of a double array, Darts-clone's layout),
 // and the replacements, each ended by a zero byte. Cost of a look-up: a few reads per byte. Every index is checked: a
-// broken table replaces less, reads nothing outside, and cuts no character in two. Thread rule: constant after parsing.
+// broken table replaces less, reads nothing outside, cuts no character in two, and keys longer
+// than kMaxKeyBytes are not looked for. Thread rule: constant after parsing.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ class Charsmap {
 
  private:
   [[nodiscard]] std::optional<Match> find(std::string_view text, bool longest) const;
-  [[nodiscard]] std::optional<std::string_view> replacement_at(size_t begin) const;
+  [[nodiscard]] bool has_replacement(size_t begin) const;
 
   std::vector<uint32_t> units_;
   std::string replacements_;

@@ -1,6 +1,8 @@
 // See component.h.
 #include "text/tokenizer/component.h"
 
+#include "text/tokenizer/bounds.h"
+
 namespace mortise {
 
 Result<std::string> component_type(const Json& spec, const ComponentPlace& place) {
@@ -40,6 +42,21 @@ Result<Regex> component_pattern(const Json& spec, const ComponentPlace& place) {
     }
   }
   return place.fail("'pattern' has to be {\"String\": ...} or {\"Regex\": ...}");
+}
+
+static size_t num_stages(const Json& spec, std::string_view list_key) {
+  const Json* list = json_find(spec, list_key);
+  if (list == nullptr || !list->is_array()) return 1;
+  size_t count = 1;  // an empty Sequence takes time as well
+  for (const Json& part : *list) count += num_stages(part, list_key);
+  return count;
+}
+
+Result<> check_num_stages(const Json& spec, std::string_view list_key, const ComponentPlace& place) {
+  const size_t count = num_stages(spec, list_key);
+  if (count <= kMaxStages) return {};
+  return place.fail("a chain of " + std::to_string(count) + " stages, at most " + std::to_string(kMaxStages) +
+                    " are allowed");
 }
 
 Result<const Json*> component_list(const Json& spec, std::string_view key, const ComponentPlace& place) {

@@ -31,6 +31,8 @@ Result<bool> component_bool(const Json& spec, std::string_view key, bool fallbac
 Result<int64_t> component_int(const Json& spec, std::string_view key, int64_t fallback, const ComponentPlace& place);
 // {"pattern": {"String": ".."} or {"Regex": ".."}}
 Result<Regex> component_pattern(const Json& spec, const ComponentPlace& place);
+// Fails where a chain (a component, or Sequences of them under `list_key`) has more stages than kMaxStages.
+Result<> check_num_stages(const Json& spec, std::string_view list_key, const ComponentPlace& place);
 // A member that has to be a list.
 Result<const Json*> component_list(const Json& spec, std::string_view key, const ComponentPlace& place);
 

@@ -1,12 +1,25 @@
 // See decoder.h. Every chunk that a stage hands on holds whole characters.
 #include "text/tokenizer/decoder.h"
 
+#include <algorithm>
+
 #include "foundation/base/text.h"
+#include "text/tokenizer/bounds.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise {
 namespace {
+
+std::string with_replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t done = 0;
+  for (size_t at = text.find(from); at != std::string_view::npos; at = text.find(from, done)) {
+    out.append(text.substr(done, at - done)).append(to);
+    done = at + from.size();
+  }
+  return out.append(text.substr(done));
+}
 
 // A stage that needs its tokens in one piece.
 class WholeTokenStage : public DecodeStage {
@@ -152,17 +165,20 @@ class StripDecode final : public DecodeStage {
       chunk.remove_prefix(content_.size());
       ++left_;
     }
-    std::string out = std::move(held_);
-    held_.clear();
-    out.append(chunk);
-    size_t keep = out.size();
-    size_t cut = 0;
-    while (keep >= content_.size() && cut < stop_ && std::string_view(out).substr(0, keep).ends_with(content_)) {
-      keep -= content_.size();
-      ++cut;
+    size_t num_copies = 0;  // of the character, at the chunk's end
+    while (num_copies < stop_ && chunk.ends_with(content_)) {
+      chunk.remove_suffix(content_.size());
+      ++num_copies;
     }
-    if (!ends) held_ = out.substr(keep);
-    out.resize(keep);
+    std::string out;
+    if (chunk.empty()) {  // what is held may still be the token's end
+      num_copies += held_;
+      for (; num_copies > stop_; --num_copies) out += content_;
+    } else {
+      for (size_t i = 0; i < held_; ++i) out += content_;
+      out += chunk;
+    }
+    held_ = ends ? 0 : num_copies;
     if (ends) left_ = 0;
     emit(out, ends);
   }
@@ -172,8 +188,8 @@ class StripDecode final : public DecodeStage {
   std::string content_;
   size_t start_;
   size_t stop_;
-  size_t left_ = 0;   // characters of the token's start looked at
-  std::string held_;  // what may be its end
+  size_t left_ = 0;  // characters of the token's start looked at
+  size_t held_ = 0;  // copies of the character that may be its end
 };
 
 // A single character is replaced chunk by chunk; a longer pattern needs the whole token.
@@ -249,10 +265,7 @@ class WordPieceDecode final : public WholeTokenStage {
     static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
         {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
         {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-    for (const auto& [from, to] : kRules) {
-      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-        text.replace(at, from.size(), to);
-    }
+    for (const auto& [from, to] : kRules) text = with_replaced(text, from, to);
   }
   std::string prefix_;
   bool cleanup_;
@@ -275,12 +288,8 @@ class SuffixDecode final : public WholeTokenStage {
   }
 
  private:
-  [[nodiscard]] std::string replaced(std::string text, std::string_view with) const {
-    for (size_t at = text.find(suffix_); at != std::string::npos && !suffix_.empty();
-         at = text.find(suffix_, at + with.size())) {
-      text.replace(at, suffix_.size(), with);
-    }
-    return text;
+  [[nodiscard]] std::string replaced(std::string_view text, std::string_view with) const {
+    return suffix_.empty() ? std::string(text) : with_replaced(text, suffix_, with);
   }
   std::string suffix_;
   std::optional<std::string> held_;
@@ -316,12 +325,21 @@ DecodeRun DecoderChain::start(DecodeMode mode) const {
 
 Result<DecoderChain> DecoderChain::make(const Json& spec, const ComponentPlace& place) {
   DecoderChain chain;
+  TRY(check_num_stages(spec, "decoders", place));
   if (spec.is_null()) {
     chain.makers_.push_back([](DecodeMode) { return std::make_unique<JoinWithSpaces>(); });
   } else {
     TRY(chain.add(spec, place));
   }
   return chain;
+}
+
+// Decoding cannot fail, so a chain that makes a text much longer is refused where it is loaded.
+Result<> DecoderChain::grow(size_t made_bytes, size_t matched_bytes, const ComponentPlace& place) {
+  const size_t most = matched_bytes == 0 ? 1 + made_bytes : (made_bytes + matched_bytes - 1) / matched_bytes;
+  growth_ *= std::max<size_t>(most, 1);
+  if (growth_ <= kMaxGrowth) return {};
+  return place.fail("the Replace stages may make a text more than " + std::to_string(kMaxGrowth) + " times as long");
 }
 
 Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
@@ -346,8 +364,11 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
   } else if (type == "Replace") {
     const Regex pattern = TRY(component_pattern(spec, place));
     const Json* literal = json_find(*json_find(spec, "pattern"), "String");
+    if (literal != nullptr && !literal->is_string()) literal = nullptr;
     const bool single = literal != nullptr && unicode::count_code_points(literal->get<std::string>()) == 1;
     const std::string content = TRY(component_string(spec, "content", place));
+    const size_t matched_bytes = literal != nullptr ? literal->get_ref<const std::string&>().size() : 0;
+    TRY(grow(content.size(), matched_bytes, place));  // a regular expression may match nothing at every place
     makers_.push_back([=](DecodeMode) { return std::make_unique<ReplaceDecode>(pattern, content, single); });
   } else if (type == "Metaspace") {
     const std::string replacement = TRY(component_string(spec, "replacement", place));
@@ -362,6 +383,7 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
     makers_.push_back([=](DecodeMode) { return std::make_unique<WordPieceDecode>(prefix, cleanup); });
   } else if (type == "BPEDecoder") {
     const std::string suffix = TRY(component_string(spec, "suffix", place));
+    if (suffix.size() > kMaxAffixBytes) return place.fail("'suffix' is too long");
     makers_.push_back([=](DecodeMode) { return std::make_unique<SuffixDecode>(suffix); });
   } else {
     return place.unsupported(type);

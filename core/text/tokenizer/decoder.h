@@ -65,7 +65,9 @@ class DecoderChain {
  private:
   using Maker = std::function<std::unique_ptr<DecodeStage>(DecodeMode)>;
   Result<> add(const Json& spec, const ComponentPlace& place);
+  Result<> grow(size_t made_bytes, size_t matched_bytes, const ComponentPlace& place);
   std::vector<Maker> makers_;
+  size_t growth_ = 1;  // how many times longer the Replace stages make a text at most
 };
 
 }  // namespace mortise

@@ -2,7 +2,9 @@
 #include "text/tokenizer/model.h"
 
 #include "foundation/base/text.h"
+#include "text/tokenizer/bounds.h"
 #include "text/tokenizer/bpe.h"
+#include "text/tokenizer/piece_trie.h"
 #include "text/unicode/utf8.h"
 
 namespace mortise {
@@ -35,21 +37,26 @@ class WordLevel final : public TokenModel {
 
 class WordPiece final : public TokenModel {
  public:
-  WordPiece(Vocab vocab, int32_t unk_id, std::string prefix, size_t max_chars)
-      : vocab_(std::move(vocab)), unk_id_(unk_id), prefix_(std::move(prefix)), max_chars_(max_chars) {}
+  WordPiece(Vocab vocab, int32_t unk_id, std::string_view prefix, size_t max_chars)
+      : vocab_(std::move(vocab)),
+        unk_id_(unk_id),
+        max_chars_(max_chars),
+        first_(texts_of(vocab_, "")),
+        following_(texts_of(vocab_, prefix)) {}
 
   Result<> tokenize(std::string_view piece, std::vector<int64_t>& out) const override {
     const size_t before = out.size();
+    StepBudget budget(piece.size());
     bool known = unicode::count_code_points(piece) <= max_chars_;
     for (size_t begin = 0; known && begin < piece.size();) {
-      size_t end = piece.size();
+      size_t end = begin;
       int32_t id = kNoToken;
-      while (end > begin) {
-        const std::string text = (begin > 0 ? prefix_ : "") + std::string(piece.substr(begin, end - begin));
-        id = vocab_.find(text);
-        if (id != kNoToken) break;
-        unicode::previous_code_point(piece, end);
-      }
+      const size_t num_steps =
+          (begin > 0 ? following_ : first_).walk(piece, begin, [&](size_t found_end, int32_t found) {
+            end = found_end;
+            id = found;
+          });
+      if (!budget.spend(num_steps)) return StepBudget::spent();
       known = id != kNoToken;
       if (known) out.push_back(id);
       begin = end;
@@ -63,10 +70,20 @@ class WordPiece final : public TokenModel {
   [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
 
  private:
+  // What a word may begin with ("" as prefix) or go on with.
+  static std::vector<std::pair<std::string_view, int32_t>> texts_of(const Vocab& vocab, std::string_view prefix) {
+    std::vector<std::pair<std::string_view, int32_t>> out;
+    vocab.for_each([&](std::string_view text, int32_t id) {
+      if (text.starts_with(prefix) && text.size() > prefix.size()) out.emplace_back(text.substr(prefix.size()), id);
+    });
+    return out;
+  }
+
   Vocab vocab_;
   int32_t unk_id_;
-  std::string prefix_;
   size_t max_chars_;
+  PieceTrie first_;
+  PieceTrie following_;
 };
 
 }  // namespace
@@ -93,9 +110,10 @@ Result<std::unique_ptr<TokenModel>> make_word_piece(const Json& spec, const Comp
   const std::string unk = TRY(component_string(spec, "unk_token", place));
   const int32_t unk_id = vocab.find(unk);
   if (unk_id == kNoToken) return place.fail("the unknown token " + quote(unk) + " is not in the vocabulary");
-  std::string prefix = TRY(component_string(spec, "continuing_subword_prefix", place));
+  const std::string prefix = TRY(component_string(spec, "continuing_subword_prefix", place));
   const int64_t max_chars = TRY(component_int(spec, "max_input_chars_per_word", 100, place));
-  return std::make_unique<WordPiece>(std::move(vocab), unk_id, std::move(prefix),
+  if (prefix.size() > kMaxAffixBytes) return place.fail("'continuing_subword_prefix' is too long");
+  return std::make_unique<WordPiece>(std::move(vocab), unk_id, prefix,
                                      static_cast<size_t>(std::max<int64_t>(max_chars, 0)));
 }
 

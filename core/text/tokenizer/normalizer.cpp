@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "foundation/base/text.h"
 #include "text/tokenizer/byte_level.h"
+#include "text/unicode/mark_order.h"
 #include "text/unicode/properties.h"
 #include "text/unicode/utf8.h"
 
@@ -16,6 +18,8 @@ namespace mortise {
 namespace {
 
 using Made = Result<std::unique_ptr<Normalizer>>;
+
+constexpr size_t kLongestForm = 11;  // a normal form has at most so many times as many bytes (U+FDFA)
 
 class UnicodeForm final : public Normalizer {
  public:
@@ -26,6 +30,7 @@ class UnicodeForm final : public Normalizer {
     if (ascii) return {};
     // The library's tables are of Unicode 9: what came later stands for itself and parts what is around it.
     const std::string_view text = piece.text;
+    if (text.size() > piece.max_bytes / kLongestForm) return grows_too_much("Unicode normalization", piece.max_bytes);
     std::string out;
     size_t done = 0;
     for (size_t pos = 0; pos < text.size();) {
@@ -43,6 +48,8 @@ class UnicodeForm final : public Normalizer {
  private:
   Result<> append_form(std::string_view text, std::string& out) const {
     if (text.empty()) return {};
+    const auto sorted = unicode::with_sorted_marks(text, options_);
+    if (sorted) text = *sorted;
     utf8proc_uint8_t* mapped = nullptr;
     const auto* source = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
     const utf8proc_ssize_t size = utf8proc_map(source, static_cast<utf8proc_ssize_t>(text.size()), &mapped,
@@ -64,6 +71,7 @@ class Lowercase final : public Normalizer {
     out.reserve(piece.text.size());
     for (size_t pos = 0; pos < piece.text.size();)
       unicode::append_lower(out, unicode::next_code_point(piece.text, pos));
+    if (out.size() > piece.max_bytes) return grows_too_much("normalizer Lowercase", piece.max_bytes);
     piece.text = std::move(out);
     return {};
   }
@@ -77,8 +85,14 @@ class Replace final : public Normalizer {
     TRY(pattern_.find_all(piece.text, spans));
     if (spans.empty()) return {};
     if (content_.empty() && spans.front().begin == 0 && spans.front().end > 0) piece.at_start = false;
+    size_t size = piece.text.size();
+    for (const TextSpan& span : spans) {
+      size += content_.size() - (span.end - span.begin);
+      if (size > piece.max_bytes && size < std::numeric_limits<size_t>::max() / 2)
+        return grows_too_much("normalizer Replace", piece.max_bytes);
+    }
     std::string out;
-    out.reserve(piece.text.size());
+    out.reserve(size);
     size_t done = 0;
     for (const TextSpan& span : spans) {
       out.append(piece.text, done, span.begin - done);
@@ -99,7 +113,10 @@ class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string text) : text_(std::move(text)) {}
   Result<> apply(NormalText& piece) const override {
-    if (!piece.text.empty()) piece.text.insert(0, text_);
+    if (piece.text.empty()) return {};
+    if (piece.text.size() + text_.size() > piece.max_bytes)
+      return grows_too_much("normalizer Prepend", piece.max_bytes);
+    piece.text.insert(0, text_);
     return {};
   }
 
@@ -144,6 +161,7 @@ class StripAccents final : public Normalizer {
 class ByteLevelNormalizer final : public Normalizer {
  public:
   Result<> apply(NormalText& piece) const override {
+    if (2 * piece.text.size() > piece.max_bytes) return grows_too_much("normalizer ByteLevel", piece.max_bytes);
     piece.text = byte_level_text(piece.text);
     return {};
   }
@@ -162,6 +180,7 @@ class NormalizerSequence final : public Normalizer {
 };
 
 Made make_sequence(const Json& spec, const ComponentPlace& place) {
+  TRY(check_num_stages(spec, "normalizers", place));
   std::vector<std::unique_ptr<Normalizer>> parts;
   for (const Json& part : *TRY(component_list(spec, "normalizers", place))) {
     auto made = TRY(make_normalizer(part, place));

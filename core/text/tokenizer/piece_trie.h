@@ -20,16 +20,18 @@ class PieceTrie {
   // Texts are not empty; of two that are equal the first one's id counts.
   explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> texts);
 
-  // Calls found(end, id) for every token that is text[begin, end), shortest first.
+  // Calls found(end, id) for every token that is text[begin, end), shortest first. Returns the number of steps taken.
   template <class Found>
-  void walk(std::string_view text, size_t begin, Found found) const {
-    if (begin >= text.size()) return;
+  size_t walk(std::string_view text, size_t begin, Found found) const {
+    if (begin >= text.size()) return 0;
     uint32_t node = roots_[static_cast<uint8_t>(text[begin])];
-    for (size_t end = begin + 1; node != 0; ++end) {
+    size_t end = begin + 1;
+    for (; node != 0; ++end) {
       if (nodes_[node].id != kNoToken) found(end, nodes_[node].id);
-      if (end >= text.size()) return;
+      if (end >= text.size()) break;
       node = child(nodes_[node], static_cast<uint8_t>(text[end]));
     }
+    return end - begin;
   }
 
  private:

@@ -2,9 +2,14 @@
 #include "text/tokenizer/post_processor.h"
 
 #include "foundation/base/text.h"
+#include "text/tokenizer/bounds.h"
 
 namespace mortise {
 namespace {
+
+Error too_many_ids(const ComponentPlace& place) {
+  return place.fail("more than " + std::to_string(kMaxAddedIds) + " ids before or behind the text");
+}
 
 Result<> append_special_ids(const Json& spec, const std::string& name, const ComponentPlace& place,
                             std::vector<int64_t>& out) {
@@ -15,6 +20,7 @@ Result<> append_special_ids(const Json& spec, const std::string& name, const Com
   for (const Json& id : *ids) {
     if (!id.is_number_integer()) return place.fail("the ids of " + quote(name) + " have to be whole numbers");
     out.push_back(id.get<int64_t>());
+    if (out.size() > kMaxAddedIds) return too_many_ids(place);
   }
   return {};
 }
@@ -59,11 +65,13 @@ Result<PostProcessor> make_post_processor(const Json& spec, const ComponentPlace
     return made;
   }
   if (type == "Sequence") {
+    TRY(check_num_stages(spec, "processors", place));
     PostProcessor made;
     for (const Json& part : *TRY(component_list(spec, "processors", place))) {
       const PostProcessor one = TRY(make_post_processor(part, place));
       made.before.insert(made.before.begin(), one.before.begin(), one.before.end());
       made.after.insert(made.after.end(), one.after.begin(), one.after.end());
+      if (made.before.size() > kMaxAddedIds || made.after.size() > kMaxAddedIds) return too_many_ids(place);
     }
     return made;
   }

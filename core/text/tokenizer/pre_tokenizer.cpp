@@ -123,7 +123,7 @@ class ByteLevel final : public PreTokenizer {
   Result<> apply(PieceList& list) const override {
     if (add_prefix_space_) {
       for (Piece& piece : list.pieces) {
-        if (!piece.text.starts_with(' ')) piece.text = list.keep(" " + std::string(piece.text));
+        if (!piece.text.starts_with(' ')) piece.text = TRY(list.keep(" " + std::string(piece.text)));
       }
     }
     if (pattern_) {
@@ -132,7 +132,7 @@ class ByteLevel final : public PreTokenizer {
           [this](std::string_view text, std::vector<TextSpan>& out) { return pattern_->find_all(text, out); }));
     }
     if (map_bytes_) {
-      for (Piece& piece : list.pieces) piece.text = list.keep(byte_level_text(piece.text));
+      for (Piece& piece : list.pieces) piece.text = TRY(list.keep(byte_level_text(piece.text)));
     }
     return {};
   }
@@ -163,7 +163,7 @@ class Metaspace final : public PreTokenizer {
       }
       const bool wanted = scheme_ == Scheme::kAlways || (scheme_ == Scheme::kFirst && piece.at_start);
       if (wanted && !text.starts_with(replacement_)) text.insert(0, replacement_);
-      piece.text = list.keep(std::move(text));
+      piece.text = TRY(list.keep(std::move(text)));
     }
     if (!splitter_) return {};
     return split_pieces(
@@ -237,6 +237,7 @@ Made make_byte_level(const Json& spec, const ComponentPlace& place) {
 }
 
 Made make_sequence(const Json& spec, const ComponentPlace& place) {
+  TRY(check_num_stages(spec, "pretokenizers", place));
   std::vector<std::unique_ptr<PreTokenizer>> parts;
   for (const Json& part : *TRY(component_list(spec, "pretokenizers", place))) {
     auto made = TRY(make_pre_tokenizer(part, place));

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/tokenizer/bounds.h"
 #include "text/tokenizer/component.h"
 
 namespace mortise {
@@ -22,8 +23,14 @@ struct Piece {
 struct PieceList {
   std::vector<Piece> pieces;
   std::deque<std::string> storage;  // strings that stages made; their addresses stay
+  size_t stored_bytes = 0;
+  size_t max_bytes = 0;  // of them all (bounds.h)
 
-  std::string_view keep(std::string text) { return storage.emplace_back(std::move(text)); }
+  Result<std::string_view> keep(std::string text) {
+    stored_bytes += text.size();
+    if (stored_bytes > max_bytes) return grows_too_much("chain of pre-tokenizers", max_bytes);
+    return std::string_view(storage.emplace_back(std::move(text)));
+  }
 };
 
 class PreTokenizer {

@@ -49,7 +49,8 @@ class Precompiled final : public Normalizer {
     const std::string_view text = piece.text;
     for (size_t begin = 0; begin < text.size();) {
       const size_t end = grapheme_end(text, begin);
-      add(text.substr(begin, end - begin), out);
+      add(text.substr(begin, end - begin), piece.max_bytes, out);
+      if (out.size() > piece.max_bytes) return grows_too_much("normalizer Precompiled", piece.max_bytes);
       begin = end;
     }
     piece.text = std::move(out);
@@ -70,12 +71,12 @@ class Precompiled final : public Normalizer {
     return pos;
   }
 
-  void add(std::string_view grapheme, std::string& out) const {
+  void add(std::string_view grapheme, size_t max_bytes, std::string& out) const {
     constexpr size_t kLongWhole = 6;  // bytes from which on a grapheme is not looked up as a whole
     if (grapheme.size() < kLongWhole) {
       if (const auto found = table_.shortest(grapheme)) return void(out += found->replacement);
     }
-    for (size_t pos = 0; pos < grapheme.size();) {
+    for (size_t pos = 0; pos < grapheme.size() && out.size() <= max_bytes;) {
       const std::string_view character = grapheme.substr(pos, unicode::utf8_length(grapheme[pos]));
       const auto found = table_.shortest(character);
       out += found ? found->replacement : character;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "foundation/base/text.h"
 #include "text/tokenizer/bpe.h"
@@ -23,6 +24,7 @@ namespace {
 using File = SentencePieceFile;
 using PieceType = File::PieceType;
 
+constexpr size_t kMaxPieceBytes = 512;  // of a BPE model, which tries every place where a piece may be cut in two
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 stands for a space
 
 struct SpaceRules {
@@ -38,7 +40,9 @@ class SentencePieceNormalizer final : public Normalizer {
 
   Result<> apply(NormalText& piece) const override {
     std::string_view rest = piece.text;
-    if (rules_.remove_extra) skip_leading_spaces(rest);
+    StepBudget budget(rest.size());
+    size_t steps = 0;
+    if (rules_.remove_extra) skip_leading_spaces(rest, steps);
     std::string out;
     out.reserve(piece.text.size() + piece.text.size() / 2 + kSpace.size());
     const bool prefix = rules_.prefix == SpaceRules::Prefix::kEveryStretch ||
@@ -46,7 +50,10 @@ class SentencePieceNormalizer final : public Normalizer {
     if (prefix && !rest.empty()) out += kSpace;
     bool after_space = rules_.remove_extra;
     while (!rest.empty()) {
-      auto [size, text] = first_of(rest);
+      auto [size, text] = first_of(rest, steps);
+      if (!budget.spend(std::exchange(steps, 0))) return StepBudget::spent();
+      if (out.size() + kSpace.size() * text.size() > piece.max_bytes)
+        return grows_too_much("normalizer of the SentencePiece model", piece.max_bytes);
       while (after_space && text.starts_with(' ')) text.remove_prefix(1);
       for (const char c : text) {
         if (c == ' ') {
@@ -66,18 +73,18 @@ class SentencePieceNormalizer final : public Normalizer {
 
  private:
   // How many bytes of the text make its next step, and what they become.
-  [[nodiscard]] std::pair<size_t, std::string_view> first_of(std::string_view text) const {
+  [[nodiscard]] std::pair<size_t, std::string_view> first_of(std::string_view text, size_t& steps) const {
     size_t end = 0;
-    if (user_defined_.longest_at(text, 0, end) != kNoToken) return {end, text.substr(0, end)};
+    if (user_defined_.longest_at(text, 0, end, steps) != kNoToken) return {end, text.substr(0, end)};
     if (table_) {
       if (const auto found = table_->longest(text)) return {found->size, found->replacement};
     }
     const size_t size = unicode::utf8_length(text[0]);
     return {size, text.substr(0, size)};
   }
-  void skip_leading_spaces(std::string_view& text) const {
+  void skip_leading_spaces(std::string_view& text, size_t& steps) const {
     while (!text.empty()) {
-      const auto [size, becomes] = first_of(text);
+      const auto [size, becomes] = first_of(text, steps);
       if (becomes != " ") return;
       text.remove_prefix(size);
     }
@@ -98,6 +105,9 @@ Result<> check_supported(const File& model, const ComponentPlace& place) {
   int64_t num_unknown = 0;
   for (const File::Piece& piece : model.pieces) {
     if (piece.text.empty()) return place.fail("a piece is empty");
+    if (model.model_type == File::ModelType::kBpe && piece.text.size() > kMaxPieceBytes)
+      return place.fail("the piece " + quote(piece.text) + " has more than " + std::to_string(kMaxPieceBytes) +
+                        " bytes");
     if (piece.type == PieceType::kUnused)
       return place.fail("unused pieces (" + quote(piece.text) + ") are not supported");
     num_unknown += piece.type == PieceType::kUnknown ? 1 : 0;

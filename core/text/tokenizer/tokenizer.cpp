@@ -1,17 +1,21 @@
 // See tokenizer.h.
 #include "text/tokenizer/tokenizer.h"
 
+#include <algorithm>
+
 #include "foundation/base/text.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
 namespace mortise {
 namespace {
 
-// A normalised stretch without raw added tokens.
-Result<> encode_normal(const TokenizerParts& parts, std::string_view text, bool at_start, std::vector<int64_t>& out) {
+// A normalised stretch without raw added tokens. `bytes_left`: what may yet be made of the whole text.
+Result<> encode_normal(const TokenizerParts& parts, std::string_view text, bool at_start, size_t& bytes_left,
+                       std::vector<int64_t>& out) {
   std::vector<AddedSpan> spans;
-  parts.added.split_normalized(text, parts.split_special_tokens, spans);
+  TRY(parts.added.split_normalized(text, parts.split_special_tokens, spans));
   PieceList list;
+  list.max_bytes = bytes_left;
   for (const AddedSpan& span : spans) {
     if (span.id != kNoToken) {
       out.push_back(span.id);
@@ -23,20 +27,19 @@ Result<> encode_normal(const TokenizerParts& parts, std::string_view text, bool 
       if (!piece.text.empty()) TRY(parts.model->tokenize(piece.text, out));
     }
   }
+  bytes_left -= list.stored_bytes;
   return {};
 }
 
-}  // namespace
-
-Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<int64_t>> encode_text(const TokenizerParts& parts, std::string_view text, bool add_special_tokens) {
   if (const auto bad = find_invalid_utf8(text)) {
     return Error{ErrorKind::kData, "the text is not UTF-8 at byte " + std::to_string(*bad), "", ""};
   }
-  const TokenizerParts& parts = *parts_;
   std::vector<int64_t> ids;
   if (add_special_tokens) ids = parts.post_processor.before;
+  size_t bytes_left = growth_limit(text.size());
   std::vector<AddedSpan> spans;
-  parts.added.split_raw(text, parts.split_special_tokens, spans);
+  TRY(parts.added.split_raw(text, parts.split_special_tokens, spans));
   for (const AddedSpan& span : spans) {
     if (span.id != kNoToken) {
       ids.push_back(span.id);
@@ -44,14 +47,27 @@ Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, bool add_s
     }
     const std::string_view raw = text.substr(span.begin, span.end - span.begin);
     if (parts.normalizer == nullptr) {
-      TRY(encode_normal(parts, raw, span.begin == 0, ids));
+      TRY(encode_normal(parts, raw, span.begin == 0, bytes_left, ids));
     } else {
-      NormalText piece{std::string(raw), span.begin == 0};
+      NormalText piece{std::string(raw), span.begin == 0, bytes_left};
       TRY(parts.normalizer->apply(piece));
-      TRY(encode_normal(parts, piece.text, piece.at_start, ids));
+      bytes_left -= std::min(bytes_left, piece.text.size());
+      TRY(encode_normal(parts, piece.text, piece.at_start, bytes_left, ids));
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), parts.post_processor.after.begin(), parts.post_processor.after.end());
+  return ids;
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  auto ids = encode_text(*parts_, text, add_special_tokens);
+  if (!ids.ok() && ids.error().where.empty()) {
+    Error error = std::move(ids).error();
+    error.where = parts_->folder.string();
+    return error;
+  }
   return ids;
 }
 

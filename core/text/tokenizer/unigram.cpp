@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "foundation/base/text.h"
+#include "text/tokenizer/bounds.h"
 #include "text/tokenizer/model.h"
 #include "text/tokenizer/piece_trie.h"
 #include "text/tokenizer/word_cache.h"
@@ -70,7 +71,7 @@ class Unigram final : public TokenModel {
   }
 
   Result<> tokenize_anew(std::string_view piece, std::vector<int64_t>& out) const {
-    const std::vector<Step> steps = search(piece);
+    const std::vector<Step> steps = TRY(search(piece));
     std::vector<size_t> ends;  // of the chosen parts, last first
     for (size_t end = piece.size(); end > 0; end = steps[end].begin) ends.push_back(end);
     size_t begin = 0;
@@ -102,7 +103,8 @@ class Unigram final : public TokenModel {
   }
 
   // The best part that ends at each byte.
-  [[nodiscard]] std::vector<Step> search(std::string_view piece) const {
+  [[nodiscard]] Result<std::vector<Step>> search(std::string_view piece) const {
+    StepBudget budget(piece.size());
     std::vector<Step> best(piece.size() + 1);
     best[0].begin = 0;
     const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
@@ -113,10 +115,11 @@ class Unigram final : public TokenModel {
       const size_t char_end = begin + unicode::utf8_length(piece[begin]);
       const double so_far = best[begin].score;
       bool covered = false;
-      trie_.walk(piece, begin, [&](size_t end, int32_t id) {
+      const size_t num_steps = trie_.walk(piece, begin, [&](size_t end, int32_t id) {
         offer(begin, end, sum(so_far, scores_[static_cast<size_t>(id)]), id);
         covered = covered || end == char_end;
       });
+      if (!budget.spend(num_steps)) return StepBudget::spent();
       if (!covered && unk_id_ != kNoToken) offer(begin, char_end, sum(so_far, unknown_score_), unk_id_);
       if (best[char_end].begin == std::string_view::npos) offer(begin, char_end, sum(so_far, unknown_score_), kNoToken);
       begin = char_end;

@@ -1,6 +1,8 @@
 // See vocab.h.
 #include "text/tokenizer/vocab.h"
 
+#include <algorithm>
+
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -12,18 +14,29 @@ Result<> Vocab::add(std::string_view text, int64_t id, std::string_view where) {
                      std::to_string(kMaxTokenId),
                  std::string(where), ""};
   }
-  const auto index = static_cast<size_t>(id);
-  if (index >= texts_.size()) texts_.resize(index + 1);
+  id_limit_ = std::max(id_limit_, id + 1);
   const auto it = ids_.find(text);
   if (it != ids_.end()) {
     it->second = static_cast<int32_t>(id);
-    texts_[index] = it->first;
+    place(it->first, id);
     return {};
   }
   const std::string_view kept = storage_.emplace_back(text);
   ids_.emplace(kept, static_cast<int32_t>(id));
-  texts_[index] = kept;
+  place(kept, id);
   return {};
+}
+
+void Vocab::place(std::string_view text, int64_t id) {
+  const auto index = static_cast<size_t>(id);
+  if (index >= texts_.size()) {
+    if (index >= std::max(kNearIds, 2 * std::max(storage_.size(), ids_.bucket_count()))) {
+      far_texts_[id] = text;
+      return;
+    }
+    texts_.resize(index + 1);
+  }
+  texts_[index] = text;
 }
 
 }  // namespace mortise

@@ -47,7 +47,7 @@
   __attribute__((section(".note.mortise"), used, aligned(4))) static const struct { \
     uint32_t name_size, text_size, type;                                            \
     char name[8];                                                                   \
-    char text[(sizeof(NOTE) + 3) / 4 * 4];                                          \
+    char text[(sizeof(NOTE) - 1 + 3) / 4 * 4];                                      \
   } variable = {8, sizeof(NOTE) - 1, 1, "Mortise", NOTE}
 
 #ifndef WITHOUT_NOTE
@@ -66,6 +66,10 @@ __attribute__((constructor)) static void leave_mark(void) {
 }
 #endif
 
+#ifdef WITH_TLS
+static __thread int num_calls = 1;
+#endif
+
 typedef struct instance {
   double factor;
 } instance;
@@ -75,6 +79,9 @@ static int32_t create(const mortise_host* host, mortise_call* call, void** self)
   if (made == NULL) return MORTISE_RESOURCE_EXHAUSTED;
   const int32_t code = host->param_f64(call, "factor", &made->factor);
   if (code != MORTISE_OK) return code;
+#ifdef WITH_TLS
+  ++num_calls;
+#endif
   *self = made;
   return MORTISE_OK;
 }

@@ -157,6 +157,32 @@ TEST(WriteFileAtomic, AFailureLeavesNothingBehind) {
   EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre());
 }
 
+// A folder of someone else may hold anything under a file's name: each is an error at once.
+TEST(Env, WhatIsNoFileIsRefusedAtOnce) {
+  const test::TempDir dir;
+  Env& env = default_env();
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("/dev/zero", (dir / "zero").c_str()), 0);
+  ASSERT_EQ(::symlink("loop", (dir / "loop").c_str()), 0);
+  for (const char* name : {"fifo", "zero"}) {
+    EXPECT_THAT(error_of(env.read_file(dir / name)), HasSubstr("a pipe, a device or a socket, not a file")) << name;
+    EXPECT_THAT(error_of(env.map_file(dir / name)), HasSubstr("a pipe, a device or a socket, not a file")) << name;
+    EXPECT_EQ(env.read_file(dir / name).error().kind, ErrorKind::kData);
+  }
+  EXPECT_TRUE(env.exists(dir / "loop")) << "an error to read, where a missing file may be none";
+  EXPECT_THAT(error_of(env.read_file(dir / "loop")), HasSubstr("symbolic links"));
+  EXPECT_THAT(error_of(env.map_file(dir.path())), HasSubstr("this is a folder"));
+}
+
+TEST(Env, APipeThatAShellNamesIsRead) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], "a = 1\n", 6), 6);
+  ::close(ends[1]);
+  EXPECT_EQ(*default_env().read_file("/dev/fd/" + std::to_string(ends[0])), "a = 1\n");
+  ::close(ends[0]);
+}
+
 TEST(UniqueName, Differs) {
   const std::string a = unique_name(default_env(), "x"), b = unique_name(default_env(), "x");
   EXPECT_NE(a, b);

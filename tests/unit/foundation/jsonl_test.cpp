@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "support/fault_env.h"
 #include "support/temp_dir.h"
 
@@ -158,6 +160,24 @@ TEST(KeepJsonlRows, DropsWhatALaterStepOrACrashLeft) {
   dir.write("m.jsonl", "{\"st\n{\"step\":1}\n");
   EXPECT_THAT(error_of(keep_jsonl_rows(default_env(), path, "step", 9)), HasSubstr(":1:"));
   EXPECT_EQ(dir.read("m.jsonl"), "{\"st\n{\"step\":1}\n");
+}
+
+// A hole of 10 GB: no line of it is read to its end, and the row behind a line that is too long is found.
+TEST(Jsonl, ALineThatIsTooLongIsNotReadToItsEnd) {
+  const test::TempDir dir;
+  const Path path = dir.write("d.jsonl", "");
+  std::filesystem::resize_file(path, uintmax_t{10} << 30);
+  ASSERT_OK_AND_ASSIGN(JsonlReader huge, JsonlReader::open(default_env(), path));
+  EXPECT_THAT(error_of(huge.next()), HasSubstr("d.jsonl:1: the line has more than the 67108864 bytes allowed"));
+
+  dir.write("d.jsonl", std::string((size_t{64} << 20) + 9, 'x') + "\n{\"a\":2}\n");
+  ASSERT_OK_AND_ASSIGN(JsonlReader reader, JsonlReader::open(default_env(), path));
+  EXPECT_THAT(error_of(reader.next()), HasSubstr("d.jsonl:1: the line has more than"));
+  const auto row = reader.next();
+  ASSERT_OK(row);
+  EXPECT_EQ((*row)->line, 2);
+  EXPECT_EQ((*row)->value["a"], 2);
+  EXPECT_FALSE(reader.next()->has_value());
 }
 
 }  // namespace

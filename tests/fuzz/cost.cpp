@@ -1,0 +1,61 @@
+// The entry of every fuzz target: runs it and checks what it cost (F2 of the goals of reliability).
+//
+//   CPU time   at most 2 s, and 1 s for each MiB of input (times kSlower under a sanitizer)
+//   memory     at most 64 MiB, and 4 times the input, allocated at a time beyond what was there before
+//
+// An input that takes too long is run once more before it counts, so that a page fault storm of the machine does not.
+// Thread rule: one thread, as the fuzzer's.
+#include <time.h>
+
+#include <algorithm>
+
+#include "fuzz/allocations.h"
+#include "fuzz/fuzz_support.h"
+
+namespace mortise::fuzz {
+namespace {
+
+#if defined(MORTISE_ASAN)
+constexpr double kSlower = 30;  // nothing is optimised in the tests' build
+#else
+constexpr double kSlower = 1;
+#endif
+constexpr double kMiB = 1048576.0;
+constexpr double kBaseSeconds = 2;
+constexpr double kSecondsPerMiB = 1;
+constexpr double kBaseBytes = 64 * kMiB;
+constexpr double kBytesPerByte = 4;
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void check_cost(const uint8_t* data, size_t size) {
+  const auto bytes = static_cast<double>(size);
+  const double most_seconds = kSlower * (kBaseSeconds + kSecondsPerMiB * bytes / kMiB);
+  double seconds = 0;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Allocations allocations;
+    const double start = cpu_seconds();
+    run_one(data, size);
+    seconds = cpu_seconds() - start;
+    const auto peak = static_cast<double>(allocations.peak_bytes());
+    if (peak > kBaseBytes + kBytesPerByte * bytes) {
+      std::fprintf(stderr, "%.1f MiB were allocated for an input of %zu bytes\n", peak / kMiB, size);
+      require(false, "memory is at most 64 MiB and 4 times the input");
+    }
+    if (seconds <= most_seconds) return;
+  }
+  std::fprintf(stderr, "%.2f s of CPU time for an input of %zu bytes\n", seconds, size);
+  require(false, "CPU time is at most 2 s, and 1 s for each MiB of input");
+}
+
+}  // namespace
+}  // namespace mortise::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  mortise::fuzz::check_cost(data, size);
+  return 0;
+}
