@@ -4,10 +4,13 @@
 
 #include "config/check.h"
 #include "config/fields.h"
+#include "experience/data/column_types.h"
 #include "experience/data/sft_encoder.h"
 #include "experience/reward/named_columns.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
 #include "train/policy_folder.h"
 
 namespace mortise {
@@ -89,6 +92,64 @@ Result<> check_whole_rows(const ModelConfig& model, const Dataset& data) {
   return {};
 }
 
+Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
+    const std::string where = rows.loaded.where("reward." + std::to_string(i) + "." + column.param);
+    if (rows.kind == RunKind::kTrain)
+      TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
+    if (val == nullptr) return {};
+    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
+    if (good.ok() || rows.kind == RunKind::kEval) return good;
+    log_warn(good.error().to_string());
+    return {};
+  });
+}
+
+// The columns of data.train_files for a command that does not encode them. Files that are not there, or lines that do
+// not parse, are that command's concern only when it trains.
+void see_train_files(const RowSource& rows, ColumnCensus& census, std::vector<std::string>& places) {
+  const DataConfig& data = rows.loaded.config.data;
+  for (const std::string& file : data.train_files) {
+    auto reader = JsonlReader::open(rows.env, file);
+    if (!reader.ok()) continue;
+    while (data.train_max_samples < 0 || static_cast<int64_t>(places.size()) < data.train_max_samples) {
+      const auto line = reader->next_line();
+      if (!line) break;
+      const auto row = reader->parse(*line);
+      if (!row.ok() || !row->is_object()) continue;
+      census.see_row(rows.encoder.columns_of(*row), static_cast<int64_t>(places.size()));
+      places.push_back(file + ":" + std::to_string(line->line));
+    }
+  }
+}
+
+Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  const RunConfig& config = rows.loaded.config;
+  if (config.reward.empty()) return ColumnTypes();  // nothing reads them
+  ColumnCensus census(declared_columns(config.data.columns));
+  std::vector<std::string> scanned;  // places of rows that are no prompts here
+  if (rows.kind == RunKind::kEval && train == nullptr) see_train_files(rows, census, scanned);
+  const auto num_scanned = static_cast<int64_t>(scanned.size());
+  const int64_t num_train = train == nullptr ? 0 : train->size();
+  for (int64_t row = 0; row < num_train; ++row) census.see_row((*train)[row].columns, num_scanned + row);
+  for (int64_t row = 0; val != nullptr && row < val->size(); ++row)
+    census.see_row((*val)[row].columns, num_scanned + num_train + row);
+  const std::vector<std::string> unseen = census.unseen();
+  if (rows.kind == RunKind::kTrain && !unseen.empty()) {
+    const std::vector<std::string> names = census.names();
+    const std::string hint = did_you_mean(unseen.front(), names);
+    return Error{ErrorKind::kConfig,
+                 "'data.columns' declares the column " + quote(unseen.front()) + ", and no data row has it",
+                 rows.loaded.where("data.columns." + unseen.front()),
+                 hint.empty() ? "The rows have " + join(names, ", ") : hint};
+  }
+  return census.decide([&](int64_t row) {
+    if (row < num_scanned) return scanned[static_cast<size_t>(row)];
+    row -= num_scanned;
+    return row < num_train ? train->where(row) : val->where(row - num_train);
+  });
+}
+
 PromptSourceOptions common_source_options(const RunConfig& config) {
   PromptSourceOptions source;
   source.shuffle = config.data.shuffle;
@@ -142,17 +203,9 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
   return data;
 }
 
-Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
-  return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
-    const std::string where = rows.loaded.where("reward." + std::to_string(i) + "." + column.param);
-    if (rows.kind == RunKind::kTrain)
-      TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
-    if (val == nullptr) return {};
-    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
-    if (good.ok() || rows.kind == RunKind::kEval) return good;
-    log_warn(good.error().to_string());
-    return {};
-  });
+Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  TRY(check_reward_columns(rows, train, val));
+  return decide_types(rows, train, val);
 }
 
 PromptSourceOptions train_source_options(const RunConfig& config) {

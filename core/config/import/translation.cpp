@@ -190,6 +190,11 @@ void Translation::set(std::string_view key, Json value, const std::vector<std::s
 
 bool Translation::is_set(std::string_view key) const { return assignments_.contains(key); }
 
+Json Translation::value_set(std::string_view key) const {
+  const auto found = assignments_.find(key);
+  return found == assignments_.end() ? Json() : found->second.value;
+}
+
 std::string Translation::add_reward(std::string_view plugin, const std::vector<std::string_view>& names) {
   const std::string table = "reward." + std::to_string(num_rewards_++);
   set(table + ".use", std::string(plugin), names);

@@ -44,6 +44,7 @@ class Translation {
   // `names`: the settings that it follows from. `remark`: more to say, or empty.
   void set(std::string_view key, Json value, const std::vector<std::string_view>& names, std::string_view remark = "");
   [[nodiscard]] bool is_set(std::string_view key) const;
+  [[nodiscard]] Json value_set(std::string_view key) const;  // null where it is not set
   // A [[reward]] table; returns its place for set("reward.0.weight", ...).
   std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
   // A line of the list of settings without effect.

@@ -96,16 +96,21 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
                  hint + (hint.empty() ? "" : " Else ") + "name the prompt's column with data.prompt_key"};
   }
   TRY(check_ids(prompt.token_ids, vocab_size, where));
-  prompt.columns = Json::object();
-  for (const auto& [name, value] : row.items()) {
-    if (!is_prompt_column(name, options_.prompt_key)) prompt.columns[name] = value;
-  }
+  prompt.columns = columns_of(row);
   prompt.data_source = TRY(data_source_of(row, where));
+  return prompt;
+}
+
+Json PromptEncoder::columns_of(const Json& row) const {
+  Json columns = Json::object();
+  for (const auto& [name, value] : row.items()) {
+    if (!is_prompt_column(name, options_.prompt_key)) columns[name] = value;
+  }
   // verl keeps the answer one level down; rewards find it under its own name too.
   const Json* reward_model = json_find(row, "reward_model");
   const Json* truth = reward_model != nullptr ? json_find(*reward_model, "ground_truth") : nullptr;
-  if (truth != nullptr && !prompt.columns.contains("ground_truth")) prompt.columns["ground_truth"] = *truth;
-  return prompt;
+  if (truth != nullptr && !columns.contains("ground_truth")) columns["ground_truth"] = *truth;
+  return columns;
 }
 
 Result<> PromptEncoder::encode_messages(const Json& row, const Json& messages, std::string_view where,

@@ -77,7 +77,7 @@ TEST(WorkerWire, ASliceOfAnAreaIsTheSliceOfTheBatch) {
   const std::vector<Json> values = {"a", nullptr, "ccc", "d"};
   std::vector<const Json*> pointers;
   for (const Json& value : values) pointers.push_back(&value);
-  batch.columns.push_back(DataColumn::from_json("answer", pointers));
+  batch.columns.push_back(DataColumn::from_json("answer", ColumnType::kText, pointers));
   batch.step = 9;
   const RewardArgs args(batch);
   ASSERT_OK_AND_ASSIGN(const SharedMemory memory, write_batch(args.in()));
