@@ -101,7 +101,7 @@ Error no_setting(const std::string& word, const std::string& key) {
   return error;
 }
 
-Result<GenerateArguments> parse(Arguments args) {
+Result<GenerateArguments> parse_arguments(Arguments args) {
   const std::vector<std::string> names = {"--model", "--prompts", "--out", "--json"};
   GenerateArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -254,7 +254,7 @@ Result<std::string> complete_all(Model& model, const EngineOptions& options, con
 }
 
 Result<int> generate(Arguments args) {
-  GenerateArguments parsed = TRY(parse(args));
+  GenerateArguments parsed = TRY(parse_arguments(args));
   Env& env = default_env();
   LoadedConfig loaded = TRY(load_config(env, "", parsed.overrides));
   RunConfig& config = loaded.config;
