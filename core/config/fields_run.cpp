@@ -131,6 +131,10 @@ void add_data_order(FieldTable<RunConfig, DataConfig>& table) {
            "Use only so many of the validation rows (the first). -1: all.")
       .at_least(-1);
   table.add(
+      "system_prompt", &DataConfig::system_prompt,
+      "System message that is put in front of every chat without a system message of its own. Rows whose prompt is "
+      "text are then an error. null: none. (ms-swift: system)");
+  table.add(
       "columns", &DataConfig::columns,
       "Types of data columns as rewards see them: columns = { answer = \"text\" }, with text, integer, number or "
       "json. Needed only where the values of a column are of several kinds. text and json take every value, a list "

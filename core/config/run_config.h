@@ -51,7 +51,8 @@ struct DataConfig {
   std::optional<int64_t> gen_batch_size;  // prompts drawn at once by algorithm.filter_groups; null = train_batch_size
   int64_t train_max_samples = -1;         // rows kept of the training files; -1 = all
   int64_t val_max_samples = -1;           // rows kept of the validation files; -1 = all
-  Json columns = Json::object();          // column -> text | integer | number | json, where the values leave it open
+  std::optional<std::string> system_prompt;  // system message of chats that have none; null = none
+  Json columns = Json::object();             // column -> text | integer | number | json, where the values leave it open
   Json apply_chat_template_kwargs = Json::object();  // extra variables of the chat template
   bool operator==(const DataConfig&) const = default;
 };

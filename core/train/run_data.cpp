@@ -11,7 +11,9 @@
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "train/plugin_files.h"
 #include "train/policy_folder.h"
+#include "train/python_signature.h"
 
 namespace mortise {
 
@@ -150,6 +152,46 @@ Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, co
   });
 }
 
+// A function in TRL's style takes data columns by the names of its parameters: each must be there before step 1.
+Result<> check_python_columns(const RowSource& rows, const ColumnTypes& types) {
+  constexpr std::string_view kGiven[] = {"prompts",       "completions", "completion_ids",
+                                         "trainer_state", "log_extra",   "log_metric"};
+  constexpr std::string_view kVerl[] = {"data_source", "solution_str", "ground_truth", "extra_info"};
+  std::vector<std::string> names;
+  for (const auto& [name, type] : types) names.push_back(name);
+  for (const PluginFile& file : plugin_files(rows.registry, rows.loaded.config)) {
+    if (!file.is_python || !file.key.starts_with("reward.")) continue;
+    const auto place = parse_i64(file.key.substr(7, file.key.find('.', 7) - 7));
+    const Json& params = rows.loaded.config.reward[static_cast<size_t>(place.value_or(0))].params;
+    const auto text_of = [&](const char* name) {
+      const Json* value = json_find(params, name);
+      return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+    };
+    if (!rows.env.exists(file.path)) continue;  // told where the reward is made
+    const std::string source = TRY(rows.env.read_file(file.path));
+    const auto signature = find_python_signature(source, text_of("function"));
+    if (!signature || text_of("style") == "verl") continue;
+    const auto num_verl = std::ranges::count_if(kVerl, [&](std::string_view name) {
+      return std::ranges::find(signature->names, name) != signature->names.end();
+    });
+    const bool is_verl = num_verl >= 2 || std::ranges::count(signature->names, "solution_str") > 0;
+    if (is_verl && text_of("style") != "trl") continue;
+    const auto kwargs = parse_json(text_of("kwargs").empty() ? "{}" : text_of("kwargs"), "kwargs");
+    for (const std::string& name : signature->required) {
+      const bool is_given = std::ranges::find(kGiven, name) != std::end(kGiven) ||
+                            (kwargs.ok() && kwargs->is_object() && kwargs->contains(name));
+      if (is_given || std::ranges::find(names, name) != names.end()) continue;
+      std::string next = did_you_mean(name, names);
+      if (next.empty()) next = names.empty() ? "The rows have no columns" : "The rows have " + join(names, ", ");
+      return Error{ErrorKind::kData,
+                   quote(signature->name) + " in " + file.path.string() + " needs " + quote(name) +
+                       ", and no data row has such a column",
+                   rows.loaded.where(file.key), next + ". kwargs = '{...}' gives further arguments"};
+    }
+  }
+  return {};
+}
+
 PromptSourceOptions common_source_options(const RunConfig& config) {
   PromptSourceOptions source;
   source.shuffle = config.data.shuffle;
@@ -205,7 +247,9 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
 
 Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
   TRY(check_reward_columns(rows, train, val));
-  return decide_types(rows, train, val);
+  ColumnTypes types = TRY(decide_types(rows, train, val));
+  TRY(check_python_columns(rows, types));
+  return types;
 }
 
 PromptSourceOptions train_source_options(const RunConfig& config) {

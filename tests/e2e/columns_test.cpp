@@ -146,5 +146,32 @@ TEST(Columns, AResumeAsksWhenATypeChanges) {
   EXPECT_EQ(train(4, "").code, 0);
 }
 
+TEST(Columns, APythonRewardsMissingColumnIsNamedBeforeTheFirstStep) {
+  const TaskFolder task;
+  task.write("my.py", "def reward(prompts, completions, anwser, scale, **kwargs):\n    return [0.0] * len(prompts)\n");
+  const std::string python =
+      " reward.0.use=python '~reward.0.pattern' reward.0.path=my.py reward.0.kwargs='{\"scale\": 2}'";
+  for (const char* how : {"", "--dry-run "}) {
+    const Outcome outcome = task.mortise("train run.toml " + std::string(how) + python);
+    EXPECT_EQ(outcome.code, 3) << outcome.output;
+    EXPECT_THAT(outcome.output,
+                HasSubstr("'reward' in my.py needs 'anwser', and no data row has such a column; did you "
+                          "mean 'answer'?"));
+  }
+  EXPECT_FALSE(default_env().exists(task.path() / "out"));
+}
+
+// No mean of nothing: `reward` is left out where no reward applies.
+TEST(Columns, ARewardThatAppliesToNoRowIsNotZero) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=1" + kCell + "reward.0.as=json");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::vector<Json> steps = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_EQ(steps.size(), 1U);
+  for (const char* name : {"reward", "reward_std", "critic/score/mean", "rewards/cell/mean"})
+    EXPECT_FALSE(steps[0].contains(name)) << name;
+  EXPECT_EQ(steps[0]["frac_reward_nan"], 1.0);
+}
+
 }  // namespace
 }  // namespace mortise::test

@@ -253,6 +253,10 @@ void Translation::note_below(const PeerSetting& setting, std::string_view table,
 
 void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
   if (is_left_out(setting.name)) return note_below(setting, left_out_ + "*", why_left_out_);
+  if (rule.action != PeerAction::kNoEffect && !setting.unknown.empty()) {
+    has_unknown_ = true;
+    return problem(setting.name, quote(setting.given) + " is not known: " + setting.unknown, setting.hint);
+  }
   if (rule.action != PeerAction::kNoEffect && is_unresolved(setting.value)) {
     return problem(setting.name, quote(setting.given + " = " + dump_json(setting.value)) + " is not resolved",
                    "write its value");

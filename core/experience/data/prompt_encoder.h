@@ -38,6 +38,7 @@ struct PromptEncoderOptions {
   int64_t max_prompt_length = 0;  // tokens; 0 = no limit
   Truncation truncation = Truncation::kError;
   Json template_kwargs = Json::object();
+  std::string system_prompt;  // of chats without a system message; "" = none
 };
 
 class PromptEncoder {
