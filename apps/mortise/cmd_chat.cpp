@@ -40,7 +40,7 @@ po::options_description options_of(ChatArguments& parsed) {
   return options;
 }
 
-Result<ChatArguments> parse(Arguments args) {
+Result<ChatArguments> parse_arguments(Arguments args) {
   const auto bad = [](const std::string& what) {
     return Error{ErrorKind::kConfig, what, "mortise chat", "see mortise chat --help"};
   };
@@ -123,6 +123,6 @@ Result<> run(const ChatArguments& args) {
 
 }  // namespace
 
-int cmd_chat(Arguments args) { return run_parsed<ChatArguments>(args, kUsage, options_of, parse, run); }
+int cmd_chat(Arguments args) { return run_parsed<ChatArguments>(args, kUsage, options_of, parse_arguments, run); }
 
 }  // namespace mortise

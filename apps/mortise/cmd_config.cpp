@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kHelp = R"(usage: mortise config show [RUN.toml] [key=value ...] [options]
        mortise config explain [KEY | TABLE | preset] [--config RUN.toml] [--json]
        mortise config schema
-       mortise config import --from trl|verl|swift FILE [--output RUN.toml] [--processes N]
+       mortise config import --from trl|verl|swift FILE [--output RUN.toml] [--processes N] [--set NAME=VALUE ...]
        mortise config import --from trl|verl|swift --list
 
 show     prints the resolved configuration: defaults, preset, base files, the file and the overrides merged.
@@ -43,7 +43,9 @@ import   translates another framework's settings: YAML, JSON, an argument list o
          Hydra overrides (verl). A comment says what each line follows from; a setting that would change the numbers and
          is not supported is an error.
   --output FILE   write there in place of standard output
-  --processes N   processes that the file is meant for (trl, swift: their batch sizes are per process); 1 unless given
+  --processes N   number of processes that the file is meant for. The batch sizes of trl and swift are per process.
+                  Default: what the script's launcher says (accelerate, torchrun, deepspeed, NPROC_PER_NODE), else 1
+  --set NAME=VALUE  value of a shell variable, also where the script sets it. The script is read, never run
   --list          what becomes of every setting that the framework has
 
 Overrides: a.b=VALUE (TOML, bare text, or null), reward.0.weight=2, ~a.b (back to the default).
@@ -136,11 +138,16 @@ Result<ImportArguments> parse_import(std::span<const std::string> args) {
   ImportArguments parsed;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
-    if (arg == "--from" || arg == "--output" || arg == "--processes") {
+    if (arg == "--from" || arg == "--output" || arg == "--processes" || arg == "--set") {
       if (i + 1 == args.size()) return bad_usage(arg + " needs a value");
       const std::string& value = args[++i];
       if (arg == "--from") parsed.request.framework = value;
       if (arg == "--output") parsed.output = value;
+      if (arg == "--set") {
+        const size_t equals = value.find('=');
+        if (equals == 0 || equals == std::string::npos) return bad_usage("--set needs NAME=VALUE, not " + quote(value));
+        parsed.request.variables[value.substr(0, equals)] = value.substr(equals + 1);
+      }
       const auto number = parse_i64(value);
       if (arg != "--processes") continue;
       if (!number) return bad_usage("--processes needs a number, not " + quote(value));

@@ -42,8 +42,10 @@ constexpr const char* kHelp =
     "frequency_penalty,\n"
     "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
     "         max_num_seqs, kv_cache_mib, dtype, kernels, deterministic, calculate_log_probs; also data.prompt_key,\n"
-    "         data.apply_chat_template_kwargs, model.dtype, model.custom_chat_template, trainer.num_threads\n"
+    "         data.system_prompt, data.apply_chat_template_kwargs, model.dtype, model.custom_chat_template, "
+    "trainer.num_threads\n"
     "         (`mortise config explain KEY` tells what they mean)\n"
+    "--system TEXT  system message of chats without one, as data.system_prompt\n"
     "--json   a summary as one JSON object on standard output\n";
 
 struct GenerateArguments {
@@ -79,6 +81,7 @@ std::span<const std::string> keys_here() {
                                       "rollout.calculate_log_probs",
                                       "data.prompt_key",
                                       "data.max_response_length",
+                                      "data.system_prompt",
                                       "data.apply_chat_template_kwargs",
                                       "model.dtype",
                                       "model.custom_chat_template",
@@ -101,8 +104,8 @@ Error no_setting(const std::string& word, const std::string& key) {
   return error;
 }
 
-Result<GenerateArguments> parse(Arguments args) {
-  const std::vector<std::string> names = {"--model", "--prompts", "--out", "--json"};
+Result<GenerateArguments> parse_arguments(Arguments args) {
+  const std::vector<std::string> names = {"--model", "--prompts", "--out", "--json", "--system"};
   GenerateArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& word = args[i];
@@ -129,7 +132,10 @@ Result<GenerateArguments> parse(Arguments args) {
     else if (i + 1 < args.size())
       value = args[++i];
     if (value.empty()) return Error{ErrorKind::kConfig, "option " + name + " needs a value", "mortise generate", {}};
-    out.files[name] = value;
+    if (name == "--system")
+      out.overrides.push_back("data.system_prompt=" + dump_json(Json(value)));
+    else
+      out.files[name] = value;
   }
   for (const char* name : {"--model", "--prompts", "--out"}) {
     if (out.files.contains(name)) continue;
@@ -254,7 +260,7 @@ Result<std::string> complete_all(Model& model, const EngineOptions& options, con
 }
 
 Result<int> generate(Arguments args) {
-  GenerateArguments parsed = TRY(parse(args));
+  GenerateArguments parsed = TRY(parse_arguments(args));
   Env& env = default_env();
   LoadedConfig loaded = TRY(load_config(env, "", parsed.overrides));
   RunConfig& config = loaded.config;

@@ -31,7 +31,7 @@ struct ModelArguments {
   bool json = false;
 };
 
-Result<ModelArguments> parse(Arguments args) {
+Result<ModelArguments> parse_arguments(Arguments args) {
   const std::vector<std::string> names = {"--model", "--inputs", "--outputs", "--dtype", "--layers", "--json"};
   ModelArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -113,7 +113,7 @@ Result<> check_mask(const at::Tensor& mask_BT, const Path& path) {
 }
 
 Result<int> logprob(Arguments args) {
-  const ModelArguments parsed = TRY(parse(args));
+  const ModelArguments parsed = TRY(parse_arguments(args));
   Env& env = default_env();
   const Path inputs = parsed.values.at("--inputs");
   const SafetensorsFile file = TRY(SafetensorsFile::open(env, inputs));

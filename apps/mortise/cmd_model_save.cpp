@@ -36,7 +36,7 @@ Error bad(const std::string& option, const std::string& problem, const std::stri
   return {ErrorKind::kConfig, "option --" + option + " " + problem, kCommand, next};
 }
 
-Result<SaveArguments> parse(Arguments args) {
+Result<SaveArguments> parse_arguments(Arguments args) {
   SaveArguments a;
   TRY(parse_words(args, options_of(a), kCommand));
   if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
@@ -74,6 +74,6 @@ Result<> run(const SaveArguments& a) {
 
 }  // namespace
 
-int cmd_model_save(Arguments args) { return run_parsed<SaveArguments>(args, kUsage, options_of, parse, run); }
+int cmd_model_save(Arguments args) { return run_parsed<SaveArguments>(args, kUsage, options_of, parse_arguments, run); }
 
 }  // namespace mortise

@@ -214,6 +214,16 @@ Result<> read_isolation(const po::variables_map& given, PluginEval& eval) {
   };
   for (std::string& word : TRY(words("allow", {"network", "files", "programs"})))
     reward.allow.push_back(std::move(word));
+  eval.columns = declared_columns(config.config.data.columns);
+  if (given.count("column") != 0) {
+    for (const std::string& word : given["column"].as<std::vector<std::string>>()) {
+      const size_t equals = word.rfind('=');
+      const auto type = parse_column_type(equals == std::string::npos ? "" : word.substr(equals + 1));
+      if (!type || equals == 0)
+        return usage_error("--column takes NAME=text, integer, number or json, not " + quote(word));
+      eval.columns[word.substr(0, equals)] = *type;
+    }
+  }
   eval.isolation = isolation_options(config.config.plugins);
   const auto modes = TRY(words("isolation", {"auto", "process", "none"}));
   if (!modes.empty()) eval.isolation.mode = modes.back();
@@ -270,7 +280,8 @@ Result<> run_eval(Arguments args) {
   reward.add_options()("isolation", po::value<Words>(), "auto, process (in workers) or none (in this process)")(
       "allow", po::value<Words>()->composing(), "what the workers may use: network, files, programs")(
       "timeout", po::value<std::string>(),
-      "longest time for all rows, as in \"10s\", and a fifth of it for one; default: 60s a row");
+      "longest time for all rows, as in \"10s\", and a fifth of it for one; default: 60s a row")(
+      "column", po::value<Words>()->composing(), "NAME=TYPE, as data.columns: text, integer, number or json");
   options.add(reward);
   options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));

@@ -41,7 +41,7 @@ po::options_description options_of(TokenizerArguments& parsed) {
   return options;
 }
 
-Result<TokenizerArguments> parse(Arguments args) {
+Result<TokenizerArguments> parse_arguments(Arguments args) {
   const auto bad = [](const std::string& what) {
     return Error{ErrorKind::kConfig, what, "mortise tokenizer", "see mortise tokenizer --help"};
   };
@@ -114,6 +114,6 @@ Result<> run(const TokenizerArguments& args) {
 
 }  // namespace
 
-int cmd_tokenizer(Arguments args) { return run_parsed<TokenizerArguments>(args, kUsage, options_of, parse, run); }
+int cmd_tokenizer(Arguments args) { return run_parsed<TokenizerArguments>(args, kUsage, options_of, parse_arguments, run); }
 
 }  // namespace mortise

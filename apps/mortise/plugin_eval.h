@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "experience/data/column_types.h"
 #include "foundation/formats/json.h"
 #include "plugin/host/instance.h"
 #include "plugin/worker/reward_function.h"
@@ -19,6 +20,7 @@ struct PluginEval {
   std::filesystem::path inputs;
   std::filesystem::path outputs;
   std::vector<std::pair<std::string, std::string>> settings;  // --set, in order
+  DeclaredColumns columns;                                    // --column, of rewards
   uint64_t seed = 0;
   int64_t step = 1;
   // Of rewards: where they run and what they may do there.

@@ -149,7 +149,27 @@ Result<std::vector<size_t>> batch_order(const std::filesystem::path& path, const
   return order;
 }
 
-Result<Rows> read_rows(const std::filesystem::path& path) {
+// Every other name that occurs in any row is a column, typed as in a run.
+Result<> add_columns(const std::filesystem::path& path, const std::vector<JsonlRow>& lines,
+                     const DeclaredColumns& declared, Rows& rows) {
+  ColumnCensus census(declared);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (const auto& item : rows.values[rows.place[i]].items()) {
+      if (!is_own_key(item.key())) census.see(item.key(), item.value(), static_cast<int64_t>(i));
+    }
+  }
+  const auto where = [&](int64_t i) {
+    return path.string() + ":" + std::to_string(lines[static_cast<size_t>(i)].line);
+  };
+  for (const auto& [name, type] : TRY(census.decide(where))) {
+    std::vector<const Json*> values;
+    for (const Json& row : rows.values) values.push_back(json_find(row, name));
+    rows.batch.columns.push_back(DataColumn::from_json(name, type, values));
+  }
+  return {};
+}
+
+Result<Rows> read_rows(const std::filesystem::path& path, const DeclaredColumns& declared) {
   std::vector<JsonlRow> lines;
   JsonlReader reader = TRY(JsonlReader::open(default_env(), path));
   while (auto row = TRY(reader.next())) lines.push_back(std::move(*row));
@@ -160,21 +180,7 @@ Result<Rows> read_rows(const std::filesystem::path& path) {
     TRY(RowReader(path, lines[i], i).append_to(rows.batch));
     rows.values.push_back(std::move(lines[i].value));
   }
-  // Every name that occurs in any row is a column, in the order of first sight.
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<const Json*>, std::less<>> columns;
-  for (size_t i = 0; i < rows.values.size(); ++i) {
-    for (const auto& item : rows.values[i].items()) {
-      if (is_own_key(item.key())) continue;
-      auto& column = columns[item.key()];
-      if (column.empty()) {
-        names.push_back(item.key());
-        column.resize(rows.values.size());
-      }
-      column[i] = &item.value();
-    }
-  }
-  for (const std::string& name : names) rows.batch.columns.push_back(DataColumn::from_json(name, columns[name]));
+  TRY(add_columns(path, lines, declared, rows));
   return rows;
 }
 
@@ -214,7 +220,7 @@ Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
   const PluginRef ref = TRY(registry.find("reward", eval.name));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
   const auto reward = TRY(make_reward_function(registry, eval.name, params, {eval.seed, nullptr}, eval.isolation));
-  Rows rows = TRY(read_rows(eval.inputs));
+  Rows rows = TRY(read_rows(eval.inputs, eval.columns));
   rows.batch.step = eval.step;
   MetricSet metrics;
   const ScoreRequest request{rows.batch.num_rows, eval.step, eval.timeout_ms, eval.row_timeout_ms};
@@ -226,8 +232,8 @@ Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval) {
   const bool scored = std::any_of(out.rewards.begin(), out.rewards.end(), [](double r) { return !std::isnan(r); });
   if (!scored && out.failed_rows.empty() && rows.batch.num_rows > 0) {
     log_warn(
-        "the reward applies to no row; is the data column that it reads there, of the type that it reads, and not "
-        "null? Columns: " +
+        "the reward applies to no row. Check that the data column that it reads is there, is of the type that it "
+        "reads, and is not null. Columns: " +
         columns_phrase(rows.batch.columns));
   }
   Json json = Json::object();

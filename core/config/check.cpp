@@ -23,6 +23,7 @@ class Checker {
     const bool trains = use_ == ConfigUse::kTrain;
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kGenerate) check_given();
     if (trains || use_ == ConfigUse::kEval) check_rewards();
+    check_columns();
     if (trains || use_ == ConfigUse::kSft) {
       check_optimizer();
       check_model_files();
@@ -71,6 +72,17 @@ class Checker {
     }
   }
 
+  void check_columns() {
+    for (const auto& [name, type] : config_.data.columns.items()) {
+      const bool known =
+          type.is_string() && (type == "text" || type == "integer" || type == "number" || type == "json");
+      if (known) continue;
+      const std::string key = "data.columns." + name;
+      error(key, "'" + key + "' must be one of text, integer, number, json; it is " + dump_json(type),
+            "Name the type that rewards read, as in data.columns = { answer = \"text\" }");
+    }
+  }
+
   void check_rewards() {
     if (config_.reward.empty()) {
       error("reward", "there is no reward", "add a table: [[reward]] use = \"exact_match\"");
@@ -83,7 +95,7 @@ class Checker {
       any_weight |= reward.weight != 0;
       if (!names.insert(reward.name).second) {
         error("reward." + std::to_string(i), "two rewards are named " + quote(reward.name),
-              "give one of them another `name`");
+              "Give one of them a name of its own, as in name = \"" + reward.name + "_2\"");
       }
     }
     if (!any_weight) warn("reward", "all rewards have weight 0, so every score is 0");

@@ -94,6 +94,23 @@ class Decoder {
     out_.positions["reward"] = node.where;
     out_.config.reward.clear();
     for (size_t i = 0; i < node.items.size(); ++i) decode_reward(node.items[i], "reward." + std::to_string(i));
+    name_rewards(out_.config.reward);
+  }
+
+  // A reward without a name has its plugin's. Where several would share it, a parameter `function` tells them apart.
+  static void name_rewards(std::vector<RewardConfig>& rewards) {
+    const auto is_twin = [](const RewardConfig& a, const RewardConfig& b) {
+      return &a != &b && plugin_bare_name(a.use) == plugin_bare_name(b.use);
+    };
+    std::vector<std::string> names;
+    for (const RewardConfig& reward : rewards) {
+      names.push_back(reward.name.empty() ? plugin_bare_name(reward.use) : reward.name);
+      const bool has_twin = std::ranges::any_of(rewards, [&](const auto& other) { return is_twin(reward, other); });
+      const Json* function = json_find(reward.params, "function");
+      if (!reward.name.empty() || !has_twin || function == nullptr || !function->is_string()) continue;
+      if (!function->get_ref<const std::string&>().empty()) names.back() = function->get<std::string>();
+    }
+    for (size_t i = 0; i < rewards.size(); ++i) rewards[i].name = std::move(names[i]);
   }
 
   void decode_reward(const ConfigNode& node, const std::string& table) {
@@ -116,7 +133,6 @@ class Decoder {
     if (reward.use.empty() && node.find("use") == nullptr) {
       report("'" + table + "' names no reward plugin", node.where, "add use = \"exact_match\" or another");
     }
-    if (reward.name.empty()) reward.name = plugin_bare_name(reward.use);
   }
 
   // Tables of [rollout] that fields.h does not know: one of them may be the backend's.

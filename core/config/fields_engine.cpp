@@ -168,8 +168,10 @@ void add_reward(FieldCatalog& catalog) {
       .plugin("reward")
       .verl("custom_reward_function.name")
       .trl("reward_funcs");
-  table.add("name", &RewardConfig::name,
-            "Label in metrics and dumps. Not given: the plugin's bare name. No two rewards may share one.");
+  table.add(
+      "name", &RewardConfig::name,
+      "Label in metrics and dumps. Not given: the plugin's bare name. If several rewards use one plugin that calls "
+      "a function (python), each is named by its `function`. No two rewards may share a name.");
   table.add("weight", &RewardConfig::weight, "Factor of this reward in the sum; may be negative.")
       .trl("reward_weights");
   table

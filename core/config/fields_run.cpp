@@ -130,6 +130,15 @@ void add_data_order(FieldTable<RunConfig, DataConfig>& table) {
       .add("val_max_samples", &DataConfig::val_max_samples,
            "Use only so many of the validation rows (the first). -1: all.")
       .at_least(-1);
+  table.add(
+      "system_prompt", &DataConfig::system_prompt,
+      "System message that is put in front of every chat without a system message of its own. Rows whose prompt is "
+      "text are then an error. null: none. (ms-swift: system)");
+  table.add(
+      "columns", &DataConfig::columns,
+      "Types of data columns as rewards see them: columns = { answer = \"text\" }, with text, integer, number or "
+      "json. Needed only where the values of a column are of several kinds. text and json take every value, a list "
+      "as text is its JSON. A column that is not named here gets its type from all training and validation rows.");
   table
       .add("apply_chat_template_kwargs", &DataConfig::apply_chat_template_kwargs,
            "Further variables for the chat template, for example enable_thinking = false.")

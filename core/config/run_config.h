@@ -51,6 +51,8 @@ struct DataConfig {
   std::optional<int64_t> gen_batch_size;  // prompts drawn at once by algorithm.filter_groups; null = train_batch_size
   int64_t train_max_samples = -1;         // rows kept of the training files; -1 = all
   int64_t val_max_samples = -1;           // rows kept of the validation files; -1 = all
+  std::optional<std::string> system_prompt;  // system message of chats that have none; null = none
+  Json columns = Json::object();             // column -> text | integer | number | json, where the values leave it open
   Json apply_chat_template_kwargs = Json::object();  // extra variables of the chat template
   bool operator==(const DataConfig&) const = default;
 };
@@ -209,7 +211,7 @@ struct RolloutConfig {
 
 struct RewardConfig {
   std::string use;                            // reward plugin
-  std::string name;                           // label in metrics and dumps; "" in the file = the plugin's bare name
+  std::string name;                           // label in metrics and dumps; "" in the file: see decode.cpp
   double weight = 1.0;                        // of its column in the sum (TRL: reward_weights)
   std::chrono::milliseconds timeout{10'000};  // for the rows of a step: "500ms", "10s", "2m", "1h"
   std::chrono::milliseconds row_timeout{0};   // for one row (or group); 0 = a fifth of timeout

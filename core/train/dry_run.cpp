@@ -141,7 +141,7 @@ Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const Loa
     val = TRY(load_val_prompts(rows));
     out.val_rows = val->size();
   }
-  TRY(check_reward_columns(rows, train ? &*train : nullptr, val ? &*val : nullptr));
+  TRY(settle_columns(rows, train ? &*train : nullptr, val ? &*val : nullptr));
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);

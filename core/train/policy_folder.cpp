@@ -50,6 +50,7 @@ PromptEncoder PolicyFolder::encoder(const RunConfig& config) const {
   options.max_prompt_length = config.data.max_prompt_length;
   options.truncation = parse_truncation(config.data.truncation);
   options.template_kwargs = config.data.apply_chat_template_kwargs;
+  options.system_prompt = config.data.system_prompt.value_or("");
   return PromptEncoder(tokenizer, chat_templates, options);
 }
 

@@ -1,5 +1,4 @@
-// See python_imports.h. Of Python's grammar only what separates statements is known: texts, comments, brackets and
-// lines that go on.
+// See python_imports.h.
 #include "train/python_imports.h"
 
 #include <algorithm>
@@ -8,68 +7,11 @@
 #include <string_view>
 #include <utility>
 
+#include "train/python_tokens.h"
+
 namespace mortise {
 
 namespace {
-
-bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         static_cast<unsigned char>(c) >= 0x80;
-}
-
-// Behind the text that begins with the quote at `at`.
-size_t end_of_text(std::string_view source, size_t at) {
-  const char quote = source[at];
-  const bool is_long = source.substr(at, 3) == std::string(3, quote);
-  const std::string_view end = source.substr(at, is_long ? 3 : 1);
-  for (at += end.size(); at < source.size(); ++at) {
-    if (source[at] == '\\') {
-      at += source.substr(at, 3) == "\\\r\n" ? 2 : 1;
-    } else if (source.substr(at, end.size()) == end) {
-      return at + end.size();
-    } else if (source[at] == '\n' && !is_long) {
-      return at;  // no Python; the file will not load
-    }
-  }
-  return source.size();
-}
-
-// Words, single characters, and "\n" where a statement ends; texts are left out.
-std::vector<std::string_view> tokens_of(std::string_view source) {
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (source.substr(0, kByteOrderMark.size()) == kByteOrderMark) source.remove_prefix(kByteOrderMark.size());
-  std::vector<std::string_view> tokens;
-  int depth = 0;
-  for (size_t at = 0; at < source.size();) {
-    const char c = source[at];
-    if (is_word(c)) {
-      size_t end = at;
-      while (end < source.size() && is_word(source[end])) ++end;
-      tokens.push_back(source.substr(at, end - at));
-      at = end;
-      continue;
-    }
-    if (c == '"' || c == '\'') {
-      at = end_of_text(source, at);
-      continue;
-    }
-    if (c == '#') {
-      at = std::min(source.find('\n', at), source.size());
-      continue;
-    }
-    if (c == '\\') {  // the line goes on
-      at += source.substr(at, 3) == "\\\r\n" ? 3 : 2;
-      continue;
-    }
-    if (c == '(' || c == '[' || c == '{') ++depth;
-    if (c == ')' || c == ']' || c == '}') depth = std::max(0, depth - 1);
-    const bool is_space = c == ' ' || c == '\t' || c == '\r' || c == '\f' || (c == '\n' && depth > 0);
-    if (!is_space) tokens.push_back(source.substr(at, 1));
-    ++at;
-  }
-  tokens.push_back("\n");
-  return tokens;
-}
 
 // A module by its parts, below a folder: `from ..a.b import c` is {a, b, c} two folders up, and {a, b}.
 struct Module {
@@ -80,7 +22,7 @@ struct Module {
 // The import statements of a file, one module after the other.
 class ImportReader {
  public:
-  explicit ImportReader(std::string_view source) : tokens_(tokens_of(source)) {}
+  explicit ImportReader(std::string_view source) : tokens_(python_tokens(source)) {}
 
   std::vector<Module> read() {
     bool begins = true;
@@ -102,7 +44,7 @@ class ImportReader {
   std::vector<std::string_view> read_name() {
     std::vector<std::string_view> parts;
     do {
-      if (at_ >= tokens_.size() || !is_word(tokens_[at_].front())) break;
+      if (at_ >= tokens_.size() || !is_python_word(tokens_[at_].front())) break;
       parts.push_back(tokens_[at_++]);
     } while (take("."));
     return parts;

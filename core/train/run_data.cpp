@@ -4,11 +4,16 @@
 
 #include "config/check.h"
 #include "config/fields.h"
+#include "experience/data/column_types.h"
 #include "experience/data/sft_encoder.h"
 #include "experience/reward/named_columns.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "train/plugin_files.h"
 #include "train/policy_folder.h"
+#include "train/python_signature.h"
 
 namespace mortise {
 
@@ -89,6 +94,104 @@ Result<> check_whole_rows(const ModelConfig& model, const Dataset& data) {
   return {};
 }
 
+Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
+    const std::string where = rows.loaded.where("reward." + std::to_string(i) + "." + column.param);
+    if (rows.kind == RunKind::kTrain)
+      TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
+    if (val == nullptr) return {};
+    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
+    if (good.ok() || rows.kind == RunKind::kEval) return good;
+    log_warn(good.error().to_string());
+    return {};
+  });
+}
+
+// The columns of data.train_files for a command that does not encode them. Files that are not there, or lines that do
+// not parse, are that command's concern only when it trains.
+void see_train_files(const RowSource& rows, ColumnCensus& census, std::vector<std::string>& places) {
+  const DataConfig& data = rows.loaded.config.data;
+  for (const std::string& file : data.train_files) {
+    auto reader = JsonlReader::open(rows.env, file);
+    if (!reader.ok()) continue;
+    while (data.train_max_samples < 0 || static_cast<int64_t>(places.size()) < data.train_max_samples) {
+      const auto line = reader->next_line();
+      if (!line) break;
+      const auto row = reader->parse(*line);
+      if (!row.ok() || !row->is_object()) continue;
+      census.see_row(rows.encoder.columns_of(*row), static_cast<int64_t>(places.size()));
+      places.push_back(file + ":" + std::to_string(line->line));
+    }
+  }
+}
+
+Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  const RunConfig& config = rows.loaded.config;
+  if (config.reward.empty()) return ColumnTypes();  // nothing reads them
+  ColumnCensus census(declared_columns(config.data.columns));
+  std::vector<std::string> scanned;  // places of rows that are no prompts here
+  if (rows.kind == RunKind::kEval && train == nullptr) see_train_files(rows, census, scanned);
+  const auto num_scanned = static_cast<int64_t>(scanned.size());
+  const int64_t num_train = train == nullptr ? 0 : train->size();
+  for (int64_t row = 0; row < num_train; ++row) census.see_row((*train)[row].columns, num_scanned + row);
+  for (int64_t row = 0; val != nullptr && row < val->size(); ++row)
+    census.see_row((*val)[row].columns, num_scanned + num_train + row);
+  const std::vector<std::string> unseen = census.unseen();
+  if (rows.kind == RunKind::kTrain && !unseen.empty()) {
+    const std::vector<std::string> names = census.names();
+    const std::string hint = did_you_mean(unseen.front(), names);
+    return Error{ErrorKind::kConfig,
+                 "'data.columns' declares the column " + quote(unseen.front()) + ", and no data row has it",
+                 rows.loaded.where("data.columns." + unseen.front()),
+                 hint.empty() ? "The rows have " + join(names, ", ") : hint};
+  }
+  return census.decide([&](int64_t row) {
+    if (row < num_scanned) return scanned[static_cast<size_t>(row)];
+    row -= num_scanned;
+    return row < num_train ? train->where(row) : val->where(row - num_train);
+  });
+}
+
+// A function in TRL's style takes data columns by the names of its parameters: each must be there before step 1.
+Result<> check_python_columns(const RowSource& rows, const ColumnTypes& types) {
+  constexpr std::string_view kGiven[] = {"prompts",       "completions", "completion_ids",
+                                         "trainer_state", "log_extra",   "log_metric"};
+  constexpr std::string_view kVerl[] = {"data_source", "solution_str", "ground_truth", "extra_info"};
+  std::vector<std::string> names;
+  for (const auto& [name, type] : types) names.push_back(name);
+  for (const PluginFile& file : plugin_files(rows.registry, rows.loaded.config)) {
+    if (!file.is_python || !file.key.starts_with("reward.")) continue;
+    const auto place = parse_i64(file.key.substr(7, file.key.find('.', 7) - 7));
+    const Json& params = rows.loaded.config.reward[static_cast<size_t>(place.value_or(0))].params;
+    const auto text_of = [&](const char* name) {
+      const Json* value = json_find(params, name);
+      return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+    };
+    if (!rows.env.exists(file.path)) continue;  // told where the reward is made
+    const std::string source = TRY(rows.env.read_file(file.path));
+    const auto signature = find_python_signature(source, text_of("function"));
+    if (!signature || text_of("style") == "verl") continue;
+    const auto num_verl = std::ranges::count_if(kVerl, [&](std::string_view name) {
+      return std::ranges::find(signature->names, name) != signature->names.end();
+    });
+    const bool is_verl = num_verl >= 2 || std::ranges::count(signature->names, "solution_str") > 0;
+    if (is_verl && text_of("style") != "trl") continue;
+    const auto kwargs = parse_json(text_of("kwargs").empty() ? "{}" : text_of("kwargs"), "kwargs");
+    for (const std::string& name : signature->required) {
+      const bool is_given = std::ranges::find(kGiven, name) != std::end(kGiven) ||
+                            (kwargs.ok() && kwargs->is_object() && kwargs->contains(name));
+      if (is_given || std::ranges::find(names, name) != names.end()) continue;
+      std::string next = did_you_mean(name, names);
+      if (next.empty()) next = names.empty() ? "The rows have no columns" : "The rows have " + join(names, ", ");
+      return Error{ErrorKind::kData,
+                   quote(signature->name) + " in " + file.path.string() + " needs " + quote(name) +
+                       ", and no data row has such a column",
+                   rows.loaded.where(file.key), next + ". kwargs = '{...}' gives further arguments"};
+    }
+  }
+  return {};
+}
+
 PromptSourceOptions common_source_options(const RunConfig& config) {
   PromptSourceOptions source;
   source.shuffle = config.data.shuffle;
@@ -142,17 +245,11 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
   return data;
 }
 
-Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
-  return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
-    const std::string where = rows.loaded.where("reward." + std::to_string(i) + "." + column.param);
-    if (rows.kind == RunKind::kTrain)
-      TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
-    if (val == nullptr) return {};
-    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
-    if (good.ok() || rows.kind == RunKind::kEval) return good;
-    log_warn(good.error().to_string());
-    return {};
-  });
+Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  TRY(check_reward_columns(rows, train, val));
+  ColumnTypes types = TRY(decide_types(rows, train, val));
+  TRY(check_python_columns(rows, types));
+  return types;
 }
 
 PromptSourceOptions train_source_options(const RunConfig& config) {

@@ -7,6 +7,7 @@
 #include "experience/data/prompt_source.h"
 #include "foundation/base/env.h"
 #include "model/weights/model_config.h"
+#include "plugin/host/kinds/reward.h"
 #include "plugin/host/registry.h"
 #include "train/run_parts.h"
 
@@ -30,9 +31,12 @@ Result<Dataset> load_val_prompts(const RowSource& rows);
 // data.train_files of `sft`: prompts with their recorded completions.
 Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer);
 
-// Every data column that a reward is set to read must have a value in some row of the data that it scores: those that
-// are learnt from, or evaluated. Warns of validation rows of a run that have none. Null: there are no such rows.
-Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val);
+// The data columns as rewards see them. Their types come from all training and validation rows together; `eval` reads
+// the training files for them, if they are there, so that it scores as the run did. An error if a column's values are
+// of several kinds, or if a reward is set to read a column without a value in any row that it scores. The rows that
+// count are those that are learnt from, or evaluated; for validation rows of a run it is a warning.
+// Null: there are no such rows.
+Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val);
 
 // How the batches of `train`, or of `sft`, are taken from the rows.
 PromptSourceOptions train_source_options(const RunConfig& config);

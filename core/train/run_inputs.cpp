@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "experience/data/column_types.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
@@ -111,6 +112,21 @@ Result<> add_policy_files(RunParts& parts) {
   return {};
 }
 
+// The types of the training rows' columns, which validation rows have a say in.
+void add_columns(RunParts& parts) {
+  if (!parts.reward || !parts.learner || parts.columns.empty()) return;
+  ColumnTypes seen;
+  for (const auto& column : parts.columns) {
+    bool in_train = false;
+    for (int64_t row = 0; row < parts.train_data->size() && !in_train; ++row)
+      in_train = (*parts.train_data)[row].columns.contains(column.first);
+    if (in_train) seen.push_back(column);
+  }
+  std::string types = describe_columns(seen);
+  parts.inputs.add("data_columns", "data.train_files, data.val_files: the types of the data columns, now " + types,
+                   std::move(types));
+}
+
 Result<> add_imports(RunParts& parts, const PluginFile& file) {
   const PythonImports imports = TRY(find_python_imports(parts.env, file.path));
   std::string digest = TRY(digest_of_files(parts.env, imports.folder, imports.files));
@@ -151,6 +167,7 @@ Result<> RunInputs::load_state(StateReader& reader) {
 Result<> add_inputs(RunParts& parts) {
   add_models(parts);
   TRY(add_policy_files(parts));
+  add_columns(parts);
   for (const PluginFile& file : plugin_files(*parts.registry, parts.config)) {
     if (!parts.learner && !file.key.starts_with("reward.")) continue;  // a warm start makes no backend
     std::string digest =

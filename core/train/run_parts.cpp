@@ -184,8 +184,9 @@ Result<> load_data(RunParts& parts, RunKind kind) {
     parts.source = TRY(PromptSource::create(*parts.train_data, sft_source_options(config)));
   }
   if (!config.data.val_files.empty()) parts.val_data = TRY(load_val_prompts(rows));
-  return check_reward_columns(rows, parts.train_data ? &*parts.train_data : nullptr,
-                              parts.val_data ? &*parts.val_data : nullptr);
+  parts.columns = TRY(settle_columns(rows, parts.train_data ? &*parts.train_data : nullptr,
+                                     parts.val_data ? &*parts.val_data : nullptr));
+  return {};
 }
 
 Result<> load_rollout(RunParts& parts, RunKind kind) {
@@ -236,6 +237,7 @@ Result<> load_rewards(RunParts& parts, RunKind kind) {
   if (kind == RunKind::kEval) key.cancelled = &stop_flag();
   parts.reward =
       TRY(RewardRunner::create(*parts.registry, specs, key, plugins.max_failed_fraction, isolation_options(plugins)));
+  parts.reward->use_columns(parts.columns);
   const std::vector<std::pair<std::string, RewardFunction*>> functions = parts.reward->functions();
   for (const auto& [name, function] : functions) parts.plugin_states.add(name, *function);
   warn_of_row_timeouts(parts, functions);

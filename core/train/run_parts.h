@@ -26,6 +26,7 @@
 #include "learn/optim/schedule.h"
 #include "learn/update/actor_learner.h"
 #include "model/model.h"
+#include "plugin/host/kinds/reward.h"
 #include "plugin/host/registry.h"
 #include "train/critic.h"
 #include "train/model_state.h"
@@ -62,6 +63,7 @@ struct RunParts {
   std::optional<PromptEncoder> encoder;
 
   std::optional<Dataset> train_data, val_data;
+  ColumnTypes columns;  // of the data, as rewards see them
   std::optional<PromptSource> source;
   std::optional<RolloutRunner> rollout;      // the backend of training
   std::optional<RolloutRunner> val_rollout;  // always the native one

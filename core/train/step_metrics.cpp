@@ -125,12 +125,14 @@ void add_reward_metrics(const SampleBatch& samples, const ScoredBatch& scored, M
     if (!std::isnan(scored.rewards[i]) && !samples.rows[i].token_ids.empty()) scores.push_back(scored.rewards[i]);
   }
   metrics.add_summary("critic/score", scores);
-  metrics.add_mean("reward", mean_of(rewards), 1.0);
-  metrics.add_mean("reward_std", std_of(rewards), 1.0);
+  if (!rewards.empty()) {  // without a single reward there is no mean, which is not 0
+    metrics.add_mean("reward", mean_of(rewards), 1.0);
+    metrics.add_mean("reward_std", std_of(rewards), 1.0);
+    metrics.add_mean("frac_reward_zero_std", share_of_flat_groups(samples, scored), 1.0);
+  }
   const auto num_rows = static_cast<double>(std::max<size_t>(1, scored.row_valid.size()));
   const auto num_nan = static_cast<double>(std::count(scored.row_valid.begin(), scored.row_valid.end(), 0));
   metrics.add_mean("frac_reward_nan", num_nan / num_rows, 1.0);
-  metrics.add_mean("frac_reward_zero_std", share_of_flat_groups(samples, scored), 1.0);
   for (const RewardColumn& column : scored.columns) {
     const std::vector<double> values = without_nan(column.values);
     const std::string prefix = "rewards/" + column.name;

@@ -9,11 +9,12 @@ std::string json_text(std::string_view text) {
 }
 
 std::string json_cell(const Row& row, std::string_view column) {
-  if (const auto text = row.text(column)) return json_text(*text);
-  if (const auto json = row.json(column)) return std::string(*json);
-  if (const auto integer = row.integer(column)) return std::to_string(*integer);
-  if (const auto number = row.number(column)) return nlohmann::json(*number).dump();  // null where it is not finite
-  return "null";
+  const auto type = row.type(column);
+  if (!type) return "null";
+  if (*type == MORTISE_COLUMN_JSON) return std::string(row.json(column).value_or("null"));
+  if (*type == MORTISE_COLUMN_F64) return nlohmann::json(row.number(column).value_or(0)).dump();  // null: not finite
+  const std::string_view text = row.text(column).value_or("");
+  return *type == MORTISE_COLUMN_TEXT ? json_text(text) : std::string(text);
 }
 
 std::string json_ids(Span<const std::int64_t> values) {

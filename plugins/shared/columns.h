@@ -10,26 +10,30 @@
 
 namespace mortise {
 
-// The value that `path` names in this row as JSON; nothing where it is absent or null. A column whose own name is the
-// whole path comes first. Throws Failure for a JSON column that does not parse.
+// The value that `path` names in this row as JSON; nothing where it is absent or null. A value under the whole path as
+// its name comes first. A number without a fraction is an integer, so that it is the same text whatever the other rows
+// of its column are. Throws Failure for a JSON column that does not parse.
 inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view path) {
   std::string_view column = path, rest;
-  if (!row.has_column(path)) {
+  auto type = row.type(path);
+  if (!type) {
     const std::size_t dot = path.find('.');
     if (dot == std::string_view::npos) return {};
     column = path.substr(0, dot);
     rest = path.substr(dot + 1);
+    type = row.type(column);
+    if (!type) return {};
   }
   nlohmann::json value;
-  if (const auto text = row.text(column)) {
-    value = std::string(*text);
+  if (*type == MORTISE_COLUMN_JSON) {
+    value = nlohmann::json::parse(row.json(column).value_or("null"), nullptr, false);
+    if (value.is_discarded()) fail(MORTISE_INVALID_ARGUMENT, "column '" + std::string(column) + "' is not valid JSON");
+  } else if (*type == MORTISE_COLUMN_TEXT) {
+    value = std::string(row.text(column).value_or(""));
   } else if (const auto integer = row.integer(column)) {
     value = *integer;
   } else if (const auto number = row.number(column)) {
     value = *number;
-  } else if (const auto json = row.json(column)) {
-    value = nlohmann::json::parse(*json, nullptr, false);
-    if (value.is_discarded()) fail(MORTISE_INVALID_ARGUMENT, "column '" + std::string(column) + "' is not valid JSON");
   }
   while (!rest.empty()) {
     const std::string key(rest.substr(0, rest.find('.')));

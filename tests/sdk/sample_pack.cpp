@@ -79,6 +79,20 @@ struct Echo : mortise::Reward {
   }
 };
 
+// A data column read in one of the four ways: the number itself, or the size of the text.
+struct Cell : mortise::Reward {
+  std::string column = param("column", "answer", "data column");
+  std::string as = param("as", "integer", "accessor").choices({"text", "integer", "number", "json"});
+  double score(const mortise::Row& row) const {
+    row.note("has_type", double(row.type(column).value_or(-1)));
+    if (as == "integer") return double(row.integer(column).value_or(-1000));
+    if (as == "number") return row.number(column).value_or(-1000);
+    const auto text = as == "text" ? row.text(column) : row.json(column);
+    if (as == "text" && text != row.text(column)) mortise::fail(MORTISE_INTERNAL, "two reads differ");
+    return text ? double(text->size()) : mortise::not_applicable;
+  }
+};
+
 // The anchors of the README: a loss in a few lines, without metrics.
 struct Clip : mortise::TokenLoss {
   double eps = param("clip_ratio", 0.2, "half width of the trust band").range(0, 1);
@@ -223,7 +237,7 @@ struct Forgetful : mortise::RolloutBackend {
 }  // namespace
 
 MORTISE_PACK(MORTISE_ROLLOUT_BACKEND("holder", Holder) MORTISE_ROLLOUT_BACKEND("forgetful", Forgetful)
-                 MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws)
+                 MORTISE_REWARD("params", Params) MORTISE_REWARD("throws", Throws) MORTISE_REWARD("cell", Cell)
                      MORTISE_REWARD("group_mean", GroupMean) MORTISE_TOKEN_LOSS("clip", Clip)
                          MORTISE_TOKEN_LOSS("metered", Metered) MORTISE_TOKEN_LOSS("metered_single", MeteredSingle)
                              MORTISE_SEQUENCE_LOSS("row_ratio", RowRatio) MORTISE_KL_ESTIMATOR("ratio_k3", RatioK3)

@@ -10,11 +10,17 @@
 
 namespace mortise {
 
-void translate_trl(Translation& t, int64_t num_processes);
+// Processes that share a batch. `is_said`: by the script's launcher or --processes.
+struct Processes {
+  int64_t count = 1;
+  bool is_said = false;
+};
+
+void translate_trl(Translation& t, const Processes& processes);
 void prepare_verl(Translation& t);  // before the rules are applied
 void translate_verl(Translation& t);
 void translate_verl_rewards(Translation& t);  // the part of it in verl_rewards.cpp
-void translate_swift(Translation& t, int64_t num_processes);
+void translate_swift(Translation& t, const Processes& processes);
 
 // --- shared by the two that are built on transformers.Trainer (hf_run.cpp) ---
 
@@ -24,7 +30,7 @@ struct HfBatches {
   bool is_known = false;  // false: a problem was told
 };
 // `default_accumulation`: gradient_accumulation_steps where it is null.
-HfBatches translate_hf_batches(Translation& t, int64_t num_processes);
+HfBatches translate_hf_batches(Translation& t, const Processes& processes);
 // Length of the run, learning-rate schedule, optimizer. `learning_rate`: the framework's, which a floor is a share of.
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
 // Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy

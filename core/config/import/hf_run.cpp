@@ -35,7 +35,20 @@ int64_t steps_per_generation(Translation& t, int64_t rows, int64_t accumulation)
   return accumulation;
 }
 
-bool check_cut(Translation& t, int64_t rows, int64_t steps, int64_t accumulation, int64_t group) {
+// How a generation batch is cut, in completions.
+struct Cut {
+  int64_t rows, steps, accumulation, group;
+};
+
+// Batches that hold no whole groups with the processes that are known of may with those that there are.
+std::string more_processes(const Processes& processes) {
+  if (processes.is_said) return "";
+  return "If more than one process runs, give --processes N. Else ";
+}
+
+bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
+  const auto& [rows, steps, accumulation, group] = cut;
+  const std::string of = " of " + std::to_string(processes.count) + (processes.count == 1 ? " process" : " processes");
   const std::string per_update = std::to_string(rows * accumulation);
   if (rows * steps > kMostRows || rows * accumulation > kMostRows) {
     t.problem("per_device_train_batch_size", "a step of so many completions is more than Mortise takes", "");
@@ -51,16 +64,17 @@ bool check_cut(Translation& t, int64_t rows, int64_t steps, int64_t accumulation
   }
   if ((rows * steps) % group != 0) {
     t.problem("num_generations",
-              "a generation batch of " + std::to_string(rows * steps) + " completions holds no whole groups of " +
-                  std::to_string(group) + " (num_generations)",
-              "the framework refuses it, too");
+              "a generation batch of " + std::to_string(rows * steps) + " completions" + of +
+                  " holds no whole groups of " + std::to_string(group) + " (num_generations)",
+              more_processes(processes) + "change num_generations: the framework refuses it too");
     return false;
   }
   if ((rows * accumulation) % group != 0) {
     t.problem("num_generations",
-              "an update of " + per_update + " completions holds no whole groups of " + std::to_string(group) +
-                  " (num_generations), and updates here are counted in prompts",
-              "make per_device_train_batch_size x gradient_accumulation_steps x --processes a multiple of " +
+              "an update of " + per_update + " completions" + of + " holds no whole groups of " +
+                  std::to_string(group) + " (num_generations), and updates here are counted in prompts",
+              more_processes(processes) +
+                  "make per_device_train_batch_size x gradient_accumulation_steps x --processes a multiple of " +
                   std::to_string(group));
     return false;
   }
@@ -179,25 +193,24 @@ void set_logging(Translation& t) {
 
 }  // namespace
 
-HfBatches translate_hf_batches(Translation& t, int64_t num_processes) {
+HfBatches translate_hf_batches(Translation& t, const Processes& processes) {
   HfBatches plan;
-  const int64_t rows = count_of(t, "per_device_train_batch_size") * num_processes;
+  const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
   const int64_t accumulation =
       t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");
   const int64_t group = count_of(t, "num_generations");
   const int64_t passes = count_of(t, "num_iterations");
   const int64_t steps = steps_per_generation(t, rows, accumulation);
-  if (!check_cut(t, rows, steps, accumulation, group)) return plan;
+  if (!check_cut(t, {rows, steps, accumulation, group}, processes)) return plan;
   if (group < 2)
     t.problem("num_generations", "num_generations is 1: there is nothing to compare a completion with", "");
   plan.updates_per_step = steps / accumulation * passes;
   plan.is_known = true;
-  const std::string processes = num_processes == 1 ? "" : std::to_string(num_processes) + " processes";
   t.set("rollout.n", group, {"num_generations"});
   t.set("data.train_batch_size", rows * steps / group,
         {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
          "num_generations"},
-        processes.empty() ? "in prompts" : "in prompts, of " + processes);
+        processes.count == 1 ? "in prompts" : "in prompts, of " + std::to_string(processes.count) + " processes");
   t.set("actor.ppo_mini_batch_size", rows * accumulation / group,
         {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
         steps == accumulation ? "in prompts"

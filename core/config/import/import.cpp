@@ -63,7 +63,16 @@ std::vector<std::string> stand_ins(const Translation& t) {
   return overrides;
 }
 
-Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framework, const std::string& where) {
+// What became of the launcher, as a comment; nothing where there was none.
+std::string launch_line(const Launch& launch, const Processes& processes, bool is_verl) {
+  if (launch.how.empty()) return "";
+  if (is_verl) return "# Launcher: " + launch.how + ". It has no effect: verl's batch sizes are of the whole run.";
+  return "# Launcher: " + launch.how + ". The batch sizes are those of " + std::to_string(processes.count) +
+         (processes.count == 1 ? " process." : " processes together; here one process does their work.");
+}
+
+Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framework, const std::string& where,
+                              const std::string& launch) {
   if (!t.problems().empty()) return join_problems(t.problems());
   t.note_untold();
   std::vector<Translation::Line> lines = t.lines();
@@ -71,6 +80,7 @@ Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framewo
       {"# From " + where + " by `mortise config import --from " + std::string(framework.name) + "`.", ""},
       {"# Meanings and defaults: " + std::string(framework.version) + ". A comment says what each line follows from.",
        ""}};
+  if (!launch.empty()) lines.insert(lines.begin(), {launch, ""});
   lines.insert(lines.begin(), head.begin(), head.end());
   ImportedConfig imported;
   for (const Translation::Line& line : lines) imported.toml.append(line.text).append("\n");
@@ -106,21 +116,34 @@ Result<ImportedConfig> import_config_text(Env& env, const ImportRequest& request
   const Framework& framework = *TRY(find_framework(request.framework));
   const PeerRules& rules = framework.rules();
   const bool is_verl = request.framework == "verl";
-  if (request.num_processes < 1 || request.num_processes > 1'000'000)
-    return Error{ErrorKind::kConfig, "the number of processes must be at least 1", "", ""};
-  const PeerSource source{std::string(text), request.where, is_verl};
-  std::vector<PeerSetting> settings = TRY(read_peer_source(source, rules));
-  Translation t(std::string(framework.title), rules, std::move(settings));
+  const int64_t asked = request.num_processes.value_or(1);
+  if (asked < 1 || asked > 1'000'000)
+    return Error{ErrorKind::kConfig, "the number of processes must be from 1 to 1,000,000", "--processes", ""};
+  PeerSource source{std::string(text), request.where, is_verl, request.variables};
+  source.launches = request.framework == "trl";
+  PeerFile file = TRY(read_peer_source(source, rules));
+  Translation t(std::string(framework.title), rules, std::move(file.settings));
   if (is_verl) prepare_verl(t);
   t.apply_rules();
+  if (!is_verl && !request.num_processes && !file.launch.unknown.empty())
+    t.unknown(file.launch.unknown, request.where, "Give the number of processes with --processes N");
+  if (t.has_unknown()) return join_problems(t.problems());
+  const Processes processes{request.num_processes.value_or(file.launch.processes.value_or(1)),
+                            request.num_processes || file.launch.processes};
   if (is_verl) {
     translate_verl(t);
   } else if (request.framework == "trl") {
-    translate_trl(t, request.num_processes);
+    translate_trl(t, processes);
   } else {
-    translate_swift(t, request.num_processes);
+    translate_swift(t, processes);
   }
-  return finish(env, t, framework, request.where);
+  Result<ImportedConfig> imported =
+      finish(env, t, framework, request.where, launch_line(file.launch, processes, is_verl));
+  if (imported.ok() && file.num_others > 0) {
+    imported->warnings.push_back(request.where + " starts " + std::to_string(file.num_others + 1) +
+                                 " trainings; the first is imported");
+  }
+  return imported;
 }
 
 Result<ImportedConfig> import_config(Env& env, const ImportRequest& request) {

@@ -7,6 +7,9 @@
 // ms-swift 4.6.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,9 +19,11 @@
 namespace mortise {
 
 struct ImportRequest {
-  std::string framework;      // "trl", "verl" or "swift"
-  std::string where;          // the file's name, for comments and errors
-  int64_t num_processes = 1;  // TRL and swift: batch sizes are per process, and their files do not say how many run
+  std::string framework;  // "trl", "verl" or "swift"
+  std::string where;      // the file's name, for comments and errors
+  // TRL and swift: batch sizes are per process. Not given: as the script's launcher says, else 1.
+  std::optional<int64_t> num_processes{};
+  std::map<std::string, std::string, std::less<>> variables{};  // of a shell script; they win over what it sets
 };
 
 struct ImportedConfig {

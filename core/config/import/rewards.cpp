@@ -7,12 +7,17 @@
 namespace mortise {
 
 std::string add_python_reward(Translation& t, const std::string& path, std::string_view name) {
-  const std::string table = t.add_reward("python", {name});
   const size_t dot = path.rfind('.');
+  const std::string function = path.substr(dot + 1);
+  bool is_taken = false;  // by a function of another file
+  for (size_t i = 0; i < t.num_rewards(); ++i)
+    is_taken = is_taken || t.value_set("reward." + std::to_string(i) + ".name") == Json(function);
+  const std::string table = t.add_reward("python", {name});
+  t.set(table + ".name", is_taken ? path : function, {name});
   std::string file = path.substr(0, dot);
   std::replace(file.begin(), file.end(), '.', '/');
   t.set(table + ".path", file + ".py", {name});
-  t.set(table + ".function", path.substr(dot + 1), {name});
+  t.set(table + ".function", function, {name});
   return table;
 }
 

@@ -90,46 +90,9 @@ Result<ConfigNode> word_value(const std::string& text, const std::string& where)
   return node;
 }
 
-// The first argument: what follows the script or the command that is run, else the first word that looks like one.
-size_t first_argument(const std::vector<ShellWord>& words, bool dotted) {
-  size_t first = 0;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i].text;
-    const bool script = word.ends_with(".py") || word.find(".main_") != std::string::npos;
-    const bool command =
-        i > 0 && ((words[i - 1].text == "trl" && word == "grpo") ||
-                  ((words[i - 1].text == "swift" || words[i - 1].text == "megatron") && word == "rlhf"));
-    // The first one: values of options behind it may look the same, and so may that of an option of the launcher.
-    const bool is_value = i > 0 && words[i - 1].text.starts_with("--");
-    if ((script && !word.starts_with("--") && !is_value && word.find('=') == std::string::npos) || command) {
-      first = i + 1;
-      break;
-    }
-  }
-  if (first > 0) return first;
-  while (first < words.size()) {
-    const std::string& word = words[first].text;
-    if (dotted ? word.find('=') != std::string::npos || word.starts_with('~') : word.starts_with("--")) break;
-    ++first;
-  }
-  return first;
-}
-
-// Behind the arguments: where the output goes, and the commands that follow.
-void cut_at_operator(std::vector<ShellWord>& words, size_t first) {
-  for (size_t i = first; i < words.size(); ++i) {
-    const std::string& text = words[i].text;
-    const std::string_view rest = std::string_view(text).substr(std::min(text.find_first_not_of("012"), text.size()));
-    const bool is_operator = rest.starts_with('>') || text == "|" || text == "||" || text == "&&" || text == "&" ||
-                             text == ";" || text == "|&" || text.starts_with("&>");
-    if (words[i].quoted || !is_operator) continue;
-    words.resize(i);
-    return;
-  }
-}
-
-Error not_resolved(const ShellWord& word) {
-  return {ErrorKind::kConfig, quote(word.text) + " holds a variable of the shell", word.where, "write its value"};
+Error not_known(const ShellWord& word) {
+  return {ErrorKind::kConfig, quote(word.text) + " is not known: " + word.unknown, word.where,
+          unknown_word_hint(word.name)};
 }
 
 void put(ConfigNode& table, const std::string& name, ConfigNode value) {
@@ -144,18 +107,29 @@ bool is_negated(const std::string& name, bool has_value, const PeerRules& rules)
          rules.find_exact(name.substr(kNo.size())) != nullptr;
 }
 
-Result<ConfigNode> read_options(const std::vector<ShellWord>& words, const PeerRules& rules) {
+// A word that is not known stands as a text: `unknown` remembers why, by the place of the setting.
+using UnknownWords = std::map<std::string, ShellWord, std::less<>>;
+
+void note_unknown(UnknownWords& unknown, const std::string& name, const ShellWord& word) {
+  if (word.unknown.empty())
+    unknown.erase(name);
+  else
+    unknown.insert_or_assign(name, word);
+}
+
+Result<ConfigNode> read_options(const std::vector<ShellWord>& words, const PeerRules& rules, UnknownWords& unknown) {
   ConfigNode table = ConfigNode::table("");
-  for (size_t i = first_argument(words, false); i < words.size();) {
+  for (size_t i = 0; i < words.size();) {
     const ShellWord& option = words[i++];
     if (!option.text.starts_with("--") || option.text.size() < 3) {
+      if (!option.unknown.empty()) return not_known(option);
       return Error{ErrorKind::kConfig, quote(option.text) + " stands where an option is due", option.where,
                    "options are written --key value"};
     }
     std::vector<ShellWord> values;
     std::string name = option.text.substr(2);
     if (const size_t equals = name.find('='); equals != std::string::npos) {
-      values.push_back({name.substr(equals + 1), option.where, option.quoted});
+      values.push_back({name.substr(equals + 1), option.where, option.unknown, option.name});
       name.resize(equals);
     } else {
       while (i < words.size() && !words[i].text.starts_with("--")) values.push_back(words[i++]);
@@ -166,8 +140,9 @@ Result<ConfigNode> read_options(const std::vector<ShellWord>& words, const PeerR
     if (negated) name.erase(0, 3);
     value.value = !negated;  // a flag
     value.raw = negated ? "false" : "true";
+    unknown.erase(name);
     for (const ShellWord& word : values) {
-      if (word.text.find('$') != std::string::npos) return not_resolved(word);
+      if (!word.unknown.empty()) note_unknown(unknown, name, word);
     }
     if (values.size() == 1) value = TRY(word_value(values[0].text, option.where));
     if (values.size() > 1) {
@@ -205,19 +180,20 @@ bool read_hydra_option(const std::vector<ShellWord>& words, size_t& i, ConfigNod
 }
 
 // Hydra: a.b=c, +a.b=c, ++a.b=c, ~a.b.
-Result<ConfigNode> read_overrides(const std::vector<ShellWord>& words) {
+Result<ConfigNode> read_overrides(const std::vector<ShellWord>& words, UnknownWords& unknown) {
   ConfigNode root = ConfigNode::table("");
-  for (size_t i = first_argument(words, true); i < words.size(); ++i) {
+  for (size_t i = 0; i < words.size(); ++i) {
     const ShellWord& word = words[i];
-    if (word.text == "$@" || read_hydra_option(words, i, root)) continue;  // "$@": the caller's own arguments
+    if (read_hydra_option(words, i, root)) continue;
     const size_t equals = word.text.find('=');
+    if (equals == std::string::npos && !word.unknown.empty()) return not_known(word);
     if (equals == std::string::npos && !word.text.starts_with('~')) {
       return Error{ErrorKind::kConfig, quote(word.text) + " is no override", word.where, "write key=value"};
     }
-    if (word.text.find('$') != std::string::npos) return not_resolved(word);
     std::string name = word.text.substr(0, equals);
     const bool removes = name.starts_with('~');
     name.erase(0, std::min(name.find_first_not_of("+~"), name.size()));
+    note_unknown(unknown, name, word);
     ConfigNode* table = &root;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.')) {
       const std::string part = name.substr(0, dot);
@@ -243,6 +219,8 @@ Form form_of(const PeerSource& source) {
   const std::string_view text = trim(source.text);
   if (source.where.ends_with(".json") || text.starts_with('{')) return Form::kJson;
   if (source.where.ends_with(".yaml") || source.where.ends_with(".yml")) return Form::kYaml;
+  if (source.where.ends_with(".sh") || source.where.ends_with(".bash"))
+    return source.dotted ? Form::kOverrides : Form::kOptions;
   for (const std::string_view whole : split(text, '\n')) {
     const std::string_view line = trim(whole);
     const std::string_view word = line.substr(0, line.find_first_of(" \t"));
@@ -260,7 +238,8 @@ class Flattener {
  public:
   Flattener(const PeerRules& rules, bool dotted) : rules_(rules), dotted_(dotted) {}
 
-  std::vector<PeerSetting> run(const ConfigNode& root) {
+  std::vector<PeerSetting> run(const ConfigNode& root, const UnknownWords& unknown) {
+    unknown_ = &unknown;
     for (const auto& [key, child] : root.entries) add(key, child);
     return std::move(settings_);
   }
@@ -277,11 +256,17 @@ class Flattener {
       return;
     }
     settings_.push_back({std::move(name), given, json_of(node),
-                         node.kind == ConfigNode::Kind::kValue && !node.value.is_array() ? node.raw : "", node.where});
+                         node.kind == ConfigNode::Kind::kValue && !node.value.is_array() ? node.raw : "", node.where,
+                         "", ""});
+    if (const auto found = unknown_->find(given); found != unknown_->end()) {
+      settings_.back().unknown = found->second.unknown;
+      settings_.back().hint = unknown_word_hint(found->second.name);
+    }
   }
 
   const PeerRules& rules_;
   bool dotted_;
+  const UnknownWords* unknown_ = nullptr;
   std::vector<PeerSetting> settings_;
 };
 
@@ -303,55 +288,14 @@ Result<> check_distinct(const std::vector<PeerSetting>& settings) {
 
 }  // namespace
 
-Result<std::vector<ShellWord>> shell_words(std::string_view text, std::string_view where) {
-  std::vector<ShellWord> words;
-  int64_t line = 1;
-  bool in_word = false;
-  char quote_mark = 0;
-  const auto place = [&] { return std::string(where) + ":" + std::to_string(line); };
-  const auto begin = [&] {
-    if (!in_word) words.push_back({"", place(), false});
-    in_word = true;
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char character = text[i];
-    if (character == '\n') ++line;
-    if (quote_mark != 0) {
-      if (character == quote_mark) {
-        quote_mark = 0;
-      } else if (character == '\\' && quote_mark == '"' && i + 1 < text.size()) {
-        words.back().text += text[++i];
-      } else {
-        words.back().text += character;
-      }
-    } else if (character == '\'' || character == '"') {
-      begin();
-      words.back().quoted = true;
-      quote_mark = character;
-    } else if (character == '\\' && i + 1 < text.size()) {
-      if (text[i + 1] == '\n') {
-        ++line;
-        in_word = false;
-      } else {
-        begin();
-        words.back().text += text[i + 1];
-      }
-      ++i;
-    } else if (std::string_view(" \t\r\n").find(character) != std::string_view::npos) {
-      in_word = false;
-    } else if (character == '#' && !in_word) {
-      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-    } else {
-      begin();
-      words.back().text += character;
-    }
-  }
-  if (quote_mark != 0) return Error{ErrorKind::kConfig, "a quote is not closed", place(), "close it"};
-  return words;
+std::string unknown_word_hint(const std::string& variable) {
+  return variable.empty() ? "Write its value into the script" : "Give its value with --set " + variable + "=VALUE";
 }
 
-Result<std::vector<PeerSetting>> read_peer_source(const PeerSource& source, const PeerRules& rules) {
+Result<PeerFile> read_peer_source(const PeerSource& source, const PeerRules& rules) {
+  PeerFile file;
   ConfigNode root;
+  UnknownWords unknown;
   const Form form = form_of(source);
   if (form == Form::kJson) {
     JsonOptions options;
@@ -362,18 +306,22 @@ Result<std::vector<PeerSetting>> read_peer_source(const PeerSource& source, cons
   } else if (form == Form::kYaml) {
     root = TRY(parse_yaml(source.text, source.where));
   } else {
-    std::vector<ShellWord> words = TRY(shell_words(source.text, source.where));
-    cut_at_operator(words, first_argument(words, source.dotted));
-    root = TRY(form == Form::kOptions ? read_options(words, rules) : read_overrides(words));
+    const ShellScript script = TRY(read_shell(source.text, source.where, source.variables));
+    TrainingCommand command = find_training(script, source.dotted);
+    root = TRY(form == Form::kOptions ? read_options(command.arguments, rules, unknown)
+                                      : read_overrides(command.arguments, unknown));
+    file.launch = std::move(command.launch);
+    file.num_others = command.num_others;
   }
   if (!root.is_table()) {
     return Error{ErrorKind::kConfig, "holds " + root.describe() + ", no settings", source.where,
                  "a YAML or JSON file of settings, or a list of arguments"};
   }
-  std::vector<PeerSetting> settings = Flattener(rules, source.dotted).run(root);
-  TRY(check_distinct(settings));
-  if (source.dotted) resolve_interpolations(settings);
-  return settings;
+  file.settings = Flattener(rules, source.dotted).run(root, unknown);
+  TRY(check_distinct(file.settings));
+  if (source.dotted) resolve_interpolations(file.settings);
+  if (source.launches) take_launch_settings(file.settings, file.launch);
+  return file;
 }
 
 }  // namespace mortise

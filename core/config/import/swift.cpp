@@ -269,6 +269,13 @@ void set_data(Translation& t) {
   }
   if (!t.flag("dataset_shuffle") && !t.flag("train_dataloader_shuffle"))
     t.set("data.shuffle", false, {"dataset_shuffle", "train_dataloader_shuffle"});
+  const std::string system = t.text("system");
+  if (system.ends_with(".txt")) {
+    t.problem("system", "system names the file " + quote(system) + ", which is not read",
+              "Give its text as system, or as data.system_prompt in the result");
+  } else if (!system.empty()) {
+    t.set("data.system_prompt", system, {"system"});
+  }
   const std::vector<std::string> stop = t.texts("stop_words");
   if (!stop.empty()) t.set("rollout.stop", stop, {"stop_words"});
 }
@@ -371,8 +378,8 @@ void note_unused(Translation& t) {
 
 }  // namespace
 
-void translate_swift(Translation& t, int64_t num_processes) {
-  const HfBatches batches = translate_hf_batches(t, num_processes);
+void translate_swift(Translation& t, const Processes& processes) {
+  const HfBatches batches = translate_hf_batches(t, processes);
   translate_hf_schedule(t, batches, set_learning_rate(t));
   set_data(t);
   translate_hf_files(t, batches, !t.texts("val_dataset").empty());

@@ -190,6 +190,11 @@ void Translation::set(std::string_view key, Json value, const std::vector<std::s
 
 bool Translation::is_set(std::string_view key) const { return assignments_.contains(key); }
 
+Json Translation::value_set(std::string_view key) const {
+  const auto found = assignments_.find(key);
+  return found == assignments_.end() ? Json() : found->second.value;
+}
+
 std::string Translation::add_reward(std::string_view plugin, const std::vector<std::string_view>& names) {
   const std::string table = "reward." + std::to_string(num_rewards_++);
   set(table + ".use", std::string(plugin), names);
@@ -248,6 +253,10 @@ void Translation::note_below(const PeerSetting& setting, std::string_view table,
 
 void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
   if (is_left_out(setting.name)) return note_below(setting, left_out_ + "*", why_left_out_);
+  if (rule.action != PeerAction::kNoEffect && !setting.unknown.empty()) {
+    has_unknown_ = true;
+    return problem(setting.name, quote(setting.given) + " is not known: " + setting.unknown, setting.hint);
+  }
   if (rule.action != PeerAction::kNoEffect && is_unresolved(setting.value)) {
     return problem(setting.name, quote(setting.given + " = " + dump_json(setting.value)) + " is not resolved",
                    "write its value");

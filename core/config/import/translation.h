@@ -44,6 +44,7 @@ class Translation {
   // `names`: the settings that it follows from. `remark`: more to say, or empty.
   void set(std::string_view key, Json value, const std::vector<std::string_view>& names, std::string_view remark = "");
   [[nodiscard]] bool is_set(std::string_view key) const;
+  [[nodiscard]] Json value_set(std::string_view key) const;  // null where it is not set
   // A [[reward]] table; returns its place for set("reward.0.weight", ...).
   std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
   // A line of the list of settings without effect.
@@ -54,6 +55,11 @@ class Translation {
   void ask(std::string_view table, std::string_view line);
   void problem(std::string_view name, std::string what, std::string next);
   void warn(std::string_view name, std::string_view what);
+  // A problem of no single setting after which nothing more can be said.
+  void unknown(std::string what, std::string where, std::string next) {
+    has_unknown_ = true;
+    problems_.push_back({ErrorKind::kConfig, std::move(what), std::move(where), std::move(next)});
+  }
   // After all of that: a line for each setting of the file that nothing above has told of, so that none is lost.
   void note_untold();
 
@@ -66,6 +72,8 @@ class Translation {
   [[nodiscard]] std::vector<Error>& problems() { return problems_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
   [[nodiscard]] size_t num_rewards() const { return num_rewards_; }
+  // A value that counts is not known, which is told: what follows from it would be wrong.
+  [[nodiscard]] bool has_unknown() const { return has_unknown_; }
 
  private:
   struct Assignment {
@@ -97,6 +105,7 @@ class Translation {
   std::vector<std::string> warnings_;
   std::set<std::string, std::less<>> told_;  // the settings that an assignment, a note, a problem or a warning names
   size_t num_rewards_ = 0;
+  bool has_unknown_ = false;
 };
 
 }  // namespace mortise

@@ -296,8 +296,8 @@ void set_rewards(Translation& t) {
 
 }  // namespace
 
-void translate_trl(Translation& t, int64_t num_processes) {
-  const HfBatches batches = translate_hf_batches(t, num_processes);
+void translate_trl(Translation& t, const Processes& processes) {
+  const HfBatches batches = translate_hf_batches(t, processes);
   translate_hf_schedule(t, batches, t.number("learning_rate"));
   translate_hf_files(t, batches, false);
   set_loss(t);

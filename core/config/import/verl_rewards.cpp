@@ -5,6 +5,30 @@
 namespace mortise {
 namespace {
 
+constexpr std::string_view kBuffer[] = {"reward_model.overlong_buffer.enable", "reward_model.overlong_buffer.len",
+                                        "reward_model.overlong_buffer.penalty_factor",
+                                        "reward_model.overlong_buffer.log"};
+
+// The same reward as the recipe of DAPO asks for it: its limit is the longest completion.
+void set_overlong_buffer(Translation& t) {
+  const auto& [enable, length, factor, log] = kBuffer;
+  if (!t.is_given(enable) && !t.is_given(length)) return t.note_given({factor, log}, "there is no overlong_buffer.len");
+  if (!t.flag(enable)) return t.note_given({length, factor, log}, "reward_model.overlong_buffer.enable is false");
+  if (t.text("reward_model.reward_manager") != "dapo")
+    return t.problem(enable, "reward_model.overlong_buffer is read by the dapo manager alone",
+                     "set reward_model.reward_manager to dapo, or enable to false");
+  if (!t.is_null("reward_model.reward_kwargs"))
+    return t.problem(enable, "reward_model.overlong_buffer and reward_model.reward_kwargs ask for the same reward",
+                     "give one");
+  if (t.integer(length) < 1) return t.problem(length, "reward_model.overlong_buffer.len must be at least 1", "");
+  const std::string reward = t.add_reward("length", {enable});
+  t.set(reward + ".name", "overlong", {enable});
+  t.set(reward + ".limit", t.integer("data.max_response_length"), {"data.max_response_length"});
+  t.set(reward + ".buffer", t.integer(length), {length});
+  t.set(reward + ".penalty", -t.number(factor), {factor});
+  t.note_given({log}, "the reward has a column of its own");
+}
+
 // The reward of the length that verl's dapo manager adds.
 void set_overlong(Translation& t, std::string_view manager, std::string_view kwargs) {
   if (t.text(manager) != "dapo") {
@@ -61,9 +85,10 @@ bool set_reward_model(Translation& t) {
     t.set(reward + ".max_length", t.integer(length), {length});
     t.set(reward + ".truncation", "right", {length}, "as verl cuts");
   }
-  t.note_given({"reward_model.reward_manager", "reward_model.reward_kwargs", "reward_manager.name",
-                "reward.reward_manager.name", "reward.reward_kwargs", "data.reward_fn_key"},
-               "the reward model's score is the reward");
+  t.note_given(
+      {"reward_model.reward_manager", "reward_model.reward_kwargs", "reward_manager.name", "reward.reward_manager.name",
+       "reward.reward_kwargs", "data.reward_fn_key", kBuffer[0], kBuffer[1], kBuffer[2], kBuffer[3]},
+      "the reward model's score is the reward");
   return true;
 }
 
@@ -85,6 +110,7 @@ void translate_verl_rewards(Translation& t) {
     if (!arguments.empty()) t.set(reward + ".kwargs", dump_json(arguments), {kwargs});
   }
   set_overlong(t, "reward_model.reward_manager", "reward_model.reward_kwargs");
+  set_overlong_buffer(t);
   if (t.is_given("reward_manager.name")) {
     set_overlong(t, "reward_manager.name", "reward_model.reward_kwargs");
   } else {

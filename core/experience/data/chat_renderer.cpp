@@ -51,6 +51,17 @@ Result<Json> tools_of(const Json& row, std::string_view where) {
 
 }  // namespace
 
+Json ChatRenderer::with_system_prompt(const Json& messages) const {
+  if (system_prompt_.empty() || !messages.is_array()) return messages;
+  for (const Json& message : messages) {
+    const Json* role = json_find(message, "role");
+    if (role != nullptr && (*role == "system" || *role == "developer")) return messages;
+  }
+  Json out = Json::array({{{"role", "system"}, {"content", system_prompt_}}});
+  out.insert(out.end(), messages.begin(), messages.end());
+  return out;
+}
+
 Result<Rendered> ChatRenderer::render(const Json& row, const Json& messages, bool add_generation_prompt,
                                       std::string_view where) const {
   if (templates_.empty()) {
@@ -58,7 +69,7 @@ Result<Rendered> ChatRenderer::render(const Json& row, const Json& messages, boo
                    "set model.custom_chat_template to a Jinja file, or give the prompt as text");
   }
   RenderInput input;
-  input.messages = TRY(conversation_of(messages, where));
+  input.messages = TRY(conversation_of(with_system_prompt(messages), where));
   input.tools = TRY(tools_of(row, where));
   if (const Json* documents = json_find(row, "documents"); documents != nullptr && documents->is_array())
     input.documents = *documents;

@@ -18,9 +18,14 @@ namespace mortise {
 class ChatRenderer {
  public:
   ChatRenderer() = default;  // no template: every conversation is refused
-  ChatRenderer(ChatTemplates templates, Json kwargs) : templates_(std::move(templates)), kwargs_(std::move(kwargs)) {}
+  // `system_prompt`: put in front of conversations that have no system message; empty: none.
+  ChatRenderer(ChatTemplates templates, Json kwargs, std::string system_prompt = "")
+      : templates_(std::move(templates)), kwargs_(std::move(kwargs)), system_prompt_(std::move(system_prompt)) {}
 
-  // `messages` is a list, of the row or made from it; `where` is "file:line".
+  // The conversation as it is rendered: with the system prompt, if it has none of its own.
+  [[nodiscard]] Json with_system_prompt(const Json& messages) const;
+
+  // `messages` is a list, of the row or made from it, without the system prompt or with it; `where` is "file:line".
   [[nodiscard]] Result<Rendered> render(const Json& row, const Json& messages, bool add_generation_prompt,
                                         std::string_view where) const;
   // Do all templates mark what the assistant says with {% generation %}?
@@ -29,6 +34,7 @@ class ChatRenderer {
  private:
   ChatTemplates templates_;
   Json kwargs_ = Json::object();
+  std::string system_prompt_;
 };
 
 }  // namespace mortise

@@ -22,8 +22,9 @@ bool is_nearly(const std::string& key, const std::string& name) {
 std::string misspelt_key(const Json& row, std::span<const std::string> known) {
   for (const auto& [key, value] : row.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;  // it is there, but not what it should be
-    if (const std::string hint = did_you_mean(key, known); !hint.empty())
-      return "the row has " + quote(key) + ": " + hint;
+    const std::string& given = key;                              // a binding is not captured
+    const auto meant = std::ranges::find_if(known, [&](const std::string& name) { return is_nearly(given, name); });
+    if (meant != known.end()) return "the row has " + quote(key) + ": did you mean " + quote(*meant) + "?";
   }
   return "";
 }
@@ -43,6 +44,7 @@ const std::string* MisspeltKeys::meant_by(const std::string& key) {
 void MisspeltKeys::see(const Json& row, int32_t file, int64_t line) {
   if (!row.is_object()) return;
   for (const auto& [key, value] : row.items()) {
+    if (const auto name = std::ranges::find(read_, key); name != read_.end()) there_.insert(*name);
     const std::string* const meant = meant_by(key);
     if (meant == nullptr || row.contains(*meant)) continue;
     add({file, key}, {meant, line, 1});
@@ -58,6 +60,7 @@ void MisspeltKeys::add(const std::pair<int32_t, std::string>& file_and_key, cons
 
 void MisspeltKeys::merge(const MisspeltKeys& other) {
   for (const auto& [file_and_key, place] : other.found_) add(file_and_key, place);
+  there_.insert(other.there_.begin(), other.there_.end());
 }
 
 std::vector<std::string> MisspeltKeys::warnings(std::span<const std::string> files) const {
@@ -67,8 +70,12 @@ std::vector<std::string> MisspeltKeys::warnings(std::span<const std::string> fil
     const std::string others =
         place.num_rows > 1 ? " (and so have " + format_count(place.num_rows - 1) + " more rows of the file)" : "";
     out.push_back(files[static_cast<size_t>(file)] + ":" + std::to_string(place.first_line) + ": the row has " +
-                  quote(key) + " and no " + quote(*place.meant) + others + "; did you mean " + quote(*place.meant) +
-                  "? Until then it is a column under its own name");
+                  quote(key) + " and no " + quote(*place.meant) + others +
+                  // Where no row has it, the settings may be what is misspelt.
+                  (there_.contains(*place.meant)
+                       ? "; did you mean " + quote(*place.meant) + "? Until then it is a column under its own name"
+                       : ", and no row has " + quote(*place.meant) +
+                             ", which is read if it is there: correct the rows, or the setting that names it"));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,7 @@ class MisspeltKeys {
   const std::string* meant_by(const std::string& key);
 
   std::span<const std::string> read_;
+  std::set<std::string, std::less<>> there_;                      // those of them that some row has
   std::map<std::string, const std::string*, std::less<>> known_;  // what meant_by() has found out
   std::map<std::pair<int32_t, std::string>, Place> found_;
 };

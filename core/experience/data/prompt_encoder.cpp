@@ -45,6 +45,16 @@ Result<> check_ids(const std::vector<int64_t>& ids, int64_t vocab_size, std::str
   return {};
 }
 
+// A row without the configured column may have the prompt under one of its usual names.
+std::string usual_prompt_key(const Json& row) {
+  for (const char* name : {"prompt", "question", "problem", "query", "instruction", "input"}) {
+    const Json* value = json_find(row, name);
+    if (value == nullptr || (!value->is_string() && !value->is_array())) continue;
+    return "the row has " + quote(name) + ": set data.prompt_key=" + name + " if that is the prompt.";
+  }
+  return "";
+}
+
 // verl's column of that name; it becomes part of the names of validation metrics.
 Result<std::string> data_source_of(const Json& row, std::string_view where) {
   const Json* source = json_find(row, "data_source");
@@ -67,7 +77,9 @@ Truncation parse_truncation(std::string_view name) {
 }
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, ChatTemplates templates, PromptEncoderOptions options)
-    : tokenizer_(&tokenizer), chats_(std::move(templates), options.template_kwargs), options_(std::move(options)) {}
+    : tokenizer_(&tokenizer),
+      chats_(std::move(templates), options.template_kwargs, options.system_prompt),
+      options_(std::move(options)) {}
 
 Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, int64_t vocab_size) const {
   if (!row.is_object()) return Error{ErrorKind::kData, "a data row must be a JSON object", std::string(where), ""};
@@ -75,6 +87,11 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   const Json* ids = json_find(row, "prompt_token_ids");
   const Json* text = json_find(row, options_.prompt_key);
   if (text == nullptr) text = json_find(row, "messages");
+  const bool is_chat = (ids == nullptr || ids->is_null()) && text != nullptr && text->is_array();
+  if (!options_.system_prompt.empty() && !is_chat) {
+    return Error{ErrorKind::kData, "data.system_prompt is set, and the row's prompt is no chat", std::string(where),
+                 "Write the prompt as messages, [{\"role\": \"user\", \"content\": ...}], or leave the key out"};
+  }
   if (ids != nullptr && !ids->is_null()) {
     prompt.token_ids = TRY(ids_of(*ids, where));
     TRY(check_ids(prompt.token_ids, vocab_size, where));
@@ -88,7 +105,8 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
     TRY(encode_messages(row, *text, where, prompt));
   } else {
     const std::string known[] = {options_.prompt_key, "messages", "prompt_token_ids"};
-    const std::string hint = misspelt_key(row, known);
+    std::string hint = usual_prompt_key(row);
+    if (hint.empty()) hint = misspelt_key(row, known);
     return Error{ErrorKind::kData,
                  "the row has no prompt: neither '" + options_.prompt_key +
                      "' (text or messages), 'messages' nor 'prompt_token_ids'",
@@ -96,23 +114,28 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
                  hint + (hint.empty() ? "" : " Else ") + "name the prompt's column with data.prompt_key"};
   }
   TRY(check_ids(prompt.token_ids, vocab_size, where));
-  prompt.columns = Json::object();
-  for (const auto& [name, value] : row.items()) {
-    if (!is_prompt_column(name, options_.prompt_key)) prompt.columns[name] = value;
-  }
+  prompt.columns = columns_of(row);
   prompt.data_source = TRY(data_source_of(row, where));
+  return prompt;
+}
+
+Json PromptEncoder::columns_of(const Json& row) const {
+  Json columns = Json::object();
+  for (const auto& [name, value] : row.items()) {
+    if (!is_prompt_column(name, options_.prompt_key)) columns[name] = value;
+  }
   // verl keeps the answer one level down; rewards find it under its own name too.
   const Json* reward_model = json_find(row, "reward_model");
   const Json* truth = reward_model != nullptr ? json_find(*reward_model, "ground_truth") : nullptr;
-  if (truth != nullptr && !prompt.columns.contains("ground_truth")) prompt.columns["ground_truth"] = *truth;
-  return prompt;
+  if (truth != nullptr && !columns.contains("ground_truth")) columns["ground_truth"] = *truth;
+  return columns;
 }
 
 Result<> PromptEncoder::encode_messages(const Json& row, const Json& messages, std::string_view where,
                                         Prompt& prompt) const {
   Rendered rendered = TRY(chats_.render(row, messages, /*add_generation_prompt=*/true, where));
   prompt.text = std::move(rendered.text);
-  prompt.messages = dump_json(messages);
+  prompt.messages = dump_json(chats_.with_system_prompt(messages));
   // The template writes the special tokens itself.
   auto encoded = tokenizer_->encode(prompt.text, /*add_special_tokens=*/false);
   if (!encoded.ok()) return Error{ErrorKind::kData, encoded.error().what, std::string(where), encoded.error().next};

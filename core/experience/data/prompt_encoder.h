@@ -38,6 +38,7 @@ struct PromptEncoderOptions {
   int64_t max_prompt_length = 0;  // tokens; 0 = no limit
   Truncation truncation = Truncation::kError;
   Json template_kwargs = Json::object();
+  std::string system_prompt;  // of chats without a system message; "" = none
 };
 
 class PromptEncoder {
@@ -47,6 +48,9 @@ class PromptEncoder {
 
   // The prompt of `row`; `where` is "file:line". Token ids must lie below `vocab_size` where that is positive.
   Result<Prompt> encode(const Json& row, std::string_view where, int64_t vocab_size) const;
+
+  // What the rewards see of a row: its members without those of the prompt.
+  [[nodiscard]] Json columns_of(const Json& row) const;
 
   // Is the row's prompt longer than the limit? Set by the last step of encode; used by filter_overlong_prompts.
   [[nodiscard]] bool is_overlong(const Prompt& prompt) const;

@@ -123,7 +123,7 @@ Result<std::optional<Prompt>> SftEncoder::encode_chat(const Json& row, const Jso
   Prompt out;
   out.columns = Json::object();
   out.data_source = "unknown";
-  out.messages = dump_json(messages);
+  out.messages = dump_json(prompts_->chats().with_system_prompt(messages));
   out.token_ids.assign(tokens.ids.begin(), at(tokens.ids, first));
   out.text = prompts_->tokenizer().decode(out.token_ids, /*skip_special_tokens=*/false);
   out.response_ids.assign(at(tokens.ids, first), at(tokens.ids, last));

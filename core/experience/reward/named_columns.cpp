@@ -17,9 +17,9 @@ bool names_column(const ParamInfo& param) {
          (begins_with_word(param.doc, "data column") || begins_with_word(param.doc, "column"));
 }
 
-// As rewards look it up (plugins/shared/columns.h): a column that has the whole path as its name comes first.
+// As rewards look it up (plugins/shared/columns.h): a value under the whole path as its name comes first.
 bool has_value(const Json& columns, std::string_view path) {
-  if (const Json* whole = json_find(columns, path)) return !whole->is_null();
+  if (const Json* whole = json_find(columns, path); whole != nullptr && !whole->is_null()) return true;
   const Json* value = &columns;
   for (const std::string_view key : split(path, '.')) {
     value = value->is_object() ? json_find(*value, key) : nullptr;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 
 #include "foundation/base/at_place.h"
@@ -118,25 +117,6 @@ Result<> judge_failures(const Scores& scores, const std::string& label, double m
   return {};
 }
 
-// Names in order of first appearance, and the narrowest type that holds every value.
-std::vector<std::pair<std::string, ColumnType>> plan_columns(const PromptBatch& prompts) {
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<const Json*>> values;
-  for (size_t i = 0; i < prompts.prompts.size(); ++i) {
-    for (const auto& [name, value] : prompts.prompts[i].columns.items()) {
-      auto [entry, created] = values.try_emplace(name);
-      if (created) {
-        names.push_back(name);
-        entry->second.assign(prompts.prompts.size(), nullptr);
-      }
-      entry->second[i] = &value;
-    }
-  }
-  std::vector<std::pair<std::string, ColumnType>> plan;
-  for (const std::string& name : names) plan.emplace_back(name, DataColumn::narrowest(values[name]));
-  return plan;
-}
-
 // The given rows of `samples`, without the data columns.
 RewardBatch rows_of(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
                     std::span<const int64_t> rows) {
@@ -162,8 +142,8 @@ RewardBatch rows_of(const PromptBatch& prompts, const SampleBatch& samples, cons
 }
 
 void add_columns(const PromptBatch& prompts, const SampleBatch& samples, std::span<const int64_t> rows,
-                 const std::vector<std::pair<std::string, ColumnType>>& plan, RewardBatch& batch) {
-  for (const auto& [name, type] : plan) {
+                 const ColumnTypes& types, RewardBatch& batch) {
+  for (const auto& [name, type] : types) {
     std::vector<const Json*> values;
     for (const int64_t row : rows) {
       const auto prompt = static_cast<size_t>(samples.rows[static_cast<size_t>(row)].prompt_index);
@@ -210,11 +190,12 @@ std::vector<std::vector<double>> place_on_tokens(const SampleBatch& samples, con
 
 }  // namespace
 
-RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context) {
+RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
+                              const ScoreContext& context) {
   std::vector<int64_t> rows(samples.rows.size());
   std::iota(rows.begin(), rows.end(), 0);
   RewardBatch batch = rows_of(prompts, samples, context, rows);
-  add_columns(prompts, samples, rows, plan_columns(prompts), batch);
+  add_columns(prompts, samples, rows, types, batch);
   return batch;
 }
 
@@ -248,7 +229,6 @@ bool RewardRunner::works_ahead() const {
 }
 
 Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context) {
-  plan_ = plan_columns(prompts);
   context_ = context;
   fed_.assign(prompts.prompts.size(), 0);
   const auto num_rows = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
@@ -264,7 +244,7 @@ Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& sampl
   std::vector<int64_t> rows(static_cast<size_t>(n));
   std::iota(rows.begin(), rows.end(), prompt * n);
   RewardBatch batch = rows_of(prompts, samples, context_, rows);
-  add_columns(prompts, samples, rows, plan_, batch);
+  add_columns(prompts, samples, rows, types_, batch);
   for (Function& function : functions_) {
     if (function.reward->works_ahead()) TRY(function.reward->add(batch));
   }
@@ -302,7 +282,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
     }
   }
   fed_.clear();
-  const RewardBatch whole = make_reward_batch(prompts, samples, context);
+  const RewardBatch whole = make_reward_batch(prompts, samples, types_, context);
   for (Function& function : functions_) {
     if (!was_fed || !function.reward->works_ahead()) TRY(function.reward->add(whole));
   }
@@ -332,8 +312,8 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   if (num_rows > 0 && !any_failed && std::ranges::count(scored.row_valid, 1) == 0) {
     log_warn(
         "no reward applies to any row of " + occasion(context) +
-        ": nothing can be learnt from it; is the data column that a reward reads there, of the type that it reads, " +
-        "and not null? Columns: " + columns_phrase(whole.columns));
+        ": nothing can be learnt from it. Check that the data column that a reward reads is there, is of the type " +
+        "that it reads, and is not null. Columns: " + columns_phrase(whole.columns));
   }
   return scored;
 }

@@ -55,6 +55,9 @@ class RewardRunner {
   static RewardRunner over(const std::vector<RewardSpec>& specs, std::vector<std::unique_ptr<RewardFunction>> functions,
                            double max_failed_fraction);
 
+  // The data columns that rewards see, and their types: of the whole data set, whatever is in a batch.
+  void use_columns(ColumnTypes types) { types_ = std::move(types); }
+
   Result<ScoredBatch> score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
                             MetricSet* metrics);
 
@@ -87,13 +90,13 @@ class RewardRunner {
   std::vector<Function> functions_;
   double max_failed_fraction_;
   FailedBatchKeeper keeper_;
-  // What begin() learnt of the data columns, so that parts have the types of the whole.
-  std::vector<std::pair<std::string, ColumnType>> plan_;
+  ColumnTypes types_;
   ScoreContext context_;
   std::vector<uint8_t> fed_;  // by prompt; empty: begin() was not called
 };
 
-// The typed columns of B rows: prompt and completion as text and ids, and every column of the data rows.
-RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context);
+// The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names.
+RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
+                              const ScoreContext& context);
 
 }  // namespace mortise

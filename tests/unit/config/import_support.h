@@ -7,7 +7,7 @@
 namespace mortise::test {
 
 inline Result<ImportedConfig> import_text(std::string_view framework, std::string_view text,
-                                          std::string_view file = "peer.yaml", int64_t num_processes = 1) {
+                                          std::string_view file = "peer.yaml", std::optional<int64_t> num_processes = {}) {
   return import_config_text(default_env(), {std::string(framework), std::string(file), num_processes}, text);
 }
 
@@ -19,7 +19,7 @@ inline std::string import_error(std::string_view framework, std::string_view tex
 
 // The settings that an import must give.
 inline RunConfig imported(std::string_view framework, std::string_view text, std::string_view file = "peer.yaml",
-                          int64_t num_processes = 1) {
+                          std::optional<int64_t> num_processes = {}) {
   const Result<ImportedConfig> result = import_text(framework, text, file, num_processes);
   if (result) return config_of(result->toml);
   ADD_FAILURE() << result.error().to_string();

@@ -130,6 +130,11 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"rollout.bad_words=[\"\"]"}), HasSubstr("'rollout.bad_words' holds an empty text"));
   EXPECT_THAT(check_error({"trainer.resume_mode=resume_path"}), HasSubstr("set trainer.resume_from_path"));
   EXPECT_THAT(check_error({"reward.1.use=regex"}), HasSubstr("two rewards are named 'regex'"));
+  EXPECT_EQ(check_error({"reward.1.use=python", "reward.1.function=a", "reward.2.use=python", "reward.2.function=b"}),
+            "ok");
+  EXPECT_THAT(
+      check_error({"reward.1.use=python", "reward.1.function=a", "reward.2.use=acme/python", "reward.2.function=a"}),
+      HasSubstr("two rewards are named 'a'; Give one of them a name of its own, as in name = \"a_2\""));
   EXPECT_EQ(check_error({"reward.1.use=regex", "reward.1.name=other"}), "ok");
   EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3"}, ConfigUse::kSft), HasSubstr("needs validations on the way"));
   EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3", "~data.val_files"}, ConfigUse::kSft),

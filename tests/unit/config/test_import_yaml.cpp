@@ -70,10 +70,9 @@ TEST(ImportYaml, AliasesCannotBlowUp) {
 }
 
 std::vector<PeerSetting> read(const std::string& text, const std::string& where, bool dotted) {
-  Result<std::vector<PeerSetting>> settings =
-      read_peer_source({text, where, dotted}, dotted ? verl_rules() : trl_rules());
-  if (settings) return std::move(*settings);
-  ADD_FAILURE() << settings.error().to_string();
+  Result<PeerFile> file = read_peer_source({text, where, dotted}, dotted ? verl_rules() : trl_rules());
+  if (file) return std::move(file->settings);
+  ADD_FAILURE() << file.error().to_string();
   return {};
 }
 
@@ -152,8 +151,12 @@ TEST(ImportSource, VariablesAndStrayWordsAreRefused) {
   const auto error = [](const std::string& text, bool dotted) {
     return error_of(read_peer_source({text, "run.sh", dotted}, dotted ? verl_rules() : trl_rules()));
   };
-  EXPECT_THAT(error("--beta $BETA", false), HasSubstr("run.sh:1: '$BETA' holds a variable of the shell"));
-  EXPECT_THAT(error("rollout.n=$N", true), HasSubstr("variable"));
+  EXPECT_THAT(error("--beta 0.1 $OPTIONS", false), "ok") << "a value like any other; who reads it tells";
+  EXPECT_THAT(error("$OPTIONS --beta 0.1", false), "ok") << "in front of the arguments";
+  EXPECT_THAT(
+      error("rollout.n=4 $OPTIONS", true),
+      HasSubstr(
+          "run.sh:1: '' is not known: nothing sets the variable OPTIONS; Give its value with --set OPTIONS=VALUE"));
   EXPECT_THAT(error("--beta 0.1 'x", false), HasSubstr("not closed"));
   EXPECT_THAT(error("rollout.n=4\nstray", true), HasSubstr("'stray' is no override"));
   EXPECT_THAT(error("[1, 2]", false), HasSubstr("no settings"));

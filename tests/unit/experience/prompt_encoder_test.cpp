@@ -42,6 +42,19 @@ TEST_F(PromptEncoderTest, ReadsEveryFormOfAPrompt) {
   }
 }
 
+TEST_F(PromptEncoderTest, ASystemPromptGoesInFrontOfChatsWithoutOne) {
+  PromptEncoderOptions options;
+  options.system_prompt = "1=2";
+  const auto e = encoder(options);
+  EXPECT_EQ(text_of(e, R"({"prompt": [{"role": "b", "content": "1+1"}]})"), "s:1=2 b:1+1 a:");
+  EXPECT_EQ(text_of(e, R"({"prompt": [{"role": "system", "content": "3"}, {"role": "b", "content": "1"}]})"),
+            "s:3 b:1 a:");
+  const Prompt chat = e.encode(Json::parse(R"({"messages": [{"role": "b", "content": "1"}]})"), "f:1", 0).value();
+  EXPECT_EQ(Json::parse(chat.messages).size(), 2U) << "rewards see what the model sees";
+  EXPECT_NE(text_of(e, R"({"prompt": "1"})").find("data.system_prompt is set, and the row's prompt is no chat"),
+            std::string::npos);
+}
+
 TEST_F(PromptEncoderTest, KeepsColumnsAndFindsTheAnswerWhereVerlPutsIt) {
   const Prompt p =
       encoder()
@@ -73,9 +86,16 @@ TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
     EXPECT_FALSE(result.ok()) << row;
     return result.ok() ? "" : result.error().to_string();
   };
-  EXPECT_EQ(message(R"({"question": "1"})"),
-            "data.jsonl:7: the row has no prompt: neither 'prompt' (text or messages), 'messages' nor "
-            "'prompt_token_ids'; name the prompt's column with data.prompt_key");
+  EXPECT_EQ(
+      message(R"({"question": "1"})"),
+      "data.jsonl:7: the row has no prompt: neither 'prompt' (text or messages), 'messages' nor "
+      "'prompt_token_ids'; the row has 'question': set data.prompt_key=question if that is the prompt. Else name the "
+      "prompt's column with data.prompt_key");
+  PromptEncoderOptions renamed;
+  renamed.prompt_key = "query_text";
+  const auto other = encoder(renamed, false).encode(Json::parse(R"({"prompt": "1"})"), "f:1", 100);
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().next.find("the row has 'prompt': set data.prompt_key=prompt"), std::string::npos);
   EXPECT_NE(message(R"({"answer": "1", "promt": "1"})")
                 .find("; the row has 'promt': did you mean 'prompt'? Else name the prompt's column with"),
             std::string::npos);

@@ -78,33 +78,22 @@ TEST_F(RewardTest, ColumnsOfOtherLengthsAreTheEnginesBug) {
   EXPECT_EQ(result.error().kind, ErrorKind::kInternal);
 }
 
-TEST(DataColumnTest, TakesTheNarrowestType) {
-  const auto column = [](std::vector<ordered_json> values) {
+TEST(DataColumnTest, HoldsTheValuesInItsType) {
+  const auto column = [](ColumnType type, std::vector<ordered_json> values) {
     std::vector<const ordered_json*> pointers;
     for (const auto& value : values) pointers.push_back(value.is_string() && value == "ABSENT" ? nullptr : &value);
-    return DataColumn::from_json("c", pointers);
+    return DataColumn::from_json("c", type, pointers);
   };
-  DataColumn text = column({"a", nullptr, "b"});
-  EXPECT_EQ(text.type, ColumnType::kText);
-  EXPECT_THAT(text.valid, ElementsAre(1, 0, 1));
-  EXPECT_EQ(text.text.row(2), "b");
-  EXPECT_EQ(text.text.row(1), "");
-
-  DataColumn integers = column({1, "ABSENT", -3});
-  EXPECT_EQ(integers.type, ColumnType::kI64);
-  EXPECT_THAT(integers.i64, ElementsAre(1, 0, -3));
-
-  DataColumn numbers = column({1, 2.5});
-  EXPECT_EQ(numbers.type, ColumnType::kF64);
-  EXPECT_THAT(numbers.f64, ElementsAre(1, 2.5));
-
-  EXPECT_EQ(column({uint64_t{18446744073709551615U}}).type, ColumnType::kF64);
-  DataColumn mixed = column({1, "x", ordered_json{{"k", 2}}});
-  EXPECT_EQ(mixed.type, ColumnType::kJson);
+  const DataColumn text = column(ColumnType::kText, {"a", nullptr, "ABSENT", 7, 99.0, {1, "x"}});
+  EXPECT_THAT(text.valid, ElementsAre(1, 0, 0, 1, 1, 1));
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < 6; ++i) texts.emplace_back(text.text.row(i));
+  EXPECT_THAT(texts, ElementsAre("a", "", "", "7", "99.0", R"([1,"x"])"));
+  EXPECT_THAT(column(ColumnType::kI64, {1, "ABSENT", -3, 99.0}).i64, ElementsAre(1, 0, -3, 99));
+  EXPECT_THAT(column(ColumnType::kF64, {1, 2.5}).f64, ElementsAre(1, 2.5));
+  const DataColumn mixed = column(ColumnType::kJson, {1, "x", ordered_json{{"k", 2}}});
   EXPECT_EQ(mixed.text.row(1), "\"x\"");
   EXPECT_EQ(mixed.text.row(2), R"({"k":2})");
-  EXPECT_EQ(column({true}).type, ColumnType::kJson);
-  EXPECT_EQ(column({nullptr}).type, ColumnType::kText);
 }
 
 }  // namespace

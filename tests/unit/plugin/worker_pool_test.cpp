@@ -81,7 +81,7 @@ TEST_F(WorkerPool, ColumnsAndIdsArriveAsTheyAre) {
   const std::vector<ordered_json> values = {1, nullptr, 2.5, 4};
   std::vector<const ordered_json*> pointers;
   for (const ordered_json& value : values) pointers.push_back(&value);
-  rows.columns.push_back(DataColumn::from_json("level", pointers));
+  rows.columns.push_back(DataColumn::from_json("level", ColumnType::kF64, pointers));
   for (int64_t i = 0; i < 4; ++i) rows.completion_ids.append(std::vector<int64_t>(static_cast<size_t>(i), i));
   ASSERT_TRUE(reward.ok()) << reward.error().to_string();
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, (*reward)->score(request(4), rows, nullptr));

@@ -50,7 +50,7 @@ class PythonInWorkers : public WorkerTest {
     RewardBatch batch = rows_of(completions);
     const nlohmann::ordered_json folder = dir_.path().string();
     const std::vector<const nlohmann::ordered_json*> cells(completions.size(), &folder);
-    batch.columns.push_back(DataColumn::from_json("folder", cells));
+    batch.columns.push_back(DataColumn::from_json("folder", ColumnType::kText, cells));
     return batch;
   }
 

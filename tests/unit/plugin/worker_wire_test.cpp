@@ -78,7 +78,7 @@ TEST(WorkerWire, ASliceOfAnAreaIsTheSliceOfTheBatch) {
   const std::vector<Json> values = {"a", nullptr, "ccc", "d"};
   std::vector<const Json*> pointers;
   for (const Json& value : values) pointers.push_back(&value);
-  batch.columns.push_back(DataColumn::from_json("answer", pointers));
+  batch.columns.push_back(DataColumn::from_json("answer", ColumnType::kText, pointers));
   batch.step = 9;
   const RewardArgs args(batch);
   std::vector<std::max_align_t> memory(batch_bytes(args.in()) / sizeof(std::max_align_t) + 1);

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mortise/kinds/reward.h"
@@ -34,6 +36,11 @@ struct IdColumn {
 
 // A further column of the data rows. Values are MORTISE_COLUMN_*.
 enum class ColumnType : int32_t { kText = 0, kI64 = 1, kF64 = 2, kJson = 3 };
+using ColumnTypes = std::vector<std::pair<std::string, ColumnType>>;
+
+// "text", "integer", "number", "json", as data.columns writes them.
+[[nodiscard]] std::string_view column_type_name(ColumnType type);
+[[nodiscard]] std::optional<ColumnType> parse_column_type(std::string_view name);
 
 struct DataColumn {
   std::string name{};
@@ -43,15 +50,12 @@ struct DataColumn {
   std::vector<int64_t> i64{};    // kI64
   std::vector<double> f64{};     // kF64
 
-  // Picks the narrowest type that holds every value: text, i64, f64, else JSON. A null pointer or JSON null is "no
-  // value".
-  static DataColumn from_json(std::string name, std::span<const nlohmann::ordered_json* const> values);
-  // The two steps of it, for columns that are made in parts. `type` must hold every value.
-  static ColumnType narrowest(std::span<const nlohmann::ordered_json* const> values);
+  // A null pointer or JSON null is "no value". `type` must hold every value (experience/data/column_types.h decides it
+  // for all rows of a run); as text, what is no text is its JSON.
   static DataColumn from_json(std::string name, ColumnType type, std::span<const nlohmann::ordered_json* const> values);
 };
 
-// "answer (integers), level (text)": what a reward that finds nothing may have looked past. "none" without columns.
+// "answer (integer), level (text)": what a reward that finds nothing may have looked past. "none" without columns.
 [[nodiscard]] std::string columns_phrase(std::span<const DataColumn> columns);
 
 // B rows. Columns left empty (size 0) are filled with empty text, no ids, stop, and 0, 1, 2 ... as ids.

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdint>
 
 #include "foundation/formats/json.h"
@@ -8,10 +7,6 @@ namespace mortise {
 namespace {
 
 bool has_value(const Json* value) { return value != nullptr && !value->is_null(); }
-
-bool fits_i64(const Json& value) {
-  return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
-}
 
 }  // namespace
 
@@ -29,22 +24,27 @@ void IdColumn::append(std::span<const int64_t> row_ids) {
   offsets.push_back(ids.size());
 }
 
-// JSON where they differ.
-ColumnType DataColumn::narrowest(std::span<const Json* const> values) {
-  bool text = true, integer = true, number = true;
-  for (const Json* value : values) {
-    if (!has_value(value)) continue;
-    text = text && value->is_string();
-    integer = integer && fits_i64(*value);
-    number = number && value->is_number();
+namespace {
+
+constexpr std::pair<ColumnType, std::string_view> kTypeNames[] = {{ColumnType::kText, "text"},
+                                                                  {ColumnType::kI64, "integer"},
+                                                                  {ColumnType::kF64, "number"},
+                                                                  {ColumnType::kJson, "json"}};
+
+}  // namespace
+
+std::string_view column_type_name(ColumnType type) {
+  for (const auto& [known, name] : kTypeNames) {
+    if (known == type) return name;
   }
-  if (integer && std::any_of(values.begin(), values.end(), has_value)) return ColumnType::kI64;
-  if (text) return ColumnType::kText;
-  return number ? ColumnType::kF64 : ColumnType::kJson;
+  return "";
 }
 
-DataColumn DataColumn::from_json(std::string name, std::span<const Json* const> values) {
-  return from_json(std::move(name), narrowest(values), values);
+std::optional<ColumnType> parse_column_type(std::string_view name) {
+  for (const auto& [type, known] : kTypeNames) {
+    if (known == name) return type;
+  }
+  return std::nullopt;
 }
 
 DataColumn DataColumn::from_json(std::string name, ColumnType type, std::span<const Json* const> values) {
@@ -57,7 +57,7 @@ DataColumn DataColumn::from_json(std::string name, ColumnType type, std::span<co
     column.valid.push_back(valid ? 1 : 0);
     switch (column.type) {
       case ColumnType::kText:
-        column.text.append(valid ? value->get_ref<const std::string&>() : std::string());
+        column.text.append(!valid ? "" : value->is_string() ? value->get<std::string>() : dump_json(*value));
         break;
       case ColumnType::kJson:
         column.text.append(valid ? dump_json(*value) : "null");
@@ -76,11 +76,7 @@ DataColumn DataColumn::from_json(std::string name, ColumnType type, std::span<co
 std::string columns_phrase(std::span<const DataColumn> columns) {
   std::string out;
   for (const DataColumn& column : columns) {
-    const char* const type = column.type == ColumnType::kText  ? "text"
-                             : column.type == ColumnType::kI64 ? "integers"
-                             : column.type == ColumnType::kF64 ? "numbers"
-                                                               : "JSON";
-    out += (out.empty() ? "" : ", ") + column.name + " (" + type + ")";
+    out += (out.empty() ? "" : ", ") + column.name + " (" + std::string(column_type_name(column.type)) + ")";
   }
   return out.empty() ? "none" : out;
 }

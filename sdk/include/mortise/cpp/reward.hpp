@@ -8,14 +8,55 @@
 #ifndef MORTISE_CPP_REWARD_HPP_
 #define MORTISE_CPP_REWARD_HPP_
 
+#include <atomic>
+#include <charconv>
+#include <cmath>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "plugin.hpp"
 
 namespace mortise {
 
 inline constexpr double not_applicable = std::numeric_limits<double>::quiet_NaN();
+
+namespace detail {
+
+// Texts that accessors make of other values. They live as long as the object; a copy starts empty. [any]
+class MadeTexts {
+ public:
+  MadeTexts() = default;
+  MadeTexts(const MadeTexts&) {}
+  MadeTexts& operator=(const MadeTexts&) { return *this; }
+  ~MadeTexts() {
+    for (Node* node = last_.load(); node != nullptr;) delete std::exchange(node, node->before);
+  }
+  std::string_view keep(std::string text) const {
+    Node* const node = new Node{std::move(text), last_.load()};
+    while (!last_.compare_exchange_weak(node->before, node)) {
+    }
+    return node->text;
+  }
+
+ private:
+  struct Node {
+    std::string text;
+    Node* before;
+  };
+  mutable std::atomic<Node*> last_{nullptr};
+};
+
+// The shortest decimal that reads back as the same number, without an exponent: 99 for 99.0.
+inline std::string decimal(double value) {
+  char text[400];
+  return {text, std::to_chars(text, text + sizeof text, value, std::chars_format::fixed).ptr};
+}
+
+inline constexpr double two_to_63 = 9223372036854775808.0;
+
+}  // namespace detail
 
 // One completion with everything known about it. Valid until score returns.
 class Row {
@@ -42,24 +83,44 @@ class Row {
     return names;
   }
   bool has_column(std::string_view name) const { return find(name) != nullptr; }
-  // The value of a data column in this row; nothing when there is no such column, the value is null, or the type is
-  // another. number() takes both integers and floats.
+  // MORTISE_COLUMN_* of a data column, the same for every row of a run; nothing when the row has no value there.
+  std::optional<std::int32_t> type(std::string_view name) const {
+    const mortise_column* c = valid(name);
+    if (c == nullptr) return {};
+    return c->type;
+  }
+  // The value of a data column in this row; nothing when there is no such column, the value is null, or it cannot be
+  // had in this form without loss. A text is no number here, whatever it says; lists, objects and booleans are json().
+  //   text()     texts; numbers as the shortest decimal that reads back the same: "42", "0.5", and "99" for 99.0
+  //   number()   floats; integers that a double holds exactly
+  //   integer()  integers; floats without a fraction: 99 for 99.0
+  //   json()     lists, objects, booleans, and what data.columns declares as json, as JSON text
+  // The texts live as long as the row.
   std::optional<std::string_view> text(std::string_view name) const {
     const mortise_column* c = valid(name);
-    if (c == nullptr || c->type != MORTISE_COLUMN_TEXT) return {};
-    return cell(c->text);
+    if (c == nullptr) return {};
+    if (c->type == MORTISE_COLUMN_TEXT) return cell(c->text);
+    if (c->type == MORTISE_COLUMN_I64) return made_.keep(std::to_string(c->i64[i_]));
+    if (c->type == MORTISE_COLUMN_F64) return made_.keep(detail::decimal(c->f64[i_]));
+    return {};
   }
   std::optional<double> number(std::string_view name) const {
     const mortise_column* c = valid(name);
     if (c == nullptr) return {};
     if (c->type == MORTISE_COLUMN_F64) return c->f64[i_];
-    if (c->type == MORTISE_COLUMN_I64) return double(c->i64[i_]);
-    return {};
+    if (c->type != MORTISE_COLUMN_I64) return {};
+    const double value = double(c->i64[i_]);
+    if (!(value < detail::two_to_63) || std::int64_t(value) != c->i64[i_]) return {};
+    return value;
   }
   std::optional<std::int64_t> integer(std::string_view name) const {
     const mortise_column* c = valid(name);
-    if (c == nullptr || c->type != MORTISE_COLUMN_I64) return {};
-    return c->i64[i_];
+    if (c == nullptr) return {};
+    if (c->type == MORTISE_COLUMN_I64) return c->i64[i_];
+    if (c->type != MORTISE_COLUMN_F64) return {};
+    const double value = c->f64[i_];
+    if (!(value >= -detail::two_to_63 && value < detail::two_to_63) || std::floor(value) != value) return {};
+    return std::int64_t(value);
   }
   std::optional<std::string_view> json(std::string_view name) const {
     const mortise_column* c = valid(name);
@@ -103,6 +164,7 @@ class Row {
   const mortise_reward_in* in_;
   mortise_reward_out* out_;
   std::int64_t i_;
+  detail::MadeTexts made_;
 };
 
 // The derived class has `double score(const mortise::Row& row)`, const or not; any number type will do.

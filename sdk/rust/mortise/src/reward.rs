@@ -92,26 +92,44 @@ impl<'a> Row<'a> {
             .map(|k| unsafe { String::from_utf8_lossy(bytes_of((**self.input.columns.add(k)).name)) })
             .collect()
     }
-    /// A text column of the data row; `None` when there is none, it is null, or of another type.
+    /// A column of the data row as text: texts, and numbers as the shortest decimal that reads back the same ("42", and
+    /// "99" for 99.0). `None` when there is no such column, it is null, or it holds lists, objects or booleans.
     pub fn text(&self, name: &str) -> Option<Cow<'a, str>> {
         let column = self.column(name)?;
-        if column.r#type == sys::MORTISE_COLUMN_TEXT { Some(self.cell(column.text)) } else { None }
+        match column.r#type {
+            sys::MORTISE_COLUMN_TEXT => Some(self.cell(column.text)),
+            sys::MORTISE_COLUMN_F64 => Some(Cow::Owned(unsafe { *column.f64.add(self.index) }.to_string())),
+            sys::MORTISE_COLUMN_I64 => Some(Cow::Owned(unsafe { *column.i64.add(self.index) }.to_string())),
+            _ => None,
+        }
     }
-    /// A column of whole numbers or of floats.
+    /// A column of floats, or of whole numbers; `None` for a whole number that an f64 does not hold exactly. A text is no
+    /// number, whatever it says.
     pub fn number(&self, name: &str) -> Option<f64> {
         let column = self.column(name)?;
         match column.r#type {
             sys::MORTISE_COLUMN_F64 => Some(unsafe { *column.f64.add(self.index) }),
-            sys::MORTISE_COLUMN_I64 => Some(unsafe { *column.i64.add(self.index) } as f64),
+            sys::MORTISE_COLUMN_I64 => {
+                let value = unsafe { *column.i64.add(self.index) };
+                Some(value as f64).filter(|number| *number as i128 == i128::from(value))
+            }
             _ => None,
         }
     }
-    /// A column of whole numbers.
+    /// A column of whole numbers, or of floats: 99 for 99.0, `None` for 99.5.
     pub fn integer(&self, name: &str) -> Option<i64> {
         let column = self.column(name)?;
-        if column.r#type == sys::MORTISE_COLUMN_I64 { Some(unsafe { *column.i64.add(self.index) }) } else { None }
+        match column.r#type {
+            sys::MORTISE_COLUMN_I64 => Some(unsafe { *column.i64.add(self.index) }),
+            sys::MORTISE_COLUMN_F64 => {
+                let value = unsafe { *column.f64.add(self.index) };
+                let limit = 9_223_372_036_854_775_808.0;
+                if value >= -limit && value < limit && value.floor() == value { Some(value as i64) } else { None }
+            }
+            _ => None,
+        }
     }
-    /// A column of other JSON values (lists, objects, booleans), as JSON text.
+    /// A column of other JSON values (lists, objects, booleans), or that `data.columns` declares as json, as JSON text.
     pub fn json(&self, name: &str) -> Option<Cow<'a, str>> {
         let column = self.column(name)?;
         if column.r#type == sys::MORTISE_COLUMN_JSON { Some(self.cell(column.text)) } else { None }
