@@ -8,6 +8,8 @@
 
 #include <mortise/cpp/reward.hpp>
 
+#include "parse/json.h"
+
 namespace mortise {
 
 // The value that `path` names in this row as JSON; nothing where it is absent or null. A column whose own name is the
@@ -28,8 +30,12 @@ inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view
   } else if (const auto number = row.number(column)) {
     value = *number;
   } else if (const auto json = row.json(column)) {
-    value = nlohmann::json::parse(*json, nullptr, false);
-    if (value.is_discarded()) fail(MORTISE_INVALID_ARGUMENT, "column '" + std::string(column) + "' is not valid JSON");
+    auto parsed = parse::parse_json(*json);
+    if (!parsed) {
+      fail(MORTISE_INVALID_ARGUMENT,
+           "column '" + std::string(column) + "' is not valid JSON: " + parsed.fault().to_string());
+    }
+    value = *std::move(parsed);
   }
   while (!rest.empty()) {
     const std::string key(rest.substr(0, rest.find('.')));
