@@ -7,7 +7,7 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(pcre2 REQUIRED libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(gmp REQUIRED IMPORTED_TARGET gmp)
@@ -18,6 +18,13 @@ if(MORTISE_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)
 endif()
+
+# PCRE2 is linked statically, its symbols hidden: the program and the packs need no shared library of it. core/parse
+# alone uses it.
+find_library(MORTISE_PCRE2_STATIC libpcre2-8.a REQUIRED)
+add_library(mortise_pcre2_static STATIC IMPORTED GLOBAL)
+set_target_properties(mortise_pcre2_static PROPERTIES IMPORTED_LOCATION "${MORTISE_PCRE2_STATIC}"
+  INTERFACE_COMPILE_DEFINITIONS PCRE2_STATIC)
 
 # Boost.DLL on std::filesystem: defined on the target, since mixing both is an ODR fault.
 add_library(mortise_boost_dll INTERFACE)

@@ -104,7 +104,8 @@ class Server {
 int serve_decoding(int threads) {
   Server server(threads);
   for (std::string line; std::getline(std::cin, line);) {
-    const auto answer = server.answer(Json::parse(line));
+    const auto request = parse_json(line, "request");
+    const auto answer = request.ok() ? server.answer(*request) : Result<Json>(request.error());
     if (!answer.ok()) {
       std::cerr << answer.error().to_string() << "\n";
       return 1;

@@ -206,6 +206,7 @@ Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<cons
                   const SamplingParams& sampling, const RunConfig& config, GeneratedRows& out) {
   const int64_t n = config.rollout.n;
   const auto seed = static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
+  take_stop_requests();
   Result<> kept;
   const auto keep = [&](const GeneratedSequence& sequence) {
     if (kept.ok()) kept = out.add(sequence);

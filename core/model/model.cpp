@@ -111,9 +111,10 @@ Result<> Model::adapt(LoraConfig config, std::span<const std::string> modules) {
                  {},
                  "name the base model's folder, or go on from the adapter as it is"};
   }
+  const std::vector<LoraRank> ranks = TRY(config.ranks_of(modules));
   const at::NoGradGuard no_grad;
   ParameterStore store{std::move(weights_), std::move(leaves_), std::move(parameters_)};
-  trained_lora_ = std::make_unique<TrainedLora>(std::move(config), modules, store);
+  trained_lora_ = std::make_unique<TrainedLora>(std::move(config), modules, ranks, store);
   adopt(std::move(store));
   return {};
 }

@@ -47,6 +47,9 @@ Outcome<nlohmann::json, JsonFault> parse_json(std::string_view text, const JsonL
 // Objects in the order of the text, for the engine. A key that an object has twice is a fault. A lookup takes O(n).
 Outcome<nlohmann::ordered_json, JsonFault> parse_ordered_json(std::string_view text, const JsonLimits& limits = {});
 
+// The same from CBOR, which our own files and messages use where every double counts: infinities have no JSON.
+Outcome<nlohmann::ordered_json, JsonFault> parse_cbor(std::string_view bytes, const JsonLimits& limits = {});
+
 // The fault that parse_json would give, or nothing. Builds no value.
 [[nodiscard]] std::optional<JsonFault> check_json(std::string_view text, const JsonLimits& limits = {});
 

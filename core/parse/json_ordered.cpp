@@ -10,4 +10,8 @@ Outcome<nlohmann::ordered_json, JsonFault> parse_ordered_json(std::string_view t
   return read_value<nlohmann::ordered_json>(text, limits);
 }
 
+Outcome<nlohmann::ordered_json, JsonFault> parse_cbor(std::string_view bytes, const JsonLimits& limits) {
+  return read_value<nlohmann::ordered_json>(bytes, limits, nlohmann::json::input_format_t::cbor);
+}
+
 }  // namespace mortise::parse

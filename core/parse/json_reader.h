@@ -199,7 +199,8 @@ class JsonBuilder : public JsonEvents {
 
 // Runs the parser over the text with the handler, and says what is wrong.
 template <class Value, class Events>
-std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& limits, Events& events) {
+std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& limits, Events& events,
+                                    nlohmann::json::input_format_t format = nlohmann::json::input_format_t::json) {
   std::optional<JsonFault> fault;
   try {
     if (text.size() > limits.max_bytes) {
@@ -209,7 +210,7 @@ std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& lim
                        0, 1, 1};
     }
     const bool ok = Value::sax_parse(CountingIterator(text.data(), &events.consumed),
-                                     CountingIterator(text.data() + text.size(), &events.consumed), &events);
+                                     CountingIterator(text.data() + text.size(), &events.consumed), &events, format);
     if (!ok) fault = events.fault.value_or(JsonFault{JsonFault::Kind::kSyntax, "not JSON", events.consumed, 1, 1});
   } catch (const std::bad_alloc&) {
     fault = JsonFault{JsonFault::Kind::kMemory, "there is no memory for the value", events.consumed, 1, 1};
@@ -217,7 +218,8 @@ std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& lim
     fault = JsonFault{JsonFault::Kind::kSyntax, thrown.what(), events.consumed, 1, 1};
   }
   // The library takes a NUL byte for the end of its input; in JSON there is none.
-  const std::size_t nul = fault ? std::string_view::npos : text.find('\0');
+  const bool is_text = format == nlohmann::json::input_format_t::json;
+  const std::size_t nul = fault || !is_text ? std::string_view::npos : text.find('\0');
   if (nul != std::string_view::npos) fault = JsonFault{JsonFault::Kind::kSyntax, "a NUL byte", nul + 1, 1, 1};
   if (!fault) return fault;
   if (fault->offset > 0) --fault->offset;
@@ -228,9 +230,10 @@ std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& lim
 }
 
 template <class Value>
-Outcome<Value, JsonFault> read_value(std::string_view text, const JsonLimits& limits) {
+Outcome<Value, JsonFault> read_value(std::string_view text, const JsonLimits& limits,
+                                     nlohmann::json::input_format_t format = nlohmann::json::input_format_t::json) {
   JsonBuilder<Value> builder(limits);
-  if (auto fault = run_parser<Value>(text, limits, builder)) return *std::move(fault);
+  if (auto fault = run_parser<Value>(text, limits, builder, format)) return *std::move(fault);
   return builder.take();
 }
 

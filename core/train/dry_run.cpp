@@ -93,7 +93,7 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   if (section.lora_adapter_path) {
     const LoraConfig config = TRY(read_lora_config(env, *section.lora_adapter_path));
     const auto modules = TRY(list_lora_modules(env, *section.lora_adapter_path, store.parameters));
-    return std::optional(measure_lora(store.parameters, modules, config));
+    return std::optional(measure_lora(store.parameters, modules, TRY(config.ranks_of(modules))));
   }
   const LoraChoice choice{section.lora_rank, section.lora_alpha, section.target_modules, section.exclude_modules};
   auto modules = choose_lora_modules(store.parameters, choice);
@@ -101,7 +101,8 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
     modules.error().where = loaded.where("model.target_modules");
     return std::move(modules).error();
   }
-  return std::optional(measure_lora(store.parameters, *modules, make_lora_config(choice, *modules, store.parameters)));
+  const LoraConfig config = make_lora_config(choice, *modules, store.parameters);
+  return std::optional(measure_lora(store.parameters, *modules, TRY(config.ranks_of(*modules))));
 }
 
 // Bytes of a critic: weights, gradients and moments, all of them trained.

@@ -25,6 +25,7 @@ class SftRun {
     RunCounters& counters = parts_.counters;
     bool reached = false;
     if (parts_.owed_validation.metrics) reached = TRY(owed_validation());
+    take_stop_requests();
     while (counters.step < parts_.total_steps && !stop_requested() && !reached) {
       const int64_t num_updates = counters.num_updates;
       auto done = step(counters.step + 1);

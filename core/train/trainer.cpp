@@ -29,6 +29,7 @@ class Trainer {
     const bool fresh = parts_.counters.step == 0 && parts_.step.work.step == 0;
     if (config_.trainer.val_before_train && parts_.val_data && fresh) TRY(first_validation());
     if (parts_.owed_validation.metrics) TRY(owed_validation());
+    take_stop_requests();
     while (parts_.counters.step < parts_.total_steps && !stop_requested()) {
       const int64_t num_updates = parts_.counters.num_updates;
       auto done = step(parts_.counters.step + 1);

@@ -7,6 +7,8 @@
 
 #include <mortise/cpp/plugin.hpp>
 
+#include "parse/json.h"
+
 #include "code_harness.h"
 
 namespace mortise {
@@ -31,8 +33,11 @@ Json arguments_of(const Json& input) {
   const std::string text = input.get<std::string>();
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    const Json one = Json::parse(text.substr(at, end - at), nullptr, false);
-    if (end > at) out.push_back(one.is_discarded() ? Json(text.substr(at, end - at)) : one);
+    const std::string line = text.substr(at, end - at);
+    auto one = parse::parse_json(line);
+    if (!one && one.fault().kind == parse::JsonFault::Kind::kLimit)
+      fail(MORTISE_INVALID_ARGUMENT, "an input of the tests is " + one.fault().what);
+    if (end > at) out.push_back(one ? *std::move(one) : Json(line));
     at = end + 1;
   }
   return out;
@@ -40,8 +45,8 @@ Json arguments_of(const Json& input) {
 
 Json parsed_text(const Json& v) {
   if (!v.is_string()) return v;
-  Json out = Json::parse(v.get<std::string>(), nullptr, false);
-  return out.is_discarded() ? v : out;
+  auto out = parse::parse_json(v.get_ref<const std::string&>());
+  return out ? *std::move(out) : v;
 }
 
 bool same_value(const Json& a, const Json& b, double tolerance) {
@@ -90,16 +95,10 @@ bool same_words(std::string_view got, std::string_view expected, double toleranc
 
 // What a program sent, which may be nested without end.
 Json parsed_result(const std::string& text) {
-  constexpr int kMaxDepth = 200;
-  bool too_deep = false;
-  Json out = Json::parse(
-      text,
-      [&](int depth, Json::parse_event_t, Json&) {
-        too_deep |= depth > kMaxDepth;
-        return !too_deep;
-      },
-      false);
-  return too_deep ? Json(Json::value_t::discarded) : out;
+  parse::JsonLimits limits;
+  limits.max_depth = 200;
+  auto out = parse::parse_json(text, limits);
+  return out ? *std::move(out) : Json(Json::value_t::discarded);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "../shared/deadline.h"
 #include "http_client.h"
+#include "parse/json.h"
 #include "row_json.h"
 
 namespace mortise {
@@ -119,12 +120,16 @@ struct Http : BatchReward {
       for (const std::size_t i : indices) call.fail_row(std::int64_t(i), code, text);
     };
     if (!job.error.empty()) return fail_all(job.too_late ? MORTISE_DEADLINE_EXCEEDED : MORTISE_UNAVAILABLE, job.error);
-    Json answer = Json::parse(job.response, nullptr, false);
+    auto parsed = parse::parse_json(job.response);
+    if (!parsed) {
+      return fail_all(MORTISE_DATA_LOSS, options.url + " answered no JSON (" + parsed.fault().to_string() +
+                                             "): " + job.response.substr(0, 100));
+    }
+    Json answer = *std::move(parsed);
     if (answer.is_object() && answer.contains("rewards")) answer = Json(answer["rewards"]);
     if (!answer.is_array() || answer.size() != indices.size()) {
-      const std::string got = answer.is_discarded() ? "no JSON"
-                              : answer.is_array()   ? std::to_string(answer.size()) + " rewards"
-                                                    : "neither a list nor {\"rewards\": [...]}";
+      const std::string got =
+          answer.is_array() ? std::to_string(answer.size()) + " rewards" : "neither a list nor {\"rewards\": [...]}";
       return fail_all(MORTISE_DATA_LOSS, options.url + " answered " + got + " to " + std::to_string(indices.size()) +
                                              " rows: " + job.response.substr(0, 100));
     }

@@ -2,37 +2,19 @@
 //
 // The JSON is the last ```json (or ```) block, else the whole completion. The schema is one for all rows, or one per
 // row from a data column; schema.h says what of draft 2020-12 it may use.
-#include <algorithm>
+#include <limits>
 #include <optional>
 
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/columns.h"
+#include "parse/json.h"
 #include "schema.h"
 
 namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
 constexpr int kMaxNesting = 1000;  // values are compared by recursion, which deeper ones would end
-
-// How deep lists and objects stand in one another in a valid JSON text.
-int nesting_of(std::string_view text) {
-  int depth = 0, most = 0;
-  bool in_text = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_text && c == '\\') {
-      ++i;
-    } else if (c == '"') {
-      in_text = !in_text;
-    } else if (!in_text && (c == '[' || c == '{')) {
-      most = std::max(most, ++depth);
-    } else if (!in_text && (c == ']' || c == '}')) {
-      --depth;
-    }
-  }
-  return most;
-}
 
 struct JsonSchema : mortise::Reward {
   static constexpr const char* summary = "the completion is JSON that fits a JSON Schema (draft 2020-12)";
@@ -60,17 +42,26 @@ struct JsonSchema : mortise::Reward {
       if (!value) return mortise::not_applicable;
       own.emplace(value->is_string() ? parsed(value->get<std::string>()) : *value);
     }
-    const nlohmann::json value = nlohmann::json::parse(json_of(row.completion()), nullptr, false);
-    if (value.is_discarded()) return broken;
-    if (nesting_of(json_of(row.completion())) > kMaxNesting) return miss;
-    return (common ? *common : *own).fault(value).empty() ? hit : miss;
+    const std::string_view text = json_of(row.completion());
+    const auto value = mortise::parse::parse_json(text, limits());
+    if (value) return (common ? *common : *own).fault(*value).empty() ? hit : miss;
+    if (value.fault().kind != mortise::parse::JsonFault::Kind::kLimit) return broken;
+    mortise::parse::JsonLimits any_depth;
+    any_depth.max_depth = std::numeric_limits<int>::max();
+    return mortise::parse::check_json(text, any_depth) ? broken : miss;
   }
 
  private:
+  static mortise::parse::JsonLimits limits() {
+    mortise::parse::JsonLimits limits;
+    limits.max_depth = kMaxNesting;
+    return limits;
+  }
+
   static nlohmann::json parsed(const std::string& text) {
-    nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
-    if (value.is_discarded()) mortise::fail(MORTISE_INVALID_ARGUMENT, "schema: not valid JSON: " + text.substr(0, 80));
-    return value;
+    auto value = mortise::parse::parse_json(text, limits());
+    if (!value) mortise::fail(MORTISE_INVALID_ARGUMENT, "schema: not valid JSON: " + value.fault().to_string());
+    return *std::move(value);
   }
 
   std::string_view json_of(std::string_view text) const {

@@ -15,6 +15,7 @@
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/deadline.h"
+#include "parse/json.h"
 #include "python_process.h"
 #include "python_request.h"
 #include "row_json.h"
@@ -23,6 +24,12 @@ namespace mortise {
 namespace {
 
 using Json = nlohmann::json;
+
+// Null where the text is no JSON, or nested without end.
+Json parsed(std::string_view text) {
+  auto value = parse::parse_json(text);
+  return value ? *std::move(value) : Json();
+}
 
 std::string seconds(double s) {
   char text[32];
@@ -69,7 +76,7 @@ struct Python : BatchReward {
       fail(MORTISE_NOT_FOUND, "path: there is no file '" + path + "' (relative paths start at " + working_folder() +
                                   ", the folder that the run was started in)");
     }
-    const Json given = Json::parse(kwargs, nullptr, false);
+    const Json given = parsed(kwargs);
     if (!given.is_object()) {
       fail(MORTISE_INVALID_ARGUMENT,
            "kwargs: '" + kwargs + "' is not a JSON object; write it as kwargs = '{\"tolerance\": 0.1}'");
@@ -128,7 +135,7 @@ struct Python : BatchReward {
     std::string body;
     Transfer got = process_.send(settings_.dump(), patience);
     if (got == Transfer::kDone) got = process_.receive(body, patience);
-    const Json answer = got == Transfer::kDone ? Json::parse(body, nullptr, false) : Json();
+    const Json answer = got == Transfer::kDone ? parsed(body) : Json();
     if (got == Transfer::kDone && answer.is_object() && answer.contains("ready")) return take_ready(answer);
     const std::string exit = process_.end();
     if (got == Transfer::kStopped) fail(MORTISE_CANCELLED, "cancelled");
@@ -191,8 +198,8 @@ struct Python : BatchReward {
     Transfer got = process_.send(trl_request(work.rows, work.left, wanted_, max_steps), patience);
     if (got == Transfer::kDone) got = process_.receive(body, patience);
     if (got != Transfer::kDone) return give_up(work, got, /*row_late=*/false);
-    const Json answer = Json::parse(body, nullptr, false);
-    if (answer.is_discarded() || !answer.is_object()) return give_up(work, Transfer::kEnded, false);
+    const Json answer = parsed(body);
+    if (!answer.is_object()) return give_up(work, Transfer::kEnded, false);
     take_log(work, answer);
     if (answer.contains("error")) return fail_left(work, MORTISE_INTERNAL, answer["error"].get<std::string>());
     const Json& rewards = answer["rewards"];
@@ -224,8 +231,8 @@ struct Python : BatchReward {
       std::string body;
       const Transfer got = process_.receive(body, patience);
       if (got != Transfer::kDone) return give_up(work, got, row_first);
-      const Json answer = Json::parse(body, nullptr, false);
-      if (answer.is_discarded() || !answer.is_object()) return give_up(work, Transfer::kEnded, false);
+      const Json answer = parsed(body);
+      if (!answer.is_object()) return give_up(work, Transfer::kEnded, false);
       if (answer.contains("done")) {
         take_log(work, answer);
         const std::string why = answer.value("error", "'" + name_ + "' gave no answer to the row");

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "parse/json.h"
+
 namespace mortise {
 namespace {
 
@@ -438,15 +440,10 @@ Text canonical(const Json& v) {
 }  // namespace
 
 std::optional<std::string> canonical_value(const std::string& encoded) {
-  bool too_deep = false;
-  const Json v = Json::parse(
-      encoded,
-      [&](int depth, Json::parse_event_t, Json&) {
-        too_deep |= depth > 4 * kMaxDepth;
-        return !too_deep;
-      },
-      false);
-  return v.is_discarded() || too_deep ? std::nullopt : canonical(v);
+  parse::JsonLimits limits;
+  limits.max_depth = 4 * kMaxDepth;
+  const auto v = parse::parse_json(encoded, limits);
+  return v ? canonical(*v) : std::nullopt;
 }
 
 }  // namespace mortise

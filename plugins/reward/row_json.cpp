@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "parse/json.h"
+
 namespace mortise {
 
 std::string json_text(std::string_view text) {
@@ -27,10 +29,15 @@ std::string json_ids(Span<const std::int64_t> values) {
 }
 
 std::string unreadable(const Row& row) {
-  if (!row.messages().empty() && !nlohmann::json::accept(row.messages())) return "the messages are not valid JSON";
+  const auto refused = [](const std::string& what, const parse::JsonFault& fault) {
+    return what + " not valid JSON: " + fault.to_string();
+  };
+  if (!row.messages().empty())
+    if (const auto fault = parse::check_json(row.messages())) return refused("the messages are", *fault);
   for (const std::string_view name : row.column_names()) {
     const auto json = row.json(name);
-    if (json && !nlohmann::json::accept(*json)) return "column '" + std::string(name) + "' is not valid JSON";
+    if (!json) continue;
+    if (const auto fault = parse::check_json(*json)) return refused("column '" + std::string(name) + "' is", *fault);
   }
   return "";
 }

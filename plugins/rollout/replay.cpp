@@ -12,6 +12,8 @@
 
 #include <mortise/cpp/mortise.hpp>
 
+#include "parse/json.h"
+
 namespace {
 
 struct Sequence {
@@ -134,7 +136,9 @@ class Replay : public mortise::RolloutBackend {
   void take(const mortise_rollout_request& request) {
     std::string line;
     next_line(line);
-    const auto row = nlohmann::json::parse(line, nullptr, false);
+    const auto parsed = mortise::parse::parse_json(line);
+    if (!parsed) refuse("not JSON: column " + std::to_string(parsed.fault().column) + ": " + parsed.fault().what);
+    const nlohmann::json& row = *parsed;
     if (!row.is_object()) refuse("not a JSON object");
     check_prompt(row, request);
     const auto completions = row.value("completions", nlohmann::json::array());

@@ -8,6 +8,8 @@
 
 #include <mortise/cpp/reward.hpp>
 
+#include "parse/json.h"
+
 namespace mortise {
 
 // The value that `path` names in this row as JSON; nothing where it is absent or null. A value under the whole path as
@@ -26,8 +28,12 @@ inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view
   }
   nlohmann::json value;
   if (*type == MORTISE_COLUMN_JSON) {
-    value = nlohmann::json::parse(row.json(column).value_or("null"), nullptr, false);
-    if (value.is_discarded()) fail(MORTISE_INVALID_ARGUMENT, "column '" + std::string(column) + "' is not valid JSON");
+    auto parsed = parse::parse_json(row.json(column).value_or("null"));
+    if (!parsed) {
+      fail(MORTISE_INVALID_ARGUMENT,
+           "column '" + std::string(column) + "' is not valid JSON: " + parsed.fault().to_string());
+    }
+    value = *std::move(parsed);
   } else if (*type == MORTISE_COLUMN_TEXT) {
     value = std::string(row.text(column).value_or(""));
   } else if (const auto integer = row.integer(column)) {

@@ -93,6 +93,31 @@ case $name in
     echo '#include "elsewhere/a.h"' | write core/text/b.cpp
     rejects 'is of no room of core/' core/text/b.cpp
     ;;
+  guarded_readers)
+    {
+      echo '#include "parse/json.h"'
+      echo '// Json::parse and std::regex, in a comment'
+      echo 'auto a = parse_json("std::regex Json::parse", "f"), b = Charsmap::parse(x), c = vocab_json;'
+      echo 'void accept(int); int d = SemVer::parse(text), e = x >> jsonl; const char* f = "_json.dumps";'
+    } | write core/text/a.cpp
+    echo '#include <pcre2.h>' | write core/parse/a.cpp
+    echo 'auto v = Json::parse(line);' | write tests/unit/a.cpp
+    accepts "the guarded readers, names that look like others, and tests"
+    for code in 'auto v = nlohmann::json::parse(text);' 'auto v = Json::parse(text, nullptr, false);' 'bool v = nlohmann::ordered_json::accept(text);' \
+      'auto v = nlohmann::json::from_cbor(bytes);' 'bool v = Value::sax_parse(a, b, &c);' 'auto v = nlohmann::basic_json<>::parse(text);' \
+      'using Tree = nlohmann::json; auto v = Tree::parse(text);'; do
+      echo "$code" | write plugins/reward/b.cpp
+      rejects "plugins/reward/b.cpp:1: JSON is read with parse_json" plugins/reward/b.cpp
+    done
+    echo 'auto v = R"({"a": 1})"_json;' | write apps/b.cpp
+    rejects "apps/b.cpp:1: JSON literals" apps/b.cpp
+    echo 'std::cin >> json;' | write apps/b.cpp
+    rejects "apps/b.cpp:1: JSON is read with parse_json" apps/b.cpp
+    for code in '#include <regex>' '#include <regex.h>' '#include <pcre2.h>' 'std::regex r(text);' 'if (std::regex_match(a, b)) c();' 'regcomp(&r, text, 0);'; do
+      printf '\n%s\n' "$code" | write core/model/b.cpp
+      rejects "core/model/b.cpp:2: regular expressions" core/model/b.cpp
+    done
+    ;;
   sizes)
     for i in 1 2 3 4 5 6 7 8 9 10 11 12; do function_of 69 | write "core/text/small_$i.cpp"; done
     { echo 'namespace a {'; for i in $(seq 100); do echo "int v$i = 0;"; done; echo '}'; } | write core/text/values.cpp

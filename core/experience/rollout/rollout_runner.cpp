@@ -98,6 +98,7 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     return true;
   };
 
+  if (plan.stop_on_signal) take_stop_requests();
   size_t submitted = 0;
   uint64_t outstanding = 0;
   do {

@@ -179,8 +179,16 @@ std::string encode_experience(const Experience& experience) {
 }
 
 Result<Experience> decode_experience(std::string_view bytes, std::string_view where) {
+  const auto unreadable = [&](const std::string& why) {
+    return Error{ErrorKind::kDisk, "the sampled groups in it cannot be read: " + why, std::string(where),
+                 "resume from another checkpoint"};
+  };
   try {
-    const Json all = Json::from_cbor(bytes.begin(), bytes.end());
+    // A value takes a byte or more, so the file's size bounds their number.
+    const parse::JsonLimits limits{.max_bytes = bytes.size(), .max_values = bytes.size()};
+    auto read = parse::parse_cbor(bytes, limits);
+    if (!read) return unreadable(read.fault().what);
+    const Json all = *std::move(read);
     Experience out;
     out.prompts.step = all.at("step").get<int64_t>();
     out.prompts.epoch = all.at("epoch").get<int64_t>();
@@ -194,8 +202,7 @@ Result<Experience> decode_experience(std::string_view bytes, std::string_view wh
     out.scored.token_scores = all.value("token_scores", std::vector<std::vector<double>>());
     return out;
   } catch (const Json::exception& problem) {
-    return Error{ErrorKind::kDisk, "the sampled groups in it cannot be read: " + std::string(problem.what()),
-                 std::string(where), "resume from another checkpoint"};
+    return unreadable(problem.what());
   }
 }
 

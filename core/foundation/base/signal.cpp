@@ -1,4 +1,4 @@
-// See signal.h. The handler only touches an atomic and, the second time, _exit: both are async-signal-safe.
+// See signal.h. The handler only touches atomics, write and _exit: all are async-signal-safe.
 #include "foundation/base/signal.h"
 
 #include <unistd.h>
@@ -13,12 +13,18 @@ namespace {
 
 std::atomic<int> g_stop_signal{0};
 std::atomic<bool> g_stop_flag{false};
+std::atomic<bool> g_requests_taken{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void on_stop_signal(int signal) {
   int none = 0;
-  g_stop_flag.store(true);
-  if (g_stop_signal.compare_exchange_strong(none, signal)) return;
+  const bool is_request = g_requests_taken.load();
+  if (is_request) {
+    g_stop_flag.store(true);
+    if (g_stop_signal.compare_exchange_strong(none, signal)) return;
+  }
+  static constexpr char kLoading[] = "mortise: stopped by a signal before there was anything to save\n";
+  if (!is_request) (void)!write(STDERR_FILENO, kLoading, sizeof kLoading - 1);
   _exit(static_cast<int>(ErrorKind::kSignal));
 }
 
@@ -35,6 +41,8 @@ void install_stop_signals() {
   sigaction(SIGPIPE, &action, nullptr);
   sigaction(SIGXFSZ, &action, nullptr);  // a write beyond `ulimit -f` fails with EFBIG, as any other
 }
+
+void take_stop_requests() { g_requests_taken.store(true); }
 
 int stop_signal() { return g_stop_signal.load(std::memory_order_relaxed); }
 

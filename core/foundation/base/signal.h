@@ -1,5 +1,7 @@
-// SIGINT and SIGTERM as a flag that the loop asks between stages: the first one asks for a clean end (finish the step,
-// save, exit with code 8); a second one ends the process at once with the same code. SIGPIPE is ignored.
+// SIGINT and SIGTERM. While a program loads, the first one ends it at once with exit code 8: nothing is lost yet, and
+// nobody asks for a flag in the middle of a large file. From take_stop_requests() on, the first one is a request that
+// the loop asks for between stages (finish the step, save, exit with code 8), and the second one ends the process at
+// once with the same code. SIGPIPE is ignored.
 // Thread rule: install once from main; the flag may be read anywhere.
 #pragma once
 
@@ -8,6 +10,9 @@
 namespace mortise {
 
 void install_stop_signals();
+
+// The caller asks stop_requested() often from now on.
+void take_stop_requests();
 
 // 0, or the number of the first SIGINT or SIGTERM since the start.
 [[nodiscard]] int stop_signal();

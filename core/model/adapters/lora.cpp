@@ -35,8 +35,8 @@ Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
 
 class Applier {
  public:
-  Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<NamedParameter> parameters)
-      : tensors_(tensors), config_(config), where_(tensors.file.path().string()) {
+  Applier(const LoraTensors& tensors, std::span<NamedParameter> parameters)
+      : tensors_(tensors), where_(tensors.file.path().string()) {
     for (NamedParameter& parameter : parameters) {
       by_name_.emplace(parameter.name, &parameter);
       names_.push_back(parameter.name);
@@ -81,15 +81,13 @@ class Applier {
     }
     at::Tensor target = found->second->tensor.detach();
     if (target.dim() != 2) return bad(pair.a->name, "adapts " + quote(module) + ", which is no matrix");
-    const int64_t rank = config_.rank_of(module);
-    const at::Tensor a = TRY(matrix(*pair.a, rank, target.size(1)));
-    const at::Tensor b = TRY(matrix(*pair.b, target.size(0), rank));
-    target.copy_(target.to(at::kDouble) + at::matmul(b, a) * config_.scale_of(module));
+    const at::Tensor a = TRY(matrix(*pair.a, pair.rank.rank, target.size(1)));
+    const at::Tensor b = TRY(matrix(*pair.b, target.size(0), pair.rank.rank));
+    target.copy_(target.to(at::kDouble) + at::matmul(b, a) * pair.rank.scale);
     return {};
   }
 
   const LoraTensors& tensors_;
-  const LoraConfig& config_;
   std::string where_;
   std::unordered_map<std::string, NamedParameter*> by_name_;
   std::vector<std::string> names_;
@@ -117,11 +115,21 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
     }
   }
   if (out.file.tensors().empty()) return Error{ErrorKind::kData, "the adapter holds no tensor", path.string(), {}};
-  for (const auto& [module, pair] : out.pairs) {
-    if (pair.a != nullptr && pair.b != nullptr) continue;
-    const TensorView& there = pair.a != nullptr ? *pair.a : *pair.b;
-    return bad(there.name, std::string("has no lora_") + (pair.a != nullptr ? "B" : "A") + " beside it",
-               "save the adapter again");
+  const LoraConfig config = TRY(read_lora_config(env, folder));
+  for (auto& [module, pair] : out.pairs) {
+    if (pair.a == nullptr || pair.b == nullptr) {
+      const TensorView& there = pair.a != nullptr ? *pair.a : *pair.b;
+      return bad(there.name, std::string("has no lora_") + (pair.a != nullptr ? "B" : "A") + " with it",
+                 "save the adapter again");
+    }
+    pair.rank = TRY(config.rank_of(module));
+    for (const auto& [view, side] : {std::pair{pair.a, size_t{0}}, std::pair{pair.b, size_t{1}}}) {
+      if (view->shape.size() == 2 && view->shape[side] == pair.rank.rank) continue;
+      return bad(view->name,
+                 "has shape " + shape_text(view->shape) + ", which does not fit the rank " +
+                     std::to_string(pair.rank.rank) + " of its module",
+                 "correct r or rank_pattern in " + std::string(kAdapterConfigFile));
+    }
   }
   return out;
 }
@@ -155,7 +163,7 @@ Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedPara
   LoraAdapter adapter;
   adapter.config = TRY(read_lora_config(env, folder));
   const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
-  TRY(Applier(tensors, adapter.config, parameters).apply());
+  TRY(Applier(tensors, parameters).apply());
   adapter.weights = {kAdapterWeightsFile, std::string(tensors.file.head()), {}};
   for (const TensorView& view : tensors.file.tensors()) {
     const auto* bytes = reinterpret_cast<const char*>(view.bytes.data());

@@ -26,10 +26,11 @@ namespace mortise {
 // Before the name of a module in the adapter's tensors.
 inline constexpr std::string_view kLoraPrefix = "base_model.model.";
 
-// A and B of one module; both are there.
+// A and B of one module; both are there, and have the rank of the configuration.
 struct LoraPair {
   const TensorView* a = nullptr;
   const TensorView* b = nullptr;
+  LoraRank rank;
 };
 // adapter_model.safetensors of a folder. The views are of `file`.
 struct LoraTensors {
@@ -37,7 +38,8 @@ struct LoraTensors {
   std::map<std::string, LoraPair> pairs;  // by module: "model.layers.0.self_attn.q_proj"
   std::vector<const TensorView*> others;
 };
-// Errors name file and tensor: a name without the prefix, A without B, none at all.
+// Errors name file and tensor: a name without the prefix, A without B, none at all, another rank than that of
+// adapter_config.json. Memory is asked for by the tensors' shapes, never by a rank that only the configuration claims.
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder);
 
 // What a model's folder computes, or that of an adapter with its base.

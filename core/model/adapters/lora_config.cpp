@@ -2,7 +2,7 @@
 #include "model/adapters/lora_config.h"
 
 #include <cmath>
-#include <regex>
+#include <utility>
 
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
@@ -11,16 +11,40 @@
 namespace mortise {
 namespace {
 
-// PEFT's rule: the pattern is a regular expression for the end of the module's name, from a dot on; with ^ for all.
-bool matches(const std::string& pattern, const std::string& module) {
-  const std::string whole = pattern.starts_with('^') ? pattern.substr(1) : "(.*\\.)?(" + pattern + ")";
-  return std::regex_match(module, std::regex(whole));
+constexpr int64_t kMaxRank = int64_t{1} << 20;  // ranks are below a matrix's sides
+constexpr double kMaxAlpha = 1e9;
+constexpr size_t kMaxModulePatterns = 10'000;     // PEFT writes one per module at most
+constexpr uint32_t kMaxPatternSteps = 1'000'000;  // a module's name has some 50 characters
+
+// PEFT's rule, re.match(rf"(.*\.)?({pattern})$", module): the end of the module's name, from a dot on; with ^ all of
+// it.
+Result<parse::Pattern> compile_module_pattern(const std::string& pattern, const ConfigReader& reader, const char* key) {
+  parse::PatternOptions options;
+  options.whole = true;
+  options.unicode_classes = true;
+  options.match_limit = kMaxPatternSteps;
+  // By itself first: "a)(b" would be one in the parentheses below.
+  auto compiled = parse::Pattern::compile(pattern, options);
+  if (compiled) compiled = parse::Pattern::compile("(.*\\.)?(" + pattern + ")", options);
+  if (compiled) return *std::move(compiled);
+  return Error{ErrorKind::kData,
+               "key " + quote(key) + " has the pattern " + quote(pattern) +
+                   ", which is no regular expression: " + compiled.fault().what,
+               reader.where(), "correct the pattern of module names"};
 }
 
 template <class T>
-T value_of(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module, T fallback) {
-  for (const auto& [pattern, value] : patterns) {
-    if (matches(pattern, module)) return value;
+Result<T> value_of(const std::vector<ModuleValue<T>>& patterns, const std::string& module, T fallback,
+                   const std::string& where) {
+  for (const ModuleValue<T>& one : patterns) {
+    const auto matched = one.pattern.matches(module);
+    if (!matched) {
+      return Error{ErrorKind::kData,
+                   "the pattern " + quote(one.pattern.source()) + " cannot be compared with the module " +
+                       quote(module) + ": " + matched.fault().what,
+                   where, "write a pattern that backtracks less"};
+    }
+    if (*matched) return one.value;
   }
   return fallback;
 }
@@ -52,32 +76,45 @@ Result<std::string> read_task_type(const ConfigReader& reader) {
   return type;
 }
 
+Result<> check_alpha(const ConfigReader& reader, const char* key, double alpha) {
+  if (std::abs(alpha) <= kMaxAlpha) return {};
+  return reader.wrong(key, "a number between -1e9 and 1e9");
+}
+
+bool is_rank(const Json& value) { return value.is_number_integer() && value >= int64_t{1} && value <= kMaxRank; }
+bool is_alpha(const Json& value) {
+  return value.is_number() && value.get<double>() > 0.0 && value.get<double>() <= kMaxAlpha;
+}
+
 template <class T>
-Result<std::vector<std::pair<std::string, T>>> read_pattern(const ConfigReader& reader, const char* key) {
-  std::vector<std::pair<std::string, T>> out;
+Result<std::vector<ModuleValue<T>>> read_pattern(const ConfigReader& reader, const char* key,
+                                                 bool (*is_good)(const Json&), const char* must_be) {
+  std::vector<ModuleValue<T>> out;
   const Json* object = reader.find(key);
   if (object == nullptr) return out;
-  if (!object->is_object()) return reader.wrong(key, "an object");
+  if (!object->is_object() || object->size() > kMaxModulePatterns) return reader.wrong(key, must_be);
   for (const auto& [pattern, value] : object->items()) {
-    try {
-      (void)std::regex(pattern);
-    } catch (const std::regex_error&) {
-      return reader.wrong(key, "an object whose keys are regular expressions");
-    }
-    if (!value.is_number() || value.template get<double>() <= 0.0)
-      return reader.wrong(key, "an object of numbers above 0");
-    out.emplace_back(pattern, value.template get<T>());
+    if (!is_good(value)) return reader.wrong(key, must_be);
+    auto compiled = TRY(compile_module_pattern(pattern, reader, key));
+    out.push_back(ModuleValue<T>{std::move(compiled), value.template get<T>()});
   }
   return out;
 }
 
 }  // namespace
 
-int64_t LoraConfig::rank_of(const std::string& module) const { return value_of(rank_pattern, module, rank); }
+Result<LoraRank> LoraConfig::rank_of(const std::string& module) const {
+  LoraRank out;
+  out.rank = TRY(value_of(rank_pattern, module, rank, where));
+  const auto r = static_cast<double>(out.rank);
+  out.scale = TRY(value_of(alpha_pattern, module, alpha, where)) / (use_rslora ? std::sqrt(r) : r);
+  return out;
+}
 
-double LoraConfig::scale_of(const std::string& module) const {
-  const auto r = static_cast<double>(rank_of(module));
-  return value_of(alpha_pattern, module, alpha) / (use_rslora ? std::sqrt(r) : r);
+Result<std::vector<LoraRank>> LoraConfig::ranks_of(std::span<const std::string> modules) const {
+  std::vector<LoraRank> out;
+  for (const std::string& module : modules) out.push_back(TRY(rank_of(module)));
+  return out;
 }
 
 bool is_adapter_folder(Env& env, const Path& folder) {
@@ -96,13 +133,18 @@ Result<LoraConfig> read_lora_config(Env& env, const Path& folder) {
   config.task_type = TRY(read_task_type(reader));
   config.base_model = TRY(reader.text_or("base_model_name_or_path", ""));
   if (config.base_model.empty()) return reader.wrong("base_model_name_or_path", "the base model's folder");
+  config.where = path.string();
   config.rank = TRY(reader.positive("r"));
+  if (config.rank > kMaxRank) return reader.wrong("r", "a whole number from 1 to 1048576");
   if (!reader.has("lora_alpha")) return reader.wrong("lora_alpha", "a number");
   config.alpha = TRY(reader.number_or("lora_alpha", 8.0));
+  TRY(check_alpha(reader, "lora_alpha", config.alpha));
   config.dropout = TRY(reader.number_or("lora_dropout", 0.0));
   config.use_rslora = TRY(reader.flag_or("use_rslora", false));
-  config.rank_pattern = TRY(read_pattern<int64_t>(reader, "rank_pattern"));
-  config.alpha_pattern = TRY(read_pattern<double>(reader, "alpha_pattern"));
+  config.rank_pattern =
+      TRY(read_pattern<int64_t>(reader, "rank_pattern", is_rank, "an object of whole numbers from 1 to 1048576"));
+  config.alpha_pattern =
+      TRY(read_pattern<double>(reader, "alpha_pattern", is_alpha, "an object of numbers above 0, at most 1e9"));
   return config;
 }
 
@@ -112,8 +154,8 @@ Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraCo
     if (env.exists(folder / "config.json")) return folder;
   }
   return Error{ErrorKind::kData,
-               "the base model " + quote(config.base_model) + " is no folder with a config.json, neither beside the " +
-                   "adapter nor as it is written",
+               "the base model " + quote(config.base_model) +
+                   " is no folder with a config.json, neither relative to the " + "adapter nor as it is written",
                (adapter_folder / kAdapterConfigFile).string(),
                "download it and write its folder as base_model_name_or_path"};
 }

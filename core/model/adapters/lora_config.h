@@ -4,29 +4,44 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
+#include "parse/pattern.h"
 
 namespace mortise {
+
+// A value of rank_pattern or alpha_pattern, for the modules that the pattern names.
+template <class T>
+struct ModuleValue {
+  parse::Pattern pattern;
+  T value;
+};
+
+struct LoraRank {
+  int64_t rank = 0;
+  double scale = 0.0;  // what B A is multiplied with: alpha / r, with rslora alpha / sqrt(r)
+};
 
 struct LoraConfig {
   std::string base_model;  // base_model_name_or_path as written
   int64_t rank = 0;
   double alpha = 0.0;
   bool use_rslora = false;
-  double dropout = 0.0;                                       // of training
-  std::string task_type;                                      // CAUSAL_LM, SEQ_CLS, ...; empty: not said
-  std::vector<std::pair<std::string, int64_t>> rank_pattern;  // pattern of module names -> rank, first match counts
-  std::vector<std::pair<std::string, double>> alpha_pattern;
+  double dropout = 0.0;                            // of training
+  std::string task_type;                           // CAUSAL_LM, SEQ_CLS, ...; empty: not said
+  std::vector<ModuleValue<int64_t>> rank_pattern;  // the first that matches counts
+  std::vector<ModuleValue<double>> alpha_pattern;
   std::string text;  // the file as read
 
-  [[nodiscard]] int64_t rank_of(const std::string& module) const;
-  // What B A is multiplied with: alpha / r, with rslora alpha / sqrt(r).
-  [[nodiscard]] double scale_of(const std::string& module) const;
+  std::string where;  // its path; empty: of a fresh adapter
+
+  // An error where a pattern takes too many steps for the module's name.
+  [[nodiscard]] Result<LoraRank> rank_of(const std::string& module) const;
+  [[nodiscard]] Result<std::vector<LoraRank>> ranks_of(std::span<const std::string> modules) const;
 };
 
 constexpr const char* kAdapterConfigFile = "adapter_config.json";

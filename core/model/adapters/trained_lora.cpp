@@ -93,12 +93,14 @@ Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
 }
 
 LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<const std::string> modules,
-                      const LoraConfig& config) {
+                      std::span<const LoraRank> ranks) {
   LoraSize size;
   for (const NamedParameter& parameter : parameters) {
     const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
-    if (std::ranges::find(modules, module) == modules.end()) continue;
-    size.num_trained += config.rank_of(module) * (parameter.tensor.size(0) + parameter.tensor.size(1));
+    const auto found = std::ranges::find(modules, module);
+    if (found == modules.end()) continue;
+    size.num_trained += ranks[static_cast<size_t>(found - modules.begin())].rank *
+                        (parameter.tensor.size(0) + parameter.tensor.size(1));
     size.num_adapted += parameter.tensor.numel();
   }
   return size;
@@ -138,8 +140,9 @@ LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::strin
   return config;
 }
 
-TrainedLora::TrainedLora(LoraConfig config, std::span<const std::string> modules, ParameterStore& store)
-    : config_(std::move(config)), modules_(modules.begin(), modules.end()) {
+TrainedLora::TrainedLora(LoraConfig config, std::span<const std::string> modules, std::span<const LoraRank> ranks,
+                         ParameterStore& store)
+    : config_(std::move(config)), modules_(modules.begin(), modules.end()), ranks_(ranks.begin(), ranks.end()) {
   std::unordered_map<const void*, size_t> index_of;  // leaf -> parameter
   for (size_t i = 0; i < store.parameters.size(); ++i) {
     store.parameters[i].tensor.requires_grad_(false);
@@ -182,20 +185,21 @@ void TrainedLora::adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, s
     leaves[i] = fused_OI.narrow(0, row, merged.size(0));
     row += merged.size(0);
     base_.parameters[indices[i]].tensor = leaves[i];
-    lora.push_back(is_adapted(names[i]) ? add_matrix(names[i], leaves[i]) : LoraMatrix{});
+    const auto module = static_cast<size_t>(std::ranges::find(modules_, names[i]) - modules_.begin());
+    lora.push_back(module < modules_.size() ? add_matrix(module, leaves[i]) : LoraMatrix{});
     if (lora.back().defined()) matrices_.push_back({lora.back(), merged});
   }
 }
 
-LoraMatrix TrainedLora::add_matrix(const std::string& module, const at::Tensor& base_OI) {
-  const int64_t rank = config_.rank_of(module);
+LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
+  const int64_t rank = ranks_[module].rank;
   LoraMatrix out;
   out.base_OI = base_OI;
-  out.scale = config_.scale_of(module);
+  out.scale = ranks_[module].scale;
   out.a_RI = at::zeros({rank, base_OI.size(1)}, base_OI.options()).requires_grad_(true);
   out.b_OR = at::zeros({base_OI.size(0), rank}, base_OI.options()).requires_grad_(true);
-  parameters_.push_back({std::string(kLoraPrefix) + module + ".lora_A.weight", out.a_RI, true});
-  parameters_.push_back({std::string(kLoraPrefix) + module + ".lora_B.weight", out.b_OR, true});
+  parameters_.push_back({std::string(kLoraPrefix) + modules_[module] + ".lora_A.weight", out.a_RI, true});
+  parameters_.push_back({std::string(kLoraPrefix) + modules_[module] + ".lora_B.weight", out.b_OR, true});
   return out;
 }
 

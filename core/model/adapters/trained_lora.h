@@ -44,16 +44,17 @@ struct LoraSize {
   int64_t num_adapted = 0;  // elements of the adapted matrices: the base's stay beside the merged ones
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<const std::string> modules,
-                      const LoraConfig& config);
+                      std::span<const LoraRank> ranks);
 // What adapter_config.json of a fresh adapter says.
 LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::string> modules,
                             std::span<const NamedParameter> parameters);
 
 class TrainedLora {
  public:
-  // Adapts `modules` of `store`, whose parameters are frozen from now on and whose adapted leaves hold the merged
-  // matrices. A and B are zero; see initialize() and load().
-  TrainedLora(LoraConfig config, std::span<const std::string> modules, ParameterStore& store);
+  // Adapts `modules`, which have these `ranks`, of `store`, whose parameters are frozen from now on and whose adapted
+  // leaves hold the merged matrices. A and B are zero; see initialize() and load().
+  TrainedLora(LoraConfig config, std::span<const std::string> modules, std::span<const LoraRank> ranks,
+              ParameterStore& store);
 
   void initialize(uint64_t seed);
   Result<> load(Env& env, const Path& folder);
@@ -76,10 +77,11 @@ class TrainedLora {
   // A fused matrix and the leaves in it, of which some may be among the modules. The two first are the base's.
   void adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, std::vector<LoraMatrix>& lora,
              const std::unordered_map<const void*, size_t>& index_of);
-  LoraMatrix add_matrix(const std::string& module, const at::Tensor& base_OI);
+  LoraMatrix add_matrix(size_t module, const at::Tensor& base_OI);
 
   LoraConfig config_;
   std::vector<std::string> modules_;
+  std::vector<LoraRank> ranks_;  // of the modules
   std::vector<NamedParameter> parameters_;
   std::vector<Matrix> matrices_;
   ParameterStore base_;

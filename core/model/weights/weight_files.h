@@ -65,4 +65,7 @@ FolderFile text_folder_file(std::string name, std::string bytes);
 // folder / file.name = what it writes: temp file beside it, fsync, rename.
 Result<> write_folder_file(Env& env, const Path& folder, const FolderFile& file);
 
+// "[4, 48]".
+[[nodiscard]] std::string shape_text(at::IntArrayRef shape);
+
 }  // namespace mortise

@@ -210,6 +210,7 @@ Result<CheckReport> check_pack(const CheckOptions& options) {
 
   const int asked = options.num_jobs > 0 ? options.num_jobs : usable_cpus();
   const int num_jobs = std::clamp(asked, 1, static_cast<int>(std::max<size_t>(plan.outcomes.size(), 1)));
+  take_stop_requests();
   ServerPool pool = TRY(ServerPool::start(options.server, num_jobs));
   pool.run(plan.requests, plan.open(true), plan.outcomes);
   const std::string closed = gate_fault(plan);

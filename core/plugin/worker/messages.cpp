@@ -59,8 +59,9 @@ Result<> decode(std::string_view body, LoadMessage& m) {
   m.limits.make_sandboxes = in.i64() != 0;
   m.limits.memory_where = in.text();
   TRY(finish(in, "load"));
-  m.identity.params = Json::from_cbor(params, /*strict=*/true, /*allow_exceptions=*/false);
-  if (m.identity.params.is_discarded()) return finish(Decoder(std::string_view("?")), "load");
+  auto read = parse::parse_cbor(params);
+  if (!read) return finish(Decoder(std::string_view("?")), "load");
+  m.identity.params = *std::move(read);
   return {};
 }
 

@@ -1,4 +1,4 @@
-// Regular expressions of tokenizer files: written for Oniguruma (Ruby syntax), run by PCRE2 with its JIT compiler.
+// Regular expressions of tokenizer files: written for Oniguruma (Ruby syntax), run by parse/pattern.h.
 //
 // The pattern is rewritten first (regex_translate.cpp): \s, \w, \p{L} and the like follow Unicode 16 on every machine,
 // \h, {,n}, {n,m}+, nested classes and && get their PCRE2 form. Matching costs about 30 ns per piece.
@@ -9,9 +9,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/result.h"
+#include "parse/pattern.h"
 
 namespace mortise {
 
@@ -32,10 +34,13 @@ class Regex {
   Result<> find_all(std::string_view text, std::vector<TextSpan>& out) const;
 
  private:
-  struct Code;
-  explicit Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
-  std::shared_ptr<const Code> code_;
+  Regex(std::shared_ptr<const parse::Pattern> pattern, std::string source)
+      : pattern_(std::move(pattern)), source_(std::move(source)) {}
+  std::shared_ptr<const parse::Pattern> pattern_;
+  std::string source_;  // before it was rewritten
 };
+
+inline constexpr size_t kMaxTranslatedBytes = size_t{4} << 20;  // \w and \b take 10 kB each
 
 // Oniguruma pattern -> PCRE2 pattern. exact_ranges: write every category as its ranges, even where PCRE2's own tables
 // would do (they do if they are of Unicode 14, plus a few ranges).

@@ -17,7 +17,6 @@ namespace mortise {
 namespace {
 
 constexpr int kMaxClassNesting = 50;
-constexpr size_t kMaxTranslatedBytes = size_t{4} << 20;  // \w and \b take 10 kB each
 
 class Translator {
  public:

@@ -8,8 +8,21 @@
 namespace mortise {
 namespace {
 
+TEST(StopSignalsDeathTest, WhileLoadingTheFirstEndsTheProcessWithItsCode) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    EXPECT_EXIT(
+        {
+          install_stop_signals();
+          std::raise(signal);
+          std::exit(0);
+        },
+        ::testing::ExitedWithCode(8), "before there was anything to save");
+  }
+}
+
 TEST(StopSignals, TheFirstIsAFlag) {
   install_stop_signals();
+  take_stop_requests();
   EXPECT_FALSE(stop_requested());
   EXPECT_FALSE(stop_flag().load());
   std::raise(SIGTERM);
@@ -25,6 +38,7 @@ TEST(StopSignalsDeathTest, TheSecondEndsTheProcessWithItsCode) {
   EXPECT_EXIT(
       {
         install_stop_signals();
+        take_stop_requests();
         std::raise(SIGINT);
         std::raise(SIGINT);
         std::exit(0);

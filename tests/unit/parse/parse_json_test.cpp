@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "parse/json.h"
 
 namespace mortise::parse {
@@ -65,6 +67,26 @@ TEST(ParseJson, SizeAndCountLimits) {
   EXPECT_FALSE(fault_of("[1,{\"a\":2}]", {.max_values = 4}).has_value());
   EXPECT_EQ(fault_of(repeated("[],", 10), {.max_values = 4})->kind, Kind::kSyntax);
   EXPECT_EQ(fault_of("[" + repeated("{},", 10), {.max_values = 4})->kind, Kind::kLimit);
+}
+
+TEST(ParseJson, CborHasTheSameLimits) {
+  const nlohmann::ordered_json value = {{"b", {1, -2, 0.5, std::numeric_limits<double>::infinity(), nullptr}},
+                                        {"a", "\0x"}};
+  const auto bytes_of = [](const nlohmann::ordered_json& from) {
+    const auto bytes = nlohmann::ordered_json::to_cbor(from);
+    return std::string(bytes.begin(), bytes.end());
+  };
+  ASSERT_TRUE(parse_cbor(bytes_of(value)).ok());
+  EXPECT_EQ(*parse_cbor(bytes_of(value)), value);
+  for (const char opened : {'\x81', '\x9f'}) {
+    const auto deep = parse_cbor(std::string(3'000'000, opened));  // arrays in arrays: nlohmann's reader recurses
+    ASSERT_FALSE(deep.ok());
+    EXPECT_EQ(deep.fault().what, "nested deeper than 128 levels");
+  }
+  EXPECT_EQ(parse_cbor(bytes_of({1, 2, 3}), {.max_values = 3}).fault().kind, Kind::kLimit);
+  EXPECT_FALSE(
+      parse_cbor("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff").ok());  // an array of 2^63 - 1, of which none is there
+  EXPECT_FALSE(parse_cbor(bytes_of(value) + "x").ok());
 }
 
 TEST(ParseJson, FaultsSayWhere) {
