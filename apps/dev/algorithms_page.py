@@ -106,7 +106,7 @@ def kind_pages(plugins):
 
 
 def preset_page(presets):
-    lines = ["", "## Presets", "", 'Groups of keys by the name of the paper: `preset = "gspo"` lies below every key that is set.']
+    lines = ["", "## Presets", "", 'Groups of keys by the name of the paper: `preset = "gspo"`. [configs](../configs/README.md) says what a preset overrides.']
     for preset in presets:
         lines += ["", f"### preset {preset['name']}", "", preset["doc"], "", "```"] + preset["settings"] + ["```"]
     return lines

@@ -7,6 +7,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "text/tokenizer/chat_templates.h"
+#include "unknown_word.h"
 
 namespace mortise {
 namespace {
@@ -44,8 +45,9 @@ Result<ChatArguments> parse_arguments(Arguments args) {
   const auto bad = [](const std::string& what) {
     return Error{ErrorKind::kConfig, what, "mortise chat", "see mortise chat --help"};
   };
-  if (args.empty() || args[0] != "render")
-    return bad(args.empty() ? "render is expected" : "unknown action " + quote(args[0]) + ": render is expected");
+  const std::vector<std::string> commands = {"render"};
+  if (args.empty() || args[0].starts_with('-')) return missing_command(commands, "mortise chat");
+  if (args[0] != "render") return unknown_word("command", args[0], commands, "mortise chat");
   ChatArguments parsed;
   const po::options_description options = options_of(parsed);
   const auto given = TRY(parse_words(args.subspan(1), options, "mortise chat"));

@@ -15,6 +15,7 @@
 #include "config/show.h"
 #include "config_command.h"
 #include "foundation/base/text.h"
+#include "unknown_word.h"
 
 namespace mortise {
 namespace {
@@ -26,8 +27,9 @@ constexpr const char* kHelp = R"(usage: mortise config show [RUN.toml] [key=valu
        mortise config import --from trl|verl|swift --list
 
 show     prints the resolved configuration: defaults, preset, base files, the file and the overrides merged.
-         The output is a TOML file that loads to the same settings.
-  --preset NAME   put a preset under the keys that are set (same as the override preset=NAME)
+         The output is a TOML file that loads to the same settings. A comment
+         behind a key that is left to the policy loss tells the loss's own value.
+  --preset NAME   the same as the override preset=NAME: over the keys of the file, under the other overrides
   --origins       a comment behind each key that was set: where
   --set           only what was set, without the defaults
   --check USE     also check the rules between keys, for USE = train, sft, eval, generate or objective
@@ -52,18 +54,19 @@ Overrides: a.b=VALUE (TOML, bare text, or null), reward.0.weight=2, ~a.b (back t
 )";
 
 int fail(const Error& error) {
-  std::cerr << "mortise config: " << error.to_string() << "\n";
+  std::cerr << "error: " << error.to_string() << "\n";
   return static_cast<int>(error.kind);
 }
 
 int print(const std::string& text) {
-  std::cout << text << (text.ends_with('\n') ? "" : "\n") << std::flush;
-  if (std::cout.good()) return 0;
-  return fail({ErrorKind::kDisk, "standard output could not be written", "", ""});
+  std::cout << text << (text.ends_with('\n') ? "" : "\n");  // main looks whether it could be printed
+  return 0;
 }
 
+constexpr const char* kProgram = "mortise config";
+
 Error bad_usage(std::string what) {
-  return {ErrorKind::kConfig, std::move(what), "", "`mortise config --help` shows the usage"};
+  return {ErrorKind::kConfig, std::move(what), kProgram, "`mortise config --help` shows the usage"};
 }
 
 int usage_error(const std::string& what) { return fail(bad_usage(what)); }
@@ -95,7 +98,8 @@ Result<ShowArguments> parse_show(std::span<const std::string> args) {
     } else if (arg == "--json") {
       parsed.json = true;
     } else if (arg.starts_with("--")) {
-      return bad_usage("unknown option " + quote(arg));
+      const std::vector<std::string> known = {"--preset", "--check", "--origins", "--set", "--json"};
+      return unknown_word("option", arg, known, kProgram);
     } else if (arg.starts_with('~') || arg.find('=') != std::string::npos) {
       parsed.overrides.push_back(arg);
     } else if (parsed.file.empty()) {
@@ -117,14 +121,16 @@ Result<ConfigUse> parse_use(const std::string& name) {
                "use train, sft, eval, generate or objective"};
 }
 
-Result<std::string> show(std::span<const std::string> args) {
-  const ShowArguments parsed = TRY(parse_show(args));
+Result<std::string> show(std::span<const std::string> args, KeyRemarks remarks) {
+  ShowArguments parsed = TRY(parse_show(args));
   const LoadedConfig loaded = TRY(load_config(default_env(), parsed.file, parsed.overrides));
+  for (const std::string& note : loaded.notes) std::cerr << note << "\n";
   if (!parsed.check.empty()) {
     const ConfigUse use = TRY(parse_use(parsed.check));
     for (const Error& warning : TRY(check_config(loaded, use))) std::cerr << "warning: " << warning.to_string() << "\n";
   }
   if (parsed.json) return dump_json(config_to_json(loaded.config), 2);
+  if (remarks != nullptr) parsed.options.remarks = remarks(loaded);
   return config_to_toml(loaded, parsed.options);
 }
 
@@ -155,7 +161,8 @@ Result<ImportArguments> parse_import(std::span<const std::string> args) {
     } else if (arg == "--list") {
       parsed.list = true;
     } else if (arg.starts_with("--")) {
-      return bad_usage("unknown option " + quote(arg));
+      const std::vector<std::string> known = {"--from", "--output", "--processes", "--list"};
+      return unknown_word("option", arg, known, kProgram);
     } else if (parsed.request.where.empty()) {
       parsed.request.where = arg;
     } else {
@@ -181,6 +188,15 @@ Result<std::string> import_file(std::span<const std::string> args) {
   return std::string();
 }
 
+// For a key that is left to the policy loss: the losses whose paper has a value for it.
+std::string published_values(const std::string& name, const std::string& config_file, ParamExplainer explain_param) {
+  const std::string key = canonical_key(name);
+  constexpr std::string_view kActor = "actor.";
+  if (!key.starts_with(kActor)) return "";
+  const auto text = explain_param("actor.policy_loss.published_" + key.substr(kActor.size()), config_file, false);
+  return text && !text->empty() ? "\n" + *text : "";
+}
+
 Result<std::string> explain(std::span<const std::string> args, ParamExplainer explain_param) {
   std::string key, config_file;
   bool json = false;
@@ -191,7 +207,10 @@ Result<std::string> explain(std::span<const std::string> args, ParamExplainer ex
     } else if (arg == "--config") {
       if (i + 1 == args.size()) return bad_usage(arg + " needs a file");
       config_file = args[++i];
-    } else if (arg.starts_with("--") || !key.empty()) {
+    } else if (arg.starts_with("--")) {
+      const std::vector<std::string> known = {"--json", "--config"};
+      return unknown_word("option", arg, known, kProgram);
+    } else if (!key.empty()) {
       return Error{ErrorKind::kConfig, "unexpected argument " + quote(arg), "", "give one key or table"};
     } else {
       key = arg;
@@ -204,7 +223,7 @@ Result<std::string> explain(std::span<const std::string> args, ParamExplainer ex
     unknown = std::move(object).error();
   } else {
     auto text = explain_key(key);
-    if (text) return text;
+    if (text) return *text + published_values(key, config_file, explain_param);
     unknown = std::move(text).error();
   }
   auto param = explain_param(key, config_file, json);
@@ -214,7 +233,7 @@ Result<std::string> explain(std::span<const std::string> args, ParamExplainer ex
 
 }  // namespace
 
-int run_config(std::span<const std::string> args, ParamExplainer explain_param) {
+int run_config(std::span<const std::string> args, ParamExplainer explain_param, KeyRemarks remarks) {
   if (args.empty()) {
     std::cerr << kHelp;
     return static_cast<int>(ErrorKind::kConfig);
@@ -229,8 +248,9 @@ int run_config(std::span<const std::string> args, ParamExplainer explain_param) 
     return print(dump_json(config_schema(), 2));
   }
   if (command != "show" && command != "explain" && command != "import")
-    return usage_error("there is no command 'config " + command + "'");
-  const Result<std::string> text = command == "show"      ? show(rest)
+    return fail(
+        unknown_word("command", command, std::vector<std::string>{"show", "explain", "schema", "import"}, kProgram));
+  const Result<std::string> text = command == "show"      ? show(rest, remarks)
                                    : command == "explain" ? explain(rest, explain_param)
                                                           : import_file(rest);
   if (!text) return fail(text.error());

@@ -19,6 +19,7 @@
 #include "generate/engine.h"
 #include "generated_rows.h"
 #include "train/policy_folder.h"
+#include "unknown_word.h"
 
 namespace mortise {
 namespace {
@@ -123,9 +124,7 @@ Result<GenerateArguments> parse_arguments(Arguments args) {
       out.overrides.push_back(word);
       continue;
     }
-    if (std::ranges::find(names, name) == names.end()) {
-      return Error{ErrorKind::kConfig, "unknown option " + quote(name), "mortise generate", did_you_mean(name, names)};
-    }
+    if (std::ranges::find(names, name) == names.end()) return unknown_word("option", name, names, "mortise generate");
     std::string value;
     if (equals != std::string::npos)
       value = word.substr(equals + 1);
@@ -171,7 +170,28 @@ struct Prompts {
   std::vector<std::vector<int64_t>> ids;
   std::vector<std::optional<uint64_t>> seeds;  // of rows that have one
   std::vector<std::string> where;
+  int64_t longest_sequence = 0;  // prompt and completion together, where nobody said how long completions may be
 };
+
+// The longest completion of prompt i: as asked for, or by default as much of that as the model has room for.
+int64_t completion_room(const Prompts& prompts, size_t i, int64_t asked) {
+  const int64_t room = prompts.longest_sequence - static_cast<int64_t>(prompts.ids[i].size());
+  return prompts.longest_sequence > 0 && room > 0 ? std::min(asked, room) : asked;
+}
+
+// A short model, and the default length: completions end where the model does.
+void fit_default_length(const LoadedConfig& loaded, const ModelConfig& model, Prompts& prompts) {
+  if (loaded.is_set("rollout.response_length") || loaded.is_set("data.max_response_length")) return;
+  prompts.longest_sequence = model.max_length();
+  const int64_t usual = response_length(loaded.config);
+  int64_t num_short = 0;
+  for (size_t i = 0; i < prompts.ids.size(); ++i) num_short += completion_room(prompts, i, usual) < usual ? 1 : 0;
+  if (num_short == 0) return;
+  log_info("the model's sequences have at most " + std::to_string(prompts.longest_sequence) +
+           " tokens: completions of " + std::to_string(num_short) + " of " + std::to_string(prompts.ids.size()) +
+           " prompts end there, before the default of " + std::to_string(usual) +
+           " (set rollout.response_length to choose)");
+}
 
 Result<std::optional<uint64_t>> seed_of(const Json& row, const std::string& where) {
   const Json* const seed = json_find(row, "seed");
@@ -223,6 +243,7 @@ Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<cons
     const size_t i = which[at];
     const auto id = static_cast<int64_t>(i);
     GenerateRequest request{id, prompts.ids[i], n, id * n, seed, 0, sampling, config.rollout.top_log_probs};
+    request.sampling.max_new_tokens = completion_room(prompts, i, sampling.max_new_tokens);
     if (prompts.seeds[i]) {
       request.seed = *prompts.seeds[i];
       request.first_row_id = 0;
@@ -272,8 +293,9 @@ Result<int> generate(Arguments args) {
   std::optional<PolicyFolder> folder;
   const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));
   if (!TRY(list_tokenizer_files(tokenizer_path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
-  const Prompts prompts = TRY(
+  Prompts prompts = TRY(
       read_prompts(env, parsed.files.at("--prompts"), folder ? &*folder : nullptr, config, model.config().vocab_size));
+  fit_default_length(loaded, model.config(), prompts);
   TRY(check_num_rows(loaded, static_cast<int64_t>(prompts.ids.size()), "rollout.n"));
   EngineOptions options = rollout_engine_options(config, folder ? &folder->tokenizer : nullptr);
   options.purpose = RandomPurpose::kValidation;

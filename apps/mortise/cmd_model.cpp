@@ -10,6 +10,7 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "model/padded_eval.h"
+#include "unknown_word.h"
 
 namespace mortise {
 namespace {
@@ -49,8 +50,7 @@ Result<ModelArguments> parse_arguments(Arguments args) {
       value = args[++i];
     }
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      return Error{ErrorKind::kConfig, "unknown option " + quote(name), "mortise model logprob",
-                   did_you_mean(name, names)};
+      return unknown_word("option", name, names, "mortise model logprob");
     }
     if (value.empty())
       return Error{ErrorKind::kConfig, "option " + name + " needs a value", "mortise model logprob", {}};
@@ -163,9 +163,9 @@ int cmd_model(Arguments args) {
     return 0;
   }
   if (args.empty() || args[0] != "logprob") {
-    return fail({ErrorKind::kConfig,
-                 args.empty() ? "a command is missing" : "there is no command 'model " + args[0] + "'", "mortise model",
-                 "`mortise model --help` shows the usage"});
+    const std::vector<std::string> commands = {"logprob", "save"};
+    return fail(args.empty() ? missing_command(commands, "mortise model")
+                             : unknown_word("command", args[0], commands, "mortise model"));
   }
   auto code = logprob(args.subspan(1));
   return code.ok() ? *code : fail(code.error());

@@ -11,6 +11,7 @@
 #include "learn/objective/actor_objective.h"
 #include "learn/objective/value_objective.h"
 #include "train/run_parts.h"
+#include "unknown_word.h"
 
 namespace mortise {
 
@@ -165,17 +166,20 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
 }
 
 Result<int> run_objective(Arguments args, const po::options_description& options) {
+  const std::vector<std::string> commands = {"eval"};
+  const bool is_word = !args.empty() && !args[0].starts_with('-');
+  if (is_word && args[0] != "eval") return unknown_word("command", args[0], commands, "mortise objective");
   const po::variables_map values = TRY(parse_words(args, options, "mortise objective"));
   const std::vector<std::string> words = words_of(values);
-  if (words.empty() || words[0] != "eval") {
-    return Error{ErrorKind::kConfig, "the subcommand is 'eval'", "command line", "see `mortise objective --help`"};
-  }
+  if (words.empty()) return missing_command(commands, "mortise objective");
+  if (words[0] != "eval") return unknown_word("command", words[0], commands, "mortise objective");
   TRY(check_distinct({"--inputs", values["inputs"].as<std::string>()},
                      {"--outputs", values["outputs"].as<std::string>()}, "mortise objective"));
   const std::vector<std::string> overrides(words.begin() + 1, words.end());
   const std::string file = values.count("config") != 0 ? values["config"].as<std::string>() : "";
   ObjectiveCommand command{TRY(load_config(default_env(), file, overrides)), values["inputs"].as<std::string>(),
                            values["outputs"].as<std::string>()};
+  for (const std::string& note : command.config.notes) std::cerr << note << "\n";
   for (const Error& warning : TRY(check_config(command.config, ConfigUse::kObjective)))
     std::cerr << "warning: " << warning.to_string() << "\n";
   MetricSet metrics;

@@ -16,6 +16,7 @@
 #include "plugin_eval.h"
 #include "plugin_new.h"
 #include "plugin_show.h"
+#include "unknown_word.h"
 
 namespace mortise {
 namespace {
@@ -53,6 +54,8 @@ Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for
                        seq-mean-token-sum-norm|prompt-mean, loss_agg_rows=nonempty|all, loss_scale_factor=X (default T),
                        loss_scale_by_rows=true|false (default false). Default mode: what the loss asks for, else
                        seq-mean-token-mean for losses coupled by row, token-mean for the others.
+                       Parameters that are not set have the defaults of the plugin's table, which are verl's: a value
+                       of the paper (published_clip_ratio_low of gspo) is what a run takes, and eval is told by --set
   kl_estimator         in: log_prob, ref_log_prob; optional response_mask, old_log_prob
                        out: kl, grad_log_prob = d sum(kl) / d log_prob. NAME+ = value of NAME, gradient of k2
   advantage_estimator  in: token_level_rewards, response_mask; optional group_index, values, reward_baselines,
@@ -102,8 +105,8 @@ Result<> check_kind(const std::string& kind) {
   if (std::find(std::begin(kKinds), std::end(kKinds), name) != std::end(kKinds)) return {};
   const std::vector<std::string> kinds(std::begin(kKinds), std::end(kKinds));
   std::string next = did_you_mean(name, kinds);
-  return usage_error("there is no kind " + quote(kind) +
-                     (next.empty() ? "; there are " + join(kinds, ", ") : "; " + next));
+  if (next.empty()) next = "there are " + join(kinds, ", ");
+  return Error{ErrorKind::kConfig, "there is no kind " + quote(kind), "mortise plugin", std::move(next)};
 }
 
 Result<> run_list(Arguments args) {
@@ -341,13 +344,10 @@ int cmd_plugin(Arguments args) {
     done = run_plugin_check(rest, &code);
   } else {
     const std::vector<std::string> commands = {"list", "describe", "eval", "new", "check"};
-    const std::string near = did_you_mean(command, commands);
-    done = usage_error("there is no command 'plugin " + command + "'" + (near.empty() ? "" : "; " + near));
+    done = unknown_word("command", command, commands, "mortise plugin");
   }
   if (!done.ok()) return fail(done.error());
-  std::cout << std::flush;
-  if (!std::cout.good()) return fail({ErrorKind::kDisk, "standard output could not be written", "mortise plugin", ""});
-  return code;
+  return code;  // main looks whether it could be printed
 }
 
 }  // namespace mortise

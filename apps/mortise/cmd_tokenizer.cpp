@@ -7,6 +7,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "text/tokenizer/tokenizer.h"
+#include "unknown_word.h"
 
 namespace mortise {
 namespace {
@@ -45,10 +46,10 @@ Result<TokenizerArguments> parse_arguments(Arguments args) {
   const auto bad = [](const std::string& what) {
     return Error{ErrorKind::kConfig, what, "mortise tokenizer", "see mortise tokenizer --help"};
   };
-  if (args.empty() || (args[0] != "encode" && args[0] != "decode")) {
-    return bad(args.empty() ? "encode or decode is expected"
-                            : "unknown action " + quote(args[0]) + ": encode or decode is expected");
-  }
+  const std::vector<std::string> commands = {"encode", "decode"};
+  if (args.empty() || args[0].starts_with('-')) return missing_command(commands, "mortise tokenizer");
+  if (args[0] != "encode" && args[0] != "decode")
+    return unknown_word("command", args[0], commands, "mortise tokenizer");
   TokenizerArguments parsed;
   parsed.encode = args[0] == "encode";
   const po::options_description options = options_of(parsed);

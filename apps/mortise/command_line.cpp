@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "foundation/base/text.h"
+#include "unknown_word.h"
 
 namespace mortise {
 
@@ -20,6 +21,10 @@ Result<po::variables_map> parse_words(Arguments args, const po::options_descript
     const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
     po::store(po::command_line_parser(words).options(all).positional(positional).style(style).run(), given);
     po::notify(given);
+  } catch (const po::unknown_option& error) {
+    std::vector<std::string> names;
+    for (const auto& option : options.options()) names.push_back("--" + option->long_name());
+    return unknown_word("option", error.get_option_name(), names, command);
   } catch (const po::error& error) {
     return Error{ErrorKind::kConfig, error.what(), command, "`" + command + " --help` shows the usage"};
   }

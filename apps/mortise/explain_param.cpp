@@ -1,5 +1,6 @@
 // `mortise config explain` for the parameters of plugins, by the tables in the notes of packs: no code of a pack runs.
 #include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "config_command.h"
 #include "experience/plugin_settings.h"
 #include "foundation/base/text.h"
+#include "learn/objective/loss_settings.h"
 #include "model/tensor/torch_version.h"
 #include "plugin/host/params.h"
 #include "plugin_show.h"
@@ -197,6 +199,17 @@ Result<std::string> explain_param(const std::string& text, const std::string& co
 
 }  // namespace
 
-int cmd_config(Arguments args) { return run_config(args, explain_param); }
+namespace {
+
+std::map<std::string, std::string> remarks_of(const LoadedConfig& loaded) {
+  const auto registry = PluginRegistry::open(registry_options(loaded, kTorchVersion));
+  if (!registry.ok()) return {};
+  const auto loss = registry->find("policy_loss", loaded.config.actor.policy_loss.loss_mode);
+  return loss.ok() ? loss_remarks(*loss->plugin, loaded) : std::map<std::string, std::string>{};
+}
+
+}  // namespace
+
+int cmd_config(Arguments args) { return run_config(args, explain_param, remarks_of); }
 
 }  // namespace mortise

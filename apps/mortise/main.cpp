@@ -1,9 +1,12 @@
 // The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
 #include <ATen/Parallel.h>
 #include <malloc.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -18,6 +21,7 @@
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "train/score_extension.h"
+#include "unknown_word.h"
 
 namespace {
 
@@ -68,8 +72,10 @@ int run(int argc, char** argv) {
   if (command == kCommands.end()) {
     std::vector<std::string> names;
     for (const Command& c : kCommands) names.emplace_back(c.name);
-    return mortise::fail({mortise::ErrorKind::kConfig, "there is no command '" + words[0] + "'", "mortise",
-                          mortise::did_you_mean(words[0], names) + " `mortise --help` lists all"});
+    return mortise::fail(
+        words[0].starts_with('-')
+            ? mortise::unknown_word("option", words[0], std::vector<std::string>{"--help", "--version"}, "mortise")
+            : mortise::unknown_word("command", words[0], names, "mortise"));
   }
   return command->run(mortise::Arguments(words).subspan(1));
 }
@@ -92,6 +98,19 @@ void use_no_more_threads_than_granted() {
   if (at::get_num_threads() > mortise::usable_cpus()) at::set_num_threads(mortise::usable_cpus());
 }
 
+// Of `mortise plugin list | head`: the pipe's other end is closed.
+bool reader_has_gone() {
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
+// As other programs end then: without a word, by SIGPIPE, which shells show as 141.
+void end_by_broken_pipe() {
+  mortise::log_flush();
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+}
+
 int main(int argc, char** argv) {
   keep_freed_memory();
   use_no_more_threads_than_granted();
@@ -110,9 +129,10 @@ int main(int argc, char** argv) {
   // A run's results are in its folder; every other command's are what it prints.
   const bool is_run = argc > 1 && (std::string_view(argv[1]) == "train" || std::string_view(argv[1]) == "sft");
   const bool printed = std::cout.flush().good() && std::fflush(stdout) == 0;
+  if (!printed && !is_run && reader_has_gone()) end_by_broken_pipe();
   if (code == 0 && !is_run && !printed)
-    code = mortise::fail({mortise::ErrorKind::kDisk, "standard output could not be written", "mortise",
-                          "see where it goes: a full disk, or a reader that has gone"});
+    code = mortise::fail(
+        {mortise::ErrorKind::kDisk, "standard output could not be written", "mortise", "look for a full disk"});
   mortise::log_flush();
   return code;
 }

@@ -23,6 +23,7 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
   }
   if (file.empty()) return Error{ErrorKind::kConfig, "no config file was given", "command line", "see --help"};
   command.config = TRY(load_config(default_env(), file, overrides));
+  for (const std::string& note : command.config.notes) log_info(note);
   for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());
   return command;
 }

@@ -186,9 +186,8 @@ class Checker {
     if (entropy.min_coeff > entropy.max_coeff)
       error("actor.entropy_ctrl.min_coeff", "'actor.entropy_ctrl.min_coeff' is above max_coeff", "lower it");
     check_full_kl();
-    if (actor.clip_ratio_c > 0 && actor.clip_ratio_c <= 1) {
-      error("actor.clip_ratio_c",
-            "'actor.clip_ratio_c' is " + format_f64(actor.clip_ratio_c) + ", a bound of the ratio above 1",
+    if (const double bound = actor.clip_ratio_c.value_or(0); bound > 0 && bound <= 1) {
+      error("actor.clip_ratio_c", "'actor.clip_ratio_c' is " + format_f64(bound) + ", a bound of the ratio above 1",
             "use 3.0, or 0 for none");
     }
     if (actor.use_kl_loss && actor.kl_loss_coef == 0) {

@@ -103,10 +103,9 @@ void add_rollout_correction(FieldCatalog& catalog) {
       "What is done where completions were sampled by other numbers or older weights than those that learn from them. "
       "Needs the sampler's log-probs.",
       [](RunConfig& config) -> Section& { return config.algorithm.rollout_correction; });
-  table.add(
-      "preset", &Section::preset,
-      "verl's name of a set of the keys of this table, which lies under those that are written: decoupled_token_is, "
-      "decoupled_seq_is, bypass_ppo_clip and others; an unknown name gets the list.");
+  table.add("preset", &Section::preset,
+            "verl's name of a set of the keys of this table: decoupled_token_is, decoupled_seq_is, bypass_ppo_clip and "
+            "others; an unknown name gets the list. What overrides what: as with `preset`.");
   table
       .add("rollout_is", &Section::rollout_is,
            "Weights of the loss by exp(log_prob - rollout_log_prob): token, sequence (of the row's sum) or geometric "

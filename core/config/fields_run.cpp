@@ -149,9 +149,11 @@ void add_data_order(FieldTable<RunConfig, DataConfig>& table) {
 
 void add_run_fields(FieldCatalog& catalog) {
   FieldTable<RunConfig, RunConfig> top(catalog, "", "", [](RunConfig& config) -> RunConfig& { return config; });
-  top.add("preset", &RunConfig::preset,
-          "A named group of keys that lies under every key set in files and overrides; `mortise config explain preset` "
-          "lists them.");
+  top.add(
+      "preset", &RunConfig::preset,
+      "A named group of keys. In a file it lies over the files of `base` and under the file's other keys; on the "
+      "command line (preset=gspo) it lies over all files and under the other overrides. The run tells which keys it "
+      "replaces and which override it. `mortise config explain preset` lists the names.");
   add_model(catalog);
   FieldTable<RunConfig, DataConfig> data(catalog, "data", "The rows: where they are, how long, in which order.",
                                          [](RunConfig& config) -> DataConfig& { return config.data; });

@@ -42,22 +42,28 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
   const std::string given = " Given to the policy loss if its table has a parameter of this name.";
   table
       .add("clip_ratio", &ActorConfig::clip_ratio,
-           "Half-width of the clip range of the importance ratio, on either side that is not set on its own." + given)
+           "Half-width of the clip range of the importance ratio, on both sides. null: the policy loss's own range, in "
+           "its published form where it has one (0.2 for vanilla; 3e-4 below and 4e-4 above for gspo)." +
+               given)
       .at_least(0);
   table
       .add("clip_ratio_low", &ActorConfig::clip_ratio_low,
-           "Clip range below 1: the ratio is held above 1 - clip_ratio_low. null: clip_ratio." + given)
+           "Clip range below 1: the ratio is held above 1 - clip_ratio_low. null: clip_ratio, or the policy loss's "
+           "own." +
+               given)
       .at_least(0)
       .trl("epsilon");
   table
       .add("clip_ratio_high", &ActorConfig::clip_ratio_high,
-           "Clip range above 1: the ratio is held below 1 + clip_ratio_high. null: clip_ratio." + given)
+           "Clip range above 1: the ratio is held below 1 + clip_ratio_high. null: clip_ratio, or the policy loss's "
+           "own." +
+               given)
       .at_least(0)
       .trl("epsilon_high");
   table
       .add("clip_ratio_c", &ActorConfig::clip_ratio_c,
            "Dual clip (arXiv 1912.09729): the loss of a token with negative advantage is at most this many times the "
-           "advantage's size; above 1. 0 switches it off." +
+           "advantage's size; above 1. 0 switches it off. null: the policy loss's own (3 for vanilla)." +
                given)
       .at_least(0)
       .trl("delta");
@@ -66,8 +72,8 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
            "How the loss per token becomes one number, always over the whole update and all ranks: token-mean (mean "
            "over tokens), token-sum, seq-mean-token-mean (mean over a row's tokens, then over rows), "
            "seq-mean-token-sum, seq-mean-token-sum-norm (that divided by loss_scale_factor), prompt-mean (mean over "
-           "the tokens of a prompt's rows, then over prompts), auto (the one that the policy loss names as its own: "
-           "seq-mean-token-mean for gspo, where verl forces it).")
+           "the tokens of a prompt's rows, then over prompts), auto (the policy loss's own: seq-mean-token-mean for "
+           "gspo, token-mean for vanilla).")
       .one_of({"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm",
                "prompt-mean", "auto"})
       .trl("loss_type");

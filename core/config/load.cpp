@@ -11,30 +11,33 @@
 namespace mortise {
 namespace {
 
-// A file and the files it builds on, merged. `chain`: the files being read, to see a circle.
+// The tables of a file and of the files it builds on, the lowest first.
+using Levels = std::vector<ConfigNode>;
+
+// Reads a file and the files it builds on. `chain`: the files being read, to see a circle.
 class FileReader {
  public:
   FileReader(Env& env, std::vector<Error>& problems) : env_(env), problems_(problems) {}
 
-  Result<ConfigNode> read(const Path& path) {
+  Result<Levels> read(const Path& path) {
     const std::string text = TRY(read_text(path));
     return parse(text, path);
   }
 
-  Result<ConfigNode> parse(std::string_view text, const Path& path) {
+  Result<Levels> parse(std::string_view text, const Path& path) {
     const std::string where = path.string();
     chain_.push_back(normal(path));
     const toml::table parsed = TRY(parse_toml(text, where));
     ConfigNode root = node_from_toml(parsed, where);
     resolve_alias(root, problems_);
+    Levels levels;
     if (const ConfigNode* base = root.find("base")) {
-      ConfigNode below = TRY(read_base(*base, path));
+      levels = TRY(read_base(*base, path));
       root.erase("base");
-      merge_over(below, std::move(root));
-      root = std::move(below);
     }
+    levels.push_back(std::move(root));
     chain_.pop_back();
-    return root;
+    return levels;
   }
 
  private:
@@ -48,7 +51,7 @@ class FileReader {
     return error;
   }
 
-  Result<ConfigNode> read_base(const ConfigNode& base, const Path& path) {
+  Result<Levels> read_base(const ConfigNode& base, const Path& path) {
     const auto bad = [&base](std::string what, std::string next) {
       return Error{ErrorKind::kConfig, std::move(what), base.where, std::move(next)};
     };
@@ -80,46 +83,136 @@ const ConfigNode* find_path(const ConfigNode& root, std::span<const std::string_
   return node;
 }
 
-// The settings of the preset that the key names lie below everything else.
-void apply_preset(ConfigNode& root, std::span<const std::string_view> key, std::span<const Preset> presets,
-                  std::vector<Error>& problems) {
-  const ConfigNode* chosen = find_path(root, key);
-  if (chosen == nullptr || chosen->kind != ConfigNode::Kind::kValue || !chosen->value.is_string()) return;
-  const auto name = chosen->value.get<std::string>();
-  if (name == "null") return;
+constexpr std::string_view kRunPreset[] = {"preset"};
+constexpr std::string_view kCorrectionPreset[] = {"algorithm", "rollout_correction", "preset"};
+
+Result<const Preset*> find_named(std::span<const Preset> presets, const ConfigNode& chosen) {
+  const auto name = chosen.value.get<std::string>();
   const auto preset = std::ranges::find(presets, name, &Preset::name);
-  if (preset == presets.end()) {
-    std::vector<std::string> names;
-    for (const Preset& known : presets) names.push_back(known.name);
-    std::string next = did_you_mean(name, names);
-    if (next.empty()) next = "there are " + join(names, ", ");
-    problems.push_back({ErrorKind::kConfig, "there is no preset " + quote(name), chosen->where, std::move(next)});
-    return;
-  }
-  ConfigNode below = ConfigNode::table("");
-  for (const std::string& setting : preset->settings) {
-    Result<> applied = apply_override(below, setting, "preset " + name);
-    if (!applied) problems.push_back(std::move(applied).error());
-  }
-  merge_over(below, std::move(root));
-  root = std::move(below);
+  if (preset != presets.end()) return &*preset;
+  std::vector<std::string> names;
+  for (const Preset& known : presets) names.push_back(known.name);
+  std::string next = did_you_mean(name, names);
+  if (next.empty()) next = "there are " + join(names, ", ");
+  return Error{ErrorKind::kConfig, "there is no preset " + quote(name), chosen.where, std::move(next)};
 }
 
-void apply_presets(ConfigNode& root, std::vector<Error>& problems) {
-  constexpr std::string_view kRun[] = {"preset"};
-  constexpr std::string_view kCorrection[] = {"algorithm", "rollout_correction", "preset"};
-  apply_preset(root, kRun, all_presets(), problems);
-  apply_preset(root, kCorrection, rollout_correction_presets(), problems);
-}
+// Files, presets and overrides, laid over one another. A preset lies where it is named: over the base files and under
+// the other keys of a file that names it, over all files and under the other overrides of a command line that does.
+class Layers {
+ public:
+  Layers(Levels files, std::span<const std::string> overrides, std::vector<Error>& problems)
+      : files_(std::move(files)), overrides_(overrides), problems_(problems) {}
 
-Result<LoadedConfig> finish(ConfigNode root, const std::string& file, std::span<const std::string> overrides,
+  ConfigNode merge(std::vector<std::string>& notes) {
+    ConfigNode plain = ConfigNode::table("");
+    for (const ConfigNode& file : files_) merge_over(plain, file);
+    std::vector<Error> of_plain;
+    override(plain, of_plain);
+    choose(plain, kCorrectionPreset, rollout_correction_presets());
+    choose(plain, kRunPreset, all_presets());
+    if (chosen_.empty()) {
+      problems_.insert(problems_.end(), of_plain.begin(), of_plain.end());
+      return plain;
+    }
+
+    ConfigNode root = ConfigNode::table("");
+    for (size_t level = 0; level <= files_.size(); ++level) {
+      for (Chosen& chosen : chosen_) {
+        if (chosen.level == level) lay(root, chosen);
+      }
+      if (level < files_.size()) merge_over(root, files_[level]);
+    }
+    override(root, problems_);
+    for (const Chosen& chosen : chosen_) tell(root, chosen, notes);
+    return root;
+  }
+
+ private:
+  struct Chosen {
+    const Preset* preset;
+    size_t level;                       // the file that names it; files_.size(): the command line
+    std::vector<std::string> replaced;  // "actor.clip_ratio_low = 0.1 (run.toml:3:1)", keys that it lies over
+  };
+
+  void override(ConfigNode& root, std::vector<Error>& problems) const {
+    for (const std::string& text : overrides_) {
+      Result<> applied = apply_override(root, text, "override " + quote(text));
+      if (!applied) problems.push_back(std::move(applied).error());
+    }
+  }
+
+  // Other types than text are a problem of the key itself.
+  void choose(const ConfigNode& plain, std::span<const std::string_view> key, std::span<const Preset> presets) {
+    const ConfigNode* node = find_path(plain, key);
+    if (node == nullptr || node->kind != ConfigNode::Kind::kValue || !node->value.is_string()) return;
+    if (node->value == "null") return;
+    Result<const Preset*> preset = find_named(presets, *node);
+    if (!preset) {
+      problems_.push_back(std::move(preset).error());
+      return;
+    }
+    size_t level = files_.size();
+    for (size_t i = 0; i < files_.size(); ++i) {
+      const ConfigNode* there = find_path(files_[i], key);
+      if (there != nullptr && there->where == node->where) level = i;
+    }
+    chosen_.push_back({*preset, level, {}});
+  }
+
+  static std::string place_of(const Chosen& chosen) { return "preset " + chosen.preset->name; }
+
+  void lay(ConfigNode& root, Chosen& chosen) {
+    ConfigNode settings = ConfigNode::table("");
+    for (const std::string& setting : chosen.preset->settings) {
+      Result<> applied = apply_override(settings, setting, place_of(chosen));
+      if (!applied) problems_.push_back(std::move(applied).error());
+    }
+    compare(root, settings, "", [&chosen](const std::string& key, const ConfigNode& below, const ConfigNode&) {
+      chosen.replaced.push_back(key + " = " + below.value.dump() + " (" + below.where + ")");
+    });
+    merge_over(root, std::move(settings));
+  }
+
+  // Calls `differs(key, of root, of settings)` for every value of `settings` that is another in `root`.
+  template <class Differs>
+  static void compare(const ConfigNode& root, const ConfigNode& settings, const std::string& table,
+                      const Differs& differs) {
+    for (const auto& [name, node] : settings.entries) {
+      const std::string key = table.empty() ? name : table + "." + name;
+      const ConfigNode* there = root.is_table() ? root.find(name) : nullptr;
+      if (there == nullptr) continue;
+      if (node.is_table()) {
+        compare(*there, node, key, differs);
+      } else if (there->kind == ConfigNode::Kind::kValue && there->value != node.value) {
+        differs(key, *there, node);
+      }
+    }
+  }
+
+  // Which keys the preset replaces, and which of its own were overridden.
+  void tell(const ConfigNode& root, const Chosen& chosen, std::vector<std::string>& notes) const {
+    const std::string name = place_of(chosen);
+    if (!chosen.replaced.empty()) notes.push_back(name + " replaces " + join(chosen.replaced, ", "));
+    ConfigNode settings = ConfigNode::table("");
+    for (const std::string& setting : chosen.preset->settings) (void)apply_override(settings, setting, name);
+    std::vector<std::string> shadowed;
+    compare(root, settings, "", [&shadowed](const std::string& key, const ConfigNode& node, const ConfigNode& own) {
+      shadowed.push_back(key + " is " + node.value.dump() + " (" + node.where + ") instead of " + own.value.dump());
+    });
+    if (!shadowed.empty()) notes.push_back(name + " is overridden: " + join(shadowed, ", "));
+  }
+
+  const Levels files_;
+  const std::span<const std::string> overrides_;
+  std::vector<Error>& problems_;
+  std::vector<Chosen> chosen_;
+};
+
+Result<LoadedConfig> finish(Levels files, const std::string& file, std::span<const std::string> overrides,
                             std::vector<Error> problems) {
-  for (const std::string& text : overrides) {
-    Result<> applied = apply_override(root, text, "override " + quote(text));
-    if (!applied) problems.push_back(std::move(applied).error());
-  }
-  apply_presets(root, problems);
   LoadedConfig loaded;
+  const ConfigNode root = Layers(std::move(files), overrides, problems).merge(loaded.notes);
   loaded.file = file;
   decode_tree(root, loaded, problems);
   if (!problems.empty()) return join_problems(std::move(problems));
@@ -150,16 +243,16 @@ bool LoadedConfig::is_set(std::string_view key) const {
 
 Result<LoadedConfig> load_config(Env& env, const Path& path, std::span<const std::string> overrides) {
   std::vector<Error> problems;
-  ConfigNode root = ConfigNode::table("");
-  if (!path.empty()) root = TRY(FileReader(env, problems).read(path));
-  return finish(std::move(root), path.string(), overrides, std::move(problems));
+  Levels files;
+  if (!path.empty()) files = TRY(FileReader(env, problems).read(path));
+  return finish(std::move(files), path.string(), overrides, std::move(problems));
 }
 
 Result<LoadedConfig> load_config_text(Env& env, std::string_view text, std::string_view where,
                                       std::span<const std::string> overrides) {
   std::vector<Error> problems;
-  ConfigNode root = TRY(FileReader(env, problems).parse(text, Path(where)));
-  return finish(std::move(root), std::string(where), overrides, std::move(problems));
+  Levels files = TRY(FileReader(env, problems).parse(text, Path(where)));
+  return finish(std::move(files), std::string(where), overrides, std::move(problems));
 }
 
 }  // namespace mortise

@@ -1,11 +1,14 @@
 // load_config: a TOML file, the files it builds on, a preset and overrides, to one checked RunConfig.
 //
-// Later wins: defaults < preset < base file < file < overrides. Every problem of every file is reported at once, one
-// line each ("run.toml:12:3: unknown key 'actor.policy_los'; did you mean 'actor.policy_loss'?"), as one Error of kind
-// kConfig. Overrides: `a.b=VALUE` with a TOML value, a bare text, or `null`; `reward.0.weight=2`, `reward.1.use=length`
-// (the next free place adds one); `~a.b` takes a key or table back to its default; Hydra's leading + is accepted and
-// ignored. Plugin parameters (open tables) are kept as they are and checked later against the plugin's table: use
-// where() there. Cost: reading the files. Thread rule: free functions without state; call from any thread.
+// Later wins: defaults < base files < file < overrides. A preset lies where it is named. A file's preset lies over its
+// base files and under its other keys. The command line's preset lies over all files and under the other overrides.
+//
+// Every problem of every file is reported at once, one line each ("run.toml:12:3: unknown key 'actor.policy_los'; did
+// you mean 'actor.policy_loss'?"), as one Error of kind kConfig. Overrides: `a.b=VALUE` with a TOML value, a bare text,
+// or `null`; `reward.0.weight=2`, `reward.1.use=length` (the next free place adds one); `~a.b` takes a key or table
+// back to its default; Hydra's leading + is accepted and ignored. Plugin parameters (open tables) are kept as they are
+// and checked later against the plugin's table: use where() there. Cost: reading the files. Thread rule: free functions
+// without state; call from any thread.
 #pragma once
 
 #include <map>
@@ -24,6 +27,9 @@ struct LoadedConfig {
   std::string file;  // as given; empty where there was none
   std::map<std::string, std::string>
       positions;  // every key that was set -> "run.toml:12:3", "override 'a.b=c'", "preset gspo"
+
+  // For the user, a line each: the keys that a preset replaces, and the settings of a preset that were overridden.
+  std::vector<std::string> notes;
 
   // The place where a key (or plugin parameter, "reward.0.key", "actor.policy_loss.tau", "rollout.replay.path") was
   // set. Not set: the place of its nearest table, else the file, else "defaults". The alias prefix is understood.

@@ -1,5 +1,4 @@
-// Presets: names for groups of keys, as published. `preset = "gspo"` lies under every explicit key of files and
-// overrides.
+// Presets: names for groups of keys, as published. load.h says what a preset overrides.
 #pragma once
 
 #include <span>

@@ -139,10 +139,10 @@ struct ActorConfig {
   int64_t ppo_epochs = 1;                               // passes over the batch of a step (TRL: num_iterations)
   bool shuffle = false;                                 // new order of the mini-batches' rows in every pass
   double grad_clip = 1.0;                               // L2 norm limit (TRL: max_grad_norm); 0 = no clipping
-  double clip_ratio = 0.2;                              // given to the loss where its table has it
+  std::optional<double> clip_ratio;                     // null = the loss's own; given to losses that have it
   std::optional<double> clip_ratio_low;                 // null = clip_ratio (TRL: epsilon)
   std::optional<double> clip_ratio_high;                // null = clip_ratio (TRL: epsilon_high)
-  double clip_ratio_c = 3.0;                            // dual clip bound, above 1; 0 = none (TRL: delta)
+  std::optional<double> clip_ratio_c;                   // dual clip bound, above 1; 0 = none; null = the loss's own
   std::string loss_agg_mode = "auto";                   // token_weight aggregation; auto = the loss's own
   std::optional<double> loss_scale_factor;              // of seq-mean-token-sum-norm; null = data.max_response_length
   bool loss_scale_by_rows = true;                       // that mode also divides by rows (verl of Jan 2026: false)

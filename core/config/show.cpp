@@ -105,6 +105,8 @@ class TomlWriter {
   }
 
   void add_origin(std::string& lines, const std::string& key) {
+    if (const auto remark = options_.remarks.find(key); remark != options_.remarks.end())
+      lines += "  # " + remark->second;
     // A place may hold what was typed on the command line.
     if (options_.origins && loaded_.is_set(key)) lines += "  # " + one_line(loaded_.where(key));
     lines += "\n";

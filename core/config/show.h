@@ -5,6 +5,7 @@
 // functions.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "config/load.h"
@@ -14,6 +15,8 @@ namespace mortise {
 struct ShowOptions {
   bool origins = false;   // a comment behind each key that was set: where
   bool only_set = false;  // leave out what is at its default because nobody set it
+  // A comment behind a key's line: "actor.clip_ratio_low" -> "gspo: 0.0003", what a value left to a plugin comes to.
+  std::map<std::string, std::string> remarks = {};
 };
 
 std::string config_to_toml(const LoadedConfig& loaded, const ShowOptions& options = {});

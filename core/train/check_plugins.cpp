@@ -29,7 +29,7 @@ void warn_of_lone_completions(const PluginRef& estimator, const LoadedConfig& lo
       ErrorKind::kConfig,
       "rollout.n is 1: " + estimator.plugin->name + " compares the completions of one prompt, and there is only one",
       loaded.where("rollout.n"), "set rollout.n=8 or more"};
-  log_warn(warning.to_string());
+  log_warn_once(warning.to_string());
 }
 
 // Keys that were set although the plugins in use, as their tables say, ask for nothing that reads them: what
@@ -53,7 +53,8 @@ class UnreadKeys {
   void tell(const std::string& key, const std::string& because) const {
     // A preset names what goes with its own plugins, which others may have taken the place of.
     if (!loaded_.is_set(key) || loaded_.where(key).starts_with("preset ")) return;
-    log_warn(Error{ErrorKind::kConfig, "'" + key + "' has no effect: " + because, loaded_.where(key), ""}.to_string());
+    log_warn_once(
+        Error{ErrorKind::kConfig, "'" + key + "' has no effect: " + because, loaded_.where(key), ""}.to_string());
   }
 
   void tell_parameter(const std::string& key, const PluginInfo& plugin, const std::string& leaf) const {

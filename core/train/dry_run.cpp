@@ -6,7 +6,9 @@
 #include "config/check.h"
 #include "config/full_kl.h"
 #include "config/show.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "learn/objective/loss_settings.h"
 #include "model/adapters/trained_lora.h"
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
@@ -180,12 +182,16 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"total", bytes(memory.total())}}}};
 }
 
-std::string text_of(const RunEstimate& run, const LoadedConfig& loaded) {
+std::string text_of(const RunEstimate& run, const LoadedConfig& loaded, const PluginInfo& loss) {
   const BatchPlan& plan = run.plan;
   const MemoryEstimate& memory = run.memory;
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
-  std::string out = config_to_toml(loaded);
-  out += "\n# model: " + format_count(run.model.num_parameters()) + " parameters, " +
+  ShowOptions show;
+  show.remarks = loss_remarks(loss, loaded);
+  std::string out = config_to_toml(loaded, show);
+  for (const std::string& note : loaded.notes) out += "\n# " + one_line(note);
+  out += "\n# " + one_line(describe_loss(loss, loaded)) + "\n";
+  out += "# model: " + format_count(run.model.num_parameters()) + " parameters, " +
          std::to_string(run.model.num_layers) + " layers";
   out += (run.lora ? "; trained: an adapter of " + format_count(run.lora->num_trained) : "") + "\n";
   out += "# data: " + format_count(run.train_rows) + " training rows, " +
@@ -214,7 +220,9 @@ Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json) {
   TRY(check_plugins(registry, loaded, RunKind::kTrain));
   TRY(check_plugin_files(env, registry, loaded));
   const RunEstimate run = TRY(estimate(env, registry, loaded));
-  return json ? dump_json(json_of(run, loaded.config), 2) + "\n" : text_of(run, loaded);
+  if (json) return dump_json(json_of(run, loaded.config), 2) + "\n";
+  const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
+  return text_of(run, loaded, *loss.plugin);
 }
 
 }  // namespace mortise

@@ -25,10 +25,10 @@ Result<> check_policy(Env& env, const Path& folder) {
 
 Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
   const Path path = config.model.path;
-  if (config.model.path.empty() || (!env.exists(path / "config.json") && !is_adapter_folder(env, path))) {
-    return Error{ErrorKind::kData, "there is no model folder (no config.json)",
-                 config.model.path.empty() ? "model.path" : path.string(), "set model.path to a Hugging Face folder"};
+  if (config.model.path.empty()) {
+    return Error{ErrorKind::kConfig, "'model.path' is not set", "", "set it to a Hugging Face folder"};
   }
+  if (!env.exists(path / "config.json") && !is_adapter_folder(env, path)) return no_model_folder(env, path);
   const Path tokenizer_path = TRY(tokenizer_folder(env, path));
   Tokenizer tokenizer = TRY(Tokenizer::load(tokenizer_path));
   ChatTemplates chat_templates;

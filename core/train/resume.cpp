@@ -12,6 +12,7 @@
 #include "train/checkpointing.h"
 #include "train/model_state.h"
 #include "train/pack_lock.h"
+#include "train/run_parts.h"
 
 namespace mortise {
 
@@ -218,6 +219,7 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
     path = found->ref.path;
   }
   Checkpoint checkpoint = TRY(Checkpoint::open(env, path));
+  TRY(check_plugins(registry, loaded, kind));  // a misspelt name is no change of settings
   TRY(check_settings(env, loaded, registry, kind, checkpoint, request.allow_change));
   return std::optional<Checkpoint>(std::move(checkpoint));
 }

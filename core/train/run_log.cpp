@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "checkpoint/retention.h"
 #include "config/show.h"
@@ -10,6 +11,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "learn/objective/loss_settings.h"
 #include "train/pack_lock.h"
 
 namespace mortise {
@@ -23,6 +25,35 @@ std::string cell(std::string_view text, size_t width) {
   std::string out = shorten(one_line(text), width);
   out.resize(width, ' ');
   return out;
+}
+
+// A content of a message: a text, or parts of which some have a text.
+std::string content_text(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  if (!content.is_array()) return text;
+  for (const Json& part : content) {
+    const Json* words = part.is_object() ? json_find(part, "text") : nullptr;
+    if (words != nullptr && words->is_string()) text += (text.empty() ? "" : " ") + words->get<std::string>();
+  }
+  return text;
+}
+
+// What tells one prompt from another: of a chat the last turn of the user, as the system prompt is often the same in
+// all rows; else the whole text.
+std::string telling_text(const Prompt& prompt) {
+  if (prompt.messages.empty()) return prompt.text;
+  const auto messages = parse_json(prompt.messages, "messages");
+  if (!messages.ok() || !messages->is_array()) return prompt.text;
+  for (auto message = messages->rbegin(); message != messages->rend(); ++message) {
+    if (!message->is_object()) continue;
+    const Json* role = json_find(*message, "role");
+    const Json* content = json_find(*message, "content");
+    if (role == nullptr || content == nullptr || *role != "user") continue;
+    std::string text = content_text(*content);
+    return text.empty() ? prompt.text : text;
+  }
+  return prompt.text;
 }
 
 // Why each function failed on the row, by its name; null where it did not.
@@ -73,6 +104,13 @@ Result<> dump_samples(Env& env, const Path& path, int64_t step, const PromptBatc
   return writer.close();
 }
 
+// What the policy loss makes of the keys that are left to it.
+std::map<std::string, std::string> remarks_of(const LoadedConfig& loaded, const PluginRegistry* registry) {
+  if (registry == nullptr) return {};
+  const auto loss = registry->find("policy_loss", loaded.config.actor.policy_loss.loss_mode);
+  return loss.ok() ? loss_remarks(*loss->plugin, loaded) : std::map<std::string, std::string>{};
+}
+
 // A full disk does not end a run by its numbers: a sink keeps what it could not write.
 Result<> unless_the_disk_is_full(Result<> written) {
   if (written.ok() || written.error().kind != ErrorKind::kDisk) return written;
@@ -99,7 +137,9 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
     TRY(keep_jsonl_rows(env, dir / "updates.jsonl", "update", options.first_update));
   }
   if (!options.only_validates || !env.exists(dir / "config.resolved.toml")) {
-    TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded)));
+    ShowOptions show;
+    show.remarks = remarks_of(loaded, registry);
+    TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded, show)));
     if (registry != nullptr)
       TRY(write_file_atomic(env, dir / "mortise.lock", pack_lock_text(*registry, loaded.config)));
   }
@@ -205,7 +245,7 @@ std::string completions_table(const PromptBatch& prompts, const SampleBatch& sam
     const Sample& sample = samples.rows[i];
     char numbers[64];
     std::snprintf(numbers, sizeof numbers, "%6.3f", scored.rewards[i]);
-    out += cell(prompts.prompts[static_cast<size_t>(sample.prompt_index)].text, kPromptWidth) + "  " +
+    out += cell(telling_text(prompts.prompts[static_cast<size_t>(sample.prompt_index)]), kPromptWidth) + "  " +
            cell(sample.text, kCompletionWidth) + "  " + numbers;
     if (advantages != nullptr) {
       std::snprintf(numbers, sizeof numbers, "  %9.3f", static_cast<double>(first_advantage(*advantages, i)));

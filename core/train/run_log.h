@@ -71,8 +71,8 @@ class RunLog {
 Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
                                                    const SampleBatch& samples, const ScoredBatch& scored);
 
-// A console table of completions: prompt, completion, rewards, advantage; long texts are cut, line breaks shown as \n.
-// Below a row why rewards of it failed.
+// A console table of completions: prompt (of a chat the user's last turn), completion, rewards, advantage; long texts
+// are cut, line breaks shown as \n. Below a row why rewards of it failed.
 std::string completions_table(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
                               const AdvantageBatch* advantages, int64_t max_rows);
 

@@ -9,6 +9,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/memory.h"
 #include "foundation/base/signal.h"
+#include "learn/objective/loss_settings.h"
 #include "train/checkpointing.h"
 #include "train/critic.h"
 #include "train/reference_refresh.h"
@@ -258,6 +259,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
     TRY(log.close());
     return TrainSummary{parts->counters.step, checkpoint->path().string(), false};
   }
+  log_info(describe_loss(parts->objective->policy_loss().info(), loaded));
   return Trainer(*parts, log).run();
 }
 

@@ -4,8 +4,9 @@
 //   rho = exp(mean over the row of D'),  loss of the row = -mean(A) rho w,  w = exp(mean log(rollout weight)).
 // The clip is per token, in log space, and one-sided: low and high are edges of D, not of the ratio. The rollout
 // importance weights enter as their geometric mean, so this loss takes them over from the engine. Aggregate with
-// seq-mean-token-mean, which is the mean over rows. Traps: the edges default to verl's 0.2, the paper has 0.4; verl's
-// mean counts rows without tokens (actor.loss_agg_rows = "all") and has no cap: here the mean of D' is capped at 20.
+// seq-mean-token-mean, which is the mean over rows. clip_ratio by itself is verl's 0.2; the paper has 0.4, which a run
+// takes if it sets none. Traps: verl's mean counts rows without tokens (actor.loss_agg_rows = "all") and has no cap:
+// here the mean of D' is capped at 20.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,21 +17,21 @@
 
 namespace {
 
-struct GeoMean : mortise::BatchLoss {
+struct GeoMean : mortise::PublishedClip<mortise::BatchLoss> {
   static constexpr const char* summary = "geometric mean of token ratios clipped in log space (GMPO)";
   static constexpr const char* doc =
       "D' = log_prob - old_log_prob clipped on the side of A to -low or high; L of the row = -mean(A) exp(mean D'). "
-      "arXiv:2507.20673 (low and high 0.4); aggregate with seq-mean-token-mean";
+      "arXiv:2507.20673 (low and high 0.4, mean over rows: what a run takes unless told otherwise)";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_ROW;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
 
   double clip_ratio = param("clip_ratio", 0.2, "half width of the band of the log ratio").at_least(0);
-  double clip_ratio_low =
-      param("clip_ratio_low", mortise::none, "lower half width (paper: 0.4); not set: clip_ratio").at_least(0);
-  double clip_ratio_high =
-      param("clip_ratio_high", mortise::none, "upper half width (paper: 0.4); not set: clip_ratio").at_least(0);
+  double clip_ratio_low = param("clip_ratio_low", mortise::none, "lower half width; not set: clip_ratio").at_least(0);
+  double clip_ratio_high = param("clip_ratio_high", mortise::none, "upper half width; not set: clip_ratio").at_least(0);
   double low = 0, high = 0;
+
+  GeoMean() : PublishedClip(0.4, 0.4) {}
 
   void setup(mortise::Call) override {
     low = -mortise::first_set(clip_ratio_low, clip_ratio);

@@ -5,16 +5,20 @@
 // by the length, so that tokens keep their own advantage and weight. gradient = "row" gives the derivative of s itself,
 // shared out over the row (TRL, ms-swift's level "sequence"); both are the same where the row's tokens have one
 // advantage and one weight. verl caps the log ratio at 10 from above, TRL does not (max_log_ratio = inf).
-// Aggregate with seq-mean-token-mean. Trap: the edges default to verl's 0.2; the paper's are 3e-4 / 4e-4.
+// The paper clips to 1 - 3e-4 .. 1 + 4e-4 and takes a mean over tokens, then over rows (seq-mean-token-mean). A run
+// that sets neither gets both. clip_ratio by itself is verl's 0.2.
 #include "clipped_sequence.h"
 
 namespace {
 
-struct Gspo : mortise::ClippedSequence {
+struct Gspo : mortise::PublishedClip<mortise::ClippedSequence> {
   static constexpr const char* summary = "clipped surrogate of the sequence-level ratio (GSPO)";
   static constexpr const char* doc =
       "s = exp(mean of log_prob - old_log_prob over the row); L = max(-A s, -A clamp(s, 1-low, 1+high)). "
-      "arXiv:2507.18071 (low 3e-4, high 4e-4); aggregate with seq-mean-token-mean";
+      "arXiv:2507.18071 (low 3e-4, high 4e-4, mean over tokens and then over rows: what a run takes unless told "
+      "otherwise)";
+
+  Gspo() : PublishedClip(3e-4, 4e-4) {}
 
   std::string gradient_of = param("gradient", "token", "token: each token's own (verl); row: shared over the row (TRL)")
                                 .choices({"token", "row"});

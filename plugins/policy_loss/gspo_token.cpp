@@ -3,20 +3,21 @@
 //   s = exp(mean over the row of log_prob - old_log_prob),  s_t = sg(s) exp(log_prob - sg(log_prob)),
 //   L = max(-A s_t, -A clamp(s_t, 1 - low, 1 + high)),  dL/dlog_prob = -A s where nothing is clipped.
 // ms-swift's level "sequence_token". As verl's gspo takes this form too, it differs from `gspo` by its cap of the log
-// ratio alone (20 here, 10 there). Aggregate with seq-mean-token-mean. Trap: edges as for gspo.
+// ratio alone (20 here, 10 there). Clip range and aggregation of a run: as for gspo.
 #include "clipped_sequence.h"
 
 namespace {
 
-struct GspoToken : mortise::ClippedSequence {
+struct GspoToken : mortise::PublishedClip<mortise::ClippedSequence> {
   static constexpr const char* summary =
       "sequence-level ratio with each token's own advantage and gradient (GSPO-token)";
   static constexpr const char* doc =
       "s = exp(mean of log_prob - old_log_prob over the row); s_t = sg(s) exp(log_prob - sg(log_prob)); "
-      "L = max(-A s_t, -A clamp(s_t, 1-low, 1+high)). arXiv:2507.18071 4.3; aggregate with seq-mean-token-mean";
+      "L = max(-A s_t, -A clamp(s_t, 1-low, 1+high)). arXiv:2507.18071 4.3 (low 3e-4, high 4e-4, mean over tokens and "
+      "then over rows: what a run takes unless told otherwise)";
   static constexpr Gradient gradient = Gradient::kOwnToken;
 
-  GspoToken() : ClippedSequence(20.0) {}
+  GspoToken() : PublishedClip(3e-4, 4e-4, 20.0) {}
 };
 
 }  // namespace

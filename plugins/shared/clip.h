@@ -28,6 +28,23 @@ struct Clipped : Base {
   }
 };
 
+// The half widths of the paper, for losses whose clip_ratio defaults to verl's 0.2 instead. A run takes published_X
+// where the config sets no X (core/learn/objective/loss_settings.h); the plugin itself reads X alone.
+template <class Base>
+struct PublishedClip : Base {
+  double published_clip_ratio_low, published_clip_ratio_high;
+
+  template <class... Args>
+  PublishedClip(double paper_low, double paper_high, Args... args)
+      : Base(args...),
+        published_clip_ratio_low(Base::param("published_clip_ratio_low", paper_low,
+                                             "the paper's clip_ratio_low; a run takes it if none is set")
+                                     .at_least(0)),
+        published_clip_ratio_high(Base::param("published_clip_ratio_high", paper_high,
+                                              "the paper's clip_ratio_high; a run takes it if none is set")
+                                      .at_least(0)) {}
+};
+
 // PPO's clipped surrogate of a token with ratio r.
 template <class Real>
 MORTISE_INLINE Real clipped_surrogate(Real r, double adv, double low, double high) {

@@ -13,6 +13,10 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
+
+#include "foundation/base/bottom_line.h"
+#include "foundation/base/shown_text.h"
 
 #include "foundation/base/secrets.h"
 
@@ -40,8 +44,7 @@ bool stderr_is_terminal() {
   return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 
-// "12:03:41 warning: text" on standard error; info has no level word. A line of progress is wiped before and drawn
-// again after every message.
+// "12:03:41 warning: text" on standard error; info has no level word. A line of progress stays below every message.
 class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   ConsoleSink() : terminal_(stderr_is_terminal()), color_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
@@ -57,8 +60,9 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
   void set_progress(std::string_view text) {
     const std::lock_guard lock(mutex_);
     if (!terminal_) return;
-    progress_ = text;
-    write(std::string(kWipe) + progress_);
+    if (!text.empty()) bottom_.watch_width();
+    progress_ = one_line(text);
+    bottom_.draw("", progress_);
   }
 
  protected:
@@ -68,8 +72,7 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     localtime_r(&seconds, &parts);
     std::array<char, 16> time{};
     std::strftime(time.data(), time.size(), "%H:%M:%S ", &parts);
-    std::string line = progress_.empty() ? "" : std::string(kWipe);
-    line += time.data();
+    std::string line = time.data();
     const char* word = message.level == spdlog::level::err     ? "error: "
                        : message.level == spdlog::level::warn  ? "warning: "
                        : message.level == spdlog::level::debug ? "debug: "
@@ -83,26 +86,36 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
       line += word;
     line.append(message.payload.data(), message.payload.size());
     line += '\n';
-    line += progress_;
-    write(line);
+    if (terminal_) {
+      std::fflush(stderr);
+      bottom_.draw(line, progress_);
+    } else {
+      std::fwrite(line.data(), 1, line.size(), stderr);
+      std::fflush(stderr);
+    }
   }
   void flush_() override { std::fflush(stderr); }
 
  private:
-  static constexpr std::string_view kWipe = "\r\x1b[K";
-  static void write(const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    std::fflush(stderr);
-  }
   bool terminal_;
   bool color_;
   std::string progress_;
+  BottomLine bottom_{STDERR_FILENO};
 };
+
+// A line from before there was a file, kept for it.
+struct EarlyLine {
+  LogLevel level;
+  spdlog::log_clock::time_point time;
+  std::string text;
+};
+constexpr size_t kMostEarlyLines = 1000;
 
 struct Log {
   std::shared_ptr<ConsoleSink> console = std::make_shared<ConsoleSink>();
   std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
-  std::mutex mutex;  // guards file and seen
+  std::mutex mutex;  // guards what follows, and file
+  std::vector<EarlyLine> early;
   std::set<std::string, std::less<>> seen;
   LogLevel console_level = LogLevel::kInfo;
 };
@@ -123,6 +136,11 @@ Result<> log_init(const LogOptions& options) {
   try {
     log.file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file.string());
     log.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+    for (const EarlyLine& line : log.early) {
+      const spdlog::string_view_t text(line.text.data(), line.text.size());
+      log.file->log({line.time, spdlog::source_loc{}, "", spdlog_level(line.level), text});
+    }
+    log.early.clear();
   } catch (const spdlog::spdlog_ex& problem) {
     return Error{ErrorKind::kDisk, "cannot open the log file: " + std::string(problem.what()), options.file.string(),
                  "check the folder and its permissions"};
@@ -137,13 +155,19 @@ void log_flush() {
   if (log.file) log.file->flush();
 }
 
-void log_message(LogLevel level, std::string_view text) {
+namespace {
+
+void log_at(LogPlace place, LogLevel level, std::string_view text) {
   Log& log = the_log();
   const std::string shown = redacted(text);
   const spdlog::details::log_msg message(spdlog::source_loc{}, "", spdlog_level(level), {shown.data(), shown.size()});
   const std::lock_guard lock(log.mutex);
-  if (level >= log.console_level) log.console->log(message);
-  if (!log.file) return;
+  if (place != LogPlace::kFile && level >= log.console_level) log.console->log(message);
+  if (place == LogPlace::kConsole) return;
+  if (!log.file) {
+    if (log.early.size() < kMostEarlyLines) log.early.push_back({level, message.time, std::string(text)});
+    return;
+  }
   try {
     log.file->log(message);
     log.file->flush();
@@ -151,6 +175,12 @@ void log_message(LogLevel level, std::string_view text) {
     // A full disk must not end a run by its log; the console still has the line.
   }
 }
+
+}  // namespace
+
+void log_message(LogLevel level, std::string_view text) { log_at(LogPlace::kBoth, level, text); }
+
+void log_info_at(LogPlace place, std::string_view text) { log_at(place, LogLevel::kInfo, text); }
 
 void log_error(const Error& error) { log_message(LogLevel::kError, error.to_string()); }
 

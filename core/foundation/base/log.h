@@ -22,11 +22,15 @@ struct LogOptions {
   bool force_plain = false;  // no colour, no progress line, whatever the terminal
 };
 
-// May be called again (a run that learns its folder later). Fails when the file cannot be opened; the console stays.
+// May be called again (a run that learns its folder later): the first file begins with the lines that were logged
+// before. Fails when the file cannot be opened; the console stays.
 Result<> log_init(const LogOptions& options);
 void log_flush();
 
 void log_message(LogLevel level, std::string_view text);
+// To the console alone or to the file alone, where one of them has been told already or is told otherwise.
+enum class LogPlace { kBoth, kConsole, kFile };
+void log_info_at(LogPlace place, std::string_view text);
 inline void log_debug(std::string_view text) { log_message(LogLevel::kDebug, text); }
 inline void log_info(std::string_view text) { log_message(LogLevel::kInfo, text); }
 inline void log_warn(std::string_view text) { log_message(LogLevel::kWarn, text); }
@@ -40,7 +44,8 @@ std::optional<LogLevel> parse_log_level(std::string_view name);  // debug, info,
 
 // True where standard error is a terminal that should show a moving line.
 [[nodiscard]] bool log_has_terminal();
-// Replaces the bottom line of the terminal; an empty text removes it. No effect without a terminal.
+// Replaces the bottom line of the terminal (bottom_line.h: two spaces part its items); an empty text removes it. No
+// effect without a terminal.
 void log_progress_line(std::string_view text);
 
 }  // namespace mortise

@@ -42,22 +42,24 @@ class ConsoleSink final : public MetricSink {
     const int64_t now_ns = env_->monotonic_ns();
     pace_.add(step, now_ns);
     const std::string text = progress_text(row, options_.total_steps, seconds_left(step));
-    if (log_has_terminal()) {
+    const bool moves = log_has_terminal();
+    if (moves) {
       log_progress_line(text);
       last_text_ = text;
-      return {};
     }
     const bool last = options_.total_steps > 0 && step >= options_.total_steps;
     const bool due = step % std::max<int64_t>(1, options_.plain_every) == 0 &&
                      (!printed_ns_ || static_cast<double>(now_ns - *printed_ns_) >= options_.plain_every_s * 1e9);
     if (!last && !due) return {};
     printed_ns_ = now_ns;
-    log_info(text);
+    filed_text_ = text;
+    log_info_at(moves ? LogPlace::kFile : LogPlace::kBoth, text);
     return {};
   }
   Result<> close() override {
     log_progress_line("");
-    if (!last_text_.empty()) log_info(last_text_);  // what the moving line said last stays on the screen
+    // What the moving line said last stays on the screen.
+    if (!last_text_.empty()) log_info_at(last_text_ == filed_text_ ? LogPlace::kConsole : LogPlace::kBoth, last_text_);
     last_text_.clear();
     return {};
   }
@@ -73,7 +75,7 @@ class ConsoleSink final : public MetricSink {
   ConsoleOptions options_;
   Pace pace_;
   std::optional<int64_t> printed_ns_;
-  std::string last_text_;
+  std::string last_text_, filed_text_;  // of the moving line; of the log's file
 };
 
 }  // namespace
@@ -81,24 +83,24 @@ class ConsoleSink final : public MetricSink {
 std::string progress_text(const MetricRow& row, int64_t total_steps, double seconds_left) {
   std::string text = row.keys.empty() ? "" : row.keys.front().first + " " + std::to_string(row.keys.front().second);
   if (total_steps > 0) text += "/" + std::to_string(total_steps);
+  if (seconds_left >= 0) text += "  " + format_duration(seconds_left) + " left";
   const auto show = [&](std::string_view label, std::initializer_list<std::string_view> names) {
     if (const auto value = find_value(row, names))
       text.append("  ").append(label).append(" ").append(short_number(*value));
   };
   show("reward", {"critic/score/mean", "reward"});
-  show("loss", {"actor/loss", "loss"});
-  show("kl", {"actor/kl_loss", "kl"});
-  show("entropy", {"actor/entropy", "entropy"});
-  show("len", {"response_length/mean", "completions/mean_length"});
   for (const MetricValue& metric : row.values) {
     if (metric.name.starts_with("val-core/"))
       text.append("  ").append(metric.name).append(" ").append(short_number(metric.value));
   }
-  if (const auto rate = find_value(row, {"perf/throughput"}); rate && std::isfinite(*rate) && std::abs(*rate) < 1e15)
-    text += "  " + format_count(std::llround(*rate)) + " tok/s";
   if (const auto time = find_value(row, {"timing_s/step", "perf/time_per_step", "step_time"}))
     text += "  " + format_duration(*time) + "/step";
-  if (seconds_left >= 0) text += "  " + format_duration(seconds_left) + " left";
+  show("loss", {"actor/loss", "loss"});
+  show("kl", {"actor/kl_loss", "kl"});
+  show("entropy", {"actor/entropy", "entropy"});
+  show("len", {"response_length/mean", "completions/mean_length"});
+  if (const auto rate = find_value(row, {"perf/throughput"}); rate && std::isfinite(*rate) && std::abs(*rate) < 1e15)
+    text += "  " + format_count(std::llround(*rate)) + " tok/s";
   return text;
 }
 

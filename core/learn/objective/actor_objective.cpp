@@ -3,16 +3,14 @@
 #include <algorithm>
 
 #include "config/full_kl.h"
-#include "experience/engine_params.h"
 #include "foundation/base/at_place.h"
 #include "learn/objective/entropy_mask.h"
+#include "learn/objective/loss_settings.h"
 #include "learn/objective/off_policy_mask.h"
 
 namespace mortise {
 
 namespace {
-
-Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 bool lists(const std::vector<std::string>& names, std::string_view name) {
   for (const std::string& entry : names) {
@@ -56,11 +54,7 @@ Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const Lo
   const ActorConfig& actor = config.actor;
   const std::string loss_where = loaded.where("actor.policy_loss.loss_mode");
   const PluginRef ref = TRY(at_place(loss_where, registry.find("policy_loss", actor.policy_loss.loss_mode)));
-  const Json loss_params = offer_params(*ref.plugin, actor.policy_loss.params,
-                                        {{"clip_ratio", actor.clip_ratio},
-                                         {"clip_ratio_low", or_null(actor.clip_ratio_low)},
-                                         {"clip_ratio_high", or_null(actor.clip_ratio_high)},
-                                         {"clip_ratio_c", actor.clip_ratio_c}});
+  const Json loss_params = policy_loss_params(*ref.plugin, actor);
   PolicyLoss loss =
       TRY(at_place(loss_where, PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key)));
   std::optional<KlEstimator> kl;

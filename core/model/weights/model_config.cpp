@@ -194,12 +194,41 @@ Result<> check_trainable(const ModelConfig& config, const Path& folder) {
                "set it to 0.0 there: sampling, log-probs and scores stay the same, and every update is exact"};
 }
 
+namespace {
+
+// The model inside a checkpoint or a run's folder, or the folder with the nearest name; empty if there is none.
+std::string nearest_model_folder(Env& env, const Path& folder) {
+  const auto is_model = [&env](const Path& path) {
+    return env.exists(path / "config.json") || env.exists(path / "adapter_config.json");
+  };
+  constexpr const char* kInCheckpoint = "huggingface";
+  if (is_model(folder / kInCheckpoint)) return "did you mean " + quote((folder / kInCheckpoint).string()) + "?";
+  if (const auto latest = env.read_file(folder / "latest"); latest.ok()) {
+    const Path model = folder / std::string(trim(*latest)) / kInCheckpoint;
+    if (is_model(model)) return "did you mean " + quote(model.string()) + "?";
+  }
+  const Path whole = folder.has_filename() ? folder : folder.parent_path();  // "models/a/"
+  const Path parent = whole.parent_path();
+  const auto siblings = env.list_dir(parent.empty() ? Path(".") : parent);
+  if (env.exists(folder) || !siblings.ok()) return "";
+  std::vector<std::string> models;
+  for (const std::string& name : *siblings) {
+    if (is_model(parent / name)) models.push_back((parent / name).string());
+  }
+  return did_you_mean(whole.string(), models);
+}
+
+}  // namespace
+
+Error no_model_folder(Env& env, const Path& folder) {
+  std::string next = nearest_model_folder(env, folder);
+  if (next.empty()) next = "give a Hugging Face model folder";
+  return {ErrorKind::kData, "there is no model folder (no config.json)", folder.string(), std::move(next)};
+}
+
 Result<ModelConfig> read_model_config(Env& env, const Path& folder) {
   const Path path = folder / "config.json";
-  if (!env.exists(path)) {
-    return Error{ErrorKind::kData, "no config.json in this folder", folder.string(),
-                 "give a Hugging Face model folder"};
-  }
+  if (!env.exists(path)) return no_model_folder(env, folder);
   const std::string config = TRY(env.read_file(path));
   std::string generation;
   const Path generation_path = folder / "generation_config.json";

@@ -103,6 +103,9 @@ struct ModelConfig {
   [[nodiscard]] int64_t num_parameters() const;  // tied embeddings counted once
 };
 
+// For a path that is no model folder: what it is, and the model folder that was probably meant (the huggingface/ of a
+// checkpoint, the latest one of a run's folder, or the nearest name).
+Error no_model_folder(Env& env, const Path& folder);
 // From a folder's config.json and, where present, generation_config.json.
 Result<ModelConfig> read_model_config(Env& env, const Path& folder);
 // The same on texts; `where` names config.json in errors. An empty generation text means there is no such file.

@@ -93,8 +93,8 @@ TEST(Fields, VerlDefaultsWhereWeSayTheyAreVerls) {
   EXPECT_EQ(config.data.max_response_length, 512);
   EXPECT_EQ(config.actor.ppo_mini_batch_size, 256);
   EXPECT_FALSE(config.actor.ppo_max_token_len_per_gpu.has_value()) << "where verl says 16384: the gradient is the same";
-  EXPECT_EQ(config.actor.clip_ratio, 0.2);
-  EXPECT_EQ(config.actor.clip_ratio_c, 3.0);
+  EXPECT_EQ(config.actor.clip_ratio, std::nullopt) << "the loss's own: 0.2 of vanilla, as in verl";
+  EXPECT_EQ(config.actor.clip_ratio_c, std::nullopt) << "the loss's own: 3 of vanilla";
   EXPECT_EQ(config.actor.loss_agg_mode, "auto") << "token-mean but where verl forces another";
   EXPECT_EQ(config.actor.kl_loss_coef, 0.001);
   EXPECT_EQ(config.actor.kl_loss_type, "low_var_kl");

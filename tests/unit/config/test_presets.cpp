@@ -1,4 +1,4 @@
-// Presets set what they say, below everything that is set by hand.
+// Presets set what they say, and override what load.h says that they override.
 #include "config/presets.h"
 
 #include <algorithm>
@@ -106,6 +106,48 @@ TEST(Presets, LieBelowFilesAndOverrides) {
   const RunConfig ppo = config_of("preset = \"ppo\"\n[algorithm]\nlam = 0.9\n");
   EXPECT_EQ(ppo.algorithm.lam, 0.9);
   EXPECT_EQ(ppo.algorithm.adv_params, Json::object());
+}
+
+// What a person types wins over the file: `train quickstart.toml preset=gspo` is GSPO, although the file names a loss.
+TEST(Presets, OnTheCommandLineOverrideTheFile) {
+  const std::string file = "[actor]\nclip_ratio_low = 0.1\n[actor.policy_loss]\nloss_mode = \"vanilla\"\n";
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load(file, {"rollout.n=4", "preset=gspo"}));
+  EXPECT_EQ(loaded.config.actor.policy_loss.loss_mode, "gspo");
+  EXPECT_EQ(loaded.config.actor.clip_ratio_low, 3e-4);
+  EXPECT_EQ(loaded.config.rollout.n, 4) << "the other overrides lie over it, wherever they stand";
+  EXPECT_THAT(loaded.notes, ::testing::ElementsAre(
+                                "preset gspo replaces actor.policy_loss.loss_mode = \"vanilla\" (run.toml:4:1), "
+                                "actor.clip_ratio_low = 0.1 (run.toml:2:1)",
+                                "preset gspo is overridden: rollout.n is 4 (override 'rollout.n=4') instead of 16"));
+}
+
+TEST(Presets, OfAFileLieOverItsBase) {
+  const TempDir dir;
+  dir.write("base.toml", "[actor.policy_loss]\nloss_mode = \"vanilla\"\n[rollout]\nn = 4\n");
+  dir.write("run.toml", "base = \"base.toml\"\npreset = \"gspo\"\n[actor]\nclip_ratio_high = 0.3\n");
+  dir.write("top.toml", "base = \"run.toml\"\n[rollout]\nn = 8\n");
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load_config(default_env(), dir / "run.toml", {}));
+  EXPECT_EQ(loaded.config.actor.policy_loss.loss_mode, "gspo");
+  EXPECT_EQ(loaded.config.rollout.n, 16);
+  EXPECT_EQ(loaded.config.actor.clip_ratio_high, 0.3);
+  ASSERT_EQ(loaded.notes.size(), 2U);
+  EXPECT_THAT(loaded.notes[0], HasSubstr("preset gspo replaces actor.policy_loss.loss_mode = \"vanilla\" ("));
+  EXPECT_THAT(loaded.notes[0], HasSubstr("rollout.n = 4 ("));
+  EXPECT_THAT(loaded.notes[1], HasSubstr("preset gspo is overridden: actor.clip_ratio_high is 0.3 ("));
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig top, load_config(default_env(), dir / "top.toml", {}));
+  EXPECT_EQ(top.config.rollout.n, 8) << "a file over the one that names the preset";
+  // A preset that says what the files say is not worth a word.
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig same, load("preset = \"gspo\"\nrollout.n = 16\n"));
+  EXPECT_TRUE(same.notes.empty());
+}
+
+// An override takes back what a preset set, as it takes back what a file set.
+TEST(Presets, KeysCanBeTakenBack) {
+  const RunConfig config = config_of("", {"preset=gspo", "~actor.clip_ratio_low"});
+  EXPECT_EQ(config.actor.clip_ratio_low, std::nullopt);
+  EXPECT_EQ(config.actor.clip_ratio_high, 4e-4);
+  const std::vector<std::string> twice = {"~rollout.n"};
+  EXPECT_FALSE(load("preset = \"null\"", twice).ok());
 }
 
 TEST(Presets, OneOfTheCorrectionChoosesItsLossOverTheRunsOwn) {

@@ -18,7 +18,7 @@ MetricRow row_of(int64_t step, double reward) {
 
 TEST(ProgressText, ShowsWhatTheRowHas) {
   EXPECT_EQ(progress_text(row_of(12, 0.5321), 300, 125),
-            "step 12/300  reward 0.532  8,412 tok/s  0.41 s/step  2m05s left");
+            "step 12/300  2m05s left  reward 0.532  0.41 s/step  8,412 tok/s");
   EXPECT_EQ(progress_text({{{"step", 1}}, {}}, 0, -1), "step 1");
   EXPECT_THAT(progress_text({{{"step", 1}}, {{"val-core/add/acc/mean@1", 0.91}}}, 0, -1),
               HasSubstr("val-core/add/acc/mean@1 0.910"));

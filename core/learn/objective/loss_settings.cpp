@@ -1,0 +1,157 @@
+#include "learn/objective/loss_settings.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "experience/engine_params.h"
+#include "foundation/base/text.h"
+#include "plugin/host/kinds/policy_loss.h"
+#include "plugin/host/params.h"
+
+namespace mortise {
+
+namespace {
+
+constexpr std::string_view kPublished = "published_";
+constexpr std::string_view kUnset = "none";  // the default of a number that falls back on another
+
+std::optional<std::string> default_of(const PluginInfo& loss, const std::string& name) {
+  const ParamInfo* const param = loss.find_param(name);
+  return param == nullptr ? std::nullopt : param->default_text;
+}
+
+// "clip_ratio" of clip_ratio_low and clip_ratio_high; empty for other names.
+std::string both_sides_of(const std::string& name) {
+  for (const std::string_view side : {"_low", "_high"}) {
+    if (name.ends_with(side)) return name.substr(0, name.size() - side.size());
+  }
+  return "";
+}
+
+bool is_given(const Json& params, const std::string& name) {
+  const std::string both = both_sides_of(name);
+  return params.contains(name) || (!both.empty() && params.contains(both));
+}
+
+// The names X that have a published_X, in the order of the table.
+std::vector<std::string> published_names(const PluginInfo& loss) {
+  std::vector<std::string> names;
+  for (const ParamInfo& param : loss.params) {
+    if (!param.name.starts_with(kPublished)) continue;
+    std::string name = param.name.substr(kPublished.size());
+    if (loss.find_param(name) != nullptr) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// What the config sets.
+Json given_params(const PluginInfo& loss, const ActorConfig& actor) {
+  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  return offer_params(loss, actor.policy_loss.params,
+                      {{"clip_ratio", or_null(actor.clip_ratio)},
+                       {"clip_ratio_low", or_null(actor.clip_ratio_low)},
+                       {"clip_ratio_high", or_null(actor.clip_ratio_high)},
+                       {"clip_ratio_c", or_null(actor.clip_ratio_c)}});
+}
+
+// As people write it: 0.0003, and texts without quotes.
+std::string value_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// The number of a default ("3e-4") as value_text has it.
+std::string shown_default(const std::string& text) {
+  const std::optional<double> number = parse_f64(text);
+  return number ? value_text(Json(*number)) : text;
+}
+
+// The loss's own value of a parameter; empty if it has none.
+std::string own_value(const PluginInfo& loss, const std::string& name) {
+  for (const std::string& holder : {std::string(kPublished) + name, name, both_sides_of(name)}) {
+    const std::optional<std::string> text = holder.empty() ? std::nullopt : default_of(loss, holder);
+    if (text && *text != kUnset) return shown_default(*text);
+  }
+  return "";
+}
+
+// The place of the key that sets the parameter; empty: nobody does.
+std::string place_of(const LoadedConfig& loaded, const std::string& name) {
+  for (const std::string& leaf : {name, both_sides_of(name)}) {
+    if (leaf.empty()) continue;
+    for (const std::string table : {"actor.policy_loss.", "actor."}) {
+      if (loaded.is_set(table + leaf)) return loaded.where(table + leaf);
+    }
+  }
+  return "";
+}
+
+LossSetting aggregation_setting(const PluginInfo& loss, const LoadedConfig& loaded) {
+  const ActorConfig& actor = loaded.config.actor;
+  LossSetting setting{"loss_agg_mode", actor.loss_agg_mode, default_loss_agg_mode(loss), ""};
+  if (actor.loss_agg_mode != "auto") {
+    setting.where = loaded.where("actor.loss_agg_mode");
+  } else if (const Json* given = json_find(actor.policy_loss.params, "loss_agg_mode")) {
+    setting.value = value_text(*given);
+    setting.where = loaded.where("actor.policy_loss.loss_agg_mode");
+  } else {
+    setting.value = setting.own;
+  }
+  return setting;
+}
+
+}  // namespace
+
+Json policy_loss_params(const PluginInfo& loss, const ActorConfig& actor) {
+  Json params = given_params(loss, actor);
+  for (const std::string& name : published_names(loss)) {
+    if (is_given(params, name)) continue;
+    const std::string holder = std::string(kPublished) + name;
+    const ParamInfo* const param = loss.find_param(holder);
+    if (const Json* given = json_find(params, holder)) {
+      params[name] = *given;
+    } else if (param->default_text) {
+      Result<Json> value = default_value(*param);
+      if (value && !value->is_null()) params[name] = *std::move(value);
+    }
+  }
+  return params;
+}
+
+std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfig& loaded) {
+  const Json params = policy_loss_params(loss, loaded.config.actor);
+  std::vector<LossSetting> settings;
+  for (const std::string& name : published_names(loss)) {
+    const Json* value = json_find(params, name);
+    if (value == nullptr) value = json_find(params, both_sides_of(name));
+    if (value == nullptr) continue;
+    settings.push_back({name, value_text(*value), own_value(loss, name), place_of(loaded, name)});
+  }
+  settings.push_back(aggregation_setting(loss, loaded));
+  return settings;
+}
+
+std::string describe_loss(const PluginInfo& loss, const LoadedConfig& loaded) {
+  std::vector<std::string> parts;
+  for (const LossSetting& setting : loss_settings(loss, loaded)) {
+    std::string part = setting.name + " " + setting.value;
+    if (setting.value != setting.own) part += " (" + setting.where + "; its own: " + setting.own + ")";
+    parts.push_back(std::move(part));
+  }
+  return "policy loss " + loss.name + ": " + join(parts, ", ");
+}
+
+std::map<std::string, std::string> loss_remarks(const PluginInfo& loss, const LoadedConfig& loaded) {
+  const ActorConfig& actor = loaded.config.actor;
+  const Json given = given_params(loss, actor);
+  std::map<std::string, std::string> remarks;
+  for (const std::string name : {"clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"}) {
+    const bool has_sides = default_of(loss, std::string(kPublished) + name + "_low").has_value();
+    const bool is_open = loss.find_param(name) != nullptr && !is_given(given, name) && !has_sides;
+    if (const std::string own = own_value(loss, name); is_open && !own.empty())
+      remarks["actor." + name] = loss.name + ": " + own;
+  }
+  const LossSetting aggregation = aggregation_setting(loss, loaded);
+  if (actor.loss_agg_mode == "auto") remarks["actor.loss_agg_mode"] = loss.name + ": " + aggregation.value;
+  return remarks;
+}
+
+}  // namespace mortise

@@ -1,0 +1,170 @@
+// The command line as a new user meets it: hints for every misspelt word, a loss as published with one key, lengths
+// that fit, and pipes that close.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Commands, EveryMisspeltWordGetsTheRightOne) {
+  const TaskFolder task;
+  struct Misspelt {
+    const char* args;
+    const char* hint;
+  };
+  const Misspelt words[] = {
+      {"trian run.toml", "there is no command 'trian'; did you mean 'train'?"},
+      {"train run.toml --dryrun", "there is no option '--dryrun'; did you mean '--dry-run'?"},
+      {"train run.toml --resum=auto", "did you mean '--resume'?"},
+      {"sft run.toml --alow-change", "did you mean '--allow-change'?"},
+      {"eval run.toml --jsn", "did you mean '--json'?"},
+      {"generate --modle model", "there is no option '--modle'; did you mean '--model'?"},
+      {"model logprob --modl model", "did you mean '--model'?"},
+      {"model savee", "there is no command 'savee'; did you mean 'save'?"},
+      {"model save --modl x", "did you mean '--model'?"},
+      {"tokenizer encod", "there is no command 'encod'; did you mean 'encode'?"},
+      {"tokenizer encode --modell model", "did you mean '--model'?"},
+      {"chat rendr", "there is no command 'rendr'; did you mean 'render'?"},
+      {"chat render --tempalte F", "did you mean '--template'?"},
+      {"plugin lst", "there is no command 'lst'; did you mean 'list'?"},
+      {"plugin list --jso", "did you mean '--json'?"},
+      {"plugin list policy_los", "there is no kind 'policy_los'; did you mean 'policy_loss'?"},
+      {"plugin eval reward length --outputt x", "there is no option '--outputt'; did you mean '--outputs'?"},
+      {"plugin new reward a.b --langg c", "did you mean '--lang'?"},
+      {"plugin check F --onyl x", "did you mean '--only'?"},
+      {"objective evl", "there is no command 'evl'; did you mean 'eval'?"},
+      {"objective eval --inputt F", "did you mean '--inputs'?"},
+      {"config shwo", "there is no command 'shwo'; did you mean 'show'?"},
+      {"config show --origin", "did you mean '--origins'?"},
+      {"config explain --jsn", "did you mean '--json'?"},
+      {"config import --outputt x", "there is no option '--outputt'; did you mean '--output'?"},
+  };
+  for (const Misspelt& word : words) {
+    const Outcome outcome = task.mortise(word.args);
+    EXPECT_EQ(outcome.code, 2) << word.args;
+    EXPECT_THAT(outcome.output, HasSubstr(word.hint)) << word.args;
+  }
+}
+
+TEST(Commands, AModelInsideACheckpointIsFound) {
+  const TaskFolder task;
+  std::filesystem::create_directories(task.path() / "runs/a/global_step_3");
+  std::filesystem::copy(task.path() / "model", task.path() / "runs/a/global_step_3/huggingface",
+                        std::filesystem::copy_options::recursive);
+  task.write("runs/a/latest", "global_step_3\n");
+  const std::string hint = "did you mean 'runs/a/global_step_3/huggingface'?";
+  for (const std::string path : {"runs/a/global_step_3", "runs/a"}) {
+    const Outcome outcome = task.mortise("train run.toml model.path=" + path);
+    EXPECT_EQ(outcome.code, 3) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(hint)) << path;
+  }
+  EXPECT_THAT(task.mortise("train run.toml model.path=modle").output, HasSubstr("did you mean 'model'?"));
+  task.write("prompts.jsonl", "{\"prompt\": \"1+1=\"}\n");
+  EXPECT_THAT(task.mortise("generate --model runs/a/global_step_3 --prompts prompts.jsonl --out o.jsonl").output,
+              HasSubstr(hint));
+}
+
+// The name is looked at before the settings are compared: --allow-change would not have helped.
+TEST(Commands, AMisspeltPluginInAnOldRunFolderIsNoChangeOfSettings) {
+  const TaskFolder task;
+  const std::string short_run = "train run.toml trainer.total_training_steps=1 rollout.n=2";
+  const Outcome first = task.mortise(short_run);
+  ASSERT_EQ(first.code, 0) << first.output;
+  const Outcome outcome = task.mortise(short_run + " actor.policy_loss.loss_mode=gspoo reward.0.use=regexx");
+  EXPECT_EQ(outcome.code, 4) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("'gspoo'; did you mean 'gspo'"));
+  EXPECT_THAT(outcome.output, HasSubstr("'regexx'; did you mean 'regex'"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("--allow-change")));
+}
+
+// loss_mode=gspo, and nothing else, is GSPO as published.
+TEST(Commands, OneKeyGivesGspoAsPublished) {
+  const TaskFolder task;
+  const std::string published =
+      "policy loss gspo: clip_ratio_low 0.0003, clip_ratio_high 0.0004, loss_agg_mode seq-mean-token-mean\n";
+  const std::string key = " actor.policy_loss.loss_mode=gspo";
+  EXPECT_THAT(task.mortise("train run.toml --dry-run" + key).output, HasSubstr("# " + published));
+  EXPECT_THAT(task.mortise("train run.toml --dry-run preset=gspo").output, HasSubstr("# " + published));
+  const std::string shown = task.mortise("config show run.toml" + key).output;
+  EXPECT_THAT(shown, HasSubstr("# clip_ratio_low = null  # gspo: 0.0003\n"));
+  EXPECT_THAT(shown, HasSubstr("# clip_ratio_high = null  # gspo: 0.0004\n"));
+  EXPECT_THAT(shown, HasSubstr("loss_agg_mode = \"auto\"  # gspo: seq-mean-token-mean\n"));
+  EXPECT_THAT(task.mortise("config explain actor.clip_ratio_low").output,
+              ::testing::ContainsRegex("Parameter of the policy_loss [^\n]*gspo[^\n]*: the paper's clip_ratio_low"));
+
+  // What a person sets wins, and the line says where it departs.
+  const Outcome run = task.mortise(
+      "train run.toml trainer.total_training_steps=1 rollout.n=2 actor.clip_ratio=0.2 actor.loss_agg_mode=token-mean" +
+      key);
+  ASSERT_EQ(run.code, 0) << run.output;
+  const std::string departs =
+      "policy loss gspo: clip_ratio_low 0.2 (override 'actor.clip_ratio=0.2'; its own: 0.0003), clip_ratio_high 0.2 "
+      "(override 'actor.clip_ratio=0.2'; its own: 0.0004), loss_agg_mode token-mean (override "
+      "'actor.loss_agg_mode=token-mean'; its own: seq-mean-token-mean)\n";
+  EXPECT_THAT(run.output, HasSubstr(departs));
+  EXPECT_THAT(default_env().read_file(task.path() / "out/log.txt").value(), HasSubstr(departs));
+
+  // What a preset replaces is told, on the console and in the log of the run.
+  const Outcome preset = task.mortise(
+      "train run.toml trainer.default_local_dir=other trainer.total_training_steps=1 preset=dapo rollout.n=2 "
+      "algorithm.filter_groups.enable=false");
+  ASSERT_EQ(preset.code, 0) << preset.output;
+  const std::string told = "preset dapo replaces rollout.n = 8 (run.toml:";
+  EXPECT_THAT(preset.output, HasSubstr(told));
+  EXPECT_THAT(preset.output, HasSubstr("preset dapo is overridden: "));
+  EXPECT_THAT(default_env().read_file(task.path() / "other/log.txt").value(), HasSubstr(told));
+}
+
+TEST(Commands, AReaderThatLeavesIsNoError) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("plugin describe --all --json | head -1; echo \"codes ${PIPESTATUS[@]}\" ");
+  EXPECT_THAT(outcome.output, Not(HasSubstr("error")));
+  const Outcome piped = run(
+      "bash -c '" + program() + " config schema | { read -r line; exec 0<&-; sleep 1; }; echo code ${PIPESTATUS[0]}'",
+      task.path());
+  EXPECT_EQ(piped.output, "code 141\n");
+}
+
+TEST(Commands, CompletionsFitAShortModelUnlessTold) {
+  const TaskFolder task;
+  task.write("prompts.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \"12+34=\"}\n");
+  const std::string generate = "generate --model model --prompts prompts.jsonl --out o.jsonl ";
+  const Outcome outcome = task.mortise(generate + "rollout.ignore_eos=true");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("completions of 2 of 2 prompts end there, before the default of 512"));
+  const std::vector<Json> rows = rows_of(task.path() / "o.jsonl");
+  ASSERT_EQ(rows.size(), 2U);
+  const auto length = [](const Json& row) {
+    return row["prompt_token_ids"].size() + row["completions"][0]["token_ids"].size();
+  };
+  EXPECT_EQ(length(rows[0]), length(rows[1])) << "both fill the model's positions";
+  EXPECT_EQ(rows[0]["completions"][0]["finish_reason"], "length");
+  EXPECT_EQ(task.mortise(generate + "rollout.response_length=512").code, 3) << "what a person asks for is not changed";
+}
+
+// A table of chats tells them apart by the user's last turn.
+TEST(Commands, CompletionsOfChatsShowTheUsersLastTurn) {
+  const TaskFolder task;
+  task.write("template.jinja", "{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  std::string rows;
+  for (int i = 0; i < 16; ++i)
+    rows += R"({"messages": [{"role": "system", "content": "0"}, {"role": "user", "content": ")" +
+            std::to_string(10 + i) + "+1=\"}]}\n";
+  task.write("chats.jsonl", rows);
+  const Outcome outcome = task.mortise(
+      "train run.toml trainer.total_training_steps=1 rollout.n=2 data.train_files=chats.jsonl data.shuffle=false "
+      "model.custom_chat_template=template.jinja trainer.num_completions_to_print=3");
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\n10+1= "));
+  EXPECT_THAT(outcome.output, HasSubstr("\n11+1= "));
+}
+
+}  // namespace
+}  // namespace mortise::test
