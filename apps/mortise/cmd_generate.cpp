@@ -1,5 +1,4 @@
 // mortise generate: completions for a file of prompts, by the engine that training uses.
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <map>
@@ -19,6 +18,7 @@
 #include "generate/engine.h"
 #include "generated_rows.h"
 #include "train/policy_folder.h"
+#include "train/threads.h"
 #include "unknown_word.h"
 
 namespace mortise {
@@ -288,7 +288,7 @@ Result<int> generate(Arguments args) {
   RunConfig& config = loaded.config;
   config.model.path = parsed.files.at("--model");
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
-  if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
+  use_threads(config.trainer);
   Model model = TRY(Model::load(env, config.model.path, config.model.dtype));
   std::optional<PolicyFolder> folder;
   const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));

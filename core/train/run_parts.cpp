@@ -1,6 +1,5 @@
 #include "train/run_parts.h"
 
-#include <ATen/Parallel.h>
 #include <mortise/ext/generate.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
 #include "train/run_data.h"
+#include "train/threads.h"
 
 namespace mortise {
 
@@ -151,7 +151,7 @@ Result<Model> load_policy(const RunParts& parts, const std::optional<Path>& weig
 
 Result<> load_model(RunParts& parts, RunKind kind, const std::optional<Path>& weights_from) {
   const RunConfig& config = parts.config;
-  if (config.trainer.num_threads) at::set_num_threads(static_cast<int>(*config.trainer.num_threads));
+  use_threads(config.trainer);
   parts.folder = TRY(PolicyFolder::load(parts.env, config));
   parts.encoder = parts.folder->encoder(config);
   if (kind != RunKind::kEval) TRY(check_policy(parts.env, config.model.path));

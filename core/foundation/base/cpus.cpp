@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -77,6 +78,8 @@ std::optional<Mount> read_mount(const std::string& line) {
   return Mount{words[4], words[3], v2};
 }
 
+std::atomic<int> g_pool_threads{0};
+
 int affinity_cpus() {
   for (size_t count = CPU_SETSIZE; count <= (size_t{1} << 20); count *= 2) {
     cpu_set_t* const set = CPU_ALLOC(count);
@@ -123,6 +126,13 @@ int cpus_within(int affinity, std::optional<double> quota) {
   const int cpus = std::max(1, affinity);
   if (!quota || *quota >= cpus) return cpus;
   return std::clamp(static_cast<int>(std::ceil(*quota)), 1, cpus);
+}
+
+void set_pool_threads(int num_threads) { g_pool_threads = num_threads; }
+
+int pool_threads() {
+  const int set = g_pool_threads;
+  return set > 0 ? set : usable_cpus();
 }
 
 int usable_cpus() {

@@ -12,6 +12,10 @@ namespace mortise {
 // At least 1. Looked up once, at the first call.
 [[nodiscard]] int usable_cpus();
 
+// Threads of a pool whose maker names no number: what was set last, else usable_cpus(). Set before such pools are made.
+void set_pool_threads(int num_threads);
+[[nodiscard]] int pool_threads();
+
 // The smallest quota of the process's control group and the groups above it, in processors (1.5: 150 ms of CPU time per
 // 100 ms); nothing without a quota. `root` holds proc/ and the mounted groups: "/", or a folder that a test made.
 [[nodiscard]] std::optional<double> cgroup_cpu_quota(Env& env, const Path& root);

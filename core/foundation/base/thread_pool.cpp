@@ -26,7 +26,7 @@ struct Loop {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, size_t queue_capacity) : capacity_(queue_capacity) {
-  if (num_threads <= 0) num_threads = usable_cpus();
+  if (num_threads <= 0) num_threads = pool_threads();
   threads_.reserve(static_cast<size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
 }

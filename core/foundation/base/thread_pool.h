@@ -18,7 +18,7 @@ namespace mortise {
 
 class ThreadPool {
  public:
-  // num_threads <= 0: as many as this process may use (cpus.h). Precondition: queue_capacity > 0.
+  // num_threads <= 0: pool_threads() (cpus.h). Precondition: queue_capacity > 0.
   explicit ThreadPool(int num_threads, size_t queue_capacity = 1024);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

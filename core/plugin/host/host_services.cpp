@@ -87,7 +87,7 @@ ThreadPool& pool() {
   const std::lock_guard lock(all.mutex);
   // The calling thread works too, so the pool has one fewer.
   const int asked = all.num_threads;
-  const int total = asked > 0 ? asked : usable_cpus();
+  const int total = asked > 0 ? asked : pool_threads();
   if (!all.pool) all.pool = std::make_unique<ThreadPool>(std::max(1, total - 1));
   return *all.pool;
 }

@@ -111,7 +111,7 @@ Result<void> add_plugin_metrics(const std::string& label, std::string_view slot_
 // it.
 void register_host_extension(std::string_view id, const void* extension);
 
-// Threads of host->parallel_for, the caller included. Default: all cores. Call before the first plugin call.
+// Threads of host->parallel_for, the caller included. Default: pool_threads(). Call before the first plugin call.
 void set_plugin_threads(int num_threads);
 
 }  // namespace mortise

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "foundation/base/thread_pool.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -67,6 +68,15 @@ TEST(Cpus, WithoutProcOrWithDamagedFilesThereIsNoQuota) {
     dir.write("sys/fs/cgroup/a/cpu.max", text);
     EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), std::nullopt) << text;
   }
+}
+
+TEST(Cpus, PoolsFollowWhatWasSet) {
+  set_pool_threads(3);
+  EXPECT_EQ(pool_threads(), 3);
+  EXPECT_EQ(ThreadPool(0).num_threads(), 3);
+  EXPECT_EQ(ThreadPool(1).num_threads(), 1);
+  set_pool_threads(0);
+  EXPECT_EQ(ThreadPool(0).num_threads(), usable_cpus());
 }
 
 TEST(Cpus, NoMoreThanTheAffinityOfThisProcess) {
