@@ -34,6 +34,10 @@ Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) 
 
 }  // namespace
 
+bool is_further(const CheckpointRef& a, const CheckpointRef& b) {
+  return a.place != b.place ? a.place > b.place : a.path.filename() > b.path.filename();  // '.' last
+}
+
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir) {
   std::vector<CheckpointRef> found;
   if (!env.exists(run_dir)) return found;
@@ -44,9 +48,7 @@ Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_di
     if (const auto place = parse_checkpoint_name(std::string_view(name).substr(skip)))
       found.push_back({*place, run_dir / name});
   }
-  std::sort(found.begin(), found.end(), [](const CheckpointRef& a, const CheckpointRef& b) {
-    return a.place != b.place ? a.place > b.place : a.path.filename() > b.path.filename();  // '.' last
-  });
+  std::sort(found.begin(), found.end(), is_further);
   return found;
 }
 

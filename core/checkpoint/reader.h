@@ -22,6 +22,9 @@ struct CheckpointRef {
   Path path;
 };
 
+// The order of list_checkpoints: the furthest in the run first, a replaced one behind the one that took its place.
+bool is_further(const CheckpointRef& a, const CheckpointRef& b);
+
 // Every checkpoint folder in a run's folder, the furthest in the run first, not checked. A run folder that does not
 // exist has none.
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir);

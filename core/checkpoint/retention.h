@@ -8,9 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/reader.h"
 #include "foundation/base/env.h"
 
 namespace mortise {
+
+// Those of `all` that go after the one at `just_saved` is safe, by the rule above. It must be among them.
+std::vector<CheckpointRef> superseded_checkpoints(std::vector<CheckpointRef> all, int64_t keep_last,
+                                                  const Path& just_saved);
 
 // Deletes so that keep_last remain (0: all between steps do). `just_saved` is never touched. Failures are returned as
 // warnings: a checkpoint too many is no reason to stop.
@@ -20,7 +25,9 @@ std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t 
 // no half-deleted checkpoint that looks whole.
 Result<> remove_checkpoint(Env& env, const Path& path);
 
-// Removes what killed processes left: .tmp_*, .deleting_*, and .replaced_NAME where a valid NAME stands.
+// What killed processes left and nothing reads: .tmp_*, .deleting_*, and .replaced_NAME if a valid NAME is there.
+Result<std::vector<Path>> list_leftovers(Env& env, const Path& run_dir);
+// Removes them.
 std::vector<std::string> remove_leftovers(Env& env, const Path& run_dir);
 
 }  // namespace mortise

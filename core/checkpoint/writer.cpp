@@ -8,6 +8,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/room.h"
 #include "checkpoint/state_files.h"
 #include "foundation/base/rename_target.h"
 #include "foundation/formats/safetensors.h"
@@ -43,6 +44,35 @@ class HashingFile final : public WritableFile {
   uint64_t size_bytes_ = 0;
 };
 
+// Every file of a checkpoint but its manifest, in the order of a save.
+Result<> visit_files(const CheckpointRequest& request,
+                     const std::function<Result<>(const std::string& path,
+                                                  const std::function<Result<>(WritableFile&)>& write)>& visit) {
+  TRY(visit(std::string(kStateJsonFile),
+            [&](WritableFile& file) { return file.append_text(state_json_text(request.state)); }));
+  TRY(visit(std::string(kStateTensorsFile),
+            [&](WritableFile& file) { return write_safetensors(file, request.state.tensors); }));
+  for (const CheckpointFile& file : request.files) TRY(visit(file.path, file.write));
+  return {};
+}
+
+// Takes bytes and keeps only their number.
+class CountingFile final : public WritableFile {
+ public:
+  Result<> append(std::span<const std::byte> bytes) override {
+    size_bytes_ += bytes.size();
+    return {};
+  }
+  Result<> sync() override { return {}; }
+  Result<> close() override { return {}; }
+  [[nodiscard]] const Path& path() const override { return path_; }
+  [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  Path path_;
+  uint64_t size_bytes_ = 0;
+};
+
 // One save into a temporary folder.
 class FolderWriter {
  public:
@@ -50,11 +80,7 @@ class FolderWriter {
 
   Result<Manifest> write(const CheckpointRequest& request) {
     TRY(make_folder(folder_));
-    TRY(add(std::string(kStateJsonFile),
-            [&](WritableFile& file) { return file.append_text(state_json_text(request.state)); }));
-    TRY(add(std::string(kStateTensorsFile),
-            [&](WritableFile& file) { return write_safetensors(file, request.state.tensors); }));
-    for (const CheckpointFile& file : request.files) TRY(add(file.path, file.write));
+    TRY(visit_files(request, [&](const auto& path, const auto& write) { return add(path, write); }));
     manifest_.place = request.place;
     manifest_.info = request.info;
     std::sort(manifest_.entries.begin(), manifest_.entries.end(),
@@ -102,6 +128,24 @@ CheckpointFile checkpoint_text_file(std::string path, std::string bytes) {
   return {std::move(path), [text = std::move(bytes)](WritableFile& file) { return file.append_text(text); }};
 }
 
+Result<uint64_t> measure_checkpoint(const CheckpointRequest& request) {
+  std::set<Path> folders{Path()};
+  Manifest manifest;
+  manifest.place = request.place;
+  manifest.info = request.info;
+  uint64_t total = 0;
+  const auto add = [&](const std::string& path, const std::function<Result<>(WritableFile&)>& write) -> Result<> {
+    CountingFile file;
+    TRY(write(file));
+    for (Path folder = Path(path).parent_path(); folders.insert(folder).second;) folder = folder.parent_path();
+    manifest.entries.push_back({path, file.size_bytes(), std::string(64, '0')});
+    total += disk_blocks(file.size_bytes());
+    return {};
+  };
+  TRY(visit_files(request, add));
+  return total + disk_blocks(manifest_text(manifest).size()) + folders.size() * disk_blocks(1);
+}
+
 CheckpointWriter::CheckpointWriter(Env& env, Path run_dir, const CheckpointWriterOptions& options)
     : env_(&env), run_dir_(std::move(run_dir)), options_(options) {}
 
@@ -113,7 +157,7 @@ Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request)
   const Path replaced = run_dir_ / (".replaced_" + name);
 
   const auto write_and_verify = [&]() -> Result<> {
-    TRY(env_->create_dirs(run_dir_));
+    TRY(create_dirs_synced(*env_, run_dir_));
     saved.warnings = remove_leftovers(*env_, run_dir_);
     const Manifest written = TRY(FolderWriter(*env_, temporary, options_.sync).write(request));
     const Manifest read_back = TRY(verify_checkpoint(*env_, temporary));
@@ -139,8 +183,9 @@ Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request)
   }
   // From here on the checkpoint stands; what fails now is worth a warning only. Nothing older goes before it is
   // announced.
-  if (const Result<> latest = write_file_atomic(*env_, run_dir_ / kLatestFile, name + "\n"); !latest.ok()) {
+  if (Result<> latest = write_file_atomic(*env_, run_dir_ / kLatestFile, name + "\n"); !latest.ok()) {
     saved.warnings.push_back("'latest' was not updated: " + latest.error().to_string());
+    saved.not_announced = std::move(latest).error();
     return saved;
   }
   if (env_->exists(replaced)) {

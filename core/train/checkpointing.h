@@ -12,27 +12,38 @@
 
 namespace mortise {
 
+class RunLog;
+
 inline constexpr std::string_view kSettingsFile = "config.resolved.toml";
 inline constexpr std::string_view kPackLockFile = "mortise.lock";
+
+// Before the first step: is there room on the disk for two more checkpoints, with what retention frees between them? An
+// Error of kind kDisk says how much is missing and what to free. Warns if all checkpoints of the run will not fit.
+// `resumes`: what is in the run's folder stays there.
+Result<> check_room(const RunParts& parts, bool resumes);
 
 // Saves `state` (of parts.stateful) with the policy of now; then drops old checkpoints
 // (trainer.max_actor_ckpt_to_keep).
 Result<Path> save_run(RunParts& parts, const CheckpointPlace& place, StateSnapshot state);
 
 // When a run saves and what becomes of a save that fails: the same for `train` and `sft`.
+//
+// A save first brings the rows of `log` to the disk, so that a resume finds them. A save that fails is told, the
+// checkpoints before it stay, and the run tries again at the next save; kMaxFailedSaves in a row stop it.
 class RunSaver {
  public:
-  explicit RunSaver(RunParts& parts) : parts_(&parts), saved_step_(parts.counters.step) {}
+  static constexpr int64_t kMaxFailedSaves = 3;
+
+  RunSaver(RunParts& parts, RunLog& log) : parts_(&parts), log_(&log), saved_step_(parts.counters.step) {}
 
   // Before a step, for keep_finished_steps: stages advance plugins and controllers before anything is learnt.
   void step_begins();
   // Something else than the policy learns inside the step, so that what was before it is gone.
   void learning_begins() { before_step_.reset(); }
-  // Before an update inside a step, where it is one of trainer.save_freq_updates. A failed save is told, as below.
+  // Before an update inside a step, where it is one of trainer.save_freq_updates.
   Result<> save_inside_if_due();
 
-  // Where the step is one of trainer.save_freq, or the last. A failed save is told and the run goes on: the last good
-  // checkpoint still stands. Only the last one must succeed.
+  // Where the step is one of trainer.save_freq, or the last. The last save must succeed.
   Result<> save_if_due();
   // The newest finished step is no longer what its checkpoint says, and has to be saved again before the run ends.
   void step_changes() { saved_step_ = -1; }
@@ -47,15 +58,20 @@ class RunSaver {
   [[nodiscard]] const std::string& last_checkpoint() const { return last_checkpoint_; }  // empty: none was saved
   // Of the saves since it was asked for last.
   [[nodiscard]] double take_seconds();
+  // Saves that failed since the last one that succeeded.
+  [[nodiscard]] int64_t num_failed() const { return num_failed_; }
 
  private:
   Result<> save(bool must_succeed);
   Result<> save_state(const CheckpointPlace& place, StateSnapshot state, bool must_succeed);
+  Result<> tell_failed(const CheckpointPlace& place, Error error, bool must_succeed);
   void tell_kept(int64_t step) const;
 
   RunParts* parts_;
+  RunLog* log_;
   int64_t saved_step_;                        // the newest finished one; of a resume: its checkpoint
   std::optional<StateSnapshot> before_step_;  // borrows the optimizer's tensors, which the first update changes
+  int64_t num_failed_ = 0;
   double seconds_ = 0.0;
   std::string last_checkpoint_;
 };

@@ -1,13 +1,13 @@
 #include "train/run_log.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 
 #include "checkpoint/retention.h"
 #include "config/show.h"
 #include "foundation/base/log.h"
+#include "foundation/base/rename_target.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
@@ -17,8 +17,6 @@
 namespace mortise {
 
 namespace {
-
-Json number_or_null(double value) { return std::isnan(value) ? Json(nullptr) : Json(value); }
 
 // One line of text for a table cell.
 std::string cell(std::string_view text, size_t width) {
@@ -56,53 +54,7 @@ std::string telling_text(const Prompt& prompt) {
   return prompt.text;
 }
 
-// Why each function failed on the row, by its name; null where it did not.
-Json errors_of(const ScoredBatch& scored, size_t row) {
-  Json errors = Json::object();
-  for (const RewardColumn& column : scored.columns) {
-    const std::string_view error = column.error(row);
-    errors[column.name] = error.empty() ? Json(nullptr) : Json(error);
-  }
-  return errors;
-}
-
 Path step_file(const Path& dir, int64_t step) { return dir / (std::to_string(step) + ".jsonl"); }
-
-float first_advantage(const AdvantageBatch& batch, size_t row) {
-  const auto begin = static_cast<size_t>(batch.row_offsets[row]);
-  return batch.row_offsets[row] < batch.row_offsets[row + 1] ? batch.advantages[begin] : 0.0F;
-}
-
-Result<> dump_samples(Env& env, const Path& path, int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
-                      const ScoredBatch& scored, const AdvantageBatch* advantages) {
-  JsonlWriterOptions options;
-  options.append = false;
-  JsonlWriter writer = TRY(JsonlWriter::open(env, path, options));
-  for (size_t i = 0; i < samples.rows.size(); ++i) {
-    const Sample& sample = samples.rows[i];
-    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
-    Json row{{"step", step}, {"input", prompt.text}, {"output", sample.text}};
-    if (const Json* truth = json_find(prompt.columns, "ground_truth")) row["gts"] = *truth;
-    row["score"] = number_or_null(scored.rewards[i]);
-    Json rewards = Json::object();
-    for (const RewardColumn& column : scored.columns) {
-      rewards[column.name] = number_or_null(column.values[i]);
-      for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
-    }
-    row["rewards"] = rewards;
-    row["errors"] = errors_of(scored, i);
-    if (!scored.token_scores.empty() && !scored.token_scores[i].empty()) row["token_scores"] = scored.token_scores[i];
-    if (advantages != nullptr) row["advantage"] = first_advantage(*advantages, i);
-    row["finish_reason"] = finish_reason_name(sample.finish_reason);
-    row["prompt_index"] = sample.prompt_index;
-    row["sample_index"] = sample.sample_index;
-    row["weight_version"] = sample.weight_version;
-    row["prompt_token_ids"] = prompt.token_ids;
-    row["token_ids"] = sample.token_ids;
-    TRY(writer.write(row));
-  }
-  return writer.close();
-}
 
 // What the policy loss makes of the keys that are left to it.
 std::map<std::string, std::string> remarks_of(const LoadedConfig& loaded, const PluginRegistry* registry) {
@@ -111,10 +63,22 @@ std::map<std::string, std::string> remarks_of(const LoadedConfig& loaded, const 
   return loss.ok() ? loss_remarks(*loss->plugin, loaded) : std::map<std::string, std::string>{};
 }
 
-// A full disk does not end a run by its numbers: a sink keeps what it could not write.
+// A full disk alone does not end a run by its numbers: a sink keeps what it could not write.
 Result<> unless_the_disk_is_full(Result<> written) {
   if (written.ok() || written.error().kind != ErrorKind::kDisk) return written;
   log_warn_once("numbers wait in memory until they can be written: " + written.error().what);
+  return {};
+}
+
+// Drops the rows behind `last`; tells what is lost.
+Result<> keep_rows(Env& env, const Path& path, std::string_view key, int64_t last) {
+  const KeptRows rows = TRY(keep_jsonl_rows(env, path, key, last));
+  if (rows.num_damaged > 0) {
+    log_warn(path.string() + ":" + std::to_string(rows.first_damaged_line) + ": " + std::to_string(rows.num_damaged) +
+             (rows.num_damaged == 1 ? " line is" : " lines are") +
+             " damaged, as after a power loss. The file as it was is now " + rows.set_aside.string() +
+             "; the rows that can be read are kept.");
+  }
   return {};
 }
 
@@ -124,7 +88,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
                             const RunLogOptions& options) {
   const TrainerConfig& trainer = loaded.config.trainer;
   const Path dir = trainer.default_local_dir;
-  TRY(env.create_dirs(dir));
+  TRY(create_dirs_synced(env, dir));
   FolderLock lock = TRY(FolderLock::take(dir));
   LogOptions log_options;
   log_options.file = dir / "log.txt";
@@ -132,9 +96,10 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   for (const std::string& warning : remove_leftovers(env, dir)) log_warn(warning);  // a run killed here saves no more
   const bool resumed = options.resumed && !options.only_validates;
   const bool keeps = resumed || options.only_validates;
-  if (resumed) {
-    TRY(keep_jsonl_rows(env, dir / "metrics.jsonl", "step", options.first_step));
-    TRY(keep_jsonl_rows(env, dir / "updates.jsonl", "update", options.first_update));
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  if (keeps) {  // without a resume only a half-written last line is dropped
+    TRY(keep_rows(env, dir / "metrics.jsonl", "step", resumed ? options.first_step : kAll));
+    TRY(keep_rows(env, dir / "updates.jsonl", "update", resumed ? options.first_update : kAll));
   }
   if (!options.only_validates || !env.exists(dir / "config.resolved.toml")) {
     ShowOptions show;
@@ -144,8 +109,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
       TRY(write_file_atomic(env, dir / "mortise.lock", pack_lock_text(*registry, loaded.config)));
   }
 
-  RunLog log;
-  log.env_ = &env;
+  RunLog log(env);
   log.lock_ = std::move(lock);
   log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", keeps));
   log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", keeps));
@@ -157,7 +121,6 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
       console.plain_every_s = 5;
       log.others_.push_back(make_console_sink(env, console));
     } else if (name == "tensorboard") {
-      constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
       const int64_t begin = options.only_validates ? kAll : resumed ? options.first_step + 1 : 0;
       log.others_.push_back(TRY(make_tensorboard_sink(env, dir, begin)));
     }
@@ -167,7 +130,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   log.num_validation_to_print_ = trainer.log_val_generations;
   log.validation_data_dir_ = trainer.validation_data_dir.value_or("");
   for (const std::string& folder : {log.rollout_data_dir_, log.validation_data_dir_}) {
-    if (!folder.empty()) TRY(env.create_dirs(folder));
+    if (!folder.empty()) TRY(create_dirs_synced(env, folder));
   }
   return log;
 }
@@ -190,7 +153,7 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
              completions_table(prompts, samples, scored, advantages, num_completions_to_print_));
   }
   if (rollout_data_dir_.empty()) return {};
-  return dump_samples(*env_, step_file(rollout_data_dir_, step), step, prompts, samples, scored, advantages);
+  return completions_.write(step_file(rollout_data_dir_, step), {step, prompts, samples, scored, advantages});
 }
 
 Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
@@ -202,7 +165,7 @@ Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, cons
   if (num_validation_to_print_ > 0)
     log_info(title + "\n" + completions_table(prompts, samples, scored, nullptr, num_validation_to_print_));
   if (validation_data_dir_.empty()) return {};
-  return dump_samples(*env_, step_file(validation_data_dir_, step), step, prompts, samples, scored, nullptr);
+  return completions_.write(step_file(validation_data_dir_, step), {step, prompts, samples, scored, nullptr});
 }
 
 void RunLog::keep_failed_batches_of(RewardRunner& reward) {
@@ -212,6 +175,7 @@ void RunLog::keep_failed_batches_of(RewardRunner& reward) {
       TRY(write_validation(context.step, prompts, samples, scored, {}));
     else
       TRY(write_samples(context.step, prompts, samples, scored, nullptr));
+    TRY(completions_.flush());
     const std::string& dir = context.is_validation ? validation_data_dir_ : rollout_data_dir_;
     return dir.empty() ? std::optional<Path>() : step_file(dir, context.step);
   });
@@ -224,12 +188,20 @@ Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig
   if (!trainer.validation_data_dir) return std::optional<Path>();
   TRY(env.create_dirs(*trainer.validation_data_dir));
   const Path path = Path(*trainer.validation_data_dir) / "eval.jsonl";
-  TRY(dump_samples(env, path, 0, prompts, samples, scored, nullptr));
+  TRY(write_completions(env, path, {0, prompts, samples, scored, nullptr}));
   log_info("the completions are in " + path.string());
   return std::optional<Path>(path);
 }
 
+Result<> RunLog::sync() {
+  TRY(completions_.flush());
+  for (const auto& sink : others_) TRY(sink->sync());
+  TRY(updates_->sync());
+  return metrics_->sync();
+}
+
 Result<> RunLog::close() {
+  TRY(completions_.flush());
   for (const auto& sink : others_) TRY(sink->close());
   TRY(updates_->close());
   return metrics_->close();

@@ -6,7 +6,8 @@
 //   set;
 //                             those of a validation likewise in trainer.validation_data_dir
 // and the progress line on the console. On a resume, lines behind the checkpoint are dropped, so that files read as if
-// the run had never stopped. Thread rule: one thread.
+// the run had never stopped. A metrics file with a damaged line is set aside and told; what can be read goes on.
+// Thread rule: one thread.
 #pragma once
 
 #include <memory>
@@ -23,6 +24,7 @@
 #include "foundation/batch/scored_batch.h"
 #include "foundation/metrics/sinks.h"
 #include "plugin/host/registry.h"
+#include "train/completion_files.h"
 
 namespace mortise {
 
@@ -40,7 +42,7 @@ class RunLog {
   static Result<RunLog> open(Env& env, const LoadedConfig& config, const PluginRegistry* registry,
                              const RunLogOptions& options);
 
-  // Rows that a full disk refuses are kept and tried again with the next ones; only close() fails by them.
+  // Rows that a full disk refuses are kept and tried again with the next ones. Only sync() and close() fail by them.
   Result<> write_update(int64_t update, int64_t step, const std::vector<MetricValue>& values);
   Result<> write_step(int64_t step, const MetricSet& metrics);
   // Completions of a step: to JSONL where configured, and the first few to the console where configured.
@@ -53,11 +55,13 @@ class RunLog {
   // A batch that ends the run, because a reward failed on too many of its rows, is written as those of any step or
   // validation. The log must not move after this, and outlive what `reward` scores.
   void keep_failed_batches_of(RewardRunner& reward);
+  // Every row and completion so far is on the disk, or it fails: before a checkpoint that a resume goes on from.
+  Result<> sync();
   Result<> close();
 
  private:
-  RunLog() = default;
-  Env* env_ = nullptr;
+  explicit RunLog(Env& env) : completions_(env) {}
+  CompletionFiles completions_;
   FolderLock lock_;
   std::unique_ptr<MetricSink> metrics_, updates_;
   std::vector<std::unique_ptr<MetricSink>> others_;  // console, TensorBoard

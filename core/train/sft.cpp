@@ -19,7 +19,7 @@ namespace {
 
 class SftRun {
  public:
-  SftRun(RunParts& parts, RunLog& log) : parts_(parts), log_(log), saver_(parts) {}
+  SftRun(RunParts& parts, RunLog& log) : parts_(parts), log_(log), saver_(parts, log) {}
 
   Result<SftSummary> run() {
     RunCounters& counters = parts_.counters;
@@ -91,6 +91,7 @@ class SftRun {
     metrics.add("step_time", watch.elapsed_s());
     metrics.add_mean("perf/throughput", static_cast<double>(tokens) / watch.elapsed_s(), 1.0);
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
+    metrics.add("perf/failed_saves", static_cast<double>(saver_.num_failed()));
     TRY(log_.write_update(counters.num_updates, step,
                           {{"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr}}));
     Result<bool> reached = validate_and_log(step, metrics);
@@ -151,6 +152,7 @@ Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest
   if (checkpoint) TRY(load_run(*checkpoint, resume.allow_change, *parts));
   const RunLogOptions options{parts->owed_validation.last_final(parts->counters.step), parts->counters.num_updates,
                               parts->total_steps, checkpoint.has_value()};
+  TRY(check_room(*parts, checkpoint.has_value()));
   if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   if (parts->reward) log.keep_failed_batches_of(*parts->reward);

@@ -24,7 +24,7 @@ namespace {
 
 class Trainer {
  public:
-  Trainer(RunParts& parts, RunLog& log) : parts_(parts), log_(log), config_(parts.config), saver_(parts) {}
+  Trainer(RunParts& parts, RunLog& log) : parts_(parts), log_(log), config_(parts.config), saver_(parts, log) {}
 
   Result<TrainSummary> run() {
     const bool fresh = parts_.counters.step == 0 && parts_.step.work.step == 0;
@@ -178,6 +178,7 @@ class Trainer {
     metrics.add("perf/time_per_step", seconds);
     metrics.add_mean("perf/throughput", all_tokens / seconds, 1.0);
     metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
+    metrics.add("perf/failed_saves", static_cast<double>(saver_.num_failed()));
     for (const char* part : {"gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"}) {
       const double base = std::string_view(part) == "gen" ? new_tokens : all_tokens;
       if (const auto value = metrics.value(std::string("timing_s/") + part); value && base > 0)
@@ -245,6 +246,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   const auto unfinished = static_cast<int64_t>(parts->step.work.updates.size());
   const RunLogOptions options{parts->owed_validation.last_final(parts->counters.step),
                               parts->counters.num_updates - unfinished, parts->total_steps, checkpoint.has_value()};
+  TRY(check_room(*parts, checkpoint.has_value()));
   if (!checkpoint) TRY(set_earlier_run_aside(env, loaded.config.trainer.default_local_dir));
   RunLog log = TRY(RunLog::open(env, loaded, &*parts->registry, options));
   log.keep_failed_batches_of(*parts->reward);

@@ -7,41 +7,18 @@
 
 #include "checkpoint/reader.h"
 #include "foundation/metrics/names.h"
-#include "run_bits.h"
-#include "support/fault_env.h"
-#include "train/trainer.h"
+#include "in_process.h"
 
 namespace mortise::test {
 namespace {
 
 constexpr int64_t kSteps = 3;
 
-// Relative paths of settings start at the working folder.
-class InFolder {
- public:
-  explicit InFolder(const Path& dir) : before_(std::filesystem::current_path()) { std::filesystem::current_path(dir); }
-  InFolder(const InFolder&) = delete;
-  InFolder& operator=(const InFolder&) = delete;
-  ~InFolder() { std::filesystem::current_path(before_); }
-
- private:
-  Path before_;
-};
-
-Result<TrainSummary> train_on(Env& env, const std::string& out, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> settings{"trainer.default_local_dir=" + out, "trainer.rollout_data_dir=" + out + "/dump",
-                                    "trainer.logger=[]", "trainer.total_training_steps=" + std::to_string(kSteps),
-                                    "trainer.max_actor_ckpt_to_keep=1"};
-  settings.insert(settings.end(), more.begin(), more.end());
-  const LoadedConfig config = TRY(load_config(default_env(), "rl.toml", settings));
-  return train(env, config, {});
-}
-
 TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
   const TinyTask task;
   const InFolder inside(task.path());
   FaultEnv counting(default_env());
-  ASSERT_OK(train_on(counting, "straight"));
+  ASSERT_OK(train_on(counting, "straight", kSteps));
   const int64_t num_operations = counting.num_operations();
   EXPECT_GT(num_operations, 100);
   const auto expected = bits_of_run("straight", kSteps);
@@ -54,7 +31,7 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
         env.crash_at(k);
       else
         env.fail_at(k);
-      const Result<TrainSummary> stopped = train_on(env, "out");
+      const Result<TrainSummary> stopped = train_on(env, "out", kSteps);
       ASSERT_GE(env.num_operations(), k);
       const std::string where = (crashes ? "gone from operation " : "failed operation ") + std::to_string(k) + ", " +
                                 env.operations()[static_cast<size_t>(k) - 1];
@@ -65,7 +42,7 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
       const auto found = find_newest_valid(default_env(), "out");
       ASSERT_OK(found);
       FaultEnv healthy(default_env());
-      const Result<TrainSummary> resumed = train_on(healthy, "out");
+      const Result<TrainSummary> resumed = train_on(healthy, "out", kSteps);
       ASSERT_TRUE(resumed.ok()) << where << ": " << resumed.error().to_string();
       expect_same_bits(bits_of_run("out", kSteps), expected, where);
       if (found->has_value()) {  // it went on from there: a run that begins anew comes to the same bits
@@ -77,46 +54,6 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
   }
   EXPECT_GT(num_failed, 0);
   EXPECT_GT(num_resumed, 0);
-}
-
-uint64_t size_of(const Path& folder) {
-  uint64_t bytes = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file()) bytes += entry.file_size();
-  }
-  return bytes;
-}
-
-// From the save of step 2 on not a byte can be written. The run takes all its steps, and fails by the last save alone.
-TEST(RunFaults, ADiskThatStaysFullLeavesTheRunAlive) {
-  const TinyTask task;
-  const InFolder inside(task.path());
-  const std::vector<std::string> no_dumps{"trainer.rollout_data_dir=null", "trainer.logger=[\"tensorboard\"]"};
-  FaultEnv plain(default_env());
-  ASSERT_OK(train_on(plain, "straight", no_dumps));
-  FaultEnv full(default_env());
-  full.disk_full_after(size_of("straight/global_step_3") * 3 / 2);
-  const Result<TrainSummary> stopped = train_on(full, "out", no_dumps);
-  ASSERT_FALSE(stopped.ok());
-  EXPECT_EQ(stopped.error().kind, ErrorKind::kDisk);
-  EXPECT_NE(stopped.error().to_string().find("global_step_3"), std::string::npos) << stopped.error().to_string();
-  EXPECT_TRUE(default_env().exists("out/global_step_1/manifest.json"));
-  FaultEnv healthy(default_env());
-  ASSERT_OK(train_on(healthy, "out", no_dumps));
-  expect_same_bits(bits_of_run("out", kSteps), bits_of_run("straight", kSteps), "resumed");
-}
-
-// The place (1-based) of the operation by which `latest` names a checkpoint.
-int64_t announcement_of(const FaultEnv& env, const std::string& checkpoint) {
-  const std::vector<std::string>& all = env.operations();
-  bool stands = false;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!all[i].starts_with("rename ")) continue;
-    stands = stands || all[i].ends_with("/" + checkpoint);
-    if (stands && all[i].ends_with("/latest")) return static_cast<int64_t>(i) + 1;
-  }
-  ADD_FAILURE() << "there never was a " << checkpoint;
-  return 1;
 }
 
 struct StageCase {
@@ -196,7 +133,7 @@ TEST(RunFaults, GoesOnInsideAStepWithEveryStage) {
     std::vector<std::string> settings = stage.settings;
     settings.emplace_back("trainer.save_freq_updates=1");
     FaultEnv counting(default_env());
-    const Result<TrainSummary> straight = train_on(counting, "straight", settings);
+    const Result<TrainSummary> straight = train_on(counting, "straight", kSteps, settings);
     ASSERT_TRUE(straight.ok()) << straight.error().to_string();
     const auto expected = bits_of_run("straight", kSteps);
     const Json row = rows_of("straight/metrics.jsonl").at(1);
@@ -205,13 +142,13 @@ TEST(RunFaults, GoesOnInsideAStepWithEveryStage) {
 
     FaultEnv cut(default_env());
     cut.crash_at(announcement_of(counting, checkpoint_name({1, stage.update})) + 1);
-    EXPECT_FALSE(train_on(cut, "out", settings).ok());
+    EXPECT_FALSE(train_on(cut, "out", kSteps, settings).ok());
     const auto found = find_newest_valid(default_env(), "out");
     ASSERT_OK(found);
     ASSERT_TRUE(found->has_value());
     EXPECT_EQ((*found)->ref.place, (CheckpointPlace{1, stage.update}));
     FaultEnv healthy(default_env());
-    const Result<TrainSummary> resumed = train_on(healthy, "out", settings);
+    const Result<TrainSummary> resumed = train_on(healthy, "out", kSteps, settings);
     ASSERT_TRUE(resumed.ok()) << resumed.error().to_string();
     expect_same_bits(bits_of_run("out", kSteps), expected, stage.name);
     for (const char* file : {"metrics.jsonl", "updates.jsonl"}) add_names(Path("straight") / file, names);

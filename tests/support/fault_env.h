@@ -6,12 +6,18 @@
 //   env.fail_at(k);     the k-th operation (1-based) fails once with EIO
 //   env.crash_at(k);    from the k-th on nothing is done any more, as after kill -9; a failing append may write half
 //   env.disk_full_after(bytes);   appends beyond so many bytes fail with ENOSPC after writing what fits
+//   env.full_from(k, ENOSPC, n);  the k-th operation and the n - 1 behind it fail if they need room: opening,
+//   appending,
+//                                 making folders. Deleting and renaming work
+//   env.report_free(bytes);       what free_bytes says, whatever fits
 #pragma once
 
 #include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -25,7 +31,12 @@ class FaultEnv final : public Env {
   void fail_at(int64_t k, int code = EIO) { fail_at_ = k, code_ = code, count_ = 0; }
   void crash_at(int64_t k) { crash_at_ = k, count_ = 0; }
   void disk_full_after(uint64_t bytes) { room_ = bytes, limited_ = true; }
-  void heal() { fail_at_ = crash_at_ = 0, limited_ = false, count_ = 0; }
+  void full_from(int64_t k, int code, int64_t num_operations = INT64_MAX) {
+    full_from_ = k, full_until_ = num_operations > INT64_MAX - k ? INT64_MAX : k + num_operations;
+    code_ = code, count_ = 0;
+  }
+  void report_free(uint64_t bytes) { reported_free_ = bytes; }
+  void heal() { fail_at_ = crash_at_ = full_from_ = 0, limited_ = false, count_ = 0; }
   [[nodiscard]] int64_t num_operations() const { return count_; }
   [[nodiscard]] const std::vector<std::string>& operations() const {
     return operations_;
@@ -39,6 +50,7 @@ class FaultEnv final : public Env {
   bool exists(const Path& path) override { return base_->exists(path); }
   Result<std::vector<std::string>> list_dir(const Path& path) override { return base_->list_dir(path); }
   Result<uint64_t> free_bytes(const Path& path) override {
+    if (reported_free_) return *reported_free_;
     return limited_ ? Result<uint64_t>(room_) : base_->free_bytes(path);
   }
 
@@ -111,16 +123,21 @@ class FaultEnv final : public Env {
     ++count_;
     operations_.push_back(std::string(operation) + " " + path.string() + (to.empty() ? "" : " -> " + to.string()));
     if (crash_at_ > 0 && count_ >= crash_at_) return disk_error(EIO, operation, path);
+    const std::string_view name = operation;
+    const bool needs_room = name == "open" || name == "append" || name == "create_dirs";
+    if (full_from_ > 0 && needs_room && count_ >= full_from_ && count_ < full_until_)
+      return disk_error(code_, operation, path);
     if (fail_at_ > 0 && count_ == fail_at_) return disk_error(code_, operation, path);
     return {};
   }
 
   Env* base_;
   bool pass_sync_;
-  int64_t count_ = 0, fail_at_ = 0, crash_at_ = 0;
+  int64_t count_ = 0, fail_at_ = 0, crash_at_ = 0, full_from_ = 0, full_until_ = 0;
   int code_ = EIO;
   bool limited_ = false;
   uint64_t room_ = 0;
+  std::optional<uint64_t> reported_free_;
   std::vector<std::string> operations_;
 };
 

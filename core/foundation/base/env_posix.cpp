@@ -191,6 +191,7 @@ class PosixEnv final : public Env {
   Result<uint64_t> free_bytes(const Path& path) override {
     struct statvfs status {};
     if (retry([&] { return ::statvfs(path.c_str(), &status); }) < 0) return disk_error(errno, "look at", path);
+    if (status.f_blocks == 0) return UINT64_MAX;  // a file system that does not tell
     return static_cast<uint64_t>(status.f_bavail) * static_cast<uint64_t>(status.f_frsize);
   }
 

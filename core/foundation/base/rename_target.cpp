@@ -2,6 +2,7 @@
 #include "foundation/base/rename_target.h"
 
 #include <string>
+#include <vector>
 
 namespace mortise {
 
@@ -30,6 +31,15 @@ Path temporary_beside(Env& env, const Path& target) {
 bool is_temporary_name(std::string_view file_name) { return file_name.starts_with(kPrefix); }
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+
+Result<> create_dirs_synced(Env& env, const Path& path) {
+  std::vector<Path> parents;  // of the folders that are missing
+  for (Path at = path; !at.empty() && !env.exists(at) && at != at.parent_path(); at = at.parent_path())
+    parents.push_back(folder_of(at));
+  TRY(env.create_dirs(path));
+  for (const Path& parent : parents) TRY(env.sync_dir(parent));
+  return {};
+}
 
 Result<> write_whole(Env& env, const Path& target, const std::function<Result<>(WritableFile&)>& write) {
   const Path temporary = temporary_beside(env, target);

@@ -20,6 +20,9 @@ bool is_temporary_name(std::string_view file_name);
 // The folder that holds `path`; "." for a bare name.
 Path folder_of(const Path& path);
 
+// create_dirs, and every name that it made is on the disk.
+Result<> create_dirs_synced(Env& env, const Path& path);
+
 // target = what `write` writes, by a temporary file, fsync, rename, fsync of the folder: whole, or as it was. A link at
 // `target` is replaced; to follow it, ask rename_target first.
 Result<> write_whole(Env& env, const Path& target, const std::function<Result<>(WritableFile&)>& write);

@@ -136,34 +136,52 @@ Result<> NewJsonlFile::commit() {
   return env_->sync_dir(folder_of(path_));
 }
 
-Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last) {
-  if (!env.exists(path)) return int64_t{0};
+namespace {
+
+// Copied, not renamed: at every instant there is a file at `path`.
+Result<Path> copy_aside(Env& env, const Path& path, std::string_view bytes) {
+  Path aside;
+  for (int i = 1; aside.empty() || env.exists(aside); ++i) aside = path.string() + ".damaged_" + std::to_string(i);
+  TRY(write_file_atomic(env, aside, bytes));
+  return aside;
+}
+
+// Nothing for a line that is no row.
+std::optional<int64_t> key_of(std::string_view line, std::string_view key) {
+  const Result<Json> row = parse_json(line, "");
+  if (!row.ok()) return std::nullopt;
+  const Result<int64_t> value = json_int(*row, key, "");
+  return value.ok() ? std::optional(*value) : std::nullopt;
+}
+
+}  // namespace
+
+Result<KeptRows> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last) {
+  KeptRows out;
+  if (!env.exists(path)) return out;
   const std::string all = TRY(env.read_file(path, UINT64_MAX));
   std::string kept;
-  int64_t dropped = 0, line = 0;
+  int64_t line = 0;
   for (size_t start = 0; start < all.size();) {
     const size_t newline = all.find('\n', start);
     const std::string_view text =
         std::string_view(all).substr(start, newline == std::string::npos ? newline : newline - start);
     start = newline == std::string::npos ? all.size() : newline + 1;
     ++line;
-    JsonOptions options;
-    options.first_line = line;
-    Result<Json> row = parse_json(text, path.string(), options);
-    // Only the last line can be half-written; anything else is not ours to throw away.
-    if (!row.ok() && start >= all.size()) {
-      ++dropped;
-      break;
-    }
-    if (!row.ok()) return row.error();
-    const int64_t at = TRY(json_int(*row, key, line_of(path, line)));
-    if (at <= last)
+    if (trim(text).empty()) continue;
+    const std::optional<int64_t> at = key_of(text, key);
+    if (at && *at <= last) {
       kept.append(text).append("\n");
-    else
-      ++dropped;
+      out.last_key = std::max(*at, out.last_key.value_or(*at));
+    } else if (at || newline == std::string::npos) {
+      ++out.num_dropped;
+    } else if (++out.num_damaged == 1) {
+      out.first_damaged_line = line;
+    }
   }
+  if (out.num_damaged > 0) out.set_aside = TRY(copy_aside(env, path, all));
   if (kept != all) TRY(write_file_atomic(env, path, kept));
-  return dropped;
+  return out;
 }
 
 }  // namespace mortise

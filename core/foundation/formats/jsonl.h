@@ -97,9 +97,18 @@ class NewJsonlFile {
   bool is_empty_ = true;
 };
 
-// Drops, on resume, what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,
-// cuts a broken last line, and replaces the file atomically. A missing file is fine. Returns the number of rows
-// dropped.
-Result<int64_t> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last);
+struct KeptRows {
+  int64_t num_dropped = 0;  // rows behind `last`, and a half-written last line
+  int64_t num_damaged = 0;  // other lines that are no row with an integer `key`
+  int64_t first_damaged_line = 0;
+  Path set_aside;                   // the file as it was, if a line is damaged
+  std::optional<int64_t> last_key;  // of the rows that are kept, the largest
+};
+
+// On resume, drops what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,
+// cuts a half-written last line, and replaces the file atomically. A missing file is fine. If a line before the end is
+// damaged (after a power loss: zeros, half a line), the file is first copied to PATH.damaged_1 (_2, ...), and every
+// row that can be read is kept.
+Result<KeptRows> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last);
 
 }  // namespace mortise

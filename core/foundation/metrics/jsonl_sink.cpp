@@ -26,16 +26,25 @@ class JsonlSink final : public MetricSink {
     unwritten_ += dump_json(object) + "\n";
     return flush();
   }
-  Result<> close() override {
+  Result<> sync() override {
     TRY(flush());
-    TRY(file_->sync());
+    if (!is_dirty_) return {};
+    Result<> synced = file_->sync();
+    is_dirty_ = !synced.ok();
+    // The system forgets what a failed fsync could not write: only a new file is safe.
+    if (!synced.ok()) is_torn_ = true;
+    return synced;
+  }
+  Result<> close() override {
+    TRY(sync());
     return file_->close();
   }
 
  private:
   Result<> flush() {
+    if (is_torn_) return write_again();
     if (unwritten_.empty()) return {};
-    if (is_torn_) return write_anew();
+    is_dirty_ = true;
     const Result<> written = file_->append_text(unwritten_);
     is_torn_ = !written.ok();
     if (is_torn_) return written;
@@ -45,7 +54,7 @@ class JsonlSink final : public MetricSink {
   }
 
   // A part of what could not be written may stand behind the last whole row.
-  Result<> write_anew() {
+  Result<> write_again() {
     const Path path = file_->path();
     std::string all = TRY(env_->read_file(path, UINT64_MAX));
     all.resize(std::min<size_t>(all.size(), size_));
@@ -54,7 +63,7 @@ class JsonlSink final : public MetricSink {
     file_ = TRY(env_->open_for_write(path, WriteMode::kAppend));
     size_ = all.size();
     unwritten_.clear();
-    is_torn_ = false;
+    is_torn_ = is_dirty_ = false;
     return {};
   }
 
@@ -62,7 +71,8 @@ class JsonlSink final : public MetricSink {
   std::unique_ptr<WritableFile> file_;
   uint64_t size_;          // of the rows that are in the file whole
   std::string unwritten_;  // rows that are not
-  bool is_torn_ = false;
+  bool is_torn_ = false;   // the file may end in a part of a row, or hold rows that the disk never got
+  bool is_dirty_ = true;   // rows were written since the last fsync, perhaps by the process before this one
 };
 
 }  // namespace

@@ -166,6 +166,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"perf/max_memory_allocated_gb", "GiB", "most device memory in use (with a GPU)", kMax},
     {"perf/max_memory_reserved_gb", "GiB", "most device memory held (with a GPU)", kMax},
     {"perf/cpu_memory_used_gb", "GiB", "resident memory of the process", kMax},
+    {"perf/failed_saves", "", "checkpoints that could not be saved since the last good one; 3 stop the run", kLast},
 
     // --- validation: SOURCE is the row's data_source ---
     {"val-core/{any}", "",

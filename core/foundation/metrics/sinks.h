@@ -1,6 +1,6 @@
 // Where numbers go: a JSONL file, TensorBoard event files, and a line on the console.
 // Thread rule: one thread per sink. A sink that fails says so once per call; training decides what to do. The files'
-// sinks keep a row that could not be written, and write it with the next one or at close().
+// sinks keep a row that could not be written. They write it with the next one, at sync() or at close().
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class MetricSink {
  public:
   virtual ~MetricSink() = default;
   virtual Result<> write(const MetricRow& row) = 0;
-  virtual Result<> close() = 0;  // all rows are written, or it fails
+  virtual Result<> sync() { return {}; }  // all rows are on the disk, or it fails
+  virtual Result<> close() = 0;           // the same, and no more rows come
 };
 
 // One object per row: the keys, then the values in their order, doubles in full precision, non-finite ones as null.

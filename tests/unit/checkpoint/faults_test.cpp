@@ -114,6 +114,35 @@ TEST(CheckpointFaults, DiskFullAtEveryByteCountLeavesTheLastGoodOne) {
   }
 }
 
+// The disk or the quota is full from any operation of a save on; a user then makes room.
+TEST(CheckpointFaults, AFullDiskFromAnyOperationOnLeavesTheLastGoodOne) {
+  for (const int code : {ENOSPC, EDQUOT}) {
+    for (int64_t k = 1;; ++k) {
+      const test::TempDir dir;
+      ASSERT_OK(save_step(fast_env(), dir.path(), 1, kKeepOne));
+      test::FaultEnv env(default_env());
+      env.full_from(k, code);
+      const Result<SavedCheckpoint> saved = save_step(env, dir.path(), 2, kKeepOne);
+      if (!saved.ok()) {
+        EXPECT_EQ(saved.error().kind, ErrorKind::kDisk);
+        EXPECT_THAT(error_of(saved), HasSubstr(code == ENOSPC ? "the disk is full" : "your quota on this disk"));
+        ASSERT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_1", "latest")) << k;
+      }
+      const bool is_announced = saved.ok() && saved->warnings.empty();
+      ASSERT_EQ(resumed_step(default_env(), dir.path()), is_announced ? 2 : 1) << k;
+      const bool is_beyond = k > env.num_operations();
+      env.heal();
+      ASSERT_OK(save_step(env, dir.path(), 3, kKeepOne));
+      ASSERT_EQ(resumed_step(default_env(), dir.path()), 3) << k;
+      ASSERT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_3", "latest")) << k;
+      if (is_beyond) {
+        EXPECT_GT(k, 25);
+        break;
+      }
+    }
+  }
+}
+
 TEST(CheckpointFaults, AFailingWriterOfAFileStopsTheSave) {
   const test::TempDir dir;
   CheckpointRequest request;

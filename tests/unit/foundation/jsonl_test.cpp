@@ -148,18 +148,58 @@ TEST(NewJsonlFile, DearRowsStayWhereTheRunDied) {
 TEST(KeepJsonlRows, DropsWhatALaterStepOrACrashLeft) {
   const test::TempDir dir;
   const Path path = dir.write("m.jsonl", "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"st");
-  EXPECT_EQ(*keep_jsonl_rows(default_env(), path, "step", 2), 2);
+  ASSERT_OK_AND_ASSIGN(KeptRows rows, keep_jsonl_rows(default_env(), path, "step", 2));
+  EXPECT_EQ(rows.num_dropped, 2);
+  EXPECT_EQ(rows.last_key, 2);
   EXPECT_EQ(dir.read("m.jsonl"), "{\"step\":1}\n{\"step\":2}\n");
-  EXPECT_EQ(*keep_jsonl_rows(default_env(), path, "step", 2), 0);
-  EXPECT_EQ(*keep_jsonl_rows(default_env(), dir / "none.jsonl", "step", 2), 0);
+  EXPECT_EQ(keep_jsonl_rows(default_env(), path, "step", 2)->num_dropped, 0);
+  EXPECT_EQ(keep_jsonl_rows(default_env(), dir / "none.jsonl", "step", 2)->last_key, std::nullopt);
   // A row without its newline is complete JSON: kept, with its newline.
   dir.write("m.jsonl", "{\"step\":1}");
-  EXPECT_EQ(*keep_jsonl_rows(default_env(), path, "step", 9), 0);
+  EXPECT_EQ(keep_jsonl_rows(default_env(), path, "step", 9)->num_dropped, 0);
   EXPECT_EQ(dir.read("m.jsonl"), "{\"step\":1}\n");
-  // A broken line in the middle is not ours to drop.
-  dir.write("m.jsonl", "{\"st\n{\"step\":1}\n");
-  EXPECT_THAT(error_of(keep_jsonl_rows(default_env(), path, "step", 9)), HasSubstr(":1:"));
-  EXPECT_EQ(dir.read("m.jsonl"), "{\"st\n{\"step\":1}\n");
+  EXPECT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("m.jsonl"));
+}
+
+// After a power loss: zeros, half a line, a row without its key. What can be read is kept, and so is the file as it
+// was.
+TEST(KeepJsonlRows, ADamagedLineSetsTheFileAside) {
+  const test::TempDir dir;
+  const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n";
+  const std::string zeros = std::string(20, '\0') + "\n";
+  for (const std::string& bad :
+       {zeros, std::string("{\"step\":7,\"lo\n"), std::string("[1]\n"), std::string("{\"stop\":3}\n"),
+        std::string("{\"step\":1.5}\n"), std::string("{\"step\":1,\"a\":\"\xFF\"}\n")}) {
+    const std::string all = one + bad + two + "{\"step\":3}\n{\"st";
+    const Path path = dir.write("m.jsonl", all);
+    ASSERT_OK_AND_ASSIGN(const KeptRows rows, keep_jsonl_rows(default_env(), path, "step", 2));
+    EXPECT_EQ(rows.num_damaged, 1) << bad;
+    EXPECT_EQ(rows.first_damaged_line, 2) << bad;
+    EXPECT_EQ(rows.num_dropped, 2) << bad;
+    EXPECT_EQ(default_env().read_file(rows.set_aside).value(), all);
+    EXPECT_EQ(dir.read("m.jsonl"), one + two);
+  }
+  EXPECT_TRUE(default_env().exists(dir / "m.jsonl.damaged_6"));
+}
+
+// At every failing call the rows are in the file, damaged line or not.
+TEST(KeepJsonlRows, ADiskThatFailsLosesNoRow) {
+  const std::string all = "{\"step\":1}\n" + std::string(9, '\0') + "\n{\"step\":2}\n";
+  for (int64_t k = 1;; ++k) {
+    const test::TempDir dir;
+    const Path path = dir.write("m.jsonl", all);
+    test::FaultEnv env(default_env());
+    env.fail_at(k, ENOSPC);
+    const auto rows = keep_jsonl_rows(env, path, "step", 2);
+    if (!rows.ok()) {
+      EXPECT_EQ(rows.error().kind, ErrorKind::kDisk);
+      const std::string left = dir.read("m.jsonl");
+      EXPECT_TRUE(left == all || left == "{\"step\":1}\n{\"step\":2}\n") << k << ": " << left;
+      continue;
+    }
+    EXPECT_GT(k, 6);
+    break;
+  }
 }
 
 // A hole of 10 GB: no line of it is read to its end, and the row behind a line that is too long is found.
