@@ -142,6 +142,7 @@ train_batch_size = 4
   }
 
   [[nodiscard]] const Path& path() const { return folder_.path(); }
+  Path write(const std::string& name, const std::string& text) const { return folder_.write(name, text); }
   // `command` is train or sft; the run's folder is `out` below path().
   [[nodiscard]] std::vector<std::string> words(const std::string& command, const std::string& out,
                                                const std::vector<std::string>& more = {}) const {

@@ -6,7 +6,9 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -29,12 +31,11 @@ class PowerLossEnv final : public Env {
         (void)remove_tree(*base_, change.to);
       } else if (!base_->exists(change.from) && base_->rename(change.to, change.from).ok()) {
         move_records(change.to, change.from);
+        if (change.replaced) (void)write_file(*base_, change.to, *change.replaced);
       }
     }
     for (const auto& [path, synced_bytes] : dirty_) {
-      if (random.next_below(2) == 0 || !base_->exists(path)) continue;
-      std::error_code ignored;
-      std::filesystem::resize_file(path, synced_bytes, ignored);
+      if (base_->exists(path)) lose_tail(path, synced_bytes, random);
     }
     names_.clear();
     dirty_.clear();
@@ -49,21 +50,23 @@ class PowerLossEnv final : public Env {
   Result<std::vector<std::string>> list_dir(const Path& path) override { return base_->list_dir(path); }
   Result<uint64_t> free_bytes(const Path& path) override { return base_->free_bytes(path); }
   Result<std::unique_ptr<WritableFile>> open_for_write(const Path& path, WriteMode mode) override {
-    if (!base_->exists(path)) names_.push_back({{}, path});
+    if (!base_->exists(path)) names_.push_back({{}, path, {}});
     std::unique_ptr<WritableFile> file = TRY(base_->open_for_write(path, mode));
     dirty_[path] = TRY(base_->info(path)).size_bytes;
     return std::unique_ptr<WritableFile>(new File(this, std::move(file)));
   }
   Result<> rename(const Path& from, const Path& to) override {
+    std::optional<std::string> replaced;
+    if (const auto info = base_->info(to); info.ok() && info->is_file) replaced = TRY(base_->read_file(to));
     TRY(base_->rename(from, to));
     move_records(from, to);
-    names_.push_back({from, to});
+    names_.push_back({from, to, std::move(replaced)});
     return {};
   }
   Result<> unlink(const Path& path) override { return base_->unlink(path); }
   Result<> remove_dir(const Path& path) override { return base_->remove_dir(path); }
   Result<> create_dirs(const Path& path) override {
-    for (Path at = path; !at.empty() && !base_->exists(at); at = at.parent_path()) names_.push_back({{}, at});
+    for (Path at = path; !at.empty() && !base_->exists(at); at = at.parent_path()) names_.push_back({{}, at, {}});
     return base_->create_dirs(path);
   }
   Result<> sync_dir(const Path& path) override {
@@ -78,7 +81,28 @@ class PowerLossEnv final : public Env {
   struct NameChange {
     Path from;  // empty: a new file or folder
     Path to;
+    std::optional<std::string> replaced;  // the bytes of a file that was at `to`
   };
+  // What was not synced is there, gone, there in part, or zeros: a file system may have made room before it wrote.
+  static void lose_tail(const Path& path, uint64_t synced_bytes, RandomStream& random) {
+    std::error_code ignored;
+    const uint64_t size = std::filesystem::file_size(path, ignored);
+    if (size <= synced_bytes) return;
+    const uint64_t kept = synced_bytes + random.next_below(size - synced_bytes + 1);
+    switch (random.next_below(4)) {
+      case 0:
+        break;
+      case 1:
+        std::filesystem::resize_file(path, synced_bytes, ignored);
+        break;
+      case 2:
+        std::filesystem::resize_file(path, kept, ignored);
+        break;
+      default:
+        std::filesystem::resize_file(path, kept, ignored);
+        std::filesystem::resize_file(path, size, ignored);
+    }
+  }
   static Path moved_path(const Path& path, const Path& from, const Path& to) {
     const std::string text = path.string(), prefix = from.string();
     if (text == prefix) return to;

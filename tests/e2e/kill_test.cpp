@@ -1,0 +1,150 @@
+// kill -9 at random moments, at least a third of them inside a save, and resume: the same bits as a run that nothing
+// stopped, in every configuration of run_table.h. A quarter of the runs are killed three times, the others once.
+// MORTISE_LONG=1: a thousand kills in all, of runs of 24 steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "checkpoint/reader.h"
+#include "foundation/base/rng.h"
+#include "process.h"
+#include "run_table.h"
+
+namespace mortise::test {
+namespace {
+
+bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
+int64_t num_steps() { return is_long() ? 24 : 6; }
+int num_wanted() { return is_long() ? 143 : 3; }
+
+// How a process saves, drawn anew for each: it changes nothing that is learnt.
+const std::vector<std::vector<std::string>> kSaving{
+    {}, {"trainer.save_freq_updates=1"}, {"trainer.save_freq_updates=2"}};
+const std::vector<std::vector<std::string>> kSftSaving{{}, {"trainer.max_actor_ckpt_to_keep=1"}};
+
+// What saves were making, replacing or deleting when they were cut off.
+std::set<std::string> leftovers(const Path& out) {
+  std::set<std::string> names;
+  const std::vector<std::string> all = default_env().list_dir(out).value();
+  for (const std::string& name : all) {
+    if (name.starts_with(".tmp_") || name.starts_with(".replaced_") || name.starts_with(".deleting_"))
+      names.insert(name);
+  }
+  return names;
+}
+
+class Kill : public testing::TestWithParam<RunCase> {
+ protected:
+  void SetUp() override {
+    task_.write("data/code.jsonl", code_rows());
+    settings_ = GetParam().settings;
+    settings_.push_back(std::string(is_sft() ? "sft" : "trainer") +
+                        ".total_training_steps=" + std::to_string(num_steps()));
+  }
+
+  [[nodiscard]] bool is_sft() const { return std::string(GetParam().command) == "sft"; }
+
+  void run_straight() {
+    const Stopwatch watch;
+    const Outcome outcome = task_.mortise(GetParam().command, "straight", settings_);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    run_us_ = watch.elapsed_ns() / 1000;
+    expected_ = bits_of_run(task_.path() / "straight", num_steps());
+    ASSERT_EQ(rows_of(task_.path() / "straight/metrics.jsonl").size(), static_cast<size_t>(num_steps()));
+  }
+
+  // One run from its start to its end, through `wanted` kills, or fewer where it was faster.
+  void chain(int wanted) {
+    const std::string name = "run" + std::to_string(num_runs_++);
+    const Path out = task_.path() / name;
+    ASSERT_OK(default_env().create_dirs(out));
+    CheckpointPlace newest{-1, {}};
+    for (int kills = 0; !HasFailure();) {
+      const std::set<std::string> before = leftovers(out);
+      const int64_t num_aside = count_aside(name);
+      std::vector<std::string> all = settings_;
+      const auto& saving = is_sft() ? kSftSaving : kSaving;
+      for (const std::string& setting : saving[random_.next_below(saving.size())]) all.push_back(setting);
+      FolderWatch watch(out);
+      Process process(task_.words(GetParam().command, name, all), task_.path(), task_.path() / "console.txt");
+      if (kills < wanted) strike(process, watch);
+      const int code = process.wait();
+      const std::string console = default_env().read_file(task_.path() / "console.txt").value();
+      if (console.find("updates of the next") != std::string::npos) ++num_unfinished_;
+      // It did go on from the checkpoint: a run that begins anew comes to the same bits.
+      if (newest.step >= 0) {
+        ASSERT_EQ(count_aside(name), num_aside) << "began anew beside a checkpoint\n" << console;
+        ASSERT_TRUE(code != 0 || console.find("resumed from") != std::string::npos) << console;
+      }
+      if (code == 0) break;
+      ASSERT_EQ(code, -SIGKILL) << console;
+      ++kills;
+      ++num_kills_;
+      const std::set<std::string> after = leftovers(out);
+      num_inside_ += std::includes(before.begin(), before.end(), after.begin(), after.end()) ? 0 : 1;
+      check_newest(out, newest);
+    }
+    if (HasFailure()) return;
+    expect_same_bits(bits_of_run(out, num_steps()), expected_,
+                     name + " after " + std::to_string(num_kills_) + " kills");
+    EXPECT_EQ(leftovers(out), std::set<std::string>()) << name << " after " << num_kills_ << " kills";
+    ASSERT_OK(remove_tree(default_env(), out));
+    for (int64_t i = count_aside(name); i > 0; --i)
+      ASSERT_OK(remove_tree(default_env(), task_.path() / (name + ".before_" + std::to_string(i))));
+  }
+
+  // At any moment of the run; where too few have hit a save so far, at any moment after a save has begun.
+  void strike(Process& process, FolderWatch& watch) {
+    if (num_inside_ * 3 > num_kills_) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random_.next_below(static_cast<uint64_t>(run_us_))));
+    } else {
+      if (!watch.wait_for(".tmp_", 1 + static_cast<int64_t>(random_.next_below(6)), process)) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(random_.next_below(kSaveUs)));
+    }
+    process.signal(SIGKILL);
+  }
+
+  // There is a checkpoint, whole, and no older one than before.
+  static void check_newest(const Path& out, CheckpointPlace& newest) {
+    const auto found = find_newest_valid(default_env(), out);
+    ASSERT_OK(found);
+    if (!found->has_value()) {
+      ASSERT_EQ(newest.step, -1) << "a checkpoint was lost";
+      return;
+    }
+    ASSERT_GE((*found)->ref.place, newest);
+    newest = (*found)->ref.place;
+  }
+
+  // Folders of earlier runs that a new beginning has moved out of its way.
+  [[nodiscard]] int64_t count_aside(const std::string& name) const {
+    const std::vector<std::string> all = default_env().list_dir(task_.path()).value();
+    return std::ranges::count_if(all, [&](const std::string& other) { return other.starts_with(name + ".before_"); });
+  }
+
+  static constexpr uint64_t kSaveUs = 20'000;  // about how long one takes
+  TinyTask task_;
+  std::vector<std::string> settings_;
+  RandomStream random_{{.seed = 11}};
+  std::map<std::string, std::string> expected_;
+  int64_t run_us_ = 0;
+  int num_kills_ = 0, num_inside_ = 0, num_runs_ = 0, num_unfinished_ = 0;
+};
+
+TEST_P(Kill, AtAnyMoment) {
+  if (std::string(GetParam().name) == "code_reward" && !has_sandbox())
+    GTEST_SKIP() << "bubblewrap does not work here: runs with the code reward were not killed";
+  run_straight();
+  while (!HasFailure() && (num_kills_ < num_wanted() || num_inside_ * 3 < num_kills_))
+    chain(num_runs_ % 4 == 1 ? 3 : 1);
+  std::printf("%s: %d kills, %d of them inside a save, %d runs, %d went on inside a step\n", GetParam().name,
+              num_kills_, num_inside_, num_runs_, num_unfinished_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Kill, testing::ValuesIn(run_table()),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace mortise::test

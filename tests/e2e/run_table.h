@@ -1,0 +1,55 @@
+// The configurations that a run's promises are tested with: each uses something that a resume must not forget.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "run_bits.h"
+
+namespace mortise::test {
+
+struct RunCase {
+  const char* name;
+  const char* command;                // train or sft
+  std::vector<std::string> settings;  // over TinyTask's
+};
+
+// In data/code.jsonl of a task: any completion that is a Python program passes.
+inline std::string code_rows() {
+  std::string rows;
+  for (int i = 10; i < 22; ++i) {
+    const std::string prompt = std::to_string(i) + "+" + std::to_string(2 * i) + "=";
+    rows += dump_json(Json{{"prompt", prompt}, {"test_cases", {{"tests", {"assert True"}}}}}) + "\n";
+  }
+  return rows;
+}
+
+inline const std::vector<RunCase>& run_table() {
+  static const auto* table = new std::vector<RunCase>{
+      // TinyTask itself: an adaptive KL in the reward, an estimator with state, a schedule, shuffled updates.
+      {"adaptive_kl", "train", {}},
+      {"grpo",
+       "train",
+       {"algorithm.adv_estimator=grpo", "~algorithm.adv_params", "algorithm.use_kl_in_reward=false",
+        "actor.use_kl_loss=true"}},
+      {"ppo_with_critic",
+       "train",
+       {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "algorithm.lam=0.95", "critic.ppo_epochs=1",
+        "critic.optim.lr=1e-2", "critic.optim.lr_scheduler_type=linear"}},
+      {"lora", "train", {"model.lora_rank=2"}},
+      {"filter_groups", "train", {"algorithm.filter_groups.enable=true", "data.gen_batch_size=7"}},
+      {"code_reward",
+       "train",
+       {"data.train_files=data/code.jsonl", "reward.0.use=code", "~reward.0.pattern", "reward.0.time_limit=60",
+        "reward.0.row_timeout=120s", "reward.0.timeout=300s", "plugins.isolation=process"}},
+      {"sft", "sft", {}},
+  };
+  return *table;
+}
+
+// The sandbox of the code reward needs bubblewrap, and a kernel that lets it work.
+inline bool has_sandbox() {
+  return std::system("bwrap --unshare-all --ro-bind / / /usr/bin/python3 -c 1 >/dev/null 2>&1") == 0;
+}
+
+}  // namespace mortise::test
