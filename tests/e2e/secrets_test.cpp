@@ -23,7 +23,7 @@ constexpr const char* kReward = R"(
 import os
 def reward(prompts, completions, **kwargs):
     assert "HF_TOKEN" not in os.environ, os.environ["HF_TOKEN"]
-    assert os.environ["OPENAI_API_KEY"] == "sk-openai-key-value"
+    assert os.environ["OPENAI_API_KEY"].endswith("key-value")
     raise RuntimeError("the service refused the key " + os.environ["OPENAI_API_KEY"])
 )";
 
@@ -87,11 +87,12 @@ TEST_F(Secrets, NothingThatARunWritesHoldsOne) {
               "[plugins]\nenv = [\"OPENAI_API_KEY\"]\nmax_failed_fraction = 1.0\n"
               "[[reward]]\nuse = \"http\"\nname = \"token\"\ntoken_env = \"SCORE_TOKEN\"\n" +
                   quick + "url = \"" + service.url("/secret") + "\"\n" +
-                  "[[reward]]\nuse = \"http\"\nname = \"echo\"\ntoken_env = \"SCORE_TOKEN\"\n" + quick + "url = \"" +
-                  service.url("/echo") + "\"\n" + "[[reward]]\nuse = \"http\"\nname = \"login\"\n" + quick +
-                  "url = \"" + service.url("/down", "someone:url-password@") + "\"\n" +
+                  "[[reward]]\nuse = \"http\"\nname = \"echo\"\nweight = 0.0\ntoken_env = \"SCORE_TOKEN\"\n" + quick +
+                  "url = \"" + service.url("/echo") + "\"\n" +
+                  "[[reward]]\nuse = \"http\"\nname = \"login\"\nweight = 0.0\n" + quick + "url = \"" +
+                  service.url("/down", "someone:url-password@") + "\"\n" +
                   "[[reward]]\nuse = \"http\"\nname = \"whole\"\nurl = \"env:SCORE_URL\"\n" + quick +
-                  "[[reward]]\nuse = \"python\"\npath = \"keys.py\"\n");
+                  "[[reward]]\nuse = \"python\"\nweight = 0.0\npath = \"keys.py\"\n");
   const std::string train = "train run.toml trainer.total_training_steps=";
   const std::string where =
       " trainer.rollout_data_dir=rollouts trainer.save_freq=1 trainer.test_freq=1 data.val_files=data/val.jsonl "
@@ -102,7 +103,7 @@ TEST_F(Secrets, NothingThatARunWritesHoldsOne) {
   ASSERT_FALSE(rows.empty());
   EXPECT_EQ(rows[0]["rewards/token/failed"].get<double>(), 0.0) << "the token arrived\n" << outcome.output;
   EXPECT_EQ(rows[0]["rewards/whole/failed"].get<double>(), 0.0) << "the URL arrived\n" << outcome.output;
-  EXPECT_EQ(rows[0]["rewards/python/failed"].get<double>(), 1.0);
+  EXPECT_GT(rows[0]["rewards/python/failed"].get<double>(), 0.0);
   EXPECT_THAT(outcome.output, HasSubstr("REDACTED@127.0.0.1"));
   EXPECT_THAT(outcome.output, HasSubstr("refused the key $OPENAI_API_KEY"));
   EXPECT_THAT(outcome.output, HasSubstr("bad token: Bearer $SCORE_TOKEN"));
