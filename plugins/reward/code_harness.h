@@ -7,7 +7,7 @@
 
 namespace mortise {
 
-// The program has two levels of calls less than when it is run by itself; they are given back.
+// The harness uses two levels of Python's recursion limit, so it raises the limit by two.
 inline constexpr const char* kHarnessStart = R"(__import__("sys").argv[0] = __file__ = "/program"
 __import__("sys").setrecursionlimit(__import__("sys").getrecursionlimit() + 2)
 __import__("os").write(5, b"started")

@@ -33,8 +33,8 @@ CodeTests read_tests(const nlohmann::json& column, const std::string& name);
 // The Python of a completion.
 std::string program_of(std::string_view completion);
 
-// What runs one test. Of the expected values, only those in a statement of no simple form enter the sandbox. `nonce`,
-// 32 characters, is what such a statement's success is told by.
+// What runs one test. Expected values stay outside the sandbox, except those in a statement of no simple form. The
+// harness writes `nonce`, 32 characters, when such a statement has run.
 SandboxJob job_of(const CodeTests& tests, const CodeCase& one, const std::string& program, const std::string& nonce);
 
 bool passes(const CodeTests& tests, const CodeCase& one, const SandboxRun& run, const std::string& nonce,
