@@ -122,8 +122,9 @@ struct Http : BatchReward {
     if (!job.error.empty()) return fail_all(job.too_late ? MORTISE_DEADLINE_EXCEEDED : MORTISE_UNAVAILABLE, job.error);
     auto parsed = parse::parse_json(job.response);
     if (!parsed) {
-      return fail_all(MORTISE_DATA_LOSS, options.url + " answered no JSON (" + parsed.fault().to_string() +
-                                             "): " + job.response.substr(0, 100));
+      return fail_all(MORTISE_DATA_LOSS, options.url + " answered no JSON to " + std::to_string(indices.size()) +
+                                             " rows: " + job.response.substr(0, 100) + " (" +
+                                             parsed.fault().to_string() + ")");
     }
     Json answer = *std::move(parsed);
     if (answer.is_object() && answer.contains("rewards")) answer = Json(answer["rewards"]);

@@ -193,6 +193,13 @@ TEST_F(CodeReward, ColumnsWithoutTestsFailTheirRow) {
   for (const double reward : got) EXPECT_TRUE(std::isnan(reward));
   EXPECT_EQ(plugin.plugin.call.failed_rows.size(), 4U);
   EXPECT_THAT(plugin.plugin.call.failed_rows.at(1).text, HasSubstr("do not go together"));
+  const std::string nested = std::string(300'000, '[') + std::string(300'000, ']');
+  const TestColumn deep{"test_cases",
+                        MORTISE_COLUMN_TEXT,
+                        {nested, R"({"fn_name": "f", "inputs": [")" + nested + R"("], "outputs": ["1"]})"},
+                        {}};
+  for (const double reward : plugin.score({{"", ""}, {deep}, {}, {}, 0})) EXPECT_TRUE(std::isnan(reward));
+  EXPECT_THAT(plugin.plugin.call.failed_rows.at(1).text, HasSubstr("nested deeper than 128 levels"));
 }
 
 TEST_F(CodeReward, AMissingInterpreterIsToldAtTheStart) {

@@ -179,6 +179,9 @@ TEST_F(HttpReward, WrongAnswersFailTheirRequest) {
   auto text = at(url("/text"));
   text.score(completions({"a"}));
   EXPECT_THAT(failure(text, 0), HasSubstr("answered no JSON to 1 rows: fine"));
+  auto deep = at(url("/deep"));
+  deep.score(completions({"a"}));
+  EXPECT_THAT(failure(deep, 0), HasSubstr("nested deeper than 128 levels"));
 }
 
 TEST_F(HttpReward, SendsTheTokenOfTheEnvironment) {

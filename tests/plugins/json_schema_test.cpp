@@ -139,6 +139,20 @@ TEST(JsonSchema, GivingUpIsNoFaultThatNotOrIfMayTurn) {
   }
 }
 
+// A pattern of a schema that cannot be matched is no verdict on the completion.
+TEST(JsonSchema, APatternThatTakesTooManyStepsGivesNoReward) {
+  auto plugin = reward({{"schema", R"({"pattern": "(a+)+$"})"}});
+  EXPECT_TRUE(std::isnan(score(plugin, '"' + std::string(5'000, 'a') + "!\"")));
+  EXPECT_THAT(plugin.plugin.call.failed_rows.at(0).text, HasSubstr("takes more than"));
+  EXPECT_EQ(score(plugin, "\"aaa\""), 1);
+}
+
+TEST(JsonSchema, DeepAndBrokenJsonAreToldApart) {
+  auto plugin = reward({{"schema", "true"}, {"miss", "0.25"}, {"broken", "-1"}});
+  EXPECT_EQ(score(plugin, std::string(300'000, '[') + std::string(300'000, ']')), 0.25);
+  EXPECT_EQ(score(plugin, std::string(300'000, '[')), -1);
+}
+
 TEST(JsonSchema, ABadSchemaInAColumnFailsItsRow) {
   auto plugin = reward({{"column", "s"}});
   const TestColumn column{"s", MORTISE_COLUMN_TEXT, {R"({"type": "integer"})", "{", std::nullopt}, {}};

@@ -64,6 +64,14 @@ TEST(ExactMatch, DamagedJsonFailsItsRowAlone) {
   EXPECT_THAT(plugin.plugin.call.failed_rows.at(0).text, HasSubstr("'meta' is not valid JSON"));
 }
 
+TEST(ExactMatch, DeeplyNestedJsonFailsItsRowAlone) {
+  auto plugin = reward("exact_match", {{"column", "meta.answer"}});
+  const std::string deep = R"({"answer": )" + std::string(300'000, '[') + std::string(300'000, ']') + "}";
+  const auto got = plugin.score({{"1", "1"}, {json("meta", {deep, R"({"answer": 1})"})}, {}, {}, 0});
+  EXPECT_EQ(shown(got), (std::vector<double>{-99, 1}));
+  EXPECT_THAT(plugin.plugin.call.failed_rows.at(0).text, HasSubstr("nested deeper than 128 levels"));
+}
+
 TEST(Regex, SearchesAndMatchesWhole) {
   auto search = reward("regex", {{"pattern", "<think>.*</think>"}});
   EXPECT_EQ(search.score({{"a <think>x\ny</think> b", "<think>"}, {}, {}, {}, 0}), (std::vector<double>{1, 0}));
@@ -103,6 +111,26 @@ TEST(Regex, RunawayPatternsAndBrokenUtf8FailTheirRowAlone) {
   const auto got = plugin.score({{std::string(64, 'a') + "b", "\xff\xfe", "aaa"}, {}, {}, {}, 0});
   EXPECT_EQ(shown(got), (std::vector<double>{-99, -99, 1}));
   EXPECT_EQ(plugin.plugin.call.failed_rows.size(), 2U);
+}
+
+// The JIT's default stack ends near 8,000 characters of the first pattern and 2,000 of the second.
+TEST(Regex, LongCompletionsAreScoredRight) {
+  for (const char* pattern : {"^<think>(?:(?!</think>).)*</think>", "^<think>(.|\\n)*?</think>$"}) {
+    auto plugin = reward("regex", {{"pattern", pattern}});
+    for (const size_t size : {size_t{2'000}, size_t{10'000}, size_t{1} << 20}) {
+      const std::string inside(size, 'a');
+      const auto got = plugin.score({{"<think>" + inside + "</think>", "<think>" + inside, "x"}, {}, {}, {}, 0});
+      EXPECT_EQ(shown(got), (std::vector<double>{1, 0, 0})) << pattern << " " << size;
+      EXPECT_TRUE(plugin.plugin.call.failed_rows.empty());
+    }
+  }
+}
+
+TEST(Regex, BacktrackingWithoutEndGivesNoRewardAndTheReason) {
+  auto plugin = reward("regex", {{"pattern", "(a+)+$"}});
+  const auto got = plugin.score({{std::string(5'000, 'a') + "!", "aa"}, {}, {}, {}, 0});
+  EXPECT_EQ(shown(got), (std::vector<double>{-99, 1}));
+  EXPECT_THAT(plugin.plugin.call.failed_rows.at(0).text, HasSubstr("takes more than 10000000 steps"));
 }
 
 TEST(Length, LinearBetweenTargetAndLimit) {

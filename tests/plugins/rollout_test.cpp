@@ -124,7 +124,10 @@ TEST_F(Replay, RefusesOtherNumbersOfSamples) {
 
 TEST_F(Replay, RefusesDamagedLines) {
   const std::vector<std::pair<std::string, std::string>> lines = {
-      {"{", "not a JSON object"},
+      {"{", "samples.jsonl:1: not JSON: column 2"},
+      {"[]", "not a JSON object"},
+      {std::string(300'000, '['), "nested deeper than 128 levels"},
+      {R"({"prompt_token_ids": )" + std::string(300'000, '[') + std::string(300'000, ']') + "}", "nested deeper"},
       {R"({"completions": []})", "prompt_token_ids is not a list"},
       {R"({"prompt_token_ids": [1.5]})", "not a token id"},
       {R"({"prompt_token_ids": [1], "completions": [[2]]})", "finish_reasons needs one entry"},
@@ -134,8 +137,8 @@ TEST_F(Replay, RefusesDamagedLines) {
   for (const auto& [line, why] : lines) {
     std::ofstream(path) << line << "\n";
     Backend b(backend("replay"), {{"path", path}});
-    EXPECT_EQ(submit(b, 0, {1}, 1), MORTISE_INVALID_ARGUMENT) << line;
-    EXPECT_THAT(b.call.error, HasSubstr(why)) << line;
+    EXPECT_EQ(submit(b, 0, {1}, 1), MORTISE_INVALID_ARGUMENT) << why;
+    EXPECT_THAT(b.call.error, HasSubstr(why));
   }
 }
 

@@ -69,6 +69,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, json.dumps(rewards[1:]))
         if path == "/text":
             return self.reply(200, "fine")
+        if path == "/deep":
+            return self.reply(200, "[" * 300_000 + "]" * 300_000)
         if path == "/list":
             return self.reply(200, json.dumps(rewards))
         if path == "/entries":

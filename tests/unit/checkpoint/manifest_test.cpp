@@ -15,6 +15,11 @@ Manifest example() {
   return {{5, {}}, {{"mortise", "0.1.0"}}, {{"a/b.json", 3, hash}, {"state.json", 0, hash}}};
 }
 
+TEST(Manifest, DeepNestingIsRefused) {
+  EXPECT_FALSE(parse_manifest(std::string(300'000, '['), "m").ok());
+  EXPECT_FALSE(parse_manifest(std::string(300'000, '[') + std::string(300'000, ']'), "m").ok());
+}
+
 TEST(Manifest, RoundTrip) {
   const std::string text = manifest_text(example());
   ASSERT_OK_AND_ASSIGN(const Manifest back, parse_manifest(text, "m"));

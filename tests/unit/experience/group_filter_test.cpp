@@ -1,6 +1,7 @@
 // Dynamic sampling: which groups are kept, what is carried over, and when it gives up.
 #include "experience/selection/group_filter.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,6 +65,12 @@ TEST(Experience, BytesHoldAllOfIt) {
   EXPECT_EQ(again->scored.columns[0].extra, one.scored.columns[0].extra);
   for (size_t length = 0; length < bytes.size(); length += 7)
     EXPECT_FALSE(decode_experience(std::string_view(bytes).substr(0, length), "here").ok()) << length;
+}
+
+TEST(Experience, DeeplyNestedGroupsAreRefused) {
+  const auto deep = decode_experience(std::string(3'000'000, '\x81'), "here");
+  ASSERT_FALSE(deep.ok());
+  EXPECT_THAT(deep.error().to_string(), testing::HasSubstr("nested deeper than 128 levels"));
 }
 
 TEST(Experience, GroupsAreNumberedAnewWhenTakenAndJoined) {

@@ -56,6 +56,17 @@ TEST(Jsonl, BadLinesAreNamedAndCanBePassedOver) {
   EXPECT_THAT(error_of(reader.next()), HasSubstr("duplicate key 'b'"));
 }
 
+TEST(Jsonl, DeeplyNestedRowsAreNamedAndCanBePassedOver) {
+  const test::TempDir dir;
+  const std::string deep = std::string(300'000, '[');
+  const Path path = dir.write("d.jsonl", "{\"a\":" + deep + "\n" + deep + std::string(300'000, ']') + "\n{\"a\":3}\n");
+  ASSERT_OK_AND_ASSIGN(JsonlReader reader, JsonlReader::open(default_env(), path));
+  for (const char* line : {":1:", ":2:"})
+    EXPECT_THAT(error_of(reader.next()),
+                AllOf(StartsWith(path.string() + line), HasSubstr("nested deeper than 128 levels")));
+  EXPECT_OK(reader.next());
+}
+
 TEST(Jsonl, NulBytesAreRefused) {
   const test::TempDir dir;
   const Path path = dir.write("d.jsonl", std::string("{\"a\":\"\0\"}\n", 11));

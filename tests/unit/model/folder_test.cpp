@@ -272,18 +272,34 @@ TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
   const auto with_flag = Model::load(default_env(), adapter_with("fan_in_fan_out", true));
   ASSERT_TRUE(plain.ok() && with_flag.ok());
   expect_same_parameters(*plain, *with_flag);  // as PEFT, which says that it makes no difference to linear layers
-  const std::pair<const char*, Json> fields[] = {{"use_dora", true},
-                                                 {"lora_bias", true},
-                                                 {"peft_type", "IA3"},
-                                                 {"init_lora_weights", "pissa"},
-                                                 {"layer_replication", Json::array({Json::array({0, 1})})},
-                                                 {"trainable_token_indices", Json::array({1})},
-                                                 {"r", 0},
-                                                 {"lora_alpha", "8"},
-                                                 {"rank_pattern", Json{{"q_proj", -1}}},
-                                                 {"alpha_pattern", Json{{"q_proj(", 1}}}};
+  const std::pair<const char*, Json> fields[] = {
+      {"use_dora", true},
+      {"lora_bias", true},
+      {"peft_type", "IA3"},
+      {"init_lora_weights", "pissa"},
+      {"layer_replication", Json::array({Json::array({0, 1})})},
+      {"trainable_token_indices", Json::array({1})},
+      {"r", 0},
+      {"lora_alpha", "8"},
+      {"rank_pattern", Json{{"q_proj", -1}}},
+      {"alpha_pattern", Json{{"q_proj(", 1}}},
+      {"r", int64_t{1'000'000'000'000'000}},
+      {"r", 1e300},
+      {"lora_alpha", 1e300},
+      {"rank_pattern", Json{{"q_proj", 1e300}}},
+      {"rank_pattern", Json{{"q_proj", 1.5}}},
+      {"rank_pattern", Json{{"q_proj", uint64_t{1} << 63}}},
+      {"alpha_pattern", Json{{"q_proj", 1e300}}},
+      {"rank_pattern", Json{{std::string(20'000, '(') + std::string(20'000, ')'), 1}}},
+      {"alpha_pattern", Json{{"a)(b", 1}}}};
   for (const auto& [key, value] : fields) expect_load_error(adapter_with(key, value), "'" + std::string(key) + "'");
   expect_load_error(adapter_with("r", 3), "lora_A.weight' has shape");
+  // It matches nothing, which is found without trying.
+  EXPECT_TRUE(Model::load(default_env(), adapter_with("rank_pattern", Json{{"([a-z_.0-9]+)+!", 2}})).ok());
+  // No memory is asked for by a rank that the tensors do not have.
+  expect_load_error(adapter_with("r", 1'000'000), "does not fit the rank 1000000 of its module");
+  expect_load_error(adapter_with("rank_pattern", Json{{"([a-z_.0-9]+)+[!?]", 2}}),
+                    "cannot be compared with the module");
   expect_load_error(adapter_with("base_model_name_or_path", "not/here"), "not/here");
   Path folder = adapter_with("inference_mode", true);
   fs::remove(folder / "adapter_model.safetensors");

@@ -72,6 +72,13 @@ TEST(WorkerWire, ParametersKeepEveryDouble) {
   EXPECT_TRUE(back.identity.params["d"].is_number_float());
 }
 
+TEST(WorkerWire, DeeplyNestedParametersAreRefused) {
+  LoadMessage message;
+  for (int depth = 0; depth < 1'000; ++depth) message.identity.params = Json::array({message.identity.params});
+  LoadMessage back;
+  EXPECT_FALSE(decode(encode(message), back).ok());
+}
+
 TEST(WorkerWire, ASliceOfAnAreaIsTheSliceOfTheBatch) {
   RewardBatch batch = rows_of({"one", "", "three", "four"}, 2);
   for (int64_t i = 0; i < 4; ++i) batch.completion_ids.append(std::vector<int64_t>(static_cast<size_t>(i + 1), i));

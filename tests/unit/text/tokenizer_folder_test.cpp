@@ -49,6 +49,14 @@ TEST(TokenizerFolder, NamesWhatItDoesNotSupportAndTheFile) {
   EXPECT_THAT(unsupported("model", R"({"type":"BPE","dropout":0.1,"vocab":{},"merges":[]})"), HasSubstr("dropout"));
 }
 
+TEST(TokenizerFolder, DeeplyNestedFilesAreRefused) {
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  const test::TempDir dir;
+  dir.write("tokenizer.json", "{\"model\":" + deep + "}");
+  EXPECT_THAT(error_of(Tokenizer::load(dir.path())),
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("nested deeper than 128 levels")));
+}
+
 std::string base64(const std::string& bytes) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
