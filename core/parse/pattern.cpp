@@ -286,19 +286,19 @@ bool PatternSearch::find(std::size_t from) {
   if (++num_finds_ % kFindsPerCheck == 0 && is_late()) return false;
   constexpr size_t kMostFirst = 256, kLeastPart = 16, kCharactersPerPart = 16'000'000;
   constexpr std::int64_t kShortNs = 2'000'000;
+  size_t part = std::clamp(kCharactersPerPart / (text_.size() - from + 1), kLeastPart, kMostFirst);
   int code = PCRE2_ERROR_NOMATCH;
-  const size_t first = std::clamp(kCharactersPerPart / (text_.size() - from + 1), kLeastPart, kMostFirst);
-  for (size_t at = from, part = first; code == PCRE2_ERROR_NOMATCH;) {
-    if (!code_.in_parts || text_.size() - at <= part) {
-      code = match(at, PCRE2_UNSET);
-      break;
-    }
-    if (is_late()) return false;
-    const std::int64_t before = thread_cpu_ns();
-    code = match(at, at + part);
+  std::int64_t before = 0;  // the clock at the end of the last part; most searches end in the first and never ask it
+  for (size_t at = from;;) {
+    const bool is_last = !code_.in_parts || text_.size() - at <= part;
+    code = match(at, is_last ? PCRE2_UNSET : at + part);
+    if (is_last || code != PCRE2_ERROR_NOMATCH) break;
     at += part + 1;
     while (at < text_.size() && (static_cast<unsigned char>(text_[at]) & 0xC0) == 0x80) ++at;
-    part = thread_cpu_ns() - before < kShortNs ? part * 4 : std::max(part / 4, kLeastPart);
+    if (is_late()) return false;
+    const std::int64_t now = thread_cpu_ns();
+    if (before != 0) part = now - before < kShortNs ? part * 4 : std::max(part / 4, kLeastPart);
+    before = now;
   }
   if (code >= 0) return true;
   if (code != PCRE2_ERROR_NOMATCH) fault_ = fault_of(code, code_.match_limit);
