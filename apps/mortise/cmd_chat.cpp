@@ -32,7 +32,7 @@ struct ChatArguments {
 };
 
 po::options_description options_of(ChatArguments& parsed) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("model", po::value(&parsed.model), "model folder")("template", po::value(&parsed.template_file),
                                                                            "template file")(
       "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),

@@ -21,7 +21,7 @@ Result<int> run_eval(Arguments args, const boost::program_options::options_descr
 }  // namespace
 
 int cmd_eval(Arguments args) {
-  boost::program_options::options_description options("options");
+  boost::program_options::options_description options("options", kHelpWidth);
   options.add_options()("help,h", "this text")("json", "one JSON object on standard output");
   if (wants_help(args)) {
     print_run_help(

@@ -27,9 +27,9 @@ namespace {
 constexpr const char* kHelp =
     "usage: mortise generate --model DIR --prompts FILE --out FILE [rollout.KEY=VALUE ...] [--json]\n\n"
     "DIR      Hugging Face folder; a tokenizer is needed unless all prompts are token ids\n"
-    "prompts  JSONL rows with \"prompt\" (text or messages), \"messages\" or \"prompt_token_ids\"; a row may have a "
-    "\"seed\" of its\n"
-    "         own: its completions then depend on it and the row alone, not on its place in the file\n"
+    "prompts  JSONL rows with \"prompt\" (text or messages), \"messages\" or \"prompt_token_ids\". A row may have its "
+    "own \"seed\":\n"
+    "         its completions then depend on the seed and the row alone, not on its place in the file\n"
     "out      JSONL rows in the same order: {\"prompt_token_ids\", \"completions\": [{\"token_ids\", \"text\", "
     "\"log_probs\",\n"
     "         \"finish_reason\"}]}; log_probs at the sampling temperature over the whole vocabulary (1 when greedy);\n"
@@ -37,7 +37,7 @@ constexpr const char* kHelp =
     "(a list of\n"
     "         [token id, log-prob] at each place) where rollout.top_log_probs asks for them. The file appears when "
     "all\n"
-    "         rows are there; until then, and where the command is stopped, FILE.partial has the first of them\n"
+    "         rows are done. Until then FILE.partial has the first of them, also if the command is stopped\n"
     "         (the next command renames it to FILE.partial.before_N)\n"
     "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
     "frequency_penalty,\n"
@@ -45,7 +45,8 @@ constexpr const char* kHelp =
     "         max_num_seqs, kv_cache_mib, dtype, kernels, deterministic, calculate_log_probs; also data.prompt_key,\n"
     "         data.system_prompt, data.apply_chat_template_kwargs, model.dtype, model.custom_chat_template, "
     "trainer.num_threads\n"
-    "         (`mortise config explain KEY` tells what they mean)\n"
+    "         (`mortise config explain KEY` tells what they mean). Without response_length a completion has at most\n"
+    "         512 tokens, or as many as the model has room for\n"
     "--system TEXT  system message of chats without one, as data.system_prompt\n"
     "--json   a summary as one JSON object on standard output\n";
 

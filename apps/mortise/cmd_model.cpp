@@ -25,7 +25,7 @@ constexpr const char* kHelp =
     "--dtype  what is computed in (default float32)\n"
     "--layers the kernels of training (fast, the default), or the plain operations that judge them\n"
     "--json   a summary as one JSON object on standard output\n\n"
-    "`mortise model save --help`: write a model folder anew, in another dtype, in shards, an adapter merged.\n";
+    "`mortise model save --help`: write a model folder again: in another dtype, in shards, with an adapter merged.\n";
 
 struct ModelArguments {
   std::map<std::string, std::string> values{{"--dtype", "float32"}, {"--layers", "fast"}};

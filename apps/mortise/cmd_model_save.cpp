@@ -1,4 +1,4 @@
-// mortise model save: a model folder, or an adapter merged into its base, written anew: other dtype, other shards.
+// mortise model save: writes a model folder, or an adapter merged into its base, again: other dtype, other shards.
 #include "command_line.h"
 #include "foundation/base/text.h"
 #include "model/model.h"
@@ -20,7 +20,7 @@ struct SaveArguments {
 };
 
 po::options_description options_of(SaveArguments& a) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   auto add = options.add_options();
   add("model", po::value(&a.model), "folder to read");
   add("out", po::value(&a.out), "folder to write; must not be the one that is read");

@@ -193,7 +193,7 @@ Result<int> run_objective(Arguments args, const po::options_description& options
 }  // namespace
 
 int cmd_objective(Arguments args) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("help,h", "this text")(
       "config", po::value<std::string>(), "TOML file; only its algorithm, actor, critic and plugins tables matter")(
       "inputs", po::value<std::string>()->required(), "safetensors with in.NAME tensors, (B,T) or (B,)")(

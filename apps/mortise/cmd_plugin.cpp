@@ -67,7 +67,7 @@ Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for
 )";
 
 po::options_description place_options() {
-  po::options_description options("where plugins come from");
+  po::options_description options("where plugins come from", kHelpWidth);
   options.add_options()("plugin", po::value<std::vector<std::string>>()->composing(),
                         "a pack file, before all folders")(
       "plugin-path", po::value<std::vector<std::string>>()->composing(), "a folder of packs, before the environment's")(
@@ -110,7 +110,7 @@ Result<> check_kind(const std::string& kind) {
 }
 
 Result<> run_list(Arguments args) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("json", "as JSON, with hashes")("help,h", "this text");
   options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
@@ -150,7 +150,7 @@ Result<> describe_all(const PluginRegistry& registry, const std::string& kind) {
 }
 
 Result<> run_describe(Arguments args) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")(
       "all", "every plugin that a bare name would find")("json", "as JSON")("help,h", "this text");
   options.add(place_options());
@@ -271,7 +271,7 @@ Result<PluginEval> read_eval(const po::variables_map& given) {
 }
 
 Result<> run_eval(Arguments args) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("inputs", po::value<std::string>(), "file with the inputs")("outputs", po::value<std::string>(),
                                                                                     "file to write")(
       "set", po::value<std::vector<std::string>>()->composing(),
@@ -279,7 +279,7 @@ Result<> run_eval(Arguments args) {
                                                                      "of the plugin's random numbers")(
       "step", po::value<int64_t>()->default_value(1), "step that the plugin is told")("help,h", "this text");
   using Words = std::vector<std::string>;
-  po::options_description reward("for rewards (with --config: as the run's file says)");
+  po::options_description reward("for rewards (with --config: as the run's file says)", kHelpWidth);
   reward.add_options()("isolation", po::value<Words>(), "auto, process (in workers) or none (in this process)")(
       "allow", po::value<Words>()->composing(), "what the workers may use: network, files, programs")(
       "timeout", po::value<std::string>(),

@@ -10,7 +10,7 @@ namespace {
 Result<int> run_sft(Arguments args, const boost::program_options::options_description& options) {
   const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kSft));
   const SftSummary summary = TRY(sft(default_env(), command.config, resume_request(command)));
-  std::string text = summary.train.stopped_by_signal ? "stopped by a signal, the same command goes on: " : "done: ";
+  std::string text = summary.train.stopped_by_signal ? "stopped by a signal, the same command resumes it: " : "done: ";
   text += std::to_string(summary.train.steps) + " updates";
   if (summary.val_accuracy >= 0) text += ", validation reward " + std::to_string(summary.val_accuracy);
   if (!summary.train.last_checkpoint.empty()) text += "; model in " + summary.train.last_checkpoint + "/huggingface";
@@ -21,7 +21,7 @@ Result<int> run_sft(Arguments args, const boost::program_options::options_descri
 }  // namespace
 
 int cmd_sft(Arguments args) {
-  boost::program_options::options_description options("options");
+  boost::program_options::options_description options("options", kHelpWidth);
   options.add_options()("help,h", "this text");
   add_resume_options(options);
   if (wants_help(args)) {

@@ -29,7 +29,7 @@ struct TokenizerArguments {
 };
 
 po::options_description options_of(TokenizerArguments& parsed) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("model", po::value(&parsed.model)->required(),
                         "folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model")(
       "in", po::value(&parsed.in)->required(), "JSONL rows to read")("out", po::value(&parsed.out)->required(),

@@ -22,7 +22,7 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
   const std::string& dir = command.config.config.trainer.default_local_dir;
   const std::string model =
       summary.last_checkpoint.empty() ? "" : ", model in " + summary.last_checkpoint + "/huggingface";
-  log_info((summary.stopped_by_signal ? "stopped by a signal, the same command goes on: " : "done: ") +
+  log_info((summary.stopped_by_signal ? "stopped by a signal, the same command resumes it: " : "done: ") +
            std::to_string(summary.steps) + " steps; metrics in " + dir + "/metrics.jsonl" + model);
   return summary.stopped_by_signal ? static_cast<int>(ErrorKind::kSignal) : 0;
 }
@@ -30,7 +30,7 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
 }  // namespace
 
 int cmd_train(Arguments args) {
-  boost::program_options::options_description options("options");
+  boost::program_options::options_description options("options", kHelpWidth);
   options.add_options()("help,h", "this text")(
       "dry-run", "print the resolved config, the batch arithmetic and a memory estimate; run nothing")(
       "json", "with --dry-run: the same as one JSON object");

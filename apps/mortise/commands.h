@@ -11,6 +11,9 @@ namespace mortise {
 
 using Arguments = std::span<const std::string>;
 
+// Columns of the options' help, as wide as the other help texts.
+inline constexpr unsigned kHelpWidth = 110;
+
 int cmd_train(Arguments args);
 int cmd_sft(Arguments args);
 int cmd_eval(Arguments args);

@@ -38,7 +38,7 @@ Result<bool> drop_broken_row(Env& env, const Path& path) {
   return true;
 }
 
-// The rows that an earlier command left are dear, and need not be this one's. Did it rename the file?
+// The rows of an earlier command cost time to make, and may be of other settings. Did it rename the file?
 Result<bool> set_earlier_rows_aside(Env& env, const Path& partial) {
   const auto info = env.info(partial);
   if (!info.ok() || info->size_bytes == 0) return false;

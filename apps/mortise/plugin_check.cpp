@@ -124,7 +124,7 @@ Result<> run_plugin_check(Arguments args, int* code) {
   }
   using Words = std::vector<std::string>;
   const auto to_stdout = [] { return po::value<std::string>()->implicit_value("-"); };
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("only", po::value<Words>()->composing(), "run these cases alone; may be repeated")(
       "params", po::value<Words>()->composing(), "parameters of a plugin, or of all that have them; may be repeated")(
       "prompts", po::value<std::string>(), "JSONL file with prompt_token_ids, for rollout backends with their own")(

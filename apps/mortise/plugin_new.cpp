@@ -118,7 +118,7 @@ void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& fil
   if (plan.lang == "rust") {
     std::cout << "  ./build.sh && cargo test --offline\n";
   } else {
-    // <prefix>/share/mortise: where the SDK is installed, its package lies beside.
+    // <prefix>/share/mortise: where the SDK is installed, next to its package.
     const fs::path prefix = plan.share.parent_path().parent_path();
     std::error_code ignored;
     const bool installed =
@@ -181,7 +181,7 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
   std::error_code ignored;
   if (!fs::is_directory(root / "common", ignored)) {
     return Error{ErrorKind::kConfig, "the templates of the SDK are not there", root.string(),
-                 "install the SDK beside the program: cmake --install BUILD --prefix DIR --component sdk"};
+                 "install the SDK where the program is: cmake --install BUILD --prefix DIR --component sdk"};
   }
   if (!fs::is_directory(root / plan.kind, ignored)) {
     return usage_error("there is no template of the kind " + plan.kind + " in " + plan.lang +
@@ -206,7 +206,7 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
 }
 
 Result<> run_plugin_new(Arguments args) {
-  po::options_description options("options");
+  po::options_description options("options", kHelpWidth);
   options.add_options()("lang", po::value<std::string>()->default_value("cpp"), "c, cpp, torch or rust")(
       "out", po::value<std::string>(), "the folder to make; default: one named as the pack, here")("help,h",
                                                                                                    "this text");

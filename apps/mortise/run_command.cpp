@@ -1,15 +1,32 @@
 #include "run_command.h"
 
 #include "command_line.h"
+#include "config/fields.h"
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
 
 namespace mortise {
 
 namespace po = boost::program_options;
 
+namespace {
+
+std::string program_of(ConfigUse use) {
+  return use == ConfigUse::kSft ? "mortise sft" : use == ConfigUse::kEval ? "mortise eval" : "mortise train";
+}
+
+Error second_word(const std::string& word, const std::string& program) {
+  if (find_field(word) != nullptr)
+    return {ErrorKind::kConfig, "the key " + quote(word) + " has no value", program, "write " + word + "=VALUE"};
+  return {ErrorKind::kConfig, quote(word) + " is a second file", program, "give one TOML file and key=value settings"};
+}
+
+}  // namespace
+
 Result<RunCommand> parse_run_command(Arguments args, const po::options_description& options, ConfigUse use) {
   RunCommand command;
-  command.options = TRY(parse_words(args, options, "mortise"));
+  const std::string program = program_of(use);
+  command.options = TRY(parse_words(args, options, program));
   std::vector<std::string> overrides;
   std::string file;
   for (const std::string& word : words_of(command.options)) {
@@ -18,10 +35,12 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
     else if (file.empty())
       file = word;
     else
-      return Error{ErrorKind::kConfig, "a second file '" + word + "'", "command line",
-                   "give one TOML file and key=value settings"};
+      return second_word(word, program);
   }
-  if (file.empty()) return Error{ErrorKind::kConfig, "no config file was given", "command line", "see --help"};
+  if (file.empty()) {
+    return Error{ErrorKind::kConfig, "no config file was given", program,
+                 "give one: `" + program + " configs/quickstart.toml`"};
+  }
   command.config = TRY(load_config(default_env(), file, overrides));
   for (const std::string& note : command.config.notes) log_info(note);
   for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());

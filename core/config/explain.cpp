@@ -1,6 +1,7 @@
 #include "config/explain.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "config/config_node.h"
 #include "config/decode.h"
@@ -86,17 +87,15 @@ std::string overview() {
   return text + "  preset = \"NAME\"\n" + wrap(find_field("preset")->doc, "      ");
 }
 
-// The one key with this name in a peer's config, or with this leaf in ours.
-const Field* find_by_other_name(std::string_view name) {
-  const Field* found = nullptr;
+// The keys with this name in a peer's config, or with this leaf in ours.
+std::vector<const Field*> find_by_other_name(std::string_view name) {
+  std::vector<const Field*> found;
   for (const Field& field : all_fields()) {
     if (field.inline_params) continue;
     const bool matches = field.trl.substr(0, field.trl.find(' ')) == name || field.verl == name ||
                          (field.key.size() > name.size() && field.key.ends_with(name) &&
                           field.key[field.key.size() - name.size() - 1] == '.');
-    if (!matches) continue;
-    if (found != nullptr) return nullptr;
-    found = &field;
+    if (matches) found.push_back(&field);
   }
   return found;
 }
@@ -138,8 +137,10 @@ Result<std::string> explain_key(std::string_view name) {
   if (const TableInfo* table = find_table(key)) return explain_table(*table);
   if (const Field* field = find_field(key)) return explain_field(*field);
   if (key == "base") return "base\n" + wrap("Another TOML file, relative to this one, that this one builds on.", "  ");
-  if (const Field* field = find_by_other_name(key)) return explain_field(*field);
-  return unknown(key);
+  std::string text;
+  for (const Field* field : find_by_other_name(key)) text += (text.empty() ? "" : "\n") + explain_field(*field);
+  if (text.empty()) return unknown(key);
+  return text;
 }
 
 Result<Json> explain_key_json(std::string_view name) {
@@ -159,10 +160,13 @@ Result<Json> explain_key_json(std::string_view name) {
     }
     if (!list.empty()) return list;
   }
-  const Field* field = find_field(key);
-  if (field == nullptr) field = find_by_other_name(key);
-  if (field == nullptr) return unknown(key);
-  return field_json(*field);
+  if (const Field* field = find_field(key)) return field_json(*field);
+  const std::vector<const Field*> found = find_by_other_name(key);
+  if (found.empty()) return unknown(key);
+  if (found.size() == 1) return field_json(*found.front());
+  Json list = Json::array();
+  for (const Field* field : found) list.push_back(field_json(*field));
+  return list;
 }
 
 }  // namespace mortise

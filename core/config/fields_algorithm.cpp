@@ -9,7 +9,7 @@ void add_algorithm(FieldCatalog& catalog) {
                                                [](RunConfig& config) -> AlgorithmConfig& { return config.algorithm; });
   table
       .add("adv_estimator", &AlgorithmConfig::adv_estimator,
-           "Advantage estimator, by plugin name. gae (verl's default) trains a critic beside the policy.")
+           "Advantage estimator, by plugin name. gae (verl's default) trains a critic as well as the policy.")
       .plugin("advantage_estimator");
   table
       .add("norm_adv_by_std_in_grpo", &AlgorithmConfig::norm_adv_by_std_in_grpo,
@@ -87,8 +87,8 @@ void add_filter_groups(FieldCatalog& catalog) {
       .trl("dynamic_sample");
   table.add(
       "metric", &Section::metric,
-      "What must differ: seq_reward (the sum of the rewards), the name of a reward, or a number that a reward gives "
-      "beside its value (acc).");
+      "The value that must differ within a group: seq_reward (sum of rewards), a reward's name, or a number that a "
+      "reward reports (acc).");
   table
       .add("max_num_gen_batches", &Section::max_num_gen_batches,
            "Generation batches that a step may draw before the run stops. 0: until a pass over all the data gave no "

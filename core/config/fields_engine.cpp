@@ -32,7 +32,7 @@ void add_ends(FieldTable<RunConfig, RolloutConfig>& table) {
             "reason is stop. Special tokens count with their text.");
   table
       .add("stop_token_ids", &RolloutConfig::stop_token_ids,
-           "Token ids that end a completion, beside the model's end-of-sequence tokens.")
+           "Token ids that end a completion, in addition to the model's end-of-sequence tokens.")
       .at_least(0);
   table.add("bad_words", &RolloutConfig::bad_words,
             "Texts that are never sampled: their tokens, as the tokenizer cuts the text alone and after a space. The "
@@ -91,9 +91,10 @@ void add_engine(FieldTable<RunConfig, RolloutConfig>& table) {
   table.add("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time; changes memory and speed.")
       .at_least(1);
   table
-      .add("kv_cache_mib", &RolloutConfig::kv_cache_mib,
-           "Most memory for keys and values, in MiB. A row is admitted when its longest completion fits beside those "
-           "that run, and waits until then; one that can never fit is an error.")
+      .add(
+          "kv_cache_mib", &RolloutConfig::kv_cache_mib,
+          "Most memory for keys and values, in MiB. A row waits until its longest completion fits next to those of the "
+          "running rows. A row that can never fit is an error.")
       .at_least(1)
       .at_most(int64_t{1} << 30);
   table
@@ -116,9 +117,8 @@ void add_engine(FieldTable<RunConfig, RolloutConfig>& table) {
             "one kind of CPU. On the fast path (model.dtype float32) this holds at no cost, whatever the key says; on "
             "the plain one (float64, or rollout.kernels plain) it computes every row alone on one thread.");
   table.add("sleep_while_training", &RolloutConfig::sleep_while_training,
-            "Between the sampling of a step and that of the next the backend gives back the memory that it does not "
-            "need meanwhile, and copies of weights that it gets anew anyway. native: its keys and values. Costs the "
-            "time to make them again.");
+            "The backend frees memory while the run trains: what it does not need then, and copies of weights that the "
+            "next step replaces. native: its keys and values. Costs the time to make them again.");
 }
 
 void add_rollout(FieldCatalog& catalog) {
@@ -292,16 +292,16 @@ void add_trainer_files(FieldTable<RunConfig, TrainerConfig>& table) {
             "adapter alone, in PEFT's form. A resume is exact with either.");
   table
       .add("resume_mode", &TrainerConfig::resume_mode,
-           "auto goes on from the latest checkpoint in default_local_dir if there is one, disable starts anew, "
-           "resume_path goes on from resume_from_path. The command line's --resume wins.")
+           "auto resumes the latest checkpoint in default_local_dir if there is one, disable starts over, resume_path "
+           "resumes resume_from_path. The command line's --resume wins.")
       .one_of({"auto", "disable", "resume_path"});
   table
       .add("resume_from_path", &TrainerConfig::resume_from_path,
-           "The checkpoint (a global_step_N folder) that resume_mode = \"resume_path\" goes on from.")
+           "The checkpoint (a global_step_N folder) that resume_mode = \"resume_path\" resumes.")
       .trl("resume_from_checkpoint");
   table
       .add("logger", &TrainerConfig::logger,
-           "Where metrics go beside metrics.jsonl and updates.jsonl, which are always written.")
+           "Where metrics go in addition to metrics.jsonl and updates.jsonl, which are always written.")
       .one_of({"console", "tensorboard"})
       .trl("report_to");
   table
@@ -378,7 +378,7 @@ void add_plugins(FieldCatalog& catalog) {
                                              [](RunConfig& config) -> PluginsConfig& { return config.plugins; });
   table.add("paths", &PluginsConfig::paths,
             "Folders searched for packs, before MORTISE_PLUGIN_PATH, the user's folder and the built-in packs.");
-  table.add("files", &PluginsConfig::files, "Pack files (.so) to load beside those found in folders.");
+  table.add("files", &PluginsConfig::files, "Pack files (.so) to load in addition to those found in folders.");
   table
       .add("max_failed_fraction", &PluginsConfig::max_failed_fraction,
            "Share of a step's rows that one reward may fail on (crash, time-out, error); above it the run stops. Such "

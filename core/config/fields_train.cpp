@@ -103,7 +103,7 @@ void add_actor_loss(FieldTable<RunConfig, ActorConfig>& table) {
       .add("kl_loss_type", &ActorConfig::kl_loss_type,
            "KL estimator of use_kl_loss, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3). A trailing + takes "
            "the estimator's value with the gradient of k2. full: no estimate, but the KL over the whole vocabulary at "
-           "every token; the reference then runs beside the policy in each update.")
+           "every token; the reference then runs together with the policy in each update.")
       .plugin("kl_estimator");
   table.add("kl_params", &ActorConfig::kl_params, "Further parameters of that estimator, checked against its table.");
 }
@@ -280,7 +280,7 @@ void add_train_fields(FieldCatalog& catalog) {
     add_actor_masks(table);
   }
   FieldTable<RunConfig, PolicyLossConfig> loss(
-      catalog, "actor.policy_loss", "The policy loss and, beside its name, its parameters.",
+      catalog, "actor.policy_loss", "The policy loss: its name and its parameters.",
       [](RunConfig& config) -> PolicyLossConfig& { return config.actor.policy_loss; });
   loss.add("loss_mode", &PolicyLossConfig::loss_mode,
            "Policy loss, by plugin name: vanilla (PPO clip with dual clip), gspo, or \"pack.id/name@^1.0\".")

@@ -47,11 +47,13 @@ bool stderr_is_terminal() {
 // "12:03:41 warning: text" on standard error; info has no level word. A line of progress stays below every message.
 class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  ConsoleSink() : terminal_(stderr_is_terminal()), color_(terminal_ && std::getenv("NO_COLOR") == nullptr) {}
+  ConsoleSink() { look(false); }
 
-  void force_plain() {
+  // Looks where standard error goes.
+  void look(bool force_plain) {
     const std::lock_guard lock(mutex_);
-    terminal_ = color_ = false;
+    terminal_ = !force_plain && stderr_is_terminal();
+    color_ = terminal_ && std::getenv("NO_COLOR") == nullptr;
   }
   bool terminal() {
     const std::lock_guard lock(mutex_);
@@ -61,7 +63,7 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     const std::lock_guard lock(mutex_);
     if (!terminal_) return;
     if (!text.empty()) bottom_.watch_width();
-    progress_ = one_line(text);
+    progress_ = one_line(redacted(text));
     bottom_.draw("", progress_);
   }
 
@@ -97,8 +99,8 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override { std::fflush(stderr); }
 
  private:
-  bool terminal_;
-  bool color_;
+  bool terminal_ = false;
+  bool color_ = false;
   std::string progress_;
   BottomLine bottom_{STDERR_FILENO};
 };
@@ -129,7 +131,7 @@ Log& the_log() {
 
 Result<> log_init(const LogOptions& options) {
   Log& log = the_log();
-  if (options.force_plain) log.console->force_plain();
+  log.console->look(options.force_plain);
   const std::lock_guard lock(log.mutex);
   log.console_level = options.console_level;
   if (options.file.empty()) return {};
@@ -165,7 +167,7 @@ void log_at(LogPlace place, LogLevel level, std::string_view text) {
   if (place != LogPlace::kFile && level >= log.console_level) log.console->log(message);
   if (place == LogPlace::kConsole) return;
   if (!log.file) {
-    if (log.early.size() < kMostEarlyLines) log.early.push_back({level, message.time, std::string(text)});
+    if (log.early.size() < kMostEarlyLines) log.early.push_back({level, message.time, shown});
     return;
   }
   try {
