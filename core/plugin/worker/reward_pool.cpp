@@ -433,7 +433,8 @@ int RewardPool::time_to_next_deadline() const {
       wait_ms = std::min(wait_ms, (std::min(soonest, row_deadline_ns(work)) - now) / kMs + 1);
     }
   }
-  if (memory_.num_failures() > 0) wait_ms = std::min(wait_ms, memory_.wait_ms(now));
+  // Without a pause, the next attempt waits for an idle worker, which is news of its own.
+  if (const int64_t pause_ms = memory_.wait_ms(now); pause_ms > 0) wait_ms = std::min(wait_ms, pause_ms);
   return static_cast<int>(std::max<int64_t>(wait_ms, 0));
 }
 
