@@ -1,5 +1,6 @@
 #include "config/import/shell_expand.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "foundation/base/text.h"
@@ -24,6 +25,11 @@ size_t name_length(std::string_view text) {
   while (length < text.size() && (std::isalnum(static_cast<unsigned char>(text[length])) != 0 || text[length] == '_'))
     ++length;
   return length;
+}
+
+// Every item of it is a word of its own, in quotes too.
+bool is_list(const ShellPiece& piece) {
+  return piece.kind == ShellPiece::Kind::kVariable && (piece.text == "@" || piece.text.ends_with("[@]"));
 }
 
 // Whole numbers with + - * / %, brackets and variables, as $((...)) has them. `value_of` gives a variable's text.
@@ -53,7 +59,8 @@ class Arithmetic {
     failed_ = true;
     return 0;
   }
-  int64_t checked(bool overflows, int64_t value) { return overflows ? fail() : value; }
+  // The result by reference: it is written while `overflows` is found.
+  int64_t checked(bool overflows, const int64_t& value) { return overflows ? fail() : value; }
 
   int64_t sum(int depth) {
     int64_t value = product(depth);
@@ -281,9 +288,11 @@ Result<std::vector<ShellWord>> ShellExpander::words(const std::vector<ShellPiece
     out.back().text += text;
     if (out.back().unknown.empty()) out.back().unknown = part.unknown, out.back().name = part.name;
   };
+  const bool has_list = std::any_of(pieces.begin(), pieces.end(), is_list);
   for (const ShellPiece& piece : pieces) {
-    const bool separate =
-        piece.kind == ShellPiece::Kind::kVariable && (piece.text == "@" || piece.text.ends_with("[@]"));
+    if (has_list && piece.kind == ShellPiece::Kind::kText && piece.text.empty())
+      continue;  // "$@" may be no word at all
+    const bool separate = is_list(piece);
     const bool splits = piece.kind != ShellPiece::Kind::kText && !piece.quoted;
     const Values values = TRY(expand(piece, 0));
     for (size_t i = 0; i < values.size(); ++i) {
