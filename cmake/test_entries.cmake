@@ -3,7 +3,8 @@
 # PROGRAM.cases until the program changes.
 #
 # tests/seconds.txt says how long entries take alone. They start in that order, the longest first, and each is limited to ten
-# times that, or to a minute. With MORTISE_LONG, and for entries that are not listed, the limit is that of ctest's command line.
+# times that, and five minutes at least. With MORTISE_LONG, and for entries that are not listed, the limit is that of ctest's
+# command line.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -54,8 +55,8 @@ function(add_entry name)
   foreach(line IN LISTS seconds_table)
     if(line MATCHES "^([^ ]+) +([0-9]+)$" AND CMAKE_MATCH_1 STREQUAL name)
       math(EXPR limit "${CMAKE_MATCH_2} * 10 * ${test_slowdown}")
-      if(limit LESS 60)
-        set(limit 60)
+      if(limit LESS 300)
+        set(limit 300)
       endif()
       set_tests_properties(${name} PROPERTIES COST ${CMAKE_MATCH_2})
       if(NOT DEFINED ENV{MORTISE_LONG})
