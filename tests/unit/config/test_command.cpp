@@ -1,10 +1,6 @@
 // `mortise config ...` as a person types it: output, errors, exit codes.
+#include "config_command.h"
 #include "config_test_support.h"
-
-namespace mortise {  // apps/mortise/config_command.h
-using ParamExplainer = Result<std::string> (*)(const std::string& key, const std::string& config_file, bool json);
-int run_config(std::span<const std::string> args, ParamExplainer explain_param);
-}  // namespace mortise
 
 namespace mortise::test {
 namespace {
