@@ -133,7 +133,7 @@ TEST_F(Secrets, ARewardThatNeedsAVariableIsToldHowToGetIt) {
       "train run.toml trainer.total_training_steps=1 trainer.default_local_dir=b 'plugins.env=[\"HF_TOKEN\"]'");
   EXPECT_EQ(allowed.code, 0) << allowed.output;
   const Outcome value = task.mortise("train run.toml 'plugins.env=[\"HF_TOKEN=hf-token-value\"]'");
-  EXPECT_EQ(value.code, 3) << value.output;
+  EXPECT_EQ(value.code, 2) << value.output;
   EXPECT_THAT(value.output, HasSubstr("'HF_TOKEN' is not the name of an environment variable"));
   const Outcome unset = task.mortise(
       "train run.toml trainer.default_local_dir=c reward.0.use=http reward.0.url=env:NO_SUCH_URL '~reward.0.path'");
