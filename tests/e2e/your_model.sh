@@ -29,7 +29,7 @@ bash -euo pipefail commands.sh >log 2>&1 || fail "a command of the page failed: 
 
 expect() { grep -qF -- "$2" "$1" || fail "$1 has no '$2': $(tail -n 40 "$1")"; }
 expect data/train.jsonl '"answer": "1004"'
-expect shown.jsonl 'assistant\n'
+expect shown.jsonl '<|im_start|>user\nAnn has 1 pears'
 expect scores.jsonl '"reward":1'
 expect scores.jsonl '"reward":0'
 expect log '# memory, about: weights'
