@@ -24,7 +24,8 @@ Result<po::variables_map> parse_words(Arguments args, const po::options_descript
   } catch (const po::unknown_option& error) {
     std::vector<std::string> names;
     for (const auto& option : options.options()) names.push_back("--" + option->long_name());
-    return unknown_word("option", error.get_option_name(), names, command);
+    const std::string given_name = error.get_option_name();  // with its value, of --name=value
+    return unknown_word("option", given_name.substr(0, given_name.find('=')), names, command);
   } catch (const po::error& error) {
     return Error{ErrorKind::kConfig, error.what(), command, "`" + command + " --help` shows the usage"};
   }
