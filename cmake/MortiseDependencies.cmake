@@ -45,14 +45,14 @@ if(MORTISE_TORCH)
   target_compile_options(mortise_torch INTERFACE -fopenmp)
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libgomp.so.1")
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libtorch_cpu.so" "${torch_root}/torch/lib/libc10.so" Threads::Threads)
-  # How OpenMP's threads wait: openmp_waiting.cpp says why this is a library, and why it comes behind those two. Nothing calls
+  # How OpenMP's threads wait and MKL computes: libtorch_environment.cpp says why this is a library, and why it comes behind those two. Nothing calls
   # it, so the linker must be told to keep it.
   set(CMAKE_LINK_LIBRARY_USING_kept_SUPPORTED TRUE)
   set(CMAKE_LINK_LIBRARY_USING_kept "LINKER:--push-state,--no-as-needed" "<LINK_ITEM>" "LINKER:--pop-state")
-  add_library(mortise_openmp_waiting SHARED "${PROJECT_SOURCE_DIR}/core/model/tensor/openmp_waiting.cpp")
-  set_target_properties(mortise_openmp_waiting PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/mortise")
-  install(TARGETS mortise_openmp_waiting LIBRARY DESTINATION lib/mortise COMPONENT programs)
-  target_link_libraries(mortise_torch INTERFACE "$<LINK_LIBRARY:kept,mortise_openmp_waiting>")
+  add_library(mortise_libtorch_environment SHARED "${PROJECT_SOURCE_DIR}/core/model/tensor/libtorch_environment.cpp")
+  set_target_properties(mortise_libtorch_environment PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/mortise")
+  install(TARGETS mortise_libtorch_environment LIBRARY DESTINATION lib/mortise COMPONENT programs)
+  target_link_libraries(mortise_torch INTERFACE "$<LINK_LIBRARY:kept,mortise_libtorch_environment>")
   target_link_options(mortise_torch INTERFACE "LINKER:-rpath,${torch_root}/torch/lib" "LINKER:-rpath-link,${torch_root}/nvidia/cu13/lib"
     "LINKER:--disable-new-dtags,-rpath,${torch_root}/nvidia/cu13/lib")
 endif()

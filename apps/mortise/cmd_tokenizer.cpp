@@ -115,6 +115,8 @@ Result<> run(const TokenizerArguments& args) {
 
 }  // namespace
 
-int cmd_tokenizer(Arguments args) { return run_parsed<TokenizerArguments>(args, kUsage, options_of, parse_arguments, run); }
+int cmd_tokenizer(Arguments args) {
+  return run_parsed<TokenizerArguments>(args, kUsage, options_of, parse_arguments, run);
+}
 
 }  // namespace mortise

@@ -16,8 +16,8 @@ namespace mortise {
 std::string canonical_key(std::string_view text);
 
 // A key: type, default, range, verl's and TRL's names, text. A table name lists its keys; "preset" and "preset.NAME"
-// the presets; empty: all tables. A typo is an Error with the nearest names. verl's and TRL's names are found too, and all
-// keys that such a name may mean.
+// the presets; empty: all tables. A typo is an Error with the nearest names. verl's and TRL's names are found too, and
+// all keys that such a name may mean.
 Result<std::string> explain_key(std::string_view key);
 // The same as an object (list of objects for a table).
 Result<Json> explain_key_json(std::string_view key);

@@ -132,8 +132,8 @@ void add_data_order(FieldTable<RunConfig, DataConfig>& table) {
       .at_least(-1);
   table.add(
       "system_prompt", &DataConfig::system_prompt,
-      "System message that is put in front of every chat without a system message of its own. Rows whose prompt is "
-      "text are then an error. null: none. (ms-swift: system)");
+      "System message that is put in front of every chat without one. Rows whose prompt is text are then an error. "
+      "null: none. ms-swift calls it system.");
   table.add(
       "columns", &DataConfig::columns,
       "Types of data columns as rewards see them: columns = { answer = \"text\" }, with text, integer, number or "

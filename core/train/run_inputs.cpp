@@ -122,9 +122,9 @@ void add_columns(RunParts& parts) {
       in_train = (*parts.train_data)[row].columns.contains(column.first);
     if (in_train) seen.push_back(column);
   }
-  std::string types = describe_columns(seen);
+  const std::string types = describe_columns(seen);
   parts.inputs.add("data_columns", "data.train_files, data.val_files: the types of the data columns, now " + types,
-                   std::move(types));
+                   types);
 }
 
 Result<> add_imports(RunParts& parts, const PluginFile& file) {

@@ -29,7 +29,7 @@ std::vector<double> rewards_of(const Path& folder) {
   std::vector<double> out;
   for (const std::string& name : default_env().list_dir(folder).value()) {
     for (const Json& row : rows_of(folder / name))
-      out.push_back(row["reward"].is_null() ? -1 : row["reward"].get<double>());
+      out.push_back(row["score"].is_null() ? -1 : row["score"].get<double>());
   }
   return out;
 }
@@ -113,7 +113,8 @@ TEST(Columns, PluginEvalReadsEveryKindOfValue) {
   EXPECT_EQ(eval({"5", "null", "", "99.0", "0.5"}, "--set as=number"), "5.0 -1000.0 -1000.0 99.0 0.5");
   EXPECT_EQ(eval({"5", "null", "", "99.0", "0.5"}, "--set as=text"), "1.0 null null 2.0 3.0");
   EXPECT_EQ(eval({"123456", "100000"}, "--set as=text"), "6.0 6.0");
-  EXPECT_EQ(eval({"9007199254740993", "2"}, "--set as=integer"), "9007199254740992.0 2.0") << "as the score's double";
+  EXPECT_EQ(eval({"9007199254740993", "2"}, "--set as=integer"), "9.007199254740992e+15 2.0")
+      << "as the score's double";
   EXPECT_EQ(eval({"9007199254740993", "2"}, "--set as=number"), "-1000.0 2.0") << "no double holds it";
   EXPECT_EQ(eval({"9007199254740993", "2"}, "--set as=text"), "16.0 1.0");
   EXPECT_THAT(eval({"2", "9007199254740993", "0.5"}, ""), AllOf(HasSubstr("rows.jsonl:2"), HasSubstr("rows.jsonl:3")));
@@ -150,7 +151,7 @@ TEST(Columns, APythonRewardsMissingColumnIsNamedBeforeTheFirstStep) {
   const TaskFolder task;
   task.write("my.py", "def reward(prompts, completions, anwser, scale, **kwargs):\n    return [0.0] * len(prompts)\n");
   const std::string python =
-      " reward.0.use=python '~reward.0.pattern' reward.0.path=my.py reward.0.kwargs='{\"scale\": 2}'";
+      " reward.0.use=python '~reward.0.pattern' reward.0.path=my.py reward.0.kwargs='\"{\\\"scale\\\": 2}\"'";
   for (const char* how : {"", "--dry-run "}) {
     const Outcome outcome = task.mortise("train run.toml " + std::string(how) + python);
     EXPECT_EQ(outcome.code, 3) << outcome.output;

@@ -311,7 +311,7 @@ TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
   const Outcome back = task.mortise(
       "train", "out", {"trainer.total_training_steps=2", "actor.clip_ratio=0.3", "--resume", "out/global_step_1"});
   EXPECT_EQ(back.code, 2) << back.output;
-  EXPECT_NE(back.output.find("actor.clip_ratio: 0.2 -> 0.3"), std::string::npos) << back.output;
+  EXPECT_NE(back.output.find("actor.clip_ratio: null -> 0.3"), std::string::npos) << back.output;
   // From a plugin with state to one without.
   const Outcome other = task.mortise("train", "out",
                                      {"trainer.total_training_steps=3", "actor.clip_ratio=0.3",

@@ -77,7 +77,7 @@ TEST(Rewards, APythonFunctionOfTrlTrainsAModel) {
   EXPECT_GT(mean_score(rows, 25, 30), mean_score(rows, 0, 5) + 0.2) << outcome.output;
   EXPECT_EQ(rows[4]["seen/step"].get<double>(), 4.0);
   EXPECT_GT(rows[0]["reward_extra/length"].get<double>(), 0.0) << rows[0].dump();
-  EXPECT_THAT(outcome.output, HasSubstr("may start programs"));
+  EXPECT_THAT(outcome.output, HasSubstr("may do what it declares to need: start programs"));
 }
 
 // As people write it for verl: row by row, a dict with the score and more.

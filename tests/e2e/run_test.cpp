@@ -122,8 +122,9 @@ TEST(Run, AFullDiskKeepsTheLastCheckpointAndTheRunAlive) {
                 "ls small/out/global_step_2/huggingface; wc -l small/out/updates.jsonl; exit $code'",
             task.path());
     EXPECT_EQ(outcome.code, 6) << outcome.output;
-    for (const char* text : {"step 3 could not be saved, earlier ones stand", "the disk is full", "step 5/5",
-                             "global_step_2\n", "model.safetensors", "5 small/out/updates.jsonl"}) {
+    for (const char* text :
+         {"SAVE FAILED (1 in a row, the run stops after 3)", "global_step_3 could not be saved", "the disk is full",
+          "step 5/5", "global_step_2\n", "model.safetensors", "5 small/out/updates.jsonl"}) {
       EXPECT_NE(outcome.output.find(text), std::string::npos) << command << ": " << text << "\n" << outcome.output;
     }
   }
@@ -160,13 +161,14 @@ TEST(Run, AFailingStepLeavesTheFinishedOnesSaved) {
   task.write("mid.jsonl", rows);
   const Outcome outcome = task.mortise(
       "train run.toml data.train_files=mid.jsonl data.shuffle=false reward.0.use=column reward.0.key=scores "
-      "'~reward.0.pattern' trainer.total_training_steps=3");
+      "data.columns.scores=json '~reward.0.pattern' trainer.total_training_steps=3");
   EXPECT_EQ(outcome.code, 9) << outcome.output;
   EXPECT_NE(outcome.output.find("the 2 finished steps are saved"), std::string::npos) << outcome.output;
   EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_2/manifest.json"));
   // The step that failed gets the same prompts once more, not those behind them.
   EXPECT_EQ(task.mortise("train run.toml data.train_files=mid.jsonl data.shuffle=false reward.0.use=column "
-                         "reward.0.key=scores '~reward.0.pattern' trainer.total_training_steps=3")
+                         "reward.0.key=scores data.columns.scores=json '~reward.0.pattern' "
+                         "trainer.total_training_steps=3")
                 .code,
             9);
 }

@@ -36,6 +36,7 @@ quietly cmake --build "$copy/build" --target mortise.policy_loss
 # The program beside this pack and the other kinds' packs, as in an installation.
 mkdir -p "$copy/build/bin"
 cp "$build_dir"/bin/mortise "$build_dir"/bin/mortise-worker "$copy/build/bin/"
+cp "$build_dir"/lib/mortise/*.so "$copy/build/lib/mortise/"
 find "$build_dir/lib/mortise/packs" -name '*.so' ! -name mortise.policy_loss.so -exec cp {} "$copy/build/lib/mortise/packs/" \;
 mortise=$copy/build/bin/mortise
 

@@ -239,9 +239,9 @@ TEST(Pack, HoldsEveryPluginOfItsMacro) {
   const mortise_pack* pack = load_pack(path_of("test.sample"));
   std::vector<std::string> names;
   for (uint32_t i = 0; i < pack->num_plugins; ++i) names.emplace_back(pack->plugins[i]->name);
-  EXPECT_THAT(
-      names, testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip", "metered",
-                                           "metered_single", "row_ratio", "ratio_k3", "token_throws", "steps", "echo"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre("holder", "forgetful", "params", "throws", "group_mean", "clip",
+                                                   "metered", "metered_single", "row_ratio", "ratio_k3", "token_throws",
+                                                   "steps", "echo", "cell"));
 }
 
 TEST(Note, SaysWhatTheTableSays) {

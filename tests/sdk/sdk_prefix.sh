@@ -7,7 +7,8 @@ rm -rf "$prefix"
 cmake --install "$build_dir" --prefix "$prefix" --component sdk >/dev/null
 cmake --install "$build_dir" --prefix "$prefix" --component packs >/dev/null
 [[ -x $build_dir/bin/mortise ]] || exit 0
-cp "$build_dir"/bin/mortise* "$build_dir/bin/make_task" "$prefix/bin/"  # the program and its workers
+cmake --install "$build_dir" --prefix "$prefix" --component programs >/dev/null
+cp "$build_dir/bin/make_task" "$prefix/bin/"
 "$prefix/bin/make_task" "$prefix/task" --seed 3 >/dev/null
 cat >"$prefix/task/run.toml" <<'TOML'
 [model]

@@ -9,6 +9,7 @@
 // Private to this room. Threading: pure functions. Cost: linear in the text, but for what the script repeats (capped).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>

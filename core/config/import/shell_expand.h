@@ -2,6 +2,7 @@
 // where no quotes hold it together. Private to this room. Threading: one thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>

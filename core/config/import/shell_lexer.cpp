@@ -218,7 +218,8 @@ Result<> ShellLexer::read_expansion(std::vector<ShellPiece>& pieces, bool quoted
     return {};
   }
   if (peek() == '{') {
-    pieces.push_back({Kind::kVariable, TRY(read_bracketed('{', '}')), quoted});
+    std::string inside = TRY(read_bracketed('{', '}'));
+    pieces.push_back({Kind::kVariable, std::move(inside), quoted});
   } else if (peek() == '(') {
     std::string inside = TRY(read_bracketed('(', ')'));
     const bool arithmetic = inside.starts_with('(') && inside.ends_with(')');

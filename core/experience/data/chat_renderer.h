@@ -6,6 +6,7 @@
 // under. Thread rule: const methods from any thread.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 

@@ -115,7 +115,7 @@ ParamError unknown(const PluginInfo& info, const std::string& key) {
 }  // namespace
 
 std::string range_text(const ParamInfo& param) {
-  if (!param.choices.empty()) return choices_phrase(param.choices);
+  if (!param.choices.empty()) return join(param.choices, " | ");
   if (!param.range) return "";
   const ParamRange& range = *param.range;
   const End low = end_of_range(param, range.min, -HUGE_VAL), high = end_of_range(param, range.max, HUGE_VAL);

@@ -29,7 +29,7 @@ struct ParamError {
                                                              const nlohmann::ordered_json& params,
                                                              std::string_view where_prefix = "");
 
-// What a parameter allows, for people: "from 0 to 1", "above 0", "at least 1", "'a', 'b'". Empty if it allows anything.
+// What a parameter allows, for people: "from 0 to 1", "above 0", "at least 1", "a | b". Empty if it allows anything.
 [[nodiscard]] std::string range_text(const ParamInfo& param);
 
 // The default of one parameter as JSON. Precondition: it has one.

@@ -7,7 +7,8 @@
 namespace mortise::test {
 
 inline Result<ImportedConfig> import_text(std::string_view framework, std::string_view text,
-                                          std::string_view file = "peer.yaml", std::optional<int64_t> num_processes = {}) {
+                                          std::string_view file = "peer.yaml",
+                                          std::optional<int64_t> num_processes = {}) {
   return import_config_text(default_env(), {std::string(framework), std::string(file), num_processes}, text);
 }
 

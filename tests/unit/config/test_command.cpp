@@ -32,7 +32,7 @@ TEST(ConfigCommand, ShowPrintsWhatLoadsBack) {
   const Outcome shown = run({"show", file, "actor.optim.lr=1e-3", "--preset", "gspo"});
   EXPECT_EQ(shown.code, 0) << shown.err;
   const RunConfig config = config_of(shown.out);
-  EXPECT_EQ(config.rollout.n, 4);
+  EXPECT_EQ(config.rollout.n, 16) << "the preset of the command line beats the file";
   EXPECT_EQ(config.actor.optim.lr, 1e-3);
   EXPECT_EQ(config.actor.policy_loss.loss_mode, "gspo");
   const Outcome set = run({"show", file, "--set", "--origins"});

@@ -167,7 +167,7 @@ TEST(ImportScript, UnknownVariablesAreToldAllAtOnceWhereTheyCount) {
               AllOf(HasSubstr("4 problems"),
                     HasSubstr("'data.train_files' is not known: nothing sets the variable DATA; Give "
                               "its value with --set DATA=VALUE"),
-                    HasSubstr("--set SIZE=VALUE"), HasSubstr("--set MODEL=VALUE"), HasSubstr("bad.key"),
+                    HasSubstr("--set SIZE=VALUE"), HasSubstr("--set MODEL=VALUE"), HasSubstr("unknown setting 'bad'"),
                     Not(HasSubstr("experiment_name"))));
   const Result<ImportedConfig> result =
       import_config_text(default_env(), {"verl", "run.sh", {}, {{"DATA", "d"}, {"SIZE", "8"}, {"MODEL", "m"}}},

@@ -187,9 +187,8 @@ TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {
 }
 
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
-  for (const char* arguments :
-       {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x", "--teacher_model m",
-        "--chord_sft_dataset a b", "--system 'Be kind.'", "--vllm_quantization fp8"}) {
+  for (const char* arguments : {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x",
+                                "--teacher_model m", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
   EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs mine"), HasSubstr("the reward 'mine' is not there"));

@@ -303,8 +303,8 @@ TEST_F(EvalRewardTest, WorkersMayDoWhatIsAllowed) {
 
 TEST_F(EvalRewardTest, OneThatAppliesToNoRowIsToldWithTheColumns) {
   ASSERT_OK(log_init({.console_level = LogLevel::kOff, .file = temp_ / "log.txt", .force_plain = true}));
-  const int code = run("probe", {R"({"completion":"?","answer":3,"level":"a","both":1})",
-                                 R"({"completion":"?","answer":4,"both":"b","part":0.5})"})
+  const int code = run("probe", {R"({"completion":"?","answer":3,"level":"a","both":[1]})",
+                                 R"({"completion":"?","answer":4,"both":{"b":1},"part":0.5})"})
                        .code;
   log_flush();
   ASSERT_OK(log_init({}));

@@ -54,7 +54,7 @@ TEST(ParamsTest, RangesReadAsTheirAuthorsWroteThem) {
   EXPECT_EQ(text(ParamType::kF64, 1e-9, HUGE_VAL), "at least 1e-09");
   EXPECT_EQ(text(ParamType::kF64, 0.1234567890123456, 3), "from 0.1234567890123456 to 3");
   EXPECT_EQ(text(ParamType::kI64, 1, HUGE_VAL), "at least 1");
-  EXPECT_EQ(range_text({"x", ParamType::kText, "a", "", std::nullopt, {"a", "b"}}), "'a', 'b'");
+  EXPECT_EQ(range_text({"x", ParamType::kText, "a", "", std::nullopt, {"a", "b"}}), "a | b");
   EXPECT_EQ(range_text({"x", ParamType::kF64, "1", "", std::nullopt, {}}), "");
 }
 

@@ -216,13 +216,14 @@ TEST_F(WorkerLimitsTest, ABubblewrapThatCannotRunIsToldAndNotUsed) {
   put_bwrap("exit 1\n");
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, make("plain", 1)->score(request(1), rows_of({"abc"}), nullptr));
   EXPECT_EQ(out.rewards[0], 3);
-  EXPECT_THAT(log(), AllOf(HasSubstr("; bubblewrap cannot be used here)"), Not(HasSubstr("in bubblewrap"))));
+  EXPECT_THAT(log(), AllOf(HasSubstr("runs in 1 worker"), HasSubstr("; bubblewrap cannot be used here\n"),
+                           Not(HasSubstr("in bubblewrap"))));
 }
 
 TEST_F(WorkerLimitsTest, WithoutBubblewrapTheLogSaysSo) {
   ::setenv("PATH", dir_.path().c_str(), 1);
   make("plain", 1);
-  EXPECT_THAT(log(), HasSubstr("; bubblewrap (bwrap) is not installed)"));
+  EXPECT_THAT(log(), HasSubstr("runs in 1 worker (bubblewrap (bwrap) is not installed)\n"));
 }
 
 TEST_F(WorkerLimitsTest, RealBubblewrapHidesTheMachine) {

@@ -1,0 +1,25 @@
+// What libtorch's own libraries read from the environment, once, before the first line of main. This is a shared
+// library of its own, so that its constructor runs before libgomp's. A variable that the user has set wins.
+//
+// How OpenMP's threads wait. By default they spin for milliseconds at the end of every parallel region. That is free on
+// an idle machine. If another process needs the core, a step takes two to three times as long, since a spinning thread
+// keeps the core from the thread that it waits for. We bound the spinning; then a waiting thread sleeps. No number that
+// a program computes depends on it.
+//
+// How MKL computes products. By default the bits of a product depend on the number of threads on some processors.
+// AUTO,STRICT takes that away at no measurable cost.
+//
+// Order: the dynamic linker runs the constructor of the library that a program names last first, unless another one
+// needs it. So mortise_torch links this library behind libtorch and libgomp; a test asks libgomp what it has read.
+#include <cstdlib>
+
+namespace {
+
+constexpr const char* kSpins = "1000";  // about 20 us: longer than a parallel region of ours waits on an idle machine
+
+__attribute__((constructor)) void set_environment() {
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", kSpins, 0);
+  ::setenv("MKL_CBWR", "AUTO,STRICT", 0);
+}
+
+}  // namespace
