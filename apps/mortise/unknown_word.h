@@ -12,7 +12,7 @@ namespace mortise {
 // `what`: "option" or "command"; `program`: "mortise plugin", where errors say they are from.
 inline Error unknown_word(const std::string& what, const std::string& word, std::span<const std::string> known,
                           const std::string& program) {
-  std::string next = did_you_mean(word.substr(0, word.find('=')), known);  // --option=value
+  std::string next = did_you_mean(word, known);
   if (next.empty()) next = what == "command" ? "there are " + join(known, ", ") : "`" + program + " --help` lists them";
   return {ErrorKind::kConfig, "there is no " + what + " " + quote(word), program, std::move(next)};
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "program.h"
 
@@ -27,7 +29,8 @@ std::string rows(int n, const std::function<std::string(int)>& value) {
 // The rewards of all rows that a run has dumped, by the answer of their data rows.
 std::vector<double> rewards_of(const Path& folder) {
   std::vector<double> out;
-  for (const std::string& name : default_env().list_dir(folder).value()) {
+  const std::vector<std::string> names = default_env().list_dir(folder).value();
+  for (const std::string& name : names) {
     for (const Json& row : rows_of(folder / name))
       out.push_back(row["score"].is_null() ? -1 : row["score"].get<double>());
   }

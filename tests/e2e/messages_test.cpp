@@ -194,10 +194,7 @@ TEST(Messages, OutputThatIsNotTakenIsAnError) {
   EXPECT_EQ(device.code, 6) << device.output;
   EXPECT_NE(device.output.find("standard output"), std::string::npos) << device.output;
   // The model alone is larger than the limit. So is every pack, which a run would load from a sealed copy in memory.
-  const Outcome limited = run("ulimit -f 64; " + program() +
-                                  " sft run.toml sft.total_training_steps=1 data.train_files=data/sft.jsonl "
-                                  "data.max_response_length=8",
-                              task.path());
+  const Outcome limited = run("ulimit -f 64; " + program() + " model save --model model --out saved", task.path());
   EXPECT_EQ(limited.code, 6) << limited.output;
   EXPECT_NE(limited.output.find("ulimit -f"), std::string::npos) << limited.output;
   const Outcome pack = run("ulimit -f 64; " + program() + " train run.toml", task.path());

@@ -311,7 +311,7 @@ TEST_F(EvalRewardTest, OneThatAppliesToNoRowIsToldWithTheColumns) {
   EXPECT_EQ(code, 0);
   EXPECT_THAT(temp_.read("log.txt"),
               AllOf(HasSubstr("the reward applies to no row"),
-                    HasSubstr("Columns: answer (integers), level (text), both (JSON), part (numbers)")));
+                    HasSubstr("Columns: answer (integer), level (text), both (json), part (number)")));
 }
 
 TEST_F(EvalRewardTest, RowsOfAGroupNeedNotStandTogether) {
