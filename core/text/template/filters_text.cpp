@@ -119,7 +119,7 @@ Result<Value> indent(Interpreter& interpreter, const Value& input, Args args) {
   if (!input.is(Kind::kString))
     return type_error("unsupported operand type(s) for +=: '" + type_name(input) + "' and 'str'");
   const bool blank = TRY(bound.flag(2, false));
-  const auto lines = split_lines(input.string() + "\n", false);
+  const auto lines = TRY(split_lines(input.string() + "\n", false));
   TRY(interpreter.charge_text(input.string().size() + lines.size() * space.size()));
   TRY(interpreter.charge(lines.size(), sizeof(std::string)));
   std::string out = TRY(bound.flag(1, false)) ? space : "";

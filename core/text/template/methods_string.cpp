@@ -78,7 +78,8 @@ Result<Value> split(Interpreter& interpreter, Name name, const Value& self, Args
 
 Result<Value> splitlines(Interpreter& interpreter, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"keepends"}, 0));
-  const auto lines = split_lines(self.string(), TRY(bound.flag(0, false)));
+  const bool keep_ends = TRY(bound.flag(0, false));
+  const auto lines = TRY(split_lines(self.string(), keep_ends));
   TRY(interpreter.charge(self.string().size() + lines.size() * kTextItemBytes));
   TRY(use_work(8 * lines.size()));
   return text_list(lines);

@@ -61,10 +61,17 @@ bool is_line_end(char32_t code) {
          code == 0x2029;
 }
 
-std::vector<std::string> split_at_space(std::string_view text, int64_t max_splits) {
+// Before one more part: whether a rendering may hold so many, as texts and then as values.
+Result<> room_for_part(const std::vector<std::string>& parts) {
+  constexpr size_t kBytes = sizeof(std::string) + kObjectBytes;
+  return room_for(parts.size() * kBytes);
+}
+
+Result<std::vector<std::string>> split_at_space(std::string_view text, int64_t max_splits) {
   std::vector<std::string> parts;
   size_t pos = 0;
   while (true) {
+    TRY(room_for_part(parts));
     text = strip_text(text.substr(pos), std::nullopt, Side::kLeft);
     pos = 0;
     if (text.empty()) return parts;
@@ -79,9 +86,10 @@ std::vector<std::string> split_at_space(std::string_view text, int64_t max_split
   }
 }
 
-std::vector<std::string> split_at_space_from_right(std::string_view text, int64_t max_splits) {
+Result<std::vector<std::string>> split_at_space_from_right(std::string_view text, int64_t max_splits) {
   std::vector<std::string> parts;
   while (true) {
+    TRY(room_for_part(parts));
     text = strip_text(text, std::nullopt, Side::kRight);
     if (text.empty()) break;
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) >= max_splits) {
@@ -220,6 +228,7 @@ Result<std::vector<std::string>> split_text(std::string_view text, std::optional
   while (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits) {
     const size_t at = from_right ? text.rfind(*separator) : find_text(text, *separator);
     if (at == std::string_view::npos) break;
+    TRY(room_for_part(parts));
     parts.emplace_back(from_right ? text.substr(at + separator->size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator->size());
   }
@@ -228,13 +237,14 @@ Result<std::vector<std::string>> split_text(std::string_view text, std::optional
   return parts;
 }
 
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
+Result<std::vector<std::string>> split_lines(std::string_view text, bool keep_ends) {
   std::vector<std::string> lines;
   size_t begin = 0;
   for (size_t pos = 0; pos < text.size();) {
     const size_t end = pos;
     const char32_t code = unicode::next_code_point(text, pos);
     if (!is_line_end(code)) continue;
+    TRY(room_for_part(lines));
     if (code == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
     lines.emplace_back(text.substr(begin, (keep_ends ? pos : end) - begin));
     begin = pos;

@@ -24,7 +24,7 @@ std::string_view strip_text(std::string_view text, std::optional<std::string_vie
 // Error.
 Result<std::vector<std::string>> split_text(std::string_view text, std::optional<std::string_view> separator,
                                             int64_t max_splits, bool from_right);
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
+Result<std::vector<std::string>> split_lines(std::string_view text, bool keep_ends);
 // max_count < 0: all.
 std::string replace_text(std::string_view text, std::string_view old_text, std::string_view new_text,
                          int64_t max_count);
