@@ -169,7 +169,9 @@ Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state,
   };
   const Result<Path> saved = save_all();
   if (!saved.ok()) return tell_failed(place, saved.error(), must_succeed);
-  if (num_failed_ > 0) log_warn("saving works again after " + std::to_string(num_failed_) + " failed saves");
+  if (num_failed_ > 0)
+    log_warn("saving works again after " + std::to_string(num_failed_) +
+             (num_failed_ == 1 ? " failed save" : " failed saves"));
   num_failed_ = 0;
   if (!place.update) saved_step_ = place.step;
   last_checkpoint_ = saved->string();

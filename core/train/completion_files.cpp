@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "foundation/base/log.h"
+#include "foundation/base/rename_target.h"
+#include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 
 namespace mortise {
@@ -54,6 +56,14 @@ Result<> for_each_row(const Completions& all, const std::function<Result<>(const
   return {};
 }
 
+// The temporary name of a file STEP.jsonl.
+bool is_unfinished_file(std::string_view name) {
+  const size_t dot = name.find(".jsonl.");
+  if (!is_temporary_name(name) || dot == std::string_view::npos) return false;
+  const std::string_view step = name.substr(0, dot);
+  return parse_i64(step.substr(step.rfind('_') + 1)).has_value();
+}
+
 }  // namespace
 
 float first_advantage(const AdvantageBatch& batch, size_t row) {
@@ -65,6 +75,14 @@ Result<> write_completions(Env& env, const Path& path, const Completions& comple
   NewJsonlFile file = TRY(NewJsonlFile::create(env, path));
   TRY(for_each_row(completions, [&](const Json& row) { return file.write(row); }));
   return file.commit();
+}
+
+Result<> CompletionFiles::open_folder(const Path& folder) {
+  TRY(create_dirs_synced(*env_, folder));
+  for (const std::string& name : TRY(env_->list_dir(folder))) {
+    if (is_unfinished_file(name)) TRY(env_->unlink(folder / name));
+  }
+  return {};
 }
 
 Result<> CompletionFiles::write(const Path& path, const Completions& completions) {

@@ -35,6 +35,8 @@ class CompletionFiles {
   static constexpr size_t kMaxWaiting = 3;
 
   explicit CompletionFiles(Env& env) : env_(&env) {}
+  // Makes the folder, and removes what a killed run was writing in it. Other files stay.
+  Result<> open_folder(const Path& folder);
   Result<> write(const Path& path, const Completions& completions);
   // Everything that waits is on the disk, or it fails.
   Result<> flush();

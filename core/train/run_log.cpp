@@ -130,7 +130,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   log.num_validation_to_print_ = trainer.log_val_generations;
   log.validation_data_dir_ = trainer.validation_data_dir.value_or("");
   for (const std::string& folder : {log.rollout_data_dir_, log.validation_data_dir_}) {
-    if (!folder.empty()) TRY(create_dirs_synced(env, folder));
+    if (!folder.empty()) TRY(log.completions_.open_folder(folder));
   }
   return log;
 }

@@ -160,12 +160,16 @@ TEST(FullDiskForRows, TheRunStopsBeforeTooManyStepsWait) {
     if (all[i].find("/dump/.tmp_2.jsonl") != std::string::npos) second = static_cast<int64_t>(i) + 1;
   }
   ASSERT_GT(second, 0);
+  ASSERT_OK(default_env().create_dirs("out/dump"));
+  ASSERT_OK(write_file(default_env(), "out/dump/.tmp_notes", "of somebody else"));
+  ASSERT_OK(write_file(default_env(), "out/dump/.tmp_4.jsonl.0123456789ab", "of a run that was killed"));
   FaultEnv full(default_env());
   full.full_from(second, ENOSPC);
   const auto stopped = train_on(full, "out", kSteps, rare);
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().kind, ErrorKind::kDisk);
-  EXPECT_EQ(default_env().list_dir("out/dump").value(), std::vector<std::string>{"1.jsonl"}) << "no torn file";
+  EXPECT_EQ(default_env().list_dir("out/dump").value(), (std::vector<std::string>{".tmp_notes", "1.jsonl"}))
+      << "no torn file";
   // Two steps long: all completions are there in the end, whole.
   FaultEnv shortly(default_env());
   ASSERT_OK(remove_tree(default_env(), "out"));

@@ -114,7 +114,7 @@ struct Soak {
 
  private:
   void strike(int64_t count) {
-    constexpr int64_t kAllRowsOfASave = 200;  // operations
+    constexpr int64_t kNext = 3;  // operations on the disk: the save of this step, which comes next, fails
     if (count % 10 == 9) {
       num_supervisors_killed += kill_any(children_of(getpid()), SIGKILL) != 0 ? 1 : 0;
       return;
@@ -124,7 +124,7 @@ struct Soak {
         num_workers_killed += kill_any(workers(), SIGKILL) != 0 ? 1 : 0;
         break;
       case 1:
-        disk.full_from(1, ENOSPC, kAllRowsOfASave);
+        disk.full_from(1, ENOSPC, kNext);
         ++num_disk_faults;
         break;
       case 2:
@@ -174,7 +174,7 @@ TEST(Soak, FaultsCostNoFileNoMemoryAndNoBit) {
   const InFolder inside(task.path());
   Soak soak;
   soak.num_steps = is_long() ? 10'000 : 200;
-  soak.steps_per_fault = is_long() ? 100 : 8;
+  soak.steps_per_fault = is_long() ? 100 : 10;  // at steps that are saved
   run_soak(soak, "out");
   if (HasFatalFailure()) return;
   EXPECT_GT(soak.num_workers_killed, 0);
