@@ -175,6 +175,22 @@ case $name in
     printf 'deb http://%s.debian.org/debian bookworm main\n' deb | write b.txt
     rejects "b.txt:1:" b.txt
     ;;
+  prose)
+    long=$(printf 'word %.0s' {1..30})
+    printf '# %s\n\nshort\n\n| %s |\n\n```\n%s\n```\n\n    %s\n' "$long" "$long" "$long" "$long" | write docs/a.md
+    accepts "short prose; long headings, tables and code"
+    printf 'short\n\n- %s\n' "$long" | write docs/b.md
+    rejects "docs/b.md:3: 152 characters (at most 120)" docs/b.md
+    git -C "$tree" init -q
+    for title in before "$(printf 't%.0s' {1..72})" "$(printf 'u%.0s' {1..73})"; do
+      git -C "$tree" -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$title"
+    done
+    export MORTISE_PROSE_SINCE=HEAD~2
+    rejects "commit title of 73 characters (at most 72): uuu" nothing
+    export MORTISE_PROSE_SINCE=HEAD~1
+    git -C "$tree" -c user.name=a -c user.email=a@b commit -q --amend --allow-empty -m "short"
+    accepts "titles of 72 characters and less"
+    ;;
   readmes)
     for folder in core core/text docs; do echo "# $folder" | write $folder/README.md; done
     echo 1 | write core/text/tokenizer/a.h

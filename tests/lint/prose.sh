@@ -1,0 +1,22 @@
+# Prose that fits a screen: lines of Markdown have at most 120 characters (code, tables, headings, HTML and what ./dev docs
+# writes aside), and titles of commits at most 72, for commits made since the rule.
+source "$(dirname "$0")/lib.sh"
+while IFS= read -r line; do
+  [[ -z $line ]] || fault "$line"
+done < <(texts | grep '\.md$' | grep -vxF docs/algorithms.md | LC_ALL=C xargs -r awk '
+  FNR == 1 { in_code = 0 }
+  /^[ \t]*(```|~~~)/ { in_code = !in_code; next }
+  in_code || /^[ \t]*[|<#]/ || /^(    |\t)/ && !/^[ \t]*([-*]|[0-9]+\.) / { next }
+  {
+    gsub(/[\200-\277]/, "")  # a character of several bytes counts once
+    gsub(/`[^`]*`/, "")  # code is not broken
+  }
+  length($0) > 120 { print FILENAME ":" FNR ": " length($0) " characters (at most 120)" }
+')
+first=${MORTISE_PROSE_SINCE:-f6a1802}  # the last commit before the rule; the self-test names its own
+if git -C . rev-parse --quiet --verify "$first^{commit}" >/dev/null 2>&1; then
+  while IFS= read -r title; do
+    [[ ${#title} -le 72 ]] || fault "commit title of ${#title} characters (at most 72): $title"
+  done < <(git log --no-merges --format=%s "$first"..HEAD)
+fi
+finish
