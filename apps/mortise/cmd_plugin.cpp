@@ -54,8 +54,8 @@ Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for
                        seq-mean-token-sum-norm|prompt-mean, loss_agg_rows=nonempty|all, loss_scale_factor=X (default T),
                        loss_scale_by_rows=true|false (default false). Default mode: what the loss asks for, else
                        seq-mean-token-mean for losses coupled by row, token-mean for the others.
-                       Parameters that are not set have the defaults of the plugin's table, which are verl's: a value
-                       of the paper (published_clip_ratio_low of gspo) is what a run takes, and eval is told by --set
+                       Parameters that are not set have the defaults of the plugin's table, which are verl's. A run
+                       uses the paper's value (published_clip_ratio_low of gspo). Here, pass it with --set.
   kl_estimator         in: log_prob, ref_log_prob; optional response_mask, old_log_prob
                        out: kl, grad_log_prob = d sum(kl) / d log_prob. NAME+ = value of NAME, gradient of k2
   advantage_estimator  in: token_level_rewards, response_mask; optional group_index, values, reward_baselines,
@@ -283,7 +283,7 @@ Result<> run_eval(Arguments args) {
   reward.add_options()("isolation", po::value<Words>(), "auto, process (in workers) or none (in this process)")(
       "allow", po::value<Words>()->composing(), "what the workers may use: network, files, programs")(
       "timeout", po::value<std::string>(),
-      "longest time for all rows, as in \"10s\", and a fifth of it for one; default: 60s a row")(
+      "time limit for all rows, such as \"10s\". One row may take a fifth of it. Default: 60s per row")(
       "column", po::value<Words>()->composing(), "NAME=TYPE, as data.columns: text, integer, number or json");
   options.add(reward);
   options.add(place_options());

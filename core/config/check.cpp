@@ -187,7 +187,7 @@ class Checker {
       error("actor.entropy_ctrl.min_coeff", "'actor.entropy_ctrl.min_coeff' is above max_coeff", "lower it");
     check_full_kl();
     if (const double bound = actor.clip_ratio_c.value_or(0); bound > 0 && bound <= 1) {
-      error("actor.clip_ratio_c", "'actor.clip_ratio_c' is " + format_f64(bound) + ", a bound of the ratio above 1",
+      error("actor.clip_ratio_c", "'actor.clip_ratio_c' is " + format_f64(bound) + ", but it must be above 1",
             "use 3.0, or 0 for none");
     }
     if (actor.use_kl_loss && actor.kl_loss_coef == 0) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <utility>
 
 #include "parse/text.h"
@@ -84,13 +85,62 @@ struct Pattern::Code {
   bool in_parts = false;  // a search may advance in parts
 };
 
-// A search in parts starts PCRE2 again in the middle of the text. That is the same unless the pattern asks where the
-// search started (\G), is tied to that place, or forbids going on (verbs such as (*COMMIT)).
+namespace {
+
+// Behind the character class that begins at `at`, with its '['.
+size_t end_of_class(std::string_view source, size_t at) {
+  size_t i = at + 1;
+  if (i < source.size() && source[i] == '^') ++i;
+  if (i < source.size() && source[i] == ']') ++i;  // the first one stands for itself
+  while (i < source.size() && source[i] != ']') {
+    const size_t posix_end = source.substr(i, 2) == "[:" ? source.find(":]", i + 2) : source.npos;
+    if (posix_end != source.npos) {
+      i = posix_end + 2;
+    } else {
+      i += source[i] == '\\' ? 2 : 1;
+    }
+  }
+  return std::min(i + 1, source.size());
+}
+
+// "(*" at `at` begins one of the verbs that steer backtracking, not an option such as (*NO_JIT).
+bool is_verb(std::string_view source, size_t at) {
+  const std::string_view rest = source.substr(at + 2);
+  const std::string_view name = rest.substr(0, std::min(rest.find_first_of(":)"), rest.size()));
+  static constexpr std::string_view kVerbs[] = {"", "MARK", "ACCEPT", "FAIL", "F", "COMMIT", "PRUNE", "SKIP", "THEN"};
+  return std::find(std::begin(kVerbs), std::end(kVerbs), name) != std::end(kVerbs);
+}
+
+// Whether the pattern asks where the search started (\G) or has a verb.
+bool depends_on_the_start(std::string_view source) {
+  for (size_t i = 0; i < source.size();) {
+    if (source.substr(i, 2) == "\\G") return true;
+    if (source.substr(i, 2) == "\\Q") {
+      const size_t end = source.find("\\E", i + 2);
+      if (end == source.npos) return false;
+      i = end + 2;
+    } else if (source[i] == '\\') {
+      i += 2;
+    } else if (source[i] == '[') {
+      i = end_of_class(source, i);
+    } else if (source.substr(i, 2) == "(*" && is_verb(source, i)) {
+      return true;
+    } else {
+      ++i;
+    }
+  }
+  return false;
+}
+
+// A search in parts starts PCRE2 again in the middle of the text. That is the same unless the pattern is tied to the
+// place where the search started, or forbids to continue (verbs such as (*COMMIT)).
 bool may_search_in_parts(const pcre2_code* code, std::string_view source) {
   uint32_t options = 0;
   pcre2_pattern_info(code, PCRE2_INFO_ALLOPTIONS, &options);
-  return (options & PCRE2_ANCHORED) == 0 && source.find("\\G") == source.npos && source.find("(*") == source.npos;
+  return (options & PCRE2_ANCHORED) == 0 && !depends_on_the_start(source);
 }
+
+}  // namespace
 
 std::int64_t thread_cpu_ns() {
   timespec now{};

@@ -111,16 +111,23 @@ Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const
 // not parse, are that command's concern only when it trains.
 void see_train_files(const RowSource& rows, ColumnCensus& census, std::vector<std::string>& places) {
   const DataConfig& data = rows.loaded.config.data;
+  int64_t num_read = 0;
   for (const std::string& file : data.train_files) {
     auto reader = JsonlReader::open(rows.env, file);
     if (!reader.ok()) continue;
-    while (data.train_max_samples < 0 || static_cast<int64_t>(places.size()) < data.train_max_samples) {
+    while (data.train_max_samples < 0 || num_read < data.train_max_samples) {
       const auto line = reader->next_line();
       if (!line) break;
       const auto row = reader->parse(*line);
       if (!row.ok() || !row->is_object()) continue;
+      ++num_read;
+      const std::string place = file + ":" + std::to_string(line->line);
+      if (data.filter_overlong_prompts) {  // a run does not see such rows
+        const auto prompt = rows.encoder.encode(*row, place, rows.model.vocab_size);
+        if (prompt.ok() && rows.encoder.is_overlong(*prompt)) continue;
+      }
       census.see_row(rows.encoder.columns_of(*row), static_cast<int64_t>(places.size()));
-      places.push_back(file + ":" + std::to_string(line->line));
+      places.push_back(place);
     }
   }
 }

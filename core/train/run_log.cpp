@@ -193,18 +193,27 @@ Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig
   return std::optional<Path>(path);
 }
 
+// Every file gets its turn, also behind one that fails; the first failure counts.
 Result<> RunLog::sync() {
-  TRY(completions_.flush());
-  for (const auto& sink : others_) TRY(sink->sync());
-  TRY(updates_->sync());
-  return metrics_->sync();
+  Result<> first = completions_.flush();
+  const auto keep = [&first](Result<> done) {
+    if (first.ok()) first = std::move(done);
+  };
+  for (const auto& sink : others_) keep(sink->sync());
+  keep(updates_->sync());
+  keep(metrics_->sync());
+  return first;
 }
 
 Result<> RunLog::close() {
-  TRY(completions_.flush());
-  for (const auto& sink : others_) TRY(sink->close());
-  TRY(updates_->close());
-  return metrics_->close();
+  Result<> first = completions_.flush();
+  const auto keep = [&first](Result<> done) {
+    if (first.ok()) first = std::move(done);
+  };
+  for (const auto& sink : others_) keep(sink->close());
+  keep(updates_->close());
+  keep(metrics_->close());
+  return first;
 }
 
 std::string completions_table(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,

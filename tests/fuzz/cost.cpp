@@ -1,4 +1,4 @@
-// The entry of every fuzz target: runs it and checks what it cost (F2 of the goals of reliability).
+// The entry of every fuzz target: runs it and checks what it cost.
 //
 //   CPU time   at most 2 s, and 1 s for each MiB of input (times kSlower under a sanitizer)
 //   memory     at most 64 MiB, and 4 times the input, allocated at a time beyond what was there before

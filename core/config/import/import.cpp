@@ -66,7 +66,8 @@ std::vector<std::string> stand_ins(const Translation& t) {
 // What became of the launcher, as a comment; nothing where there was none.
 std::string launch_line(const Launch& launch, const Processes& processes, bool is_verl) {
   if (launch.how.empty()) return "";
-  if (is_verl) return "# Launcher: " + launch.how + ". It has no effect: verl's batch sizes are of the whole run.";
+  if (is_verl)
+    return "# Launcher: " + launch.how + ". It has no effect, because verl's batch sizes count all processes.";
   return "# Launcher: " + launch.how + ". The batch sizes are those of " + std::to_string(processes.count) +
          (processes.count == 1 ? " process." : " processes together; here one process does their work.");
 }

@@ -123,7 +123,7 @@ Result<ConfigNode> read_options(const std::vector<ShellWord>& words, const PeerR
     const ShellWord& option = words[i++];
     if (!option.text.starts_with("--") || option.text.size() < 3) {
       if (!option.unknown.empty()) return not_known(option);
-      return Error{ErrorKind::kConfig, quote(option.text) + " stands where an option is due", option.where,
+      return Error{ErrorKind::kConfig, "expected an option, found " + quote(option.text), option.where,
                    "options are written --key value"};
     }
     std::vector<ShellWord> values;
@@ -188,7 +188,7 @@ Result<ConfigNode> read_overrides(const std::vector<ShellWord>& words, UnknownWo
     const size_t equals = word.text.find('=');
     if (equals == std::string::npos && !word.unknown.empty()) return not_known(word);
     if (equals == std::string::npos && !word.text.starts_with('~')) {
-      return Error{ErrorKind::kConfig, quote(word.text) + " is no override", word.where, "write key=value"};
+      return Error{ErrorKind::kConfig, quote(word.text) + " is not key=value", word.where, "write key=value"};
     }
     std::string name = word.text.substr(0, equals);
     const bool removes = name.starts_with('~');

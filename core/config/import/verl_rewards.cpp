@@ -15,11 +15,12 @@ void set_overlong_buffer(Translation& t) {
   if (!t.is_given(enable) && !t.is_given(length)) return t.note_given({factor, log}, "there is no overlong_buffer.len");
   if (!t.flag(enable)) return t.note_given({length, factor, log}, "reward_model.overlong_buffer.enable is false");
   if (t.text("reward_model.reward_manager") != "dapo")
-    return t.problem(enable, "reward_model.overlong_buffer is read by the dapo manager alone",
+    return t.problem(enable, "only the dapo reward manager reads reward_model.overlong_buffer",
                      "set reward_model.reward_manager to dapo, or enable to false");
   if (!t.is_null("reward_model.reward_kwargs"))
-    return t.problem(enable, "reward_model.overlong_buffer and reward_model.reward_kwargs ask for the same reward",
-                     "give one");
+    return t.problem(enable,
+                     "reward_model.overlong_buffer and reward_model.reward_kwargs both set the overlong penalty",
+                     "keep one of them");
   if (t.integer(length) < 1) return t.problem(length, "reward_model.overlong_buffer.len must be at least 1", "");
   const std::string reward = t.add_reward("length", {enable});
   t.set(reward + ".name", "overlong", {enable});

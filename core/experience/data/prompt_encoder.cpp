@@ -89,7 +89,8 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   if (text == nullptr) text = json_find(row, "messages");
   const bool is_chat = (ids == nullptr || ids->is_null()) && text != nullptr && text->is_array();
   if (!options_.system_prompt.empty() && !is_chat) {
-    return Error{ErrorKind::kData, "data.system_prompt is set, and the row's prompt is no chat", std::string(where),
+    return Error{ErrorKind::kData, "data.system_prompt is set, but the row's prompt is not a list of messages",
+                 std::string(where),
                  "Write the prompt as messages, [{\"role\": \"user\", \"content\": ...}], or leave the key out"};
   }
   if (ids != nullptr && !ids->is_null()) {

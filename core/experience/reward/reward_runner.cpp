@@ -310,10 +310,10 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   const bool any_failed =
       std::ranges::any_of(scored.columns, [](const RewardColumn& column) { return column.num_failed > 0; });
   if (num_rows > 0 && !any_failed && std::ranges::count(scored.row_valid, 1) == 0) {
-    log_warn(
-        "no reward applies to any row of " + occasion(context) +
-        ": nothing can be learnt from it. Check that the data column that a reward reads is there, is of the type " +
-        "that it reads, and is not null. Columns: " + columns_phrase(whole.columns));
+    log_warn("no reward applies to any row of " + occasion(context) +
+             ", so nothing can be learnt from it. Check that the data column that a reward reads exists, has the type "
+             "that " +
+             "it reads, and is not null. Columns: " + columns_phrase(whole.columns));
   }
   return scored;
 }

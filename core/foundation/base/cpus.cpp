@@ -55,8 +55,8 @@ std::optional<double> quota_of_group(Env& env, const Path& group, bool v2) {
   return quota.empty() || period.empty() ? std::nullopt : ratio(quota[0], period[0]);
 }
 
-// Of the process's path, what lies below the mounted part of the hierarchy. A container may see a path that is not
-// below it: then its own group is the mounted one.
+// The process's path relative to the mounted part of the hierarchy. In a container the path may lie outside it; then
+// the mounted group is the process's own.
 Path below_mount(const std::string& path, const std::string& mounted) {
   const Path below = Path(path).lexically_relative(mounted);
   return below.empty() || below.begin()->string() == ".." ? Path(".") : below;

@@ -69,8 +69,8 @@ Error read_error(int code, std::string_view operation, const Path& path) {
   return error;
 }
 
-// Opens a file for reading, and nothing that keeps the reader waiting or never ends: a model folder of someone else may
-// hold a pipe or a device. What is named by its place in /dev or /proc, as a shell does for <(command), is read.
+// Opens a regular file for reading. Refuses pipes and devices, which could block or never end: a model folder of
+// someone else may hold them. Allows paths in /dev and /proc, because shells pass them for <(command).
 Result<struct stat> open_for_read(const Path& path, Fd& fd) {
   fd.reset(open_file(path, O_RDONLY | O_NONBLOCK));  // without O_NONBLOCK a pipe without a writer waits for ever
   if (!fd.ok()) return read_error(errno, "open", path);

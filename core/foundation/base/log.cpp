@@ -139,7 +139,8 @@ Result<> log_init(const LogOptions& options) {
     log.file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file.string());
     log.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
     for (const EarlyLine& line : log.early) {
-      const spdlog::string_view_t text(line.text.data(), line.text.size());
+      const std::string shown = redacted(line.text);  // secrets may have become known since
+      const spdlog::string_view_t text(shown.data(), shown.size());
       log.file->log({line.time, spdlog::source_loc{}, "", spdlog_level(line.level), text});
     }
     log.early.clear();

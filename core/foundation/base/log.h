@@ -28,7 +28,7 @@ Result<> log_init(const LogOptions& options);
 void log_flush();
 
 void log_message(LogLevel level, std::string_view text);
-// To the console alone or to the file alone, where one of them has been told already or is told otherwise.
+// Writes to only one of console and file, for a text that the other has already.
 enum class LogPlace { kBoth, kConsole, kFile };
 void log_info_at(LogPlace place, std::string_view text);
 inline void log_debug(std::string_view text) { log_message(LogLevel::kDebug, text); }

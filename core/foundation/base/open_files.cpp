@@ -21,7 +21,8 @@ std::string resource_advice(int code, const std::string& otherwise) {
   rlimit limit{};
   switch (code) {
     case EMFILE:
-      ::getrlimit(RLIMIT_NOFILE, &limit);
+      if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return "raise the limit on open files (ulimit -n)";
       return "raise the limit on open files (ulimit -n is " + std::to_string(limit.rlim_cur) + ")";
     case ENFILE:
       return "the whole machine has too many files open: end other programs, or raise fs.file-max";

@@ -23,7 +23,7 @@ void on_stop_signal(int signal) {
     g_stop_flag.store(true);
     if (g_stop_signal.compare_exchange_strong(none, signal)) return;
   }
-  static constexpr char kLoading[] = "mortise: stopped by a signal before there was anything to save\n";
+  static constexpr char kLoading[] = "mortise: stopped by a signal\n";
   if (!is_request) (void)!write(STDERR_FILENO, kLoading, sizeof kLoading - 1);
   _exit(static_cast<int>(ErrorKind::kSignal));
 }

@@ -75,7 +75,7 @@ std::string own_value(const PluginInfo& loss, const std::string& name) {
 
 // The place of the key that sets the parameter; empty: nobody does.
 std::string place_of(const LoadedConfig& loaded, const std::string& name) {
-  for (const std::string& leaf : {name, both_sides_of(name)}) {
+  for (const std::string& leaf : {name, std::string(kPublished) + name, both_sides_of(name)}) {
     if (leaf.empty()) continue;
     for (const std::string table : {"actor.policy_loss.", "actor."}) {
       if (loaded.is_set(table + leaf)) return loaded.where(table + leaf);

@@ -153,11 +153,10 @@ Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraCo
   for (const Path& folder : {adapter_folder / written, written}) {
     if (env.exists(folder / "config.json")) return folder;
   }
-  return Error{ErrorKind::kData,
-               "the base model " + quote(config.base_model) +
-                   " is no folder with a config.json, neither relative to the " + "adapter nor as it is written",
-               (adapter_folder / kAdapterConfigFile).string(),
-               "download it and write its folder as base_model_name_or_path"};
+  return Error{
+      ErrorKind::kData,
+      "the base model " + quote(config.base_model) + " was not found, neither relative to the adapter nor as a path",
+      (adapter_folder / kAdapterConfigFile).string(), "download it and write its folder as base_model_name_or_path"};
 }
 
 Result<Path> find_model_folder(Env& env, const Path& folder) {

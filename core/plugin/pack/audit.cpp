@@ -99,7 +99,7 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
                   "link it with the SDK's version script (mortise_add_pack() does)");
   }
   if (!elf.unexpected.empty()) {
-    return refuse("its dynamic section has " + elf.unexpected.front() + ", which no pack needs",
+    return refuse("its dynamic section has " + elf.unexpected.front() + ", which packs may not have",
                   "link it without --auxiliary, --filter, --audit, --depaudit and unusual -z options");
   }
   if (!elf.runpaths.empty()) {

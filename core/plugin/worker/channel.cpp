@@ -98,7 +98,10 @@ bool Channel::wait_for(short events, int64_t deadline_ns) const {
     const int ready = system_->poll(&entry, 1, timeout_ms);
     if (ready > 0) return true;
     if (ready == 0) return false;
-    if (errno != EINTR) return true;  // the operation itself tells what is wrong
+    const bool passes = errno == EINTR || errno == ENOMEM || errno == EAGAIN;
+    if (!passes) return true;  // the operation itself tells what is wrong
+    if (errno != EINTR) system_->sleep_ms(1);
+    if (deadline_ns >= 0 && system_->monotonic_ns() >= deadline_ns) return false;
   }
 }
 

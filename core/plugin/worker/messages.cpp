@@ -60,7 +60,10 @@ Result<> decode(std::string_view body, LoadMessage& m) {
   m.limits.memory_where = in.text();
   TRY(finish(in, "load"));
   auto read = parse::parse_cbor(params);
-  if (!read) return finish(Decoder(std::string_view("?")), "load");
+  if (!read) {
+    return Error{ErrorKind::kPlugin, "the parameters in a message 'load' cannot be read: " + read.fault().what,
+                 "connection to a worker", "trainer and mortise-worker must be of one build"};
+  }
   m.identity.params = *std::move(read);
   return {};
 }

@@ -48,7 +48,7 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   TRY(pool->supervisor_->fill());
   const int workers = pool->supervisor_->num_workers();
   log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker" : " workers") +
-           (options.without.empty() ? "" : " (" + options.without + ")"));
+           (pool->supervisor_->without().empty() ? "" : " (" + pool->supervisor_->without() + ")"));
   log_debug(pool->label_ + ": its workers have these limits: " + pool->supervisor_->limits_text());  // in log.txt
   return std::unique_ptr<RewardFunction>(std::move(pool));
 }

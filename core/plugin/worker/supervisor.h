@@ -61,6 +61,8 @@ class Supervisor {
   [[nodiscard]] const ReadyMessage& ready() const { return ready_; }
   // What its workers may do, for the log.
   [[nodiscard]] std::string limits_text() const;
+  // Why the workers run without bubblewrap; empty if they run in it.
+  [[nodiscard]] const std::string& without() const { return options_.without; }
   [[nodiscard]] int num_workers() const { return options_.num_workers; }
   // A reward with state, or one that gets all rows at once, lives in one worker; call before fill().
   void use_one_worker() { options_.num_workers = 1; }

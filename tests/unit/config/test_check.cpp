@@ -102,7 +102,7 @@ TEST(Check, TokenBudget) {
 }
 
 TEST(Check, Errors) {
-  EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("a bound of the ratio above 1"));
+  EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("it must be above 1"));
   EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");
   EXPECT_THAT(check_error({"rollout.temperature=0"}), HasSubstr("cannot be divided by it"));
   EXPECT_EQ(check_error({"rollout.temperature=0"}, ConfigUse::kEval), "ok");

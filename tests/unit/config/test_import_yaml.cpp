@@ -158,9 +158,9 @@ TEST(ImportSource, VariablesAndStrayWordsAreRefused) {
       HasSubstr(
           "run.sh:1: '' is not known: nothing sets the variable OPTIONS; Give its value with --set OPTIONS=VALUE"));
   EXPECT_THAT(error("--beta 0.1 'x", false), HasSubstr("not closed"));
-  EXPECT_THAT(error("rollout.n=4 stray", true), HasSubstr("'stray' is no override"));
+  EXPECT_THAT(error("rollout.n=4 stray", true), HasSubstr("'stray' is not key=value"));
   EXPECT_THAT(error("rollout.n=4\nstray", true), "ok") << "another command";
-  EXPECT_THAT(error("[1, 2]", false), HasSubstr("stands where an option is due"));
+  EXPECT_THAT(error("[1, 2]", false), HasSubstr("expected an option, found"));
   EXPECT_THAT(error("{\"a\": 1,}", false), HasSubstr("run.sh:1"));
 }
 

@@ -50,7 +50,8 @@ TEST_F(PromptEncoderTest, ASystemPromptGoesInFrontOfChatsWithoutOne) {
   EXPECT_EQ(text_of(e, R"({"prompt": [{"role": "system", "content": "3"}, {"role": "b", "content": "1"}]})"), "3 1 a:");
   const Prompt chat = e.encode(Json::parse(R"({"messages": [{"role": "b", "content": "1"}]})"), "f:1", 0).value();
   EXPECT_EQ(Json::parse(chat.messages).size(), 2U) << "rewards see what the model sees";
-  EXPECT_NE(text_of(e, R"({"prompt": "1"})").find("data.system_prompt is set, and the row's prompt is no chat"),
+  EXPECT_NE(text_of(e, R"({"prompt": "1"})")
+                .find("data.system_prompt is set, but the row's prompt is not a list of messages"),
             std::string::npos);
 }
 

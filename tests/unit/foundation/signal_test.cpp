@@ -16,7 +16,7 @@ TEST(StopSignalsDeathTest, WhileLoadingTheFirstEndsTheProcessWithItsCode) {
           std::raise(signal);
           std::exit(0);
         },
-        ::testing::ExitedWithCode(8), "before there was anything to save");
+        ::testing::ExitedWithCode(8), "mortise: stopped by a signal");
   }
 }
 

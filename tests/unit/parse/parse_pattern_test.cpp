@@ -92,7 +92,8 @@ TEST(Pattern, AQuadraticSearchIsAFault) {
   PatternOptions options;
   options.max_seconds = 0.05;
   const std::string text(kMillion, 'a');
-  for (const char* source : {"(?:(a)|b)*c", "(?:a|b)*+[^ab]"}) {
+  for (const char* source : {"(?:(a)|b)*c", "(?:a|b)*+[^ab]", "\\(*(?:a|b)*+[^ab]", "[(*]?(?:a|b)*+[^ab]",
+                             "(*NO_JIT)(?:a|b)*+[^ab]", "\\\\?G?(?:a|b)*+[^ab]"}) {
     const auto found = compiled(source, options).matches(text);
     ASSERT_FALSE(found.ok()) << source;
     EXPECT_EQ(found.fault().what, "the search takes too much time");
