@@ -190,7 +190,7 @@ void fit_default_length(const LoadedConfig& loaded, const ModelConfig& model, Pr
   if (num_short == 0) return;
   log_info("the model's sequences have at most " + std::to_string(prompts.longest_sequence) +
            " tokens: completions of " + std::to_string(num_short) + " of " + std::to_string(prompts.ids.size()) +
-           " prompts end there, before the default of " + std::to_string(usual) +
+           " prompts are limited to it, below the default of " + std::to_string(usual) +
            " (set rollout.response_length to choose)");
 }
 

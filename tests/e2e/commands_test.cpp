@@ -138,7 +138,7 @@ TEST(Commands, CompletionsFitAShortModelUnlessTold) {
   const std::string generate = "generate --model model --prompts prompts.jsonl --out o.jsonl ";
   const Outcome outcome = task.mortise(generate + "rollout.ignore_eos=true");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("completions of 2 of 2 prompts end there, before the default of 512"));
+  EXPECT_THAT(outcome.output, HasSubstr("completions of 2 of 2 prompts are limited to it, below the default of 512"));
   const std::vector<Json> rows = rows_of(task.path() / "o.jsonl");
   ASSERT_EQ(rows.size(), 2U);
   const auto length = [](const Json& row) {

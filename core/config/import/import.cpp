@@ -25,7 +25,7 @@ constexpr Framework kFrameworks[] = {{"trl", "TRL", "TRL 1.16", trl_rules},
 
 Result<const Framework*> find_framework(std::string_view name) {
   for (const Framework& framework : kFrameworks) {
-    if (framework.name == name) return &framework;
+    if (framework.name == name || framework.title == name) return &framework;  // "swift" is "ms-swift" too
   }
   return Error{ErrorKind::kConfig, "there is no import from " + quote(name), "", "use trl, verl or swift"};
 }

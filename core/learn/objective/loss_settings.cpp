@@ -118,8 +118,15 @@ Json policy_loss_params(const PluginInfo& loss, const ActorConfig& actor) {
 
 std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfig& loaded) {
   const Json params = policy_loss_params(loss, loaded.config.actor);
+  std::vector<std::string> names = published_names(loss);
+  // A preset or a file for another loss may have set the range of the ratio.
+  for (const ParamInfo& param : loss.params) {
+    const Json* given = json_find(params, param.name);
+    const bool is_range = param.name.starts_with("clip_ratio") && given != nullptr && !given->is_null();
+    if (is_range && std::ranges::find(names, param.name) == names.end()) names.push_back(param.name);
+  }
   std::vector<LossSetting> settings;
-  for (const std::string& name : published_names(loss)) {
+  for (const std::string& name : names) {
     const Json* value = json_find(params, name);
     if (value == nullptr) value = json_find(params, both_sides_of(name));
     if (value == nullptr) continue;

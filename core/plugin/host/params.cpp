@@ -34,6 +34,7 @@ struct End {
   bool exclusive = false;
 };
 End end_of_range(const ParamInfo& param, double value, double outwards) {
+  if (!std::isfinite(value)) return {};
   End end{spell(param, value)};
   if (param.type != ParamType::kF64) return end;
   const std::string neighbour = spell(param, std::nextafter(value, outwards));
