@@ -9,6 +9,7 @@
 // machine is the cause (no process, killed for want of memory), the sandbox tries again, and then the row has no score.
 // Trap: `timeout` and `row_timeout` of the [[reward]] table must leave room for a row's tests, or the row has no score.
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -75,9 +76,20 @@ struct Code : Reward {
         return false;
       }
     };
-    if (works()) return;
+    // Other programs may hold all processes and threads for a moment.
+    const auto works_soon = [&](int attempts) {
+      for (int attempt = 0; attempt < attempts; ++attempt) {
+        if (works()) return true;
+        const bool short_of_processes = why.find("can't start new thread") != std::string::npos ||
+                                        why.find("Resource temporarily unavailable") != std::string::npos;
+        if (!short_of_processes) return false;
+        ::usleep(100'000U << attempt);
+      }
+      return false;
+    };
+    if (works_soon(3)) return;
     sandbox_->leave_thread_limit();
-    if (works()) return;
+    if (works_soon(5)) return;
     fail(MORTISE_FAILED_PRECONDITION,
          "no Python runs in the sandbox here: " + why + ". bubblewrap needs user namespaces or root, '" + interpreter +
              "' must lie in /usr or in a folder that `read` names, and memory_mib must suffice for it");

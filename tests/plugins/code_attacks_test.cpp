@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <csignal>
@@ -299,7 +300,9 @@ TEST_F(CodeAttacks, ThreadsOfOneProgramDoNotStarveOthersInAPidsGroup) {
   std::error_code failed;
   if (!std::filesystem::exists(root / "cgroup.procs") || !std::filesystem::create_directory(group, failed))
     GTEST_SKIP() << "no pids cgroup can be made here";
-  auto plugin = make({{"max_threads", "24"}, {"time_limit", "10"}});
+  // Made before the group is full: a reward that cannot start one program ends the run.
+  const std::map<std::string, std::string> few = {{"max_threads", "24"}, {"time_limit", "10"}};
+  std::array<RewardCall, 4> plugins = {make(few), make(few), make(few), make(few)};
   const pid_t child = ::fork();
   if (child == 0) {
     std::ofstream(group / "pids.max") << 60;
@@ -313,8 +316,8 @@ TEST_F(CodeAttacks, ThreadsOfOneProgramDoNotStarveOthersInAPidsGroup) {
     for (int t = 0; t < 4; ++t)
       threads.emplace_back([&, t] {
         for (int i = 0; i < (t < 2 ? 2 : 10); ++i) {
-          auto mine = make({{"max_threads", "24"}, {"time_limit", "10"}});
-          const double reward = score(mine, t < 2 ? bomb : honest, R"({"inputs": [""], "outputs": ["ok"]})");
+          const double reward =
+              score(plugins[static_cast<size_t>(t)], t < 2 ? bomb : honest, R"({"inputs": [""], "outputs": ["ok"]})");
           if (t >= 2 && reward == 0) ++wrong;
         }
       });
