@@ -123,7 +123,8 @@ std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfi
   for (const ParamInfo& param : loss.params) {
     const Json* given = json_find(params, param.name);
     const bool is_range = param.name.starts_with("clip_ratio") && given != nullptr && !given->is_null();
-    if (is_range && std::ranges::find(names, param.name) == names.end()) names.push_back(param.name);
+    const bool departs = is_range && value_text(*given) != own_value(loss, param.name);
+    if (departs && std::ranges::find(names, param.name) == names.end()) names.push_back(param.name);
   }
   std::vector<LossSetting> settings;
   for (const std::string& name : names) {
