@@ -9,18 +9,20 @@ find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(seccomp REQUIRED IMPORTED_TARGET libseccomp)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(gmp REQUIRED IMPORTED_TARGET gmp)
 pkg_check_modules(mpfr REQUIRED IMPORTED_TARGET mpfr)
 pkg_check_modules(curl REQUIRED IMPORTED_TARGET libcurl)
 pkg_check_modules(yaml REQUIRED IMPORTED_TARGET yaml-0.1)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 if(MORTISE_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)
 endif()
 
-# PCRE2 is linked statically, its symbols hidden: the program and the packs need no shared library of it. core/parse
-# alone uses it.
+# PCRE2 is linked statically, with hidden symbols: the program and the packs need no shared library of it. Only
+# core/parse uses it.
 find_library(MORTISE_PCRE2_STATIC libpcre2-8.a REQUIRED)
 add_library(mortise_pcre2_static STATIC IMPORTED GLOBAL)
 set_target_properties(mortise_pcre2_static PROPERTIES IMPORTED_LOCATION "${MORTISE_PCRE2_STATIC}"
@@ -38,6 +40,11 @@ if(MORTISE_TORCH)
   endif()
   set(MORTISE_TORCH_DIR "${torch_root}/torch")  # for torch-locked packs: mortise_add_pack(... TORCH)
   add_library(mortise_torch INTERFACE)
+  # The wheel carries headers of another fmt, whose library it does not have: Debian's are found first.
+  find_path(fmt_headers fmt/core.h REQUIRED)
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/fmt_headers")
+  file(CREATE_LINK "${fmt_headers}/fmt" "${PROJECT_BINARY_DIR}/fmt_headers/fmt" SYMBOLIC)
+  target_include_directories(mortise_torch SYSTEM INTERFACE "${PROJECT_BINARY_DIR}/fmt_headers")
   target_include_directories(mortise_torch SYSTEM INTERFACE "${torch_root}/torch/include" "${torch_root}/torch/include/torch/csrc/api/include")
   # AT_PER_OPERATOR_HEADERS: an include of all of ATen costs seconds per file.
   target_compile_definitions(mortise_torch INTERFACE AT_PER_OPERATOR_HEADERS)
@@ -45,8 +52,10 @@ if(MORTISE_TORCH)
   target_compile_options(mortise_torch INTERFACE -fopenmp)
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libgomp.so.1")
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libtorch_cpu.so" "${torch_root}/torch/lib/libc10.so" Threads::Threads)
-  # How OpenMP's threads wait and MKL computes: libtorch_environment.cpp says why this is a library, and why it comes behind those two. Nothing calls
-  # it, so the linker must be told to keep it.
+  # Headers alone: the code is in libtorch_cpu.so, and linking Debian's libgloo as well would mix two versions.
+  find_path(MORTISE_GLOO_HEADERS gloo/context.h REQUIRED)
+  # Sets how OpenMP's threads wait and how MKL computes. libtorch_environment.cpp says why this is a library, and why it comes
+  # after those two. Nothing calls it, so the linker gets an option to keep it.
   set(CMAKE_LINK_LIBRARY_USING_kept_SUPPORTED TRUE)
   set(CMAKE_LINK_LIBRARY_USING_kept "LINKER:--push-state,--no-as-needed" "<LINK_ITEM>" "LINKER:--pop-state")
   add_library(mortise_libtorch_environment SHARED "${PROJECT_SOURCE_DIR}/core/model/tensor/libtorch_environment.cpp")

@@ -1,7 +1,8 @@
 # Options and flags of every target. Shown by: cmake -LH
-option(MORTISE_TORCH "Build the folders that need libtorch (model, generate, learn, train) and the full program" ON)
+option(MORTISE_TORCH "Build the folders that need libtorch (model, dist, generate, learn, train) and the full program" ON)
 option(MORTISE_TESTS "Build the tests" ON)
 option(MORTISE_APPS "Build the programs" ON)
+option(MORTISE_UNITY "Compile several files of a room, pack or test as one: a whole build is faster, a rebuild after one edit slower" OFF)
 set(MORTISE_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 set(MORTISE_DEPS_DIR "$ENV{MORTISE_DEPS_DIR}" CACHE PATH "Folder that ./dev deps filled (default: ~/.cache/mortise/deps)")
 if(NOT MORTISE_DEPS_DIR)
@@ -38,7 +39,7 @@ target_compile_options(mortise_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virt
 if(MORTISE_SANITIZE)
   add_compile_options(-fsanitize=${MORTISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MORTISE_SANITIZE})
-  # gcc and clang tell sanitizers in ways of their own; these are for the few places that must know.
+  # gcc and clang announce sanitizers differently. These definitions are for the few places that must know.
   if(MORTISE_SANITIZE MATCHES "address")
     add_compile_definitions(MORTISE_ASAN)
   elseif(MORTISE_SANITIZE MATCHES "thread")

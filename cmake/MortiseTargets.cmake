@@ -3,9 +3,9 @@
 # Tests are compiled more often than they run.
 set(MORTISE_TEST_OPTIMISATION -O0)
 
-# mortise_precompile(TARGET room|test [TORCH]): the precompiled header that all such targets share; each is made once, by a
-# target of its own. The compiler takes it only where optimisation and position independence are those of the maker: a
-# target with other flags makes its own (target_precompile_headers).
+# mortise_precompile(TARGET room|test [TORCH]): the precompiled header that such targets share. A target of its own
+# makes each one. The compiler accepts it only with the maker's optimisation and position independence, so a target with
+# other flags makes its own (target_precompile_headers).
 function(mortise_precompile target kind)
   set(headers "${PROJECT_SOURCE_DIR}/cmake/core_pch.h")
   if(kind STREQUAL "test")
@@ -34,12 +34,23 @@ function(mortise_precompile target kind)
   target_precompile_headers(${target} REUSE_FROM ${maker})
 endfunction()
 
+# mortise_unity(TARGET): with MORTISE_UNITY, the compiler gets eight files of the target as one. Reading the same headers
+# again is most of a file's cost. Eight is a compromise: an edit of one file compiles the others of its unit too.
+# Some files stay alone: CMake leaves out those with COMPILE_OPTIONS, and SKIP_UNITY_BUILD_INCLUSION marks those that
+# define macros. Code with floating-point clones for several CPUs stays alone too, because inlining may change its bits.
+function(mortise_unity target)
+  if(MORTISE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 # mortise_room(NAME [TORCH [OWN_PCH]] SOURCES ... [USES room ...] [LIBS target ...]): the static library of core/NAME.
-# OWN_PCH: it has compiler flags of its own.
-# Sources are relative to the folder; includes are written from core/ ("text/tokenizer/bpe.h").
+# OWN_PCH: it has its own compiler flags. Sources are relative to the folder; includes start at core/
+# ("text/tokenizer/bpe.h").
 function(mortise_room name)
   cmake_parse_arguments(ARG "TORCH;OWN_PCH" "" "SOURCES;USES;LIBS" ${ARGN})
   add_library(mortise_${name} STATIC ${ARG_SOURCES})
+  mortise_unity(mortise_${name})
   target_include_directories(mortise_${name} PUBLIC "${PROJECT_SOURCE_DIR}/core")
   target_link_libraries(mortise_${name} PRIVATE mortise_flags PUBLIC ${ARG_LIBS})
   foreach(room IN LISTS ARG_USES)
@@ -66,6 +77,7 @@ endfunction()
 function(mortise_test name)
   cmake_parse_arguments(ARG "TORCH;THREADS" "EACH;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
+  mortise_unity(${name})
   target_link_libraries(${name} PRIVATE mortise_flags GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_compile_definitions(${name} PRIVATE MORTISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MORTISE_BINARY_DIR="${PROJECT_BINARY_DIR}")

@@ -1,10 +1,9 @@
 # ctest includes this once for each GoogleTest program when it starts (mortise_test_entries sets the variables test_*). It adds
-# the program's entries: one for all its cases, or one for each suite or case as the program lists them. The list is kept in
-# PROGRAM.cases until the program changes.
+# the program's entries: one for all its cases, or one for each suite or case that the program lists. PROGRAM.cases keeps the
+# list until the program changes.
 #
-# tests/seconds.txt says how long entries take alone. They start in that order, the longest first, and each is limited to ten
-# times that, and five minutes at least. With MORTISE_LONG, and for entries that are not listed, the limit is that of ctest's
-# command line.
+# tests/seconds.txt says how long entries take alone. The longest start first, and the time limit of each is ten times that, at
+# least five minutes. With MORTISE_LONG, and for entries that are not listed, the limit is that of ctest's command line.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -82,7 +81,7 @@ foreach(entry IN LISTS test_entries)
     add_entry("${test_name}.${entry}" "${entry}")
   endif()
 endforeach()
-if(NOT test_entries)  # also where the program is not built, or fails to list its cases: then its failure is seen
+if(NOT test_entries)  # also if the program is not built, or fails to list its cases: then its failure shows
   add_entry("${test_name}")
 endif()
 cmake_policy(POP)

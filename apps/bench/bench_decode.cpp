@@ -1,8 +1,8 @@
 // bench_decode [WORKLOAD ...] [--threads N] [--repeats N] [--bfloat16] [--serve]: generation alone at the benchmark
-// shapes (random weights, end token barred), for several numbers of rows and as the whole phase of a training step,
-// packing of new weights included. One JSON object a line; the minimum of the repeats is what the machine can do.
-// cpu_seconds is the process's own time on all threads (waiting at barriers included): with --threads 1 it holds on a
-// busy machine too. --serve: decode_server.h.
+// shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase of a training step
+// with the packing of new weights. Prints one JSON object per line, with the minimum over the repeats. cpu_seconds is
+// the process's own time on all threads, with waiting at barriers. With --threads 1 it is reliable on a busy machine
+// too. --serve: decode_server.h.
 #include <ATen/Parallel.h>
 
 #include <time.h>
@@ -50,7 +50,7 @@ std::vector<GenerateRequest> make_requests(const Workload& w, int64_t rows, cons
   return requests;
 }
 
-// Seconds for all completions; `new_weights`: the packed copies are made anew, as after an update.
+// Seconds for all completions. `new_weights`: makes the packed copies again, as after an update.
 double run_once(GenerateEngine& engine, const std::vector<GenerateRequest>& requests, bool new_weights,
                 int64_t& version) {
   const double start = seconds();

@@ -1,4 +1,4 @@
-// The fused head: its memory for numbers of tokens and vocabularies, and its time beside plain torch, in one run.
+// The fused head: its memory for numbers of tokens and vocabularies, and its time next to plain torch, in one run.
 //
 //   bench_head [memory|time|all] [rounds]
 // memory: what a pass (one-pass and two-pass, gradients included) takes on top of its inputs, outputs and the weight's
@@ -48,7 +48,7 @@ struct Inputs {
   at::Tensor hidden, weight, targets, d_hidden, d_weight, grad;
 };
 
-// Every page is written, so that none of them is counted later.
+// Writes every page, so that none counts later.
 Inputs make_inputs(int64_t tokens, int64_t width, int64_t vocab) {
   Inputs in;
   const auto fill = [](const at::Tensor& out, uint64_t seed, float scale) {

@@ -3,10 +3,12 @@
 //
 //   bench_losses [rounds] [loss ...]
 // 4,096 rows of 1,024 tokens, the last fifth of some rows masked. First the numbers: loss and gradient of both sides
-// must agree, or nothing is timed. Then both in turns, minima over the rounds; beside them the memory time, which is
+// must agree, or nothing is timed. Then both in turns, minima over the rounds; next to them the memory time, which is
 // one core's pass over the same inputs and outputs. Losses of single tokens are wanted within 4 memory times, and all
 // faster than eager torch. The plugin's time is that of the host's call: checks of sizes, zeroed outputs and the search
 // for numbers that are not finite included.
+#include <fmt/core.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -82,14 +84,14 @@ struct Batch {
 };
 
 Result<double> plugin_seconds(PolicyLoss& plugin, Batch& batch) {
-  PolicyLossInput in;
+  StepView in;
   in.layout = {batch.row_offsets, batch.row_id, batch.group_index};
-  in.log_prob = floats(batch.eager.log_prob);
-  in.old_log_prob = floats(batch.eager.old_log_prob);
-  in.advantages = floats(batch.eager.advantages);
-  in.response_mask = {batch.mask(), static_cast<size_t>(kTokens)};
-  in.weight = floats(batch.weight);
-  in.rollout_log_prob = floats(batch.eager.rollout_log_prob);
+  in.set<column::LogProb>(floats(batch.eager.log_prob));
+  in.set<column::OldLogProb>(floats(batch.eager.old_log_prob));
+  in.set<column::Advantages>(floats(batch.eager.advantages));
+  in.set<column::ResponseMask>({batch.mask(), static_cast<size_t>(kTokens)});
+  in.set<column::Weight>(floats(batch.weight));
+  in.set<column::RolloutLogProb>(floats(batch.eager.rollout_log_prob));
   PolicyLossOutput out;
   out.loss = {batch.loss.mutable_data_ptr<float>(), static_cast<size_t>(kTokens)};
   out.grad_log_prob = {batch.grad.mutable_data_ptr<float>(), static_cast<size_t>(kTokens)};
@@ -143,9 +145,9 @@ Result<> bench(PluginRegistry& registry, const EagerLoss& eager, Batch& batch, i
   const double off = std::max(difference(batch.loss, theirs.loss), difference(batch.grad, theirs.grad));
   if (!(off <= eager.tolerance)) {
     return Error{ErrorKind::kInternal,
-                 eager.name + ": the numbers differ by " + std::to_string(off) + ", allowed is " +
-                     std::to_string(eager.tolerance),
-                 "bench_losses", "compare plugins/policy_loss/" + eager.name + ".cpp with apps/bench/eager_losses.cpp"};
+                 fmt::format("{}: the numbers differ by {}, allowed is {}", eager.name, off, eager.tolerance),
+                 "bench_losses",
+                 fmt::format("compare plugins/policy_loss/{}.cpp with apps/bench/eager_losses.cpp", eager.name)};
   }
   double ours = 1e9, torch = 1e9, memory = 1e9;
   for (int round = 0; round < rounds; ++round) {

@@ -1,5 +1,8 @@
-// What rows that crash and hang cost a reward in workers: rows per second without faults, with 1% crashes, and with
-// 0.1% hangs besides, interleaved; medians and the loss. The time that hangs are waited for is told and taken out.
+// The cost of rows that crash and hang for a reward in workers: rows per second without faults, with 1% crashes, and
+// with 0.1% hangs as well, interleaved. Prints medians and the loss. It reports the time spent waiting for hangs
+// separately.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -42,9 +45,8 @@ Result<double> seconds_of(RewardFunction& reward, const Setting& setting, const 
   const Stopwatch watch;
   const RewardOutput out = TRY(reward.score({rows.num_rows, 1, 600'000, setting.row_timeout_ms}, rows, nullptr));
   if (out.failed_rows.size() == faults) return watch.elapsed_s();
-  return Error{ErrorKind::kReward,
-               std::to_string(out.failed_rows.size()) + " rows failed, not " + std::to_string(faults), "bench_rewards",
-               ""};
+  return Error{ErrorKind::kReward, fmt::format("{} rows failed, not {}", out.failed_rows.size(), faults),
+               "bench_rewards", ""};
 }
 
 Result<> run(const Setting& setting) {
@@ -53,7 +55,7 @@ Result<> run(const Setting& setting) {
   options.paths = {std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/mortise/bench_packs"};
   PluginRegistry registry = TRY(PluginRegistry::open(options));
   IsolationOptions isolation;
-  isolation.mode = "process";
+  isolation.mode = Isolation::kProcess;
   isolation.num_workers = static_cast<int>(setting.workers);
   const auto reward =
       TRY(make_reward_function(registry, "bench.faults/busy", {{"work_us", setting.work_us}}, {}, isolation));
@@ -69,7 +71,7 @@ Result<> run(const Setting& setting) {
   }
   const auto rows = static_cast<double>(setting.rows);
   const double base = median(without), crash = median(with_crashes);
-  // Each hang keeps one worker for its limit and the grace of 50 ms while the others go on.
+  // Each hang keeps one worker busy for its limit and the grace of 50 ms. The others continue.
   const double waited = static_cast<double>(hangs) * static_cast<double>(setting.row_timeout_ms + 50) * 1e-3 /
                         static_cast<double>(setting.workers);
   const double both = median(with_both) - waited;

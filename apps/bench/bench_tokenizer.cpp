@@ -1,6 +1,7 @@
-// bench_tokenizer FOLDER DOCS.jsonl [--threads N] [--repeats N]: encodes the "text" of all rows, N times, and prints
-// one JSON object a line: seconds, those of all processors, MB of UTF-8 per second, number of ids. Loading and reading
-// are not counted; the first repeat has cold word caches. peers/tokenizer_peer.py runs it beside the tokenizers wheel.
+// bench_tokenizer FOLDER DOCS.jsonl [--threads N] [--repeats N]: encodes the "text" of all rows, N times. Prints one
+// JSON object per line: seconds, seconds of all processors, MB of UTF-8 per second, number of ids. It does not count
+// loading and reading. The first repeat has cold word caches. peers/tokenizer_peer.py runs it in turns with the
+// tokenizers wheel.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

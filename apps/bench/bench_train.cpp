@@ -1,9 +1,9 @@
 // bench_train --model DIR --rows F.jsonl [--tokens N] [--repeats N]: training passes over rows of any lengths, packed.
 //
-// A line of F is {"ids": [...]}: the first id is the prompt, the others are learnt from. A repeat runs all rows once,
-// in micro-batches of at most N tokens (2,048), forward, head and backward, mean negative log-likelihood, no optimizer.
-// Prints one JSON object: the seconds of the fastest repeat, tokens, loss and gradient norm; peers/train_peer.py runs
-// it beside transformers. Threads: OMP_NUM_THREADS, else 2.
+// A line of F is {"ids": [...]}. The first id is the prompt, the others have a loss. A repeat runs all rows once, in
+// micro-batches of at most N tokens (2,048): forward, head and backward, mean negative log-likelihood, no optimizer.
+// Prints one JSON object: the seconds of the fastest repeat, tokens, loss and gradient norm. peers/train_peer.py runs
+// it in turns with transformers. Threads: OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 
@@ -30,21 +30,17 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 struct Rows {
   std::vector<std::vector<int64_t>> ids;
-  TrainBatch batch;
+  StepTable batch;
 };
 
 Result<Rows> read_rows(const std::string& path) {
   Rows rows;
   JsonlReader reader = TRY(JsonlReader::open(default_env(), path));
   while (auto row = TRY(reader.next())) rows.ids.push_back(row->value["ids"].get<std::vector<int64_t>>());
-  TrainBatch& batch = rows.batch;
-  batch.row_offsets = {0};
-  for (const std::vector<int64_t>& ids : rows.ids) {
-    batch.prompt_ids.push_back(std::span(ids).first(1));
-    batch.response_ids.push_back(std::span(ids).subspan(1));
-    batch.group_index.push_back(static_cast<int64_t>(batch.group_index.size()));
-    batch.row_offsets.push_back(batch.row_offsets.back() + static_cast<int64_t>(ids.size()) - 1);
-  }
+  std::vector<TableRow> table;
+  for (const std::vector<int64_t>& ids : rows.ids)
+    table.push_back({std::span(ids).first(1), std::span(ids).subspan(1), static_cast<int64_t>(table.size())});
+  rows.batch = StepTable(std::move(table));
   return rows;
 }
 

@@ -3,9 +3,8 @@
   python3 busy.py --bin build/release/bin --out build/bench/busy [--rounds 5] [--steps 12] [--cores 2] [SCENARIO ...]
 
 Everything runs on the same few cores. One round times every scenario once, in turns, so that a slow minute of the machine
-meets them all. A figure is the mean of a run's steps after the first two, as a ratio to `alone` of the same round; the
-table has the median over the rounds. The environment is passed on: GOMP_SPINCOUNT=300000 shows the waiting that libgomp
-has by default.
+affects all of them. A figure is the mean of a run's steps after the first two, relative to `alone` of the same round. The
+table has the median over the rounds. The environment is passed on: GOMP_SPINCOUNT=300000 shows libgomp's default waiting.
 """
 import argparse
 import json
@@ -18,7 +17,7 @@ from pathlib import Path
 
 HOG = [sys.executable, "-c", "while True: pass"]
 STORM = ["/bin/sh", "-c", "while :; do /bin/true; done"]
-# The other processes, how many runs at once, the ratio that is asked for.
+# The other processes, how many runs at once, the wanted ratio.
 SCENARIOS = {
     "alone": ([], 1, 1.0),
     "one hog": ([HOG], 1, 1.5),
@@ -43,7 +42,7 @@ def start_run(args, number):
 
 def step_seconds(args, scenario):
     others, num_runs, _ = SCENARIOS[scenario]
-    # A group of its own each: the storm's children end with it.
+    # Each has its own process group, so that the storm's children end with it.
     started = [subprocess.Popen(command, start_new_session=True) for command in others]
     try:
         seconds = []

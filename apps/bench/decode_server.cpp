@@ -1,6 +1,8 @@
 // See decode_server.h.
 #include "decode_server.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <iostream>
 #include <map>
@@ -34,7 +36,7 @@ class Server {
     const auto what = request.at("do").get<std::string>();
     if (what == "load") return load(request);
     if (what == "run") return run(request);
-    if (what != "roofline") return Error{ErrorKind::kConfig, "there is no '" + what + "'", "bench_decode", ""};
+    if (what != "roofline") return Error{ErrorKind::kConfig, fmt::format("there is no '{}'", what), "bench_decode", ""};
     const Roofline limits = measure_roofline(threads_);
     return Json{{"read_bytes_per_s", limits.read_bytes_per_s}, {"flops_per_s", limits.flops_per_s}};
   }

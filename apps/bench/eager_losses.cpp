@@ -1,3 +1,4 @@
+// The policy losses in eager torch operators, one function per loss.
 #include "eager_losses.h"
 
 #include <ATen/TensorOperators.h>
@@ -134,7 +135,7 @@ Tensor aipo(const EagerBatch& b) {
   return -r.clamp_max(2.0).detach() * b.advantages * b.log_prob;
 }
 
-// Of the squares in rising order, those up to where their mean reaches 0.04.
+// The squares in rising order, up to where their mean reaches 0.04.
 Tensor m2po(const EagerBatch& b) {
   const Tensor square = (b.log_prob - b.old_log_prob).detach().square();
   const Tensor sorted = std::get<0>(square.masked_select(b.mask > 0).sort());

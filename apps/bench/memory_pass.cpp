@@ -1,3 +1,4 @@
+// One core's pass over the memory of a loss: five inputs, two outputs.
 #include "memory_pass.h"
 
 namespace mortise {

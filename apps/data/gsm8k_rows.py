@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """gsm8k_rows.py FILE > ROWS.jsonl: GSM8K as published, to rows for Mortise. Uses no network.
 
-FILE is a JSONL file ({"question", "answer"} a line) or a Parquet file of the same columns, for which pyarrow must be
-installed. A row becomes {"messages": [...], "answer": "72", "data_source": "openai/gsm8k"}.
+FILE is a JSONL file ({"question", "answer"} per line), or a Parquet file with these columns, which needs pyarrow. A row
+becomes {"messages": [...], "answer": "72", "data_source": "openai/gsm8k"}.
 """
 import json
 import sys

@@ -1,9 +1,10 @@
-"""Writes the page of the built-in algorithms (docs/algorithms.md) from what the program says of them.
+"""Writes the page of the built-in algorithms (docs/algorithms.md) from what the program says about them.
 
 usage: algorithms_page.py PROGRAM [--check FILE]
 
-Everything comes from `PROGRAM plugin describe --all --json` (the notes in the packs) and `PROGRAM config explain preset --json`, so the
-page cannot say what the binaries do not. --check compares with FILE and ends with 1 where they differ.
+Everything comes from `PROGRAM plugin list --json` (the kinds), `PROGRAM plugin describe --all --json` (the notes in the
+packs) and `PROGRAM config explain preset --json`, so the page says exactly what the binaries say. --check compares the
+page with FILE and exits with 1 if they differ.
 """
 
 import json
@@ -11,31 +12,30 @@ import pathlib
 import subprocess
 import sys
 
-KINDS = [
-    ("policy_loss", "Policy losses", "`actor.policy_loss.loss_mode`"),
-    (
-        "kl_estimator",
-        "KL estimators",
-        "`actor.kl_loss_type`, `algorithm.kl_penalty`; `full` of the former is no plugin, but the engine's KL over the whole vocabulary",
-    ),
-    ("advantage_estimator", "Advantage estimators", "`algorithm.adv_estimator`"),
-    ("reward", "Rewards", "`[[reward]] use`"),
-    ("rollout_backend", "Rollout backends", "`rollout.name`"),
-]
 COUPLING = {
-    "token": "each token for itself",
+    "token": "each token alone",
     "row": "the tokens of a row",
     "group": "the rows of a prompt",
     "update": "all rows of an update",
 }
 HEAD = """# Algorithms
 
-Every algorithm is a plugin; this page lists the built-in ones with their formula, paper and parameters, as their packs describe themselves.
-`mortise plugin describe NAME` prints the same. Written by `./dev docs`; a test fails where it is not what the program says.
+Every algorithm is a plugin. This page lists the built-in plugins with formula, paper and parameters, as their packs
+describe themselves. `mortise plugin describe NAME` prints the same. `./dev docs` writes this page, and a test compares
+it with the program.
 
-How losses of tokens become one number (`actor.loss_agg_mode`), masks, importance weights and the KL term are the engine's and the same for
-all: see [objective.md](objective.md). Parameters of a loss stand in `[actor.policy_loss]`, of an estimator in `algorithm.adv_params`,
-`actor.kl_params` or `algorithm.kl_params`, of a reward in its `[[reward]]` table, of a backend in `[rollout.NAME]`.
+Where to set the parameters of a plugin:
+
+| kind | table |
+|---|---|
+| policy loss | `[actor.policy_loss]` |
+| KL estimator | `actor.kl_params`, `algorithm.kl_params` |
+| advantage estimator | `algorithm.adv_params` |
+| reward | its `[[reward]]` table |
+| rollout backend | `[rollout.NAME]` |
+
+The engine does the rest in the same way for every loss: aggregation (`actor.loss_agg_mode`), masks, importance weights
+and the KL term ([objective.md](objective.md)).
 """
 
 
@@ -78,7 +78,7 @@ def section(plugin):
     if plugin["kind"] in ("policy_loss", "kl_estimator"):
         lines += ["", f"Computed from: {COUPLING.get(plugin['coupling'], plugin['coupling'])}."]
     if plugin["consumes"]:
-        lines += ["", "Takes over from the engine: " + ", ".join(f"`{name}`" for name in plugin["consumes"]) + "."]
+        lines += ["", "Applies itself, instead of the engine: " + ", ".join(f"`{name}`" for name in plugin["consumes"]) + "."]
     if plugin["experimental"]:
         lines += ["", "Experimental: there are no published outputs to compare with."]
     needs = needs_of(plugin)
@@ -92,9 +92,9 @@ def section(plugin):
     return lines
 
 
-def kind_pages(plugins):
+def kind_pages(plugins, kinds):
     lines = []
-    for kind, title, key in KINDS:
+    for kind, title, key in ((k["kind"], k["title"], k["chosen_by"]) for k in kinds):
         mine = sorted((p for p in plugins if p["kind"] == kind), key=lambda p: p["name"])
         if not mine:
             sys.exit(f"there is no built-in {kind}: are the packs built?")
@@ -106,7 +106,7 @@ def kind_pages(plugins):
 
 
 def preset_page(presets):
-    lines = ["", "## Presets", "", 'Groups of keys by the name of the paper: `preset = "gspo"`. [configs](../configs/README.md) says what a preset overrides.']
+    lines = ["", "## Presets", "", 'A preset sets a group of keys to the values of a paper: `preset = "gspo"`. [configs](../configs/README.md) says what a\npreset overrides.']
     for preset in presets:
         lines += ["", f"### preset {preset['name']}", "", preset["doc"], "", "```"] + preset["settings"] + ["```"]
     return lines
@@ -118,7 +118,8 @@ def main():
     program = sys.argv[1]
     plugins = [p for p in ask(program, "plugin", "describe", "--all", "--json") if p["origin"] == "built-in"]
     presets = ask(program, "config", "explain", "preset", "--json")
-    page = HEAD + "\n".join(kind_pages(plugins) + preset_page(presets)) + "\n"
+    kinds = ask(program, "plugin", "list", "--json")["kinds"]
+    page = HEAD + "\n".join(kind_pages(plugins, kinds) + preset_page(presets)) + "\n"
     if len(sys.argv) == 2:
         sys.stdout.write(page)
     elif pathlib.Path(sys.argv[3]).read_text() != page:

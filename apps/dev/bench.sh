@@ -1,15 +1,22 @@
-# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards|busy] [options]: benchmarks of the hot paths; ratios measured in one run, never asserted in tests.
-#   peers   Mortise and TRL side by side, interleaved (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
-#   decode  the generator beside transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b; --rounds N,
-#           --threads N, --cache static); installs the oracles. decode --alone: the generator by itself, in more detail
-#   train   packed forward and backward over rows of log-normal lengths beside transformers' padded ones (--rows N, --rounds N); installs the oracles
-#   passes  forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared])
-#   head    the fused head: memory over tokens and vocabularies, time beside plain torch ([memory|time|all] [rounds])
-#   losses  every policy loss with gradient over 4.2 M tokens, by its plugin and in eager torch, beside one core's memory time ([rounds] [loss ...])
-#   tokenizer MB per second of encoding beside the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs the oracles
-#   rewards rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N, --work-us N)
-#   busy    the quickstart's step next to one hog, two hogs, a second run, a fork storm: each as a ratio to a step alone (--rounds N, --steps N,
-#           --cores N, SCENARIO...). It needs an otherwise idle machine
+# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards|busy|ranks] [options]: benchmarks of the hot paths. A
+# ratio compares two programs within one run. Tests never assert a time.
+#   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
+#   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
+#             --rounds N, --threads N, --cache static); installs the oracles. --alone: the generator only, in more detail
+#   train     packed forward and backward over rows of log-normal lengths, against transformers' padded passes (--rows N,
+#             --rounds N); installs the oracles
+#   passes    forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared])
+#   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
+#   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
+#             core's pass over the same memory ([rounds] [loss ...])
+#   tokenizer MB per second of encoding, against the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs
+#             the oracles
+#   rewards   rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N,
+#             --work-us N)
+#   busy      the quickstart's step next to one busy process, two of them, a second run, and a fork storm, each as a ratio
+#             to a step alone (--rounds N, --steps N, --cores N, SCENARIO...). It needs an otherwise idle machine
+#   ranks     2 ranks with 1 thread each against 1 process with 2 threads, in turns, and the bytes they send (--rounds N,
+#             --steps N, --workload c1|c2, --deterministic); installs the oracles
 source apps/dev/lib.sh
 what=${1:-peers}
 [[ $# -gt 0 ]] && shift
@@ -61,6 +68,14 @@ case $what in
     say "building"
     build release mortise make_task packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "$system_python" apps/bench/busy.py --bin build/release/bin --out build/bench/busy "$@"
+    ;;
+  ranks)
+    need_apt test
+    install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
+    say "building"
+    build release mortise packs bench_packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec "$oracles_dir/bin/python" apps/bench/ranks.py --program build/release/bin/mortise \
+      --packs build/release/lib/mortise/bench_packs --out build/bench/ranks "$@"
     ;;
   -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0" ;;
   *) die $exit_usage "there is no benchmark '$what'; ./dev bench --help lists them" ;;

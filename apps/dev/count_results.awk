@@ -1,8 +1,8 @@
-# Reads the JUnit file of one ctest run. First line of output: PASSED FAILED SKIPPED. Then what was skipped, with its reason, and
-# what failed, with the command that runs it alone. A GoogleTest program counts case by case, any other test as one.
-# A test that dies, times out or never starts is a failure, whatever else it printed. So is a program that ends with success
-# before its cases have ended, or that runs no case at all.
-#   -v preset=P   the preset that the lines name
+# Reads the JUnit file of one ctest run. The first line of output is PASSED FAILED SKIPPED. Then follow the skipped tests with
+# the reason, and the failed tests with the command that runs each alone. Each case of a GoogleTest program counts; any other
+# test counts as one. A test that dies, times out or never starts is a failure, whatever it printed. So is a program that
+# exits with success before its cases ended, or that runs no case.
+#   -v preset=P   the preset to show in the lines
 #   -v ci=true    a case that is skipped because an oracle is missing is a failure
 function value(line, key) { return match(line, key "=\"[^\"]*\"") ? substr(line, RSTART + length(key) + 2, RLENGTH - length(key) - 3) : "" }
 function number(line) { return match(line, /\] [0-9]+ test/) ? substr(line, RSTART + 2) + 0 : 0 }
@@ -10,7 +10,7 @@ function plain(text) {
   gsub(/&lt;/, "<", text); gsub(/&gt;/, ">", text); gsub(/&quot;/, "\"", text); gsub(/&apos;/, "'", text); gsub(/&amp;/, "\\&", text)
   return text
 }
-# The entry itself, or a case of it: an entry PROGRAM.SUITE or PROGRAM.SUITE.CASE is named by its program.
+# The name of an entry, or of a case of it. An entry PROGRAM.SUITE or PROGRAM.SUITE.CASE has the name of its program.
 function full_name(which) {
   if (which == "") return name
   return (name ~ /\./ ? substr(name, 1, index(name, ".") - 1) : name) "." which
@@ -19,7 +19,7 @@ function fail_of(which, reason) {
   failures = failures "  failed: " (preset == "" ? "" : preset " ") full_name(which) (reason == "" ? "" : " (" reason ")") "\n" \
     "    alone: ./dev test --only '" full_name(which) "'" (preset == "" || preset == "release" ? "" : " --preset " preset) "\n"
 }
-# Cases of one program that are skipped for one reason share a line.
+# Cases of one program that are skipped for the same reason share a line.
 function skip_of(which, reason,   key) {
   if (ci == "true" && reason ~ /MORTISE_ORACLES_PYTHON|[Oo]racle/) { bad++; forced++; fail_of(which, "skipped: " reason); return }
   skip++

@@ -1,4 +1,4 @@
-# ./dev deps: bring in all that ./dev build and ./dev test need, and nothing else.
+# ./dev deps: installs what ./dev build and ./dev test need, and nothing else.
 source apps/dev/lib.sh
 case ${1:-} in
   "") ;;

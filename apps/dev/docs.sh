@@ -1,4 +1,4 @@
-# ./dev docs [--check]: writes docs/algorithms.md from what the built plugins say of themselves; --check only compares.
+# ./dev docs [--check]: writes docs/algorithms.md from the built plugins' descriptions of themselves. --check only compares.
 source apps/dev/lib.sh
 check=
 case ${1:-} in

@@ -1,4 +1,5 @@
-# ./dev format [--check] [FILE...]: clang-format 14 over the C and C++ sources (all tracked and new ones, or those named).
+# ./dev format [--check] [FILE...]: runs clang-format 14 on the C and C++ sources: the named files, or all tracked and new
+# ones.
 source apps/dev/lib.sh
 check=
 while [[ $# -gt 0 && $1 == -* ]]; do

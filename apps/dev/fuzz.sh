@@ -1,8 +1,8 @@
-# ./dev fuzz [--seconds N] [NAME...]: fuzz the readers of outside files (tests/fuzz), for N seconds each (default 60).
-# Every input is held to the limits of tests/fuzz/cost.cpp: CPU time, memory, size of the output, depth.
-# New inputs that reach new code go to build/fuzz/corpus. One that breaks a reader goes to build/fuzz/crashes, the other
-# readers are still fuzzed, and this ends with 1. The last lines say how often each reader ran.
-# Once the reader is corrected, put the input into tests/fuzz/corpus/NAME: every ctest run replays those.
+# ./dev fuzz [--seconds N] [NAME...]: fuzzes the readers of outside files (tests/fuzz), each for N seconds (default 60).
+# Every input must keep the limits of tests/fuzz/cost.cpp: CPU time, memory, size of the output, depth.
+# Inputs that reach new code go to build/fuzz/corpus. An input that breaks a reader goes to build/fuzz/crashes; the script
+# still fuzzes the other readers, and exits with 1. The last lines say how often each reader ran.
+# After you fix the reader, put the input into tests/fuzz/corpus/NAME. Every ctest run replays those inputs.
 source apps/dev/lib.sh
 seconds=60
 while [[ $# -gt 0 && $1 == -* ]]; do

@@ -1,5 +1,5 @@
-# What the scripts of ./dev share: paths, messages, exit codes, and bringing in what is missing. Sourced, never run.
-# Works with bash and apt alone, as on a fresh Debian 12 machine. Runs with the source root as working directory.
+# What the scripts of ./dev share: paths, messages, exit codes, and the installation of what is missing. Scripts source this
+# file. It needs only bash and apt, as on a fresh Debian 12 machine, and runs in the source root.
 set -euo pipefail
 
 readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12  # docs/exit_codes.md
@@ -7,9 +7,9 @@ export MORTISE_CACHE=${MORTISE_CACHE:-$HOME/.cache/mortise}
 export MORTISE_DEPS_DIR=${MORTISE_DEPS_DIR:-$MORTISE_CACHE/deps}
 readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0
 readonly oracles_dir=$MORTISE_CACHE/oracles
-# Debian's own Python: whatever else is first in PATH may be of another version.
+# Debian's own Python: another one in PATH may have another version.
 readonly system_python=/usr/bin/python3
-# So that a second clone finds what the first one compiled, wherever the two lie.
+# With this a second clone finds what the first one compiled, wherever the two are.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 num_jobs=${MORTISE_JOBS:-$(nproc)}
 readonly num_jobs
@@ -22,7 +22,7 @@ die() {  # die CODE MESSAGE...
   exit "$code"
 }
 
-# need_apt GROUP...: install the packages of those groups of apt_packages.txt that are not here.
+# need_apt GROUP...: installs the missing packages of these groups of apt_packages.txt.
 need_apt() {
   command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
     die $exit_platform "this is not a Debian system; install the packages named in apps/dev/apt_packages.txt and use cmake --preset release"
@@ -40,7 +40,7 @@ need_apt() {
   [[ $(id -u) -eq 0 ]] || die $exit_need_root "packages are missing and only root can install them. Run, then try again:
   sudo $line"
   say "installing ${#missing[@]} Debian packages: ${missing[*]}"
-  # The lists on a fresh machine may be absent or old: refresh them only when the first try fails.
+  # A fresh machine may lack package lists or have old ones. Refresh them only if the first try fails.
   export DEBIAN_FRONTEND=noninteractive
   if ! $line >"$(log_file apt)" 2>&1 </dev/null; then
     apt-get update >"$(log_file apt)" 2>&1 </dev/null ||
@@ -54,11 +54,11 @@ log_file() {
   echo "$PWD/build/logs/$1.log"
 }
 
-# stamp_of FILE...: what a finished folder must contain in .stamp to be current.
+# stamp_of FILE...: the text that .stamp of a finished, current folder has.
 stamp_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
 is_current() { [[ -f $1/.stamp && $(<"$1/.stamp") == "$2" ]]; }  # is_current DIR STAMP
 
-# put_in_place NEW DIR: rename NEW to DIR, so that DIR is at any moment whole, old or new.
+# put_in_place NEW DIR: renames NEW to DIR. At any moment DIR is complete, old or new.
 put_in_place() {
   local old
   old=$(mktemp -d "$2.old.XXXXXX")
@@ -67,7 +67,7 @@ put_in_place() {
   rm -rf "$old"
 }
 
-# need_torch: libtorch into $torch_dir, without what a CPU build does not use.
+# need_torch: installs libtorch into $torch_dir, without the parts that a CPU build does not use.
 need_torch() {
   local stamp new
   stamp=$(stamp_of apps/dev/torch_requirements.txt)
@@ -95,7 +95,7 @@ need_torch() {
   exec {lock}>&-
 }
 
-# keep_cpu_part FROM TO: headers, the CPU libraries, and the licences.
+# keep_cpu_part FROM TO: moves headers, the CPU libraries, and the licences.
 keep_cpu_part() {
   mkdir -p "$2/torch/lib" "$2/nvidia/cu13/lib"
   mv "$1"/torch/lib/{libc10.so,libtorch_cpu.so,libgomp*} "$2/torch/lib/"
@@ -110,7 +110,7 @@ check_torch() {
   [[ -z $missing ]] || die $exit_platform "libtorch needs libraries that are not here: $missing"
 }
 
-# have_oracles, install_oracles: the Python wheels that tests compare with. Never used by what is built.
+# have_oracles, install_oracles: the Python wheels that tests compare with. Nothing that we build uses them.
 oracle_names() { grep -v '^#' tests/oracles_requirements.txt | tr '\n' ' '; }
 oracles_stamp() { stamp_of tests/oracles.lock; }
 have_oracles() { is_current "$oracles_dir" "$(oracles_stamp)" && [[ -x $oracles_dir/bin/python ]]; }
@@ -124,18 +124,18 @@ install_oracles() {
   (
     flock 9
     have_oracles && exit 0
-    # A venv names its own path in its scripts, so it is made in place; the stamp comes last. One that is there gets what
-    # changed in the list; where that fails, a fresh one is made.
+    # The scripts of a venv contain its path, so make it in place, and write the stamp last. Update an existing venv; if
+    # that fails, make a new one.
     rm -f "$oracles_dir/.stamp"
     if [[ ! -x $oracles_dir/bin/python ]] || ! fill_oracles; then
       rm -rf "$oracles_dir"
-      "$system_python" -m venv "$oracles_dir" && fill_oracles || exit 1  # -e has no effect in what || calls
+      "$system_python" -m venv "$oracles_dir" && fill_oracles || exit 1  # -e has no effect in commands before ||
     fi
     oracles_stamp >"$oracles_dir/.stamp"
   ) 9>"$MORTISE_CACHE/.oracles.lock" >"$(log_file oracles)" 2>&1 </dev/null
 }
 
-# configure PRESET: once, or again when the preset's file changed.
+# configure PRESET: runs cmake once, and again after the preset's file changed.
 configure() {
   local dir=build/$1 stamp
   stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR"))

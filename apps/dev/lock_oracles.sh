@@ -1,4 +1,5 @@
-# Writes tests/oracles.lock from tests/oracles_requirements.txt: every wheel with its hash. Run by hand after a pin changed:
+# Writes tests/oracles.lock from tests/oracles_requirements.txt: every wheel with its hash. Run it by hand after you change
+# a version:
 #   bash apps/dev/lock_oracles.sh
 source apps/dev/lib.sh
 need_apt build test

@@ -1,8 +1,9 @@
-# ./dev quickstart [--seeds N] [--seed N]: a tiny language model learns addition by GRPO on the CPU, every algorithm a plugin.
-#   1. makes the task: pairs of two-digit numbers, a tokenizer, a model with fresh weights (runs/quickstart/{data,init})
+# ./dev quickstart [--seeds N] [--seed N]: trains a tiny language model with GRPO on the CPU until it adds.
+#   1. makes the task: pairs of two-digit numbers, a tokenizer, an untrained model (runs/quickstart/{data,init})
 #   2. mortise sft   configs/quickstart_sft.toml   until about a third of the validation sums are right
 #   3. mortise train configs/quickstart.toml       GRPO with the reward plugin exact_match
-# --seed N takes another seed; --seeds N does all of it for the seeds 1 .. N and prints a table.
+# It first builds only what these steps run, and the other built-in packs at the end.
+# --seed N uses another seed. --seeds N does all of it for the seeds 1 .. N and prints a table.
 source apps/dev/lib.sh
 seeds=() default_seed=42
 while [[ $# -gt 0 ]]; do
@@ -15,16 +16,23 @@ while [[ $# -gt 0 ]]; do
 done
 need_apt build
 need_torch
-say "building"
-log=$(log_file quickstart-build)
-build release mortise make_task show_completions packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+# build_part NAME TARGET...
+build_part() {
+  local log
+  log=$(log_file "quickstart-build-$1")
+  shift
+  build release "$@" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+}
+say "building the program and the packs that the quickstart uses"
+build_part program mortise make_task show_completions \
+  mortise.policy_loss mortise.kl_estimator mortise.advantage_estimator mortise.reward mortise.rollout
 bin=build/release/bin
 metric='val-core/addition/reward/mean@1'
 
 # last_value FILE: the newest value of the validation metric in a metrics.jsonl.
 last_value() { grep -o "\"$metric\":[0-9.e-]*" "$1" | tail -n 1 | cut -d: -f2; }
 
-# run_seed SEED: all three parts from scratch; prints where it stands all along.
+# run_seed SEED: runs all three parts from scratch, and prints its progress.
 run_seed() {
   local seed=$1 dir=runs/quickstart began=$SECONDS warm final
   rm -rf "$dir"
@@ -45,6 +53,8 @@ run_seed() {
 
 results=
 for seed in "${seeds[@]:-$default_seed}"; do run_seed "$seed"; done
+say "building the other built-in packs"
+build_part packs packs
 
 dir=runs/quickstart
 last=$(ls "$dir/train/validation" | sort -n | tail -n 1)

@@ -1,12 +1,12 @@
-# ./dev test [--quick] [--long] [--only NAME [--preset P]]: the tests that decide whether a change may land. CI runs this.
+# ./dev test [--quick] [--long] [--only NAME [--preset P]]: runs the tests that every change must pass. CI runs this.
 #   release   all tests
-#   asan      all tests above the libtorch line, with AddressSanitizer and UBSan, compiled by clang, the second compiler
-#   tsan      those of them with the ctest label "threads", with ThreadSanitizer
-# --quick stops after release. --long sets MORTISE_LONG=1: tests take their full counts, and each may run for four hours.
-# --only runs one test again, by the name that the last lines give it: PROGRAM.SUITE.CASE, or the name of a ctest entry.
-# The last lines name what was skipped, with the reason, and what failed, with the command that runs it alone. A missing
-# oracle fails the tests that need it if CI=true. The closing line is "N passed, N failed" over all of it; the exit code is 1
-# if anything failed.
+#   asan      the tests of rooms without libtorch, with AddressSanitizer and UBSan, compiled by clang
+#   tsan      the same with the ctest label "threads" only, with ThreadSanitizer
+# --quick stops after release. --long sets MORTISE_LONG=1: tests run their full counts, and each may take four hours.
+# --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
+# The last lines list the skipped tests with the reason, and the failed tests with the command that runs each alone. With
+# CI=true a missing oracle fails the tests that need it. The very last line is "N passed, N failed". The exit code is 1 if
+# anything failed.
 source apps/dev/lib.sh
 quick= only= only_preset=release test_seconds=600  # for tests that tests/seconds.txt does not list
 while [[ $# -gt 0 ]]; do
@@ -26,7 +26,7 @@ passed=0 failed=0 skipped=0 skip_notes= failure_notes=
 started=$SECONDS
 record() { passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3)); }
 
-# build_or_note PRESET [TARGET...]: a build that fails is one failure, and the rest goes on.
+# build_or_note PRESET [TARGET...]: counts a failed build as one failure, and continues.
 build_or_note() {
   say "$1: building (at $((SECONDS - started)) s)"
   local log
@@ -77,7 +77,7 @@ test_tsan() {
   without_randomisation run_tests tsan -L '^threads$'
 }
 
-# With wide address randomisation, as some kernels have it, GCC 12's shadow memory for threads does not work.
+# GCC 12's shadow memory for threads does not work with the wide address randomisation of some kernels.
 without_randomisation() {
   if setarch -R true 2>/dev/null; then
     ctest() { setarch -R /usr/bin/ctest "$@"; }
@@ -88,7 +88,7 @@ without_randomisation() {
 
 escape() { sed 's/[].*^$+?(){}|\\[]/\\&/g' <<<"$1"; }  # a text as a regular expression
 
-# test_only NAME PRESET: the ctest entries that hold the test. Each runs no more than the case, if NAME names one.
+# test_only NAME PRESET: runs the ctest entries that contain the test. If NAME names a case, each entry runs only that case.
 test_only() {
   local name=$1 preset=$2 program=${1%%.*} rest entries target=
   say "$preset: building what $name needs"
@@ -130,7 +130,7 @@ test_all() {
   [[ -z $oracles_job ]] || wait "$oracles_job" || true
 }
 
-# Tests run side by side: threads that wait must not spin on the core that another test needs.
+# Tests run in parallel. A waiting thread must not spin on a core that another test needs.
 export OMP_WAIT_POLICY=passive
 
 need_apt build test

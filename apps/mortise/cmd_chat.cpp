@@ -1,4 +1,6 @@
 // mortise chat render: conversations to the text a model sees, a JSONL row at a time.
+#include <fmt/core.h>
+
 #include <boost/program_options.hpp>
 #include <optional>
 
@@ -14,24 +16,24 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kUsage =
-    "usage: mortise chat render --model DIR --in F.jsonl --out G.jsonl\n"
-    "       mortise chat render --template FILE --in F.jsonl --out G.jsonl\n\n"
-    "A row has \"messages\" and may have \"tools\", \"documents\", \"add_generation_prompt\" and \"kwargs\" (further "
-    "variables).\n"
-    "Written: {\"text\": ...}, with \"assistant_spans\" ([start, end) in characters) where the template marks them "
-    "with\n"
-    "{% generation %}; or {\"error\": ...} where the template fails on the row. A row that cannot be read ends the\n"
-    "command, and G stays as it was.\n"
-    "With --model the folder's template is used (with tools the one named tool_use, if there is one), and its special\n"
-    "tokens are variables unless the row's kwargs name them.\n";
+constexpr const char* kChatUsage =
+    R"(usage: mortise chat render --model DIR --in F.jsonl --out G.jsonl
+       mortise chat render --template FILE --in F.jsonl --out G.jsonl
+
+Renders chats to text. An input row has "messages", and may have "tools", "documents", "add_generation_prompt" and
+"kwargs" (further variables). An output row is {"text": ...}, or {"error": ...} if the template fails on the row. If the
+template has {% generation %} blocks, "assistant_spans" gives their [start, end) in characters.
+
+--model uses the folder's template, or the one named tool_use for rows with tools. The folder's special tokens are
+variables, unless "kwargs" has the same names. If a row cannot be read, the command stops and does not change G.
+)";
 
 struct ChatArguments {
   std::string model, template_file, in, out;
   bool json = false;
 };
 
-po::options_description options_of(ChatArguments& parsed) {
+po::options_description chat_options(ChatArguments& parsed) {
   po::options_description options("options", kHelpWidth);
   options.add_options()("model", po::value(&parsed.model), "model folder")("template", po::value(&parsed.template_file),
                                                                            "template file")(
@@ -41,7 +43,7 @@ po::options_description options_of(ChatArguments& parsed) {
   return options;
 }
 
-Result<ChatArguments> parse_arguments(Arguments args) {
+Result<ChatArguments> parse_chat(Arguments args) {
   const auto bad = [](const std::string& what) {
     return Error{ErrorKind::kConfig, what, "mortise chat", "see mortise chat --help"};
   };
@@ -49,10 +51,10 @@ Result<ChatArguments> parse_arguments(Arguments args) {
   if (args.empty() || args[0].starts_with('-')) return missing_command(commands, "mortise chat");
   if (args[0] != "render") return unknown_word("command", args[0], commands, "mortise chat");
   ChatArguments parsed;
-  const po::options_description options = options_of(parsed);
+  const po::options_description options = chat_options(parsed);
   const auto given = TRY(parse_words(args.subspan(1), options, "mortise chat"));
   if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
-  if (parsed.model.empty() == parsed.template_file.empty()) return bad("either --model or --template is expected");
+  if (parsed.model.empty() == parsed.template_file.empty()) return bad("give either --model or --template");
   TRY(check_distinct({"--in", parsed.in}, {"--out", parsed.out}, "mortise chat"));
   return parsed;
 }
@@ -65,7 +67,8 @@ Result<ChatTemplates> load_templates(const ChatArguments& args) {
   const Tokenizer tokenizer = TRY(Tokenizer::load(args.model));
   ChatTemplates templates = TRY(ChatTemplates::of_folder(tokenizer));
   if (templates.empty())
-    return Error{ErrorKind::kData, "the folder has no chat template", args.model, "name one with --template"};
+    return Error{ErrorKind::kData, "the folder has no chat template", args.model,
+                 "give a template file with --template"};
   return templates;
 }
 
@@ -73,17 +76,17 @@ Result<RenderInput> read_row(const Json& row, const Json& special_tokens, const 
   const auto bad = [&](const std::string& what) { return Error{ErrorKind::kData, what, where, ""}; };
   RenderInput input;
   const Json* messages = json_find(row, "messages");
-  if (messages == nullptr || !messages->is_array()) return bad("key 'messages' has to be a list");
+  if (messages == nullptr || !messages->is_array()) return bad("the key 'messages' must be a list");
   input.messages = *messages;
   if (const Json* tools = json_find(row, "tools")) input.tools = *tools;
   if (const Json* documents = json_find(row, "documents")) input.documents = *documents;
   if (const Json* prompt = json_find(row, "add_generation_prompt")) {
-    if (!prompt->is_boolean()) return bad("key 'add_generation_prompt' has to be true or false");
+    if (!prompt->is_boolean()) return bad("the key 'add_generation_prompt' must be true or false");
     input.add_generation_prompt = prompt->get<bool>();
   }
   input.kwargs = special_tokens;
   if (const Json* kwargs = json_find(row, "kwargs"); kwargs != nullptr && !kwargs->is_null()) {
-    if (!kwargs->is_object()) return bad("key 'kwargs' has to be an object");
+    if (!kwargs->is_object()) return bad("the key 'kwargs' must be an object");
     for (const auto& [name, value] : kwargs->items()) input.kwargs[name] = value;
   }
   return input;
@@ -101,14 +104,14 @@ Json render_row(const ChatTemplate& chat, const RenderInput& input) {
   return result;
 }
 
-Result<> run(const ChatArguments& args) {
+Result<> run_chat(const ChatArguments& args) {
   Env& env = default_env();
   const ChatTemplates templates = TRY(load_templates(args));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
   NewJsonlFile out = TRY(NewJsonlFile::create(env, args.out));
   int64_t num_rows = 0, num_errors = 0;
   while (const std::optional<JsonlRow> row = TRY(reader.next())) {
-    const std::string where = args.in + ":" + std::to_string(row->line);
+    const std::string where = fmt::format("{}:{}", args.in, row->line);
     const RenderInput input = TRY(read_row(row->value, templates.special_tokens(), where));
     const ChatTemplate* chat = templates.choose(!input.tools.is_null());
     if (chat == nullptr)
@@ -125,6 +128,6 @@ Result<> run(const ChatArguments& args) {
 
 }  // namespace
 
-int cmd_chat(Arguments args) { return run_parsed<ChatArguments>(args, kUsage, options_of, parse_arguments, run); }
+int cmd_chat(Arguments args) { return run_parsed<ChatArguments>(args, kChatUsage, chat_options, parse_chat, run_chat); }
 
 }  // namespace mortise

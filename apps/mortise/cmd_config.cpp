@@ -1,8 +1,8 @@
-// `mortise config show|explain|schema|import`: what a run would use, what a key means, what editors read, what another
-// framework's file says.
+// `mortise config show|explain|schema|import`: the settings of a run, the meaning of a key, the schema for editors, and
+// another framework's file as ours.
 //
-// Reads the files it is given and writes the one that it is told; results go to standard output, warnings and errors to
-// standard error.
+// Reads and writes the named files. Results go to standard output, warnings and errors to standard error.
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <span>
@@ -11,49 +11,53 @@
 
 #include "config/check.h"
 #include "config/explain.h"
-#include "config/import/import.h"
 #include "config/show.h"
 #include "config_command.h"
 #include "foundation/base/text.h"
+#include "import/import.h"
 #include "unknown_word.h"
 
 namespace mortise {
 namespace {
 
-constexpr const char* kHelp = R"(usage: mortise config show [RUN.toml] [key=value ...] [options]
+constexpr const char* kConfigHelp = R"(usage: mortise config show [RUN.toml] [key=value ...] [options]
        mortise config explain [KEY | TABLE | preset] [--config RUN.toml] [--json]
        mortise config schema
-       mortise config import --from trl|verl|swift FILE [--output RUN.toml] [--processes N] [--set NAME=VALUE ...]
+       mortise config import --from trl|verl|swift FILE [--output RUN.toml [--overwrite]]
+                            [--processes N] [--set NAME=VALUE ...]
        mortise config import --from trl|verl|swift --list
 
-show     prints the resolved configuration: defaults, preset, base files, the file and the overrides merged.
-         The output is a TOML file that loads to the same settings. A comment
-         behind a key that is left to the policy loss tells the loss's own value.
-  --preset NAME   the same as the override preset=NAME: over the keys of the file, under the other overrides
-  --origins       a comment behind each key that was set: where
-  --set           only what was set, without the defaults
-  --check USE     also check the rules between keys, for USE = train, sft, eval, generate or objective
-  --json          as JSON
-explain  prints the meaning, type, default and range of a key, its name in verl and TRL, or lists the keys of a table.
-         Names of TRL and verl are understood too. Without an argument: the tables. Of a plugin's parameter
-         (actor.policy_loss.tau_pos, algorithm.adv_params.epsilon, reward.0.pattern, rollout.replay.path) it prints what
-         the plugins that have it say; with the plugin's name before it (reward.regex.pattern), what that one says; its
-         name alone (tau_pos) is looked for in all of them.
-  --config FILE   for such parameters: the plugins that a run's file uses, and the packs that it names
+show     prints the resolved configuration as TOML that loads to the same settings. It merges defaults, preset, base
+         files, the file and the overrides. A comment shows the value of a key that is left to the policy loss.
+  --preset NAME     the same as the override preset=NAME: replaces keys of the file, but not other overrides
+  --origins         say in a comment where each key was set
+  --set             only what was set, without the defaults
+  --check USE       also check the rules between keys, for USE = train, sft, eval, generate or objective
+  --json            print JSON
+explain  prints the meaning, type, default and range of a key, and its name in verl and TRL. You can also give it their
+         name for the key. For a table it lists the keys; without an argument, the tables. For a parameter of a plugin,
+         it prints what the plugins say:
+           actor.policy_loss.tau_pos, reward.0.pattern    all plugins that have the parameter in this place
+           reward.regex.pattern                           the plugin regex
+           tau_pos                                        all plugins that have the parameter
+  --config FILE     for parameters: only the plugins that this run uses, and its own packs
 schema   prints the JSON Schema (draft 2020-12) of a configuration file.
-import   translates another framework's settings: YAML, JSON, an argument list or a shell command (trl, swift), YAML or
-         Hydra overrides (verl). A comment says what each line follows from; a setting that would change the numbers and
-         is not supported is an error.
-  --output FILE   write there in place of standard output
-  --processes N   number of processes that the file is meant for. The batch sizes of trl and swift are per process.
-                  Default: what the script's launcher says (accelerate, torchrun, deepspeed, NPROC_PER_NODE), else 1
-  --set NAME=VALUE  value of a shell variable, also where the script sets it. The script is read, never run
-  --list          what becomes of every setting that the framework has
+import   translates another framework's settings: YAML, JSON, an argument list or a shell script (trl, swift); YAML or
+         Hydra overrides (verl). A comment on each line says which setting it comes from. If a setting would change the
+         numbers and Mortise does not support it, the import stops.
+  --output FILE     write to FILE instead of standard output
+  --overwrite       write there even if the file exists
+  --processes N     number of processes that the settings are meant for, because batch sizes of trl and swift are per
+                    process. Default: what the script's launcher says (accelerate, torchrun, deepspeed,
+                    NPROC_PER_NODE), else 1
+  --set NAME=VALUE  value of a shell variable; overrides the script. The import reads the script and never
+                    runs it. It takes only HOME from your environment
+  --list            print how each setting of the framework is translated
 
 Overrides: a.b=VALUE (TOML, bare text, or null), reward.0.weight=2, ~a.b (back to the default).
 )";
 
-int fail(const Error& error) {
+int fail_config(const Error& error) {
   std::cerr << "error: " << error.to_string() << "\n";
   return static_cast<int>(error.kind);
 }
@@ -69,7 +73,7 @@ Error bad_usage(std::string what) {
   return {ErrorKind::kConfig, std::move(what), kProgram, "`mortise config --help` shows the usage"};
 }
 
-int usage_error(const std::string& what) { return fail(bad_usage(what)); }
+int usage_error(const std::string& what) { return fail_config(bad_usage(what)); }
 
 struct ShowArguments {
   std::string file;
@@ -138,6 +142,7 @@ struct ImportArguments {
   ImportRequest request;
   std::string output;
   bool list = false;
+  bool overwrite = false;
 };
 
 Result<ImportArguments> parse_import(std::span<const std::string> args) {
@@ -160,8 +165,10 @@ Result<ImportArguments> parse_import(std::span<const std::string> args) {
       parsed.request.num_processes = *number;
     } else if (arg == "--list") {
       parsed.list = true;
+    } else if (arg == "--overwrite") {
+      parsed.overwrite = true;
     } else if (arg.starts_with("--")) {
-      const std::vector<std::string> known = {"--from", "--output", "--processes", "--list"};
+      const std::vector<std::string> known = {"--from", "--output", "--overwrite", "--processes", "--set", "--list"};
       return unknown_word("option", arg, known, kProgram);
     } else if (parsed.request.where.empty()) {
       parsed.request.where = arg;
@@ -174,13 +181,18 @@ Result<ImportArguments> parse_import(std::span<const std::string> args) {
   return parsed;
 }
 
-// Nothing where the result went to a file.
+// Returns nothing if the result went to a file.
 Result<std::string> import_file(std::span<const std::string> args) {
-  const ImportArguments parsed = TRY(parse_import(args));
+  ImportArguments parsed = TRY(parse_import(args));
   if (parsed.list) return describe_import(parsed.request.framework);
   std::error_code missing;  // a file that is not there yet is another one
   if (std::filesystem::equivalent(parsed.request.where, parsed.output, missing))
     return bad_usage("--output names the file that is read");
+  if (!parsed.output.empty() && !parsed.overwrite && std::filesystem::is_regular_file(parsed.output)) {
+    return Error{ErrorKind::kConfig, "the file of --output exists", parsed.output,
+                 "name another file, or give --overwrite"};
+  }
+  if (const char* home = std::getenv("HOME")) parsed.request.environment["HOME"] = home;
   const ImportedConfig imported = TRY(import_config(default_env(), parsed.request));
   for (const std::string& warning : imported.warnings) std::cerr << "warning: " << warning << "\n";
   if (parsed.output.empty()) return imported.toml;
@@ -188,7 +200,7 @@ Result<std::string> import_file(std::span<const std::string> args) {
   return std::string();
 }
 
-// For a key that is left to the policy loss: the losses whose paper has a value for it.
+// For a key that the policy loss sets: the losses whose paper has a value for it.
 std::string published_values(const std::string& name, const std::string& config_file, ParamExplainer explain_param) {
   const std::string key = canonical_key(name);
   constexpr std::string_view kActor = "actor.";
@@ -235,11 +247,11 @@ Result<std::string> explain(std::span<const std::string> args, ParamExplainer ex
 
 int run_config(std::span<const std::string> args, ParamExplainer explain_param, KeyRemarks remarks) {
   if (args.empty()) {
-    std::cerr << kHelp;
+    std::cerr << kConfigHelp;
     return static_cast<int>(ErrorKind::kConfig);
   }
   for (const std::string& arg : args) {
-    if (arg == "--help" || arg == "-h") return print(kHelp);
+    if (arg == "--help" || arg == "-h") return print(kConfigHelp);
   }
   const std::string& command = args.front();
   const std::span<const std::string> rest = args.subspan(1);
@@ -248,12 +260,12 @@ int run_config(std::span<const std::string> args, ParamExplainer explain_param, 
     return print(dump_json(config_schema(), 2));
   }
   if (command != "show" && command != "explain" && command != "import")
-    return fail(
+    return fail_config(
         unknown_word("command", command, std::vector<std::string>{"show", "explain", "schema", "import"}, kProgram));
   const Result<std::string> text = command == "show"      ? show(rest, remarks)
                                    : command == "explain" ? explain(rest, explain_param)
                                                           : import_file(rest);
-  if (!text) return fail(text.error());
+  if (!text) return fail_config(text.error());
   return text->empty() ? 0 : print(*text);
 }
 

@@ -1,21 +1,27 @@
-// mortise eval: validation alone.
+// mortise eval: validation without training.
+#include "as_rank.h"
 #include "foundation/formats/json.h"
 #include "run_command.h"
-#include "train/trainer.h"
+#include "train/loop/trainer.h"
 
 namespace mortise {
 
 namespace {
 
-Result<int> run_eval(Arguments args, const boost::program_options::options_description& options) {
-  const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kEval));
-  const Json metrics = TRY(evaluate(default_env(), command.config));
+Result<int> eval_as_rank(const RunCommand& command, Communicator& ranks) {
+  const Json metrics = TRY(evaluate(default_env(), command.config, ranks));
+  if (!ranks.is_main()) return 0;
   if (command.options.count("json") != 0) {
     std::cout << dump_json(metrics) << "\n";
     return 0;
   }
   for (const auto& [name, value] : metrics.items()) std::printf("%-48s %s\n", name.c_str(), dump_json(value).c_str());
   return 0;
+}
+
+Result<int> run_eval(Arguments args, const boost::program_options::options_description& options) {
+  const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kEval));
+  return run_as_rank(command.config.config, [&](Communicator& ranks) { return eval_as_rank(command, ranks); });
 }
 
 }  // namespace
@@ -26,8 +32,8 @@ int cmd_eval(Arguments args) {
   if (wants_help(args)) {
     print_run_help(
         "eval",
-        "Samples rollout.val_kwargs.n completions for every row of data.val_files, scores them with the rewards,\n"
-        "and prints mean, best of k (pass@k for 0/1 rewards) and majority per data source.",
+        "Samples rollout.val_kwargs.n completions for every row of data.val_files and scores them with the rewards.\n"
+        "Prints mean, best of k (pass@k for 0/1 rewards) and majority for each data source.",
         options);
     return 0;
   }

@@ -1,9 +1,11 @@
 // mortise generate: completions for a file of prompts, by the engine that training uses.
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
 #include "config/check.h"
@@ -11,44 +13,45 @@
 #include "config/load.h"
 #include "experience/data/misspelt_keys.h"
 #include "experience/data/prompt_encoder.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "generate/engine.h"
 #include "generated_rows.h"
-#include "train/policy_folder.h"
-#include "train/threads.h"
+#include "train/run/policy_folder.h"
+#include "train/run/threads.h"
 #include "unknown_word.h"
 
 namespace mortise {
 namespace {
 
-constexpr const char* kHelp =
-    "usage: mortise generate --model DIR --prompts FILE --out FILE [rollout.KEY=VALUE ...] [--json]\n\n"
-    "DIR      Hugging Face folder; a tokenizer is needed unless all prompts are token ids\n"
-    "prompts  JSONL rows with \"prompt\" (text or messages), \"messages\" or \"prompt_token_ids\". A row may have its "
-    "own \"seed\":\n"
-    "         its completions then depend on the seed and the row alone, not on its place in the file\n"
-    "out      JSONL rows in the same order: {\"prompt_token_ids\", \"completions\": [{\"token_ids\", \"text\", "
-    "\"log_probs\",\n"
-    "         \"finish_reason\"}]}; log_probs at the sampling temperature over the whole vocabulary (1 when greedy);\n"
-    "         \"filtered_log_probs\" too where penalties, bars or filters change what is drawn from; \"top_log_probs\" "
-    "(a list of\n"
-    "         [token id, log-prob] at each place) where rollout.top_log_probs asks for them. The file appears when "
-    "all\n"
-    "         rows are done. Until then FILE.partial has the first of them, also if the command is stopped\n"
-    "         (the next command renames it to FILE.partial.before_N)\n"
-    "KEY      n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, "
-    "frequency_penalty,\n"
-    "         response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,\n"
-    "         max_num_seqs, kv_cache_mib, dtype, kernels, deterministic, calculate_log_probs; also data.prompt_key,\n"
-    "         data.system_prompt, data.apply_chat_template_kwargs, model.dtype, model.custom_chat_template, "
-    "trainer.num_threads\n"
-    "         (`mortise config explain KEY` tells what they mean). Without response_length a completion has at most\n"
-    "         512 tokens, or as many as the model has room for\n"
-    "--system TEXT  system message of chats without one, as data.system_prompt\n"
-    "--json   a summary as one JSON object on standard output\n";
+constexpr const char* kGenerateHelp =
+    R"(usage: mortise generate --model DIR --prompts FILE --out FILE [KEY=VALUE ...] [--system TEXT] [--json]
+
+--model    Hugging Face folder. It needs a tokenizer unless all prompts are token ids.
+--prompts  JSONL rows with "prompt" (text or messages), "messages" or "prompt_token_ids". A row may have its own "seed".
+           Its completions then depend on the seed and the row, not on its place in the file.
+--out      JSONL rows in the same order: {"prompt_token_ids", "completions": [{"token_ids", "text", "log_probs",
+           "finish_reason"}]}.
+             log_probs           at the sampling temperature (at 1 if greedy), over the whole vocabulary
+             filtered_log_probs  added if penalties, bad_words or filters change the distribution
+             top_log_probs       added by rollout.top_log_probs: a list of [token id, log-prob] for each token
+           The file appears when all rows are finished. Until then, and after an interruption, FILE.partial has the rows
+           that are finished. The next command renames it to FILE.partial.before_N.
+--system   system message for chats without one; the same as data.system_prompt
+--json     print a summary as one JSON object on standard output
+
+KEY is one of these. `mortise config explain KEY` explains each.
+  rollout.   n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty,
+             response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,
+             max_num_seqs, kv_cache_mib, dtype, kernels, deterministic, calculate_log_probs
+  data.      prompt_key, system_prompt, apply_chat_template_kwargs
+  model.     dtype, custom_chat_template
+  trainer.   num_threads
+Without rollout.response_length a completion has at most 512 tokens, or fewer if the model has less room.
+)";
 
 struct GenerateArguments {
   std::map<std::string, std::string> files;  // --model, --prompts, --out
@@ -56,40 +59,16 @@ struct GenerateArguments {
   bool json = false;
 };
 
-// Settings that act here; any other would be read and then ignored.
+// The keys that generate reads, by their records. Any other key would have no effect.
 std::span<const std::string> keys_here() {
-  static const std::string kKeys[] = {"rollout.n",
-                                      "rollout.temperature",
-                                      "rollout.top_k",
-                                      "rollout.top_p",
-                                      "rollout.min_p",
-                                      "rollout.typical_p",
-                                      "rollout.repetition_penalty",
-                                      "rollout.presence_penalty",
-                                      "rollout.frequency_penalty",
-                                      "rollout.stop",
-                                      "rollout.stop_token_ids",
-                                      "rollout.bad_words",
-                                      "rollout.top_log_probs",
-                                      "rollout.ignore_eos",
-                                      "rollout.min_new_tokens",
-                                      "rollout.response_length",
-                                      "rollout.max_num_seqs",
-                                      "rollout.kv_cache_mib",
-                                      "rollout.dtype",
-                                      "rollout.kernels",
-                                      "rollout.deterministic",
-                                      "rollout.seed",
-                                      "rollout.calculate_log_probs",
-                                      "data.prompt_key",
-                                      "data.max_response_length",
-                                      "data.system_prompt",
-                                      "data.apply_chat_template_kwargs",
-                                      "model.dtype",
-                                      "model.custom_chat_template",
-                                      "trainer.seed",
-                                      "trainer.num_threads"};
-  return kKeys;
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all;
+    for (const Field& field : all_fields()) {
+      if ((field.read_by & kInGenerate) != 0) all.push_back(field.key);
+    }
+    return all;
+  }();
+  return keys;
 }
 
 bool acts_here(std::string_view key) {
@@ -106,7 +85,7 @@ Error no_setting(const std::string& word, const std::string& key) {
   return error;
 }
 
-Result<GenerateArguments> parse_arguments(Arguments args) {
+Result<GenerateArguments> parse_generate(Arguments args) {
   const std::vector<std::string> names = {"--model", "--prompts", "--out", "--json", "--system"};
   GenerateArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -131,7 +110,8 @@ Result<GenerateArguments> parse_arguments(Arguments args) {
       value = word.substr(equals + 1);
     else if (i + 1 < args.size())
       value = args[++i];
-    if (value.empty()) return Error{ErrorKind::kConfig, "option " + name + " needs a value", "mortise generate", {}};
+    if (value.empty())
+      return Error{ErrorKind::kConfig, fmt::format("option {} needs a value", name), "mortise generate", {}};
     if (name == "--system")
       out.overrides.push_back("data.system_prompt=" + dump_json(Json(value)));
     else
@@ -139,7 +119,7 @@ Result<GenerateArguments> parse_arguments(Arguments args) {
   }
   for (const char* name : {"--model", "--prompts", "--out"}) {
     if (out.files.contains(name)) continue;
-    return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise generate",
+    return Error{ErrorKind::kConfig, fmt::format("option {} is missing", name), "mortise generate",
                  "`mortise generate --help` shows the usage"};
   }
   TRY(check_distinct({"--prompts", out.files["--prompts"]}, {"--out", out.files["--out"]}, "mortise generate"));
@@ -160,7 +140,8 @@ Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where)
   std::vector<int64_t> out;
   for (const Json& id : *ids) {
     if (!id.is_number_integer()) {
-      return Error{ErrorKind::kData, "'prompt_token_ids' holds " + dump_json(id) + ", which is no integer", where, ""};
+      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not an integer", dump_json(id)),
+                   where, ""};
     }
     out.push_back(id.get<int64_t>());
   }
@@ -171,16 +152,16 @@ struct Prompts {
   std::vector<std::vector<int64_t>> ids;
   std::vector<std::optional<uint64_t>> seeds;  // of rows that have one
   std::vector<std::string> where;
-  int64_t longest_sequence = 0;  // prompt and completion together, where nobody said how long completions may be
+  int64_t longest_sequence = 0;  // prompt and completion together, if no option limits completions
 };
 
-// The longest completion of prompt i: as asked for, or by default as much of that as the model has room for.
+// The longest completion of prompt i: the requested length, or by default as much of it as the model has room for.
 int64_t completion_room(const Prompts& prompts, size_t i, int64_t asked) {
   const int64_t room = prompts.longest_sequence - static_cast<int64_t>(prompts.ids[i].size());
   return prompts.longest_sequence > 0 && room > 0 ? std::min(asked, room) : asked;
 }
 
-// A short model, and the default length: completions end where the model does.
+// If the model is short, completions of the default length end where the model ends.
 void fit_default_length(const LoadedConfig& loaded, const ModelConfig& model, Prompts& prompts) {
   if (loaded.is_set("rollout.response_length") || loaded.is_set("data.max_response_length")) return;
   prompts.longest_sequence = model.max_length();
@@ -188,18 +169,18 @@ void fit_default_length(const LoadedConfig& loaded, const ModelConfig& model, Pr
   int64_t num_short = 0;
   for (size_t i = 0; i < prompts.ids.size(); ++i) num_short += completion_room(prompts, i, usual) < usual ? 1 : 0;
   if (num_short == 0) return;
-  log_info("the model's sequences have at most " + std::to_string(prompts.longest_sequence) +
-           " tokens: completions of " + std::to_string(num_short) + " of " + std::to_string(prompts.ids.size()) +
-           " prompts are limited to it, below the default of " + std::to_string(usual) +
-           " (set rollout.response_length to choose)");
+  log_info(fmt::format(
+      "the model takes {} tokens at most, so completions of {} of {} prompts end before the default of {} tokens; set "
+      "rollout.response_length to choose a length",
+      prompts.longest_sequence, num_short, prompts.ids.size(), usual));
 }
 
 Result<std::optional<uint64_t>> seed_of(const Json& row, const std::string& where) {
   const Json* const seed = json_find(row, "seed");
   if (seed == nullptr || seed->is_null()) return std::optional<uint64_t>();
   if (!seed->is_number_integer() || (!seed->is_number_unsigned() && seed->get<int64_t>() < 0)) {
-    return Error{ErrorKind::kData, "'seed' is " + dump_json(*seed) + ", and has to be a whole number from 0 on", where,
-                 "correct it, or leave it out: rollout.seed holds for all rows"};
+    return Error{ErrorKind::kData, fmt::format("'seed' must be an integer of at least 0, but is {}", dump_json(*seed)),
+                 where, "correct it, or remove it and set rollout.seed for all rows"};
   }
   return std::optional<uint64_t>(seed->get<uint64_t>());
 }
@@ -211,7 +192,7 @@ Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* fol
   while (true) {
     const std::optional<JsonlRow> row = TRY(reader.next());
     if (!row) return out;
-    out.where.push_back(path.string() + ":" + std::to_string(row->line));
+    out.where.push_back(fmt::format("{}:{}", path.string(), row->line));
     out.seeds.push_back(TRY(seed_of(row->value, out.where.back())));
     if (folder != nullptr) {
       const Prompt prompt = TRY(folder->encoder(config).encode(row->value, out.where.back(), vocab_size));
@@ -235,7 +216,7 @@ Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<cons
   };
   const auto work = [&]() -> Result<uint64_t> {
     if (stop_requested())
-      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
+      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were sampled", "", ""};
     const uint64_t outstanding = TRY(engine.poll(keep, std::chrono::milliseconds(100)));
     TRY(kept);
     return outstanding;
@@ -261,8 +242,8 @@ Result<> complete(GenerateEngine& engine, const Prompts& prompts, std::span<cons
   return {};
 }
 
-// Longrope turns a long sequence otherwise from its first token on. A completion that may grow that long is computed
-// so from its start: it depends on its own prompt and length alone, not on what else is in the file. What computed.
+// Longrope rotates a long sequence differently from its first token on. A completion that may grow that long therefore
+// starts with the long factors. It depends only on its own prompt and length, not on the rest of the file.
 Result<std::string> complete_all(Model& model, const EngineOptions& options, const Prompts& prompts,
                                  const SamplingParams& sampling, const RunConfig& config, GeneratedRows& out) {
   std::string path_name;
@@ -283,14 +264,14 @@ Result<std::string> complete_all(Model& model, const EngineOptions& options, con
 }
 
 Result<int> generate(Arguments args) {
-  GenerateArguments parsed = TRY(parse_arguments(args));
+  GenerateArguments parsed = TRY(parse_generate(args));
   Env& env = default_env();
   LoadedConfig loaded = TRY(load_config(env, "", parsed.overrides));
   RunConfig& config = loaded.config;
   config.model.path = parsed.files.at("--model");
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
   use_threads(config.trainer);
-  Model model = TRY(Model::load(env, config.model.path, config.model.dtype));
+  Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
   std::optional<PolicyFolder> folder;
   const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));
   if (!TRY(list_tokenizer_files(tokenizer_path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
@@ -321,7 +302,7 @@ Result<int> generate(Arguments args) {
 
 int cmd_generate(Arguments args) {
   if (wants_help(args)) {
-    std::cout << kHelp;
+    std::cout << kGenerateHelp;
     return 0;
   }
   auto code = generate(args);

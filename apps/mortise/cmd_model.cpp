@@ -1,6 +1,7 @@
-// mortise model logprob: what a model says about given tokens, as safetensors (for comparisons with other engines).
+// mortise model logprob: a model's log-probs of given tokens, as safetensors (to compare with other engines).
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -15,24 +16,28 @@
 namespace mortise {
 namespace {
 
-constexpr const char* kHelp =
-    "usage: mortise model logprob --model DIR --inputs FILE --outputs FILE [--dtype float32|float64]\n"
-    "       [--layers fast|plain] [--json]\n\n"
-    "DIR      Hugging Face folder: config.json and safetensors; or that of a LoRA adapter\n"
-    "inputs   safetensors with in.input_ids and in.attention_mask, both (B, T) integers; padding on any side\n"
-    "outputs  safetensors with logits (B, T, V), log_prob and entropy (B, T-1), all float32: log_prob[t] is that of\n"
-    "         token t+1 at temperature 1. A sequence classifier gives scores (B, labels). Padding is 0.\n"
-    "--dtype  what is computed in (default float32)\n"
-    "--layers the kernels of training (fast, the default), or the plain operations that judge them\n"
-    "--json   a summary as one JSON object on standard output\n\n"
-    "`mortise model save --help`: write a model folder again: in another dtype, in shards, with an adapter merged.\n";
+constexpr const char* kModelHelp =
+    R"(usage: mortise model logprob --model DIR --inputs FILE --outputs FILE [options]
+       mortise model save --help
+
+logprob  computes logits, log-probs and entropies of given tokens
+save     writes a model folder again: with another dtype, in shards, or with an adapter merged
+
+--model    Hugging Face folder with config.json and safetensors, or the folder of a LoRA adapter
+--inputs   safetensors with in.input_ids and in.attention_mask, both (B, T) integers; padding on any side
+--outputs  safetensors with logits (B, T, V), log_prob and entropy (B, T-1), all float32. log_prob[t] belongs to token
+           t+1, at temperature 1. A sequence classifier gives scores (B, labels). Padding is 0.
+--dtype    number format of the computation: float32 (default) or float64
+--layers   fast (default): the kernels of training. plain: the plain operations that the kernels are tested against
+--json     print a summary as one JSON object on standard output
+)";
 
 struct ModelArguments {
   std::map<std::string, std::string> values{{"--dtype", "float32"}, {"--layers", "fast"}};
   bool json = false;
 };
 
-Result<ModelArguments> parse_arguments(Arguments args) {
+Result<ModelArguments> parse_model(Arguments args) {
   const std::vector<std::string> names = {"--model", "--inputs", "--outputs", "--dtype", "--layers", "--json"};
   ModelArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -53,12 +58,12 @@ Result<ModelArguments> parse_arguments(Arguments args) {
       return unknown_word("option", name, names, "mortise model logprob");
     }
     if (value.empty())
-      return Error{ErrorKind::kConfig, "option " + name + " needs a value", "mortise model logprob", {}};
+      return Error{ErrorKind::kConfig, fmt::format("option {} needs a value", name), "mortise model logprob", {}};
     out.values[name] = value;
   }
   for (const char* name : {"--model", "--inputs", "--outputs"}) {
     if (out.values.contains(name)) continue;
-    return Error{ErrorKind::kConfig, std::string("option ") + name + " is missing", "mortise model logprob",
+    return Error{ErrorKind::kConfig, fmt::format("option {} is missing", name), "mortise model logprob",
                  "`mortise model --help` shows the usage"};
   }
   if (out.values["--layers"] != "fast" && out.values["--layers"] != "plain") {
@@ -88,12 +93,12 @@ Result<at::Tensor> integers(const SafetensorsFile& file, const std::string& name
       break;
     default:
       return Error{ErrorKind::kData,
-                   "tensor " + quote(name) + " must hold integers, has " + std::string(dtype_name(view.dtype)),
+                   fmt::format("tensor {} must hold integers, has {}", quote(name), dtype_name(view.dtype)),
                    file.path().string(),
                    {}};
   }
   if (view.shape.size() != 2) {
-    return Error{ErrorKind::kData, "tensor " + quote(name) + " must be (B, T)", file.path().string(), {}};
+    return Error{ErrorKind::kData, fmt::format("tensor {} must be (B, T)", quote(name)), file.path().string(), {}};
   }
   auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
   return at::from_blob(bytes, view.shape, at::TensorOptions().dtype(type)).to(at::kLong, false, /*copy=*/true);
@@ -104,16 +109,16 @@ Result<> check_mask(const at::Tensor& mask_BT, const Path& path) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] == 0 || values[i] == 1) continue;
     const auto width = static_cast<size_t>(mask_BT.size(1));
-    return Error{ErrorKind::kData,
-                 "tensor 'in.attention_mask' holds " + std::to_string(values[i]) + " in row " +
-                     std::to_string(i / width) + ", column " + std::to_string(i % width),
-                 path.string(), "a mask is 1 at real tokens and 0 at padding"};
+    return Error{
+        ErrorKind::kData,
+        fmt::format("tensor 'in.attention_mask' holds {} in row {}, column {}", values[i], i / width, i % width),
+        path.string(), "a mask is 1 at real tokens and 0 at padding"};
   }
   return {};
 }
 
 Result<int> logprob(Arguments args) {
-  const ModelArguments parsed = TRY(parse_arguments(args));
+  const ModelArguments parsed = TRY(parse_model(args));
   Env& env = default_env();
   const Path inputs = parsed.values.at("--inputs");
   const SafetensorsFile file = TRY(SafetensorsFile::open(env, inputs));
@@ -129,7 +134,7 @@ Result<int> logprob(Arguments args) {
   auto evaluated = evaluate_padded(model, ids, mask, {path, {}});
   if (!evaluated.ok()) {
     if (evaluated.error().kind == ErrorKind::kData)
-      evaluated.error().where = inputs.string() + ": " + evaluated.error().where;
+      evaluated.error().where = fmt::format("{}: {}", inputs.string(), evaluated.error().where);
     return std::move(evaluated).error();
   }
   const std::pair<const char*, at::Tensor> all[] = {{"logits", evaluated->logits_BTV},
@@ -159,7 +164,7 @@ Result<int> logprob(Arguments args) {
 int cmd_model(Arguments args) {
   if (!args.empty() && args[0] == "save") return cmd_model_save(args.subspan(1));
   if (wants_help(args)) {
-    std::cout << kHelp;
+    std::cout << kModelHelp;
     return 0;
   }
   if (args.empty() || args[0] != "logprob") {

@@ -1,50 +1,53 @@
 // mortise model save: writes a model folder, or an adapter merged into its base, again: other dtype, other shards.
 #include "command_line.h"
+
+#include <fmt/core.h>
 #include "foundation/base/text.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
-#include "train/policy_folder.h"
+#include "train/run/policy_folder.h"
 
 namespace mortise {
 namespace {
 
 namespace po = boost::program_options;
 constexpr const char* kCommand = "mortise model save";
-constexpr const char* kUsage =
+constexpr const char* kSaveUsage =
     "usage: mortise model save --model DIR --out DIR [--dtype D] [--max-shard-size N] [--lora merged|apart]\n\n"
-    "Writes a Hugging Face folder (weights, configuration, tokenizer files) that transformers loads. DIR may be the\n"
-    "folder of a LoRA adapter, which is merged into its base unless --lora apart.\n";
+    "Writes a Hugging Face folder (weights, configuration, tokenizer files) that transformers loads. --model may be a\n"
+    "folder of a LoRA adapter. It is then merged into its base, unless you give --lora apart.\n";
 
 struct SaveArguments {
   std::string model, out, dtype, max_shard_size, lora;
 };
 
-po::options_description options_of(SaveArguments& a) {
+po::options_description save_options(SaveArguments& a) {
   po::options_description options("options", kHelpWidth);
   auto add = options.add_options();
   add("model", po::value(&a.model), "folder to read");
-  add("out", po::value(&a.out), "folder to write; must not be the one that is read");
+  add("out", po::value(&a.out), "folder to write; must differ from --model");
   add("dtype", po::value(&a.dtype)->default_value("stored"),
-      "stored (as in the files that are read, which gives the same bytes), float32, bfloat16, float16, float64");
+      "stored (the same bytes as in the files of --model), float32, bfloat16, float16 or float64");
   add("max-shard-size", po::value(&a.max_shard_size)->default_value("0"),
-      "most bytes of a weight file, as 500MB or 5GB; 0: as read with --dtype stored, else one file");
-  add("lora", po::value(&a.lora)->default_value("merged"), "of an adapter: merged, or apart (the adapter alone)");
+      "maximum size of a weight file, such as 500MB or 5GB; 0: with --dtype stored as in --model, else one file");
+  add("lora", po::value(&a.lora)->default_value("merged"),
+      "merged: adapter and base as one model; apart: only the adapter");
   return options;
 }
 
 Error bad(const std::string& option, const std::string& problem, const std::string& next) {
-  return {ErrorKind::kConfig, "option --" + option + " " + problem, kCommand, next};
+  return {ErrorKind::kConfig, fmt::format("option --{} {}", option, problem), kCommand, next};
 }
 
-Result<SaveArguments> parse_arguments(Arguments args) {
+Result<SaveArguments> parse_save(Arguments args) {
   SaveArguments a;
-  TRY(parse_words(args, options_of(a), kCommand));
+  TRY(parse_words(args, save_options(a), kCommand));
   if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
   if (a.out.empty()) return bad("out", "is missing", "name the folder to write");
   if (a.lora != "merged" && a.lora != "apart") return bad("lora", "is " + quote(a.lora), "use merged or apart");
   std::error_code ignored;
   if (std::filesystem::equivalent(a.model, a.out, ignored)) {
-    return bad("out", "names the folder that is read", "name another");
+    return bad("out", "names the same folder as --model", "name another folder");
   }
   return a;
 }
@@ -52,10 +55,10 @@ Result<SaveArguments> parse_arguments(Arguments args) {
 Result<int64_t> parse_size(const std::string& text) {
   const std::optional<int64_t> bytes = parse_byte_size(text);
   if (bytes) return *bytes;
-  return bad("max-shard-size", "is " + quote(text), "write a whole number of bytes, or one as 500MB, 5GB, 2GiB");
+  return bad("max-shard-size", "is " + quote(text), "write a number of bytes, or a size such as 500MB, 5GB or 2GiB");
 }
 
-Result<> run(const SaveArguments& a) {
+Result<> run_save(const SaveArguments& a) {
   Env& env = default_env();
   SaveOptions options;
   options.dtype = a.dtype;
@@ -64,7 +67,7 @@ Result<> run(const SaveArguments& a) {
   const Model model = TRY(Model::load(env, a.model, a.dtype == "float64" ? "float64" : "float32"));
   if (options.lora == LoraSave::kApart && model.has_adapter()) {
     const LoraConfig config = TRY(read_lora_config(env, a.model));
-    // As written where it is absolute; else the new folder would look for its base in the wrong place.
+    // A relative path would be looked up from the new folder.
     const Path base = TRY(find_base_folder(env, a.model, config));
     if (Path(config.base_model).is_relative()) options.base_model = std::filesystem::absolute(base).lexically_normal();
   }
@@ -74,6 +77,8 @@ Result<> run(const SaveArguments& a) {
 
 }  // namespace
 
-int cmd_model_save(Arguments args) { return run_parsed<SaveArguments>(args, kUsage, options_of, parse_arguments, run); }
+int cmd_model_save(Arguments args) {
+  return run_parsed<SaveArguments>(args, kSaveUsage, save_options, parse_save, run_save);
+}
 
 }  // namespace mortise

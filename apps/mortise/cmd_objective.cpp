@@ -1,4 +1,5 @@
 // mortise objective eval: the actor's whole objective (or the critic's) as configured, on tensors of a file.
+#include <fmt/core.h>
 #include <boost/program_options.hpp>
 #include <cmath>
 
@@ -10,7 +11,7 @@
 #include "foundation/base/text.h"
 #include "learn/objective/actor_objective.h"
 #include "learn/objective/value_objective.h"
-#include "train/run_parts.h"
+#include "train/run/run_parts.h"
 #include "unknown_word.h"
 
 namespace mortise {
@@ -24,7 +25,7 @@ struct ObjectiveCommand {
   Path inputs, outputs;
 };
 
-// The sum as float32, which may be too large for it although every token's part is not.
+// The sum as float32. It may overflow although no token's part does.
 Result<float> loss_of(double sum, const Path& inputs) {
   const auto loss = static_cast<float>(sum);
   if (std::isfinite(loss)) return loss;
@@ -32,8 +33,8 @@ Result<float> loss_of(double sum, const Path& inputs) {
     return Error{ErrorKind::kNumerics, "the loss is no number (nan)", inputs.string(),
                  "look for log-probs that are infinite"};
   }
-  return Error{ErrorKind::kNumerics, "the loss is " + format_f64(sum) + ", too large for float32", inputs.string(),
-               "look for advantages, values or returns of great size"};
+  return Error{ErrorKind::kNumerics, fmt::format("the loss is {}, too large for float32", format_f64(sum)),
+               inputs.string(), "look for advantages, values or returns of great size"};
 }
 
 std::vector<TensorView> padded_outputs(const float& loss, const std::string& grad_name, const std::vector<float>& grad,
@@ -55,18 +56,21 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
     TRY(in.check_values(name, numbers, mask, EvalTensors::Infinities::kRefused));
   const RunConfig& config = command.config.config;
   TokenWeightOptions options;
-  options.mode = TRY(parse_loss_agg_mode(config.critic.loss_agg_mode));
+  options.mode = config.critic.loss_agg_mode;
   if (options.mode == LossAggMode::kPromptMean) TRY(in.need_groups("loss_agg_mode prompt-mean"));
-  options.rows = TRY(parse_loss_agg_rows(config.actor.loss_agg_rows));
+  options.rows = config.actor.loss_agg_rows;
   options.loss_scale_factor = config.actor.loss_scale_factor.value_or(static_cast<double>(in.num_columns()));
   options.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   const Layout layout = in.layout();
   std::vector<float> weight(in.num_tokens()), grad(in.num_tokens());
   const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
   TRY(token_weights(options, counts, layout.row_offsets, mask, layout.group_index, weight));
-  const float loss = TRY(
-      loss_of(value_objective({vpreds, values, returns, mask, weight}, config.critic.cliprange_value, grad, metrics),
-              command.inputs));
+  StepView view;
+  view.layout = layout;
+  view.set<column::Values>(values).set<column::Returns>(returns);
+  view.set<column::ResponseMask>(mask).set<column::Weight>(weight);
+  const float loss =
+      TRY(loss_of(value_objective(vpreds, view, config.critic.cliprange_value, grad, metrics), command.inputs));
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 
@@ -87,7 +91,7 @@ Result<ActorTensors> read_actor_tensors(EvalTensors& in) {
   out.rollout_is_weights = TRY(in.optional_tokens("rollout_is_weights"));
   out.entropy = TRY(in.optional_tokens("entropy"));
   TRY(in.all_used());
-  // A mask or a correction would hide them. Infinite log-probs are what clamps are for.
+  // Masks and corrections would hide NaN. Clamps handle infinite log-probs.
   using Named = std::pair<std::string_view, std::span<const float>>;
   const Named numbers[] = {{"log_prob", out.log_prob},
                            {"old_log_prob", out.old_log_prob},
@@ -137,17 +141,17 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   std::vector<float> weight(in.num_tokens()), grad(in.num_tokens()), grad_entropy(tensors.entropy.size());
   const UpdateCounts counts = count_update(layout.row_offsets, tensors.mask, layout.group_index);
   TRY(token_weights(objective.aggregation(), counts, layout.row_offsets, tensors.mask, layout.group_index, weight));
-  ObjectiveInput input;
+  StepView input;
   input.layout = layout;
-  input.log_prob = tensors.log_prob;
-  input.old_log_prob = tensors.old_log_prob;
-  input.advantages = tensors.advantages;
-  input.response_mask = tensors.mask;
-  input.weight = weight;
-  input.ref_log_prob = tensors.ref_log_prob;
-  input.rollout_log_prob = tensors.rollout_log_prob;
-  input.rollout_is_weights = tensors.rollout_is_weights;
-  input.entropy = tensors.entropy;
+  input.set<column::LogProb>(tensors.log_prob);
+  input.set<column::OldLogProb>(tensors.old_log_prob);
+  input.set<column::Advantages>(tensors.advantages);
+  input.set<column::ResponseMask>(tensors.mask);
+  input.set<column::Weight>(weight);
+  input.set<column::RefLogProb>(tensors.ref_log_prob);
+  input.set<column::RolloutLogProb>(tensors.rollout_log_prob);
+  input.set<column::RolloutIsWeights>(tensors.rollout_is_weights);
+  input.set<column::Entropy>(tensors.entropy);
   auto evaluated = objective.evaluate(input, {grad, grad_entropy}, &metrics);
   if (!evaluated.ok() && evaluated.error().where.empty()) evaluated.error().where = command.inputs.string();
   const ObjectiveSums sums = TRY(std::move(evaluated));
@@ -194,21 +198,21 @@ Result<int> run_objective(Arguments args, const po::options_description& options
 
 int cmd_objective(Arguments args) {
   po::options_description options("options", kHelpWidth);
-  options.add_options()("help,h", "this text")(
-      "config", po::value<std::string>(), "TOML file; only its algorithm, actor, critic and plugins tables matter")(
-      "inputs", po::value<std::string>()->required(), "safetensors with in.NAME tensors, (B,T) or (B,)")(
+  options.add_options()("help,h", "this text")("config", po::value<std::string>(),
+                                               "TOML file; reads its tables algorithm, actor, critic and plugins")(
+      "inputs", po::value<std::string>()->required(), "safetensors with tensors in.NAME, (B,T) or (B,)")(
       "outputs", po::value<std::string>()->required(), "safetensors to write: loss, grad_log_prob (grad_vpreds)")(
-      "critic", "the value objective");
+      "critic", "compute the value loss of the critic instead");
   if (wants_help(args)) {
-    std::cout << "usage: mortise objective eval --config C.toml [key=value ...] --inputs F --outputs G [--critic]\n\n"
-                 "Policy loss, KL term and entropy bonus as configured, aggregated over the given rows, with the "
-                 "gradient by\n"
-                 "log_prob. Inputs: log_prob, advantages, response_mask; optional old_log_prob, ref_log_prob, "
-                 "rollout_log_prob,\n"
-                 "rollout_is_weights (in place of the correction's), entropy, group_index. With --critic: vpreds, "
-                 "values, returns, response_mask.\n"
-                 "Metrics go to standard output as JSON.\n\n"
-              << options;
+    std::cout
+        << "usage: mortise objective eval --config C.toml [key=value ...] --inputs F --outputs G [--critic]\n\n"
+           "Computes policy loss, KL term and entropy bonus of a config on given rows, with the gradient by log_prob.\n"
+           "Prints the metrics as JSON.\n\n"
+           "Inputs:         log_prob, advantages, response_mask\n"
+           "optional:       old_log_prob, ref_log_prob, rollout_log_prob, entropy, group_index, rollout_is_weights\n"
+           "                (used instead of the weights of the rollout correction)\n"
+           "with --critic:  vpreds, values, returns, response_mask\n\n"
+        << options;
     return 0;
   }
   auto code = run_objective(args, options);

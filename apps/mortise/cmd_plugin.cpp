@@ -1,17 +1,24 @@
-// `mortise plugin list|describe|eval|new|check`: what plugins there are, what they mean, one of them alone on given
-// inputs, a project for one of your own (plugin_new.cpp), and a pack against the rules (plugin_check.cpp).
+// `mortise plugin list|describe|eval|new|check`: lists and describes plugins, runs one on given inputs, makes a project
+// for a new one (plugin_new.cpp), and tests a pack against the rules (plugin_check.cpp).
 //
 // list and describe read the notes of packs and run none of their code.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <iostream>
+#include <optional>
 
 #include "command_line.h"
 #include "commands.h"
 #include "experience/plugin_settings.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/clock.h"
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 #include "model/tensor/torch_version.h"
+#include "packs/admission.h"
+#include "plugin/host/kinds/kinds.h"
 #include "plugin_check.h"
 #include "plugin_eval.h"
 #include "plugin_new.h"
@@ -23,55 +30,31 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr std::string_view kKinds[] = {"policy_loss", "kl_estimator", "advantage_estimator", "reward",
-                                       "rollout_backend"};
-
-constexpr const char* kHelp = R"(usage: mortise plugin list [KIND] [--json]
+constexpr const char* kPluginHelp = R"(usage: mortise plugin list [KIND] [--json]
        mortise plugin describe NAME [--kind KIND] [--json]
        mortise plugin describe --all --json
        mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]
        mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
        mortise plugin check FILE [--only GLOB] [--json]
 
-list      every plugin that a config may name, and every pack that was found but refused, with the reason
-describe  what a plugin computes, what it needs, and its parameters
-eval      runs one plugin on the inputs of a file; `mortise plugin eval --help` tells the formats
-new       makes a folder with a plugin of your own that works, its test and its build
-check     tries a pack against the rules of the SDK, each case in a process of its own; see `plugin check --help`
+list      lists every plugin that a config may name, and the packs that were refused, with the reason
+describe  shows what a plugin computes, what it needs, and its parameters
+eval      runs one plugin on the inputs of a file; `mortise plugin eval --help` describes the formats
+new       makes a folder with a working plugin of your own, its test and its build
+check     tests a pack against the rules of the SDK; see `mortise plugin check --help`
 
-KIND is policy_loss, kl_estimator, advantage_estimator, reward or rollout_backend. NAME is a plugin's name, or
-pack.id/plugin, either with a version range: "gspo", "acme.losses/tilted@^1.2".
+NAME is the name of a plugin (gspo) or pack.id/plugin (acme.losses/tilted). A version range may follow: gspo@^1.2.
 )";
 
-constexpr const char* kEvalHelp = R"(
-Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for one value a row; `in.X` is read,
-`expected.X` is ignored, X is written. Metrics of the plugin go to standard output as {"metrics":{...}}.
-
-  policy_loss          in: log_prob, old_log_prob, advantages, response_mask; optional ref_log_prob, rollout_log_prob,
-                       rollout_is_weights, entropy, group_index (B,) I64
-                       out: loss, grad_log_prob (and grad_entropy where entropy is given)
-                       --set loss_agg_mode=token-mean|token-sum|seq-mean-token-mean|seq-mean-token-sum|
-                       seq-mean-token-sum-norm|prompt-mean, loss_agg_rows=nonempty|all, loss_scale_factor=X (default T),
-                       loss_scale_by_rows=true|false (default false). Default mode: what the loss asks for, else
-                       seq-mean-token-mean for losses coupled by row, token-mean for the others.
-                       Parameters that are not set have the defaults of the plugin's table, which are verl's. A run
-                       uses the paper's value (published_clip_ratio_low of gspo). Here, pass it with --set.
-  kl_estimator         in: log_prob, ref_log_prob; optional response_mask, old_log_prob
-                       out: kl, grad_log_prob = d sum(kl) / d log_prob. NAME+ = value of NAME, gradient of k2
-  advantage_estimator  in: token_level_rewards, response_mask; optional group_index, values, reward_baselines,
-                       old_log_prob, sum_pi_squared, rollout_is_weights, rewards (B,K), reward_weights (K,), row_valid
-                       out: advantages, returns
-  reward               JSONL rows {"prompt","completion", columns...} -> {"reward": number|null}; optional
-                       prompt_token_ids, completion_token_ids, finish_reason, group_index; a row that failed has "error".
-                       It runs in workers as in a run: see --isolation
-)";
+std::string help() { return kPluginHelp + (fmt::format("KIND is {}.\n", kind_list())); }
 
 po::options_description place_options() {
   po::options_description options("where plugins come from", kHelpWidth);
   options.add_options()("plugin", po::value<std::vector<std::string>>()->composing(),
-                        "a pack file, before all folders")(
-      "plugin-path", po::value<std::vector<std::string>>()->composing(), "a folder of packs, before the environment's")(
-      "config", po::value<std::string>(), "a run's TOML file: as its [plugins] table says, after the two above");
+                        "a pack file; wins over all folders")("plugin-path",
+                                                              po::value<std::vector<std::string>>()->composing(),
+                                                              "a folder of packs; wins over MORTISE_PLUGIN_PATH")(
+      "config", po::value<std::string>(), "TOML file of a run; its [plugins] table comes after the two above");
   return options;
 }
 
@@ -93,33 +76,38 @@ Result<PluginRegistry> open_registry(const po::variables_map& given) {
   };
   put_first("plugin", options.files);
   put_first("plugin-path", options.paths);
+  options.admit = TRY(pack_admission(default_env(), known_pack_places()));  // nothing revoked is listed or run
   return PluginRegistry::open(options);
 }
 
-Error usage_error(std::string what) {
+Error plugin_usage_error(std::string what) {
   return {ErrorKind::kConfig, std::move(what), "mortise plugin", "`mortise plugin --help` shows the usage"};
 }
 
 Result<> check_kind(const std::string& kind) {
   const std::string name = short_kind(kind);
-  if (std::find(std::begin(kKinds), std::end(kKinds), name) != std::end(kKinds)) return {};
-  const std::vector<std::string> kinds(std::begin(kKinds), std::end(kKinds));
-  std::string next = did_you_mean(name, kinds);
-  if (next.empty()) next = "there are " + join(kinds, ", ");
-  return Error{ErrorKind::kConfig, "there is no kind " + quote(kind), "mortise plugin", std::move(next)};
+  if (find_kind_named(name) != nullptr) return {};
+  const std::vector<std::string> kinds = kind_names();
+  return Error{ErrorKind::kConfig, "there is no kind " + quote(kind), "mortise plugin", suggest(name, kinds)};
+}
+
+// Nothing if only the help was wanted, which is printed.
+Result<std::optional<po::variables_map>> parse_or_help(Arguments args, const po::options_description& options) {
+  po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
+  if (given.count("help") == 0) return std::optional(std::move(given));
+  std::cout << help() << "\n" << options;
+  return std::optional<po::variables_map>();
 }
 
 Result<> run_list(Arguments args) {
   po::options_description options("options", kHelpWidth);
   options.add_options()("json", "as JSON, with hashes")("help,h", "this text");
   options.add(place_options());
-  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
-  if (given.count("help") != 0) {
-    std::cout << kHelp << "\n" << options;
-    return {};
-  }
+  const std::optional<po::variables_map> parsed = TRY(parse_or_help(args, options));
+  if (!parsed) return {};
+  const po::variables_map& given = *parsed;
   const auto words = words_of(given);
-  if (words.size() > 1) return usage_error("list takes one kind at most");
+  if (words.size() > 1) return plugin_usage_error("list takes one kind at most");
   std::string kind;
   if (!words.empty()) {
     TRY(check_kind(words[0]));
@@ -154,15 +142,13 @@ Result<> run_describe(Arguments args) {
   options.add_options()("kind", po::value<std::string>(), "only plugins of this kind")(
       "all", "every plugin that a bare name would find")("json", "as JSON")("help,h", "this text");
   options.add(place_options());
-  const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
-  if (given.count("help") != 0) {
-    std::cout << kHelp << "\n" << options;
-    return {};
-  }
+  const std::optional<po::variables_map> parsed = TRY(parse_or_help(args, options));
+  if (!parsed) return {};
+  const po::variables_map& given = *parsed;
   const auto words = words_of(given);
   const bool all_of_them = given.count("all") != 0;
-  if (words.size() != (all_of_them ? 0U : 1U)) return usage_error("describe takes one name, or --all");
-  if (all_of_them && given.count("json") == 0) return usage_error("describe --all is for --json");
+  if (words.size() != (all_of_them ? 0U : 1U)) return plugin_usage_error("describe takes one name, or --all");
+  if (all_of_them && given.count("json") == 0) return plugin_usage_error("describe --all is for --json");
   const PluginRegistry registry = TRY(open_registry(given));
   if (all_of_them) return describe_all(registry, given.count("kind") != 0 ? given["kind"].as<std::string>() : "");
   std::vector<PluginRef> refs;
@@ -190,11 +176,17 @@ Result<> run_describe(Arguments args) {
 
 constexpr std::chrono::milliseconds kLongestRow{60'000};
 
-// Where a reward runs and what it may do: as in a run of the config, or of the defaults, but for what the options say.
+template <NamedChoice E>
+std::vector<std::string> names_of() {
+  constexpr auto kNames = choice_names(E{});
+  return {kNames.begin(), kNames.end()};
+}
+
+// Where a reward runs and what it may do: as in a run of the config or of the defaults, except for the options.
 Result<> read_isolation(const po::variables_map& given, PluginEval& eval) {
   const LoadedConfig config = TRY(config_of(given));
   RewardConfig reward;
-  // A file may be long: without a run's own limits only a row that hangs is ended.
+  // A file may be long. Without the limits of a run, only a row that hangs is stopped.
   reward.timeout = std::chrono::milliseconds(0);
   reward.row_timeout = kLongestRow;
   for (const RewardConfig& one : config.config.reward) {
@@ -211,29 +203,29 @@ Result<> read_isolation(const po::variables_map& given, PluginEval& eval) {
     }
     for (const std::string& word : out) {
       if (std::find(choices.begin(), choices.end(), word) == choices.end())
-        return usage_error("--" + std::string(option) + " takes " + join(choices, ", ") + ", not " + quote(word));
+        return plugin_usage_error(fmt::format("--{} takes {}, not {}", option, join(choices, ", "), quote(word)));
     }
     return out;
   };
-  for (std::string& word : TRY(words("allow", {"network", "files", "programs"})))
-    reward.allow.push_back(std::move(word));
+  for (const std::string& word : TRY(words("allow", names_of<WorkerRight>())))
+    reward.allow.push_back(*parse_choice<WorkerRight>(word));
   eval.columns = declared_columns(config.config.data.columns);
   if (given.count("column") != 0) {
     for (const std::string& word : given["column"].as<std::vector<std::string>>()) {
       const size_t equals = word.rfind('=');
       const auto type = parse_column_type(equals == std::string::npos ? "" : word.substr(equals + 1));
       if (!type || equals == 0)
-        return usage_error("--column takes NAME=text, integer, number or json, not " + quote(word));
+        return plugin_usage_error("--column takes NAME=text, integer, number or json, not " + quote(word));
       eval.columns[word.substr(0, equals)] = *type;
     }
   }
   eval.isolation = isolation_options(config.config.plugins);
-  const auto modes = TRY(words("isolation", {"auto", "process", "none"}));
-  if (!modes.empty()) eval.isolation.mode = modes.back();
+  const auto modes = TRY(words("isolation", names_of<Isolation>()));
+  if (!modes.empty()) eval.isolation.mode = *parse_choice<Isolation>(modes.back());
   eval.isolation.limits = worker_limits(config.config.plugins, reward);
   if (given.count("timeout") != 0) {
     const auto timeout = parse_duration_ns(given["timeout"].as<std::string>());
-    if (!timeout.ok()) return usage_error("--timeout: " + timeout.error().what);
+    if (!timeout.ok()) return plugin_usage_error("--timeout: " + timeout.error().what);
     reward.timeout = std::chrono::milliseconds(*timeout / 1'000'000);
     reward.row_timeout = {};
   }
@@ -250,17 +242,18 @@ Result<PluginEval> read_eval(const po::variables_map& given) {
   // Words with '=' are settings too, so that `--set a=1 b=2` means what it looks like.
   for (const std::string& word : words_of(given))
     (word.find('=') == std::string::npos || word.find('@') != std::string::npos ? names : settings).push_back(word);
-  if (names.size() != 2) return usage_error("eval takes a kind and a name");
+  if (names.size() != 2) return plugin_usage_error("eval takes a kind and a name");
   eval.kind = short_kind(names[0]);
   eval.name = names[1];
   TRY(check_kind(eval.kind));
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
-    if (equals == std::string::npos || equals == 0) return usage_error("--set " + quote(setting) + " is not key=value");
+    if (equals == std::string::npos || equals == 0)
+      return plugin_usage_error(fmt::format("--set {} is not key=value", quote(setting)));
     eval.settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
   }
   if (given.count("inputs") == 0 || given.count("outputs") == 0)
-    return usage_error("eval needs --inputs and --outputs");
+    return plugin_usage_error("eval needs --inputs and --outputs");
   eval.inputs = given["inputs"].as<std::string>();
   eval.outputs = given["outputs"].as<std::string>();
   TRY(check_distinct({"--inputs", eval.inputs.string()}, {"--outputs", eval.outputs.string()}, "mortise plugin eval"));
@@ -270,14 +263,14 @@ Result<PluginEval> read_eval(const po::variables_map& given) {
   return eval;
 }
 
-Result<> run_eval(Arguments args) {
+Result<> run_plugin_eval(Arguments args) {
   po::options_description options("options", kHelpWidth);
   options.add_options()("inputs", po::value<std::string>(), "file with the inputs")("outputs", po::value<std::string>(),
                                                                                     "file to write")(
       "set", po::value<std::vector<std::string>>()->composing(),
       "key=value: a parameter of the plugin, or of the aggregation")("seed", po::value<uint64_t>()->default_value(0),
                                                                      "of the plugin's random numbers")(
-      "step", po::value<int64_t>()->default_value(1), "step that the plugin is told")("help,h", "this text");
+      "step", po::value<int64_t>()->default_value(1), "step number that the plugin gets")("help,h", "this text");
   using Words = std::vector<std::string>;
   po::options_description reward("for rewards (with --config: as the run's file says)", kHelpWidth);
   reward.add_options()("isolation", po::value<Words>(), "auto, process (in workers) or none (in this process)")(
@@ -290,24 +283,13 @@ Result<> run_eval(Arguments args) {
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));
   if (given.count("help") != 0) {
     std::cout << "usage: mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]\n"
-              << kEvalHelp << "\n"
+              << plugin_eval_help() << "\n"
               << options;
     return {};
   }
   const PluginEval eval = TRY(read_eval(given));
   PluginRegistry registry = TRY(open_registry(given));
-  Json metrics;
-  if (eval.kind == "policy_loss") {
-    metrics = TRY(eval_policy_loss(registry, eval));
-  } else if (eval.kind == "kl_estimator") {
-    metrics = TRY(eval_kl_estimator(registry, eval));
-  } else if (eval.kind == "advantage_estimator") {
-    metrics = TRY(eval_advantage_estimator(registry, eval));
-  } else if (eval.kind == "reward") {
-    metrics = TRY(eval_reward(registry, eval));
-  } else {
-    return usage_error("a rollout backend has no tensors to be evaluated on; use `mortise generate`");
-  }
+  Json metrics = TRY(eval_plugin(registry, eval));
   std::cout << dump_json({{"metrics", std::move(metrics)}}) << "\n";
   return {};
 }
@@ -321,13 +303,13 @@ Result<> run_new(Arguments args) {
 
 int cmd_plugin(Arguments args) {
   if (args.empty()) {
-    std::cerr << kHelp;
+    std::cerr << help();
     return static_cast<int>(ErrorKind::kConfig);
   }
   const std::string& command = args.front();
   const Arguments rest = args.subspan(1);
   if (command == "--help" || command == "-h" || command == "help") {
-    std::cout << kHelp;
+    std::cout << help();
     return 0;
   }
   Result<> done;
@@ -337,7 +319,7 @@ int cmd_plugin(Arguments args) {
   } else if (command == "describe") {
     done = run_describe(rest);
   } else if (command == "eval") {
-    done = run_eval(rest);
+    done = run_plugin_eval(rest);
   } else if (command == "new") {
     done = run_new(rest);
   } else if (command == "check") {

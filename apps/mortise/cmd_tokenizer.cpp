@@ -1,4 +1,5 @@
 // mortise tokenizer encode|decode: text to token ids and back, a JSONL row at a time.
+#include <fmt/core.h>
 #include <boost/program_options.hpp>
 #include <optional>
 
@@ -14,11 +15,13 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kUsage =
-    "usage: mortise tokenizer encode --model DIR --in F.jsonl --out G.jsonl [--add-special-tokens]\n"
-    "       mortise tokenizer decode --model DIR --in F.jsonl --out G.jsonl [--skip-special-tokens]\n\n"
-    "encode reads rows {\"text\": ...} and writes {\"ids\": [...]}; decode the other way round. Other columns are not "
-    "kept.\nA row that cannot be read ends the command, and G stays as it was.\n";
+constexpr const char* kTokenizerUsage =
+    R"(usage: mortise tokenizer encode --model DIR --in F.jsonl --out G.jsonl [--add-special-tokens]
+       mortise tokenizer decode --model DIR --in F.jsonl --out G.jsonl [--skip-special-tokens]
+
+encode reads rows {"text": ...} and writes {"ids": [...]}. decode does the reverse. Other columns are not copied.
+If a row cannot be read, the command stops and does not change G.
+)";
 
 struct TokenizerArguments {
   bool encode = true;
@@ -28,7 +31,7 @@ struct TokenizerArguments {
   bool json = false;
 };
 
-po::options_description options_of(TokenizerArguments& parsed) {
+po::options_description tokenizer_options(TokenizerArguments& parsed) {
   po::options_description options("options", kHelpWidth);
   options.add_options()("model", po::value(&parsed.model)->required(),
                         "folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model")(
@@ -42,7 +45,7 @@ po::options_description options_of(TokenizerArguments& parsed) {
   return options;
 }
 
-Result<TokenizerArguments> parse_arguments(Arguments args) {
+Result<TokenizerArguments> parse_tokenizer(Arguments args) {
   const auto bad = [](const std::string& what) {
     return Error{ErrorKind::kConfig, what, "mortise tokenizer", "see mortise tokenizer --help"};
   };
@@ -52,7 +55,7 @@ Result<TokenizerArguments> parse_arguments(Arguments args) {
     return unknown_word("command", args[0], commands, "mortise tokenizer");
   TokenizerArguments parsed;
   parsed.encode = args[0] == "encode";
-  const po::options_description options = options_of(parsed);
+  const po::options_description options = tokenizer_options(parsed);
   const auto given = TRY(parse_words(args.subspan(1), options, "mortise tokenizer"));
   if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
   if (parsed.encode && parsed.skip_special_tokens) return bad("--skip-special-tokens belongs to decode");
@@ -63,8 +66,13 @@ Result<TokenizerArguments> parse_arguments(Arguments args) {
 
 Result<Json> encode_row(const Tokenizer& tokenizer, const Json& row, bool add_special_tokens,
                         const std::string& where) {
-  const std::string text = TRY(json_string(row, "text", where));
-  auto ids = tokenizer.encode(text, add_special_tokens);
+  auto text = json_string(row, "text", where);
+  if (!text.ok()) {
+    Error error = std::move(text).error();
+    if (error.next.empty()) error.next = "give every row a text: {\"text\": \"...\"}";
+    return error;
+  }
+  auto ids = tokenizer.encode(*text, add_special_tokens);
   if (!ids.ok()) {
     Error error = std::move(ids).error();
     if (error.where.empty()) error.where = where;
@@ -77,31 +85,30 @@ Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_s
                         const std::string& where) {
   const Json* ids = json_find(row, "ids");
   if (ids == nullptr || !ids->is_array())
-    return Error{ErrorKind::kData, "key 'ids' has to be a list of token ids", where, ""};
+    return Error{ErrorKind::kData, "the key 'ids' must be a list of token ids", where,
+                 "give every row ids: {\"ids\": [1, 2]}"};
   std::vector<int64_t> values;
   for (const Json& id : *ids) {
     if (!id.is_number_integer())
-      return Error{ErrorKind::kData, "'ids' holds " + quote(id.dump()) + ", which is no token id", where, ""};
+      return Error{ErrorKind::kData, fmt::format("'ids' has {}, which is not a token id", quote(id.dump())), where, ""};
     const auto value = id.get<int64_t>();
     if (value < 0 || value >= tokenizer.vocab_size()) {
-      return Error{
-          ErrorKind::kData,
-          "the token id " + std::to_string(value) + " is not in 0.." + std::to_string(tokenizer.vocab_size() - 1),
-          where, "is --model the folder that made the ids?"};
+      return Error{ErrorKind::kData, fmt::format("the token id {} is not in 0..{}", value, tokenizer.vocab_size() - 1),
+                   where, "give the --model whose tokenizer made the ids"};
     }
     values.push_back(value);
   }
   return Json{{"text", tokenizer.decode(values, skip_special_tokens)}};
 }
 
-Result<> run(const TokenizerArguments& args) {
+Result<> run_tokenizer(const TokenizerArguments& args) {
   Env& env = default_env();
   const Tokenizer tokenizer = TRY(Tokenizer::load(args.model, env));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
   NewJsonlFile out = TRY(NewJsonlFile::create(env, args.out));
   int64_t num_rows = 0, num_ids = 0;
   while (const std::optional<JsonlRow> row = TRY(reader.next())) {
-    const std::string where = args.in + ":" + std::to_string(row->line);
+    const std::string where = fmt::format("{}:{}", args.in, row->line);
     const Json result = args.encode ? TRY(encode_row(tokenizer, row->value, args.add_special_tokens, where))
                                     : TRY(decode_row(tokenizer, row->value, args.skip_special_tokens, where));
     num_ids += static_cast<int64_t>((args.encode ? result : row->value)["ids"].size());
@@ -116,7 +123,7 @@ Result<> run(const TokenizerArguments& args) {
 }  // namespace
 
 int cmd_tokenizer(Arguments args) {
-  return run_parsed<TokenizerArguments>(args, kUsage, options_of, parse_arguments, run);
+  return run_parsed<TokenizerArguments>(args, kTokenizerUsage, tokenizer_options, parse_tokenizer, run_tokenizer);
 }
 
 }  // namespace mortise

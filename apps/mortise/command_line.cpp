@@ -1,5 +1,7 @@
+// Parses the words after a command with Program_options, without abbreviations.
 #include "command_line.h"
 
+#include <fmt/core.h>
 #include <filesystem>
 
 #include "foundation/base/text.h"
@@ -27,7 +29,7 @@ Result<po::variables_map> parse_words(Arguments args, const po::options_descript
     const std::string given_name = error.get_option_name();  // with its value, of --name=value
     return unknown_word("option", given_name.substr(0, given_name.find('=')), names, command);
   } catch (const po::error& error) {
-    return Error{ErrorKind::kConfig, error.what(), command, "`" + command + " --help` shows the usage"};
+    return Error{ErrorKind::kConfig, error.what(), command, fmt::format("`{} --help` shows the usage", command)};
   }
   return given;
 }
@@ -39,8 +41,8 @@ Result<> check_distinct(const FileOption& input, const FileOption& output, const
       std::filesystem::path(input.path).lexically_normal() == std::filesystem::path(output.path).lexically_normal();
   if (!same) return {};
   return Error{ErrorKind::kConfig,
-               std::string(input.option) + " and " + output.option + " are the same file, " + quote(input.path),
-               command, "name another file to write"};
+               fmt::format("{} and {} are the same file, {}", input.option, output.option, quote(input.path)), command,
+               "name another file to write"};
 }
 
 }  // namespace mortise

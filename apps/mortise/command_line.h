@@ -20,7 +20,7 @@ inline std::vector<std::string> words_of(const boost::program_options::variables
   return given["words"].as<std::vector<std::string>>();
 }
 
-// A file that is read must not be written as well: an Error where both options name one file, by whatever path.
+// One file must not be both input and output: an Error if both options name the same file, by any path.
 struct FileOption {
   const char* option;  // "--in"
   std::string path;

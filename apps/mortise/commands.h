@@ -16,6 +16,7 @@ inline constexpr unsigned kHelpWidth = 110;
 
 int cmd_train(Arguments args);
 int cmd_sft(Arguments args);
+int cmd_launch(Arguments args);
 int cmd_eval(Arguments args);
 int cmd_objective(Arguments args);
 int cmd_generate(Arguments args);
@@ -24,6 +25,7 @@ int cmd_model_save(Arguments args);  // `model save`
 int cmd_tokenizer(Arguments args);
 int cmd_chat(Arguments args);
 int cmd_plugin(Arguments args);
+int cmd_pack(Arguments args);
 int cmd_config(Arguments args);
 
 // Prints "error: ..." to standard error and returns the kind's exit code.

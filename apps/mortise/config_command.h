@@ -1,4 +1,4 @@
-// `mortise config` and what it does not know itself: the parameters of plugins, whose tables lie in packs.
+// `mortise config` for keys that the engine does not know: the parameters of plugins, whose tables are in packs.
 #pragma once
 
 #include <map>
@@ -10,12 +10,12 @@
 
 namespace mortise {
 
-// The text (JSON where asked for) for a key that is none of the engine's; empty where it is like no plugin's parameter
-// either. `config_file`: a run's file, whose plugins and packs are meant; may be empty.
+// The text (or JSON) for a key that is not one of the engine's. Empty if no plugin's parameter is similar either.
+// `config_file`: the file of a run with its plugins and packs; may be empty.
 using ParamExplainer = Result<std::string> (*)(const std::string& key, const std::string& config_file, bool json);
 
-// What the plugins of a run make of the keys that are left to them (ShowOptions::remarks); empty where they are not
-// found.
+// The values that the plugins of a run choose for keys left to them (ShowOptions::remarks). Empty if the plugins are
+// not found.
 using KeyRemarks = std::map<std::string, std::string> (*)(const LoadedConfig& loaded);
 
 int run_config(std::span<const std::string> args, ParamExplainer explain_param, KeyRemarks remarks = nullptr);

@@ -1,5 +1,7 @@
+// Reads the tensors of a `plugin eval` file and turns padded rows into ragged rows.
 #include "eval_tensors.h"
 
+#include <fmt/core.h>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -23,14 +25,14 @@ std::vector<float> cast(const TensorView& tensor) {
 std::string shape_text(const TensorView& tensor) {
   std::vector<std::string> axes;
   for (const int64_t axis : tensor.shape) axes.push_back(std::to_string(axis));
-  return "(" + join(axes, ",") + ")";
+  return fmt::format("({})", join(axes, ","));
 }
 
 }  // namespace
 
 Error EvalTensors::bad(std::string_view name, std::string what) const {
-  return {ErrorKind::kData, "tensor 'in." + std::string(name) + "' " + std::move(what), file_.path().string(),
-          "names and shapes: the command's --help"};
+  return {ErrorKind::kData, fmt::format("tensor 'in.{}' {}", name, what), file_.path().string(),
+          "the command's --help lists names and shapes"};
 }
 
 const TensorView* EvalTensors::look_up(std::string_view name) {
@@ -44,7 +46,8 @@ Result<EvalTensors> EvalTensors::open(const std::filesystem::path& path, std::st
   EvalTensors out(TRY(SafetensorsFile::open(default_env(), path)));
   const TensorView* tensor = out.look_up(main);
   if (tensor == nullptr) return out.bad(main, "is missing");
-  if (tensor->shape.size() != 2) return out.bad(main, "has the shape " + shape_text(*tensor) + ", must be (B,T)");
+  if (tensor->shape.size() != 2)
+    return out.bad(main, fmt::format("has the shape {}, must be (B,T)", shape_text(*tensor)));
   out.rows_ = tensor->shape[0];
   out.columns_ = tensor->shape[1];
   for (int64_t i = 0; i <= out.rows_; ++i) out.offsets_.push_back(i * out.columns_);
@@ -60,7 +63,7 @@ Result<> EvalTensors::read_groups() {
   if (tensor == nullptr) return {};
   if (tensor->dtype != DType::kI64 && tensor->dtype != DType::kI32) return bad("group_index", "must be I64 or I32");
   if (tensor->shape != std::vector<int64_t>{rows_})
-    return bad("group_index", "has the shape " + shape_text(*tensor) + ", must be (B,)");
+    return bad("group_index", fmt::format("has the shape {}, must be (B,)", shape_text(*tensor)));
   for (size_t i = 0; i < group_index_.size(); ++i) {
     int32_t narrow = 0;
     if (tensor->dtype == DType::kI64) {
@@ -88,7 +91,7 @@ Result<std::vector<float>> EvalTensors::floats(const TensorView& tensor) const {
       return cast<int64_t>(tensor);
     default:
       return bad(std::string_view(tensor.name).substr(3),
-                 "has the type " + std::string(dtype_name(tensor.dtype)) + ", must be F32, F64, I32, I64, U8 or BOOL");
+                 fmt::format("has the type {}, must be F32, F64, I32, I64, U8 or BOOL", dtype_name(tensor.dtype)));
   }
 }
 
@@ -103,8 +106,8 @@ Result<std::vector<float>> EvalTensors::optional_tokens(std::string_view name) {
   if (tensor == nullptr) return std::vector<float>();
   const bool per_row = tensor->shape == std::vector<int64_t>{rows_};
   if (!per_row && tensor->shape != std::vector<int64_t>{rows_, columns_}) {
-    return bad(name, "has the shape " + shape_text(*tensor) + ", must be (" + std::to_string(rows_) + "," +
-                         std::to_string(columns_) + ") or (" + std::to_string(rows_) + ")");
+    return bad(name,
+               fmt::format("has the shape {}, must be ({},{}) or ({})", shape_text(*tensor), rows_, columns_, rows_));
   }
   std::vector<float> values = TRY(floats(*tensor));
   if (!per_row) return values;
@@ -124,7 +127,7 @@ Error EvalTensors::holds(std::string_view name, double value, size_t at, int64_t
   std::string where = "row " + std::to_string(place / width);
   if (width > 1) where += ", token " + std::to_string(place % width);
   const std::string text = std::isnan(value) ? "nan" : format_f64(value);  // without its sign
-  return bad(name, "holds " + text + " in " + where + ", must be " + std::string(must));
+  return bad(name, fmt::format("holds {} in {}, must be {}", text, where, must));
 }
 
 // NaN and numbers between would silently count as 1.
@@ -164,14 +167,15 @@ Result<std::vector<float>> EvalTensors::optional_rows(std::string_view name) {
   const TensorView* tensor = look_up(name);
   if (tensor == nullptr) return std::vector<float>();
   if (tensor->shape != std::vector<int64_t>{rows_})
-    return bad(name, "has the shape " + shape_text(*tensor) + ", must be (" + std::to_string(rows_) + ")");
+    return bad(name, fmt::format("has the shape {}, must be ({})", shape_text(*tensor), rows_));
   return floats(*tensor);
 }
 
 Result<std::vector<float>> EvalTensors::optional_vector(std::string_view name) {
   const TensorView* tensor = look_up(name);
   if (tensor == nullptr) return std::vector<float>();
-  if (tensor->shape.size() != 1) return bad(name, "has the shape " + shape_text(*tensor) + ", must have one axis");
+  if (tensor->shape.size() != 1)
+    return bad(name, fmt::format("has the shape {}, must have one axis", shape_text(*tensor)));
   return floats(*tensor);
 }
 
@@ -179,7 +183,7 @@ Result<EvalTensors::Matrix> EvalTensors::optional_matrix(std::string_view name) 
   const TensorView* tensor = look_up(name);
   if (tensor == nullptr) return Matrix{};
   if (tensor->shape.size() != 2 || tensor->shape[0] != rows_)
-    return bad(name, "has the shape " + shape_text(*tensor) + ", must be (" + std::to_string(rows_) + ",K)");
+    return bad(name, fmt::format("has the shape {}, must be ({},K)", shape_text(*tensor), rows_));
   return Matrix{TRY(floats(*tensor)), tensor->shape[1]};
 }
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "foundation/batch/layout.h"
 #include "foundation/formats/safetensors.h"
-#include "plugin/host/kinds/layout.h"
 
 namespace mortise {
 
@@ -28,7 +28,7 @@ class EvalTensors {
   // [N] of in.NAME (B,T), or of (B,) repeated over the row. Absent: an error, or empty for optional().
   Result<std::vector<float>> tokens(std::string_view name);
   Result<std::vector<float>> optional_tokens(std::string_view name);
-  // [N] of in.NAME, which must hold 0 and 1 alone; all 1 where it is absent and not mandatory.
+  // [N] of in.NAME, with values 0 and 1 only. All 1 if it is absent and not mandatory.
   Result<std::vector<uint8_t>> mask(std::string_view name, bool mandatory);
   // [B] of in.NAME (B,); empty where absent.
   Result<std::vector<float>> optional_rows(std::string_view name);
@@ -42,9 +42,9 @@ class EvalTensors {
     int64_t num_columns = 0;
   };
   Result<Matrix> optional_matrix(std::string_view name);
-  // An error for any in.NAME that nobody asked for.
+  // An error for any in.NAME that nothing reads.
   [[nodiscard]] Result<> all_used() const;
-  // An error without in.group_index: every row would be a prompt of its own, and the numbers other ones.
+  // An error without in.group_index: each row would be its own prompt, and the numbers would differ.
   [[nodiscard]] Result<> need_groups(const std::string& who) const;
   // An error at the first unmasked token of in.NAME [N] that is NaN or, where they are refused, infinite.
   enum class Infinities { kRefused, kAllowed };

@@ -1,4 +1,5 @@
 // `mortise config explain` for the parameters of plugins, by the tables in the notes of packs: no code of a pack runs.
+#include <fmt/core.h>
 #include <algorithm>
 #include <map>
 #include <string>
@@ -14,59 +15,51 @@
 #include "foundation/base/text.h"
 #include "learn/objective/loss_settings.h"
 #include "model/tensor/torch_version.h"
+#include "plugin/host/kinds/kinds.h"
 #include "plugin/host/params.h"
 #include "plugin_show.h"
-#include "train/pack_lock.h"
+#include "train/resume/pack_lock.h"
 
 namespace mortise {
 namespace {
 
-// Where a config gives parameters to plugins; some have an engine's key of the same name beside the table.
-struct ParamTable {
-  std::string_view name, kind, beside;
-};
-constexpr ParamTable kTables[] = {{"actor.policy_loss.", "policy_loss", "actor."},
-                                  {"actor.kl_params.", "kl_estimator", ""},
-                                  {"algorithm.kl_params.", "kl_estimator", ""},
-                                  {"algorithm.adv_params.", "advantage_estimator", "algorithm."},
-                                  {"reward.*.", "reward", ""},
-                                  {"rollout.", "rollout_backend", ""}};
-
-// "rollout.replay.path" in its parts; a plugin's name may stand before the parameter in the other tables too.
+// The parts of "rollout.replay.path". In the other tables, too, a plugin's name may come before the parameter.
 struct ParamKey {
   std::string key, kind;
   std::string plugin;  // of the key itself; empty: any of the kind
   std::string param;
-  std::string beside;  // "actor.clip_ratio"; empty where there is none
+  std::string engine_key;  // "actor.clip_ratio"; empty if there is none
 };
 
-ParamKey key_in(const ParamTable& table, const std::string& key) {
-  ParamKey out{key, std::string(table.kind), "", key.substr(table.name.size()), ""};
+ParamKey key_in(const KindInfo& kind, const KindParams& params, const std::string& key) {
+  ParamKey out{key, std::string(kind.name), "", key.substr(params.table.size()), ""};
   if (const size_t dot = out.param.rfind('.'); dot != std::string::npos) {  // a pack's id may have dots
     out.plugin = plugin_bare_name(out.param.substr(0, dot));
     out.param.erase(0, dot + 1);
-    if (out.kind != "rollout_backend") out.key = std::string(table.name) + out.param;  // as a config has it
+    if (!params.is_by_plugin) out.key = std::string(params.table) + out.param;  // as a config writes it
   }
-  const std::string beside = std::string(table.beside) + out.param;
-  if (!table.beside.empty() && find_field(beside) != nullptr) out.beside = beside;
+  const std::string engine_key = std::string(params.engine_table) + out.param;
+  if (!params.engine_table.empty() && find_field(engine_key) != nullptr) out.engine_key = engine_key;
   return out;
 }
 
-// A name alone may stand in each of the tables, a key in its own.
+// A name without a table may belong to each table, a key only to its own.
 std::vector<ParamKey> read_keys(const std::string& text) {
   const std::string key = canonical_key(text);
   const bool is_bare = !key.empty() && key.find('.') == std::string::npos;
   std::vector<ParamKey> keys;
-  for (const ParamTable& table : kTables) {
-    if (!is_bare && !key.starts_with(table.name)) continue;
-    ParamKey one = key_in(table, is_bare ? std::string(table.name) + key : key);
-    if (one.kind == "rollout_backend" && one.plugin.empty()) continue;  // the engine's own table
-    keys.push_back(std::move(one));
+  for (const KindInfo& kind : kKinds) {
+    for (const KindParams& params : kind.params) {
+      if (!is_bare && !key.starts_with(params.table)) continue;
+      ParamKey one = key_in(kind, params, is_bare ? std::string(params.table) + key : key);
+      if (params.is_by_plugin && one.plugin.empty()) continue;  // the engine's own table
+      keys.push_back(std::move(one));
+    }
   }
   return keys;
 }
 
-// Those that the key may mean: of a run the plugins that it uses, else all in use.
+// The parameters that the key may mean: those of the run's plugins, else those of all plugins.
 Result<std::vector<PluginRef>> plugins_for(const ParamKey& key, const PluginRegistry& registry,
                                            const LoadedConfig& loaded) {
   std::vector<PluginRef> refs;
@@ -87,7 +80,7 @@ Result<std::vector<PluginRef>> plugins_for(const ParamKey& key, const PluginRegi
   return refs;
 }
 
-// Empty where no plugin's name is near.
+// Empty if no plugin has a similar name.
 Result<std::string> no_plugin(const ParamKey& key, const PluginRegistry& registry) {
   std::vector<std::string> known;
   for (const Candidate& candidate : registry.candidates()) {
@@ -97,10 +90,10 @@ Result<std::string> no_plugin(const ParamKey& key, const PluginRegistry& registr
   }
   std::string next = did_you_mean(key.plugin, known);
   if (next.empty()) return std::string();
-  return Error{ErrorKind::kConfig, "no " + key.kind + " is named " + quote(key.plugin), "", std::move(next)};
+  return Error{ErrorKind::kConfig, fmt::format("no {} is named {}", key.kind, quote(key.plugin)), "", std::move(next)};
 }
 
-// Empty where nothing can be suggested.
+// Empty if there is nothing to suggest.
 Result<std::string> no_param(const ParamKey& key, const std::vector<PluginRef>& refs, const PluginRegistry& registry,
                              const LoadedConfig& loaded) {
   if (refs.empty()) return no_plugin(key, registry);
@@ -109,19 +102,20 @@ Result<std::string> no_param(const ParamKey& key, const std::vector<PluginRef>& 
     for (const ParamInfo& param : ref.plugin->params) known.push_back(param.name);
   }
   std::string next = did_you_mean(key.param, known);
-  if (next.empty() && !key.plugin.empty()) next = "`mortise plugin describe " + key.plugin + "` lists its parameters";
+  if (next.empty() && !key.plugin.empty())
+    next = fmt::format("`mortise plugin describe {}` lists its parameters", key.plugin);
   if (next.empty() && !loaded.file.empty()) next = "without --config all plugins are looked at";
   if (next.empty()) return std::string();
-  std::string what = "no " + key.kind + " has a parameter " + quote(key.param);
+  std::string what = fmt::format("no {} has a parameter {}", key.kind, quote(key.param));
   if (refs.size() == 1)
-    what = "the " + key.kind + " " + quote(refs.front().plugin->name) + " has no parameter " + quote(key.param);
+    what = fmt::format("the {} {} has no parameter {}", key.kind, quote(refs.front().plugin->name), quote(key.param));
   return Error{ErrorKind::kConfig, std::move(what), "", std::move(next)};
 }
 
-// As a config may name it.
+// The name of the parameter as a config writes it.
 std::string name_of(const PluginRef& ref) {
   const bool is_builtin = ref.candidate->origin == PackOrigin::kBuiltin;
-  return is_builtin ? ref.plugin->name : ref.pack->id + "/" + ref.plugin->name;
+  return is_builtin ? ref.plugin->name : fmt::format("{}/{}", ref.pack->id, ref.plugin->name);
 }
 
 struct Meaning {
@@ -148,12 +142,14 @@ std::string text_of(const ParamKey& key, const std::vector<Meaning>& meanings) {
   for (size_t i = 0; i < meanings.size(); ++i) {
     const auto& [param, plugins] = meanings[i];
     if (i > 0) text += "\n";
-    text += "  Parameter of the " + key.kind + " " + join(plugins, ", ") + ": " + param.doc + "\n";
-    text += "  type:    " + std::string(type_words(param.type)) + "\n";
-    text += "  default: " + param.default_text.value_or("(mandatory)") + "\n";
-    if (const std::string range = range_text(param); !range.empty()) text += "  allowed: " + range + "\n";
+    text += fmt::format("  Parameter of the {} {}: {}\n", key.kind, join(plugins, ", "), param.doc);
+    const bool is_plain = param.role == ParamRole::kPlain;
+    const std::string stands_for = is_plain ? "" : fmt::format(" ({})", param_role_name(param.role));
+    text += fmt::format("  type:    {}{}\n", type_words(param.type), stands_for);
+    text += fmt::format("  default: {}\n", param.default_text.value_or("(mandatory)"));
+    if (const std::string range = range_text(param); !range.empty()) text += fmt::format("  allowed: {}\n", range);
   }
-  if (!key.beside.empty()) text += "\n  see also " + key.beside + "\n";
+  if (!key.engine_key.empty()) text += fmt::format("\n  see also {}\n", key.engine_key);
   return text;
 }
 
@@ -162,7 +158,7 @@ struct Explanation {
   Json list = Json::array();
 };
 
-// What those of the plugins say that have the parameter.
+// The texts of all plugins that have the parameter.
 void explain_key_of(const ParamKey& key, const std::vector<PluginRef>& refs, Explanation& out) {
   std::vector<Meaning> meanings;  // what several plugins say alike is said once
   for (const PluginRef& ref : refs) {
@@ -193,7 +189,7 @@ Result<std::string> explain_param(const std::string& text, const std::string& co
     explain_key_of(key, refs, all);
   }
   if (!all.list.empty()) return json ? dump_json(all.list, 2) : all.text;
-  if (keys.size() > 1) return std::string();  // of a name alone, the keys of the engine are suggested
+  if (keys.size() > 1) return std::string();  // for a name without a table, suggest the engine's keys
   return no_param(keys.front(), refs, registry, loaded);
 }
 
@@ -204,8 +200,7 @@ namespace {
 std::map<std::string, std::string> remarks_of(const LoadedConfig& loaded) {
   const auto registry = PluginRegistry::open(registry_options(loaded, kTorchVersion));
   if (!registry.ok()) return {};
-  const auto loss = registry->find("policy_loss", loaded.config.actor.policy_loss.loss_mode);
-  return loss.ok() ? loss_remarks(*loss->plugin, loaded) : std::map<std::string, std::string>{};
+  return loss_remarks(*registry, loaded);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // See generated_rows.h.
 #include "generated_rows.h"
 
+#include <fmt/core.h>
 #include <filesystem>
 
 #include "foundation/base/log.h"
@@ -10,7 +11,7 @@
 namespace mortise {
 namespace {
 
-// [[id, log-prob] ...] at each place.
+// [[id, log-prob] ...] for each token.
 Json top_of(const GeneratedSequence& sample) {
   const size_t width = sample.top.size() / sample.ids.size();
   Json out = Json::array();
@@ -23,13 +24,13 @@ Json top_of(const GeneratedSequence& sample) {
   return out;
 }
 
-// Drops what a full disk or a kill left of a last row, which takes no room. Was there any?
+// Drops the part of a last row that a full disk or a kill left. Returns whether there was any.
 Result<bool> drop_broken_row(Env& env, const Path& path) {
   size_t size = 0, whole = 0;
   {
     const MappedFile file = TRY(env.map_file(path));
     size = file.text().size();
-    whole = file.text().rfind('\n') + 1;  // 0 where there is none
+    whole = file.text().rfind('\n') + 1;  // 0 if there is none
   }
   if (whole == size) return false;
   std::error_code failed;
@@ -38,20 +39,22 @@ Result<bool> drop_broken_row(Env& env, const Path& path) {
   return true;
 }
 
-// The rows of an earlier command cost time to make, and may be of other settings. Did it rename the file?
+// Keeps the rows of an earlier command, which cost time and may be of other settings. Returns whether it renamed the
+// file.
 Result<bool> set_earlier_rows_aside(Env& env, const Path& partial) {
   const auto info = env.info(partial);
   if (!info.ok() || info->size_bytes == 0) return false;
   const bool was_broken = TRY(drop_broken_row(env, partial));
   const std::string broken = was_broken ? "; its last row was not whole and is dropped" : "";
   if (TRY(env.info(partial)).size_bytes == 0) {
-    log_info(partial.string() + " is of an earlier command" + broken);
+    log_info(fmt::format("{} is of an earlier command{}", partial.string(), broken));
     return false;
   }
   Path to;
-  for (int i = 1; to.empty() || env.exists(to); ++i) to = partial.string() + ".before_" + std::to_string(i);
+  for (int i = 1; to.empty() || env.exists(to); ++i) to = fmt::format("{}.before_{}", partial.string(), i);
   TRY(env.rename(partial, to));
-  log_info("the rows that an earlier command left in " + partial.string() + " are now in " + to.string() + broken);
+  log_info(fmt::format("the rows that an earlier command left in {} are now in {}{}", partial.string(), to.string(),
+                       broken));
   return true;
 }
 
@@ -73,7 +76,7 @@ Result<GeneratedRows> GeneratedRows::create(Env& env, const Path& path,
   if (const std::optional<Path> target = TRY(rename_target(env, path))) {
     const Path partial = target->string() + ".partial";  // where NewJsonlFile keeps unfinished rows
     lock = TRY(lock_rows(partial, path));
-    // The new file may have been another command's for a moment, up to its end.
+    // Another command may have held the new file for a moment.
     while (TRY(set_earlier_rows_aside(env, partial))) lock = TRY(lock_rows(partial, path));
   }
   NewJsonlFile file = TRY(NewJsonlFile::create(env, path, NewJsonlFile::Unfinished::kKept));
@@ -118,10 +121,9 @@ Error GeneratedRows::unfinished(Error error) const {
     (void)env_->unlink(partial);
     return error;
   }
-  std::string rows = "the first " + std::to_string(num_written_) + " of " + std::to_string(prompts_->size()) +
-                     " rows are in " + partial.string();
+  std::string rows = fmt::format("the first {} of {} rows are in {}", num_written_, prompts_->size(), partial.string());
   if (!dropped.ok()) rows += ", and a broken one behind them";
-  error.next = error.next.empty() ? rows : error.next + "; " + rows;
+  error.next = error.next.empty() ? rows : fmt::format("{}; {}", error.next, rows);
   return error;
 }
 

@@ -1,7 +1,8 @@
-// The rows that `mortise generate` writes: in the order of the prompts, each as soon as it and all before it are whole.
+// The rows that `mortise generate` writes, in the order of the prompts. It writes each row when it and all earlier rows
+// are finished.
 //
-// Until commit() they are in PATH.partial, locked, which stays where the command is stopped or killed; rows that an
-// earlier command left there are set aside. Cost: rows that wait for one before them are held in memory.
+// Until commit() the rows are in PATH.partial, which is locked. The file remains if the command is stopped or killed.
+// Rows of an earlier command there are moved aside. Cost: rows that wait for an earlier one are held in memory.
 #pragma once
 
 #include <deque>
@@ -17,15 +18,15 @@ namespace mortise {
 
 class GeneratedRows {
  public:
-  // A row for each prompt, with n completions. Prompts and tokenizer (null: no texts) outlive this. An Error where
-  // another process writes the file.
+  // A row for each prompt, with n completions. Prompts and tokenizer (null: no texts) outlive this. An Error if another
+  // process writes the file.
   static Result<GeneratedRows> create(Env& env, const Path& path, const std::vector<std::vector<int64_t>>& prompts,
                                       int64_t n, const Tokenizer* tokenizer, bool log_probs);
 
   // request_id is the prompt's place, sample_index the completion's in its row.
   Result<> add(const GeneratedSequence& sequence);
   Result<> commit();  // precondition: all were added
-  // The error that ended the command, with the place of the rows that are there.
+  // The error that ended the command, with the place of the finished rows.
   [[nodiscard]] Error unfinished(Error error) const;
   [[nodiscard]] int64_t num_tokens() const { return num_tokens_; }
 
@@ -47,7 +48,7 @@ class GeneratedRows {
   [[nodiscard]] Json row_of(size_t place, const std::vector<GeneratedSequence>& samples) const;
 
   Env* env_;
-  FolderLock lock_;  // longer than the file, which ends by renaming or removing what is locked
+  FolderLock lock_;  // outlives the file, which ends by renaming or removing what is locked
   NewJsonlFile file_;
   const std::vector<std::vector<int64_t>>* prompts_;
   int64_t n_;

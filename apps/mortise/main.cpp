@@ -1,5 +1,6 @@
 // The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
 #include <ATen/Parallel.h>
+#include <fmt/core.h>
 #include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
@@ -15,12 +16,15 @@
 #include <vector>
 
 #include "commands.h"
+#include "dist/launch/rank_place.h"
 #include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
 #include "foundation/base/open_files.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
-#include "train/score_extension.h"
+#include "plugin/host/process_watch.h"
+#include "plugin/host/running_code.h"
+#include "train/loop/score_extension.h"
 #include "unknown_word.h"
 
 namespace {
@@ -29,17 +33,20 @@ struct Command {
   const char* name;
   const char* summary;
   int (*run)(mortise::Arguments);
+  bool joins_ranks = false;  // it calls join_ranks (core/dist/join.h); the others are one process
 };
 
 constexpr std::array kCommands{
-    Command{"train", "reinforcement learning as a TOML file says", mortise::cmd_train},
-    Command{"sft", "supervised warm start", mortise::cmd_sft},
-    Command{"eval", "validate a model on the validation files", mortise::cmd_eval},
+    Command{"train", "reinforcement learning as a TOML file says", mortise::cmd_train, true},
+    Command{"sft", "supervised warm start", mortise::cmd_sft, true},
+    Command{"launch", "a command as several processes on this machine", mortise::cmd_launch},
+    Command{"eval", "validate a model on the validation files", mortise::cmd_eval, true},
     Command{"generate", "completions for the prompts of a file", mortise::cmd_generate},
     Command{"model", "log-probs and logits of given tokens", mortise::cmd_model},
     Command{"tokenizer", "text to ids and back", mortise::cmd_tokenizer},
     Command{"chat", "messages to text through a chat template", mortise::cmd_chat},
     Command{"plugin", "list, describe and run plugins", mortise::cmd_plugin},
+    Command{"pack", "build, sign, install and remove packs of plugins", mortise::cmd_pack},
     Command{"objective", "the actor's loss on given tensors", mortise::cmd_objective},
     Command{"config", "show, explain and import settings", mortise::cmd_config},
 };
@@ -52,9 +59,17 @@ void print_usage(std::FILE* out) {
   for (const Command& command : kCommands) std::fprintf(out, "  %-10s %s\n", command.name, command.summary);
   std::fprintf(
       out,
-      "\n`mortise COMMAND --help` tells more. Exit codes: 0 done, 1 internal error, 2 command line or config,\n"
+      "\n`mortise COMMAND --help` says more. Exit codes: 0 done, 1 internal error, 2 command line or config,\n"
       "3 input files, 4 plugins, 5 numerics, 6 writing files, 7 another rank, 8 stopped by a signal, 9 rewards.\n"
       "First steps: `./dev quickstart`, then `mortise config explain actor`.\n");
+}
+
+// Several processes that each do the whole work, and write the same files, are never what was meant.
+mortise::Error cannot_be_ranks(const std::string& command, const mortise::RankPlace& place) {
+  return {mortise::ErrorKind::kConfig,
+          fmt::format("this is rank {} of {} by the environment ({}), but `mortise {}` runs as one process", place.rank,
+                      place.size, place.launcher, command),
+          "mortise " + command, "start it once, without a launcher"};
 }
 
 int run(int argc, char** argv) {
@@ -77,6 +92,10 @@ int run(int argc, char** argv) {
             ? mortise::unknown_word("option", words[0], std::vector<std::string>{"--help", "--version"}, "mortise")
             : mortise::unknown_word("command", words[0], names, "mortise"));
   }
+  if (!command->joins_ranks) {
+    const auto place = mortise::find_rank_place(mortise::process_variables());
+    if (place.ok() && place->size > 1) return mortise::fail(cannot_be_ranks(words[0], *place));
+  }
   return command->run(mortise::Arguments(words).subspan(1));
 }
 
@@ -98,13 +117,13 @@ void use_no_more_threads_than_granted() {
   if (at::get_num_threads() > mortise::usable_cpus()) at::set_num_threads(mortise::usable_cpus());
 }
 
-// Of `mortise plugin list | head`: the pipe's other end is closed.
+// For `mortise plugin list | head`: the other end of the pipe is closed.
 bool reader_has_gone() {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
-// As other programs end then: without a word, by SIGPIPE, which shells show as 141.
+// Ends silently by SIGPIPE, as other programs do. Shells show 141.
 void end_by_broken_pipe() {
   mortise::log_flush();
   std::signal(SIGPIPE, SIG_DFL);
@@ -116,6 +135,12 @@ int main(int argc, char** argv) {
   use_no_more_threads_than_granted();
   mortise::raise_open_files_limit();
   mortise::install_stop_signals();
+  // Cases of `plugin check` run in processes of their own, which tell by themselves how they ended.
+  const bool checks = argc > 2 && std::string_view(argv[1]) == "plugin" && std::string_view(argv[2]) == "check";
+  if (!checks) {
+    mortise::install_crash_reports();
+    mortise::install_process_watch();
+  }
   mortise::offer_score_models();
   int code = 1;
   try {

@@ -1,4 +1,4 @@
-// `mortise plugin check FILE`: does a pack keep the rules of the SDK? Every case runs in a process of its own.
+// `mortise plugin check FILE`: tests a pack against the rules of the SDK. Every case runs in a process of its own.
 #pragma once
 
 #include "commands.h"

@@ -1,4 +1,7 @@
+// `mortise plugin eval` for each kind: reads the inputs, makes the plugin, calls it, writes the outputs.
 #include "plugin_eval.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -20,7 +23,6 @@ constexpr std::string_view kAggregationKeys[] = {"loss_agg_mode", "loss_agg_rows
 bool is_aggregation_key(std::string_view key) {
   return std::find(std::begin(kAggregationKeys), std::end(kAggregationKeys), key) != std::end(kAggregationKeys);
 }
-bool is_no_engine_key(std::string_view) { return false; }
 
 Json metrics_json(const MetricSet& metrics) {
   Json out = Json::object();
@@ -32,7 +34,7 @@ Error bad_setting(const std::string& key, std::string what) {
   return {ErrorKind::kConfig, std::move(what), "--set " + key, "`mortise plugin eval --help`"};
 }
 
-// How the losses become one number. Where nothing is said: the mode that the loss asks for, and verl's normaliser.
+// The aggregation of losses. By default the mode that the loss declares, and verl's normaliser.
 Result<TokenWeightOptions> aggregation(const PluginInfo& info, const PluginEval& eval, int64_t width) {
   TokenWeightOptions options;
   options.mode = TRY(parse_loss_agg_mode(default_loss_agg_mode(info)));
@@ -90,6 +92,8 @@ Result<Json> plugin_params(const PluginInfo& info, const PluginEval& eval, bool 
   return params;
 }
 
+namespace {
+
 Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) {
   const PluginRef ref = TRY(registry.find("policy_loss", eval.name));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_aggregation_key));
@@ -104,19 +108,13 @@ Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) 
   TRY(in.all_used());
   const auto weight = TRY(loss_weights(loss.info(), eval, in, mask, is_weights));
 
-  PolicyLossInput input{.layout = in.layout(),
-                        .log_prob = log_prob,
-                        .old_log_prob = old_log_prob,
-                        .advantages = advantages,
-                        .response_mask = mask,
-                        .weight = weight,
-                        .ref_log_prob = ref_log_prob,
-                        .rollout_log_prob = rollout_log_prob,
-                        .rollout_is_weights = {},
-                        .entropy = entropy,
-                        .step = eval.step,
-                        .update_index = eval.step};
-  if (loss.info().consumes_stage("rollout_is_weights")) input.rollout_is_weights = is_weights;
+  StepView input;
+  input.layout = in.layout();
+  input.step = input.update_index = eval.step;
+  input.set<column::LogProb>(log_prob).set<column::OldLogProb>(old_log_prob).set<column::RefLogProb>(ref_log_prob);
+  input.set<column::RolloutLogProb>(rollout_log_prob).set<column::Entropy>(entropy);
+  input.set<column::Advantages>(advantages).set<column::ResponseMask>(mask).set<column::Weight>(weight);
+  if (loss.info().consumes_stage(column::RolloutIsWeights::name)) input.set<column::RolloutIsWeights>(is_weights);
   std::vector<float> token_loss(in.num_tokens()), grad(in.num_tokens()), grad_entropy(entropy.size());
   MetricSet metrics;
   TRY(loss.compute(input, {token_loss, grad, grad_entropy}, &metrics));
@@ -144,13 +142,11 @@ Result<Json> eval_kl_estimator(PluginRegistry& registry, const PluginEval& eval)
   const std::vector<float> weight(in.num_tokens(), 1.0F);  // the gradient is that of the sum
   std::vector<float> kl(in.num_tokens()), grad(in.num_tokens());
   MetricSet metrics;
-  const KlEstimatorInput input{.layout = in.layout(),
-                               .log_prob = log_prob,
-                               .ref_log_prob = ref_log_prob,
-                               .response_mask = mask,
-                               .weight = weight,
-                               .old_log_prob = old_log_prob,
-                               .step = eval.step};
+  StepView input;
+  input.layout = in.layout();
+  input.step = eval.step;
+  input.set<column::LogProb>(log_prob).set<column::RefLogProb>(ref_log_prob).set<column::OldLogProb>(old_log_prob);
+  input.set<column::ResponseMask>(mask).set<column::Weight>(weight);
   TRY(estimator.compute(input, {kl, grad}, &metrics));
   const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
   const TensorView out[] = {view_of<float>("kl", kl, shape), view_of<float>("grad_log_prob", grad, shape)};
@@ -170,8 +166,8 @@ Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval
   if (reward_weights.empty()) reward_weights.assign(static_cast<size_t>(rewards.num_columns), 1.0F);
   if (static_cast<int64_t>(reward_weights.size()) != rewards.num_columns) {
     return Error{ErrorKind::kData,
-                 "'in.reward_weights' has " + std::to_string(reward_weights.size()) + " elements, 'in.rewards' has " +
-                     std::to_string(rewards.num_columns) + " columns",
+                 fmt::format("'in.reward_weights' has {} elements, 'in.rewards' has {} columns", reward_weights.size(),
+                             rewards.num_columns),
                  eval.inputs.string(), "give a weight for every column"};
   }
   const std::vector<uint8_t> row_valid = TRY(in.optional_row_flags("row_valid"));
@@ -184,23 +180,70 @@ Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval
     TRY(in.need_groups("advantage_estimator " + ref.plugin->name));
   std::vector<float> advantages(in.num_tokens()), returns(in.num_tokens());
   MetricSet metrics;
-  const AdvantageInput input{.layout = in.layout(),
-                             .token_level_rewards = token_rewards,
-                             .response_mask = mask,
-                             .rewards = rewards.values,
-                             .reward_weights = reward_weights,
-                             .row_valid = row_valid,
-                             .values = values,
-                             .reward_baselines = baselines,
-                             .old_log_prob = old_log_prob,
-                             .sum_pi_squared = sum_pi_squared,
-                             .rollout_is_weights = is_weights,
-                             .step = eval.step};
+  AdvantageInput input{{}, rewards.values, reward_weights};
+  StepView& columns = input.columns;
+  columns.layout = in.layout();
+  columns.step = eval.step;
+  columns.set<column::TokenLevelRewards>(token_rewards).set<column::ResponseMask>(mask);
+  columns.set<column::RowValid>(row_valid).set<column::RewardBaselines>(baselines).set<column::Values>(values);
+  columns.set<column::OldLogProb>(old_log_prob).set<column::SumPiSquared>(sum_pi_squared);
+  columns.set<column::RolloutIsWeights>(is_weights);
   TRY(estimator.compute(input, {advantages, returns}, &metrics));
   const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
   const TensorView out[] = {view_of<float>("advantages", advantages, shape), view_of<float>("returns", returns, shape)};
   TRY(write_eval_outputs(eval.outputs, out));
   return metrics_json(metrics);
+}
+
+struct EvalOfKind {
+  std::string_view kind;
+  Result<Json> (*run)(PluginRegistry&, const PluginEval&);
+  const char* help;
+};
+constexpr EvalOfKind kEvals[] = {
+    {"policy_loss", eval_policy_loss,
+     R"(  policy_loss          in: log_prob, old_log_prob, advantages, response_mask; optional ref_log_prob, rollout_log_prob,
+                       rollout_is_weights, entropy, group_index (B,) I64
+                       out: loss, grad_log_prob (and grad_entropy if entropy is given)
+                       --set loss_agg_mode=token-mean|token-sum|seq-mean-token-mean|seq-mean-token-sum|
+                       seq-mean-token-sum-norm|prompt-mean, loss_agg_rows=nonempty|all, loss_scale_factor=X (default T),
+                       loss_scale_by_rows=true|false (default false). Default mode: the loss's own, else
+                       seq-mean-token-mean for losses coupled by row, token-mean for the others.
+                       Parameters that you do not set have the defaults of the plugin's table, which are verl's. A
+                       run uses the paper's value (published_clip_ratio_low of gspo). Here, pass it with --set.
+)"},
+    {"kl_estimator", eval_kl_estimator,
+     R"(  kl_estimator         in: log_prob, ref_log_prob; optional response_mask, old_log_prob
+                       out: kl, grad_log_prob = d sum(kl) / d log_prob. NAME+ = value of NAME, gradient of k2
+)"},
+    {"advantage_estimator", eval_advantage_estimator,
+     R"(  advantage_estimator  in: token_level_rewards, response_mask; optional group_index, values, reward_baselines,
+                       old_log_prob, sum_pi_squared, rollout_is_weights, rewards (B,K), reward_weights (K,), row_valid
+                       out: advantages, returns
+)"},
+    {"reward", eval_reward,
+     R"(  reward               JSONL rows {"prompt","completion", columns...} -> {"reward": number|null}; optional
+                       prompt_token_ids, completion_token_ids, finish_reason, group_index; a row that failed has "error".
+                       It runs in workers as in a run: see --isolation
+)"}};
+
+}  // namespace
+
+Result<Json> eval_plugin(PluginRegistry& registry, const PluginEval& eval) {
+  const auto* const found = std::ranges::find(kEvals, eval.kind, &EvalOfKind::kind);
+  if (found != std::end(kEvals)) return found->run(registry, eval);
+  return Error{ErrorKind::kConfig, fmt::format("a {} has no tensors to be evaluated on", eval.kind), "mortise plugin",
+               "`mortise plugin check` tries every kind; `mortise generate` samples"};
+}
+
+std::string plugin_eval_help() {
+  std::string help = R"(
+Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for one value a row; `in.X` is read,
+`expected.X` is ignored, X is written. Metrics of the plugin go to standard output as {"metrics":{...}}.
+
+)";
+  for (const EvalOfKind& one : kEvals) help += one.help;
+  return help;
 }
 
 }  // namespace mortise

@@ -1,9 +1,10 @@
-// `mortise plugin eval`: one plugin, alone, on inputs of a file. No model, no run.
+// `mortise plugin eval`: runs one plugin on the inputs of a file, without a model and without a run.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,19 +24,24 @@ struct PluginEval {
   DeclaredColumns columns;                                    // --column, of rewards
   uint64_t seed = 0;
   int64_t step = 1;
-  // Of rewards: where they run and what they may do there.
+  // For rewards: where they run and what they may do there.
   IsolationOptions isolation;
   int64_t timeout_ms = 0, row_timeout_ms = 0;  // 0: none
 };
 
-// Each writes the outputs file and returns the plugin's metrics as a JSON object.
-Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval);
-Result<Json> eval_kl_estimator(PluginRegistry& registry, const PluginEval& eval);
-Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval& eval);
+// Writes the outputs file and returns the plugin's metrics as a JSON object.
+Result<Json> eval_plugin(PluginRegistry& registry, const PluginEval& eval);
+// The formats of inputs and outputs, kind by kind.
+[[nodiscard]] std::string plugin_eval_help();
+
+// Part of it, in its own file: rewards run in workers.
 Result<Json> eval_reward(PluginRegistry& registry, const PluginEval& eval);
 
-// --set words as parameters of a plugin: each becomes the declared type. Undeclared ones stay text, so that the check
-// of the parameters names them. A word for which `is_engine_key` holds goes to the plugin only if it declares it.
+// --set words as parameters of a plugin, converted to the declared types. Undeclared ones stay text, so that the check
+// of parameters names them. A word for which `is_engine_key` is true goes to the plugin only if it declares it.
 Result<Json> plugin_params(const PluginInfo& info, const PluginEval& eval, bool (*is_engine_key)(std::string_view));
+
+// For plugins whose parameters are all theirs.
+inline bool is_no_engine_key(std::string_view) { return false; }
 
 }  // namespace mortise

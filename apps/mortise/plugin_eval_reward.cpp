@@ -4,6 +4,8 @@
 // members prompt_token_ids, completion_token_ids, finish_reason, messages and group_index are what the engine would
 // give; every other member is a data column. All rows are one batch. The reward runs as in a run: in workers, where the
 // machine has what they need.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -30,9 +32,9 @@ class RowReader {
  public:
   // `place`: of the row in the file, counted from 0.
   RowReader(const std::filesystem::path& path, const JsonlRow& row, size_t place)
-      : row_(row.value), where_(path.string() + ":" + std::to_string(row.line)), place_(static_cast<int64_t>(place)) {}
+      : row_(row.value), where_(fmt::format("{}:{}", path.string(), row.line)), place_(static_cast<int64_t>(place)) {}
 
-  // A row without one is a group of its own.
+  // A row without a group is its own group.
   [[nodiscard]] Result<int64_t> group() const {
     if (!row_.is_object()) return bad("the row is no object", "write {\"prompt\": ..., \"completion\": ...}");
     return integer("group_index", place_);
@@ -158,9 +160,7 @@ Result<> add_columns(const std::filesystem::path& path, const std::vector<JsonlR
       if (!is_own_key(item.key())) census.see(item.key(), item.value(), static_cast<int64_t>(i));
     }
   }
-  const auto where = [&](int64_t i) {
-    return path.string() + ":" + std::to_string(lines[static_cast<size_t>(i)].line);
-  };
+  const auto where = [&](int64_t i) { return fmt::format("{}:{}", path.string(), lines[static_cast<size_t>(i)].line); };
   for (const auto& [name, type] : TRY(census.decide(where))) {
     std::vector<const Json*> values;
     for (const Json& row : rows.values) values.push_back(json_find(row, name));
@@ -184,9 +184,7 @@ Result<Rows> read_rows(const std::filesystem::path& path, const DeclaredColumns&
   return rows;
 }
 
-bool is_no_engine_key(std::string_view) { return false; }
-
-// f(what) for each of the row's, of a list in the order of rows.
+// Calls f(item) for each item of the row. The list is in the order of rows.
 template <class Of, class F>
 void for_row(const std::vector<Of>& all, int64_t row, const F& f) {
   for (auto at = std::ranges::lower_bound(all, row, {}, &Of::row); at != all.end() && at->row == row; ++at) f(*at);
@@ -210,8 +208,8 @@ void tell_failures(const std::string& reward, const RewardOutput& out, const Row
   std::vector<FailedRow> failed = out.failed_rows;
   for (FailedRow& row : failed) row.row = row_in_file[static_cast<size_t>(row.row)];
   std::ranges::sort(failed, {}, &FailedRow::row);
-  log_warn(reward + ": failed on " + std::to_string(failed.size()) + " of " + std::to_string(rows.place.size()) +
-           " rows; first: " + failures_text(failed) + "; 'error' of each row is in " + eval.outputs.string());
+  log_warn(fmt::format("{}: failed on {} of {} rows; first: {}; 'error' of each row is in {}", reward, failed.size(),
+                       rows.place.size(), failures_text(failed), eval.outputs.string()));
 }
 
 }  // namespace

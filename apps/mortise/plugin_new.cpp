@@ -1,6 +1,8 @@
 // `mortise plugin new KIND ID --lang L`: a project of the SDK's templates, and what to type next.
 #include "plugin_new.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/program_options.hpp>
@@ -9,7 +11,9 @@
 
 #include "command_line.h"
 #include "foundation/base/env.h"
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
+#include "plugin/host/kinds/kinds.h"
 #include "plugin/host/registry.h"
 #include "plugin/host/search.h"
 #include "plugin/pack/note.h"
@@ -20,21 +24,20 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
-constexpr const char* kUsage = R"(usage: mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
+constexpr const char* kNewUsage = R"(usage: mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
 
-Makes a folder with a plugin that works, its test, and its build. KIND is policy_loss, kl_estimator,
-advantage_estimator, reward or rollout_backend. ID is the pack's, dotted words beginning with yours: acme.match; the
-plugin is named by its last word, or by what follows a slash: acme.rewards/match.
+Makes a folder with a working plugin, its test, and its build. ID is the id of the pack, which begins with a name of
+yours. The plugin gets its last word as its name (acme.match), or the word after a slash (acme.rewards/match).
 
   c      C11; builds with CMake, or with make and pkg-config (every kind)
   cpp    C++17, the default (every kind)
   torch  C++ with libtorch; bound to the exact libtorch of the program (rewards and policy losses)
-  rust   a crate without dependencies (rewards and policy losses)
+  rust   a crate without dependencies (every kind)
 )";
 
 constexpr std::array<std::string_view, 4> kLanguages = {"c", "cpp", "torch", "rust"};
 
-Error usage_error(std::string what) {
+Error new_usage_error(std::string what) {
   return {ErrorKind::kConfig, std::move(what), "mortise plugin new", "`mortise plugin new --help` shows the usage"};
 }
 
@@ -88,7 +91,7 @@ std::string replace_words(std::string_view text, const Words& words) {
 }
 
 Error disk_fault(const std::string& what, const fs::path& path, const std::error_code& code) {
-  return {ErrorKind::kDisk, what + ": " + code.message(), path.string(), ""};
+  return {ErrorKind::kDisk, fmt::format("{}: {}", what, code.message()), path.string(), ""};
 }
 
 // The template files below `root`, relative to it, sorted.
@@ -109,7 +112,8 @@ Result<> check_folder_is_free(const fs::path& dir) {
   if (!fs::exists(dir, failed)) return {};
   const bool empty = fs::is_directory(dir, failed) && fs::is_empty(dir, failed);
   if (empty && !failed) return {};
-  return Error{ErrorKind::kConfig, "there is something already", dir.string(), "choose another folder with --out DIR"};
+  return Error{ErrorKind::kConfig, "the path exists and is not an empty folder", dir.string(),
+               "choose another folder with --out DIR"};
 }
 
 void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& files) {
@@ -137,13 +141,10 @@ void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& fil
                    "as -DCMAKE_PREFIX_PATH=DIR)\n";
   }
   std::cout << "  mortise plugin check build/lib/mortise/packs/" << plan.pack << ".so\n";
-  const std::string key = plan.kind == "reward"                ? "[[reward]]\n  use"
-                          : plan.kind == "policy_loss"         ? "[actor.policy_loss]\n  loss_mode"
-                          : plan.kind == "advantage_estimator" ? "[algorithm]\n  adv_estimator"
-                          : plan.kind == "kl_estimator"        ? "[actor]\n  use_kl_loss = true\n  kl_loss_type"
-                                                               : "[rollout]\n  name";
+  const KindInfo* const kind = find_kind_named(plan.kind);
   std::cout << "\nin a run's config:\n  [plugins]\n  paths = [\"" << fs::absolute(plan.dir).lexically_normal().string()
-            << "/build/lib/mortise/packs\"]\n  " << key << " = \"" << plan.pack << "/" << plan.name << "\"\n";
+            << "/build/lib/mortise/packs\"]\n  " << (kind == nullptr ? "name" : kind->example) << " = \"" << plan.pack
+            << "/" << plan.name << "\"\n";
 }
 
 }  // namespace
@@ -160,19 +161,21 @@ Result<NewPlugin> plan_new_plugin(const std::string& kind, std::string_view id, 
   const size_t slash = id.find('/');
   plan.pack = std::string(id.substr(0, slash));
   if (!is_pack_id(plan.pack))
-    return usage_error("the pack id " + quote(plan.pack) + " is not dotted lower-case words, as in acme.match");
+    return new_usage_error(
+        fmt::format("the pack id {} is not dotted lower-case words, as in acme.match", quote(plan.pack)));
   if (plan.pack.starts_with("mortise."))
-    return usage_error("ids that begin with 'mortise.' are kept for the packs of the installation");
+    return new_usage_error("ids that begin with 'mortise.' are kept for the packs of the installation");
   plan.name =
       slash == std::string_view::npos ? plan.pack.substr(plan.pack.rfind('.') + 1) : std::string(id.substr(slash + 1));
   if (slash == std::string_view::npos) std::replace(plan.name.begin(), plan.name.end(), '-', '_');
-  if (!is_plugin_name(plan.name)) return usage_error("the plugin name " + quote(plan.name) + " is not [a-z][a-z0-9_]*");
+  if (!is_plugin_name(plan.name))
+    return new_usage_error(fmt::format("the plugin name {} is not [a-z][a-z0-9_]*", quote(plan.name)));
   plan.dir = plan.pack;
   plan.share = default_share_dir();
 
   const std::vector<std::string> languages(kLanguages.begin(), kLanguages.end());
   if (std::find(languages.begin(), languages.end(), lang) == languages.end())
-    return usage_error("there is no language " + quote(lang) + "; there are " + join(languages, ", "));
+    return new_usage_error(fmt::format("there is no language {}; {}", quote(lang), use_one_of(languages)));
   return plan;
 }
 
@@ -180,12 +183,13 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
   const fs::path root = plan.share / "templates" / plan.lang;
   std::error_code ignored;
   if (!fs::is_directory(root / "common", ignored)) {
-    return Error{ErrorKind::kConfig, "the templates of the SDK are not there", root.string(),
+    return Error{ErrorKind::kConfig, "the templates of the SDK are missing", root.string(),
                  "install the SDK where the program is: cmake --install BUILD --prefix DIR --component sdk"};
   }
   if (!fs::is_directory(root / plan.kind, ignored)) {
-    return usage_error("there is no template of the kind " + plan.kind + " in " + plan.lang +
-                       (plan.lang == "torch" || plan.lang == "rust" ? ": rewards and policy losses only" : ""));
+    return new_usage_error(
+        fmt::format("there is no template of the kind {} in {}{}", plan.kind, plan.lang,
+                    plan.lang == "torch" || plan.lang == "rust" ? ": rewards and policy losses only" : ""));
   }
   TRY(check_folder_is_free(plan.dir));
   const Words words = words_of(plan);
@@ -212,11 +216,11 @@ Result<> run_plugin_new(Arguments args) {
                                                                                                    "this text");
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin new"));
   if (given.count("help") != 0) {
-    std::cout << kUsage << "\n" << options;
+    std::cout << kNewUsage << "\nKIND is " << kind_list() << ".\n\n" << options;
     return {};
   }
   const auto words = words_of(given);
-  if (words.size() != 2) return usage_error("new takes a kind and an id");
+  if (words.size() != 2) return new_usage_error("new takes a kind and an id");
   NewPlugin plan = TRY(plan_new_plugin(words[0], words[1], given["lang"].as<std::string>()));
   if (given.count("out") != 0) plan.dir = given["out"].as<std::string>();
   const std::vector<std::string> files = TRY(write_new_plugin(plan));

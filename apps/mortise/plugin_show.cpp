@@ -8,6 +8,7 @@
 
 #include "foundation/base/text.h"
 #include "mortise/pack.h"
+#include "plugin/host/kinds/kinds.h"
 #include "plugin/host/params.h"
 
 namespace mortise {
@@ -33,7 +34,10 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
 }  // namespace
 
 Json list_json(const PluginRegistry& registry, const std::string& kind) {
-  Json out = {{"plugins", Json::array()}, {"rejected", Json::array()}, {"searched", Json::array()}};
+  Json out = {
+      {"plugins", Json::array()}, {"rejected", Json::array()}, {"searched", Json::array()}, {"kinds", Json::array()}};
+  for (const KindInfo& one : kKinds)
+    out["kinds"].push_back({{"kind", one.name}, {"title", one.title}, {"chosen_by", one.chosen_by}});
   for (const Candidate& candidate : registry.candidates()) {
     for (const PluginInfo& plugin : candidate.info.plugins) {
       if (!kind.empty() && plugin.kind != kind) continue;
@@ -104,6 +108,7 @@ Json param_json(const ParamInfo& param) {
     out["max"] = param.range->max;
   }
   if (!param.choices.empty()) out["choices"] = param.choices;
+  if (param.role != ParamRole::kPlain) out["role"] = param_role_name(param.role);
   return out;
 }
 
@@ -122,6 +127,7 @@ Json describe_json(const PluginRef& ref) {
               {"coupling", coupling_name(plugin.coupling)},
               {"requires", plugin.requires_inputs},
               {"consumes", plugin.consumes},
+              {"update_metrics", plugin.update_metrics},
               {"experimental", (plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0},
               {"concurrent", (plugin.flags & MORTISE_FLAG_CONCURRENT) != 0},
               {"needs_network", (plugin.flags & MORTISE_FLAG_NEEDS_NETWORK) != 0},
@@ -133,6 +139,8 @@ Json describe_json(const PluginRef& ref) {
               {"token_rewards", (plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0},
               {"needs_engine", (plugin.flags & MORTISE_FLAG_NEEDS_ENGINE) != 0},
               {"writes_all", (plugin.flags & MORTISE_FLAG_WRITES_ALL) != 0},
+              {"normalizes_rewards", (plugin.flags & MORTISE_FLAG_NORMALIZES_REWARDS) != 0},
+              {"tells_reads", (plugin.flags & MORTISE_FLAG_TELLS_READS) != 0},
               {"params", Json::array()}};
   for (const ParamInfo& param : plugin.params) out["params"].push_back(param_json(param));
   return out;
@@ -145,10 +153,11 @@ void print_description(const PluginRef& ref) {
   std::cout << "\n  pack      " << ref.pack->id << " " << ref.pack->version << ", " << ref.pack->tier << ", "
             << pack_origin_name(ref.candidate->origin) << "\n  file      " << ref.pack->path << " ("
             << ref.pack->short_hash() << ")\n";
-  if (plugin.kind == MORTISE_KIND_POLICY_LOSS || plugin.kind == MORTISE_KIND_KL_ESTIMATOR)
+  if (const KindInfo* const kind = find_kind(plugin.kind); kind != nullptr && kind->has_coupling)
     std::cout << "  coupling  " << coupling_name(plugin.coupling) << "\n";
   if (!plugin.requires_inputs.empty()) std::cout << "  requires  " << join(plugin.requires_inputs, ", ") << "\n";
   if (!plugin.consumes.empty()) std::cout << "  consumes  " << join(plugin.consumes, ", ") << "\n";
+  if (!plugin.update_metrics.empty()) std::cout << "  updates   " << join(plugin.update_metrics, ", ") << "\n";
   if ((plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0) std::cout << "  rewards single tokens too\n";
   if ((plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0)
     std::cout << "  experimental: there are no published outputs to compare with\n";
@@ -161,7 +170,9 @@ void print_description(const PluginRef& ref) {
   std::cout << "\n";
   std::vector<std::vector<std::string>> rows = {{"  PARAMETER", "TYPE", "DEFAULT", "RANGE", "MEANING"}};
   for (const ParamInfo& param : plugin.params) {
-    rows.push_back({"  " + param.name, std::string(param_type_name(param.type)),
+    const bool is_plain = param.role == ParamRole::kPlain;  // else a text, and what it stands for says more
+    rows.push_back({"  " + param.name,
+                    std::string(is_plain ? param_type_name(param.type) : param_role_name(param.role)),
                     param.default_text.value_or("(mandatory)"), range_text(param), param.doc});
   }
   print_table(rows);

@@ -1,9 +1,15 @@
+// Options, help and error handling that train, sft and eval share.
 #include "run_command.h"
+
+#include <fmt/core.h>
+#include <algorithm>
 
 #include "command_line.h"
 #include "config/fields.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "packs/trust.h"
 
 namespace mortise {
 
@@ -17,8 +23,31 @@ std::string program_of(ConfigUse use) {
 
 Error second_word(const std::string& word, const std::string& program) {
   if (find_field(word) != nullptr)
-    return {ErrorKind::kConfig, "the key " + quote(word) + " has no value", program, "write " + word + "=VALUE"};
+    return {ErrorKind::kConfig, fmt::format("the key {} has no value", quote(word)), program,
+            fmt::format("write {}=VALUE", word)};
   return {ErrorKind::kConfig, quote(word) + " is a second file", program, "give one TOML file and key=value settings"};
+}
+
+// plugins.trust as the file has it, made stricter by --locked and by key=value settings, which cannot loosen it.
+Result<> tighten_trust(RunCommand& command, const std::string& file, const std::vector<std::string>& overrides) {
+  PackTrust& trust = command.config.config.plugins.trust;
+  TrustPolicy policy = TRY(parse_trust_policy(choice_name(trust), command.config.where("plugins.trust")));
+  const bool overridden = std::any_of(overrides.begin(), overrides.end(), [](const std::string& one) {
+    return one.find("plugins") != std::string::npos && one.find("trust") != std::string::npos;
+  });
+  if (overridden) {
+    const LoadedConfig from_file = TRY(load_config(default_env(), file, {}));
+    const TrustPolicy before =
+        TRY(parse_trust_policy(choice_name(from_file.config.plugins.trust), from_file.where("plugins.trust")));
+    if (!(tighter(before, policy) == policy))
+      return Error{ErrorKind::kConfig,
+                   fmt::format("the command line cannot loosen plugins.trust from {} to {}", quote(before.text()),
+                               quote(policy.text())),
+                   from_file.where("plugins.trust"), "change it in the file"};
+  }
+  if (command.options.count("locked") != 0) policy.must_be_locked = true;
+  trust = parse_choice<PackTrust>(policy.text()).value();
+  return {};
 }
 
 }  // namespace
@@ -39,9 +68,10 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
   }
   if (file.empty()) {
     return Error{ErrorKind::kConfig, "no config file was given", program,
-                 "give one: `" + program + " configs/quickstart.toml`"};
+                 fmt::format("give one: `{} configs/quickstart.toml`", program)};
   }
   command.config = TRY(load_config(default_env(), file, overrides));
+  TRY(tighten_trust(command, file, overrides));
   for (const std::string& note : command.config.notes) log_info(note);
   for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());
   return command;
@@ -49,9 +79,10 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
 
 void add_resume_options(po::options_description& options) {
   options.add_options()("resume", po::value<std::string>()->default_value(""),
-                        "auto (the newest valid checkpoint of the run's folder), never, or a global_step_N folder; "
-                        "default: trainer.resume_mode")(
-      "allow-change", "resume with settings that differ from those of the run in the folder");
+                        "auto (the newest valid checkpoint of the run's folder), never, or a global_step_N folder. "
+                        "Default: trainer.resume_mode")("allow-change",
+                                                        "resume although settings differ from those of the checkpoint")(
+      "locked", "use only the packs in the mortise.lock next to the file; see `mortise pack lock --help`");
 }
 
 ResumeRequest resume_request(const RunCommand& command) {
@@ -69,8 +100,8 @@ void print_run_help(const std::string& name, const std::string& text, const po::
   std::cout << "usage: mortise " << name << " RUN.toml [key=value ...] [options]\n\n"
             << text << "\n\n"
             << options
-            << "\nSettings are overridden as in `actor.policy_loss.loss_mode=gspo rollout.n=16 reward.0.weight=2`;\n"
-               "`mortise config explain KEY` tells what a key means.\n";
+            << "\nkey=value overrides a setting: actor.policy_loss.loss_mode=gspo rollout.n=16 reward.0.weight=2\n"
+               "`mortise config explain KEY` says what a key means.\n";
 }
 
 }  // namespace mortise

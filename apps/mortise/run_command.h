@@ -6,7 +6,7 @@
 #include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
-#include "train/resume.h"
+#include "train/resume/resume.h"
 
 namespace mortise {
 

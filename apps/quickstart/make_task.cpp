@@ -4,8 +4,10 @@
 //   make_task DIR [--seed N] [--tiny]
 //     DIR/model/                    a normal Hugging Face folder
 //     DIR/data/{sft,train}.jsonl    {"prompt": "12+34=", "response": "46", "answer": "46", "data_source": "addition"}
-//     DIR/data/val.jsonl            pairs that stand in neither of them
+//     DIR/data/val.jsonl            pairs that are in neither of them
 // Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else.
+#include <fmt/core.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -33,10 +35,8 @@ Result<> write_rows(const Path& path, const std::vector<int64_t>& order, int64_t
     const int64_t a = kFirst + pair / span;
     const int64_t b = kFirst + pair % span;
     const std::string sum = std::to_string(a + b);
-    TRY(writer.write(Json{{"prompt", std::to_string(a) + "+" + std::to_string(b) + "="},
-                          {"response", sum},
-                          {"answer", sum},
-                          {"data_source", "addition"}}));
+    TRY(writer.write(Json{
+        {"prompt", fmt::format("{}+{}=", a, b)}, {"response", sum}, {"answer", sum}, {"data_source", "addition"}}));
   }
   return writer.close();
 }

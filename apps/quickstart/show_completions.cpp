@@ -2,6 +2,8 @@
 //
 //   show_completions BEFORE.jsonl AFTER.jsonl [ROWS]
 // Both files are those of trainer.validation_data_dir. Rows that were wrong before come first.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -26,7 +28,7 @@ Result<std::vector<Row>> read_rows(const Path& path) {
   while (true) {
     const std::optional<JsonlRow> line = TRY(reader.next());
     if (!line) return rows;
-    const std::string where = path.string() + ":" + std::to_string(line->line);
+    const std::string where = fmt::format("{}:{}", path.string(), line->line);
     const Json* score = json_find(line->value, "score");
     Row& row = rows.emplace_back();
     row.prompt = TRY(json_string(line->value, "input", where));

@@ -1,6 +1,7 @@
 // See manifest.h, which draws the format.
 #include "checkpoint/manifest.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/limits.h"
@@ -41,8 +42,8 @@ Result<ManifestEntry> read_entry(const Json& value, std::string_view where) {
   entry.path = TRY(json_string(value, "path", where));
   entry.size_bytes = static_cast<uint64_t>(TRY(json_int(value, "bytes", where)));
   entry.sha256 = TRY(json_string(value, "sha256", where));
-  if (!is_safe_entry_path(entry.path)) return damaged("path " + quote(entry.path) + " is not allowed", where);
-  if (!is_sha256(entry.sha256)) return damaged("entry " + quote(entry.path) + " has no SHA-256", where);
+  if (!is_safe_entry_path(entry.path)) return damaged(fmt::format("path {} is not allowed", quote(entry.path)), where);
+  if (!is_sha256(entry.sha256)) return damaged(fmt::format("entry {} has no SHA-256", quote(entry.path)), where);
   return entry;
 }
 
@@ -75,8 +76,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
   if (format != kFormat) return damaged("format is " + quote(format), where);
   if (const int64_t version = TRY(json_int(root, "version", where)); version != kVersion)
     return Error{ErrorKind::kData,
-                 "this checkpoint has format version " + std::to_string(version) + ", this program reads " +
-                     std::to_string(kVersion),
+                 fmt::format("this checkpoint has format version {}, this program reads {}", version, kVersion),
                  std::string(where), "use the version of mortise that wrote it"};
   Manifest manifest;
   manifest.place.step = TRY(json_int(root, "step", where));
@@ -87,7 +87,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
   if (info == nullptr || !(info->is_object() || info->is_null())) return damaged("'info' is missing", where);
   if (info->is_object()) {
     for (const auto& [key, value] : info->get_ref<const Json::object_t&>()) {
-      if (!value.is_string()) return damaged("'info' holds other things than texts", where);
+      if (!value.is_string()) return damaged("'info' has a value that is not a text", where);
       manifest.info.emplace(key, value.get_ref<const std::string&>());
     }
   }
@@ -96,10 +96,10 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
   for (const Json& value : *entries) manifest.entries.push_back(TRY(read_entry(value, where)));
   for (size_t i = 1; i < manifest.entries.size(); ++i) {
     if (!(manifest.entries[i - 1].path < manifest.entries[i].path))
-      return damaged("entry " + quote(manifest.entries[i].path) + " is out of order or there twice", where);
+      return damaged(fmt::format("entry {} is out of order or appears twice", quote(manifest.entries[i].path)), where);
   }
   // Canonical text: this also checks the digest, and leaves no room for members we did not look at.
-  if (manifest_text(manifest) != text) return damaged("its own digest does not fit: the text was changed", where);
+  if (manifest_text(manifest) != text) return damaged("its digest does not match, so the file was changed", where);
   return manifest;
 }
 

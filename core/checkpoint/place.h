@@ -1,4 +1,4 @@
-// Where in a run a checkpoint stands, and the name of its folder:
+// Where in a run a checkpoint was saved, and the name of its folder:
 //
 //   global_step_7                 7 steps are done
 //   unfinished_step_8_update_2    7 steps are done, and of the 8th the samples, the scores and 2 updates
@@ -17,7 +17,7 @@ struct CheckpointPlace {
   int64_t step = 0;               // steps done
   std::optional<int64_t> update;  // inside the step behind them: so many of its updates are done
 
-  // In the order of the run: the end of a step lies before all places inside the next one.
+  // In the order of the run: the end of a step comes before all places inside the next step.
   auto operator<=>(const CheckpointPlace&) const = default;
 };
 

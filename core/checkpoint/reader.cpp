@@ -1,6 +1,7 @@
 // See reader.h.
 #include "checkpoint/reader.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <utility>
 
@@ -14,21 +15,20 @@ namespace {
 
 constexpr std::string_view kReplaced = ".replaced_";
 
-Error damaged(const ManifestEntry& entry, std::string_view problem, const Path& folder) {
-  return {ErrorKind::kData, "checkpoint entry " + quote(entry.path) + " " + std::string(problem), folder.string(),
-          "this checkpoint is damaged: resume from an earlier one"};
+Error damaged_entry(const ManifestEntry& entry, std::string_view problem, const Path& folder) {
+  return {ErrorKind::kData, fmt::format("checkpoint entry {} {}", quote(entry.path), problem), folder.string(),
+          "this checkpoint is damaged; resume from an earlier one"};
 }
 
 Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) {
   const Path path = folder / entry.path;
-  if (!env.exists(path)) return damaged(entry, "is missing", folder);
+  if (!env.exists(path)) return damaged_entry(entry, "is missing", folder);
   const MappedFile file = TRY(env.map_file(path));
   if (file.bytes().size() != entry.size_bytes)
-    return damaged(
-        entry,
-        "has " + std::to_string(file.bytes().size()) + " bytes, the manifest says " + std::to_string(entry.size_bytes),
-        folder);
-  if (to_hex(sha256(file.bytes())) != entry.sha256) return damaged(entry, "was changed (its SHA-256 differs)", folder);
+    return damaged_entry(
+        entry, fmt::format("has {} bytes, but the manifest says {}", file.bytes().size(), entry.size_bytes), folder);
+  if (to_hex(sha256(file.bytes())) != entry.sha256)
+    return damaged_entry(entry, "was changed (its SHA-256 differs)", folder);
   return {};
 }
 
@@ -42,8 +42,8 @@ Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_di
   std::vector<CheckpointRef> found;
   if (!env.exists(run_dir)) return found;
   for (const std::string& name : TRY(env.list_dir(run_dir))) {
-    // A replaced one stands for its place when a save was cut off between its two renames, or as the fall-back of a
-    // damaged one.
+    // A replaced checkpoint counts as one of its place if a save was cut off between its two renames, and as the
+    // fall-back of a damaged one.
     const size_t skip = name.starts_with(kReplaced) ? kReplaced.size() : 0;
     if (const auto place = parse_checkpoint_name(std::string_view(name).substr(skip)))
       found.push_back({*place, run_dir / name});
@@ -54,9 +54,12 @@ Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_di
 
 Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
   const Path path = checkpoint_dir / kManifestFile;
+  if (!env.exists(checkpoint_dir))
+    return Error{ErrorKind::kData, "the checkpoint does not exist", checkpoint_dir.string(),
+                 "give a global_step_N folder of a run"};
   if (!env.exists(path))
     return Error{ErrorKind::kData, "checkpoint entry 'manifest.json' is missing", checkpoint_dir.string(),
-                 "this is no complete checkpoint: resume from another one"};
+                 "the folder is not a complete checkpoint; resume from another one"};
   const std::string text = TRY(env.read_file(path, limits::kMaxManifestBytes));
   Manifest manifest = TRY(parse_manifest(text, path.string()));
   for (const ManifestEntry& entry : manifest.entries) TRY(verify_entry(env, checkpoint_dir, entry));
@@ -81,12 +84,12 @@ Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& r
     if (manifest.ok() && manifest->place == ref.place)
       return std::optional<FoundCheckpoint>(FoundCheckpoint{ref, *std::move(manifest), std::move(warnings)});
     warnings.push_back(!manifest.ok() ? "skipped a checkpoint: " + manifest.error().to_string()
-                                      : "skipped a checkpoint: " + ref.path.string() + ": its manifest is of " +
-                                            checkpoint_name(manifest->place));
+                                      : fmt::format("skipped a checkpoint: {}: its manifest is of {}",
+                                                    ref.path.string(), checkpoint_name(manifest->place)));
   }
   if (warnings.empty()) return std::optional<FoundCheckpoint>();
-  return Error{ErrorKind::kData, "no checkpoint can be loaded; the newest: " + warnings.front(), run_dir.string(),
-               "restore one from a copy, or start anew with another trainer.default_local_dir"};
+  return Error{ErrorKind::kData, "no checkpoint can be loaded. The newest: " + warnings.front(), run_dir.string(),
+               "restore one from a copy, or start over with another trainer.default_local_dir"};
 }
 
 Result<Checkpoint> Checkpoint::open(Env& env, const Path& checkpoint_dir) {

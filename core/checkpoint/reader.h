@@ -1,6 +1,6 @@
-// Finding, checking and loading checkpoints. A damaged one is never partly loaded: it is refused by the name of its bad
-// entry, and find_newest_valid goes on to the one before it with a warning.
-// Thread rule: functions are pure but for the file system; a Checkpoint is read-only and may be shared.
+// Finding, checking and loading checkpoints. A damaged one is never partly loaded. The error names its bad entry, and
+// find_newest_valid warns and continues with the one before it.
+// Thread rule: functions only read the file system; a Checkpoint is read-only and may be shared.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,7 @@ struct CheckpointRef {
 // The order of list_checkpoints: the furthest in the run first, a replaced one behind the one that took its place.
 bool is_further(const CheckpointRef& a, const CheckpointRef& b);
 
-// Every checkpoint folder in a run's folder, the furthest in the run first, not checked. A run folder that does not
-// exist has none.
+// Every checkpoint folder in a run's folder, unchecked, the furthest in the run first. A missing run folder has none.
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir);
 
 // Reads every entry and compares size and SHA-256; the Error names the first entry that is missing or changed.
@@ -37,9 +36,9 @@ struct FoundCheckpoint {
   Manifest manifest;
   std::vector<std::string> warnings;  // one per newer checkpoint that was refused, with the reason
 };
-// The one that RUN/latest names if it is whole, else the newest whole one. (A step newer than `latest` belongs to a
-// line of the run that was left by resuming before it, or was saved an instant before a crash; both may be passed
-// over.) Nothing where there is none at all; an Error where there are some and all are damaged.
+// The checkpoint that RUN/latest names if it is complete, else the newest complete one. (A step newer than `latest`
+// belongs to a part of the run that a resume from an earlier step left, or was saved just before a crash. Skipping
+// either is fine.) Nothing if there is none; an Error if there are some and all are damaged.
 Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir);
 
 // An opened checkpoint: verified, state parsed, tensors mapped.

@@ -27,7 +27,7 @@ std::vector<CheckpointRef> superseded_checkpoints(std::vector<CheckpointRef> all
       std::find_if(all.begin(), all.end(), [&](const CheckpointRef& ref) { return ref.path == just_saved; });
   if (saved == all.end()) return {};
   const bool inside_step = saved->place.update.has_value();
-  // Newest first; turned so that just_saved leads and later steps come behind all earlier ones.
+  // Newest first, but rotated: just_saved leads, and later steps come after all earlier ones.
   std::rotate(all.begin(), saved, all.end());
   std::vector<CheckpointRef> gone;
   int64_t num_kept = 0;
@@ -56,9 +56,10 @@ std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t 
 Result<std::vector<Path>> list_leftovers(Env& env, const Path& run_dir) {
   std::vector<Path> leftovers;
   for (const std::string& name : TRY(env.list_dir(run_dir))) {
-    constexpr std::string_view kReplaced = ".replaced_";
+    constexpr std::string_view kReplacedPrefix = ".replaced_";
     bool is_leftover = is_temporary_name(name) || name.starts_with(kDeleting);
-    if (name.starts_with(kReplaced)) is_leftover = verify_checkpoint(env, run_dir / name.substr(kReplaced.size())).ok();
+    if (name.starts_with(kReplacedPrefix))
+      is_leftover = verify_checkpoint(env, run_dir / name.substr(kReplacedPrefix.size())).ok();
     if (is_leftover) leftovers.push_back(run_dir / name);
   }
   return leftovers;

@@ -1,7 +1,7 @@
-// Which checkpoints go after a new one is safe. Of those between steps all but the `keep_last` best: the one just saved
-// is the best, then those of earlier steps from new to old, then those of later steps (a line of the run that was left
-// by resuming before it). One inside a step is worth keeping only until the next one stands: it never counts, and
-// saving it removes none between steps.
+// Which checkpoints are deleted after a new one is safe. Between steps, all except the `keep_last` best: the one just
+// saved is the best, then those of earlier steps from new to old, then those of later steps (from a part of the run
+// that a resume left). A checkpoint inside a step is needed only until the next one is complete. It never counts, and
+// saving it deletes none between steps.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t 
 // no half-deleted checkpoint that looks whole.
 Result<> remove_checkpoint(Env& env, const Path& path);
 
-// What killed processes left and nothing reads: .tmp_*, .deleting_*, and .replaced_NAME if a valid NAME is there.
+// What killed processes left and nothing reads: .tmp_*, .deleting_*, and .replaced_NAME if a valid NAME exists.
 Result<std::vector<Path>> list_leftovers(Env& env, const Path& run_dir);
 // Removes them.
 std::vector<std::string> remove_leftovers(Env& env, const Path& run_dir);

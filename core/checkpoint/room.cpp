@@ -1,4 +1,4 @@
-// See room.h: the next saves are played through on a list of folders and sizes.
+// See room.h. Simulates the next saves on a list of folders and sizes.
 #include "checkpoint/room.h"
 
 #include <algorithm>

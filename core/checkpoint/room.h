@@ -16,14 +16,14 @@ namespace mortise {
   return (size_bytes + kBlock - 1) / kBlock * kBlock;
 }
 
-// What a run is about to save, and how much of it stays.
+// What a run will save, and how much of it remains on the disk.
 struct SavePlan {
   CheckpointPlace place = {};     // done so far; every save is a step further
   int64_t num_saves = 2;          // to make room for
   uint64_t checkpoint_bytes = 0;  // of each
   int64_t keep_last = 0;          // as CheckpointWriterOptions
-  bool inside_step = false;       // the saves are inside steps: none of them supersedes one between steps
-  bool starts_over = false;  // what is in the folder will be set aside: it stays on the disk, and nothing removes it
+  bool inside_step = false;       // the saves are inside steps: none of them replaces one between steps
+  bool starts_over = false;       // the folder will be moved aside: it stays on the disk, and nothing deletes it
 };
 
 struct SaveRoom {

@@ -1,6 +1,7 @@
 // See state_files.h.
 #include "checkpoint/state_files.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,12 +75,12 @@ Result<StateSnapshot> parse_state(std::string_view json_text, std::span<const Te
   for (const auto& [object, members] : root.get_ref<const Json::object_t&>()) {
     auto& values = snapshot.scalars[object];
     if (!members.is_object())
-      return Error{ErrorKind::kData, "state " + quote(object) + " is not an object", std::string(where), ""};
+      return Error{ErrorKind::kData, fmt::format("state {} is not an object", quote(object)), std::string(where), ""};
     for (const auto& [key, value] : members.get_ref<const Json::object_t&>()) {
       auto scalar = parse_scalar(value);
       if (!scalar)
-        return Error{ErrorKind::kData, "state " + quote(object + "/" + key) + " cannot be read", std::string(where),
-                     ""};
+        return Error{ErrorKind::kData, fmt::format("state {} cannot be read", quote(fmt::format("{}/{}", object, key))),
+                     std::string(where), ""};
       values.emplace(key, *std::move(scalar));
     }
   }

@@ -1,6 +1,7 @@
 // The save path; writer.h draws its order, which is the promise. Durable, then announced, then old ones deleted.
 #include "checkpoint/writer.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -104,7 +105,8 @@ class FolderWriter {
   }
   Result<> add(const std::string& path, const std::function<Result<>(WritableFile&)>& write) {
     if (!is_safe_entry_path(path) || path == kManifestFile)
-      return Error{ErrorKind::kInternal, "'" + path + "' cannot be a file of a checkpoint", folder_.string(), ""};
+      return Error{ErrorKind::kInternal, fmt::format("'{}' cannot be a file of a checkpoint", path), folder_.string(),
+                   ""};
     const Path target = folder_ / path;
     TRY(make_folder(target.parent_path()));
     HashingFile file(TRY(env_->open_for_write(target, WriteMode::kExclusive)));
@@ -165,7 +167,7 @@ Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request)
     return {};
   };
   const auto commit = [&]() -> Result<> {
-    // Where both stand, the older one is the better: remove_leftovers has found saved.path to be damaged.
+    // If both exist, the older one is better: remove_leftovers has found saved.path damaged.
     if (env_->exists(saved.path) && env_->exists(replaced)) TRY(remove_checkpoint(*env_, saved.path));
     if (env_->exists(saved.path)) TRY(env_->rename(saved.path, replaced));
     Result<> renamed = env_->rename(temporary, saved.path);
@@ -181,7 +183,7 @@ Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request)
     (void)remove_tree(*env_, temporary);
     return std::move(done).error();
   }
-  // From here on the checkpoint stands; what fails now is worth a warning only. Nothing older goes before it is
+  // From here on the checkpoint is complete, and a failure is only a warning. Nothing older is deleted before it is
   // announced.
   if (Result<> latest = write_file_atomic(*env_, run_dir_ / kLatestFile, name + "\n"); !latest.ok()) {
     saved.warnings.push_back("'latest' was not updated: " + latest.error().to_string());

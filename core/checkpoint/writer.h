@@ -32,7 +32,7 @@ struct CheckpointFile {
   std::string path;
   std::function<Result<>(WritableFile&)> write;
 };
-// One whose bytes are at hand.
+// One with its bytes in memory.
 CheckpointFile checkpoint_text_file(std::string path, std::string bytes);
 
 struct CheckpointRequest {

@@ -1,4 +1,7 @@
+// Writes one checked value into its field, with a visitor over the type of the field.
 #include "config/assign.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +40,7 @@ class Assigner {
     const std::string written = TRY(text());
     const std::optional<std::chrono::milliseconds> duration = parse_duration(written);
     if (!duration) {
-      return problem("must be a duration, is " + node_.describe(),
+      return problem("must be a duration, but is " + node_.describe(),
                      "write a number and a unit: \"500ms\", \"10s\", \"2m\", \"1h\"");
     }
     TRY(in_range(static_cast<double>(duration->count())));
@@ -78,8 +81,7 @@ class Assigner {
     std::vector<double> items;
     for (const Json& item : node_.value) items.push_back(TRY(number(item)));
     if (field_.num_items != 0 && items.size() != field_.num_items) {
-      return problem("must have " + std::to_string(field_.num_items) + " items, has " + std::to_string(items.size()),
-                     "");
+      return problem(fmt::format("must have {} items, but has {}", field_.num_items, items.size()), "");
     }
     *out = std::move(items);
     return {};
@@ -104,15 +106,29 @@ class Assigner {
     return {};
   }
 
+  Result<> operator()(const ChoiceRef& choice) const {
+    std::vector<std::string> names;
+    if (choice.shape == ChoiceRef::Shape::kList) {
+      TRY((*this)(&names));
+    } else if (choice.shape != ChoiceRef::Shape::kNullable || !is_null()) {
+      names.push_back(TRY(text()));
+    }
+    std::vector<size_t> places;
+    for (const std::string& name : names)
+      places.push_back(static_cast<size_t>(std::ranges::find(choice.names, name) - choice.names.begin()));
+    choice.write(places);
+    return {};
+  }
+
  private:
   [[nodiscard]] bool is_value() const { return node_.kind == ConfigNode::Kind::kValue; }
   [[nodiscard]] bool is_null() const { return is_value() && (node_.value.is_null() || node_.value == "null"); }
 
   [[nodiscard]] Error problem(std::string_view what, std::string next) const {
-    return {ErrorKind::kConfig, "'" + field_.key + "' " + std::string(what), node_.where, std::move(next)};
+    return {ErrorKind::kConfig, fmt::format("'{}' {}", field_.key, what), node_.where, std::move(next)};
   }
   [[nodiscard]] Error wrong_type(std::string next) const {
-    return problem("must be of type " + field_.type_name() + ", is " + node_.describe(), std::move(next));
+    return problem(fmt::format("must be of type {}, but is {}", field_.type_name(), node_.describe()), std::move(next));
   }
 
   [[nodiscard]] Result<> in_range(double value) const {
@@ -120,13 +136,13 @@ class Assigner {
     const bool high = field_.max_is_open ? value >= field_.max : value > field_.max;
     if (!std::isfinite(value)) return problem("must be a finite number", "");
     if (!low && !high) return {};
-    return problem("must be " + field_.range_text() + ", is " + node_.describe(), "");
+    return problem(fmt::format("must be {}, but is {}", field_.range_text(), node_.describe()), "");
   }
 
   [[nodiscard]] Result<> in_choices(const std::string& value) const {
     if (field_.choices.empty() || std::ranges::find(field_.choices, value) != field_.choices.end()) return {};
     std::string next = did_you_mean(value, field_.choices);
-    return problem("must be " + field_.range_text() + ", is " + quote(value), std::move(next));
+    return problem(fmt::format("must be {}, but is {}", field_.range_text(), quote(value)), std::move(next));
   }
 
   [[nodiscard]] Result<int64_t> integer() const {
@@ -147,14 +163,14 @@ class Assigner {
     return std::find(field_.choices.begin(), field_.choices.end(), value) != field_.choices.end();
   }
 
-  // A text; of an override whatever was typed, so that `data.prompt_key=1` needs no quotes.
+  // A text. An override gives what was typed, so that `data.prompt_key=1` needs no quotes.
   [[nodiscard]] Result<std::string> text() const {
     if (!is_value()) return wrong_type("");
     std::string value;
     if (node_.value.is_string()) {
       value = node_.value.get<std::string>();
     } else if (!node_.raw.empty() && !node_.value.is_array() && (!node_.value.is_null() || is_choice(node_.raw))) {
-      value = node_.raw;  // `isolation=none` is a choice there, and null elsewhere
+      value = node_.raw;  // `none` is a choice of some keys, and null for the others
     } else if (field_.takes_number && node_.value.is_number()) {
       value = node_.value.dump();
     } else {

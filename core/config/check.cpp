@@ -1,4 +1,7 @@
+// The rules between keys, one function per group of rules, and the batch sizes.
 #include "config/check.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <set>
@@ -8,12 +11,15 @@
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/unused.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/sampling.h"
 
 namespace mortise {
 namespace {
+
+std::string name_of(auto choice) { return std::string(choice_name(choice)); }
 
 class Checker {
  public:
@@ -27,9 +33,10 @@ class Checker {
     if (trains || use_ == ConfigUse::kSft) {
       check_optimizer();
       check_model_files();
-      if (config_.model.enable_gradient_checkpointing && config_.model.layers == "plain") {
-        error("model.layers", "'model.layers' is plain, and only the fast layers are computed again in backward",
-              "take model.enable_gradient_checkpointing out");
+      if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
+        error("model.layers",
+              "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
+              "remove model.enable_gradient_checkpointing");
       }
     }
     if (trains || use_ == ConfigUse::kObjective) check_objective();
@@ -56,19 +63,23 @@ class Checker {
     warnings_.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
   }
 
+  void needs_files(const std::string& key) {
+    error(key, quote(key) + (loaded_.is_set(key) ? " is an empty list" : " is not set"), "set it to a JSONL file");
+  }
+
   void check_given() {
-    if (config_.model.path.empty()) error("model.path", "'model.path' is not given", "name the model's folder");
+    if (config_.model.path.empty()) error("model.path", "'model.path' is not set", "set it to the model's folder");
     if (use_ != ConfigUse::kEval && config_.trainer.default_local_dir.empty()) {
-      error("trainer.default_local_dir", "'trainer.default_local_dir' is empty, and a run writes into a folder",
-            "name one, as in \"runs/first\"; \".\" is the folder that the run is started in");
+      error("trainer.default_local_dir", "'trainer.default_local_dir' is empty, but a run needs a folder",
+            "set it, for example to \"runs/first\" (\".\" is the folder in which you start the run)");
     }
     const bool needs_train = use_ == ConfigUse::kSft || (use_ == ConfigUse::kTrain && !config_.trainer.val_only);
     if (needs_train && config_.data.train_files.empty()) {
-      error("data.train_files", "'data.train_files' is not given", "name a JSONL file");
+      needs_files("data.train_files");
     }
     const bool needs_val = use_ == ConfigUse::kEval || (use_ == ConfigUse::kTrain && config_.trainer.val_only);
     if (needs_val && config_.data.val_files.empty()) {
-      error("data.val_files", "'data.val_files' is not given", "name a JSONL file");
+      needs_files("data.val_files");
     }
   }
 
@@ -78,8 +89,8 @@ class Checker {
           type.is_string() && (type == "text" || type == "integer" || type == "number" || type == "json");
       if (known) continue;
       const std::string key = "data.columns." + name;
-      error(key, "'" + key + "' must be one of text, integer, number, json; it is " + dump_json(type),
-            "Name the type that rewards read, as in data.columns = { answer = \"text\" }");
+      error(key, fmt::format("'{}' must be one of text, integer, number, json, but is {}", key, dump_json(type)),
+            "name the type that rewards read, as in data.columns = { answer = \"text\" }");
     }
   }
 
@@ -95,7 +106,7 @@ class Checker {
       any_weight |= reward.weight != 0;
       if (!names.insert(reward.name).second) {
         error("reward." + std::to_string(i), "two rewards are named " + quote(reward.name),
-              "Give one of them a name of its own, as in name = \"" + reward.name + "_2\"");
+              fmt::format("give one of them another name, as in name = \"{}_2\"", reward.name));
       }
     }
     if (!any_weight) warn("reward", "all rewards have weight 0, so every score is 0");
@@ -103,26 +114,17 @@ class Checker {
       if (is_variable_name(name)) continue;
       const std::string shown(name.substr(0, name.find('=')));  // not a value that was given by mistake
       error("plugins.env", quote(shown) + " is not the name of an environment variable",
-            "write only the name, as in \"OPENAI_API_KEY\"; its value comes from the environment of the run");
+            "write only the name, as in \"OPENAI_API_KEY\" (the value comes from the environment of the run)");
     }
   }
 
   void check_aggregation() {
     const std::string_view key = "algorithm.multi_objective_aggregation";
     const AlgorithmConfig& algorithm = config_.algorithm;
-    if (algorithm.multi_objective_aggregation != "normalize_then_sum") return;
-    const std::string estimator = plugin_bare_name(algorithm.adv_estimator);
-    if (estimator == "gdpo") {
-      error(key, "normalize_then_sum with gdpo normalises twice: that estimator does it by itself",
-            "leave one of the two out");
-    }
-    if (estimator == "remax") {
-      error(key, "remax takes the reward of the greedy completion off, which no group normalises",
-            "leave multi_objective_aggregation out, or choose another algorithm.adv_estimator");
-    }
+    if (algorithm.multi_objective_aggregation != RewardAggregation::kNormalizeThenSum) return;
     if (config_.rollout.n < 2) {
-      error(key, "normalize_then_sum compares the completions of a prompt, and rollout.n is 1: every reward would be 0",
-            "set rollout.n=8 or more");
+      error(key, "normalize_then_sum needs several completions per prompt, but rollout.n is 1",
+            "set rollout.n=2 or more");
     }
   }
 
@@ -134,20 +136,22 @@ class Checker {
     const std::string_view key = "actor.ppo_mini_batch_size";
     if (actor.ppo_mini_batch_size > data.train_batch_size) {
       error(key,
-            "an update of " + mini + " prompts does not fit into a step of " + batch +
-                " (actor.ppo_mini_batch_size, data.train_batch_size)",
+            fmt::format("an update of {} prompts does not fit into a step of {} (actor.ppo_mini_batch_size, "
+                        "data.train_batch_size)",
+                        mini, batch),
             "set actor.ppo_mini_batch_size=" + batch);
       return;
     }
     if (data.train_batch_size % actor.ppo_mini_batch_size != 0) {
-      error(key, "data.train_batch_size (" + batch + ") is no multiple of actor.ppo_mini_batch_size (" + mini + ")",
+      error(key,
+            fmt::format("data.train_batch_size ({}) is not a multiple of actor.ppo_mini_batch_size ({})", batch, mini),
             "choose a divisor of " + batch);
     }
     if (const int64_t critic = config_.critic.ppo_mini_batch_size.value_or(1); data.train_batch_size % critic != 0) {
-      error("critic.ppo_mini_batch_size",
-            "data.train_batch_size (" + batch + ") is no multiple of critic.ppo_mini_batch_size (" +
-                std::to_string(critic) + ")",
-            "choose a divisor of " + batch);
+      error(
+          "critic.ppo_mini_batch_size",
+          fmt::format("data.train_batch_size ({}) is not a multiple of critic.ppo_mini_batch_size ({})", batch, critic),
+          "choose a divisor of " + batch);
     }
     if (auto rows = check_num_rows(loaded_, data.train_batch_size, "rollout.n"); !rows.ok()) {
       problems_.push_back(std::move(rows).error());
@@ -155,11 +159,10 @@ class Checker {
     }
     const int64_t rows = actor.ppo_mini_batch_size * config_.rollout.n;
     if (actor.ppo_micro_batch_size_per_gpu.value_or(0) > rows) {
-      warn("actor.ppo_micro_batch_size_per_gpu", "a pass of " + std::to_string(*actor.ppo_micro_batch_size_per_gpu) +
-                                                     " rows is larger than an update, which has " +
-                                                     std::to_string(rows));
+      warn("actor.ppo_micro_batch_size_per_gpu", fmt::format("a pass of {} rows is larger than an update, which has {}",
+                                                             *actor.ppo_micro_batch_size_per_gpu, rows));
     }
-    // Of the reference and the critic where there is one, which the plugins' tables say (train/check_plugins).
+    // train/check_plugins checks those of the reference and the critic, which only some plugins need.
     if (!actor.use_dynamic_bsz && actor.ppo_micro_batch_size_per_gpu) return;
     auto good = check_pass_length(loaded_, "actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
     if (!good.ok()) problems_.push_back(std::move(good).error());
@@ -173,10 +176,12 @@ class Checker {
       problems_.push_back(std::move(problem));
     }
     const std::string& loss = config_.actor.policy_loss.loss_mode;
-    if (!correction.bypass_mode || correction.loss_type != "reinforce" || plugin_bare_name(loss) == "reinforce") return;
+    if (!correction.bypass_mode || correction.loss_type != BypassLoss::kReinforce ||
+        plugin_bare_name(loss) == "reinforce")
+      return;
     error("actor.policy_loss.loss_mode",
-          "'algorithm.rollout_correction.loss_type' is reinforce, and 'actor.policy_loss.loss_mode' is " + quote(loss),
-          "leave loss_mode out, or set loss_type=ppo_clip");
+          "'algorithm.rollout_correction.loss_type' is reinforce, but 'actor.policy_loss.loss_mode' is " + quote(loss),
+          "remove loss_mode, or set loss_type=ppo_clip");
   }
 
   void check_objective() {
@@ -187,37 +192,38 @@ class Checker {
       error("actor.entropy_ctrl.min_coeff", "'actor.entropy_ctrl.min_coeff' is above max_coeff", "lower it");
     check_full_kl();
     if (const double bound = actor.clip_ratio_c.value_or(0); bound > 0 && bound <= 1) {
-      error("actor.clip_ratio_c", "'actor.clip_ratio_c' is " + format_f64(bound) + ", but it must be above 1",
-            "use 3.0, or 0 for none");
+      error("actor.clip_ratio_c", fmt::format("'actor.clip_ratio_c' is {}, but it must be above 1", format_f64(bound)),
+            "use 3.0, or 0 to switch it off");
     }
     if (actor.use_kl_loss && actor.kl_loss_coef == 0) {
-      warn("actor.kl_loss_coef", "the KL loss has coefficient 0: it is measured at the cost of a reference pass only");
+      warn("actor.kl_loss_coef",
+           "kl_loss_coef is 0, so the KL is only measured. This still costs a forward pass of the reference model");
     }
   }
 
-  // The KL over the whole vocabulary is a term of the loss, without parameters.
+  // The KL over the whole vocabulary is a term of the loss and has no parameters.
   void check_full_kl() {
     const ActorConfig& actor = config_.actor;
     const std::string straight_through = std::string(kFullKl) + "+";
     if (actor.use_kl_loss && actor.kl_loss_type == straight_through) {
       error("actor.kl_loss_type",
-            "'actor.kl_loss_type' is full+, and the gradient of the KL over the whole vocabulary is exact", "use full");
+            "'actor.kl_loss_type' is full+, but the gradient of the KL over the whole vocabulary is already exact",
+            "use full");
     }
     if (actor.use_kl_loss && actor.kl_loss_type == kFullKl && !actor.kl_params.empty())
-      error("actor.kl_params", "'actor.kl_params' is of an estimator, and 'actor.kl_loss_type' is full",
-            "leave it out");
+      error("actor.kl_params", "'actor.kl_params' is for an estimator, but 'actor.kl_loss_type' is full", "remove it");
     const std::string& penalty = config_.algorithm.kl_penalty;
     if (config_.algorithm.use_kl_in_reward && (penalty == kFullKl || penalty == straight_through)) {
-      error("algorithm.kl_penalty", "'algorithm.kl_penalty' is full, which is a KL of the loss alone",
+      error("algorithm.kl_penalty", "'algorithm.kl_penalty' is full, which works only in the loss",
             "use an estimator (kl, low_var_kl), or actor.use_kl_loss=true with actor.kl_loss_type=full");
     }
   }
 
   void check_optimizer() {
-    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0: nothing will be learnt");
+    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
   }
 
-  // What is trained of the model, and how it is saved.
+  // Which part of the model is trained, and how it is saved.
   void check_model_files() {
     const ModelSection& model = config_.model;
     const bool fresh = model.lora_rank > 0 && !model.lora_adapter_path;
@@ -226,7 +232,7 @@ class Checker {
     const TrainerConfig& trainer = config_.trainer;
     if (trainer.max_shard_size && !parse_byte_size(*trainer.max_shard_size)) {
       error("trainer.max_shard_size", "'trainer.max_shard_size' is " + quote(*trainer.max_shard_size),
-            "write a whole number of bytes, or one as 500MB, 5GB, 2GiB");
+            "write a number of bytes, or a size such as 500MB, 5GB or 2GiB");
     }
   }
 
@@ -235,44 +241,44 @@ class Checker {
     const FilterGroupsConfig& filter = algorithm.filter_groups;
     if (filter.enable && filter.metric == "seq_final_reward")
       error("algorithm.filter_groups.metric",
-            "'algorithm.filter_groups.metric' is seq_final_reward, and groups are chosen "
-            "before the KL is taken off",
+            "'algorithm.filter_groups.metric' is seq_final_reward, but groups are chosen "
+            "before the KL is subtracted",
             "use seq_reward");
     if (algorithm.use_kl_in_reward && config_.actor.use_kl_loss) {
       warn("actor.use_kl_loss", "the KL to the reference counts twice: in the reward and in the loss");
     }
     if (config_.rollout.temperature == 0) {
-      error("rollout.temperature", "'rollout.temperature' is 0, and log-probabilities cannot be divided by it",
-            "use 1.0 for training; validation is greedy unless rollout.val_kwargs.do_sample is true");
+      error("rollout.temperature", "'rollout.temperature' is 0, but log-probabilities are divided by it",
+            "use 1.0 for training (validation is greedy unless rollout.val_kwargs.do_sample is true)");
     }
     if (config_.ref.sync_steps && (config_.model.lora_rank > 0 || config_.model.lora_adapter_path)) {
-      error("ref.sync_steps", "'ref.sync_steps' cannot be used with an adapter: the reference is its base",
-            "leave it out, or train all weights");
+      error("ref.sync_steps", "'ref.sync_steps' cannot be used with an adapter, because the reference is its base",
+            "remove it, or train all weights");
     }
     const TrainerConfig& trainer = config_.trainer;
-    if (trainer.resume_mode == "resume_path" && !trainer.resume_from_path) {
-      error("trainer.resume_mode", "'trainer.resume_mode' is resume_path, but no path is given",
+    if (trainer.resume_mode == ResumeMode::kResumePath && !trainer.resume_from_path) {
+      error("trainer.resume_mode", "'trainer.resume_mode' is resume_path, but no path is set",
             "set trainer.resume_from_path to a global_step_N folder");
     }
     check_limits();
   }
 
-  // A limit on a number that this run will not have.
+  // Limits on metrics that this run does not measure.
   void check_limits() {
     const TrainerConfig& trainer = config_.trainer;
     if (trainer.kl_limit && !config_.actor.use_kl_loss && !config_.algorithm.use_kl_in_reward) {
-      error("trainer.kl_limit", "'trainer.kl_limit' needs a KL to the reference, and none is measured",
-            "set actor.use_kl_loss=true (with actor.kl_loss_coef=0 it is only measured), or take the limit out");
+      error("trainer.kl_limit", "'trainer.kl_limit' needs a KL to the reference, but the run measures none",
+            "set actor.use_kl_loss=true (with actor.kl_loss_coef=0 it is only measured), or remove the limit");
     }
     if (trainer.rollout_probs_diff_limit && !config_.rollout.calculate_log_probs) {
       error("trainer.rollout_probs_diff_limit",
             "'trainer.rollout_probs_diff_limit' needs the sampler's log-probabilities",
-            "set rollout.calculate_log_probs=true, or take the limit out");
+            "set rollout.calculate_log_probs=true, or remove the limit");
     }
     if (trainer.zero_variance_limit && config_.rollout.n < 2) {
       error("trainer.zero_variance_limit",
-            "'trainer.zero_variance_limit' compares the completions of a prompt, and rollout.n is 1",
-            "set rollout.n=2 or more, or take the limit out");
+            "'trainer.zero_variance_limit' needs several completions per prompt, but rollout.n is 1",
+            "set rollout.n=2 or more, or remove the limit");
     }
   }
 
@@ -280,31 +286,32 @@ class Checker {
     const RolloutConfig& rollout = config_.rollout;
     if (rollout.min_new_tokens > response_length(config_)) {
       error("rollout.min_new_tokens",
-            "'rollout.min_new_tokens' (" + std::to_string(rollout.min_new_tokens) +
-                ") is more than the longest completion (" + std::to_string(response_length(config_)) + ")",
+            fmt::format("'rollout.min_new_tokens' ({}) is more than the longest completion ({})",
+                        rollout.min_new_tokens, response_length(config_)),
             "lower it");
     }
     check_temperature("rollout.temperature", rollout.temperature);
-    if (rollout.dtype != "auto" && config_.model.dtype != "float32") {
-      error("rollout.dtype",
-            "'rollout.dtype' is " + rollout.dtype + ", and model.dtype is " + config_.model.dtype +
-                ": only a float32 model decodes in another format than its own",
-            "leave one of the two out");
+    if (rollout.dtype != DecodeDtype::kAuto && config_.model.dtype != ModelDtype::kFloat32) {
+      error(
+          "rollout.dtype",
+          fmt::format("'rollout.dtype' is {}, and model.dtype is {}: only a float32 model can decode in another format",
+                      name_of(rollout.dtype), name_of(config_.model.dtype)),
+          "remove one of the two");
     }
     check_kernels();
     if (rollout.ignore_eos && !rollout.stop.empty()) {
-      error("rollout.stop", "'rollout.stop' ends completions, and 'rollout.ignore_eos' asks for none to end",
-            "leave one of them out");
+      error("rollout.stop", "'rollout.stop' ends completions, but 'rollout.ignore_eos' keeps them from ending",
+            "remove one of them");
     }
     for (const std::string_view key : {"rollout.stop", "rollout.bad_words"}) {
       const auto& texts = key == "rollout.stop" ? rollout.stop : rollout.bad_words;
       if (std::find(texts.begin(), texts.end(), "") != texts.end())
-        error(key, "'" + std::string(key) + "' holds an empty text", "leave it out");
+        error(key, fmt::format("'{}' contains an empty text", key), "remove it");
     }
     if (use_ == ConfigUse::kGenerate) {
       if (rollout.n > 1 && rollout.temperature == 0) {
         warn("rollout.n",
-             "greedy completions of one prompt are all the same, and rollout.n asks for " + std::to_string(rollout.n),
+             "greedy completions of one prompt are all the same, but rollout.n asks for " + std::to_string(rollout.n),
              "set rollout.temperature above 0");
       }
       return;
@@ -315,22 +322,23 @@ class Checker {
   // The plain path computes in the model's own numbers, the fast one in float32 alone.
   void check_kernels() {
     const RolloutConfig& rollout = config_.rollout;
-    if (rollout.kernels == "plain" && rollout.dtype == "bfloat16") {
-      error("rollout.kernels", "'rollout.kernels' is plain, and the plain path has no bfloat16 matrices",
-            "take rollout.dtype out");
+    if (rollout.kernels == DecodeKernels::kPlain && rollout.dtype == DecodeDtype::kBfloat16) {
+      error("rollout.kernels", "'rollout.kernels' is plain, but the plain path has no bfloat16 matrices",
+            "remove rollout.dtype");
     }
-    if (rollout.kernels != "auto" && rollout.kernels != "plain" && config_.model.dtype != "float32") {
+    if (rollout.kernels != DecodeKernels::kAuto && rollout.kernels != DecodeKernels::kPlain &&
+        config_.model.dtype != ModelDtype::kFloat32) {
       error("rollout.kernels",
-            "'rollout.kernels' is " + rollout.kernels + ", and model.dtype is " + config_.model.dtype +
-                ": the fast path computes in float32",
-            "take rollout.kernels out, or set it to plain");
+            fmt::format("'rollout.kernels' is {}, and model.dtype is {}: the fast path computes in float32",
+                        name_of(rollout.kernels), name_of(config_.model.dtype)),
+            "remove rollout.kernels, or set it to plain");
     }
   }
 
-  // Below this, logits divided by it overflow float32.
+  // Below this, the divided logits overflow float32.
   void check_temperature(std::string_view key, double temperature) {
     if (temperature == 0 || temperature >= kLeastTemperature) return;
-    error(key, "'" + std::string(key) + "' is " + format_f64(temperature) + ", and logits divided by it overflow",
+    error(key, fmt::format("'{}' is {}, and logits divided by it overflow", key, format_f64(temperature)),
           "use 0 for greedy, or at least 1e-6");
   }
 
@@ -341,23 +349,23 @@ class Checker {
     if (validation.do_sample && !samples) {
       warn("rollout.val_kwargs.do_sample",
            "rollout.val_kwargs.do_sample is true, but rollout.val_kwargs.temperature is 0: validation is greedy",
-           "set rollout.val_kwargs.temperature=1.0, or take do_sample out");
+           "set rollout.val_kwargs.temperature=1.0, or remove do_sample");
     } else if (validation.n > 1 && !samples) {
       warn("rollout.val_kwargs.n",
-           "validation asks for " + std::to_string(validation.n) +
-               " completions of each prompt, but greedy ones are all the same",
+           fmt::format("validation asks for {} completions of each prompt, but greedy ones are all the same",
+                       validation.n),
            "set rollout.val_kwargs.do_sample=true and rollout.val_kwargs.temperature");
     }
   }
 
   void check_sft() {
     if (config_.trainer.val_only) {
-      error("trainer.val_only", "'trainer.val_only' asks for a validation, which sft is not", "use `mortise eval`");
+      error("trainer.val_only", "'trainer.val_only' only validates, but sft trains", "use `mortise eval`");
     }
     if (!config_.data.val_files.empty()) check_validation_sampling();
   }
 
-  // Of sft, which validates where there is something to validate with.
+  // sft validates if it has rows and rewards for it.
   void check_validation() {
     const bool has_rows = !config_.data.val_files.empty();
     if (has_rows && config_.reward.empty()) {
@@ -368,7 +376,7 @@ class Checker {
     if (sft.stop_val_accuracy && !has_rows) {
       error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validation rows", "set data.val_files");
     } else if (sft.stop_val_accuracy && sft.test_freq < 1) {
-      error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validations on the way", "set sft.test_freq");
+      error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs validations during the run", "set sft.test_freq");
     }
     if (sft.stop_val_accuracy && config_.reward.empty()) {
       error("sft.stop_val_accuracy", "'sft.stop_val_accuracy' needs a reward that tells right from wrong",
@@ -398,10 +406,11 @@ Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, c
   const double longest =
       static_cast<double>(config.data.max_prompt_length) + static_cast<double>(response_length(config));
   if (!tokens || longest <= static_cast<double>(*tokens)) return {};
-  return Error{ErrorKind::kConfig,
-               "one row may have " + format_f64(longest) +
-                   " tokens (data.max_prompt_length + the longest completion), a pass only " + std::to_string(*tokens),
-               loaded.where(key), "raise " + key + " or lower the lengths"};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("one row may have {} tokens (data.max_prompt_length + the longest completion), but a pass only {}",
+                  format_f64(longest), *tokens),
+      loaded.where(key), fmt::format("raise {} or lower the lengths", key)};
 }
 
 BatchPlan plan_batches(const RunConfig& config) {
@@ -424,9 +433,9 @@ Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::st
   const int64_t n = key == "rollout.n" ? rollout.n : rollout.val_kwargs.n;
   if (num_prompts <= kMaxRows / n) return {};
   return Error{ErrorKind::kConfig,
-               format_count(num_prompts) + " prompts with " + format_count(n) + " completions each (" +
-                   std::string(key) + ") are too many: at most " + format_count(kMaxRows) + " at once",
-               loaded.where(key), "lower " + std::string(key) + " or the number of prompts"};
+               fmt::format("{} prompts with {} completions each ({}) are too many: at most {} at once",
+                           format_count(num_prompts), format_count(n), key, format_count(kMaxRows)),
+               loaded.where(key), fmt::format("lower {} or the number of prompts", key)};
 }
 
 Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts) {
@@ -440,7 +449,7 @@ Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts) {
   const double updates = steps * number(plan_batches(config).updates_per_step);
   if (updates <= kMaxUpdates) return {};
   const std::string_view key = trainer.total_training_steps ? "trainer.total_training_steps" : "trainer.total_epochs";
-  return Error{ErrorKind::kConfig, "the run would have " + format_f64(updates) + " updates, more than 2^53",
+  return Error{ErrorKind::kConfig, fmt::format("the run would have {} updates, more than 2^53", format_f64(updates)),
                loaded.where(key), "lower " + std::string(key)};
 }
 

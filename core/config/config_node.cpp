@@ -1,4 +1,7 @@
+// Converts toml++ tables to ConfigNode, merges trees, and describes values for messages.
 #include "config/config_node.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +18,7 @@ constexpr std::string_view kAlias = "actor_rollout_ref";
 std::string position_text(std::string_view file, const toml::source_region& source) {
   std::string text(file);
   if (source.begin.line == 0) return text;
-  return text + ":" + std::to_string(source.begin.line) + ":" + std::to_string(source.begin.column);
+  return fmt::format("{}:{}:{}", text, source.begin.line, source.begin.column);
 }
 
 bool has_table(const toml::node& node, int depth) {
@@ -51,7 +54,7 @@ class TomlConverter {
  private:
   void convert_table(const toml::table& table, ConfigNode& out, int depth) {
     out.kind = ConfigNode::Kind::kTable;
-    if (depth > kMaxDepth) return;  // no key lies so deep: the loader has refused a table above this one
+    if (depth > kMaxDepth) return;  // no key is so deep: the loader refuses a table above this one
     struct Entry {
       const toml::key* key;
       const toml::node* node;
@@ -170,7 +173,8 @@ std::string join_path(std::span<const std::string> path) {
 
 Result<ConfigPath> split_path(std::string_view text) {
   const auto bad = [text](std::string what) {
-    return Error{ErrorKind::kConfig, quote(text) + " is no key: " + what, "", "write a key as table.name"};
+    return Error{ErrorKind::kConfig, fmt::format("{} is not a key: {}", quote(text), what), "",
+                 "write a key as table.name"};
   };
   ConfigPath path;
   size_t at = 0;
@@ -184,7 +188,7 @@ Result<ConfigPath> split_path(std::string_view text) {
     } else {
       const size_t end = std::min(text.find('.', at), text.size());
       part = trim(text.substr(at, end - at));
-      if (part.empty()) return bad("a part of it is empty");
+      if (part.empty()) return bad("a part is empty");
       at = end;
     }
     path.push_back(std::move(part));
@@ -216,18 +220,17 @@ void merge_over(ConfigNode& below, ConfigNode above) {
 
 namespace {
 
-// As merge_over, but a value that stands in both is a problem.
+// As merge_over, but a value in both is a problem.
 void merge_alias(ConfigNode& into, ConfigNode from, const std::string& key, std::vector<Error>& problems) {
   if (!into.is_table() || !from.is_table()) {
-    problems.push_back(
-        {ErrorKind::kConfig,
-         "'" + key + "' is set twice, here and as '" + std::string(kAlias) + "." + key + "' at " + from.where,
-         into.where, "keep one of them"});
+    problems.push_back({ErrorKind::kConfig,
+                        fmt::format("'{}' is set twice, here and as '{}.{}' at {}", key, kAlias, key, from.where),
+                        into.where, "remove one of them"});
     return;
   }
   for (auto& [name, node] : from.entries) {
     if (ConfigNode* existing = into.find(name)) {
-      merge_alias(*existing, std::move(node), key.empty() ? name : key + "." + name, problems);
+      merge_alias(*existing, std::move(node), key.empty() ? name : fmt::format("{}.{}", key, name), problems);
     } else {
       into.entries.emplace_back(name, std::move(node));
     }
@@ -244,7 +247,7 @@ void resolve_alias(ConfigNode& root, std::vector<Error>& problems) {
   if (content.is_table()) {
     merge_alias(root, std::move(content), "", problems);
   } else {
-    problems.push_back({ErrorKind::kConfig, "'" + std::string(kAlias) + "' is a table, not " + content.describe(),
+    problems.push_back({ErrorKind::kConfig, fmt::format("'{}' is a table, not {}", kAlias, content.describe()),
                         content.where, "write [actor], [rollout], ... instead"});
   }
 }
@@ -257,12 +260,13 @@ Json node_to_json(const ConfigNode& node, std::vector<Error>& problems) {
   switch (node.kind) {
     case ConfigNode::Kind::kDate:
       problems.push_back(
-          {ErrorKind::kConfig, "a parameter cannot be a date or time", node.where, "write it as a text"});
+          {ErrorKind::kConfig, "a parameter cannot be a date or time", node.where, "write it in quotes"});
       return nullptr;
     case ConfigNode::Kind::kValue:
       if (all_finite(node.value)) return node.value;
       if (!std::isnan(node.value.get<double>())) return node.value.get<double>() > 0 ? "inf" : "-inf";
-      problems.push_back({ErrorKind::kConfig, "a parameter must be a number, is nan", node.where, ""});
+      problems.push_back(
+          {ErrorKind::kConfig, "a parameter must be a number, but is nan", node.where, "write a finite number"});
       return nullptr;
     case ConfigNode::Kind::kList: {
       Json list = Json::array();

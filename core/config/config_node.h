@@ -1,4 +1,4 @@
-// ConfigNode: a TOML document as a tree that remembers where each value stands, also after files are merged.
+// ConfigNode: a TOML document as a tree that remembers the place of each value, also after files are merged.
 //
 // Private to this room. toml++'s own nodes lose their positions when they are copied, and sort their keys; here the
 // order is that of the file. Depth is capped, so that the recursion below is safe on any input. Plain values.
@@ -25,12 +25,12 @@ struct ConfigNode {
   };
   Kind kind = Kind::kValue;
   Json value;
-  std::string raw;  // of an override: the text behind '=' as typed
+  std::string raw;  // the text after "=" as typed, if an override set the key
   std::vector<std::pair<std::string, ConfigNode>> entries;
   std::vector<ConfigNode> items;
   std::string where;  // of the key, "run.toml:12:3"
 
-  // Defined in the .cpp, where the type is complete: clang looks into the pair of `entries` before.
+  // Defined in the .cpp, where the type is complete: clang looks into the pair of `entries` earlier.
   ConfigNode();
   ConfigNode(const ConfigNode&);
   ConfigNode(ConfigNode&&) noexcept;
@@ -50,17 +50,17 @@ struct ConfigNode {
 
 using ConfigPath = std::vector<std::string>;  // ["reward", "0", "weight"]
 
-// "actor.policy_loss.loss_mode" with quotes where a part needs them; joins what toml_key writes.
+// "actor.policy_loss.loss_mode", with quotes around a part that needs them; joins what toml_key writes.
 std::string join_path(std::span<const std::string> path);
-// The reverse; an Error without a place where it is no dotted key.
+// The reverse. An Error without a place if it is not a dotted key.
 Result<ConfigPath> split_path(std::string_view text);
 
 ConfigNode node_from_toml(const toml::table& table, std::string_view file);
 
-// All of `above` over `below`: tables merge, everything else is replaced.
+// Merges `above` into `below`: tables are merged, everything else is replaced.
 void merge_over(ConfigNode& below, ConfigNode above);
 
-// Moves the content of a top-level `actor_rollout_ref` table to the top. What stands in both places is a problem.
+// Moves the content of a top-level `actor_rollout_ref` table to the top. A key in both places is a problem.
 void resolve_alias(ConfigNode& root, std::vector<Error>& problems);
 void resolve_alias(ConfigPath& path);
 

@@ -1,8 +1,12 @@
+// Parses the texts of [algorithm.rollout_correction].
 #include "config/correction_rules.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -13,7 +17,7 @@ constexpr std::string_view kTable = "algorithm.rollout_correction.";
 
 Error bad(std::string_view key, std::string what, std::string next) {
   const std::string name = std::string(kTable) + std::string(key);
-  return {ErrorKind::kConfig, quote(name) + " " + what, name, std::move(next)};
+  return {ErrorKind::kConfig, fmt::format("{} {}", quote(name), what), name, std::move(next)};
 }
 
 struct Bounds {
@@ -21,7 +25,7 @@ struct Bounds {
   double upper = 0.0;
 };
 
-// "2.0", or "0.5_2.0" with a lower bound first.
+// "2.0", or "0.5_2.0" with the lower bound first.
 Result<Bounds> parse_bounds(std::string_view key, std::string_view text) {
   const auto number = [](std::string_view part) -> std::optional<double> {
     const std::optional<double> value = parse_f64(part);
@@ -37,8 +41,10 @@ Result<Bounds> parse_bounds(std::string_view key, std::string_view text) {
     upper = number(text.substr(split + 1));
   }
   if (!upper || (split != std::string_view::npos && !bounds.lower) || bounds.lower.value_or(0.0) > *upper) {
-    return bad(key, "has a bound " + quote(text) + " that is not positive or not in order",
-               "write an upper bound as 2.0, or both as \"0.5_2.0\"");
+    return bad(
+        key,
+        fmt::format("has a bound {} that is not positive, or whose lower bound is above the upper one", quote(text)),
+        "write an upper bound as 2.0, or both as \"0.5_2.0\"");
   }
   bounds.upper = *upper;
   return bounds;
@@ -71,8 +77,7 @@ Result<RejectionRule> parse_rejection(const std::string& name, std::string_view 
   if (found == std::end(kRules)) {
     std::vector<std::string> names;
     for (const RuleName& rule : kRules) names.emplace_back(rule.name);
-    return bad("rollout_rs", "names the statistic " + quote(name) + ", which there is not",
-               "there are " + join(names, ", "));
+    return bad("rollout_rs", "names an unknown statistic, " + quote(name), suggest(name, names));
   }
   const Bounds bounds = TRY(parse_bounds("rollout_rs_threshold", bounds_text));
   RejectionRule rule{name, found->over, found->estimator, bounds.upper, std::nullopt};
@@ -81,10 +86,12 @@ Result<RejectionRule> parse_rejection(const std::string& name, std::string_view 
     rule.lower = std::log(bounds.lower.value_or(1.0 / bounds.upper));
     rule.upper = std::log(bounds.upper);
     if (*rule.lower > rule.upper)
-      return bad("rollout_rs_threshold", "is below 1 and alone, so that nothing could be kept", "write \"0.5_2.0\"");
+      return bad("rollout_rs_threshold", "is a single bound below 1, which would reject everything",
+                 "write \"0.5_2.0\"");
   } else if (bounds.lower) {
-    return bad("rollout_rs_threshold", "has two bounds for " + name + ", which is never negative",
-               "write the upper bound alone");
+    return bad("rollout_rs_threshold",
+               fmt::format("has two bounds for {}, which is never negative and needs one", name),
+               "write only the upper bound");
   }
   return rule;
 }
@@ -96,15 +103,14 @@ Result<std::vector<RejectionRule>> parse_rejections(const RolloutCorrectionConfi
   for (std::string& name : split_list(*config.rollout_rs)) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   }
-  if (names.empty()) return bad("rollout_rs", "is empty", "name a statistic, eg. seq_mean_k3, or write null");
+  if (names.empty()) return bad("rollout_rs", "is empty", "name a statistic such as seq_mean_k3, or write null");
   if (!config.rollout_rs_threshold)
-    return bad("rollout_rs_threshold", "is not given, and rollout_rs needs it",
+    return bad("rollout_rs_threshold", "is not set, but rollout_rs needs it",
                "give one bound, or one for each statistic");
   const std::vector<std::string> bounds = split_list(*config.rollout_rs_threshold);
   if (bounds.size() != 1 && bounds.size() != names.size()) {
-    return bad("rollout_rs_threshold",
-               "has " + std::to_string(bounds.size()) + " bounds for " + std::to_string(names.size()) + " statistics",
-               "give one bound, or one for each, with commas between");
+    return bad("rollout_rs_threshold", fmt::format("has {} bounds for {} statistics", bounds.size(), names.size()),
+               "give one bound, or one for each, separated by commas");
   }
   for (size_t i = 0; i < names.size(); ++i)
     rules.push_back(TRY(parse_rejection(names[i], bounds.size() == 1 ? bounds[0] : bounds[i])));
@@ -115,15 +121,13 @@ Result<std::optional<WeightRule>> parse_weights(const RolloutCorrectionConfig& c
   std::optional<WeightRule> rule;
   if (!config.rollout_is) return rule;
   rule.emplace();
-  const std::string& level = *config.rollout_is;
-  rule->level = level == "token"      ? WeightLevel::kToken
-                : level == "sequence" ? WeightLevel::kSequence
-                                      : WeightLevel::kGeometric;
+  rule->level = *config.rollout_is;
   const Bounds bounds = TRY(parse_bounds("rollout_is_threshold", config.rollout_is_threshold));
   rule->upper = bounds.upper;
   rule->lower = bounds.lower;
-  const std::string& outside = config.rollout_is_outside;
-  rule->zero_outside = outside == "mask" || (outside == "auto" && bounds.lower.has_value());
+  const OutsideWeights outside = config.rollout_is_outside;
+  rule->zero_outside =
+      outside == OutsideWeights::kMask || (outside == OutsideWeights::kAuto && bounds.lower.has_value());
   rule->batch_normalize = config.rollout_is_batch_normalize;
   return rule;
 }

@@ -1,4 +1,4 @@
-// What [algorithm.rollout_correction] asks for: its texts read into rules (experience/correction applies them).
+// Parses the texts of [algorithm.rollout_correction] into rules, which experience/correction applies.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,6 @@
 #include "foundation/base/result.h"
 
 namespace mortise {
-
-enum class WeightLevel { kToken, kSequence, kGeometric };
 
 struct WeightRule {
   WeightLevel level = WeightLevel::kToken;
@@ -37,7 +35,7 @@ struct CorrectionRules {
   std::vector<RejectionRule> rejections;
 };
 
-// The place of an Error is the key.
+// The place (`where`) of an Error is the key.
 Result<CorrectionRules> parse_correction_rules(const RolloutCorrectionConfig& config);
 
 }  // namespace mortise

@@ -1,4 +1,7 @@
+// Walks the tree of values, matches its names with the fields, and suggests the nearest name for an unknown one.
 #include "config/decode.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -9,18 +12,18 @@
 namespace mortise {
 namespace {
 
-// "the tables are model, data, ...".
+// "use one of the tables: model, data, ...".
 std::string top_tables() {
   std::vector<std::string> names;
   for (const TableInfo& table : all_tables()) {
     const std::string name = table.name.substr(0, table.name.find('.'));
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
-  return "the tables are " + join(names, ", ");
+  return "use one of the tables: " + join(names, ", ");
 }
 
 std::string join_key(std::string_view table, std::string_view leaf) {
-  return table.empty() ? toml_key(leaf) : std::string(table) + "." + toml_key(leaf);
+  return table.empty() ? toml_key(leaf) : fmt::format("{}.{}", table, toml_key(leaf));
 }
 
 class Decoder {
@@ -53,7 +56,7 @@ class Decoder {
     problems_.push_back(std::move(error));
   }
 
-  // A table of which fields.h knows the keys; `table` is its name, "" for the whole file.
+  // A table whose keys are in fields.h. `table` is its name, "" for the whole file.
   void decode_table(const ConfigNode& node, const std::string& table) {
     for (const auto& [name, child] : node.entries) {
       const std::string key = join_key(table, name);
@@ -67,7 +70,8 @@ class Decoder {
           out_.positions[key] = child.where;
           decode_table(child, key);
         } else {
-          report("'" + key + "' is a table, not " + child.describe(), child.where, "write [" + key + "]");
+          report(fmt::format("'{}' is a table, not {}", key, child.describe()), child.where,
+                 fmt::format("write [{}]", key));
         }
       } else if (table == "actor.policy_loss") {
         note(key, child);
@@ -97,7 +101,7 @@ class Decoder {
     name_rewards(out_.config.reward);
   }
 
-  // A reward without a name has its plugin's. Where several would share it, a parameter `function` tells them apart.
+  // A reward without a name gets its plugin's. If several would share it, a parameter `function` distinguishes them.
   static void name_rewards(std::vector<RewardConfig>& rewards) {
     const auto is_twin = [](const RewardConfig& a, const RewardConfig& b) {
       return &a != &b && plugin_bare_name(a.use) == plugin_bare_name(b.use);
@@ -117,7 +121,7 @@ class Decoder {
     RewardConfig& reward = out_.config.reward.emplace_back();
     out_.positions[table] = node.where;
     if (!node.is_table()) {
-      report("'" + table + "' must be a table, is " + node.describe(), node.where, "write [[reward]]");
+      report(fmt::format("'{}' must be a table, but is {}", table, node.describe()), node.where, "write [[reward]]");
       return;
     }
     for (const auto& [name, child] : node.entries) {
@@ -131,11 +135,12 @@ class Decoder {
       }
     }
     if (reward.use.empty() && node.find("use") == nullptr) {
-      report("'" + table + "' names no reward plugin", node.where, "add use = \"exact_match\" or another");
+      report(fmt::format("'{}' names no reward plugin", table), node.where,
+             "add use = \"exact_match\" or another reward");
     }
   }
 
-  // Tables of [rollout] that fields.h does not know: one of them may be the backend's.
+  // Tables of [rollout] that are not in fields.h: one of them may be the backend's.
   void decode_backend(const ConfigNode& root) {
     const ConfigNode* rollout = root.find("rollout");
     if (rollout == nullptr || !rollout->is_table()) return;
@@ -149,18 +154,18 @@ class Decoder {
         continue;
       }
       const std::string near = suggest_key("rollout", name);
-      report("'" + key + "' is neither a table of [rollout] nor the backend in use (rollout.name is " +
-                 quote(out_.config.rollout.name) + ")",
-             child.where, near.empty() ? "take it out, or use ~" + key + " on the command line" : near);
+      report(fmt::format("'{}' is neither a table of [rollout] nor the backend in use (rollout.name is {})", key,
+                         quote(out_.config.rollout.name)),
+             child.where, near.empty() ? fmt::format("remove it, or use ~{} on the command line", key) : near);
     }
   }
 
   void unknown_key(const std::string& table, const std::string& name, const ConfigNode& node) {
     std::string next = suggest_key(table, name);
     if (next.empty()) {
-      next = table.empty() ? top_tables() : "`mortise config explain " + table + "` lists its keys";
+      next = table.empty() ? top_tables() : fmt::format("`mortise config explain {}` lists its keys", table);
     }
-    report("unknown key '" + join_key(table, name) + "'", node.where, std::move(next));
+    report(fmt::format("unknown key '{}'", join_key(table, name)), node.where, std::move(next));
   }
 
   LoadedConfig& out_;
@@ -172,7 +177,7 @@ std::string leaf_of(std::string_view key) {
   return std::string(dot == std::string_view::npos ? key : key.substr(dot + 1));
 }
 
-// All places for a name: the keys a person may have meant, most certain first.
+// The keys that may be meant by a name, most likely first.
 std::vector<std::string> keys_named(std::string_view leaf) {
   std::vector<std::string> keys;
   for (const Field& field : all_fields()) {
@@ -183,7 +188,10 @@ std::vector<std::string> keys_named(std::string_view leaf) {
   }
   if (!keys.empty()) return keys;
   for (const Field& field : all_fields()) {
-    if (field.trl.substr(0, field.trl.find(' ')) == leaf || leaf_of(field.verl) == leaf) keys.push_back(field.key);
+    const std::string trl = field.name_in(Peer::kTrl);
+    const bool matches = trl.substr(0, trl.find(' ')) == leaf || leaf_of(field.name_in(Peer::kVerl)) == leaf ||
+                         field.name_in(Peer::kSwift) == leaf;
+    if (matches) keys.push_back(field.key);
   }
   return keys;
 }
@@ -194,8 +202,9 @@ std::string suggest_key(std::string_view table, std::string_view leaf) {
   std::vector<std::string> named = keys_named(leaf);
   if (!named.empty()) {
     std::string text;
-    for (size_t i = 0; i < std::min<size_t>(named.size(), 3); ++i) text += (i == 0 ? "'" : " or '") + named[i] + "'";
-    return "did you mean " + text + "?";
+    for (size_t i = 0; i < std::min<size_t>(named.size(), 3); ++i)
+      text += fmt::format("{}{}'", i == 0 ? "'" : " or '", named[i]);
+    return fmt::format("did you mean {}?", text);
   }
   std::vector<std::string> siblings;
   std::vector<std::string> all;
@@ -221,8 +230,8 @@ std::string suggest_key(std::string_view table, std::string_view leaf) {
   }
   if (near.empty()) return "";
   std::string text;
-  for (const std::string& name : near) text += (text.empty() ? "'" : " or '") + name + "'";
-  return "did you mean " + text + "?";
+  for (const std::string& name : near) text += fmt::format("{}{}'", text.empty() ? "'" : " or '", name);
+  return fmt::format("did you mean {}?", text);
 }
 
 void decode_tree(const ConfigNode& root, LoadedConfig& out, std::vector<Error>& problems) {

@@ -13,11 +13,11 @@
 
 namespace mortise {
 
-// Fills out.config (on top of what is there) and out.positions.
+// Fills out.config (keeps what the tree does not set) and out.positions.
 void decode_tree(const ConfigNode& root, LoadedConfig& out, std::vector<Error>& problems);
 
 // "did you mean 'actor.optim.lr'?" for a key that is not in `table` ("" = top): the same leaf elsewhere, a peer's name
-// for a key, or the nearest spelling. Empty where nothing is near.
+// for a key, or the nearest spelling. Empty if nothing is near.
 std::string suggest_key(std::string_view table, std::string_view leaf);
 
 }  // namespace mortise

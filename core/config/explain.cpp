@@ -1,4 +1,7 @@
+// The text and JSON of `mortise config explain`.
 #include "config/explain.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <vector>
@@ -13,6 +16,7 @@ namespace mortise {
 namespace {
 
 constexpr size_t kWidth = 100;
+constexpr std::string_view kPrefixOfVerl = "actor_rollout_ref.";
 
 // Words of `text` in lines of at most kWidth bytes, each behind `indent`.
 std::string wrap(std::string_view text, std::string_view indent) {
@@ -28,16 +32,31 @@ std::string wrap(std::string_view text, std::string_view indent) {
   return out.append(indent).append(line).append("\n");
 }
 
+// Also where it is ours: verl has most of these tables one level deeper.
+std::string name_in_verl(const Field& field) {
+  for (const PeerName& other : field.peers) {
+    if (other.peer != Peer::kVerl) continue;
+    if (other.name != field.key) return other.name;
+    const std::string table = field.key.substr(0, field.key.find('.'));
+    const bool is_deeper = table == "actor" || table == "rollout" || table == "ref" || table == "model";
+    return (is_deeper ? std::string(kPrefixOfVerl) : "") + other.name;
+  }
+  return "";
+}
+
 std::string explain_field(const Field& field) {
-  std::string text = field.key + "\n" + wrap(field.doc, "  ");
+  std::string text = fmt::format("{}\n{}", field.key, wrap(field.doc, "  "));
   if (field.inline_params) return text;
-  text += "  type:    " + field.type_name() + "\n";
-  if (field.key != "reward.*.use") text += "  default: " + field.default_text() + "\n";
-  if (const std::string range = field.range_text(); !range.empty()) text += "  allowed: " + range + "\n";
+  text += fmt::format("  type:    {}\n", field.type_name());
+  if (field.key != "reward.*.use") text += fmt::format("  default: {}\n", field.default_text());
+  if (const std::string range = field.range_text(); !range.empty()) text += fmt::format("  allowed: {}\n", range);
   if (!field.plugin_kind.empty())
-    text += "  names a plugin of kind " + field.plugin_kind + "; `mortise plugin list` shows them\n";
-  if (!field.verl.empty()) text += "  in verl: " + field.verl + "\n";
-  if (!field.trl.empty()) text += "  in TRL:  " + field.trl + "\n";
+    text += fmt::format("  names a plugin of kind {}; `mortise plugin list` shows them\n", field.plugin_kind);
+  const std::string verl = name_in_verl(field), trl = field.name_in(Peer::kTrl);
+  if (!verl.empty()) text += fmt::format("  in verl: {}\n", verl);
+  if (!trl.empty()) text += fmt::format("  in TRL:  {}\n", trl);
+  if (const std::string swift = field.name_in(Peer::kSwift); !swift.empty())
+    text += fmt::format("  in ms-swift: {}\n", swift);
   return text;
 }
 
@@ -46,8 +65,10 @@ Json field_json(const Field& field) {
   if (!field.inline_params) object["default"] = field.default_text();
   if (const std::string range = field.range_text(); !range.empty()) object["allowed"] = range;
   if (!field.plugin_kind.empty()) object["plugin_kind"] = field.plugin_kind;
-  if (!field.verl.empty()) object["verl"] = field.verl;
-  if (!field.trl.empty()) object["trl"] = field.trl;
+  const std::string verl = name_in_verl(field), trl = field.name_in(Peer::kTrl);
+  if (!verl.empty()) object["verl"] = verl;
+  if (!trl.empty()) object["trl"] = trl;
+  if (const std::string swift = field.name_in(Peer::kSwift); !swift.empty()) object["swift"] = swift;
   return object;
 }
 
@@ -61,30 +82,31 @@ std::string first_sentence(std::string_view doc) {
 }
 
 std::string explain_table(const TableInfo& table) {
-  std::string text = (table.name == "reward.*" ? "[[reward]]" : "[" + table.name + "]") + "\n" + wrap(table.doc, "  ");
+  std::string text = fmt::format("{}\n{}", table.name == "reward.*" ? "[[reward]]" : fmt::format("[{}]", table.name),
+                                 wrap(table.doc, "  "));
   for (const Field& field : all_fields()) {
     if (!is_inside(field.key, table.name)) continue;
     const bool has_default = !field.inline_params && field.key != "reward.*.use";
-    text += "  " + field.key + (has_default ? " = " + field.default_text() : "") + "\n" +
-            wrap(first_sentence(field.doc), "      ");
+    text += fmt::format("  {}{}\n{}", field.key, (has_default ? " = " + field.default_text() : ""),
+                        wrap(first_sentence(field.doc), "      "));
   }
   return text;
 }
 
 std::string explain_preset(const Preset& preset) {
-  std::string text = "preset = \"" + preset.name + "\"\n" + wrap(preset.doc, "  ");
-  for (const std::string& setting : preset.settings) text += "  " + setting + "\n";
+  std::string text = fmt::format("preset = \"{}\"\n{}", preset.name, wrap(preset.doc, "  "));
+  for (const std::string& setting : preset.settings) text += fmt::format("  {}\n", setting);
   return text;
 }
 
 std::string overview() {
   std::string text = "The tables of a config file; `mortise config explain TABLE` lists the keys of one.\n";
   for (const TableInfo& table : all_tables()) {
-    text +=
-        "  " + (table.name == "reward.*" ? "[[reward]]" : "[" + table.name + "]") + "\n" + wrap(table.doc, "      ");
+    text += fmt::format("  {}\n{}", table.name == "reward.*" ? "[[reward]]" : fmt::format("[{}]", table.name),
+                        wrap(table.doc, "      "));
   }
   text += "  base = \"other.toml\"\n" + wrap("Another file, relative to this one, that this one builds on.", "      ");
-  return text + "  preset = \"NAME\"\n" + wrap(find_field("preset")->doc, "      ");
+  return fmt::format("{}  preset = \"NAME\"\n{}", text, wrap(find_field("preset")->doc, "      "));
 }
 
 // The keys with this name in a peer's config, or with this leaf in ours.
@@ -92,7 +114,9 @@ std::vector<const Field*> find_by_other_name(std::string_view name) {
   std::vector<const Field*> found;
   for (const Field& field : all_fields()) {
     if (field.inline_params) continue;
-    const bool matches = field.trl.substr(0, field.trl.find(' ')) == name || field.verl == name ||
+    const std::string trl = field.name_in(Peer::kTrl);
+    const bool matches = trl.substr(0, trl.find(' ')) == name || field.name_in(Peer::kVerl) == name ||
+                         field.name_in(Peer::kSwift) == name ||
                          (field.key.size() > name.size() && field.key.ends_with(name) &&
                           field.key[field.key.size() - name.size() - 1] == '.');
     if (matches) found.push_back(&field);
@@ -112,9 +136,16 @@ Error unknown(const std::string& key) {
 
 std::string canonical_key(std::string_view text) {
   std::string key(trim(text));
-  std::erase_if(key, [](char character) { return character == '[' || character == ']'; });
-  constexpr std::string_view kAlias = "actor_rollout_ref.";
-  if (key.starts_with(kAlias)) key.erase(0, kAlias.size());
+  const bool is_table = key.starts_with('[');  // [actor], [[reward]]; else reward[0].weight
+  std::string plain;
+  for (const char character : key) {
+    if (character == '[' && !is_table)
+      plain += '.';
+    else if (character != '[' && character != ']')
+      plain += character;
+  }
+  key = std::move(plain);
+  if (key.starts_with(kPrefixOfVerl)) key.erase(0, kPrefixOfVerl.size());
   if (key == "reward") return "reward.*";
   if (!key.starts_with("reward.") || key.starts_with("reward.*")) return key;
   std::string rest = key.substr(7);

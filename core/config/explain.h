@@ -1,4 +1,4 @@
-// What people ask about keys: the meaning of one key, table or preset, and the JSON Schema of the whole file.
+// Answers about keys: the meaning of one key, table or preset, and the JSON Schema of the whole file.
 //
 // Pure functions over fields.h and presets.h.
 #pragma once
@@ -16,7 +16,7 @@ namespace mortise {
 std::string canonical_key(std::string_view text);
 
 // A key: type, default, range, verl's and TRL's names, text. A table name lists its keys; "preset" and "preset.NAME"
-// the presets; empty: all tables. A typo is an Error with the nearest names. verl's and TRL's names are found too, and
+// the presets; empty: all tables. A typo is an Error with the nearest names. Other frameworks' names are found too, with
 // all keys that such a name may mean.
 Result<std::string> explain_key(std::string_view key);
 // The same as an object (list of objects for a table).

@@ -1,46 +1,41 @@
+// The only file that reads the records of keys/*.h.
+#define MORTISE_CONFIG_RECORDS
 #include "config/fields.h"
+
+#include <fmt/core.h>
 
 #include <array>
 #include <cmath>
 #include <unordered_map>
 
-#include "config/field_builder.h"
+#include "config/key_record.h"
+#include "config/load.h"
 #include "config/toml_text.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
 
-// In the order of FieldRef's alternatives.
-enum TypeIndex : size_t {
-  kBool,
-  kInt,
-  kDouble,
-  kText,
-  kDuration,
-  kOptionalInt,
-  kOptionalDouble,
-  kOptionalText,
-  kTextList,
-  kDoubleList,
-  kJson,
-  kOptionalBool,
-  kIntList,
+// The name of a type in errors and explanations.
+struct TypeName {
+  std::string_view operator()(const bool*) const { return "true or false"; }
+  std::string_view operator()(const int64_t*) const { return "integer"; }
+  std::string_view operator()(const double*) const { return "number"; }
+  std::string_view operator()(const std::string*) const { return "text"; }
+  std::string_view operator()(const std::chrono::milliseconds*) const { return "duration"; }
+  std::string_view operator()(const std::optional<bool>*) const { return "true, false or null"; }
+  std::string_view operator()(const std::optional<int64_t>*) const { return "integer or null"; }
+  std::string_view operator()(const std::optional<double>*) const { return "number or null"; }
+  std::string_view operator()(const std::optional<std::string>*) const { return "text or null"; }
+  std::string_view operator()(const std::vector<std::string>*) const { return "list of texts"; }
+  std::string_view operator()(const std::vector<double>*) const { return "list of numbers"; }
+  std::string_view operator()(const std::vector<int64_t>*) const { return "list of integers"; }
+  std::string_view operator()(const Json*) const { return "table of parameters"; }
+  std::string_view operator()(const ChoiceRef& choice) const {
+    if (choice.shape == ChoiceRef::Shape::kList) return "list of texts";
+    return choice.shape == ChoiceRef::Shape::kNullable ? "text or null" : "text";
+  }
 };
-constexpr std::array<std::string_view, 13> kTypeNames = {"true or false",
-                                                         "integer",
-                                                         "number",
-                                                         "text",
-                                                         "duration",
-                                                         "integer or null",
-                                                         "number or null",
-                                                         "text or null",
-                                                         "list of texts",
-                                                         "list of numbers",
-                                                         "table of parameters",
-                                                         "true, false or null",
-                                                         "list of integers"};
-static_assert(kTypeNames.size() == std::variant_size_v<FieldRef>);
 
 FieldRef default_ref(const Field& field) {
   static RunConfig run;
@@ -50,11 +45,8 @@ FieldRef default_ref(const Field& field) {
 
 FieldCatalog build_catalog() {
   FieldCatalog catalog;
-  catalog.fields.reserve(160);
-  add_run_fields(catalog);
-  add_algorithm_fields(catalog);
-  add_train_fields(catalog);
-  add_engine_fields(catalog);
+  catalog.fields.reserve(200);
+  describe_run(catalog);
   return catalog;
 }
 
@@ -77,18 +69,14 @@ constexpr int64_t kMaxDurationMs = int64_t{1} << 50;
 
 }  // namespace
 
-std::string Field::type_name() const { return std::string(kTypeNames[default_ref(*this).index()]); }
+std::string Field::type_name() const { return std::string(std::visit(TypeName{}, default_ref(*this))); }
 
-bool Field::is_nullable() const {
-  const size_t index = default_ref(*this).index();
-  return index == kOptionalInt || index == kOptionalDouble || index == kOptionalText || index == kOptionalBool;
-}
+bool Field::is_nullable() const { return type_name().ends_with("or null"); }
 
 std::string Field::range_text() const {
   if (!choices.empty()) return "one of " + join(choices, ", ");
   std::string text;
-  const size_t index = default_ref(*this).index();
-  const std::string_view unit = index == kDuration ? " ms" : "";
+  const std::string_view unit = type_name() == "duration" ? " ms" : "";
   if (std::isfinite(min)) {
     text = min_is_open ? "above " : "at least ";
     text.append(number_text(min)).append(unit);
@@ -98,13 +86,20 @@ std::string Field::range_text() const {
     text += max_is_open ? "below " : "at most ";
     text.append(number_text(max)).append(unit);
   }
-  if (num_items != 0) text += (text.empty() ? "" : ", ") + std::to_string(num_items) + " items";
+  if (num_items != 0) text += fmt::format("{}{} items", text.empty() ? "" : ", ", num_items);
   return text;
 }
 
 std::string Field::default_text() const {
   const Json value = field_value(default_ref(*this));
   return value.is_null() ? "null" : toml_value(value);
+}
+
+std::string Field::name_in(Peer peer) const {
+  for (const PeerName& other : peers) {
+    if (other.peer == peer && other.name != key) return other.name;
+  }
+  return peer == Peer::kTrl ? name_in(Peer::kTransformers) : "";
 }
 
 const std::vector<Field>& all_fields() { return catalog().fields; }
@@ -127,6 +122,33 @@ const TableInfo* find_table(std::string_view name) {
   return nullptr;
 }
 
+const Field* find_record(std::string_view key) {
+  std::string name(key);
+  constexpr std::string_view kReward = "reward.";
+  if (name.starts_with(kReward)) {
+    const size_t end = std::min(name.find('.', kReward.size()), name.size());
+    name.replace(0, end, "reward.*");
+  }
+  for (size_t end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1)) {
+    const std::string_view part = std::string_view(name).substr(0, end);
+    if (const Field* field = find_field(part)) return field;
+    if (find_table(part) == nullptr) continue;
+    const Field* inline_params = find_field(std::string(part) + ".params");
+    return inline_params != nullptr && inline_params->inline_params ? inline_params : nullptr;
+  }
+  return nullptr;
+}
+
+std::vector<std::pair<std::string_view, Json>> offered_params(const RunConfig& config, std::string_view kind) {
+  RunConfig copy = config;
+  std::vector<std::pair<std::string_view, Json>> offered;
+  for (const Field& field : all_fields()) {
+    if (field.given_to != kind) continue;
+    offered.emplace_back(std::string_view(field.key).substr(field.key.rfind('.') + 1), field_value(field.ref(copy)));
+  }
+  return offered;
+}
+
 Json field_value(const FieldRef& ref) {
   struct Visitor {
     Json operator()(const bool* value) const { return *value; }
@@ -142,6 +164,12 @@ Json field_value(const FieldRef& ref) {
     Json operator()(const std::vector<double>* value) const { return Json(*value); }
     Json operator()(const std::vector<int64_t>* value) const { return Json(*value); }
     Json operator()(const Json* value) const { return *value; }
+    Json operator()(const ChoiceRef& choice) const {
+      Json names = Json::array();
+      for (const size_t at : choice.read()) names.push_back(choice.names[at]);
+      if (choice.shape == ChoiceRef::Shape::kList) return names;
+      return names.empty() ? Json() : names[0];
+    }
   };
   return std::visit(Visitor{}, ref);
 }

@@ -1,4 +1,4 @@
-// The value of actor.kl_loss_type that names no plugin: the KL over the whole vocabulary, which is the engine's own.
+// The value of actor.kl_loss_type that is not a plugin: the KL over the whole vocabulary, which the engine computes.
 #pragma once
 
 #include <string_view>

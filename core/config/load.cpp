@@ -1,4 +1,7 @@
+// Reads the file and its bases, applies presets and overrides in their order, then decodes and checks the result.
 #include "config/load.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -6,15 +9,16 @@
 #include "config/overrides.h"
 #include "config/presets.h"
 #include "foundation/base/limits.h"
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
 
-// The tables of a file and of the files it builds on, the lowest first.
+// The tables of a file and of the files it builds on; later ones replace keys of earlier ones.
 using Levels = std::vector<ConfigNode>;
 
-// Reads a file and the files it builds on. `chain`: the files being read, to see a circle.
+// Reads a file and the files it builds on. `chain`: the files being read, to detect a cycle.
 class FileReader {
  public:
   FileReader(Env& env, std::vector<Error>& problems) : env_(env), problems_(problems) {}
@@ -56,19 +60,22 @@ class FileReader {
       return Error{ErrorKind::kConfig, std::move(what), base.where, std::move(next)};
     };
     if (base.kind != ConfigNode::Kind::kValue || !base.value.is_string()) {
-      return bad("'base' must be the path of a TOML file, is " + base.describe(), "eg: base = \"quickstart.toml\"");
+      return bad("'base' must be the path of a TOML file, but is " + base.describe(),
+                 "for example: base = \"quickstart.toml\"");
     }
     const Path target = path.parent_path() / base.value.get<std::string>();
     if (std::ranges::find(chain_, normal(target)) != chain_.end()) {
-      return bad("'base' runs in a circle: " + join(chain_, " -> ") + " -> " + normal(target), "take one 'base' out");
+      return bad(fmt::format("the 'base' files form a cycle: {} -> {}", join(chain_, " -> "), normal(target)),
+                 "remove one of them");
     }
     if (chain_.size() >= limits::kMaxConfigIncludeDepth) {
-      return bad("more than " + std::to_string(limits::kMaxConfigIncludeDepth) + " files build on each other",
-                 "put them together");
+      return bad(fmt::format("more than {} files build on each other", limits::kMaxConfigIncludeDepth),
+                 "merge some of them");
     }
     Result<std::string> text = read_text(target);
     if (!text)
-      return bad("'base': " + text.error().to_string(), "a base path starts from the folder of the file that names it");
+      return bad("'base': " + text.error().to_string(),
+                 "write the path relative to the folder of the file that names it");
     return parse(*text, target);
   }
 
@@ -92,13 +99,12 @@ Result<const Preset*> find_named(std::span<const Preset> presets, const ConfigNo
   if (preset != presets.end()) return &*preset;
   std::vector<std::string> names;
   for (const Preset& known : presets) names.push_back(known.name);
-  std::string next = did_you_mean(name, names);
-  if (next.empty()) next = "there are " + join(names, ", ");
-  return Error{ErrorKind::kConfig, "there is no preset " + quote(name), chosen.where, std::move(next)};
+  return Error{ErrorKind::kConfig, "there is no preset " + quote(name), chosen.where, suggest(name, names)};
 }
 
-// Files, presets and overrides, laid over one another. A preset lies where it is named: over the base files and under
-// the other keys of a file that names it, over all files and under the other overrides of a command line that does.
+// Files, presets and overrides, merged in this order: later ones replace keys of earlier ones. A preset that a file
+// names comes after its base files and before the file's other keys. A preset on the command line comes after all files
+// and before the other overrides.
 class Layers {
  public:
   Layers(Levels files, std::span<const std::string> overrides, std::vector<Error>& problems)
@@ -132,7 +138,7 @@ class Layers {
   struct Chosen {
     const Preset* preset;
     size_t level;                       // the file that names it; files_.size(): the command line
-    std::vector<std::string> replaced;  // "actor.clip_ratio_low = 0.1 (run.toml:3:1)", keys that it lies over
+    std::vector<std::string> replaced;  // "actor.clip_ratio_low = 0.1 (run.toml:3:1)", keys that it replaces
   };
 
   void override(ConfigNode& root, std::vector<Error>& problems) const {
@@ -142,7 +148,7 @@ class Layers {
     }
   }
 
-  // Other types than text are a problem of the key itself.
+  // The decoder reports other types than text.
   void choose(const ConfigNode& plain, std::span<const std::string_view> key, std::span<const Preset> presets) {
     const ConfigNode* node = find_path(plain, key);
     if (node == nullptr || node->kind != ConfigNode::Kind::kValue || !node->value.is_string()) return;
@@ -169,17 +175,17 @@ class Layers {
       if (!applied) problems_.push_back(std::move(applied).error());
     }
     compare(root, settings, "", [&chosen](const std::string& key, const ConfigNode& below, const ConfigNode&) {
-      chosen.replaced.push_back(key + " = " + below.value.dump() + " (" + below.where + ")");
+      chosen.replaced.push_back(fmt::format("{} = {} ({})", key, below.value.dump(), below.where));
     });
     merge_over(root, std::move(settings));
   }
 
-  // Calls `differs(key, of root, of settings)` for every value of `settings` that is another in `root`.
+  // Calls `differs(key, of root, of settings)` for every value of `settings` that differs in `root`.
   template <class Differs>
   static void compare(const ConfigNode& root, const ConfigNode& settings, const std::string& table,
                       const Differs& differs) {
     for (const auto& [name, node] : settings.entries) {
-      const std::string key = table.empty() ? name : table + "." + name;
+      const std::string key = table.empty() ? name : fmt::format("{}.{}", table, name);
       const ConfigNode* there = root.is_table() ? root.find(name) : nullptr;
       if (there == nullptr) continue;
       if (node.is_table()) {
@@ -190,17 +196,18 @@ class Layers {
     }
   }
 
-  // Which keys the preset replaces, and which of its own were overridden.
+  // Notes which keys the preset replaces, and which of its own were overridden.
   void tell(const ConfigNode& root, const Chosen& chosen, std::vector<std::string>& notes) const {
     const std::string name = place_of(chosen);
-    if (!chosen.replaced.empty()) notes.push_back(name + " replaces " + join(chosen.replaced, ", "));
+    if (!chosen.replaced.empty()) notes.push_back(fmt::format("{} replaces {}", name, join(chosen.replaced, ", ")));
     ConfigNode settings = ConfigNode::table("");
     for (const std::string& setting : chosen.preset->settings) (void)apply_override(settings, setting, name);
     std::vector<std::string> shadowed;
     compare(root, settings, "", [&shadowed](const std::string& key, const ConfigNode& node, const ConfigNode& own) {
-      shadowed.push_back(key + " is " + node.value.dump() + " (" + node.where + ") instead of " + own.value.dump());
+      shadowed.push_back(
+          fmt::format("{} is {} ({}) instead of {}", key, node.value.dump(), node.where, own.value.dump()));
     });
-    if (!shadowed.empty()) notes.push_back(name + " is overridden: " + join(shadowed, ", "));
+    if (!shadowed.empty()) notes.push_back(fmt::format("{} is overridden: {}", name, join(shadowed, ", ")));
   }
 
   const Levels files_;
@@ -216,11 +223,11 @@ Result<LoadedConfig> finish(Levels files, const std::string& file, std::span<con
   loaded.file = file;
   decode_tree(root, loaded, problems);
   if (!problems.empty()) return join_problems(std::move(problems));
-  // verl's loss_type of bypass mode decides on the loss, where nobody but a preset has named one.
+  // verl's loss_type of bypass mode decides on the loss, unless a file or an override names one.
   const RolloutCorrectionConfig& correction = loaded.config.algorithm.rollout_correction;
   constexpr std::string_view kLoss = "actor.policy_loss.loss_mode";
   const bool is_open = !loaded.is_set(kLoss) || loaded.where(kLoss).starts_with("preset ");
-  if (correction.bypass_mode && correction.loss_type == "reinforce" && is_open)
+  if (correction.bypass_mode && correction.loss_type == BypassLoss::kReinforce && is_open)
     loaded.config.actor.policy_loss.loss_mode = "reinforce";
   return loaded;
 }

@@ -1,7 +1,7 @@
 // load_config: a TOML file, the files it builds on, a preset and overrides, to one checked RunConfig.
 //
-// Later wins: defaults < base files < file < overrides. A preset lies where it is named. A file's preset lies over its
-// base files and under its other keys. The command line's preset lies over all files and under the other overrides.
+// Later wins: defaults < base files < file < overrides. A file's preset comes after its base files and before its other
+// keys. The command line's preset comes after all files and before the other overrides.
 //
 // Every problem of every file is reported at once, one line each ("run.toml:12:3: unknown key 'actor.policy_los'; did
 // you mean 'actor.policy_loss'?"), as one Error of kind kConfig. Overrides: `a.b=VALUE` with a TOML value, a bare text,
@@ -24,7 +24,7 @@ namespace mortise {
 
 struct LoadedConfig {
   RunConfig config;
-  std::string file;  // as given; empty where there was none
+  std::string file;  // as given; empty if there was none
   std::map<std::string, std::string>
       positions;  // every key that was set -> "run.toml:12:3", "override 'a.b=c'", "preset gspo"
 

@@ -1,4 +1,7 @@
+// Parses one override and writes its value into the tree.
 #include "config/overrides.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -27,7 +30,7 @@ size_t find_equals(std::string_view text) {
 }
 
 // Splits at commas that lie outside brackets and quotes.
-std::vector<std::string_view> split_list(std::string_view text) {
+std::vector<std::string_view> split_list_text(std::string_view text) {
   std::vector<std::string_view> pieces;
   int depth = 0;
   char quote = 0;
@@ -52,7 +55,7 @@ std::vector<std::string_view> split_list(std::string_view text) {
   return pieces;
 }
 
-// The value as TOML, or nothing. A line break could smuggle in a second key, so there is none.
+// Reads the value as TOML, if it is TOML. A line break is refused, because a second key could follow it.
 bool read_toml_value(std::string_view text, const std::string& where, ConfigNode& out) {
   if (text.find_first_of("\r\n") != std::string_view::npos) return false;
   Result<toml::table> parsed = parse_toml("value = " + std::string(text), where);
@@ -83,10 +86,10 @@ Result<ConfigNode> read_value(std::string_view text, const std::string& where, i
   if (lower == "null" || lower == "none" || lower == "true" || lower == "false") {
     if (lower[0] != 'n') node.value = lower == "true";
   } else if (const std::optional<double> number = parse_f64(text)) {
-    node.value = *number;  // ".5" and "5.", which TOML does not know
+    node.value = *number;  // ".5" and "5.", which are not TOML
   } else if (text.starts_with('[') && text.ends_with(']') && depth < 8) {
     node.value = Json::array();
-    for (const std::string_view piece : split_list(text.substr(1, text.size() - 2))) {
+    for (const std::string_view piece : split_list_text(text.substr(1, text.size() - 2))) {
       ConfigNode item = TRY(read_value(piece, where, depth + 1));
       if (item.kind != ConfigNode::Kind::kValue) {
         return override_error("a list of tables must be written as TOML", where, "write [{use = \"length\"}]");
@@ -94,31 +97,30 @@ Result<ConfigNode> read_value(std::string_view text, const std::string& where, i
       node.value.push_back(std::move(item.value));
     }
   } else if (!text.empty() && std::string_view("[{\"'").find(text.front()) != std::string_view::npos) {
-    return override_error("the value " + quote(text) + " is not closed or no TOML", where,
-                          "put the whole argument in quotes for the shell, lists as [a, b], tables as {a = 1}");
+    return override_error(fmt::format("the value {} is not closed, or is not TOML", quote(text)), where,
+                          "quote the whole argument for the shell; write lists as [a, b] and tables as {a = 1}");
   } else {
     node.value = std::string(text);
   }
   return node;
 }
 
-// The node at `part` of a table or list, made if it is not there.
+// The node at `part` of a table or list. Makes it if it does not exist.
 Result<ConfigNode*> step_into(ConfigNode& parent, const std::string& part, const std::string& path,
                               const std::string& where) {
   const bool empty_list = parent.kind == ConfigNode::Kind::kValue && parent.value.is_array() && parent.value.empty();
   if (parent.kind == ConfigNode::Kind::kList || empty_list) {
     const std::optional<uint64_t> index = parse_u64(part);
     if (!index || *index > parent.items.size()) {
-      return override_error(
-          "'" + path + "' has " + std::to_string(parent.items.size()) + " entries, and no '" + part + "'", where,
-          "use a number from 0 to " + std::to_string(parent.items.size()) + " (the last adds one)");
+      return override_error(fmt::format("'{}' has {} entries, but no '{}'", path, parent.items.size(), part), where,
+                            fmt::format("use a number from 0 to {} (the last one adds an entry)", parent.items.size()));
     }
     parent.kind = ConfigNode::Kind::kList;
     if (*index == parent.items.size()) parent.items.push_back(ConfigNode::table(where));
     return &parent.items[*index];
   }
   if (!parent.is_table()) {
-    return override_error("'" + path + "' is " + parent.describe() + " and has no keys (set at " + parent.where + ")",
+    return override_error(fmt::format("'{}' is {} and has no keys (set at {})", path, parent.describe(), parent.where),
                           where);
   }
   if (ConfigNode* child = parent.find(part)) return child;
@@ -146,7 +148,7 @@ Result<> remove_key(ConfigNode& root, std::span<const std::string> path, const s
     node->erase(path.back());
     return {};
   }
-  return override_error("'" + join_path(path) + "' is not set, so it cannot be taken back", where);
+  return override_error(fmt::format("'{}' is not set, so it cannot be removed", join_path(path)), where);
 }
 
 }  // namespace
@@ -162,7 +164,7 @@ Result<> apply_override(ConfigNode& root, std::string_view text, const std::stri
   if (removes) text.remove_prefix(1);
   const size_t equals = find_equals(text);
   if (!removes && equals == std::string_view::npos) {
-    return override_error("an override is written key=value", where, "eg: rollout.n=16");
+    return override_error("an override must have the form key=value", where, "for example: rollout.n=16");
   }
   Result<ConfigPath> parsed = split_path(trim(text.substr(0, std::min(equals, text.size()))));
   if (!parsed) {
@@ -177,7 +179,7 @@ Result<> apply_override(ConfigNode& root, std::string_view text, const std::stri
   ConfigNode value = TRY(read_value(trim(text.substr(equals + 1)), where, 0));
   ConfigNode* node = &root;
   for (size_t i = 0; i < path.size(); ++i) {
-    // `reward.0.use=length` starts the list where there is none yet.
+    // `reward.0.use=length` starts the list if there is none yet.
     if (i == 0 && path[0] == "reward" && path.size() > 1 && node->find("reward") == nullptr) {
       ConfigNode list = ConfigNode::table(where);
       list.kind = ConfigNode::Kind::kList;

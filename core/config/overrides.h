@@ -1,6 +1,6 @@
 // Overrides from the command line: `rollout.n=16`, `reward.0.weight=2`, `~actor.clip_ratio_low`, `+a.b=[x,y]`.
 //
-// Private to this room. A value is TOML where it reads as TOML, else null, true or false in any case, a list of such
+// Private to this room. A value is TOML if it can be read as TOML, else null, true or false in any case, a list of such
 // values in brackets, or the bare text.
 #pragma once
 

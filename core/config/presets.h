@@ -10,7 +10,7 @@ namespace mortise {
 
 struct Preset {
   std::string name;
-  std::string doc;                    // what it is, its source, and what of the source is not in it
+  std::string doc;                    // what it is, its source, and what it leaves out
   std::vector<std::string> settings;  // as overrides: "actor.policy_loss.loss_mode=gspo"
 };
 

@@ -57,6 +57,10 @@ struct SchemaOfType {
     return schema;
   }
   Json operator()(const Json*) const { return {{"type", "object"}}; }
+  Json operator()(const ChoiceRef& choice) const {
+    if (choice.shape == ChoiceRef::Shape::kList) return (*this)(static_cast<const std::vector<std::string>*>(nullptr));
+    return choice.shape == ChoiceRef::Shape::kNullable ? or_null(text_schema(field)) : text_schema(field);
+  }
 };
 
 Json field_schema(const Field& field) {

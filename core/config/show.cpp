@@ -1,12 +1,15 @@
+// Writes a RunConfig as TOML or JSON, in the order of the fields.
 #include "config/show.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 
 #include "config/fields.h"
 #include "config/presets.h"
 #include "config/toml_text.h"
+#include "foundation/base/secrets.h"
 #include "foundation/base/shown_text.h"
-#include "parse/url.h"
 
 namespace mortise {
 namespace {
@@ -16,7 +19,7 @@ std::string table_of(const std::string& key) {
   return dot == std::string::npos ? "" : key.substr(0, dot);
 }
 
-std::string leaf_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+std::string last_part_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
 class TomlWriter {
  public:
@@ -48,12 +51,12 @@ class TomlWriter {
         add_params(lines, table, value);
       }
     }
-    emit(table.empty() ? "" : "[" + table + "]", lines);
+    emit(table.empty() ? "" : fmt::format("[{}]", table), lines);
     if (table == "rollout" && !config_.rollout.params.empty()) {
       const std::string name = "rollout." + toml_key(plugin_bare_name(config_.rollout.name));
       std::string params;
       add_params(params, name, config_.rollout.params);
-      emit("[" + name + "]", params);
+      emit(fmt::format("[{}]", name), params);
     }
   }
 
@@ -67,7 +70,7 @@ class TomlWriter {
         if (field.inline_params) {
           add_params(lines, table, value);
         } else {
-          add_line(lines, field, table + "." + leaf_of(field.key), value);
+          add_line(lines, field, fmt::format("{}.{}", table, last_part_of(field.key)), value);
         }
       }
       emit("[[reward]]", lines);
@@ -78,9 +81,9 @@ class TomlWriter {
     const std::string written = value.is_null() ? "null" : toml_value(value);
     if (options_.only_set && !loaded_.is_set(key) && written == field.default_text()) return;
     if (value.is_null() && preset_sets(key)) {
-      lines.append(leaf_of(key)).append(" = \"null\"");  // left out, the preset's value would come back
+      lines.append(last_part_of(key)).append(" = \"null\"");  // left out, the preset's value would come back
     } else {
-      lines.append(value.is_null() ? "# " : "").append(leaf_of(key)).append(" = ").append(written);
+      lines.append(value.is_null() ? "# " : "").append(last_part_of(key)).append(" = ").append(written);
     }
     add_origin(lines, key);
   }
@@ -100,7 +103,7 @@ class TomlWriter {
   void add_params(std::string& lines, const std::string& table, const Json& params) {
     for (const auto& [name, value] : params.items()) {
       lines.append(toml_key(name)).append(" = ").append(toml_value(value));
-      add_origin(lines, table + "." + toml_key(name));
+      add_origin(lines, fmt::format("{}.{}", table, toml_key(name)));
     }
   }
 
@@ -128,7 +131,7 @@ class TomlWriter {
 }  // namespace
 
 std::string config_to_toml(const LoadedConfig& loaded, const ShowOptions& options) {
-  return parse::redact_userinfo(TomlWriter(loaded, options).write());
+  return redacted_settings(TomlWriter(loaded, options).write());
 }
 
 std::string config_to_toml(const RunConfig& config) {
@@ -140,7 +143,7 @@ std::string config_to_toml(const RunConfig& config) {
 namespace {
 
 void redact(Json& value) {
-  if (value.is_string()) value = parse::redact_userinfo(value.get_ref<const std::string&>());
+  if (value.is_string()) value = redacted_settings(value.get_ref<const std::string&>());
   if (value.is_structured()) {
     for (Json& item : value) redact(item);
   }
@@ -162,7 +165,7 @@ Json config_to_json(const RunConfig& config) {
     }
     const Json value = field_value(field.in_run(copy));
     if (!field.inline_params) {
-      (*table)[leaf_of(field.key)] = value;
+      (*table)[last_part_of(field.key)] = value;
     } else if (name == "rollout") {
       if (!value.empty()) (*table)[plugin_bare_name(copy.rollout.name)] = value;
     } else {
@@ -176,7 +179,7 @@ Json config_to_json(const RunConfig& config) {
       if (!field.in_reward) continue;
       const Json value = field_value(field.in_reward(reward));
       if (!field.inline_params) {
-        object[leaf_of(field.key)] = value;
+        object[last_part_of(field.key)] = value;
       } else {
         for (const auto& [key, item] : value.items()) object[key] = item;
       }

@@ -1,8 +1,8 @@
 // The resolved config as text: TOML that loads back to an equal RunConfig, or JSON.
 //
 // Every key is written, in the order of fields.h. Doubles have the shortest form that reads back as the same bits. Keys
-// that are null are comments. Logins in URLs are replaced: a config that is shown or written holds none. Pure
-// functions.
+// that are null are comments. Logins in URLs and values of secret parameters are replaced, so that no shown or written
+// config has them. No state of its own.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ namespace mortise {
 
 struct ShowOptions {
   bool origins = false;   // a comment behind each key that was set: where
-  bool only_set = false;  // leave out what is at its default because nobody set it
-  // A comment behind a key's line: "actor.clip_ratio_low" -> "gspo: 0.0003", what a value left to a plugin comes to.
+  bool only_set = false;  // leave out keys that nobody set and that have their default
+  // A comment after a key's line: "actor.clip_ratio_low" -> "gspo: 0.0003", the value that a plugin chooses.
   std::map<std::string, std::string> remarks = {};
 };
 

@@ -1,3 +1,4 @@
+// Quotes texts and writes numbers, lists and tables as TOML.
 #include "config/toml_text.h"
 
 #include <array>

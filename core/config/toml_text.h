@@ -10,11 +10,11 @@
 
 namespace mortise {
 
-// A bare key, or a quoted one where it needs quotes.
+// A bare key, quoted if it needs quotes.
 std::string toml_key(std::string_view key);
 
 // The value on one line (objects as inline tables). Doubles read back as the same bits and stay doubles ("3.0").
-// Precondition: no null inside and no non-finite number (the loader lets neither in).
+// Precondition: no null inside and no non-finite number (the loader refuses both).
 std::string toml_value(const Json& value);
 
 }  // namespace mortise

@@ -1,6 +1,6 @@
-// unused_keys: the keys that were set although, as the others stand, nothing reads them: a warning each, with the place
-// and what it is that they need. What only a plugin's table can tell (algorithm.gamma, [critic], [ref]) is told where
-// plugins are looked up (train/check_plugins). Pure; part of check_config.
+// unused_keys: a warning for each key that was set although nothing reads it with the other settings. The warning has
+// the place and the reason. The rules are those of the records (fields.h). Keys whose effect depends on a plugin's
+// table (algorithm.gamma, [critic], [ref]) are checked in train/check_plugins. Pure; part of check_config.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Engine keys that a plugin may ask for: `actor.clip_ratio`, `algorithm.norm_adv_by_std_in_grpo` and the like stand in
-// their own config tables, and reach a plugin when its parameter table declares a parameter of that name.
+// Engine keys that a plugin may ask for. `actor.clip_ratio`, `algorithm.norm_adv_by_std_in_grpo` and the like are in
+// their own config tables, and reach a plugin if its parameter table declares a parameter of that name.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace mortise {
 
-// `params` (what the user wrote beside the plugin's name) and, for each of `offered` that the plugin declares and the
-// user did not set there, the engine's value. Null values count as not set.
+// `params` (the parameters that the user set) and, for each of `offered` that the plugin declares and the user did not
+// set there, the engine's value. Null values count as not set.
 [[nodiscard]] inline Json offer_params(const PluginInfo& info, Json params,
                                        const std::vector<std::pair<std::string_view, Json>>& offered) {
   for (const auto& [name, value] : offered) {

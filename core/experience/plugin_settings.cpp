@@ -1,3 +1,4 @@
+// Converts [plugins] and [[reward]] tables to options of the plugin host.
 #include "experience/plugin_settings.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ RegistryOptions registry_options(const LoadedConfig& loaded, std::string_view ho
 }
 
 WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward) {
-  const auto allowed = [&](const char* what) {
+  const auto allowed = [&](WorkerRight what) {
     return std::find(reward.allow.begin(), reward.allow.end(), what) != reward.allow.end();
   };
   WorkerLimits limits;
@@ -23,9 +24,9 @@ WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& rew
   limits.open_files = plugins.worker_open_files;
   limits.cpu_ms = plugins.worker_cpu_time.count();
   limits.num_cpus = plugins.worker_cpus.value_or(0);
-  limits.network = allowed("network");
-  limits.write_files = allowed("files");
-  limits.start_programs = allowed("programs");
+  limits.network = allowed(WorkerRight::kNetwork);
+  limits.write_files = allowed(WorkerRight::kFiles);
+  limits.start_programs = allowed(WorkerRight::kPrograms);
   limits.env = plugins.env;
   return limits;
 }

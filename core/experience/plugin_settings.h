@@ -1,5 +1,5 @@
-// What a config's [plugins] table and its [[reward]] tables say, in the words of the plugin host: where packs are
-// looked for, where rewards run and what they may do there. Thread rule: free functions without state.
+// Converts a config's [plugins] and [[reward]] tables to options of the plugin host: where to look for packs, where
+// rewards run, and what they may do there. Thread rule: free functions without state.
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,7 @@ namespace mortise {
 // `host_torch`: version of the libtorch in this program; "" without.
 [[nodiscard]] RegistryOptions registry_options(const LoadedConfig& loaded, std::string_view host_torch);
 
-// Of one reward: its own `allow` adds to what [plugins] gives all.
+// For one reward: its own `allow` adds to what [plugins] gives all rewards.
 [[nodiscard]] WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward);
 
 // Without the limits, which are each reward's own.

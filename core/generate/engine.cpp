@@ -2,6 +2,7 @@
 #include "generate/engine.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,24 +59,24 @@ Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has
   const std::string vocabulary = " is outside the vocabulary of " + std::to_string(vocab_size);
   std::set<int64_t> barred;
   for (const int64_t id : s.stop_ids) {
-    if (outside(id)) return refuse(request, "stop id " + std::to_string(id) + vocabulary, "correct the end ids");
+    if (outside(id)) return refuse(request, fmt::format("stop id {}{}", id, vocabulary), "correct the end ids");
     if (s.ignore_eos || s.min_new_tokens > 0) barred.insert(id);
   }
   for (const std::vector<int64_t>& word : s.bad_words) {
     if (word.empty()) return refuse(request, "a bad word has no ids", "leave it out");
     for (const int64_t id : word) {
-      if (outside(id)) return refuse(request, "id " + std::to_string(id) + " of a bad word" + vocabulary, "correct it");
+      if (outside(id)) return refuse(request, fmt::format("id {} of a bad word{}", id, vocabulary), "correct it");
     }
     barred.insert(word.back());
   }
   if (static_cast<int64_t>(barred.size()) == vocab_size) {
-    return refuse(request, "every token of the vocabulary is a barred end id or ends a bad word",
-                  "leave some token to sample");
+    return refuse(request, "no token can be sampled: each is a blocked end id or ends a bad word",
+                  "block fewer tokens");
   }
   if (s.stop_strings.empty()) return {};
   if (!has_tokenizer)
-    return refuse(request, "stop strings need a tokenizer, and the engine has none", "give stop ids instead");
-  if (s.ignore_eos) return refuse(request, "ignore_eos and stop strings exclude each other", "leave one of them out");
+    return refuse(request, "stop strings need a tokenizer, but the engine has none", "give stop ids instead");
+  if (s.ignore_eos) return refuse(request, "ignore_eos and stop strings cannot be used together", "remove one of them");
   if (std::ranges::any_of(s.stop_strings, &std::string::empty))
     return refuse(request, "a stop string is empty", "leave it out");
   return {};
@@ -107,7 +108,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   runner.deterministic = options.deterministic;
   if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
-                 "take rollout.dtype out, or load the model as float32"};
+                 "remove rollout.dtype, or load the model as float32"};
   }
   if (options.path == GeneratePath::kPlain) {
     engine->runner_ = make_plain_runner(model, runner);
@@ -132,10 +133,10 @@ uint64_t GenerateEngine::weights_fingerprint() const {
 
 Result<> GenerateEngine::set_version(int64_t version) {
   if (!scheduler_.running().empty()) {
-    return Error{ErrorKind::kConfig,
-                 "the weights may not change while " + std::to_string(scheduler_.running().size()) +
-                     " completions are half done",
-                 "generate", "poll until they are finished, or abort them"};
+    return Error{
+        ErrorKind::kConfig,
+        fmt::format("the weights must not change while {} completions are unfinished", scheduler_.running().size()),
+        "generate", "poll until they are finished, or abort them"};
   }
   version_ = version;
   fingerprint_ = weights_fingerprint();
@@ -164,30 +165,32 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
     const int64_t id = request.prompt_ids[static_cast<size_t>(i)];
     if (id < 0 || id >= config.vocab_size) {
       return refuse(request,
-                    "prompt token " + std::to_string(i) + " is " + std::to_string(id) + ", outside the vocabulary of " +
-                        std::to_string(config.vocab_size),
-                    "is this the model's tokenizer?");
+                    fmt::format("prompt token {} is {}, outside the vocabulary of {}", i, id, config.vocab_size),
+                    "use the model's own tokenizer");
     }
   }
   TRY(check_ends(request, config.vocab_size, options_.tokenizer != nullptr));
   if (const int64_t most = config.max_length(); request.sampling.max_new_tokens > most - length) {
-    return refuse(request,
-                  std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +
-                      " new ones exceed the model's " + std::to_string(most) + " positions (max_position_embeddings)",
-                  "shorten the prompt or the response length");
+    return refuse(
+        request,
+        fmt::format("{} prompt tokens and {} new ones exceed the model's {} positions (max_position_embeddings)",
+                    length, request.sampling.max_new_tokens, most),
+        "shorten the prompt or the response length");
   }
   const int64_t limit = config.rope_switch();
   if (limit > 0 && config.rope_length <= limit && request.sampling.max_new_tokens > limit - length) {
-    return refuse(request,
-                  std::to_string(length) + " prompt tokens and " + std::to_string(request.sampling.max_new_tokens) +
-                      " new ones exceed original_max_position_embeddings = " + std::to_string(limit) +
-                      ", up to which this engine was made for sequences of longrope",
-                  "tell the model that longer ones come (Model::set_rope_length), or shorten the response length");
+    return refuse(
+        request,
+        fmt::format(
+            "{} prompt tokens and {} new ones exceed original_max_position_embeddings = {}, up to which this engine "
+            "was made for sequences of longrope",
+            length, request.sampling.max_new_tokens, limit),
+        "tell the model that longer ones come (Model::set_rope_length), or shorten the response length");
   }
   if (Scheduler::pages_for(request) > kv_.max_pages()) {
     return refuse(request,
-                  "one completion needs " + std::to_string(Scheduler::pages_for(request)) +
-                      " pages of KV cache, and rollout.kv_cache_mib allows " + std::to_string(kv_.max_pages()),
+                  fmt::format("one completion needs {} pages of KV cache, but rollout.kv_cache_mib allows {}",
+                              Scheduler::pages_for(request), kv_.max_pages()),
                   "raise it");
   }
   return {};
@@ -205,17 +208,16 @@ Result<> GenerateEngine::step() {
   scheduler_.admit(version_);
   const auto samples = scheduler_.running();
   if (samples.empty()) {
-    return Error{ErrorKind::kInternal, "requests wait and none can be admitted", "generate", "report this"};
+    return Error{ErrorKind::kInternal, "requests wait, but none can start", "generate", "report this"};
   }
   tokens_.resize(samples.size());
   TRY(runner_->next_tokens(samples, tokens_));
   for (size_t i = 0; i < tokens_.size(); ++i) {
     if (std::isfinite(tokens_[i].log_prob)) continue;
     const Error error{ErrorKind::kNumerics, "the model gave a log-probability that is not finite",
-                      "generate: request " + std::to_string(samples[i]->sequence.request_id) + ", sample " +
-                          std::to_string(samples[i]->sequence.sample_index) + ", token " +
-                          std::to_string(samples[i]->sequence.ids.size()),
-                      "look at the last updates: have the weights diverged?"};
+                      fmt::format("generate: request {}, sample {}, token {}", samples[i]->sequence.request_id,
+                                  samples[i]->sequence.sample_index, samples[i]->sequence.ids.size()),
+                      "check metrics.jsonl: the weights may have diverged"};
     return error;
   }
   num_generated_tokens_ += tokens_.size();

@@ -1,12 +1,12 @@
-// GenerateEngine: completions from the very weights that are being trained, in this process.
+// GenerateEngine: completions from the weights that are being trained, in this process.
 //
-// Submit requests, poll until nothing is outstanding; after an update of the weights call set_version. Work is done
-// inside poll, on the caller's thread and the team's. A prompt is computed once for all its samples, a start that
-// prompts have in common once for all of them; a finished sample leaves the batch at once, a waiting one takes its
-// place. A token is a function of (weights, prompt, seed, step, row id, position, sampling) alone: not of other
-// requests, slots, max_num_seqs or threads, bit for bit on one kind of CPU. The fast path is so by its making; the
-// plain one only where `deterministic` asks for it, and then computes each sample alone on one thread. Thread rule: one
-// thread at a time. The model must outlive the engine and is only read.
+// Submit requests, then poll until none is outstanding. Call set_version after an update of the weights. poll does the
+// work, on the caller's thread and the team's. The engine computes a prompt once for all its samples, and a common
+// start of several prompts once for all of them. A finished sample leaves the batch at once, and a waiting one takes
+// its place. A token is a function of (weights, prompt, seed, step, row id, position, sampling). It does not depend on
+// other requests, slots, max_num_seqs or threads, bit for bit on one kind of CPU. The fast path is deterministic by
+// construction. The plain path is deterministic only with `deterministic`, which computes each sample alone on one
+// thread. Thread rule: one thread at a time. The model must outlive the engine, which only reads it.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct EngineOptions {
   int64_t max_num_seqs = 256;                 // samples that decode at the same time
   int64_t max_batch_tokens = 256;             // rows of one pass
   int64_t kv_cache_bytes = int64_t{4} << 30;  // most that the KV cache may take
-  int64_t max_pending_requests = 65536;       // submit() takes no more while so many wait
+  int64_t max_pending_requests = 65536;       // submit() accepts no more while so many wait
   int num_threads = 0;                        // 0: as libtorch uses
   GeneratePath path = GeneratePath::kFast;
   Isa isa = Isa::kAuto;
@@ -37,7 +37,7 @@ struct EngineOptions {
   bool deterministic = false;                     // see above; has no cost on the fast path
   RandomPurpose purpose = RandomPurpose::kSampling;
   std::shared_ptr<SharedWeights> shared_weights;   // of all engines on one model; null: this one's own
-  int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that prompts nobody uses any more may keep of the KV cache
+  int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that unused prompts may keep of the KV cache
   const Tokenizer* tokenizer = nullptr;            // finds stop strings; outlives the engine. null: they are refused
 };
 
@@ -52,21 +52,21 @@ class GenerateEngine {
   Result<> set_version(int64_t version);
   [[nodiscard]] int64_t version() const { return version_; }
 
-  // Queues requests in order and returns how many were taken (fewer while too many wait: offer the rest again after a
-  // poll). A request that cannot run is an error that names it; then none of the span is taken.
+  // Queues requests in order and returns how many it accepted. If too many wait, it accepts fewer: offer the rest again
+  // after a poll. A request that cannot run is an error that names it, and then none of the span is accepted.
   Result<uint64_t> submit(std::span<const GenerateRequest> requests);
-  // Hands over what is finished, then works until nothing is left, `timeout` has passed (0: no work; negative: no
-  // limit; else at least one step) or the sink has enough. Returns the number of samples still outstanding.
+  // Delivers finished samples, then works until nothing is left, `timeout` has passed (0: no work; negative: no limit;
+  // else at least one step), or the sink has enough. Returns the number of outstanding samples.
   Result<uint64_t> poll(const Sink& sink, std::chrono::nanoseconds timeout);
-  // Gives up request_id (-1: all); what there is comes with the next poll.
+  // Aborts request_id (-1: all). The next poll delivers what there is.
   void abort(int64_t request_id);
-  // Frees packed weights and, unless samples are running, the KV cache; both come back by themselves.
+  // Frees packed weights and, unless samples are running, the KV cache. The engine makes both again when it needs them.
   void free_caches();
 
   // Name of what computes: "avx512", "avx2", "base" or "plain".
   [[nodiscard]] std::string_view path_name() const { return runner_->name(); }
   [[nodiscard]] uint64_t num_generated_tokens() const { return num_generated_tokens_; }
-  // Prompt tokens that were computed, without those whose pages were there already.
+  // Number of computed prompt tokens, without those whose pages were already there.
   [[nodiscard]] uint64_t num_prefilled_tokens() const { return scheduler_.num_prefilled_tokens(); }
 
  private:

@@ -1,8 +1,8 @@
 // Host extension mortise.generate/1: the engine behind the rollout vtable of the C ABI.
 //
-// Every `create` makes an engine of its own on the installed model, so that two backends never see each other's
-// sequences. Slots are serialised per instance. sleep(1) and sleep(2) both free packed weights and KV cache: the
-// weights themselves are the trainer's.
+// Every `create` makes its own engine on the installed model, so two backends never see each other's sequences. Slots
+// are serialised per instance. sleep(1) and sleep(2) both free packed weights and KV cache. The weights themselves
+// belong to the trainer.
 #pragma once
 
 #include "generate/engine.h"

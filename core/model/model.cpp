@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/core.h>
 
 #include "model/tensor/torch_guard.h"
 #include "model/weights/loader.h"
@@ -15,7 +16,7 @@ Result<at::ScalarType> compute_type(const std::string& name) {
   const at::ScalarType type = TRY(parse_scalar_type(name));
   if (type == at::kFloat || type == at::kDouble) return type;
   return Error{ErrorKind::kConfig,
-               "computing in " + name + " is not supported on the CPU",
+               fmt::format("computing in {} is not supported on the CPU", name),
                {},
                "use float32 or float64 (weights stored in it are read)"};
 }
@@ -131,10 +132,6 @@ Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed) {
 Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
   return guard_torch("reading the adapter of " + adapter_folder.string(), [&]() -> Result<> {
     LoraConfig config = TRY(read_lora_config(env, adapter_folder));
-    if (config.dropout != 0.0) {
-      return Error{ErrorKind::kConfig, "key 'lora_dropout' is not 0, and adapters are trained without dropout",
-                   (adapter_folder / kAdapterConfigFile).string(), "set it to 0 there"};
-    }
     const std::vector<std::string> modules = TRY(list_lora_modules(env, adapter_folder, parameters_));
     TRY(adapt(std::move(config), modules));
     return trained_lora_->load(env, adapter_folder);
@@ -211,7 +208,7 @@ Result<std::vector<FolderFile>> Model::plan_save(const SaveOptions& options) con
     files = plan_weights(parameters_, *stored, options.max_shard_bytes);
     config_text = TRY(model_config_text(config_, scalar_type_name(*stored)));
   }
-  // Without a generation_config.json of its own a folder that was read keeps its end ids in config.json.
+  // A folder without a generation_config.json keeps its end ids in config.json.
   if (!config_.generation_config_text.empty() || config_.config_text.empty())
     files.push_back(text_folder_file("generation_config.json", generation_config_text(config_)));
   files.push_back(text_folder_file("config.json", std::move(config_text)));

@@ -1,10 +1,10 @@
 // Model: a decoder read from, or written to, a Hugging Face folder.
 //
-// The named parameters are the leaves (HF names); they are row slices of the fused matrices in weights(), so an
-// optimizer updates in place and every reader sees it. They are what is trained, or, once train_lora was called, hold
-// base and adapter merged, and the adapter is trained. forward_hidden builds an autograd graph where GradMode is on;
-// the vocabulary head is separate (model/head), so that tokens x vocabulary is never held. Thread rule: const methods
-// may be called from several threads while nobody writes the weights. Move-only.
+// The named parameters are the leaves (HF names). They are row slices of the fused matrices in weights(), so an
+// optimizer updates in place and every reader sees it. Training changes them. After train_lora they hold base and
+// adapter merged, and training changes the adapter. forward_hidden builds an autograd graph if GradMode is on. The
+// vocabulary head is separate (model/head), so that tokens x vocabulary is never in memory. Thread rule: several
+// threads may call const methods while no thread writes the weights. Move-only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,9 +35,9 @@ struct SaveOptions {
   // "float32", "bfloat16", "float16", "float64"; empty: the model's own; "stored": file by file and tensor by tensor as
   // in the folder that was read, the same bytes where nothing was trained.
   std::string dtype = {};
-  int64_t max_shard_bytes = 0;  // no larger files, but for a single tensor; 0: one file, or as read
-  // Of a model read from an adapter's folder, or with an adapter in training: the sum, or the adapter alone (an error
-  // where the merged weights were trained).
+  int64_t max_shard_bytes = 0;  // largest file, except for a single larger tensor; 0: one file, or as read
+  // For a model from an adapter's folder, or with an adapter in training: the sum, or only the adapter (an error if the
+  // merged weights were trained).
   LoraSave lora = LoraSave::kMerged;
   std::string base_model = {};  // kApart: what the adapter names as its base; empty: as read
 };
@@ -45,12 +45,12 @@ struct SaveOptions {
 class Model {
  public:
   // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32" or "float64", whatever
-  // the files hold (F16, BF16, F32, F64 are converted).
+  // the files have (F16, BF16, F32, F64 are converted).
   static Result<Model> load(Env& env, const Path& folder, const std::string& dtype = "float32");
-  // The weights of another folder of the same model in place of those at hand; saved as "stored" they keep the layout
-  // and dtypes of the folder that was loaded.
+  // Replaces the weights by those of another folder of the same model. A save as "stored" keeps the layout and dtypes
+  // of the first folder.
   Result<> read_weights(Env& env, const Path& folder);
-  // Normal(0, initializer_range) matrices, zero biases, norms that multiply with 1; a function of (config, seed) alone.
+  // Normal(0, initializer_range) matrices, zero biases, norms that multiply by 1; a function of (config, seed).
   static Result<Model> random(ModelConfig config, uint64_t seed, const std::string& dtype = "float32");
 
   Model(Model&&) = default;
@@ -70,6 +70,8 @@ class Model {
   Result<> train_lora(const LoraChoice& choice, uint64_t seed);
   Result<> train_lora(Env& env, const Path& adapter_folder);
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
+  // Of the adapter in training: ForwardOptions::lora_dropout of updates. 0: none.
+  [[nodiscard]] double lora_dropout() const { return trains_lora() ? trained_lora_->dropout() : 0.0; }
   // To be called after every change of trainable(): the merged weights follow. Nothing to do without an adapter.
   void weights_changed();
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora().
@@ -84,8 +86,8 @@ class Model {
   [[nodiscard]] VocabularyHead head() const;
   // The leaf of the head [V, H] (the embedding where tied).
   [[nodiscard]] at::Tensor head_weight() const;
-  // head_weight().grad(), made of zeros where there is none yet: pass it as d_weight_VH of the head. Undefined where
-  // the head is frozen.
+  // head_weight().grad(), created as zeros if there is none yet. Pass it as d_weight_VH of the head. Undefined if the
+  // head is frozen.
   [[nodiscard]] at::Tensor head_grad() const;
 
   // config.json, generation_config.json and the weights: a folder that transformers loads; an adapter that PEFT loads.
@@ -97,7 +99,7 @@ class Model {
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
   void zero_grad();  // forgets all gradients
-  // Sequences of up to so many tokens will come: see ModelConfig::rope_length. To be told before an engine is made.
+  // Sequences of up to so many tokens will come: see ModelConfig::rope_length. Call this before an engine is made.
   void set_rope_length(int64_t length) { config_.rope_length = length; }
 
  private:
@@ -114,7 +116,7 @@ class Model {
   std::vector<NamedParameter> parameters_;
   DecoderLeaves leaves_;
   std::shared_ptr<const StoredLayout> layout_;  // of the folder that was read; null for a model made here
-  std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null where there is none
+  std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null if there is none
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   uint64_t loaded_version_ = 0;
 };

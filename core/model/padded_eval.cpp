@@ -11,7 +11,7 @@
 namespace mortise {
 namespace {
 
-// The real tokens of each row, and where they stand in it.
+// The real tokens of each row, and their positions in it.
 struct RealTokens {
   std::vector<std::vector<int64_t>> ids;
   std::vector<std::vector<int64_t>> columns;

@@ -1,7 +1,7 @@
-// Logits, log-probs and entropies of a padded batch (B, T): what `mortise model logprob` writes, and what the reference
-// files hold. Padding may lie on either side; positions count real tokens; everything at padding is 0.
+// Logits, log-probs and entropies of a padded batch (B, T), as in `mortise model logprob` and in the reference files.
+// Padding may be on either side; positions count real tokens; everything at padding is 0.
 //
-// Cost: a forward pass, and B x T x V logits in memory (a tool for comparisons, not a training path).
+// Cost: a forward pass, and B x T x V logits in memory. It is a tool for comparisons, not a training path.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +26,8 @@ struct PaddedEval {
 Result<PaddedEval> evaluate_padded(const Model& model, const at::Tensor& ids_BT, const at::Tensor& mask_BT,
                                    const ForwardOptions& options = {});
 
-// [B, C] of a classifier, for rows without padding, all in one pass: taken at the last token that is not `pad_id`
-// (transformers' rule), at the first where all are. An empty row scores 0.
+// [B, C] of a classifier, for rows without padding, in one pass. The score is taken at the last token that is not
+// `pad_id` (transformers' rule), or at the first if all are. An empty row scores 0.
 Result<at::Tensor> classifier_scores(const Model& model, std::span<const std::vector<int64_t>> rows,
                                      std::optional<int64_t> pad_id, const ForwardOptions& options = {});
 

@@ -1,4 +1,4 @@
-// See json.h. This file holds what the packs need; json_ordered.cpp is a file of its own, so that they do not carry it.
+// See json.h. This file has what the packs need. json_ordered.cpp is separate, so that packs do not contain it.
 #include "parse/json.h"
 
 #include "parse/json_reader.h"
@@ -6,7 +6,7 @@
 namespace mortise::parse {
 namespace {
 
-// Follows the structure alone.
+// Follows only the structure.
 class JsonWalk : public JsonEvents {
  public:
   using JsonEvents::JsonEvents;
@@ -15,10 +15,10 @@ class JsonWalk : public JsonEvents {
   bool number_integer(number_integer_t) { return count(); }
   bool number_unsigned(number_unsigned_t) { return count(); }
   bool number_float(number_float_t, const string_t&) { return count(); }
-  bool string(string_t&) { return count(); }
-  bool key(string_t&) { return true; }
-  bool start_object(std::size_t) { return enter(); }
-  bool start_array(std::size_t) { return enter(); }
+  bool string(string_t& text) { return count_text(text); }
+  bool key(string_t& name) { return count_key(name); }
+  bool start_object(std::size_t) { return enter(/*is_object=*/true); }
+  bool start_array(std::size_t) { return enter(/*is_object=*/false); }
   bool end_object() { return close(); }
   bool end_array() { return close(); }
 

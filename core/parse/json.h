@@ -1,11 +1,11 @@
-// JSON from outside, read with limits: the only reader of the tree (tests/lint/guarded_readers.sh holds the tree to
-// it).
+// Reads JSON from outside, with limits. It is the only JSON reader of the tree (tests/lint/guarded_readers.sh checks
+// this).
 //
 // Refused, with line and column: anything outside RFC 8259 (NaN, comments, trailing commas, NUL), bad UTF-8, numbers
 // that overflow a double, and what exceeds a limit. A UTF-8 byte order mark at the start is skipped. The limits hold
 // while the text is read: a value that is too deep or too large never exists, so that whatever walks a value by
-// recursion is safe. Time is O(size), memory at most 24 bytes per value and the texts. No exception leaves these
-// functions. C++17: the built-in plugins include this header.
+// recursion is safe. Time is O(size), memory at most 64 MiB and 4 or 8 times the text (json_reader.h). No exception leaves
+// these functions. C++17: the built-in plugins include this header.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,16 @@
 // How json.cpp and json_ordered.cpp read: nlohmann's event parser with handlers of our own, for what its tree builder
 // lacks: limits, duplicate keys, positions, and ordered objects built in linear time. Included by those two files only.
+//
+// Memory. A value that would take more than 64 MiB and 4 times its text is refused; of the engine's own readers, which
+// read the files of models and runs, more than 64 MiB and 8 times: the largest vocabularies take 7 times their text
+// (parse_memory_test.cpp measures). What takes the most is a list of small numbers: 24 times its text while it grows. So
+// no text of less than 1 MiB is refused for its memory. While it reads, the parser has buffers of its own, of up to 5
+// times the longest string: all holds for texts whose strings are shorter than 64 MiB. CBOR is not bounded by its size:
+// it comes from our own files and processes, and a byte of it may be a whole value.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <iterator>
 #include <new>
@@ -20,7 +28,7 @@
 
 namespace mortise::parse {
 
-// Reads the text and keeps count of the bytes taken, so that the handler knows where it is.
+// Reads the text and counts the consumed bytes, so that the handler knows its position.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -44,7 +52,19 @@ class CountingIterator {
   std::size_t* count_;
 };
 
-// Counts depth and values, and stops the parser at the first that exceeds a limit.
+inline constexpr std::size_t kJsonBaseBytes = 67'108'864 - 65'536;  // the rest is for the parser itself
+inline constexpr std::size_t kJsonBytesPerByte = 4;
+inline constexpr std::size_t kOrderedJsonBytesPerByte = 8;
+
+// What malloc takes for a block of so many bytes, with its own words.
+constexpr std::size_t heap_bytes(std::size_t size) {
+  constexpr std::size_t kAlign = 16, kHeader = 8, kLeast = 32;
+  const std::size_t block = (size + kHeader + kAlign - 1) / kAlign * kAlign;
+  return block < kLeast ? kLeast : block;
+}
+
+// Counts depth, values and the memory that they take, and stops the parser at the first that exceeds a limit. The count
+// of memory is an upper bound for both kinds of objects, so that all readers refuse the same texts.
 class JsonEvents {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -54,6 +74,11 @@ class JsonEvents {
   using binary_t = nlohmann::json::binary_t;
 
   explicit JsonEvents(const JsonLimits& limits) : limits_(limits) {}
+
+  // The memory that a value of this text may take.
+  void bound_memory(std::size_t text_bytes, bool is_ordered) {
+    max_bytes_ = kJsonBaseBytes + (is_ordered ? kOrderedJsonBytesPerByte : kJsonBytesPerByte) * text_bytes;
+  }
 
   std::size_t consumed = 0;  // bytes that the parser has taken
   std::optional<JsonFault> fault;
@@ -65,17 +90,32 @@ class JsonEvents {
   }
 
  protected:
-  bool count() {
-    if (++num_values_ <= limits_.max_values) return true;
-    return fail(JsonFault::Kind::kLimit, "more than " + std::to_string(limits_.max_values) + " values");
+  // A value that takes so many bytes next to its place in a list or an object.
+  bool count(std::size_t own_bytes = 0) {
+    if (++num_values_ > limits_.max_values)
+      return fail(JsonFault::Kind::kLimit, "more than " + std::to_string(limits_.max_values) + " values");
+    return charge(own_bytes) && (levels_.empty() || count_item(levels_.back()));
   }
-  bool enter() {
-    if (depth_ >= limits_.max_depth)
+  bool count_text(const string_t& text) { return count(heap_bytes(sizeof(string_t)) + text_bytes(text)); }
+  bool count_key(const string_t& name) {
+    // An ordered object also keeps a list of its keys while it is read.
+    const std::size_t helper = heap_bytes(kKeyNode) + 2 * sizeof(void*) + text_bytes(name);
+    levels_.back().helper_bytes += helper;
+    return charge(helper + text_bytes(name));
+  }
+  bool enter(bool is_object) {
+    if (static_cast<int>(levels_.size()) >= limits_.max_depth)
       return fail(JsonFault::Kind::kLimit, "nested deeper than " + std::to_string(limits_.max_depth) + " levels");
-    ++depth_;
-    return count();
+    if (!count(heap_bytes(is_object ? sizeof(nlohmann::json::object_t) : sizeof(nlohmann::json::array_t))))
+      return false;
+    levels_.push_back({is_object});
+    return true;
   }
-  void leave() { --depth_; }
+  void leave() {
+    bytes_ -= levels_.back().helper_bytes;
+    open_items_ -= levels_.back().num_items;
+    levels_.pop_back();
+  }
   bool fail(JsonFault::Kind kind, std::string what) {
     fault = JsonFault{kind, std::move(what), consumed, 1, 1};
     return false;
@@ -102,9 +142,49 @@ class JsonEvents {
     return plain;
   }
 
+  static constexpr std::size_t kItem = sizeof(nlohmann::json);
+  static constexpr std::size_t kMember = sizeof(std::pair<const std::string, nlohmann::json>);  // of an ordered object
+  static constexpr std::size_t kMapNode = kMember + 4 * sizeof(void*);
+  static constexpr std::size_t kKeyNode = sizeof(std::string) + 2 * sizeof(void*);
+  static_assert(heap_bytes(kMapNode) <= 2 * kMember);
+  // The library deletes a value by way of a list of its items, and that list doubles.
+  static constexpr std::size_t kToDelete = 3 * kItem;
+
+  struct Level {
+    bool is_object;
+    std::size_t num_items = 0;
+    std::size_t capacity = 0;  // of the vector, which doubles
+    std::size_t helper_bytes = 0;
+  };
+
+  static std::size_t text_bytes(const string_t& text) {
+    constexpr std::size_t kInside = 15;  // a std::string holds them itself; a longer one has room for 30 at least
+    return text.size() <= kInside ? 0 : heap_bytes((text.size() < 2 * kInside ? 2 * kInside : text.size()) + 1);
+  }
+  bool count_item(Level& level) {
+    const std::size_t slot = level.is_object ? kMember : kItem;
+    const std::size_t before = level.capacity;
+    if (++level.num_items > before) level.capacity = before == 0 ? 1 : 2 * before;
+    const bool grows = level.capacity > before;
+    if (++open_items_ > most_open_items_) most_open_items_ = open_items_;
+    const std::size_t moved = grows ? before * slot : 0;  // old and new stand side by side for a moment
+    if (level.is_object) return charge(2 * kMember, moved);
+    return charge(grows ? heap_bytes(level.capacity * slot) - moved : 0, moved);
+  }
+  bool charge(std::size_t more, std::size_t for_now = 0) {
+    const std::size_t to_delete = most_open_items_ * kToDelete;
+    if (bytes_ + more + (for_now > to_delete ? for_now : to_delete) > max_bytes_)
+      return fail(JsonFault::Kind::kLimit, "the values take more than " + std::to_string(max_bytes_ >> 20) +
+                                               " MiB of memory, too much for a text of this size");
+    bytes_ += more;
+    return true;
+  }
+
   const JsonLimits& limits_;
-  int depth_ = 0;
+  std::vector<Level> levels_;
   std::size_t num_values_ = 0;
+  std::size_t open_items_ = 0, most_open_items_ = 0;  // of all lists and objects around the current place
+  std::size_t bytes_ = 0, max_bytes_ = SIZE_MAX;
 };
 
 // Builds the value.
@@ -118,16 +198,20 @@ class JsonBuilder : public JsonEvents {
   bool number_integer(number_integer_t value) { return put(value); }
   bool number_unsigned(number_unsigned_t value) { return put(value); }
   bool number_float(number_float_t value, const string_t&) { return put(value); }
-  bool string(string_t& value) { return put(std::move(value)); }
-  bool start_object(std::size_t) { return open(Value::object()); }
+  bool string(string_t& value) {
+    if (!count_text(value)) return false;
+    place(Value(static_cast<const string_t&>(value)));  // a copy has no spare room, and the parser keeps its buffer
+    return true;
+  }
+  bool start_object(std::size_t) { return enter(/*is_object=*/true) && open(Value::object()); }
   bool end_object() { return close(); }
-  bool start_array(std::size_t) { return open(Value::array()); }
+  bool start_array(std::size_t) { return enter(/*is_object=*/false) && open(Value::array()); }
   bool end_array() { return close(); }
   bool key(string_t& name) {
     if (kIsOrdered && is_known(stack_.back(), name))
       return fail(JsonFault::Kind::kDuplicateKey, "duplicate key " + quote(name));
-    key_ = std::move(name);
-    return true;
+    key_ = static_cast<const string_t&>(name);
+    return count_key(name);
   }
 
   Value take() { return std::move(root_); }
@@ -152,6 +236,15 @@ class JsonBuilder : public JsonEvents {
     return !frame.keys.insert(name).second;
   }
 
+  // As the vector would, but values move: it copies them, as the key of a pair cannot move.
+  template <class Members>
+  static void grow(Members& list) {
+    Members larger;
+    larger.reserve(list.empty() ? 1 : 2 * list.size());
+    for (auto& member : list) larger.emplace_back(member.first, std::move(member.second));
+    list.swap(larger);
+  }
+
   Value* place(Value&& value) {
     if (stack_.empty()) {
       root_ = std::move(value);
@@ -168,6 +261,7 @@ class JsonBuilder : public JsonEvents {
       // The vector below ordered_map: its own emplace would look for the key again.
       using Members = std::vector<std::pair<const std::string, Value>, typename Value::object_t::allocator_type>;
       auto& list = static_cast<Members&>(members);
+      if (list.size() == list.capacity()) grow(list);
       list.emplace_back(std::move(key_), std::move(value));
       return &list.back().second;
     } else {
@@ -182,7 +276,6 @@ class JsonBuilder : public JsonEvents {
     return true;
   }
   bool open(Value&& value) {
-    if (!enter()) return false;
     stack_.push_back({place(std::move(value)), {}});
     return true;
   }
@@ -197,7 +290,7 @@ class JsonBuilder : public JsonEvents {
   std::string key_;
 };
 
-// Runs the parser over the text with the handler, and says what is wrong.
+// Runs the parser over the text with the handler, and describes the fault.
 template <class Value, class Events>
 std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& limits, Events& events,
                                     nlohmann::json::input_format_t format = nlohmann::json::input_format_t::json) {
@@ -209,6 +302,9 @@ std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& lim
                            std::to_string(limits.max_bytes) + " are allowed",
                        0, 1, 1};
     }
+    // Our own files are CBOR: every byte of them may be a value.
+    if (format == nlohmann::json::input_format_t::json)
+      events.bound_memory(text.size(), std::is_same_v<Value, nlohmann::ordered_json>);
     const bool ok = Value::sax_parse(CountingIterator(text.data(), &events.consumed),
                                      CountingIterator(text.data() + text.size(), &events.consumed), &events, format);
     if (!ok) fault = events.fault.value_or(JsonFault{JsonFault::Kind::kSyntax, "not JSON", events.consumed, 1, 1});
@@ -217,7 +313,7 @@ std::optional<JsonFault> run_parser(std::string_view text, const JsonLimits& lim
   } catch (const std::exception& thrown) {  // an error of the library's own
     fault = JsonFault{JsonFault::Kind::kSyntax, thrown.what(), events.consumed, 1, 1};
   }
-  // The library takes a NUL byte for the end of its input; in JSON there is none.
+  // The library treats a NUL byte as the end of its input. JSON has no NUL.
   const bool is_text = format == nlohmann::json::input_format_t::json;
   const std::size_t nul = fault || !is_text ? std::string_view::npos : text.find('\0');
   if (nul != std::string_view::npos) fault = JsonFault{JsonFault::Kind::kSyntax, "a NUL byte", nul + 1, 1, 1};

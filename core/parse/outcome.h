@@ -1,4 +1,4 @@
-// Outcome<T, Fault>: a value, or a fault that says why there is none. C++17: the built-in plugins include it.
+// Outcome<T, Fault>: a value, or a fault that says why there is no value. C++17: the built-in plugins include it.
 #pragma once
 
 #include <utility>

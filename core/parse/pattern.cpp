@@ -31,7 +31,7 @@ struct FreePcre {
 template <class T>
 using Owned = std::unique_ptr<T, FreePcre>;
 
-// PCRE2 wants a pointer even where there is no text.
+// PCRE2 needs a pointer even for an empty text.
 PCRE2_SPTR units(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data() == nullptr ? "" : text.data());
 }
@@ -91,7 +91,7 @@ namespace {
 size_t end_of_class(std::string_view source, size_t at) {
   size_t i = at + 1;
   if (i < source.size() && source[i] == '^') ++i;
-  if (i < source.size() && source[i] == ']') ++i;  // the first one stands for itself
+  if (i < source.size() && source[i] == ']') ++i;  // the first one is literal
   while (i < source.size() && source[i] != ']') {
     const size_t posix_end = source.substr(i, 2) == "[:" ? source.find(":]", i + 2) : source.npos;
     if (posix_end != source.npos) {
@@ -148,14 +148,14 @@ std::int64_t thread_cpu_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// What a thread needs for matching.
+// The matching state of a thread.
 struct MatchScratch {
   Owned<pcre2_match_data> data;
   Owned<pcre2_match_context> context;
   Owned<pcre2_jit_stack> stack;
   uint32_t num_pairs = 0;
 
-  // Room for the groups of `code`, and its limits. False: there is no memory.
+  // Makes room for the groups of `code`, and sets its limits. False if memory runs out.
   bool prepare(uint32_t num_groups, uint32_t match_limit) {
     if (!context) {
       context.reset(pcre2_match_context_create(nullptr));
@@ -235,7 +235,7 @@ Outcome<Pattern, PatternFault> Pattern::compile(std::string_view pattern, const 
   code->max_seconds = options.max_seconds;
   code->in_parts = may_search_in_parts(code->code.get(), pattern);
   pcre2_pattern_info(code->code.get(), PCRE2_INFO_CAPTURECOUNT, &code->num_groups);
-  pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE);  // without JIT the same matches come out, slower
+  pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE);  // without JIT the matches are the same, but slower
   return Pattern(std::move(code));
 }
 

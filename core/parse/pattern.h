@@ -71,8 +71,8 @@ class Pattern {
   // Whether the pattern matches anywhere (or, with `whole`, matches all of it).
   [[nodiscard]] Outcome<bool, PatternFault> matches(std::string_view text) const;
 
-  // The text with every match replaced. "$1" to "$9" in the replacement stand for groups, "$0" for the
-  // match, "$$" for a dollar sign.
+  // The text with every match replaced. In the replacement, "$1" to "$9" are groups, "$0" is the match, and "$$" is a
+  // dollar sign.
   [[nodiscard]] Outcome<std::string, PatternFault> replace_all(std::string_view text,
                                                                std::string_view replacement) const;
 
@@ -92,13 +92,13 @@ class PatternSearch {
   PatternSearch& operator=(const PatternSearch&) = delete;
   ~PatternSearch();
 
-  // Looks for a match that begins at `from` or later. False: there is none, or fault() has a value.
+  // Looks for a match that begins at `from` or later. False if there is none, or if fault() has a value.
   [[nodiscard]] bool find(std::size_t from);
   // Looks for the next match behind the one before, as Python's finditer. False: as find.
   [[nodiscard]] bool next();
 
   [[nodiscard]] const std::optional<PatternFault>& fault() const { return fault_; }
-  // Of the match that find or next found last. Group 0 is the whole match. Precondition: index <= num_groups().
+  // Group of the match that find or next found last. Group 0 is the whole match. Precondition: index <= num_groups().
   [[nodiscard]] PatternSpan group(std::size_t index = 0) const;
 
  private:
@@ -114,7 +114,7 @@ class PatternSearch {
   std::optional<PatternFault> fault_;
 };
 
-// Of the tables behind \p{...}: "14.0.0".
+// The Unicode version of the tables behind \p{...}: "14.0.0".
 [[nodiscard]] std::string pattern_unicode_version();
 
 // Unicode's simple case mapping, letter by letter.

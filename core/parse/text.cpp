@@ -40,6 +40,34 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+void append_utf8(std::string& out, std::uint32_t code_point) {
+  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | (code_point >> shift & 0x3F)); };
+  if (code_point < 0x80) {
+    out += static_cast<char>(code_point);
+  } else if (code_point < 0x800) {
+    out += static_cast<char>(0xC0 | code_point >> 6);
+    tail(0);
+  } else if (code_point < 0x10000) {
+    out += static_cast<char>(0xE0 | code_point >> 12);
+    tail(6), tail(0);
+  } else {
+    out += static_cast<char>(0xF0 | code_point >> 18);
+    tail(12), tail(6), tail(0);
+  }
+}
+
+std::string_view trim(std::string_view text, std::string_view space) {
+  const std::size_t first = text.find_first_not_of(space);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(space) - first + 1);
+}
+
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (text.substr(0, kMark.size()) == kMark) text.remove_prefix(kMark.size());
+  return text;
+}
+
 std::string quote(std::string_view text, std::size_t max_bytes) {
   std::string out = "'";
   size_t i = 0;

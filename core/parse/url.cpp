@@ -1,3 +1,4 @@
+// Finds the login of each URL in a text, and replaces it.
 #include "parse/url.h"
 
 #include <cstddef>

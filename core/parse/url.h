@@ -6,7 +6,7 @@
 
 namespace mortise::parse {
 
-// What stands in place of a login: "https://REDACTED@host/path".
+// What replaces a login: "https://REDACTED@host/path".
 inline constexpr std::string_view kRedacted = "REDACTED";
 
 // `text` with the login (user, password, token) of every URL in it replaced. Text without one is returned as it is.

@@ -5,7 +5,7 @@
 //   alpha = 1 + a/3, beta = 1 + b/3, neither below 1; (a, b): the Beta distribution of the groups' means, by moments
 //   over the last `window` steps: nu = E(1 - E)/Var - 1, a = nu E, b = nu (1 - E), Var with n - 1.
 // alpha = beta = 1 is REINFORCE with baseline; 3/2 is GRPO up to a constant (0/1 rewards). Give both to hold them
-// fixed. Fewer than two groups, or equal means, leave nothing to fit: 1 and 1. The published code fits the step at hand
+// fixed. Fewer than two groups, or equal means, leave nothing to fit: 1 and 1. The published code fits the current step
 // (window = 1). A prompt with one reward gets 0 and is not fitted. `decompose`: each reward function for itself, then
 // the mean by weight (the paper's advantage decomposition).
 // method = posterior, the simpler variant: A = (r - m) / sqrt(m (1 - m) + delta), m the mean of a Beta posterior of all
@@ -42,7 +42,7 @@ struct Bnpo : mortise::AdvantageEstimator {
   double delta = param("delta", 1e-4, "posterior: added to m(1 - m)").at_least(1e-12);
   double reward_min = param("reward_min", 0.0, "reward that counts as failure, 0");
   double reward_max = param("reward_max", 1.0, "reward that counts as success, 1");
-  bool decompose = param("decompose", false, "each reward function for itself, then their mean by weight");
+  bool decompose = param("decompose", false, "compute each reward function separately, then their weighted mean");
 
   void setup(mortise::Call) override {
     if (!(reward_min < reward_max) || !std::isfinite(reward_max - reward_min))
@@ -61,7 +61,7 @@ struct Bnpo : mortise::AdvantageEstimator {
     const bool by_function = decompose && batch.num_functions() > 0;
     const std::int64_t num = by_function ? batch.num_functions() : 1;
     if (!components_.empty() && std::int64_t(components_.size()) != num) {
-      call.log(MORTISE_LOG_WARN, "the number of reward functions has changed: bnpo begins its statistics anew");
+      call.log(MORTISE_LOG_WARN, "the number of reward functions has changed: bnpo starts its statistics again");
       components_.clear();
     }
     components_.resize(std::size_t(num));

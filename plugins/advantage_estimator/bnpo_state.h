@@ -19,7 +19,7 @@ inline double beta_density(double p, double alpha, double beta) {
                   times_log(beta - 1, 1 - p));
 }
 
-// Of the group means of one step: how many, their mean, their summed squared distance to it.
+// The group means of one step: their number, their mean, and their summed squared distance to it.
 struct StepMoments {
   double count = 0, mean = 0, square = 0;
 };
@@ -104,7 +104,7 @@ inline std::string save_bnpo(const std::vector<BnpoComponent>& components) {
 inline std::vector<BnpoComponent> load_bnpo(std::string_view bytes) {
   const std::string_view magic = detail::kBnpoMagic;
   if (bytes.substr(0, magic.size()) != magic || bytes.size() < magic.size() + 8)
-    fail(MORTISE_DATA_LOSS, "these bytes are no saved state of bnpo; resume from another checkpoint");
+    fail(MORTISE_DATA_LOSS, "these bytes are not a saved state of bnpo; resume from another checkpoint");
   std::string_view hash = bytes.substr(bytes.size() - 8);
   bytes.remove_suffix(8);
   if (detail::take_u64(hash) != detail::fnv1a(bytes))

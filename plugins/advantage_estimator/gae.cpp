@@ -1,13 +1,13 @@
-// gae: generalised advantage estimation over a critic's values (arXiv:1506.02438), whitened.
+// gae: generalized advantage estimation over a critic's values (arXiv:1506.02438), whitened.
 //
 //   delta_t = r_t + gamma V_next - V_t,  a_t = delta_t + gamma lam a_next,  returns = a + V,  A = whiten(a)
-// "next" is the next unmasked token; 0 behind the last. Whitening: mean and deviation over all unmasked tokens of the
-// step, n - 1, epsilon under the root, as in verl and TRL's PPO.
-// Decoupled (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118): lam_critic is the lambda of the returns alone.
-// Length-adaptive (VAPO): lambda of the advantages = 1 - 1 / (alpha length), length the row's unmasked tokens, not
-// below 0; alpha = 0.05 in the paper, with lam_critic = 1. Traps: rewards at masked tokens are not seen, as in verl;
-// masked cells carry the advantage of the token behind them. verl raises where a step has one unmasked token or none;
-// here it gets 0.
+// "next" is the next unmasked token; after the last one it is 0. Whitening uses mean and deviation over all unmasked
+// tokens of the step, n - 1, epsilon under the root, as in verl and TRL's PPO.
+// Decoupled (VC-PPO, arXiv:2503.01491; VAPO, arXiv:2504.05118): lam_critic is the lambda of the returns only.
+// Length-adaptive (VAPO): lambda of the advantages = 1 - 1 / (alpha length), at least 0, with length the row's unmasked
+// tokens; the paper has alpha = 0.05 with lam_critic = 1. Traps: rewards at masked tokens have no effect, as in verl.
+// Masked cells have the advantage of the next token. If a step has at most one unmasked token, verl raises an error;
+// here the token gets 0.
 #include <mortise/cpp/advantage.hpp>
 
 #include "../shared/clip.h"
@@ -16,7 +16,7 @@
 namespace {
 
 struct Gae : mortise::AdvantageEstimator {
-  static constexpr const char* summary = "generalised advantage estimation with a critic, whitened (PPO)";
+  static constexpr const char* summary = "generalized advantage estimation with a critic, whitened (PPO)";
   static constexpr const char* doc =
       "a_t = r_t + gamma V_next - V_t + gamma lam a_next; returns = a + V; A = (a - mean) / sqrt(var + epsilon). "
       "arXiv:1506.02438; decoupled and length-adaptive lambda: 2503.01491, 2504.05118";

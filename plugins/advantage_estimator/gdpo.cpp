@@ -1,15 +1,15 @@
-// gdpo: every reward function compared inside the group for itself, then added and whitened (Group reward-Decoupled
-// normalization Policy Optimization, arXiv:2601.05242).
+// gdpo: compares every reward function within the group, then adds and whitens (Group reward-Decoupled normalization
+// Policy Optimization, arXiv:2601.05242).
 //
 //   z_k = (R_k - mean_g(R_k)) / (std_g(R_k) + epsilon),  c = sum_k w_k z_k,  A = whiten(c)
 // std with n - 1; w_k are the weights of the reward functions. Defaults are verl's: epsilon 1e-6, whitening over the
 // step's unmasked tokens, (c - mean) / sqrt(var + whiten_epsilon).
 //   TRL normalize_then_sum   epsilon = 1e-4, whiten = rows, whiten_epsilon = 1e-4, single = zero
 //   swift gdpo               epsilon = 1e-8, whiten = rows, whiten_epsilon = 1e-8, single = zero
-// whiten = rows: (c - mean) / (std + whiten_epsilon) over the rows, each counting once.
-// A function that does not apply to a row (NaN) is left out of that row's sum and of that function's group. A function
-// that applies to a single row of a larger group gives it 0. Without reward columns the outcome is the only function.
-// Trap: the columns are the functions' rewards; a KL taken from the token rewards is not in them.
+// whiten = rows: (c - mean) / (std + whiten_epsilon) over the rows, each with the same weight. If a function does not
+// apply to a row (NaN), that row's sum and that function's group omit it. A function that applies to a single row of a
+// larger group gives it 0. Without reward columns the outcome is the only function.
+// Trap: the columns are the functions' rewards. They do not contain a KL that was subtracted from the token rewards.
 #include <mortise/cpp/advantage.hpp>
 
 #include "../shared/groups.h"
@@ -18,9 +18,11 @@
 namespace {
 
 struct Gdpo : mortise::GroupRelative {
-  static constexpr const char* summary = "each reward function normalised in its group, summed, whitened (GDPO)";
+  static constexpr const char* summary = "each reward function normalized in its group, summed, whitened (GDPO)";
   static constexpr const char* doc =
       "z_k = (R_k - mean_g) / (std_g + epsilon); A = whiten(sum_k w_k z_k). arXiv:2601.05242";
+
+  static constexpr std::uint32_t flags = GroupRelative::flags | MORTISE_FLAG_NORMALIZES_REWARDS;
 
   Gdpo() : GroupRelative("reward") {}
 

@@ -1,9 +1,10 @@
-// gpg: the centred reward, scaled up for the rows that teach nothing (Group Policy Gradient, arXiv:2504.02546).
+// gpg: the centred reward, scaled up to make up for rows without gradient (Group Policy Gradient, arXiv:2504.02546).
 //
 //   A = alpha (R - mean_g) / f_norm
-// alpha = 'nonzero' is verl's: rows / rows whose reward is not 0. 'informative' is the paper's B / (B - M), M the rows
-// of groups whose rewards are all equal, which have gradient 0. 'one' is 1. A prompt sampled once has mean 0, as in
-// verl. Traps: with rewards of -1 and 1 'nonzero' is always 1, and adding a constant to all rewards changes it.
+// alpha = 'nonzero' is verl's: rows / rows whose reward is not 0. 'informative' is the paper's B / (B - M), with M the
+// rows of groups whose rewards are all equal and which therefore have gradient 0. 'one' is 1. A prompt sampled once has
+// mean 0, as in verl. Traps: with rewards of -1 and 1 'nonzero' is always 1, and a constant added to all rewards
+// changes it.
 #include <mortise/cpp/advantage.hpp>
 
 #include "../shared/groups.h"
@@ -17,7 +18,7 @@ struct Gpg : mortise::GroupRelative {
 
   Gpg() : GroupRelative("reward") {}
 
-  double f_norm = param("f_norm", 1.0, "divisor, F_norm of the paper").at_least(std::numeric_limits<double>::min());
+  double f_norm = param("f_norm", 1.0, "divisor, F_norm in the paper").at_least(std::numeric_limits<double>::min());
   std::string alpha = param("alpha", "nonzero",
                             "scale: rows over rows with a 'nonzero' reward (verl), rows over rows of 'informative' "
                             "groups, whose rewards differ (the paper), or 'one'")

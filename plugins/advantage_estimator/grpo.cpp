@@ -30,7 +30,7 @@ struct Grpo : mortise::GroupRelative {
   double epsilon = param("epsilon", 1e-6, "added to the standard deviation; TRL and swift use 1e-4").at_least(0);
   std::string std_of = param("std", "group",
                              "standard deviation of: 'group', the prompt's rewards; 'batch', all rewards of the step; "
-                             "'batch_centred', all rewards less their group's mean")
+                             "'batch_centred', all rewards minus their group's mean")
                            .choices({"group", "batch", "batch_centred"});
   std::int64_t ddof = param("ddof", 1, "the variance divides by n - ddof").range(0, 1);
   double min_variance;
@@ -53,7 +53,7 @@ struct Grpo : mortise::GroupRelative {
  private:
   double root(double variance) const { return std::sqrt(std::max(variance, min_variance)); }
 
-  // Of the whole step; 1 where a single row has a reward.
+  // The deviation over the whole step; 1 if only one row has a reward.
   double deviation_of(const std::vector<mortise::ScoredGroup>& groups) const {
     std::vector<double> values = mortise::all_rewards(groups);
     if (values.size() < 2) return 1;

@@ -3,9 +3,9 @@
 //
 //   A = (R_max - R_second) / (std_g + epsilon) for the best row, 0 for the others; std with n - 1.
 //   norm_adv_by_std_in_grpo = false: A = R_max - R_second.
-// Equal best rows: nobody leads, all get 0. A prompt sampled once gets 0 (verl refuses it).
-// Traps: advantages never are negative and do not sum to 0; with 0/1 rewards a group learns only where exactly one row
-// is right.
+// If the best rows are equal, all get 0. A prompt sampled once gets 0 (verl refuses it).
+// Traps: advantages are never negative and do not sum to 0. With 0/1 rewards a group learns only if exactly one row is
+// right.
 #include <mortise/cpp/advantage.hpp>
 
 #include "../shared/groups.h"

@@ -1,10 +1,10 @@
 // maxrl: the centred reward over the group's mean (Maximum Likelihood Reinforcement Learning, arXiv:2602.02710).
 //
 //   A = (R - mean_g) / (mean_g + epsilon)
-// With 0/1 rewards the mean is the share of solved samples: a prompt solved once in n gives its solution n - 1, and the
-// expected gradient is that of the log of the probability to solve it, its series cut at order n - 1. A group without
-// success gets 0, and so does a prompt sampled once.
-// Trap: it is made for rewards that are not negative; a group whose mean is 0 or below gets 0.
+// With 0/1 rewards the mean is the share of solved samples. A prompt solved once in n gives its solution n - 1, and the
+// expected gradient is that of the log of the probability to solve it, with its series cut at order n - 1. A group
+// without success gets 0, and so does a prompt sampled once.
+// Trap: it is for rewards that are not negative. A group whose mean is 0 or below gets 0.
 #include <mortise/cpp/advantage.hpp>
 
 #include "../shared/groups.h"

@@ -4,11 +4,11 @@
 //   G_t = rewards of unmasked tokens from t on
 //   W_t = sum_(j <= t) (1 - 2 pi_j + sum_v pi_v^2) w_j^2 over unmasked tokens: the squared norm of the score so far
 //   B_t = sum_g(G_t W_t) / (sum_g(W_t) + epsilon) over the rows that have an unmasked token at t,  A = G - B
-// w_j are the rollout importance weights where the step has them, else 1. optimal_token_baseline compares the same
-// places of the rows; tir_optimal_token_baseline (tool-integrated reasoning) the same numbers of unmasked tokens, so
-// that tool answers do not shift the rows, and leaves rows without any out. handle_zero_tail: where one row is longest,
-// no baseline behind the second longest (A = G there). Without it that tail is compared with itself alone: A = 0. verl
-// of January 2026: off for the first, on for the second. A prompt sampled once has no baseline: A = G. Needs
+// w_j are the rollout importance weights if the step has them, else 1. optimal_token_baseline compares the same
+// positions of the rows. tir_optimal_token_baseline (tool-integrated reasoning) counts only unmasked tokens, so that
+// tool answers do not shift the rows, and leaves out rows without any. handle_zero_tail: the part of the longest row
+// beyond the second longest has no baseline (A = G). Without it that part is compared only with itself: A = 0. verl of
+// January 2026: off for the first, on for the second. A prompt sampled once has no baseline: A = G. Needs
 // sum_pi_squared, the sum of squared probabilities of the vocabulary.
 #include <mortise/cpp/advantage.hpp>
 
@@ -28,7 +28,7 @@ struct OptimalTokenBaseline : mortise::AdvantageEstimator {
   explicit OptimalTokenBaseline(bool tir = false)
       : handle_zero_tail(
             param("handle_zero_tail", tir,
-                  "no baseline where only the longest row of a group has tokens; false: advantage 0 there")),
+                  "no baseline at positions that only the longest row of a group has; false: advantage 0 there")),
         compact_(tir) {}
 
   bool handle_zero_tail;
@@ -110,7 +110,7 @@ struct OptimalTokenBaseline : mortise::AdvantageEstimator {
 
 struct TirOptimalTokenBaseline : OptimalTokenBaseline {
   static constexpr const char* summary =
-      "optimal_token_baseline by number of unmasked token, for rows with tool answers";
+      "optimal_token_baseline by the number of unmasked tokens, for rows with tool answers";
   TirOptimalTokenBaseline() : OptimalTokenBaseline(true) {}
 };
 

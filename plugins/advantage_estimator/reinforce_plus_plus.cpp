@@ -20,7 +20,7 @@ struct ReinforcePlusPlus : mortise::AdvantageEstimator {
 
   double gamma = param("gamma", 1.0, "discount").range(0, 1);
   std::string masked_tokens =
-      param("masked_tokens", "reset", "'reset': a masked token cuts the return; 'skip': it is passed over")
+      param("masked_tokens", "reset", "'reset': a masked token cuts the return; 'skip': it has no effect")
           .choices({"reset", "skip"});
   double epsilon = param("epsilon", 1e-8, "added to the variance in the whitening").at_least(0);
 

@@ -1,9 +1,9 @@
-// remax: the return less the reward of the prompt's greedy completion (ReMax, arXiv:2310.10505).
+// remax: the return minus the reward of the prompt's greedy completion (ReMax, arXiv:2310.10505).
 //
 //   G_t = sum of the rewards of unmasked tokens from t on,  A = G - b,  b the greedy completion's reward; returns = G
 // The engine makes the greedy completion (input reward_baselines). Undiscounted, as in verl.
-// Traps: the baseline must come from a really greedy completion, not from a sample at the training temperature; a row
-// whose greedy completion has no reward (NaN) gets 0. A reward at a masked token is not seen.
+// Traps: the baseline must come from a greedy completion, not from a sample at the training temperature. A row whose
+// greedy completion has no reward (NaN) gets 0. A reward at a masked token has no effect.
 #include <mortise/cpp/advantage.hpp>
 
 namespace {

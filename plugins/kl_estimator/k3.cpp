@@ -1,7 +1,7 @@
 // k3, also named low_var_kl: exp(d) - d - 1 with d = ref_log_prob - log_prob. Unbiased, low variance, never negative.
-// J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html. Clamps by default are verl's and
-// ms-swift's: d to 20, the estimate to 10. Trap: TRL has no clamps (max_log_ratio = max_kl = inf), and beyond a clamp
-// there is no gradient that would bring the policy back.
+// J. Schulman, "Approximating KL divergence", joschu.net/blog/kl-approx.html. The default clamps are verl's and
+// ms-swift's: d at 20, the estimate at 10. Trap: TRL has no clamps (max_log_ratio = max_kl = inf), and beyond a clamp
+// no gradient brings the policy back.
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/kl_clamp.h"

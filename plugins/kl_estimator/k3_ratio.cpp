@@ -1,8 +1,8 @@
 // k3_ratio: k3 times the importance ratio, r (exp(d) - d - 1) with r = exp(log_prob - old_log_prob) and
 // d = ref_log_prob - log_prob; the gradient flows through r too, which makes it that of the KL off-policy as well.
 // DeepSeek-V3.2, arXiv:2512.02556 ("unbiased KL estimate"); TRL: use_bias_correction_kl. The estimate is clamped before
-// it is multiplied, the log ratio of r to +-20. Trap: TRL with sequence-level ratios multiplies by the row's ratio;
-// here r is the token's. TRL has no clamps of d and k3: max_log_ratio = max_kl = inf.
+// it is multiplied, the log ratio of r to +-20. TRL multiplies by the row's ratio at sequence level: see
+// k3_row_ratio. TRL has no clamps of d and k3: max_log_ratio = max_kl = inf.
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/kl_clamp.h"

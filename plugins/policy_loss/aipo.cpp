@@ -1,10 +1,10 @@
 // aipo: asynchronous importance-weighted policy optimization (LlamaRL, arXiv:2505.24034).
 //
 //   L = -sg(min(pi/mu, rho)) A log_prob,  pi/mu = exp(clamp(log_prob - rollout_log_prob, -20, 20)).
-// mu is the sampler, whose log-probs this loss needs; the engine's rollout importance weights are the same correction
-// and are not applied on top. The ratio is cut on one side only and carries no gradient. rho 2 by default, the
-// lower end of what cosmos-rl suggests for its aipo_rho, which has no default (2 to 10; checked there, not in the
-// paper). Trap: with mu = old policy this is cispo with cap = rho.
+// mu is the sampler, whose log-probs this loss needs. The engine's rollout importance weights are the same correction
+// and are not applied as well. The ratio is cut on one side only and has no gradient. rho is 2 by default, the lower
+// end of cosmos-rl's suggestion for its aipo_rho, which has no default (2 to 10; checked there, not in the paper).
+// Trap: with mu = old policy this is cispo with cap = rho.
 #include <mortise/cpp/mortise.hpp>
 
 namespace {

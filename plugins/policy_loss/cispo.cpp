@@ -3,8 +3,7 @@
 //   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = -sg(clamp(r, 1 - low, 1 + high)) A log_prob.
 // Two conventions of the cap:
 //   verl, slime  the edges 1 - clip_ratio_low and 1 + clip_ratio_high, 0.2 each: the default here. The paper has no
-//   lower
-//                edge: clip_ratio_low = 1 or more.
+//                lower edge: clip_ratio_low = 1 or more.
 //   TRL, swift   `epsilon_high` is the cap itself and there is no lower edge: the parameter cap (5.0 recommended).
 // Trap: TRL's own default of 0.2 for it cuts every ratio to 0.2.
 #include <mortise/cpp/mortise.hpp>
@@ -19,10 +18,12 @@ struct Cispo : mortise::Clipped<mortise::TokenLoss> {
       "r = exp(log_prob - old_log_prob); L = -sg(clamp(r, 1-low, 1+high)) A log_prob, or -sg(min(r, cap)) A log_prob. "
       "arXiv:2506.13585";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr const char* updates[] = {"cispo_clip_ratio", nullptr};
+  static constexpr const char* const* update_metrics = updates;
 
-  double cap =
-      param("cap", mortise::none, "absolute cap of the ratio in place of the edges, TRL's and ms-swift's epsilon_high")
-          .at_least(0);
+  double cap = param("cap", mortise::none,
+                     "absolute cap of the ratio that replaces the edges, TRL's and ms-swift's epsilon_high")
+                   .at_least(0);
 
   void setup(mortise::Call call) override {
     Clipped::setup(call);

@@ -44,7 +44,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
     std::uint64_t draw;
     std::int64_t token;
   };
-  // The place of every row when they are ordered by name: what the draw goes by, so that neither the order of the call
+  // The position of every row when they are ordered by name. The draw uses it, so that neither the order of the call
   // nor the names themselves decide.
   static std::vector<std::uint64_t> ranks(const mortise::LossBatch& batch) {
     const std::vector<std::int64_t> order = mortise::rows_by_name(batch);

@@ -3,9 +3,9 @@
 //
 //   u = exp(clamp(log_prob - old_log_prob, +-20)),  b = exp(clamp(old_log_prob - rollout_log_prob, +-20)),
 //   L = b max(-A u, -A clamp(u, 1 - low, 1 + high)),  0 where b > behav_imp_weight_cap.
-// old_log_prob is the proximal policy: the engine takes it anew before the batch's first update. b is the correction of
-// the rollout, so this loss takes it over from the engine. No cap by default, as in the papers; AReaL drops tokens
-// beyond its cap, it does not cut their weight.
+// old_log_prob is the proximal policy: the engine computes it before the batch's first update. b is the correction of
+// the rollout, which this loss applies instead of the engine. There is no cap by default, as in the papers. AReaL drops
+// tokens beyond its cap; it does not cut their weight.
 #include <limits>
 
 #include <mortise/cpp/mortise.hpp>
@@ -15,7 +15,7 @@
 namespace {
 
 struct Decoupled : mortise::Clipped<mortise::RolloutLoss> {
-  static constexpr const char* summary = "PPO clipped about a proximal policy, weighted from the sampler to it";
+  static constexpr const char* summary = "PPO clipped around a proximal policy, weighted from the sampler to it";
   static constexpr const char* doc =
       "u = pi/pi_old, b = pi_old/mu with mu the sampler; L = b max(-A u, -A clamp(u, 1-low, 1+high)). "
       "arXiv:2110.00641, 2505.24298";

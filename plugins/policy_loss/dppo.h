@@ -39,8 +39,8 @@ struct Dppo : TokenLoss {
       {kCapped, "actor/pg_clipfrac_lower", Average::kTokens},
   };
 
-  // `kept`, which ?: may choose as it is a bool (the loop stays SIMD), multiplies, as a log-prob that is no number must
-  // show.
+  // `kept` is a bool, so ?: may choose it without a branch (the loop stays SIMD). It multiplies the log-prob, so that a
+  // NaN shows.
   template <class Real, class Number, class Meter>
   MORTISE_INLINE Real kept_part(Real logp, Number old_logp, Number adv, bool kept, Meter& meter) const {
     const Number keep = select(kept, Number(1.0), Number(0.0));

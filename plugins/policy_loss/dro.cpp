@@ -1,9 +1,9 @@
-// dro: direct reward optimisation (arXiv:2405.19107), as verl has it: the policy gradient with a quadratic pull towards
-// the old policy.
+// dro: direct reward optimisation (arXiv:2405.19107) as in verl: the policy gradient with a quadratic pull towards the
+// old policy.
 //
 //   D = log_prob - old_log_prob,  L = -(A log_prob - beta/2 D^2). No clip, no clamp.
-// dro_beta has no default, as in verl. Trap: the paper fits a value function beside the policy; here the advantage
-// estimator plays that part.
+// dro_beta has no default, as in verl. Trap: the paper fits a value function as well as the policy; here the advantage
+// estimator replaces it.
 #include <mortise/cpp/mortise.hpp>
 
 namespace {

@@ -4,7 +4,7 @@
 //   delta, gamma = 2^(-1 / fipo_decay_rate),  w = clamp(exp(F), 1 or 1 - range, 1 + range), and clamp(w, 0.8, 1) where
 //   A < 0 and r > fipo_safety_threshold;  L = sg(w) max(-A min(r, delta), -A clamp(r, 1 - low, 1 + high)).
 // Names and defaults are ms-swift's; the paper's runs have delta = 10 and high 0.28. Distances count unmasked tokens.
-// Aggregated by token-mean unless told otherwise. Log ratios of r and F are clamped to +-20. Traps: ms-swift counts
+// Aggregated by token-mean by default. Log ratios of r and F are clamped to +-20. Traps: ms-swift counts
 // masked tokens inside a row as distance; verl's recipe also drops rows with more than one token at delta, which is not
 // done here.
 #include <cmath>
@@ -23,9 +23,11 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
       "-A clamp(r, 1-low, 1+high)). arXiv:2603.19835";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
 
-  double delta = param("delta", mortise::none, "two-sided clip of the ratio, and tokens above it leave F; not set: off")
+  double delta = param("delta", mortise::none,
+                       "two-sided clip of the ratio, which also excludes tokens above it from F; not set: off")
                      .at_least(0);
-  double decay_rate = param("fipo_decay_rate", 32.0, "tokens after which the influence is halved, above 0").at_least(0);
+  double decay_rate =
+      param("fipo_decay_rate", 32.0, "number of tokens after which the influence halves, above 0").at_least(0);
   double clip_range = param("fipo_clip_range", 0.2, "half width of the band of w; inf: not clipped").at_least(0);
   bool clip_high_only = param("fipo_clip_high_only", true, "the band of w begins at 1");
   double safety =

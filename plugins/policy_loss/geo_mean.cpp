@@ -3,9 +3,9 @@
 //   D = log_prob - old_log_prob,  D' = sgn(A) min(sgn(A) D, sgn(A) clamp(D, -low, high)),
 //   rho = exp(mean over the row of D'),  loss of the row = -mean(A) rho w,  w = exp(mean log(rollout weight)).
 // The clip is per token, in log space, and one-sided: low and high are edges of D, not of the ratio. The rollout
-// importance weights enter as their geometric mean, so this loss takes them over from the engine. Aggregate with
-// seq-mean-token-mean, which is the mean over rows. clip_ratio by itself is verl's 0.2; the paper has 0.4, which a run
-// takes if it sets none. Traps: verl's mean counts rows without tokens (actor.loss_agg_rows = "all") and has no cap:
+// importance weights enter as their geometric mean, so this loss applies them instead of the engine. Aggregate with
+// seq-mean-token-mean, which is the mean over rows. The default clip_ratio is verl's 0.2. The paper has 0.4, which a
+// run uses if it sets none. Traps: verl's mean counts rows without tokens (actor.loss_agg_rows = "all") and has no cap;
 // here the mean of D' is capped at 20.
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ struct GeoMean : mortise::PublishedClip<mortise::BatchLoss> {
   static constexpr const char* summary = "geometric mean of token ratios clipped in log space (GMPO)";
   static constexpr const char* doc =
       "D' = log_prob - old_log_prob clipped on the side of A to -low or high; L of the row = -mean(A) exp(mean D'). "
-      "arXiv:2507.20673 (low and high 0.4, mean over rows: what a run takes unless told otherwise)";
+      "arXiv:2507.20673 (low and high 0.4, mean over rows: a run's default)";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_ROW;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
@@ -43,7 +43,7 @@ struct GeoMean : mortise::PublishedClip<mortise::BatchLoss> {
     double clipped_above = 0, clipped_below = 0;
   };
 
-  // Is the token's D beyond the edge that its advantage cares for? Then D' stands still.
+  // Whether the token's D is beyond the edge on the side of its advantage. Then D' is constant.
   bool held(double log_ratio, double adv) const {
     return adv > 0 ? log_ratio > high : adv < 0 ? log_ratio < low : true;
   }

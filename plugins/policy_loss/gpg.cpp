@@ -1,7 +1,8 @@
-// gpg: Group Policy Gradient (arXiv:2504.02546), the policy gradient alone.
+// gpg: Group Policy Gradient (arXiv:2504.02546), the plain policy gradient.
 //
-//   L = -A log_prob. No ratio, no clip, no old policy; what makes it GPG is the advantage estimator `gpg`.
-// Right for one update per batch only: with more, the samples are off-policy and nothing corrects for it.
+//   L = -A log_prob. No ratio, no clip, no old policy.
+// The advantage estimator `gpg` makes it GPG. It is right only for one update per batch. With more updates the samples
+// are off-policy, and nothing corrects for that.
 #include <mortise/cpp/mortise.hpp>
 
 namespace {

@@ -2,14 +2,15 @@
 //
 //   D = log_prob - old_log_prob over the update's unmasked tokens; the tokens of the largest D^2 are masked until the
 //   mean of D^2 over the others is below m2_threshold;  L = -A exp(D) on those that stay, 0 elsewhere.
-// Two readings of which tokens are counted and masked. All of them, and one always stays, even above the threshold:
-// AReaL's (actor.m2_threshold), the default. With m2_clippable_only those that PPO's clip could stop, A D > 0, and none
-// of them need stay: the paper's algorithm 1 as its authors' code and Trinity-RFT have it (the authors' code then clips
-// the ratio where the mask begins, at 0.7 .. 1.5 or wider).
+// Two versions differ in which tokens they count and mask:
+//   default            all tokens, and one always stays, even above the threshold (AReaL's actor.m2_threshold)
+//   m2_clippable_only  only tokens that PPO's clip could stop, A D > 0, and all of them may be masked (algorithm 1 of
+//                      the paper, as in its authors' code and Trinity-RFT; the authors' code then also clips the ratio
+//                      where the mask begins, at 0.7 .. 1.5 or wider)
 // Default threshold 0.04, the paper's. The choice is a constant for the gradient; of equal tokens the first by the
 // rows' names stay. The masked tokens keep their share of the aggregation's divisor, as in the paper. Traps: the
-// objective has no further clip; ppo_clip adds PPO's, as AReaL has it, whose D is that of the sampler against the
-// proximal policy.
+// objective has no further clip. ppo_clip adds PPO's, as in AReaL, whose D compares the sampler with the proximal
+// policy.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -31,10 +32,11 @@ struct M2po : mortise::ContextLoss {
 
   double m2_threshold = param("m2_threshold", 0.04, "bound of the mean squared log ratio, tau").at_least(0);
   double ppo_clip =
-      param("ppo_clip", mortise::none, "half width of PPO's clip on top; not set: none, as in the paper").at_least(0);
+      param("ppo_clip", mortise::none, "half width of an additional PPO clip; not set: none, as in the paper")
+          .at_least(0);
   bool clippable_only = param("m2_clippable_only", false,
-                              "count and mask only tokens with A (log_prob - old_log_prob) > 0, and let none of them "
-                              "stay by right; else all, and the nearest one stays (AReaL)");
+                              "true: count and mask only tokens with A (log_prob - old_log_prob) > 0, possibly all of "
+                              "them; false: count all tokens and always keep the nearest one (AReaL)");
   double low = 0, high = 0;
 
   void setup(mortise::Call) override {
@@ -47,12 +49,13 @@ struct M2po : mortise::ContextLoss {
     return batch.mask[t] != 0 && (!clippable_only || double(batch.advantages[t]) * batch.log_ratio(t) > 0);
   }
 
-  // The greatest D^2 that stays, and how many tokens of just that D^2 do.
+  // The greatest D^2 that remains, and how many tokens of exactly that D^2 remain.
   struct Limit {
     double greatest = 0;
     std::int64_t equal = 0;
   };
-  // Counted tokens below the threshold always stay; of the others, in rising order, as many as keep the mean below it.
+  // Counted tokens below the threshold always remain. The others remain in rising order, as long as the mean stays
+  // below it.
   Limit limit(const mortise::LossBatch& batch) const {
     std::vector<double> above;
     double sum = 0, count = 0;
@@ -77,7 +80,7 @@ struct M2po : mortise::ContextLoss {
     return out;
   }
 
-  // 1 where the token stays.
+  // 1 if the token remains.
   void context(const mortise::LossBatch& batch, const mortise::Call&, mortise::Span<double> kept) const {
     Limit left = limit(batch);
     for (const std::int64_t row : mortise::rows_by_name(batch)) {

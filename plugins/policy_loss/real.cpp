@@ -3,10 +3,10 @@
 //   s = mean over the row of log_prob - old_log_prob;  rows with A > 0 are positives, the others negatives;
 //   L of a group = log(1 + sum over negatives of e^(s / tau)) + log(1 + sum over positives of e^(-s / tau)),
 //   0 for a group that lacks one of the two.
-// All tokens of a group have its loss; aggregated by prompt-mean unless told otherwise, which is the mean over groups.
-// tau 0.5 as in ms-swift. Only the sign of the advantage counts: use it with advantages that are not divided by the
-// deviation, or the labels of a reward. Trap: rows without unmasked tokens are no members of their group; ms-swift
-// counts them as negatives with s = 0.
+// All tokens of a group have its loss. The default aggregation is prompt-mean, which is the mean over groups. tau is
+// 0.5 as in ms-swift. Only the sign of the advantage counts: use it with advantages that are not divided by the
+// deviation, or with the labels of a reward. Trap: rows without unmasked tokens are not members of their group;
+// ms-swift counts them as negatives with s = 0.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -81,7 +81,7 @@ struct RewardsAsLabels : mortise::BatchLoss {
     };
     const bool both = has(true) && has(false);
     const Label labels[] = {label_of(rows, begin, end, false), label_of(rows, begin, end, true)};
-    // A sum of log ratios that is no number must show, whatever its label.
+    // A sum of log ratios that is NaN must show, whatever its label.
     const double bad = std::accumulate(begin, end, 0.0, [&](double x, std::int64_t i) {
       return std::isnan(rows[std::size_t(i)].log_ratio) ? rows[std::size_t(i)].log_ratio : x;
     });

@@ -8,7 +8,7 @@
 namespace {
 
 struct Reinforce : mortise::TokenLoss {
-  static constexpr const char* summary = "plain policy gradient; importance weights by the engine";
+  static constexpr const char* summary = "plain policy gradient; the engine applies importance weights";
   static constexpr const char* doc = "L = -A log_prob. Williams 1992; arXiv:2402.14740, 2310.10505";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 

@@ -1,10 +1,9 @@
-// sapo: soft adaptive policy optimization (arXiv:2511.20347), a smooth gate in place of the clip.
+// sapo: soft adaptive policy optimization (arXiv:2511.20347), a smooth gate instead of the clip.
 //
 //   r = exp(clamp(log_prob - old_log_prob, -20, 20)),  L = -A (4/tau) sigmoid(tau (r - 1)),
 //   tau = tau_pos where A > 0, else tau_neg.
-// The gate has slope 1 at r = 1 and fades on both sides, faster with a larger tau. Defaults 1.0 / 1.05 as in the paper,
-// verl, TRL and ms-swift. Aggregated by seq-mean-token-mean unless told otherwise. The clip fractions are 0, as in
-// verl.
+// The gate has slope 1 at r = 1 and fades on both sides, faster with a larger tau. Defaults are 1.0 / 1.05 as in the
+// paper, verl, TRL and ms-swift. The default aggregation is seq-mean-token-mean. The clip fractions are 0, as in verl.
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/clip.h"
@@ -12,7 +11,7 @@
 namespace {
 
 struct Sapo : mortise::TokenLoss {
-  static constexpr const char* summary = "sigmoid gate of the ratio in place of the clip (SAPO)";
+  static constexpr const char* summary = "sigmoid gate of the ratio instead of the clip (SAPO)";
   static constexpr const char* doc =
       "r = exp(log_prob - old_log_prob); L = -A (4/tau) sigmoid(tau (r - 1)), tau = tau_pos where A > 0 else tau_neg. "
       "arXiv:2511.20347";

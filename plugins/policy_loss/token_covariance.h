@@ -12,7 +12,7 @@
 
 namespace mortise {
 
-// The rows in the order of their names: what a choice goes by, so that the order of the call does not decide.
+// The rows in the order of their names. Choices use it, so that they do not depend on the order of the call.
 inline std::vector<std::int64_t> rows_by_name(const LossBatch& batch) {
   std::vector<std::int64_t> order(std::size_t(batch.num_rows()));
   std::iota(order.begin(), order.end(), std::int64_t(0));
@@ -32,7 +32,7 @@ class TokenCovariance {
   }
 
   std::int64_t num_tokens() const { return num_tokens_; }  // unmasked
-  // Of an unmasked token; what is no number comes last in any order (and shows in the loss).
+  // The covariance of an unmasked token. NaN comes last in any order (and shows in the loss).
   double operator()(std::int64_t t) const {
     const double cov = (double(batch_.advantages[t]) - mean_advantage_) * (double(batch_.log_prob[t]) - mean_log_prob_);
     return std::isnan(cov) ? -std::numeric_limits<double>::infinity() : cov;

@@ -2,10 +2,10 @@
 //
 //   L = -A log_prob where A >= 0;  else -sg(min(pi/mu, 1)) A log_prob, pi/mu the ratio of the whole sequence,
 //   exp(sum over the row of log_prob - rollout_log_prob).
-// Good samples are learned from whatever the policy now thinks of them, bad ones only while they are still likely. mu
-// is the sampler, whose log-probs this loss needs; the engine's rollout importance weights are not applied on top. The
-// paper sums over the sequence: aggregated by seq-mean-token-sum unless told otherwise. Trap: the product over a long
-// row is soon 0 for rows that have become less likely; that is meant.
+// The policy learns from good samples however likely they are now, and from bad ones only while they are still likely.
+// mu is the sampler, whose log-probs this loss needs. The engine's rollout importance weights are not applied as well.
+// The paper sums over the sequence, so the default aggregation is seq-mean-token-sum. Trap: the product over a long row
+// is soon 0 for rows that have become less likely; this is intended.
 #include <algorithm>
 #include <cmath>
 

@@ -3,8 +3,8 @@
 //   S = sum over the row of clamp(log_prob - old_log_prob, +-20) [+ sum of clamp(log rollout weight, ln 1e-8, 20)],
 //   clamped to [ln 1e-8, 20],  W = exp(S),  phi = e^lambda W^k e^(-lambda W),  L = -sg(phi) A log_prob;
 //   (k, lambda) = (2, 3) where A >= 0, (3, 2) elsewhere.
-// phi is 1 at W = 1 and fades on both sides. The rollout importance weights are part of W, so this loss takes them over
-// from the engine. TRL's names and defaults; lambda is at least 1e-4. Aggregated by token-mean unless told otherwise.
+// phi is 1 at W = 1 and fades on both sides. The rollout importance weights are part of W, so this loss applies them
+// instead of the engine. Names and defaults are TRL's; lambda is at least 1e-4. The default aggregation is token-mean.
 #include <algorithm>
 #include <cmath>
 
@@ -22,6 +22,8 @@ struct Vespo : mortise::ContextLoss {
       "arXiv:2602.10693";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
+  static constexpr const char* updates[] = {"vespo_phi_mean=vespo/phi_seq_mean", nullptr};
+  static constexpr const char* const* update_metrics = updates;
 
   double k_pos = param("vespo_k_pos", 2.0, "exponent k where A >= 0").at_least(0);
   double lambda_pos = param("vespo_lambda_pos", 3.0, "decay lambda where A >= 0").at_least(0);

@@ -69,7 +69,7 @@ constexpr Vtable vtable = {sizeof(Vtable), 0,       create, destroy, get_extensi
                            nullptr,        nullptr, submit, poll,    abort,         sleep,       wake};
 
 const mortise_descriptor native = {sizeof(mortise_descriptor),
-                                   0,
+                                   MORTISE_FLAG_NEEDS_ENGINE,
                                    MORTISE_KIND_ROLLOUT_BACKEND,
                                    "native",
                                    "the engine's own generator, in this process",
@@ -79,7 +79,9 @@ const mortise_descriptor native = {sizeof(mortise_descriptor),
                                    nullptr,
                                    nullptr,
                                    nullptr,
-                                   &vtable};
+                                   &vtable,
+                                   nullptr,
+                                   nullptr};
 
 }  // namespace
 

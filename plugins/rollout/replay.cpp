@@ -1,18 +1,17 @@
 // replay: recorded completions instead of generated ones.
 //
-// `path` is a JSON Lines file, a line per prompt in the order in which they are asked for:
+// `path` is a JSON Lines file, with one line per prompt in the order of the requests:
 //   {"prompt_token_ids": [..], "completions": [[..], ..], "finish_reasons": ["stop", "length", ..], ...}
-// Other keys are ignored, so that the same file can be the data set. The prompt ids must equal those asked for, and the
-// number of completions the number of samples; behind the last line the file starts again (the next epoch). Log-probs
-// are not recorded: none are reported. The place in the file is state and survives a resume. Cost: one line in memory
-// per outstanding request.
+// Other keys are ignored, so that the same file can be the data set. The prompt ids must equal the requested ones, and
+// the number of completions must equal the number of samples. After the last line the file starts again (the next
+// epoch). It has no log-probs, so none are reported. The position in the file is state and survives a resume. Cost: one
+// line in memory per outstanding request.
 #include <deque>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include <mortise/cpp/mortise.hpp>
 
-#include "parse/json.h"
+#include "replay_line.h"
 
 namespace {
 
@@ -27,7 +26,7 @@ class Replay : public mortise::RolloutBackend {
   static constexpr const char* summary = "recorded completions from a JSONL file";
 
   std::string path =
-      param<std::string>("path", mortise::required, "JSONL file with a line per prompt, in order of use");
+      param<std::string>("path", mortise::required, "JSONL file with one line per prompt, in the order of use").file();
 
   void setup(mortise::Call) override {
     open();
@@ -99,19 +98,7 @@ class Replay : public mortise::RolloutBackend {
     mortise::fail(MORTISE_INVALID_ARGUMENT, path + ":" + std::to_string(line_) + ": " + why);
   }
 
-  std::vector<std::int64_t> ids(const nlohmann::json& list, const std::string& what) const {
-    if (!list.is_array()) refuse(what + " is not a list of token ids");
-    std::vector<std::int64_t> out;
-    for (const auto& id : list) {
-      if (!id.is_number_integer() || id.get<std::int64_t>() < 0)
-        refuse(what + " holds " + id.dump() + ", not a token id");
-      out.push_back(id.get<std::int64_t>());
-    }
-    return out;
-  }
-
-  void check_prompt(const nlohmann::json& row, const mortise_rollout_request& request) const {
-    const auto have = ids(row.value("prompt_token_ids", nlohmann::json()), "prompt_token_ids");
+  void check_prompt(const std::vector<std::int64_t>& have, const mortise_rollout_request& request) const {
     const mortise::Span<const std::int64_t> asked(request.prompt_ids, request.num_prompt_ids);
     const auto length = std::min<std::int64_t>(std::int64_t(have.size()), asked.size());
     for (std::int64_t i = 0; i < length; ++i) {
@@ -126,39 +113,25 @@ class Replay : public mortise::RolloutBackend {
     }
   }
 
-  std::int32_t finish_reason(const nlohmann::json& reason) const {
-    if (reason == "stop") return MORTISE_FINISH_STOP;
-    if (reason == "length") return MORTISE_FINISH_LENGTH;
-    if (reason == "abort") return MORTISE_FINISH_ABORT;
-    refuse("finish_reasons holds " + reason.dump() + "; known are \"stop\", \"length\", \"abort\"");
-  }
-
   void take(const mortise_rollout_request& request) {
     std::string line;
     next_line(line);
-    const auto parsed = mortise::parse::parse_json(line);
-    if (!parsed) refuse("not JSON: column " + std::to_string(parsed.fault().column) + ": " + parsed.fault().what);
-    const nlohmann::json& row = *parsed;
-    if (!row.is_object()) refuse("not a JSON object");
-    check_prompt(row, request);
-    const auto completions = row.value("completions", nlohmann::json::array());
-    const auto reasons = row.value("finish_reasons", nlohmann::json::array());
-    if (!completions.is_array() || std::int64_t(completions.size()) != request.num_samples) {
+    auto row = mortise::read_replay_line(line);
+    if (!row) refuse(row.fault());
+    check_prompt(row->prompt_ids, request);
+    if (std::int64_t(row->completions.size()) != request.num_samples) {
       refuse("completions must be a list of rollout.n = " + std::to_string(request.num_samples) + ", but it has " +
-             std::to_string(completions.is_array() ? completions.size() : 0));
+             std::to_string(row->completions.size()));
     }
-    if (!reasons.is_array() || reasons.size() != completions.size())
-      refuse("finish_reasons needs one entry per completion");
-    for (std::size_t i = 0; i < completions.size(); ++i) {
-      const std::string what = "completion " + std::to_string(i);
-      Sequence sequence{request.request_id, std::int64_t(i), finish_reason(reasons[i]), ids(completions[i], what)};
-      const auto longest = request.sampling != nullptr ? request.sampling->max_new_tokens : INT64_MAX;
-      if (std::int64_t(sequence.ids.size()) > longest) {
-        refuse(what + " has " + std::to_string(sequence.ids.size()) + " tokens, the longest one asked for " +
-               std::to_string(longest) + "; raise data.max_response_length (or rollout.response_length)");
+    const auto longest = request.sampling != nullptr ? request.sampling->max_new_tokens : INT64_MAX;
+    for (std::size_t i = 0; i < row->completions.size(); ++i) {
+      mortise::ReplayCompletion& completion = row->completions[i];
+      if (std::int64_t(completion.ids.size()) > longest) {
+        refuse("completion " + std::to_string(i) + " has " + std::to_string(completion.ids.size()) +
+               " tokens, the longest one asked for " + std::to_string(longest) +
+               "; raise data.max_response_length (or rollout.response_length)");
       }
-      if (sequence.ids.empty() && sequence.finish_reason != MORTISE_FINISH_ABORT) refuse(what + " is empty");
-      ready_.push_back(std::move(sequence));
+      ready_.push_back({request.request_id, std::int64_t(i), completion.finish_reason, std::move(completion.ids)});
     }
   }
 

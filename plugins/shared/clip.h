@@ -11,8 +11,8 @@ namespace mortise {
 // verl's rule for clip_ratio_low and clip_ratio_high: not set means clip_ratio.
 inline double first_set(double value, double fallback) { return is_set(value) ? value : fallback; }
 
-// A loss of kind Base with the edges of the ratio's trust band as verl names them. A lower half width of 1 or more
-// means that there is no lower edge.
+// A loss of kind Base with the edges of the ratio's trust band under verl's names. A lower half width of 1 or more
+// means no lower edge.
 template <class Base>
 struct Clipped : Base {
   double clip_ratio = Base::param("clip_ratio", 0.2, "half width of the trust band of the ratio, epsilon").at_least(0);
@@ -28,8 +28,8 @@ struct Clipped : Base {
   }
 };
 
-// The half widths of the paper, for losses whose clip_ratio defaults to verl's 0.2 instead. A run takes published_X
-// where the config sets no X (core/learn/objective/loss_settings.h); the plugin itself reads X alone.
+// The half widths of the paper, for losses whose clip_ratio defaults to verl's 0.2 instead. A run uses published_X if
+// the config sets no X (core/learn/objective/loss_settings.h); the plugin itself reads only X.
 template <class Base>
 struct PublishedClip : Base {
   double published_clip_ratio_low, published_clip_ratio_high;
@@ -38,10 +38,10 @@ struct PublishedClip : Base {
   PublishedClip(double paper_low, double paper_high, Args... args)
       : Base(args...),
         published_clip_ratio_low(Base::param("published_clip_ratio_low", paper_low,
-                                             "the paper's clip_ratio_low; a run takes it if none is set")
+                                             "the paper's clip_ratio_low; a run uses it if the config sets none")
                                      .at_least(0)),
         published_clip_ratio_high(Base::param("published_clip_ratio_high", paper_high,
-                                              "the paper's clip_ratio_high; a run takes it if none is set")
+                                              "the paper's clip_ratio_high; a run uses it if the config sets none")
                                       .at_least(0)) {}
 };
 
@@ -57,6 +57,6 @@ inline std::string own_aggregation(Param<std::string> mode) {
   return mode.choices({"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum",
                        "seq-mean-token-sum-norm", "prompt-mean"});
 }
-inline constexpr const char* kAggregationDoc = "aggregation where actor.loss_agg_mode is auto";
+inline constexpr const char* kAggregationDoc = "aggregation if actor.loss_agg_mode is auto";
 
 }  // namespace mortise

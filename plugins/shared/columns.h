@@ -12,9 +12,9 @@
 
 namespace mortise {
 
-// The value that `path` names in this row as JSON; nothing where it is absent or null. A value under the whole path as
-// its name comes first. A number without a fraction is an integer, so that it is the same text whatever the other rows
-// of its column are. Throws Failure for a JSON column that does not parse.
+// The value that `path` names in this row as JSON; nothing if it is absent or null. A column whose name is the whole
+// path comes first. A number without a fraction is an integer, so that its text does not depend on the other rows of
+// its column. Throws Failure for a JSON column that does not parse.
 inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view path) {
   std::string_view column = path, rest;
   auto type = row.type(path);
@@ -52,7 +52,7 @@ inline std::optional<nlohmann::json> find_value(const Row& row, std::string_view
   return value;
 }
 
-// The right answer of a row: at `path`, or where data sets usually have it when that is empty.
+// The right answer of a row: at `path`, or, if that is empty, at the usual places of data sets.
 inline std::optional<nlohmann::json> find_truth(const Row& row, const std::string& path) {
   if (!path.empty()) return find_value(row, path);
   for (const char* usual : {"reward_model.ground_truth", "ground_truth", "answer"}) {

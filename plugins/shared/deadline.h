@@ -14,8 +14,8 @@ inline std::int64_t monotonic_ns() {
   return std::int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-// When to stop waiting (CLOCK_MONOTONIC; 0: never). The host judges the time after the slot has returned, so a tenth of
-// it, 200 ms at most, is kept for ending what was waited for and for reporting.
+// When to stop waiting (CLOCK_MONOTONIC; 0: never). The host checks the time after the slot has returned, so a tenth of
+// it, at most 200 ms, is kept to end what was waited for and to report.
 inline std::int64_t waiting_deadline_ns(Call call) {
   const mortise_host* host = call.host();
   const std::int64_t deadline = MORTISE_HAS(host, deadline_ns) ? host->deadline_ns(call.raw()) : 0;

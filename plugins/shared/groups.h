@@ -34,11 +34,11 @@ inline std::vector<double> all_rewards(const std::vector<ScoredGroup>& groups) {
   return all;
 }
 
-// x / scale, and 0 for 0 whatever the scale.
+// x / scale, and 0 for 0 with any scale.
 inline double scaled(double x, double scale) { return x == 0 ? 0.0 : x / scale; }
 
-// An estimator that compares rows of a prompt, with the choice of what a prompt sampled once gets. Where a larger group
-// has a single row with a reward, that row has nothing to be compared with either, and its advantage is 0.
+// An estimator that compares rows of a prompt, with a choice for a prompt sampled once. If a larger group has a single
+// row with a reward, that row has nothing to compare with either, and its advantage is 0.
 class GroupRelative : public OutcomeEstimator {
  public:
   explicit GroupRelative(const char* single_default)
@@ -52,7 +52,7 @@ class GroupRelative : public OutcomeEstimator {
  protected:
   static bool alone(const Group& g) { return g.rewards.size() == 1; }
   bool counts_alone(const Group& g) const { return alone(g) && g.num_rows == 1 && single == "reward"; }
-  // What a lone row is compared with: 0, or itself.
+  // What to compare a lone row with: 0, or itself.
   double lone_baseline(const Group& g) const { return counts_alone(g) ? 0.0 : g.rewards[0]; }
   double mean_baseline(const Group& g) const { return alone(g) ? lone_baseline(g) : mean_of(g.rewards); }
 };

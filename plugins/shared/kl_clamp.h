@@ -10,8 +10,8 @@ namespace mortise {
 struct ClampedKl : KlEstimator {
   ClampedKl(double log_ratio, double kl)
       : max_log_ratio(
-            param("max_log_ratio", log_ratio, "the log ratio is clamped to +- this; inf: not at all").at_least(0)),
-        max_kl(param("max_kl", kl, "a token's estimate is clamped to +- this; inf: not at all").at_least(0)) {}
+            param("max_log_ratio", log_ratio, "clamp of the log ratio, +- this value; inf: none").at_least(0)),
+        max_kl(param("max_kl", kl, "clamp of a token's estimate, +- this value; inf: none").at_least(0)) {}
   ClampedKl() : ClampedKl(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()) {}
 
   void setup(Call) override {

@@ -5,9 +5,9 @@
 
 namespace mortise {
 
-// x = (x - mean) / sqrt(variance + epsilon); mean and variance (n - 1) over the unmasked tokens of rows that have a
-// reward, each token counting once: long rows weigh more. All cells are shifted and scaled, masked ones too, as verl's
-// masked_whiten does. A single token becomes 0; where there is none, nothing changes. x: [N].
+// x = (x - mean) / sqrt(variance + epsilon), with mean and variance (n - 1) over the unmasked tokens of rows that have
+// a reward. Each token counts once, so long rows weigh more. All cells are shifted and scaled, also masked ones, as in
+// verl's masked_whiten. A single token becomes 0; without tokens nothing changes. x: [N].
 inline void whiten(const AdvantageBatch& batch, std::vector<double>& x, double epsilon) {
   const auto each = [&](auto&& visit) {
     for (std::int64_t row = 0; row < batch.num_rows(); ++row) {

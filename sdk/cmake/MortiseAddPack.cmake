@@ -1,11 +1,14 @@
-# mortise_add_pack(NAME SOURCES file ... [ID id] [VERSION v] [LIBS target ...] [NEEDS lib.so.N ...] [TORCH])
+# mortise_add_pack(NAME SOURCES file ... [ID id] [VERSION v] [LIBS target ...] [NEEDS lib.so.N ...] [TARGET_MINOR n] [TORCH])
 # mortise_add_pack_test(NAME SOURCES file ... [LIBS target ...])
 #
 # Builds NAME.so, a Mortise pack: everything hidden but mortise_pack_v0, never unloaded, all symbols bound on load, with
 # its metadata as an ELF note. The note is made by loading the freshly linked library once (mortise_note) and linking
 # again. ID is the pack's reverse-domain id (default: NAME), VERSION its semantic version (default: the project's).
+# The target NAME.mpack, which is not a part of `all`, makes the archive ID-VERSION.mpack next to NAME.so with the program
+# `mortise`; it takes pack.toml, README.md, LICENSE and tests/ from the source folder.
 # LIBS are linked in, statically if the pack is to stay portable; a shared library other than the C and C++ runtimes
 # must be named in NEEDS, or the host refuses the pack. Output: MORTISE_PACK_DIR, by default BINARY_DIR/lib/mortise/packs.
+# TARGET_MINOR is the minor of the ABI that the sources use, 1 unless given (mortise/abi.h).
 # TORCH makes a torch-locked pack (mortise/cpp/torch.hpp): built against the libtorch in MORTISE_TORCH_DIR (a variable or
 # an environment variable: the folder with include/ and lib/; else that of python3's torch), whose exact version goes
 # into the note; only a program with that very version loads it.
@@ -40,7 +43,7 @@ function(_mortise_find_torch name)
 endfunction()
 
 function(mortise_add_pack name)
-  cmake_parse_arguments(ARG "TORCH" "ID;VERSION" "SOURCES;LIBS;NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "ID;VERSION;TARGET_MINOR" "SOURCES;LIBS;NEEDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "mortise_add_pack(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -69,6 +72,9 @@ function(mortise_add_pack name)
     set(language C)
   endif()
   target_compile_definitions(${name}_objects PRIVATE MORTISE_PACK_ID="${ARG_ID}" MORTISE_PACK_VERSION="${ARG_VERSION}")
+  if(ARG_TARGET_MINOR)
+    target_compile_definitions(${name}_objects PRIVATE MORTISE_TARGET_MINOR=${ARG_TARGET_MINOR})
+  endif()
   # no-math-errno and no-trapping-math let selects become blends; neither changes a value.
   target_compile_options(${name}_objects PRIVATE -fno-math-errno -fno-trapping-math)
   set_target_properties(${name}_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden
@@ -109,6 +115,11 @@ function(mortise_add_pack name)
       "$<TARGET_FILE:${name}_fresh>" ${build_facts} ${needs} > "${work}/note.c.new"
     COMMAND ${CMAKE_COMMAND} -E rename "${work}/note.c.new" "${work}/note.c"
     DEPENDS ${name}_fresh mortise::note VERBATIM COMMENT "Metadata note of ${name}")
+  add_custom_target(${name}.mpack
+    COMMAND mortise pack build "$<TARGET_FILE:${name}>" "${CMAKE_CURRENT_SOURCE_DIR}"
+      -o "${output}/${ARG_ID}-${ARG_VERSION}.mpack"
+    VERBATIM COMMENT "Archive of ${name}")
+  add_dependencies(${name}.mpack ${name})
   if(output STREQUAL "${CMAKE_BINARY_DIR}/lib/mortise/packs")  # what was put elsewhere is for tests
     install(TARGETS ${name} LIBRARY DESTINATION lib/mortise/packs COMPONENT packs)
   endif()

@@ -4,9 +4,8 @@
  * It loads the library once, reads the table of the exported `mortise_pack_v0`, and writes the same facts as JSON into
  * an ELF note (section .note.mortise, owner "Mortise", type 1), which the build compiles and links in. The host then
  * reads names, parameters and needs without running any code of the pack. KEY=VALUE pairs go into "build", --need
- * LIB into "needs": the libraries beyond the C and C++ runtimes that the pack asks for.
- * Needs libc and libdl alone. Exit status: 0; 1 when the library cannot be loaded or its table is none that a host
- * takes.
+ * LIB into "needs": the libraries beyond the C and C++ runtimes that the pack needs.
+ * Needs only libc and libdl. Exit status: 0; 1 if the library cannot be loaded, or if hosts would refuse its table.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -67,13 +66,19 @@ static void put_names(const char* key, const char* const* names) {
   put("]");
 }
 
+/* 0 for a pack of ABI 0.1, and for a role that this SDK does not know. */
+static int32_t role_of(const mortise_param* p) {
+  return MORTISE_HAS(p, role) && p->role > 0 && p->role <= MORTISE_ROLE_SECRET ? p->role : 0;
+}
+
 static void put_param(const mortise_param* p) {
+  static const char* const kRoles[] = {"plain", "column", "file", "folder", "model", "secret"};
   static const char* const kTypes[] = {"f64", "i64", "bool", "text"};
   put("{\"name\":");
   put_string(p->name);
   put(",\"type\":\"%s\",\"default\":", p->type >= 0 && p->type < 4 ? kTypes[p->type] : "unknown");
   put_string(p->default_text);
-  /* JSON has no infinities: an open end is left out */
+  /* JSON has no infinities, so an open end is omitted */
   if (p->has_range && p->min > -1.7e308) put(",\"min\":%.17g", p->min);
   if (p->has_range && p->max < 1.7e308) put(",\"max\":%.17g", p->max);
   if (p->num_choices > 0) {
@@ -84,12 +89,13 @@ static void put_param(const mortise_param* p) {
     }
     put("]");
   }
+  if (role_of(p) > 0) put(",\"role\":\"%s\"", kRoles[role_of(p)]);
   put(",\"doc\":");
   put_string(p->doc);
   put("}");
 }
 
-/* What a host refuses is told here already, while the author builds. */
+/* Reports already in the build what a host would refuse. */
 
 static int refuse(const char* format, ...) {
   va_list args;
@@ -101,7 +107,7 @@ static int refuse(const char* format, ...) {
   return 1;
 }
 
-/* [a-z][a-z0-9_]*, and `more` besides. Returns where it ends. */
+/* [a-z][a-z0-9_]*, and also `more`. Returns its end. */
 static const char* end_of_word(const char* s, const char* more) {
   static const char kLetters[] = "abcdefghijklmnopqrstuvwxyz";
   if (*s == 0 || strchr(kLetters, *s) == NULL) return s;
@@ -157,6 +163,8 @@ static int check_plugin(const mortise_descriptor* d) {
     for (uint32_t j = 0; j < i; ++j)
       if (strcmp(d->params[j]->name, p->name) == 0)
         return refuse("plugin '%s' has two parameters '%s'", d->name, p->name);
+    if (role_of(p) > 0 && p->type != MORTISE_PARAM_TEXT)
+      return refuse("plugin '%s': the parameter '%s' has a role, and only texts have one", d->name, p->name);
     if (check_default(d->name, p) != 0) return 1;
   }
   return 0;
@@ -176,6 +184,7 @@ static void put_plugin(const mortise_descriptor* d) {
       d->coupling >= 0 && d->coupling < 4 ? kCouplings[d->coupling] : "unknown");
   put_names("requires", d->requires_inputs);
   put_names("consumes", d->consumes);
+  if (MORTISE_HAS(d, update_metrics)) put_names("update_metrics", d->update_metrics);
   put(",\"params\":[");
   for (uint32_t i = 0; i < d->num_params; ++i) {
     if (i > 0) put(",");
@@ -189,7 +198,7 @@ static int check_pack(const mortise_pack* pack) {
     return refuse("the pack id '%s' is not dotted lower-case words, as in acme.match", pack->id);
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
     if (check_plugin(pack->plugins[i]) != 0) return 1;
-    for (uint32_t j = 0; j < i; ++j) { /* could not be told apart */
+    for (uint32_t j = 0; j < i; ++j) { /* same name */
       const mortise_descriptor *a = pack->plugins[i], *b = pack->plugins[j];
       if (strcmp(a->kind, b->kind) == 0 && strcmp(a->name, b->name) == 0)
         return refuse("two plugins of kind %s are named '%s'", a->kind, a->name);

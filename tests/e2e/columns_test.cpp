@@ -1,5 +1,5 @@
-// The type of a data column is that of the whole data set: what a reward gives a row does not depend on the rows next
-// to it, in a run, `eval`, `plugin eval` and after a resume.
+// A data column has one type for the whole data set. The reward of a row therefore does not depend on the rows next to
+// it: in a run, in `eval`, in `plugin eval`, and after a resume.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::HasSubstr;
 const std::string kCell = " plugins.paths='[\"" + std::string(MORTISE_BINARY_DIR) +
                           "/tests/sdk_packs\"]' reward.0.use=cell '~reward.0.pattern' ";
 
-// Rows whose answer is value(i).
+// Rows with the answers value(i).
 std::string rows(int n, const std::function<std::string(int)>& value) {
   std::string text;
   for (int i = 0; i < n; ++i) text += "{\"prompt\": \"1+1=\", \"answer\": " + value(i) + "}\n";
@@ -58,7 +58,7 @@ TEST(Columns, ANumberAmongTextsIsNamedBeforeTheFirstStep) {
   const std::string as_text = kCell + "reward.0.as=text ";
   const std::string fault =
       "mixed.jsonl:21: the data column 'answer' holds text in mixed.jsonl:1 and an integer in mixed.jsonl:21, but "
-      "rewards see one type for all rows; Write the values in one form, or declare the type: data.columns = { answer = "
+      "rewards see one type for all rows; write the values in one form, or declare the type: data.columns = { answer = "
       "\"text\" }, or \"json\"";
   for (const char* how : {"", "--dry-run "}) {
     const Outcome refused =
@@ -83,12 +83,35 @@ TEST(Columns, ANumberAmongTextsIsNamedBeforeTheFirstStep) {
   EXPECT_THAT(rewards_of(task.path() / "dump"), Each(1.0));
 }
 
+// A row that the run leaves out has no say in the type of a column.
+TEST(Columns, AnOverlongRowOfAnotherTypeIsNotSeen) {
+  const TaskFolder task;
+  const std::string overlong = "{\"prompt\": \"" + std::string(40, '1') + "+1=\", \"answer\": [\"a list\"]}\n";
+  task.write("mixed.jsonl", rows(16, [](int i) { return std::to_string(i); }) + overlong +
+                                rows(16, [](int i) { return std::to_string(i); }));
+  task.write("val.jsonl", rows(4, [](int i) { return std::to_string(i); }));
+  const std::string filter = " data.filter_overlong_prompts=true";
+  const std::string train = "train run.toml data.train_files=mixed.jsonl trainer.total_training_steps=2" + kCell;
+  for (const std::string how : {" --dry-run", " trainer.rollout_data_dir=dump"}) {
+    const Outcome outcome = task.mortise(train + filter + how);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+  }
+  EXPECT_EQ(rewards_of(task.path() / "dump").size(), 2U * 16 * 8);
+  // `eval` looks at the training rows for the types alone.
+  const Outcome eval =
+      task.mortise("eval run.toml data.train_files=mixed.jsonl data.val_files=val.jsonl" + kCell + filter);
+  EXPECT_EQ(eval.code, 0) << eval.output;
+  const Outcome seen = task.mortise(train + " --dry-run data.max_prompt_length=60");
+  EXPECT_EQ(seen.code, 3) << seen.output;
+  EXPECT_THAT(seen.output, HasSubstr("a boolean, list or object in mixed.jsonl:17"));
+}
+
 TEST(Columns, ADeclarationIsCheckedWithItsPlace) {
   const TaskFolder task;
   const Outcome wrong = task.mortise("train run.toml --dry-run data.columns.answer=float");
   EXPECT_EQ(wrong.code, 2) << wrong.output;
   EXPECT_THAT(wrong.output,
-              HasSubstr("'data.columns.answer' must be one of text, integer, number, json; it is \"float\""));
+              HasSubstr("'data.columns.answer' must be one of text, integer, number, json, but is \"float\""));
   const Outcome missing = task.mortise("train run.toml --dry-run data.columns.anwser=text");
   EXPECT_EQ(missing.code, 2) << missing.output;
   EXPECT_THAT(missing.output,
@@ -130,7 +153,7 @@ TEST(Columns, PluginEvalReadsEveryKindOfValue) {
   EXPECT_THAT(eval({"\"a\""}, "--column answer=int"), HasSubstr("--column takes NAME=text, integer, number or json"));
 }
 
-// A validation file that turns integers into floats changes what a reward in C or Python sees of the training rows.
+// A validation file that turns integers into floats changes the training rows for a reward in C or Python.
 TEST(Columns, AResumeAsksWhenATypeChanges) {
   const TaskFolder task;
   task.write("train.jsonl", rows(32, [](int i) { return std::to_string(i); }));

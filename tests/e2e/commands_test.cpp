@@ -1,5 +1,5 @@
-// The command line as a new user meets it: hints for every misspelt word, a loss as published with one key, lengths
-// that fit, and pipes that close.
+// The command line as a new user sees it: hints for misspelt words, a published loss with one key, lengths that fit,
+// and pipes that close.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,7 +99,7 @@ TEST(Commands, OneKeyGivesGspoAsPublished) {
   EXPECT_THAT(task.mortise("config explain actor.clip_ratio_low").output,
               ::testing::ContainsRegex("Parameter of the policy_loss [^\n]*gspo[^\n]*: the paper's clip_ratio_low"));
 
-  // What a person sets wins, and the line says where it departs.
+  // The user's setting wins, and the line shows the difference from the paper.
   const Outcome run = task.mortise(
       "train run.toml trainer.total_training_steps=1 rollout.n=2 actor.clip_ratio=0.2 actor.loss_agg_mode=token-mean" +
       key);
@@ -111,7 +111,7 @@ TEST(Commands, OneKeyGivesGspoAsPublished) {
   EXPECT_THAT(run.output, HasSubstr(departs));
   EXPECT_THAT(default_env().read_file(task.path() / "out/log.txt").value(), HasSubstr(departs));
 
-  // What a preset replaces is told, on the console and in the log of the run.
+  // The console and the run's log show the keys that a preset replaces.
   const Outcome preset = task.mortise(
       "train run.toml trainer.default_local_dir=other trainer.total_training_steps=1 preset=dapo rollout.n=2 "
       "algorithm.filter_groups.enable=false");
@@ -138,7 +138,7 @@ TEST(Commands, CompletionsFitAShortModelUnlessTold) {
   const std::string generate = "generate --model model --prompts prompts.jsonl --out o.jsonl ";
   const Outcome outcome = task.mortise(generate + "rollout.ignore_eos=true");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("completions of 2 of 2 prompts are limited to it, below the default of 512"));
+  EXPECT_THAT(outcome.output, HasSubstr("completions of 2 of 2 prompts end before the default of 512 tokens"));
   const std::vector<Json> rows = rows_of(task.path() / "o.jsonl");
   ASSERT_EQ(rows.size(), 2U);
   const auto length = [](const Json& row) {
@@ -149,7 +149,7 @@ TEST(Commands, CompletionsFitAShortModelUnlessTold) {
   EXPECT_EQ(task.mortise(generate + "rollout.response_length=512").code, 3) << "what a person asks for is not changed";
 }
 
-// A table of chats tells them apart by the user's last turn.
+// A table of chats shows the user's last turn of each.
 TEST(Commands, CompletionsOfChatsShowTheUsersLastTurn) {
   const TaskFolder task;
   task.write("template.jinja", "{% for m in messages %}{{ m['content'] }}{% endfor %}");

@@ -1,5 +1,4 @@
-// kill -9 inside a step: what goes on from there learns from the step's own samples. Kills at random moments are in
-// kill_test.cpp.
+// kill -9 inside a step: the resumed run learns from the step's own samples. kill_test.cpp kills at random moments.
 #include <gtest/gtest.h>
 
 #include "checkpoint/reader.h"
@@ -26,8 +25,7 @@ bool kill_inside_step_3(const TinyTask& task, const std::string& name, const std
   return found.ok() && found->has_value() && (*found)->ref.place.step == 2 && (*found)->ref.place.update;
 }
 
-// Behind an update inside a step, the step's samples are those of the checkpoint: another seed of sampling changes
-// none.
+// After an update inside a step, a resume uses the samples of the checkpoint: another sampling seed changes nothing.
 TEST(Crash, InsideAStepItsOwnSamplesAreLearntFrom) {
   const TinyTask task;
   // No checkpoint at the end of step 3, which leaves more time for the kill.

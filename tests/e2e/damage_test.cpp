@@ -1,5 +1,5 @@
-// A run's files after a power loss or a failing disk: damaged rows of metrics, and flipped bits and cut files in real
-// checkpoints. The run goes on from what is whole, and tells what is not.
+// The files of a run after a power loss or a disk failure: damaged rows of metrics, and flipped bits and truncated
+// files in real checkpoints. The run continues from the undamaged files and names the damaged ones.
 #include <gmock/gmock.h>
 
 #include "checkpoint/reader.h"
@@ -34,8 +34,8 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-// Line 2 of both files is damaged. A resume keeps the files as they were, every other row, and comes to the same bits
-// but for the rows that are lost.
+// Line 2 of both files is damaged. A resume keeps a copy of the files and every other row, and gives the same bits,
+// except for the lost rows.
 TEST(Damage, AMetricsFileWithADamagedLineIsSetAside) {
   const TinyTask task;
   const std::vector<std::string> settings{"trainer.total_training_steps=4", "actor.optim.lr_scheduler_type=constant"};
@@ -71,7 +71,7 @@ TEST(Damage, AMetricsFileWithADamagedLineIsSetAside) {
   }
 }
 
-// A validation alone adds its row to what a killed run left, and not to the half of a row.
+// A run that only validates adds its row after the rows of a killed run, not after half a row.
 TEST(Damage, AHalfRowIsNotGluedToTheNextOne) {
   const TinyTask task;
   const std::vector<std::string> settings{"trainer.total_training_steps=2", "data.val_files=data/val.jsonl",

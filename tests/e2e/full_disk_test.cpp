@@ -1,9 +1,10 @@
-// A disk without room: before the first step, for a while, and for good. Training goes on over a failed save, nothing
-// that was saved is lost, and three failed saves in a row stop the run.
+// A full disk: before the first step, for a while, and for good. Training continues after a failed save, nothing saved
+// is lost, and three failed saves in a row stop the run.
 #include <gmock/gmock.h>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/room.h"
+#include "foundation/base/text.h"
 #include "in_process.h"
 
 namespace mortise::test {
@@ -117,7 +118,7 @@ TEST_P(FullDisk, ThreeFailedSavesInARowStopTheRun) {
               AllOf(HasSubstr("3 saves in a row failed; the checkpoint global_step_5 could not be saved"),
                     HasSubstr("the last good checkpoint is out/global_step_2"), HasSubstr("the disk is full")));
   ASSERT_OK(verify_checkpoint(default_env(), "out/global_step_2"));
-  // Room is made, and the same command goes on.
+  // After we make room, the same command continues.
   FaultEnv healthy(default_env());
   ASSERT_OK(run_on(healthy, "out"));
   expect_same_bits(bits_of_run("out", kSteps), expected_, "resumed");
@@ -126,7 +127,78 @@ TEST_P(FullDisk, ThreeFailedSavesInARowStopTheRun) {
 INSTANTIATE_TEST_SUITE_P(Of, FullDisk, testing::Values(&train_on, &sft_on),
                          [](const auto& param) { return param.param == &train_on ? "train" : "sft"; });
 
-// The last save has no next one. It fails the run, whatever came before.
+// With one save to come, there is nothing that the next could replace.
+TEST_P(FullDisk, ARunThatSavesOnceNeedsRoomForOne) {
+  run_straight();
+  const uint64_t one = size_of("straight/global_step_7");
+  const std::vector<std::string> once{"trainer.save_freq=-1"};
+  FaultEnv env(default_env());
+  env.report_free(one * 9 / 10);
+  const auto refused = run_on(env, "out", once);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("there is no room for one more checkpoint of"));
+  env.report_free(one * 11 / 10);
+  ASSERT_OK(run_on(env, "out", once));
+}
+
+// A disk that is full for a moment does not cost the last save.
+TEST_P(FullDisk, TheLastSaveIsTriedAgain) {
+  run_straight();
+  const int64_t begin = announcement_of(counting_, "global_step_6") + 1;
+  const int64_t end = announcement_of(counting_, "global_step_7");
+  int num_again = 0;
+  for (int64_t k = begin + 2; k <= end; k += 9) {
+    FaultEnv env(default_env());
+    env.full_from(k, ENOSPC, 3);
+    testing::internal::CaptureStderr();
+    const auto done = run_on(env, "out");
+    const std::string console = testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(done.ok()) << k << ": " << done.error().to_string();
+    expect_same_bits(bits_of_run("out", kSteps), expected_, "from operation " + std::to_string(k));
+    if (console.find("the last save failed and is tried again (2 of 3): ") != std::string::npos) ++num_again;
+    EXPECT_THAT(console, testing::Not(HasSubstr("SAVE FAILED"))) << "it did not fail in the end";
+    ASSERT_OK(remove_tree(default_env(), "out"));
+  }
+  EXPECT_GT(num_again, 1);
+}
+
+// What --dry-run says of a checkpoint's size, against one that was saved.
+TEST(DryRun, KnowsTheSizeOfACheckpoint) {
+  const TinyTask task;
+  const InFolder inside(task.path());
+  const std::vector<std::vector<std::string>> cases{{},
+                                                    {"trainer.save_dtype=bfloat16"},
+                                                    {"trainer.save_dtype=stored"},
+                                                    {"model.dtype=float64"},
+                                                    {"model.lora_rank=4"},
+                                                    {"model.lora_rank=4", "trainer.save_merged_lora=true"},
+                                                    {"algorithm.adv_estimator=gae", "~algorithm.adv_params"}};
+  const ResumeRequest fresh{"never", false};  // the run in the folder has another length
+  for (const std::vector<std::string>& settings : cases) {
+    FaultEnv env(default_env());
+    env.report_free(uint64_t{1} << 40);
+    SCOPED_TRACE(testing::PrintToString(settings));
+    ASSERT_OK(train_on(env, "out", 1, settings));
+    std::vector<std::string> same{"trainer.default_local_dir=out"};
+    same.insert(same.end(), settings.begin(), settings.end());
+    ASSERT_OK_AND_ASSIGN(const LoadedConfig config, load_config(default_env(), "rl.toml", same));
+    ASSERT_OK_AND_ASSIGN(const std::string text, dry_run(env, config, /*json=*/true, fresh));
+    ASSERT_OK_AND_ASSIGN(const Json plan, parse_json(text, "the plan"));
+    uint64_t saved = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator("out/global_step_1"))
+      saved += entry.is_regular_file() ? entry.file_size() : 0;
+    const auto told = plan["checkpoint_bytes"].get<uint64_t>();
+    EXPECT_LE(told, saved);
+    EXPECT_GE(told + (uint64_t{32} << 10), saved) << "settings, manifest and the files' headers";
+    EXPECT_EQ(plan["free_bytes"], uint64_t{1} << 40);
+    ASSERT_OK_AND_ASSIGN(const std::string shown, dry_run(env, config, /*json=*/false, fresh));
+    EXPECT_THAT(shown,
+                HasSubstr("for each checkpoint, about; " + format_bytes(uint64_t{1} << 40) + " are free at out"));
+    ASSERT_OK(remove_tree(default_env(), "out"));
+  }
+}
+
+// No save follows the last one, so its failure stops the run.
 TEST(FullDiskAtTheEnd, FailsTheRunAndNamesTheLastGoodCheckpoint) {
   const TinyTask task;
   const InFolder inside(task.path());
@@ -147,7 +219,7 @@ TEST(FullDiskAtTheEnd, FailsTheRunAndNamesTheLastGoodCheckpoint) {
   expect_same_bits(bits_of_run("out", 3), bits_of_run("straight", 3), "resumed");
 }
 
-// Rows and completions wait in memory, so that a checkpoint never stands without those of its steps.
+// Rows and completions wait in memory, so that every checkpoint has those of its steps.
 TEST(FullDiskForRows, TheRunStopsBeforeTooManyStepsWait) {
   const TinyTask task;
   const InFolder inside(task.path());
@@ -170,7 +242,7 @@ TEST(FullDiskForRows, TheRunStopsBeforeTooManyStepsWait) {
   EXPECT_EQ(stopped.error().kind, ErrorKind::kDisk);
   EXPECT_EQ(default_env().list_dir("out/dump").value(), (std::vector<std::string>{".tmp_notes", "1.jsonl"}))
       << "no torn file";
-  // Two steps long: all completions are there in the end, whole.
+  // The disk is full for two steps. In the end all completions are complete.
   FaultEnv shortly(default_env());
   ASSERT_OK(remove_tree(default_env(), "out"));
   shortly.full_from(second, ENOSPC, 12);
@@ -178,7 +250,7 @@ TEST(FullDiskForRows, TheRunStopsBeforeTooManyStepsWait) {
   expect_same_bits(bits_of_run("out", kSteps), bits_of_run("straight", kSteps), "full for a while");
 }
 
-// The same on a real file system: a small tmpfs in a mount namespace of its own.
+// The same on a real file system, a small tmpfs in a mount namespace.
 TEST(FullDiskForReal, TheProgramRefusesGoesOnAndStops) {
   const TinyTask task;
   if (run("unshare -Urm mount -t tmpfs -o size=1m none .", task.path()).code != 0)
@@ -198,8 +270,8 @@ TEST(FullDiskForReal, TheProgramRefusesGoesOnAndStops) {
   const Outcome refused = on_tmpfs(one, train);
   EXPECT_EQ(refused.code, 6) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("no room for two more checkpoints"));
-  // From the first checkpoint on, a file in the run's folder takes all the room that there is. Then it goes, and the
-  // same command comes to the end.
+  // After the first checkpoint, a file in the run's folder fills the disk. When it is deleted, the same command
+  // finishes.
   const std::string filler =
       "(for i in $(seq 3000); do [ -e disk/out/latest ] && break; sleep 0.01; done; "
       "while [ -e disk/out ]; do cat /dev/zero >> disk/filler 2> /dev/null; sleep 0.01; done) & filler=$!; ";

@@ -1,4 +1,4 @@
-// Decoding through the program: the same file whatever the slots and threads, and a run whose sampler reads bfloat16.
+// Decoding through the program: slots and threads do not change the file, and a run can sample with bfloat16 weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ TEST(Generate, DeterministicTokensForAnySlotsAndThreads) {
   }
 }
 
-// The operations that judge the fast path, and each of its instruction sets, from the command line.
+// The reference operations and each instruction set of the fast path, from the command line.
 TEST(Generate, EveryPathCanBeForced) {
   const TaskFolder task("--tiny");
   ASSERT_EQ(run("head -n 6 data/val.jsonl > few.jsonl", task.path()).code, 0);
@@ -59,7 +59,7 @@ TEST(Generate, EveryPathCanBeForced) {
   }
   EXPECT_EQ(generate("rollout.kernels=base"), "base");
   EXPECT_EQ(ids(), want);
-  // Whatever samples and whatever learns, it is the same update.
+  // Every combination of sampler and learner gives the same update.
   std::vector<double> norms;
   for (const char* settings :
        {"rollout.kernels=auto", "rollout.kernels=plain model.layers=plain", "model.layers=plain"}) {
@@ -76,7 +76,7 @@ TEST(Generate, EveryPathCanBeForced) {
   EXPECT_GT(norms[0], 0.0);
 }
 
-// As transformers: such an id never comes. Whoever waits for it is told.
+// As in transformers, such an id never comes. A warning tells the user.
 TEST(Generate, EndIdsOutsideTheVocabularyAreToldAndLeftOut) {
   const TaskFolder task;
   task.write("model/generation_config.json", "{\"eos_token_id\": [1, 70000]}");
@@ -94,10 +94,11 @@ TEST(Generate, RoundedWeightsNeedAFloat32Model) {
       "generate --model model --prompts few.jsonl --out g.jsonl rollout.response_length=2 rollout.dtype=bfloat16 "
       "model.dtype=float64");
   EXPECT_EQ(outcome.code, 2) << outcome.output;
-  EXPECT_NE(outcome.output.find("only a float32 model decodes in another format"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("only a float32 model can decode in another format"), std::string::npos)
+      << outcome.output;
 }
 
-// What was made before the command was stopped is dear: whole rows, in the order of the prompts.
+// A stopped command keeps the finished completions: whole rows, in the order of the prompts.
 TEST(Generate, StoppedItKeepsTheRowsThatAreWhole) {
   const TaskFolder task;
   ASSERT_EQ(run("for i in $(seq 100); do cat data/val.jsonl; done > many.jsonl", task.path()).code, 0);
@@ -154,7 +155,7 @@ TEST(Generate, AFullDiskLeavesWholeRows) {
       << outcome.output;
 }
 
-// The sampler's probabilities lie off the trainer's by the rounding of the weights; learning does not mind.
+// The sampler's probabilities differ from the trainer's by the rounding of the weights. Learning still works.
 TEST(Generate, TrainingWithBfloat16Rollouts) {
   const TaskFolder task;
   const Outcome outcome = task.mortise("train run.toml rollout.dtype=bfloat16");

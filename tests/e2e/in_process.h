@@ -7,8 +7,8 @@
 
 #include "run_bits.h"
 #include "support/fault_env.h"
-#include "train/sft.h"
-#include "train/trainer.h"
+#include "train/loop/sft.h"
+#include "train/loop/trainer.h"
 
 namespace mortise::test {
 

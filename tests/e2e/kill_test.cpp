@@ -19,7 +19,7 @@ bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 int64_t num_steps() { return is_long() ? 24 : 6; }
 int num_wanted() { return is_long() ? 143 : 3; }
 
-// How a process saves, drawn anew for each: it changes nothing that is learnt.
+// How a process saves, drawn for each process. It does not change what the run learns.
 const std::vector<std::vector<std::string>> kSaving{
     {}, {"trainer.save_freq_updates=1"}, {"trainer.save_freq_updates=2"}};
 const std::vector<std::vector<std::string>> kSftSaving{{}, {"trainer.max_actor_ckpt_to_keep=1"}};
@@ -40,7 +40,7 @@ class Kill : public testing::TestWithParam<RunCase> {
   void SetUp() override {
     uint64_t place = 0;
     while (std::string(run_table()[place].name) != GetParam().name) ++place;
-    random_ = RandomStream({.seed = 11 + place});  // moments of its own for every configuration
+    random_ = RandomStream({.seed = 11 + place});  // other moments for each configuration
     task_.write("data/code.jsonl", code_rows());
     settings_ = GetParam().settings;
     settings_.push_back(std::string(is_sft() ? "sft" : "trainer") +
@@ -76,7 +76,7 @@ class Kill : public testing::TestWithParam<RunCase> {
       const int code = process.wait();
       const std::string console = default_env().read_file(task_.path() / "console.txt").value();
       if (console.find("updates of the next") != std::string::npos) ++num_unfinished_;
-      // It did go on from the checkpoint: a run that begins anew comes to the same bits.
+      // Checks that the run resumed, because a run from scratch would give the same bits.
       if (newest.step >= 0) {
         ASSERT_EQ(count_aside(name), num_aside) << "began anew beside a checkpoint\n" << console;
         ASSERT_TRUE(code != 0 || console.find("resumed from") != std::string::npos) << console;
@@ -109,7 +109,7 @@ class Kill : public testing::TestWithParam<RunCase> {
     process.signal(SIGKILL);
   }
 
-  // There is a checkpoint, whole, and no older one than before.
+  // There is a complete checkpoint, at least as new as before.
   static void check_newest(const Path& out, CheckpointPlace& newest) {
     const auto found = find_newest_valid(default_env(), out);
     ASSERT_OK(found);

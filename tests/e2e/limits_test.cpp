@@ -1,4 +1,4 @@
-// Limits on a step's numbers, each of which ends a run with its code and a message.
+// Limits on the numbers of a step: each one stops a run with its exit code and a message.
 #include <gtest/gtest.h>
 
 #include "run_bits.h"
@@ -64,7 +64,7 @@ TEST(Limits, GroupsWithoutADifference) {
               "step 3: frac_reward_zero_std is 1, more than trainer.zero_variance_limit = 0.9, "
               "for 3 steps in a row",
               3);
-  // It goes on where it was, and stops at once.
+  // The run resumes, and stops at once.
   expect_stop(task, "out", settings, 9, "step 4: frac_reward_zero_std is 1", 4);
   std::vector<std::string> without = settings;
   without[1] = "trainer.zero_variance_limit=null";

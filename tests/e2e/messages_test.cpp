@@ -1,4 +1,4 @@
-// What a user does wrong: the message says what, where and what next; the exit code is the documented one; nothing is
+// A user's mistakes: the message says what, where and what to do, the exit code is the documented one, and nothing is
 // lost.
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ void expect_told(const TaskFolder& task, const std::vector<Mistake>& mistakes) {
     EXPECT_EQ(outcome.code, mistake.code) << mistake.args << "\n" << outcome.output;
     for (const char* text : mistake.says)
       EXPECT_NE(outcome.output.find(text), std::string::npos) << mistake.args << "\n" << outcome.output;
-    // The folders that were looked into are told once, whatever the number of names.
+    // The message names the searched folders once, for any number of names.
     EXPECT_EQ(outcome.output.find("searched:"), outcome.output.rfind("searched:")) << mistake.args;
   }
 }
@@ -57,7 +57,7 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
       {"train run.toml actor.policy_loss.loss_mode=gspoo", 4, {"gspoo", "gspo"}},
       {"train run.toml reward.0.use=exact", 4, {"exact", "exact_match"}},
       {"train run.toml actor.policy_loss.tau=1", 2, {"actor.policy_loss.tau=1", "vanilla", "clip_ratio_c"}},
-      {"train run.toml --resume out/global_step_9", 3, {"global_step_9", "manifest.json"}},
+      {"train run.toml --resume out/global_step_9", 3, {"out/global_step_9: there is no such checkpoint"}},
       {"plugin describe nosuch", 4, {"nosuch"}},
       {"train run.toml rollout.val_kwargs.n=100000", 2, {"rollout.val_kwargs.n", "at most 65536"}},
       {"train run.toml trainer.total_training_steps=9223372036854775807", 2, {"2^53", "total_training_steps"}},
@@ -69,6 +69,8 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
       {"plugin check packs/missing.so", 3, {"packs/missing.so"}},
       {"train run.toml model.path=dropped", 3, {"dropped/config.json: key 'attention_dropout' = 0.1", "set it to 0.0"}},
       {"train run.toml model.path=dropped --dry-run", 3, {"'attention_dropout' = 0.1"}},
+      {"train run.toml model.path=deep", 3, {"deep/config.json", "nested deeper than 128 levels"}},
+      {"generate --model deep --prompts ids.jsonl --out g", 3, {"deep/config.json", "nested deeper than 128 levels"}},
       {"sft run.toml data.train_files=long.jsonl data.max_prompt_length=99 sft.train_batch_size=1",
        3,
        {"long.jsonl:1: the row has 72 tokens, the model has 64 positions"}},
@@ -81,11 +83,13 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
        4,
        {"rollout_backend replay@", "token id 9999", "vocabulary"}},
   };
-  ASSERT_EQ(run("ln -s ids.jsonl linked.jsonl && cp data/val.jsonl g.partial && cp -r model dropped && "
-                "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' dropped/config.json",
-                task.path())
-                .code,
-            0);
+  ASSERT_EQ(
+      run("ln -s ids.jsonl linked.jsonl && cp data/val.jsonl g.partial && cp -r model dropped && cp -r model deep && "
+          "head -c 300000 /dev/zero | tr '\\0' '[' > deep/config.json && "
+          "sed -i 's/\"attention_dropout\": 0.0/\"attention_dropout\": 0.1/' dropped/config.json",
+          task.path())
+          .code,
+      0);
   task.write("foreign.jsonl", R"({"prompt_token_ids": [2, 3], "completions": [[4, 9999]], "finish_reasons": ["stop"]})"
                               "\n");
   expect_told(task, mistakes);
@@ -149,7 +153,7 @@ TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
       });
 }
 
-// docs/exit_codes.md: what is to be read and is not there is 3, whatever the command; what cannot be written is 6.
+// docs/exit_codes.md: a missing input is 3 for every command, and an output that cannot be written is 6.
 TEST(Messages, OneRuleForFiles) {
   const TaskFolder task;
   task.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"messages\": [], \"text\": \"1\"}\n");
@@ -187,13 +191,13 @@ TEST(Messages, OneRuleForFiles) {
   }
 }
 
-// What cannot be written is told, whoever sets the limit.
+// A write failure is reported, whatever limit causes it.
 TEST(Messages, OutputThatIsNotTakenIsAnError) {
   const TaskFolder task;
   const Outcome device = run(program() + " config show run.toml --json > /dev/full", task.path());
   EXPECT_EQ(device.code, 6) << device.output;
   EXPECT_NE(device.output.find("standard output"), std::string::npos) << device.output;
-  // The model alone is larger than the limit. So is every pack, which a run would load from a sealed copy in memory.
+  // The model is larger than the limit. So is every pack, which a run would load from a sealed copy in memory.
   const Outcome limited = run("ulimit -f 64; " + program() + " model save --model model --out saved", task.path());
   EXPECT_EQ(limited.code, 6) << limited.output;
   EXPECT_NE(limited.output.find("ulimit -f"), std::string::npos) << limited.output;
@@ -246,7 +250,7 @@ TEST(Messages, TheObjectiveNamesTheInputThatASettingNeeds) {
   }
 }
 
-// What a pack's table says of a parameter, under the key that a config gives it by.
+// The errors name the config key of a parameter in a pack's table.
 TEST(Messages, ExplainsTheParametersOfPlugins) {
   const TempDir dir;
   dir.write("run.toml", "[actor.policy_loss]\nloss_mode = \"gspo\"\n[[reward]]\nuse = \"regex\"\n");
@@ -315,7 +319,7 @@ TEST(Messages, SummariesAsJson) {
       summary("train run.toml --dry-run model.enable_gradient_checkpointing=true model.activation_memory_mib=4096");
   EXPECT_EQ(roomy["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
   const Json full = summary("train run.toml --dry-run actor.use_kl_loss=true actor.kl_loss_type=full");
-  EXPECT_GT(full["memory_bytes"]["head"], dry["memory_bytes"]["head"]);  // the reference runs beside the policy
+  EXPECT_GT(full["memory_bytes"]["head"], dry["memory_bytes"]["head"]);  // the reference uses memory as well
   EXPECT_GT(dry["memory_bytes"]["head"], 0);
   EXPECT_EQ(dry["memory_bytes"]["reward_models"], 0);
   EXPECT_EQ(dry["memory_bytes"]["critic"], 0);
@@ -329,7 +333,7 @@ TEST(Messages, SummariesAsJson) {
   const auto file_size = default_env().info(Path(scorer) / "model.safetensors")->size_bytes;  // float32, and a header
   EXPECT_LT(scored["memory_bytes"]["reward_models"], file_size);
   EXPECT_GT(scored["memory_bytes"]["reward_models"], file_size * 9 / 10);
-  // Weights, gradients and two moments, as the policy's but for the head.
+  // Weights, gradients and two moments, as for the policy without its head.
   EXPECT_GT(scored["memory_bytes"]["critic"], dry["memory_bytes"]["optimizer"]);
   EXPECT_LE(scored["memory_bytes"]["critic"].get<double>(), 4.1 * dry["memory_bytes"]["weights"].get<double>());
   EXPECT_EQ(task.mortise("train run.toml --json").code, 2);
@@ -359,7 +363,7 @@ TEST(Messages, LoneCompletionsAreToldWhereTheyAreCompared) {
   EXPECT_FALSE(warned("reinforce_plus_plus"));
 }
 
-// What a run takes, its plan takes, and says the same of what neither takes.
+// A dry run accepts what a run accepts, and reports the same error otherwise.
 TEST(Messages, DryRunReadsTheRowsAsTheRunDoes) {
   const TaskFolder task("--tiny");
   task.write("one.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \"1+1\"}\n{\"prompt\": 7}\n");
@@ -394,7 +398,20 @@ TEST(Messages, DryRunReadsTheRowsAsTheRunDoes) {
   EXPECT_EQ(only.code, 0) << only.output;
 }
 
-// Keys that only a plugin's table makes sense of: told where the plugins in use have no use for them.
+// What an estimator does by itself is in its table, and so is what it cannot be joined with.
+TEST(Messages, NormalizeThenSumDoesNotSuitEveryEstimator) {
+  const TaskFolder task;
+  const std::string on = "train run.toml algorithm.multi_objective_aggregation=normalize_then_sum";
+  const auto expect_refused = [&](const std::string& estimator, const std::string& text) {
+    const Outcome outcome = task.mortise(on + " algorithm.adv_estimator=" + estimator);
+    EXPECT_EQ(outcome.code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
+  };
+  expect_refused("gdpo", "'algorithm.multi_objective_aggregation=normalize_then_sum': normalize_then_sum with gdpo");
+  expect_refused("mortise.advantage_estimator/remax", "remax subtracts the reward of the greedy completion");
+}
+
+// Keys that only a plugin's table defines: an error if the plugins in use do not have them.
 TEST(Messages, KeysThatNoPluginInUseReadsAreTold) {
   const TaskFolder task;
   const auto told = [&](const std::string& settings) {
@@ -429,7 +446,7 @@ TEST(Messages, KeysThatNoPluginInUseReadsAreTold) {
   EXPECT_NE(idle.output.find("'trainer.critic_warmup' is 3, and there is no critic"), std::string::npos) << idle.output;
 }
 
-// A row has 8 + 3 tokens at most. The budget counts where a reference runs by itself and passes are cut by it.
+// A row has at most 8 + 3 tokens. The token budget matters if a reference makes its own passes.
 TEST(Messages, TheReferencesTokenBudgetIsJudgedWhereThereIsOne) {
   const TaskFolder task;
   const std::string narrow = "ref.log_prob_max_token_len_per_gpu=10 ";

@@ -4,16 +4,11 @@
 #include <cstring>
 
 #include "foundation/formats/safetensors.h"
-#include "foundation/formats/sha256.h"
 #include "program.h"
+#include "run_bits.h"
 
 namespace mortise::test {
 namespace {
-
-std::string hash_of(const Path& path) {
-  auto hash = sha256_file_hex(default_env(), path);
-  return hash.ok() ? *hash : hash.error().to_string();
-}
 
 bool is_there(const Path& path) { return default_env().exists(path); }
 
@@ -39,7 +34,7 @@ TEST(ModelFolders, AnAdapterLearns) {
   const std::vector<Json> updates = rows_of(task.path() / "out/updates.jsonl");
   EXPECT_LT(updates.front()["kl"].get<double>(), 1e-9);
   EXPECT_GT(updates.back()["kl"].get<double>(), 1e-4);
-  // Only the adapter is in the checkpoint: rank 8 beside matrices of 128 and 512.
+  // The checkpoint has only the adapter: rank 8, with matrices of 128 and 512.
   const auto adapter =
       SafetensorsFile::open(default_env(), task.path() / "out/global_step_30/huggingface/adapter_model.safetensors");
   ASSERT_TRUE(adapter.ok()) << adapter.error().to_string();
@@ -72,7 +67,7 @@ TEST(ModelFolders, AnAdapterIsReadMergedAndGoneOnFrom) {
                                     "model.lora_adapter_path=" +
                                     adapter);
   ASSERT_EQ(next.code, 0) << next.output;
-  // That is where the merged model stands, on the same rows.
+  // The merged model gives the same result on the same rows.
   const Outcome whole =
       task.mortise(sft + "model.path=merged sft.total_training_steps=1 trainer.default_local_dir=whole");
   ASSERT_EQ(whole.code, 0) << whole.output;
@@ -175,7 +170,7 @@ TEST(ModelFolders, ARoundedCheckpointIsResumedToTheSameBits) {
   EXPECT_NE(wrong.output.find("trainer.max_shard_size"), std::string::npos) << wrong.output;
 }
 
-// The format of the folders is for their readers: a run may go on with another one, to the same bits.
+// The format of the folders does not matter to a resume: a run may continue with another one, and gives the same bits.
 TEST(ModelFolders, TheFormatOfCheckpointsMayChangeOnAResume) {
   const TaskFolder task("--tiny");
   ASSERT_EQ(task.mortise("model save --model model --out half --dtype bfloat16").code, 0);
@@ -204,7 +199,7 @@ TEST(ModelFolders, TheFormatOfCheckpointsMayChangeOnAResume) {
                 hash_of(task.path() / to / "global_step_4" / file))
           << name << " " << file;
   }
-  // Whatever the settings now say, what is validated are the checkpoint's weights, not those of model.path.
+  // The validation uses the checkpoint's weights, not those of model.path, whatever the settings now say.
   const auto validated = [&](const std::string& arguments, const std::string& dump) {
     const Outcome outcome = task.mortise(arguments + " trainer.val_only=true trainer.validation_data_dir=" + dump);
     EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -222,7 +217,7 @@ TEST(ModelFolders, TheFormatOfCheckpointsMayChangeOnAResume) {
   EXPECT_NE(exact, begun);
 }
 
-// The kernels and the operations that judge them, from the command line.
+// The kernels and their reference operations, from the command line.
 TEST(ModelFolders, LayersCanBeForced) {
   const TaskFolder task;
   const std::vector<int64_t> ids = {3, 4, 5, 6, 7, 8}, mask(6, 1);

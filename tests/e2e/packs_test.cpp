@@ -31,7 +31,7 @@ TEST(Packs, AResumeWithAnotherPackOfTheSameNameAsks) {
                     HasSubstr("--allow-change")));
   const Outcome allowed = task.mortise(train + "3 --allow-change");
   EXPECT_EQ(allowed.code, 0) << allowed.output;
-  EXPECT_THAT(allowed.output, HasSubstr("goes on with changed settings"));
+  EXPECT_THAT(allowed.output, HasSubstr("the run continues with changed settings"));
   EXPECT_EQ(task.mortise(train + "4").code, 0) << "the lock has the new pack";
 }
 

@@ -1,5 +1,5 @@
-// The power is gone at any operation of a whole run, and with it any part of what was not synced, names included: what
-// was told as saved still loads, and the run goes on from it to the same bits, with a row for every step.
+// The power fails at any operation of a whole run, and any part of the unsynced data is lost, names included. What the
+// run reported as saved still loads. The run continues from it to the same bits, with a row for every step.
 #include <gtest/gtest.h>
 
 #include "checkpoint/reader.h"
@@ -10,7 +10,7 @@
 namespace mortise::test {
 namespace {
 
-constexpr int64_t kSteps = 3;
+constexpr int64_t kRunSteps = 3;
 
 // The newest checkpoint that a save had reported when operation `end` failed: `latest` names it and is on the disk.
 std::optional<CheckpointPlace> last_reported(const FaultEnv& env, const Path& run_dir, int64_t end) {
@@ -32,8 +32,8 @@ TEST(PowerLoss, AtAnyOperationOfARun) {
   const Path out = task.path() / "runs/out", straight = task.path() / "straight";
   const std::vector<std::string> settings{"trainer.save_freq_updates=2"};
   FaultEnv counting(default_env());
-  ASSERT_OK(train_on(counting, straight.string(), kSteps, settings));
-  const auto expected = bits_of_run(straight, kSteps);
+  ASSERT_OK(train_on(counting, straight.string(), kRunSteps, settings));
+  const auto expected = bits_of_run(straight, kRunSteps);
   RandomStream random({.seed = 31});
   const int num_seeds = std::getenv("MORTISE_LONG") != nullptr ? 500 : 6;
   int num_reported = 0;
@@ -43,7 +43,7 @@ TEST(PowerLoss, AtAnyOperationOfARun) {
     PowerLossEnv disk(default_env());
     FaultEnv env(disk, /*pass_sync=*/true);
     env.crash_at(k);
-    const auto stopped = train_on(env, out.string(), kSteps, settings);
+    const auto stopped = train_on(env, out.string(), kRunSteps, settings);
     EXPECT_FALSE(stopped.ok()) << where;
     const std::optional<CheckpointPlace> reported = last_reported(env, out, k);
     disk.lose_power(static_cast<uint64_t>(seed));
@@ -55,9 +55,9 @@ TEST(PowerLoss, AtAnyOperationOfARun) {
       ++num_reported;
     }
     FaultEnv healthy(default_env());
-    const auto resumed = train_on(healthy, out.string(), kSteps, settings);
+    const auto resumed = train_on(healthy, out.string(), kRunSteps, settings);
     ASSERT_TRUE(resumed.ok()) << where << ": " << resumed.error().to_string();
-    expect_same_bits(bits_of_run(out, kSteps), expected, where);
+    expect_same_bits(bits_of_run(out, kRunSteps), expected, where);
     ASSERT_OK(remove_tree(default_env(), task.path() / "runs"));
     if (HasFailure()) return;
   }

@@ -1,4 +1,4 @@
-// A program that runs beside the test and can be sent signals, and a folder watched for names that come up in it.
+// Runs a program next to the test, sends it signals, and watches a folder for new names.
 #pragma once
 
 #include <fcntl.h>
@@ -60,11 +60,11 @@ class Process {
   std::optional<int> code_;
 };
 
-// The names that are made in a folder or renamed to something in it, as they come.
+// The names that are made in a folder or renamed to something in it, as they come; or what other events ask for.
 class FolderWatch {
  public:
-  explicit FolderWatch(const Path& dir) : fd_(inotify_init1(IN_CLOEXEC)) {
-    if (inotify_add_watch(fd_, dir.c_str(), IN_CREATE | IN_MOVED_TO) < 0) ADD_FAILURE() << "cannot watch " << dir;
+  explicit FolderWatch(const Path& dir, uint32_t events = IN_CREATE | IN_MOVED_TO) : fd_(inotify_init1(IN_CLOEXEC)) {
+    if (inotify_add_watch(fd_, dir.c_str(), events) < 0) ADD_FAILURE() << "cannot watch " << dir;
   }
   FolderWatch(const FolderWatch&) = delete;
   FolderWatch& operator=(const FolderWatch&) = delete;

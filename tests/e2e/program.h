@@ -39,8 +39,8 @@ inline std::vector<Json> rows_of(const Path& path) {
   }
 }
 
-// A folder with the quickstart's task: a fresh tiny model in model/, data/{train,val,sft}.jsonl, and a short run.toml
-// whose reward asks for a completion that begins with 7.
+// A folder with the quickstart's task: an untrained tiny model in model/, data/{train,val,sft}.jsonl, and a short
+// run.toml whose reward wants a completion that begins with 7.
 class TaskFolder {
  public:
   explicit TaskFolder(const std::string& options = "") {

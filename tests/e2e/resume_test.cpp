@@ -102,8 +102,8 @@ TEST(Resume, ASignalFinishesTheStepSavesAndLeavesWithItsCode) {
   }
 }
 
-// Nobody's numbers are written over: of a run that was killed before its first checkpoint they are set aside, and the
-// folder of one that is at work stays its own.
+// A run never overwrites the numbers of another. It moves aside those of a run that was killed before its first
+// checkpoint, and leaves the folder of a running one alone.
 TEST(Resume, AnEarlierRunIsSetAsideUnlessItIsAtWork) {
   const std::vector<std::string> settings{"trainer.total_training_steps=2000", "trainer.save_freq=-1"};
   const TinyTask task;
@@ -149,7 +149,7 @@ TEST(Resume, WithoutAnyOneEntryItIsRefusedByName) {
     EXPECT_NE(refused.output.find("'" + entry + "' is missing"), std::string::npos) << refused.output;
     ASSERT_OK(default_env().rename(task.path() / "aside", newest / entry));
   }
-  // Left to itself, a run goes on from the one before and says so.
+  // By default a run continues the one before, and says so.
   const auto expected = bits_of_run(task.path() / "out", 2);
   ASSERT_OK(default_env().unlink(newest / "state.json"));
   const Outcome resumed = task.mortise("train", "out", two_steps);
@@ -258,7 +258,7 @@ void flip_last_byte(const Path& file) {
   ASSERT_OK(write_file(default_env(), file, bytes));
 }
 
-// What no checkpoint holds, and every start reads: an edit of it is seen where something learns from it.
+// Files that no checkpoint holds and that every start reads: a resume detects an edit if the run learns from the file.
 TEST(Resume, EditedInputsAreSeen) {
   const TinyTask task;
   const Path model = task.path() / "model", scorer = task.path() / "scorer";
@@ -289,7 +289,7 @@ TEST(Resume, EditedInputsAreSeen) {
   allowed.emplace_back("--allow-change");
   const Outcome goes_on = train("kl", allowed);
   EXPECT_EQ(goes_on.code, 0) << goes_on.output;
-  EXPECT_NE(goes_on.output.find("goes on with what is other"), std::string::npos) << goes_on.output;
+  EXPECT_NE(goes_on.output.find("the run continues although these changed"), std::string::npos) << goes_on.output;
 
   flip_last_byte(scorer / "model.safetensors");
   refused(train("kl", scored), {weights, "reward.1.model: scorer"});
@@ -298,7 +298,7 @@ TEST(Resume, EditedInputsAreSeen) {
   refused(train("refreshed", refreshed), {"model.path: the tokenizer's files"});
 }
 
-// What a checkpoint was made with stands in it, not in the folder, which the newest process has written.
+// The checkpoint itself holds its settings. The folder has those of the newest process.
 TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
   const TinyTask task;
   ASSERT_EQ(task.mortise("train", "out", {"trainer.total_training_steps=1"}).code, 0);
@@ -318,6 +318,71 @@ TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
                                       "algorithm.adv_estimator=grpo", "~algorithm.adv_params", "--allow-change"});
   EXPECT_EQ(other.code, 0) << other.output;
   EXPECT_NE(other.output.find("the state of the plugin advantage:bnpo is left"), std::string::npos) << other.output;
+}
+
+// A resume from an earlier step leaves the course of the later ones. Their checkpoints must not be continued when one of
+// the new course is damaged: the rows of the new steps would go.
+TEST(Resume, FromAnEarlierStepSetsTheLaterOnesAside) {
+  const TinyTask task;
+  const auto train = [&](const std::string& steps, std::vector<std::string> more) {
+    more.insert(more.end(), {"trainer.total_training_steps=" + steps, "trainer.max_actor_ckpt_to_keep=null",
+                             "actor.optim.lr_scheduler_type=constant"});
+    return task.mortise("train", "out", more);
+  };
+  const Path out = task.path() / "out";
+  ASSERT_EQ(train("4", {}).code, 0);
+  const std::vector<std::string> changed{"actor.optim.lr=5e-3", "--allow-change"};
+  std::vector<std::string> back = changed;
+  back.insert(back.end(), {"--resume", "out/global_step_1"});
+  const Outcome left = train("2", back);
+  ASSERT_EQ(left.code, 0) << left.output;
+  EXPECT_NE(left.output.find("3 further checkpoints of this folder"), std::string::npos) << left.output;
+  EXPECT_EQ(rows_of(out / "abandoned_1/metrics.jsonl").size(), 4U);
+  for (const char* name : {"global_step_2", "global_step_3", "global_step_4"})
+    EXPECT_OK(verify_checkpoint(default_env(), out / "abandoned_1" / name));
+  EXPECT_FALSE(default_env().exists(out / "global_step_4"));
+  flip_last_byte(out / "global_step_2/state.safetensors");
+  const Outcome again = train("2", changed);
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_NE(again.output.find("after step 1\n"), std::string::npos) << again.output;
+  EXPECT_FALSE(default_env().exists(out / "abandoned_2"));
+  // They can still be named.
+  const Outcome first = train("4", {"--resume", "out/abandoned_1/global_step_4"});
+  EXPECT_EQ(first.code, 0) << first.output;
+}
+
+// What people name instead of a checkpoint.
+TEST(Resume, AFolderThatIsNoCheckpointIsExplained) {
+  const TinyTask task;
+  const std::string one = "trainer.total_training_steps=1";
+  ASSERT_EQ(task.mortise("train", "out", {one}).code, 0);
+  const auto refused = [&](const std::string& folder, const std::string& text, int code = 2) {
+    const Outcome outcome = task.mortise("train", "out", {one, "--resume", folder});
+    EXPECT_EQ(outcome.code, code) << outcome.output;
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
+  };
+  refused("out", "this is the folder of a run, and --resume takes one checkpoint; name out/global_step_1");
+  refused("out/global_step_1/huggingface", "name out/global_step_1");
+  refused("global_step_1", "did you mean out/global_step_1?", 3);
+  refused("elsewhere", "there is no such checkpoint", 3);
+}
+
+// --dry-run refuses what the run would refuse, and the advice of a finished run is complete.
+TEST(Resume, ADryRunLooksAtTheRunFolder) {
+  const TinyTask task;
+  ASSERT_EQ(task.mortise("train", "out", {"trainer.total_training_steps=1"}).code, 0);
+  const Outcome same = task.mortise("train", "out", {"trainer.total_training_steps=1", "--dry-run"});
+  EXPECT_EQ(same.code, 0) << same.output;
+  EXPECT_NE(same.output.find("# resume: the run continues from out/global_step_1"), std::string::npos) << same.output;
+  const Outcome longer = task.mortise("train", "out", {"trainer.total_training_steps=2", "--dry-run"});
+  EXPECT_EQ(longer.code, 2) << longer.output;
+  EXPECT_NE(longer.output.find("trainer.total_training_steps: 1 -> 2 (the length of the run counts because of "
+                               "actor.optim.lr_scheduler_type = \"cosine\""),
+            std::string::npos)
+      << longer.output;
+  const Outcome done = task.mortise("train", "out", {"trainer.total_training_steps=1"});
+  EXPECT_NE(done.output.find("raise trainer.total_training_steps and give --allow-change"), std::string::npos)
+      << done.output;
 }
 
 }  // namespace

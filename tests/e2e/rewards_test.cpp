@@ -1,4 +1,5 @@
-// Runs whose rewards live elsewhere: in the user's Python, behind a web service; from the first step to the checkpoint.
+// Runs whose rewards compute elsewhere, in the user's Python or behind a web service, from the first step to the
+// checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +45,7 @@ def reward(prompts, completions, completion_ids, answer, trainer_state, log_extr
     return [1.0 if c.startswith("7") else None if c.startswith("8") else 0.0 for c in completions]
 )";
 
-// In the workers that it has unless told otherwise, which allow it what it declares and nothing more.
+// In its default workers, with the rights that it declares and no others.
 TEST(Rewards, ProgramsRunInSandboxesOfWorkers) {
   const TempDir dir;
   if (run("bwrap --unshare-all --ro-bind / / /usr/bin/python3 -c 1", dir.path()).code != 0)
@@ -113,7 +114,7 @@ TEST(Rewards, APythonFunctionOfVerlTrainsAModelAndMayFailOnRows) {
   EXPECT_EQ(strict.code, 9) << strict.output;
 }
 
-// What a reward file imports is part of it.
+// A module that a reward file imports counts as part of the file.
 TEST(Rewards, AResumeSeesAnEditOfWhatAPythonFunctionImports) {
   if (!has_python()) GTEST_SKIP() << "no python3 of 3.8 or newer: the imports of the reward `python` were not tested";
   const TaskFolder task;
@@ -156,10 +157,9 @@ TEST(Rewards, AColumnThatNoRowHasIsNamedBeforeTheFirstStep) {
   task.write("typo.jsonl", rows);
   const Outcome outcome = task.mortise("train run.toml trainer.total_training_steps=1 data.train_files=typo.jsonl");
   EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("typo.jsonl:1: the row has 'asnwer' and no 'answer' (as have 15 more rows"));
   EXPECT_THAT(outcome.output,
-              HasSubstr("typo.jsonl:1: the row has 'asnwer' and no 'answer' (and so have 15 more rows"));
-  EXPECT_THAT(outcome.output,
-              HasSubstr("the reward 'exact_match' reads the data column 'answer' (column), and no row of "
+              HasSubstr("the reward 'exact_match' reads the data column 'answer' (column), but no row of "
                         "data.train_files has a value there; did you mean 'asnwer'?"));
   EXPECT_FALSE(default_env().exists(task.path() / "out"));
 }
@@ -208,7 +208,7 @@ TEST(Rewards, ARewardModelScoresInTheEnginesProcess) {
   EXPECT_LT(rows[0]["rewards/reward_model/mean"].get<double>(), 1.0) << rows[0].dump();
   EXPECT_GT(rows[0]["reward_extra/reward_model_tokens"].get<double>(), 5.0) << rows[0].dump();
   EXPECT_TRUE(rows[0].contains("reward_extra/reward_model_logit")) << rows[0].dump();
-  // The completions that the run wrote down, scored once more by themselves.
+  // Scores the completions that the run wrote once more.
   const std::vector<Json> sampled = rows_of(task.path() / "rollouts/1.jsonl");
   ASSERT_EQ(sampled.size(), 128U);
   std::string again;
@@ -249,7 +249,7 @@ TEST(Rewards, ARewardModelThatCannotBeUsedIsToldBeforeTheFirstStep) {
   EXPECT_THAT(cut.output, HasSubstr("more than the reward model's max_length = 3"));
 }
 
-// The conformance tool on the packs whose rewards live elsewhere.
+// `mortise plugin check` on the packs whose rewards compute elsewhere.
 TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   if (!has_python()) GTEST_SKIP() << "no python3: the packs of `python` and `http` were not checked";
   ::setenv("no_proxy", "127.0.0.1", 1);

@@ -1,4 +1,4 @@
-// What a run leaves behind, without what depends on the clock: two runs that learnt the same have the same bits.
+// The output of a run without what depends on the clock. Two runs that learnt the same have the same bits.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,13 @@ inline bool is_time(const std::string& metric) {
   return metric.ends_with("/time_s");
 }
 
-// The files of a checkpoint by name, as digests; of the scalars the text, less the time spent. The settings and the
-// manifest are left out: they tell how often the run saves, and the digest of the times.
+inline std::string hash_of(const Path& path) {
+  auto hash = sha256_file_hex(default_env(), path);
+  return hash.ok() ? *hash : hash.error().to_string();
+}
+
+// The files of a checkpoint by name, as digests. Of the scalars it has the text, without the time spent. It leaves out
+// the settings and the manifest, which contain how often the run saves and the digest of the times.
 inline std::map<std::string, std::string> bits_of_checkpoint(const Path& dir) {
   std::map<std::string, std::string> bits;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
@@ -37,7 +42,7 @@ inline std::map<std::string, std::string> bits_of_checkpoint(const Path& dir) {
   return bits;
 }
 
-// Of a whole run: the checkpoint of its last step, every number of every step and update, every completion in dump/.
+// A whole run: the checkpoint of its last step, every number of every step and update, every completion in dump/.
 inline std::map<std::string, std::string> bits_of_run(const Path& out, int64_t last_step) {
   std::map<std::string, std::string> bits;
   const Path checkpoint = out / ("global_step_" + std::to_string(last_step));
@@ -80,8 +85,8 @@ inline void expect_same_bits(const std::map<std::string, std::string>& actual,
   for (const auto& [name, value] : actual) EXPECT_TRUE(expected.contains(name)) << what << ": " << name << " is new";
 }
 
-// A tiny task whose settings use all that a run must not forget: several updates a step in a shuffled order, a
-// schedule, an adaptive KL controller, an estimator with state, momentum of all kinds.
+// A tiny task that uses all state of a run: several updates per step in a shuffled order, a schedule, an adaptive KL
+// controller, an estimator with state, and the optimizer's moments.
 class TinyTask {
  public:
   TinyTask() {

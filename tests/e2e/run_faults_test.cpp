@@ -1,5 +1,5 @@
-// A disk that fails under a whole run, at every k-th of its operations: what was saved before still loads, and the run
-// goes on from it to the same bits. In this process, so that the operations can be counted.
+// A disk that fails during a whole run, at every k-th of its operations. The last saved checkpoint still loads, and the
+// run continues from it to the same bits. The run is in this process, so that the test can count operations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
       const Result<TrainSummary> resumed = train_on(healthy, "out", kSteps);
       ASSERT_TRUE(resumed.ok()) << where << ": " << resumed.error().to_string();
       expect_same_bits(bits_of_run("out", kSteps), expected, where);
-      if (found->has_value()) {  // it went on from there: a run that begins anew comes to the same bits
+      if (found->has_value()) {  // checks that it resumed: a run from scratch would give the same bits
         EXPECT_FALSE(default_env().exists("out.before_1")) << where;
         ++num_resumed;
       }
@@ -59,12 +59,12 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
 struct StageCase {
   std::string name;
   std::vector<std::string> settings;
-  int64_t update;       // of step 2: how many are done when the process is gone
-  std::string measure;  // of step 2: above 0 where the stage at hand has done something
+  int64_t update;       // of step 2: how many are done when the process dies
+  std::string measure;  // of step 2: above 0 if the current stage has made progress
 };
 
-// What a step must not do twice, and what it has done before its updates: the critic's own updates, the correction's
-// weights and mask, groups kept for the next step, the coefficients of the controllers, baselines.
+// What a step does before its updates and must not do twice: the critic's updates, weights and mask of the correction,
+// groups kept for the next step, the controllers' coefficients, baselines.
 const StageCase kStages[] = {
     {"adaptive KL in the reward, and validations",
      {"data.val_files=data/val.jsonl", "data.val_max_samples=3", "trainer.test_freq=2", "rollout.val_kwargs.n=2",
@@ -123,7 +123,7 @@ void expect_the_tables_names(const std::set<std::string>& names) {
   }
 }
 
-// The process is gone right behind a checkpoint inside step 2; what goes on from it comes to the same bits.
+// The process dies right after a checkpoint inside step 2. The resumed run gives the same bits.
 TEST(RunFaults, GoesOnInsideAStepWithEveryStage) {
   const TinyTask task;
   const InFolder inside(task.path());

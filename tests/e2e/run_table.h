@@ -36,7 +36,7 @@ inline const std::vector<RunCase>& run_table() {
        "train",
        {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "algorithm.lam=0.95", "critic.ppo_epochs=1",
         "critic.optim.lr=1e-2", "critic.optim.lr_scheduler_type=linear"}},
-      {"lora", "train", {"model.lora_rank=2"}},
+      {"lora", "train", {"model.lora_rank=2", "model.lora_dropout=0.2"}},
       {"filter_groups", "train", {"algorithm.filter_groups.enable=true", "data.gen_batch_size=7"}},
       {"code_reward",
        "train",

@@ -10,7 +10,7 @@
 
 namespace mortise::test {
 
-// tests/support/score_server.py in a process of its own; ends with its standard input.
+// tests/support/score_server.py in its own process. It ends when its standard input closes.
 class ScoreService {
  public:
   explicit ScoreService(const Path& folder) {

@@ -51,7 +51,7 @@ class Secrets : public testing::Test {
     ::setenv(name.c_str(), value.c_str(), 1);
     secrets_[name] = value;
   }
-  // Every file under `folder` that holds a secret, but for those that the user wrote.
+  // Every file under `folder` that contains a secret, except those that the user wrote.
   [[nodiscard]] std::vector<std::string> files_with_secrets(const Path& folder) const {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -107,12 +107,13 @@ TEST_F(Secrets, NothingThatARunWritesHoldsOne) {
   EXPECT_THAT(outcome.output, HasSubstr("REDACTED@127.0.0.1"));
   EXPECT_THAT(outcome.output, HasSubstr("refused the key $OPENAI_API_KEY"));
   EXPECT_THAT(outcome.output, HasSubstr("bad token: Bearer $SCORE_TOKEN"));
-  // The same settings go on, although the checkpoint does not know the login; others are told without it.
+  // A run resumes with the same settings, although the checkpoint does not know the login. Differences are listed
+  // without it.
   const Outcome resumed = task.mortise(train + "3" + where);
   EXPECT_EQ(resumed.code, 0) << resumed.output;
   const Outcome changed = task.mortise(train + "4" + where + " reward.2.url=http://a:url-password@127.0.0.1/other");
   EXPECT_NE(changed.code, 0) << changed.output;
-  // What a run wrote is no config with a login.
+  // The settings that a run wrote contain no login.
   const Outcome copied = task.mortise("train out/config.resolved.toml trainer.default_local_dir=copy");
   EXPECT_THAT(copied.output, HasSubstr("a URL whose login was taken out"));
   const Outcome shown = task.mortise("config show run.toml --origins");

@@ -70,7 +70,7 @@ TEST(Sft, LearnsTheAssistantsTokensOfChatsOrAllOfThem) {
   std::vector<std::string> tokens;
   const std::vector<float> log_prob = log_probs(task, tokens);
   ASSERT_EQ(log_prob.size(), tokens.size());
-  // Places of a row's eleven targets (of 1+1=2E2+2=4E the first character is none).
+  // Positions of a row's eleven targets (in 1+1=2E2+2=4E all but the first character).
   const std::set<size_t> assistant = {3, 4, 9, 10}, completion = {9, 10};
   const auto mean = [&](const std::set<size_t>& places) {
     double sum = 0.0;
@@ -133,7 +133,7 @@ TEST(TokenizerAndChat, ABadRowLeavesTheOldFileAlone) {
       {"tokenizer encode --model model", "{\"text\": \"a\xFFz\"}", "rows.jsonl:2:12: not UTF-8 at byte 74"},
       {"tokenizer encode --model model", "{\"text\": \"\\ud800\"}", "rows.jsonl:2"},
       {"tokenizer decode --model model", "{\"ids\": [99]}", "rows.jsonl:2: the token id 99"},
-      {"chat render --template t.jinja", "{\"messages\": 3}", "rows.jsonl:2: key 'messages' has to be a list"},
+      {"chat render --template t.jinja", "{\"messages\": 3}", "rows.jsonl:2: the key 'messages' must be a list"},
       {"chat render --template t.jinja", "{\"messages\": [", "rows.jsonl:2"},
   };
   for (const auto& c : cases) {

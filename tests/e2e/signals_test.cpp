@@ -11,7 +11,7 @@ namespace {
 
 std::string console_of(const TinyTask& task) { return default_env().read_file(task.path() / "console.txt").value(); }
 
-// The step cannot end, since its reward hangs: only the second signal ends the process, and what was saved stays.
+// The step cannot end, because its reward hangs. Only the second signal ends the process, and the checkpoints remain.
 TEST(Signals, ASecondOneEndsARunWhoseStepHangs) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const TinyTask task;
@@ -25,7 +25,7 @@ TEST(Signals, ASecondOneEndsARunWhoseStepHangs) {
                                    "reward.0.hangs=true", "reward.0.row_timeout=1h", "reward.0.timeout=1h",
                                    "plugins.isolation=process", "--allow-change"});
     Process process(task.words("train", "out", hanging), task.path(), task.path() / "console.txt");
-    // The folder's lock and signal handlers are there, and the step has begun.
+    // The folder is locked, the signal handlers are set, and the step has begun.
     while (!process.poll() && console_of(task).find("resumed from") == std::string::npos) usleep(5000);
     usleep(300'000);
     process.signal(signal);
@@ -42,6 +42,43 @@ TEST(Signals, ASecondOneEndsARunWhoseStepHangs) {
     const Outcome resumed = task.mortise("train", "out", settings);
     EXPECT_EQ(resumed.code, 0) << resumed.output;
   }
+}
+
+// While the weights are read nobody asks for a flag: the first signal ends the process, and what was saved stays.
+TEST(Signals, OneEndsARunThatLoadsItsModel) {
+  const TinyTask task;
+  const auto settings = [](int64_t steps) {
+    return std::vector<std::string>{"trainer.total_training_steps=" + std::to_string(steps),
+                                    "actor.optim.lr_scheduler_type=constant"};
+  };
+  ASSERT_EQ(task.mortise("train", "straight", settings(2)).code, 0);
+  ASSERT_EQ(task.mortise("train", "out", settings(1)).code, 0);
+  const Path out = task.path() / "out";
+  const size_t num_rows = rows_of(out / "metrics.jsonl").size();
+  int num_loading = 0;
+  for (int attempt = 0; attempt < 60 && num_loading < 3; ++attempt) {
+    FolderWatch watch(out / "global_step_1/huggingface", IN_OPEN);
+    Process process(task.words("train", "out", settings(2)), task.path(), task.path() / "console.txt");
+    ASSERT_TRUE(watch.wait_for("model.safetensors", 1 + attempt % 2, process)) << console_of(task);
+    process.signal(attempt % 2 == 0 ? SIGTERM : SIGINT);
+    const int code = process.wait();
+    ASSERT_EQ(code, 8) << console_of(task);
+    const auto found = find_newest_valid(default_env(), out);
+    ASSERT_OK(found);
+    ASSERT_TRUE(found->has_value());
+    if (console_of(task).find("mortise: stopped by a signal") == std::string::npos) {
+      // The signal came later, in the loop, which ended behind its step.
+      ASSERT_OK(remove_tree(default_env(), out));
+      ASSERT_EQ(task.mortise("train", "out", settings(1)).code, 0);
+      continue;
+    }
+    ++num_loading;
+    EXPECT_EQ((*found)->ref.place, (CheckpointPlace{1, {}}));
+    EXPECT_EQ(rows_of(out / "metrics.jsonl").size(), num_rows) << "no row is lost";
+  }
+  EXPECT_EQ(num_loading, 3);
+  ASSERT_EQ(task.mortise("train", "out", settings(2)).code, 0);
+  expect_same_bits(bits_of_run(out, 2), bits_of_run(task.path() / "straight", 2), "resumed");
 }
 
 TEST(Signals, SftFinishesItsUpdateSavesAndLeavesWithItsCode) {

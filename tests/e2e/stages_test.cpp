@@ -4,16 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "foundation/formats/sha256.h"
 #include "program.h"
+#include "run_bits.h"
 
 namespace mortise::test {
 namespace {
-
-std::string hash_of(const Path& path) {
-  auto hash = sha256_file_hex(default_env(), path);
-  return hash.ok() ? *hash : hash.error().to_string();
-}
 
 double number(const Json& row, const std::string& name) {
   EXPECT_TRUE(row.contains(name)) << name;
@@ -121,7 +116,7 @@ TEST(Stages, TheBaselineOfRemaxIsThatOfTheGreedyCompletion) {
   }
 }
 
-// What a step subtracts, and what the two controllers make of it for the next.
+// What a step subtracts, and the coefficients of both controllers for the next step.
 TEST(Stages, TheKlInTheRewardAndTheEntropyBonusFollowTheirControllers) {
   const TaskFolder task;
   const Outcome outcome = task.mortise(
@@ -244,7 +239,7 @@ TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
   ASSERT_EQ(second.size(), 6U);
   for (size_t i = 0; i < second.size(); ++i)  // every second step the reference is the policy again
     EXPECT_EQ(second[i] < 1e-9, i % 2 == 0) << "step " << i + 1 << ": " << second[i];
-  // Over the whole vocabulary, and with an adapter whose base is the reference.
+  // Over the whole vocabulary, with an adapter whose base is the reference.
   for (const std::string settings : {"actor.kl_loss_type=full", "actor.kl_loss_type=full model.lora_rank=4"}) {
     const std::vector<double> full = kl_of(settings);
     ASSERT_EQ(full.size(), 6U);
@@ -283,7 +278,8 @@ TEST(Stages, RolloutCorrectionInBothModes) {
       }
     }
   }
-  // What is rejected by step teaches nothing: bounds on the ratio around 1 keep every token, bounds far from it none.
+  // A step does not learn from rejected tokens. Bounds around a ratio of 1 keep every token, and bounds far from 1 keep
+  // none.
   for (const auto& [bounds, rejected] : {std::pair<std::string, double>{"0.5_2.0", 0.0}, {"10.0_20.0", 1.0}}) {
     const TaskFolder task;
     const Outcome outcome = task.mortise(kSmall + "trainer.total_training_steps=1" + table + "rollout_rs=token_k1" +

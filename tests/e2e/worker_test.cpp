@@ -1,11 +1,10 @@
-// Runs whose rewards live in workers: the same numbers as without, and faults that cost their rows.
+// Runs whose rewards are in workers: they give the same numbers as without workers, and a fault costs its row.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <set>
 
-#include "foundation/formats/sha256.h"
 #include "run_bits.h"
 #include "support/sanitized.h"
 
@@ -13,11 +12,6 @@ namespace mortise::test {
 namespace {
 
 using testing::HasSubstr;
-
-std::string hash_of(const Path& path) {
-  auto hash = sha256_file_hex(default_env(), path);
-  return hash.ok() ? *hash : hash.error().to_string();
-}
 
 std::string with_faulty_pack(const std::string& settings) {
   return "train run.toml trainer.total_training_steps=3 plugins.paths='[\"" +
@@ -106,7 +100,7 @@ TEST(Workers, TooManyFailuresStopTheRunWithTheirOwnCode) {
   }
   EXPECT_GT(num_failed, 0U);
   EXPECT_THAT(kept.output, HasSubstr("failed on " + std::to_string(num_failed) + " of 128 rows"));
-  // A folder that takes no file: what stopped the run is still what is told.
+  // The folder takes no file. The error still names what stopped the run.
   task.write("blocked/1.jsonl/file", "");
   const Outcome blocked = task.mortise(strict + "trainer.rollout_data_dir=blocked --resume never");
   EXPECT_EQ(blocked.code, 9) << blocked.output;
@@ -121,9 +115,10 @@ TEST(Workers, AValidationThatFailsCostsNoStep) {
       "reward.0.trains_only=true data.val_files=data/val.jsonl data.val_max_samples=4 trainer.test_freq=2 "
       "trainer.save_freq=-1 plugins.isolation=none trainer.validation_data_dir=checks"));
   EXPECT_EQ(outcome.code, 9) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("validation after step 2: reward 'fussy' failed on 4 of 4 rows; first: row 0: "
-                                        "cannot validate; mend the reward, or raise plugins.max_failed_fraction = 0.1; "
-                                        "the rows, each with its reason, are in checks/2.jsonl"));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("validation after step 2: reward 'fussy' failed on 4 of 4 rows; first: row 0: "
+                        "cannot validate; correct the reward, or raise plugins.max_failed_fraction = 0.1; "
+                        "the rows, each with its reason, are in checks/2.jsonl"));
   EXPECT_THAT(outcome.output, HasSubstr("the 2 finished steps are saved in"));
   EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 2U);
   EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_2/manifest.json"));
@@ -141,8 +136,8 @@ TEST(Workers, AValidationThatFailsCostsNoStep) {
   EXPECT_EQ(rows_of(task.path() / "checks/eval.jsonl").size(), 4U);
 }
 
-// A validation that failed is made by the next process, and the run reads as if nothing had: in the middle, and where
-// the validation is all that is left of it. Without validation rows the run goes on without.
+// The next process repeats a failed validation, and the run's files are as if nothing had failed. This holds in the
+// middle of a run, and if only the validation is left. Without validation rows the run continues without it.
 TEST(Workers, AValidationThatFailedIsMadeByAResume) {
   const TaskFolder task;
   use_fussy(task);
@@ -151,13 +146,13 @@ TEST(Workers, AValidationThatFailedIsMadeByAResume) {
   };
   const std::string checks = "data.val_files=data/val.jsonl data.val_max_samples=4 trainer.test_freq=";
   const std::string fails = " reward.0.trains_only=true", mended = " reward.0.trains_only=false";
-  for (const std::string frequency : {"2", "-1"}) {  // after steps 2 and 3; after step 3 alone
+  for (const std::string frequency : {"2", "-1"}) {  // after steps 2 and 3, or only after step 3
     const std::string straight = "straight" + frequency, out = "out" + frequency;
     const Outcome expected = train(straight, checks + frequency + mended);
     ASSERT_EQ(expected.code, 0) << expected.output;
     const Outcome failed = train(out, checks + frequency + fails);
     EXPECT_EQ(failed.code, 9) << failed.output;
-    EXPECT_THAT(failed.output, HasSubstr("failed: a resume begins with it (data.val_files=[] goes on without)"));
+    EXPECT_THAT(failed.output, HasSubstr("failed: a resume begins with it (data.val_files=[] leaves it out)"));
     const size_t num_steps = frequency == "2" ? 2 : 3;
     EXPECT_EQ(rows_of(task.path() / out / "metrics.jsonl").size(), num_steps);
     const Outcome again = train(out, checks + frequency + fails);  // it is still broken, and nothing is lost by trying
@@ -241,7 +236,7 @@ TEST(Workers, TokensGetTheirRewardsWhereverTheFunctionRuns) {
   }
 }
 
-// host->progress of a worker moves the terminal's line, and leaves none where there is no terminal.
+// host->progress of a worker updates the terminal's line, and writes nothing without a terminal.
 TEST(Workers, ProgressReachesTheTerminal) {
   if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "no `script` here to play the terminal";
   const TempDir dir;
@@ -256,7 +251,7 @@ TEST(Workers, ProgressReachesTheTerminal) {
   EXPECT_THAT(plain.output, testing::Not(HasSubstr("40%")));
 }
 
-// An evaluation is given up at once, the rows at hand included: code 8, and not that of a failing reward.
+// An evaluation stops at once, with its current rows: code 8, not the code of a failing reward.
 TEST(Workers, AnInterruptedEvaluationStopsItsRewards) {
   const TaskFolder task;
   use_fussy(task);
@@ -283,7 +278,7 @@ TEST(Workers, ARewardThatCannotBeMadeIsNamedByItsLine) {
   }
 }
 
-// 2,048 prompts and three rewards need no more descriptors than 16 prompts, and the hard limit leaves no others.
+// 2,048 prompts and three rewards need as many descriptors as 16 prompts. The hard limit allows no more.
 TEST(Workers, ScoreALargeBatchWithFewDescriptors) {
   const TaskFolder task;
   task.write("run.toml", default_env().read_file(task.path() / "run.toml").value() +

@@ -1,6 +1,6 @@
 #!/bin/bash
-# your_model.sh SOURCE BUILD_DIR: runs the ```sh blocks of docs/your_model.md, in order and as they stand, in a folder that
-# has what a reader has: a build at build/release, the script, a Qwen-shaped model folder and rows in GSM8K's form.
+# your_model.sh SOURCE BUILD_DIR: runs the ```sh blocks of docs/your_model.md in order, in a folder with what a reader
+# has: a build at build/release, the script, a Qwen-shaped model folder and rows in GSM8K's form.
 set -euo pipefail
 source_dir=$1 build_dir=$2
 scratch=$(mktemp -d)
@@ -33,6 +33,7 @@ expect shown.jsonl '<|im_start|>user\nAnn has 1 pears'
 expect scores.jsonl '"reward":1'
 expect scores.jsonl '"reward":0'
 expect log '# memory, about: weights'
+expect log ' for each checkpoint, about; '
 expect log '# policy loss gspo: clip_ratio_low 0.0003, clip_ratio_high 0.0004, loss_agg_mode seq-mean-token-mean'
 expect log 'resumed from runs/gsm8k/global_step_2 after step 2'
 [[ $(wc -l <runs/gsm8k/metrics.jsonl) == 3 ]] || fail "not three steps of training"
@@ -41,7 +42,7 @@ expect log 'resumed from runs/gsm8k/global_step_2 after step 2'
 awk '/^## 5/ { on = 1 } /^## 6/ { on = 0 } on && /^\| `/ { split($0, part, "`"); print part[2] }' "$source_dir/docs/your_model.md" >watched
 [[ $(wc -l <watched) -ge 5 ]] || fail "the page names too few numbers"
 while read -r name; do expect runs/gsm8k/metrics.jsonl "\"$name\":"; done <watched
-# A wrong file is told, not converted.
+# The script refuses a wrong file.
 echo '{"prompt": "x"}' >wrong.jsonl
 python3 apps/data/gsm8k_rows.py wrong.jsonl 2>wrong && fail "a file that is no GSM8K was taken"
 expect wrong "row 1 is no row of GSM8K"

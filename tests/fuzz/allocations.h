@@ -1,5 +1,5 @@
-// How much memory is allocated at a time: counted by hooks of the sanitizer's allocator, or by the replaced operator
-// new where there is no sanitizer (then malloc of C libraries is not seen).
+// How much memory is allocated at a time. Counted by hooks of the sanitizer's allocator or, without a sanitizer, by a
+// replaced operator new, which does not count malloc of C libraries.
 #pragma once
 
 #include <cstddef>

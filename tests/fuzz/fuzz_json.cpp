@@ -1,4 +1,4 @@
-// JSON text: what is read can be written and read again, is the same, and nests no deeper than the limit.
+// JSON text: an accepted text can be written and read again, is then equal, and nests no deeper than the limit.
 #include <algorithm>
 
 #include "foundation/formats/json.h"

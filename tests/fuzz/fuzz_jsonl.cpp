@@ -1,4 +1,4 @@
-// JSONL: the reader goes on behind a bad line, always moves forward, and ends.
+// JSONL: the reader continues after a bad line, always moves forward, and ends.
 #include <vector>
 
 #include "foundation/formats/jsonl.h"

@@ -1,6 +1,5 @@
-// The manifest of a checkpoint: what is accepted is what the writer would have written, byte for byte, and no path in
-// it leads out of its folder. Each input is read as it is, and once more with its digest set right, as a forger would
-// do.
+// The manifest of a checkpoint. An accepted manifest equals what the writer would write, byte for byte, and none of its
+// paths leaves its folder. Each input is read as it is, and again with a correct digest, as a forger would make it.
 #include "checkpoint/manifest.h"
 #include "foundation/formats/sha256.h"
 #include "fuzz/fuzz_support.h"

@@ -1,5 +1,5 @@
-// config.json of a model, and generation_config.json behind the first zero byte: what is accepted can be written, and
-// is then read as the same model.
+// config.json of a model, and generation_config.json after the first zero byte. An accepted config can be written, and
+// reads as the same model again.
 #include <algorithm>
 
 #include "fuzz/fuzz_support.h"

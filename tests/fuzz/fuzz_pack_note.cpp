@@ -1,4 +1,4 @@
-// The note of a pack, as text: what is accepted has an id, a version and plugins with names.
+// The note of a pack, as text. An accepted note has an id, a version and plugins with names.
 #include "fuzz/fuzz_support.h"
 #include "plugin/pack/note.h"
 

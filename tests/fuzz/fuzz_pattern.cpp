@@ -1,5 +1,5 @@
-// A regular expression of anybody, and a text behind the first zero byte: compiling and matching end within their
-// limits, and matches lie in the text, in order.
+// A hostile regular expression, and a text after the first zero byte. Compiling and matching end within their limits,
+// and matches are inside the text, in order.
 #include <algorithm>
 
 #include "fuzz/fuzz_support.h"

@@ -1,4 +1,4 @@
-// safetensors: every tensor that is let through lies inside the file and can be read to its last byte.
+// safetensors: every accepted tensor is inside the file and can be read to its last byte.
 #include <cstring>
 #include <vector>
 
@@ -8,7 +8,7 @@
 namespace mortise {
 
 void fuzz::run_one(const uint8_t* data, size_t size) {
-  // A heap copy of the exact size, so that one byte too far is seen.
+  // A heap copy of the exact size, so that a sanitizer sees a read one byte too far.
   const std::vector<std::byte> file(reinterpret_cast<const std::byte*>(data),
                                     reinterpret_cast<const std::byte*>(data) + size);
   const auto content = parse_safetensors(file, "input");

@@ -1,4 +1,4 @@
-// A tokenizer.model of anybody, and a fixed text: ids are in range, and decoding takes any of them.
+// A hostile tokenizer.model and a fixed text: ids are in range, and decoding accepts all of them.
 #include <vector>
 
 #include "fuzz/fuzz_support.h"

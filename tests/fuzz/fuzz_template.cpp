@@ -1,5 +1,4 @@
-// A chat template of anybody, and a message (behind the first zero byte): parsing and rendering end within their
-// bounds, whatever is written there.
+// A hostile chat template, and a message after the first zero byte. Parsing and rendering end within their limits.
 #include <algorithm>
 
 #include "foundation/base/text.h"

@@ -1,5 +1,4 @@
-// A tokenizer.json of anybody, and a text (behind the first zero byte): ids are in range, and decoding takes any of
-// them.
+// A hostile tokenizer.json, and a text after the first zero byte: ids are in range, and decoding accepts all of them.
 #include <algorithm>
 #include <vector>
 
@@ -24,7 +23,7 @@ void fuzz::run_one(const uint8_t* data, size_t size) {
   const auto ids = tokenizer->encode(text, true);
   if (!ids.ok()) return;
   fuzz::require(ids->size() <= 64 * text.size() + (size_t{64} << 10) + 2048, "the number of ids is bounded");
-  // As an answer of a model: its ids are few, whatever the text was.
+  // Few ids, as in a completion, however long the text was.
   const std::vector<int64_t> some(ids->begin(), ids->begin() + std::min<std::ptrdiff_t>(std::ssize(*ids), 256));
   (void)tokenizer->decode(some);
   (void)tokenizer->decode(some, true);

@@ -1,5 +1,5 @@
-// What a worker (foreign code) may send, and the trainer to it: the first byte chooses a message, the rest is its body,
-// or a stream of frames. What is accepted is encoded to the same again.
+// Messages from a worker (foreign code) and to it. The first byte chooses a message; the rest is its body, or a stream
+// of frames. An accepted message encodes to the same bytes again.
 #include <sys/socket.h>
 
 #include <array>

@@ -1,5 +1,4 @@
-// An Env whose files are in memory and read-only, for fuzz targets: nothing on the disk can be reached, whatever the
-// input names. Thread rule: one thread.
+// A read-only Env with its files in memory, for fuzz targets. No input can reach the disk. Thread rule: one thread.
 #pragma once
 
 #include <sys/mman.h>
@@ -30,7 +29,7 @@ class MemoryEnv : public Env {
     if (it == files_.end()) return disk_error(ENOENT, "open", path);
     const size_t size = it->second.size();
     if (size == 0) return MappedFile(path, nullptr, 0);
-    // A mapping of its own, so that MappedFile can unmap it; a read far past the end meets an unmapped page.
+    // Its own mapping, so that MappedFile can unmap it. A read far past the end hits an unmapped page.
     void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED) return disk_error(errno, "map", path);
     std::memcpy(address, it->second.data(), size);

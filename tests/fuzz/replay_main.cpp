@@ -1,6 +1,5 @@
 // Runs a fuzz target over files, without the fuzzer: `fuzz_NAME FILE_OR_FOLDER...`. With it every build (GCC, ASan)
-// replays the committed corpus, in which each input that once broke a reader stays. Ends with 1 where a path holds no
-// file at all.
+// replays the committed corpus, which keeps each input that once broke a reader. Exits with 1 if a path has no file.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -86,8 +86,11 @@ class ObjectiveCommand : public testing::Test {
 };
 
 TEST_F(ObjectiveCommand, IsTrlsLossAsImported) {
-  const std::vector<fs::path> files = cases("trl");
+  std::vector<fs::path> files = cases("trl");
   EXPECT_GE(files.size(), 15U);
+  const std::vector<fs::path> with_kl = cases("trl_kl");
+  EXPECT_EQ(with_kl.size(), 18U);
+  files.insert(files.end(), with_kl.begin(), with_kl.end());
   for (const fs::path& file : files) {
     SCOPED_TRACE(file.filename().string());
     ASSERT_OK_AND_ASSIGN(const SafetensorsFile golden, SafetensorsFile::open(default_env(), file));
@@ -99,9 +102,9 @@ TEST_F(ObjectiveCommand, IsTrlsLossAsImported) {
       settings[theirs] = settings[name];
       settings.erase(name);
     }
-    settings["use_bias_correction_kl"] = false;  // these cases are older than it
+    if (!settings.contains("use_bias_correction_kl")) settings["use_bias_correction_kl"] = false;  // older than it
     std::ofstream(path("grpo.json")) << settings.dump();
-    run("config import --from trl " + path("grpo.json") + " --output " + path("run.toml"));
+    run("config import --from trl " + path("grpo.json") + " --overwrite --output " + path("run.toml"));
     expect_published(file, golden, "--config " + path("run.toml"));
   }
 }

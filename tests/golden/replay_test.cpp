@@ -240,7 +240,8 @@ class Replay : public testing::TestWithParam<ReplayCase> {
     params_ = read_json_file(default_env(), folder_ / "params.json").value();
     const Json trl = read_json_file(default_env(), folder_ / "expected.json").value();
     tolerance_ = trl["tolerance"];
-    // Where updates share a generation batch TRL's divisor is the mean of theirs; the window's own is the right one.
+    // If updates share a generation batch, TRL divides by the mean over them. The window's own count is the right
+    // divisor.
     const bool has_window = fs::exists(folder_ / "expected_window.json");
     steps_ =
         has_window ? read_json_file(default_env(), folder_ / "expected_window.json").value()["steps"] : trl["steps"];
@@ -253,7 +254,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
     return step[name].get<double>();
   }
 
-  // Ten times the drift that float32 was seen to have, and not below the floor.
+  // Ten times the observed drift of float32, but not below the floor.
   [[nodiscard]] double bound_of(const std::string& name, double floor_abs) const {
     const std::string key = tolerance_.contains("window." + name) ? "window." + name : name;
     double scale = 0.0;
@@ -282,7 +283,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
     }
   }
 
-  // What is told of the samples: TRL tells it with the first update after a generation.
+  // Metrics of the samples. TRL logs them with the first update after a generation.
   void compare_samples(const std::vector<Json>& metrics) {
     const std::pair<const char*, const char*> names[] = {
         {"reward", "reward"},
@@ -304,7 +305,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
     for (size_t i = 0; i < metrics.size(); ++i) {
       const Json& step = steps_[i * per_step];
       for (const auto& [ours, theirs] : names) {
-        // TRL tells the share of rows whose divisor is 0, which is no group's where the batch divides.
+        // TRL logs the share of rows whose divisor is 0. If the batch divides, no group has such a divisor.
         const bool other = std::string_view(theirs) == "frac_reward_zero_std" && divides_by_batch();
         if (other || !step.contains(theirs)) continue;
         ASSERT_TRUE(metrics[i].contains(ours)) << ours;
@@ -319,8 +320,8 @@ class Replay : public testing::TestWithParam<ReplayCase> {
            params_["trl"]["multi_objective_aggregation"] == "normalize_then_sum";
   }
 
-  // L2 distance of the final parameters over the L2 distance they moved. Of some cases every 4th row of a matrix is
-  // kept (metadata row_stride).
+  // L2 distance of the final parameters, relative to the L2 distance that they moved. Some cases keep every 4th row of
+  // a matrix (metadata row_stride).
   void compare_parameters() {
     const int64_t steps = params_["derived"]["generation_batches"].get<int64_t>();
     const fs::path saved =
@@ -364,7 +365,7 @@ TEST_P(Replay, FollowsTrl) {
   if (GetParam().imported) {
     const fs::path settings = run_dir_ / "trl.json";
     std::ofstream(settings) << params_["trl"].dump();
-    ASSERT_EQ(run_program("config import --from trl " + settings.string() + " --output " +
+    ASSERT_EQ(run_program("config import --from trl " + settings.string() + " --overwrite --output " +
                               (run_dir_ / "imported.toml").string(),
                           run_dir_ / "import.txt"),
               "");

@@ -1,8 +1,7 @@
-// `plugin check` finds every fault that it looks for, in plugins made to have it, and none in those that keep the
-// rules.
+// `plugin check` finds every fault that it looks for in plugins that have it, and none in plugins that keep the rules.
 //
-// This program also serves the cases of its own tests: started with --serve-cases it is what `mortise` would be.
-#include "plugin/check/check.h"
+// This program also serves the cases of its own tests: with --serve-cases it does what `mortise` would do.
+#include "conformance/check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +12,10 @@
 #include <map>
 #include <set>
 
+#include "conformance/report.h"
+#include "conformance/server.h"
 #include "foundation/base/env.h"
 #include "foundation/base/text.h"
-#include "plugin/check/report.h"
-#include "plugin/check/server.h"
 #include "plugin/pack/pack_file.h"
 #include "support/temp_dir.h"
 
@@ -73,24 +72,24 @@ constexpr Expected kPluginFaults[] = {
     {"negotiation.required_inputs", "SIGSEGV"},
     {"negotiation.all_inputs", "I did not ask for entropy"},
     {"contract.create_destroy", "there can be only one"},
-    {"contract.independent", "beside another instance the results differ"},
+    {"contract.independent", "the results differ if another instance exists"},
     {"contract.repeatable", "the same inputs give other results"},
     {"contract.outputs_written", "does not write loss at token 22 of row 7"},
     {"contract.inputs_untouched", "wrote to 'response_mask'"},
     {"contract.stays_inside", "behind the end of 'loss'"},
     {"contract.empty_batch", "the batch is empty"},
     {"contract.one_token", "nan"},
-    {"contract.empty_rows", "beside rows without tokens"},
+    {"contract.empty_rows", "next to rows without tokens"},
     {"contract.mask_holes", "with masked tokens left out"},
     {"contract.byte_offset", "with a byte_offset of 64"},
     {"contract.large_ids", "SIGSEGV"},
-    {"contract.failures_explained", "returned 99, which is no status code"},
+    {"contract.failures_explained", "returned 99, which is not a status code"},
     {"contract.metrics", "unknown reduction 9"},
     {"contract.stops", "returns INTERNAL; return MORTISE_CANCELLED"},
     {"contract.any_thread", "on another thread"},
     {"contract.concurrent", "at the same time the results differ"},
-    {"contract.state_round_trip", "saved as other bytes"},
-    {"contract.state_damaged", "that are no saved state"},
+    {"contract.state_round_trip", "saving the loaded state gives other bytes"},
+    {"contract.state_damaged", "that are not a saved state"},
     {"numerics.finite", "loss is nan at token 17 of row 0"},
     {"numerics.extreme_ratios", "inf"},
     {"numerics.gradient", "differences of the loss give"},
@@ -146,7 +145,7 @@ constexpr Expected kPluginFaults[] = {
     {"hygiene.call_growth", "the same call leave"},
 };
 
-// Faults of files: the case, the pack, what is said. Packs of `rude` are those of tests/host/packs.
+// Faults of files: the case, the pack, the message. The packs of `rude` are in tests/host/packs.
 struct FileFault {
   const char* case_id;
   const char* pack;
@@ -162,12 +161,15 @@ constexpr FileFault kFileFaults[] = {
     {"static.text_relocations", "broken/text_relocations.so", "-fPIC"},
     {"static.host_version", "newer_host/newer_host.so", "needs a host of ABI 0.99"},
     {"static.described", "broken/described.so", "'one' has no summary"},
+    {"static.roles", "secret_default/secret_default.so", "a default, which anyone can read"},
     {"static.known_names", "broken/known_names.so", "did you mean 'ref_log_prob'"},
     {"load.opens", "open_refuses/open_refuses.so", "FAILED_PRECONDITION"},
     {"load.harmless", "broken/harmless.so", "the working directory (/)"},
     {"load.quick", "broken/quick.so", "do the work in create"},
     {"load.note_equals_table", "note_differs/note_differs.so", "differ"},
     {"load.sizes", "broken/sizes.so", "struct_size of the vtable of 'one' is 4096"},
+    {"load.reads", "no_reads/no_reads.so", "announce mortise.reads/1"},
+    {"reward.column_role", "minor_2/minor_2.so", "the same whichever column it names"},
     {"load.beside_itself", "broken/beside_itself.so", "a second copy"},
 };
 
@@ -176,7 +178,7 @@ std::string plugin_of(std::string case_id) {
   return case_id;
 }
 
-// The rules whose last column in sdk/RULES.md holds `who`.
+// The rules whose last column in sdk/RULES.md contains `who`.
 std::set<std::string> rules_checked_by(std::string_view who) {
   const std::string text = *default_env().read_file(Path(MORTISE_SOURCE_DIR) / "sdk" / "RULES.md");
   std::set<std::string> out;
@@ -248,7 +250,7 @@ TEST(PluginCheck, FindsTheFaultOfEveryBrokenFile) {
   }
 }
 
-// Those of libtorch stay from its first use on; what a pack bound to it adds with every instance is its own.
+// Threads of libtorch remain after its first use. What a pack bound to it adds with every instance is the pack's own.
 TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
   CheckOptions options;
   options.host_torch = "1.0.0";
@@ -275,7 +277,7 @@ TEST(PluginCheck, TakesAnyBytesForAFile) {
   }
 }
 
-// In plugins without a fault no case finds one, and each passes most of what is about its kind.
+// In plugins without a fault no case finds one, and each plugin passes most cases for its kind.
 void expect_clean(const Path& pack, std::vector<std::string> only = {}, CheckOptions options = {}) {
   const CheckReport report = check(pack, std::move(only), std::move(options));
   EXPECT_EQ(all_faults(report), "") << pack;
@@ -335,6 +337,7 @@ TEST(PluginCheck, AsksForParametersWithoutADefault) {
   CheckOptions options;
   options.pack = (Path(MORTISE_BINARY_DIR) / "lib" / "mortise" / "packs" / "mortise.reward.so").string();
   options.server = {"/proc/self/exe", "--serve-cases"};
+  options.only = {"soft_overlong:*"};
   const auto refused = check_pack(options);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().kind, ErrorKind::kConfig);

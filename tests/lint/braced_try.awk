@@ -1,5 +1,5 @@
-# Prints each TRY( that stands behind a comma in a braced list: where it returns, gcc leaves what stands before it in the list
-# undestroyed. A pair of braces with no semicolon of its own is a list; a block of statements has one.
+# Prints each TRY( after a comma in a braced list: if it returns, gcc does not destroy the earlier elements of the list. A pair
+# of braces without a semicolon is a list; a block of statements has one.
 FNR == 1 { depth = 0; delete commas; delete pending; delete is_block; delete parens }
 /^[ \t]*#/ { next }  # preprocessor
 {

@@ -1,4 +1,5 @@
-# A braced list whose second or later element is a TRY( leaks the earlier ones where that returns (gcc): each such value gets a line of its own.
+# If TRY( is the second or a later element of a braced list and returns, gcc leaks the earlier elements. Give each such
+# value a line of its own.
 source "$(dirname "$0")/lib.sh"
 mapfile -t files < <(sources)
 [[ ${#files[@]} -gt 0 ]] || finish

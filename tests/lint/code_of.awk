@@ -1,5 +1,5 @@
-# code_of(line): what of a line of C++ is neither text nor comment, for the checks that follow braces. Carries raw strings and
-# comments from line to line; for the lines of a file in order.
+# code_of(line): the part of a line of C++ that is neither text nor comment, for checks that follow braces. It carries raw
+# strings and comments from line to line, so call it for the lines of a file in order.
 FNR == 1 { raw_end = ""; in_comment = 0 }
 function code_of(line, at, rest) {
   if (raw_end != "") {

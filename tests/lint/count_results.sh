@@ -1,6 +1,7 @@
-# count_results.sh ROOT: the sum at the end of ./dev test, on the recorded ctest run in samples/: a program with a case of each
-# outcome, one that aborts, a plain test, one skipped by its exit code, one failed, one timed out, one missing, one disabled,
-# a program whose cases are entries, and one that runs no case. With CI=true the missing oracle of two cases is a failure.
+# count_results.sh ROOT: tests the summary of ./dev test on the recorded ctest run in samples/. It has a program with a
+# case of each outcome, one that aborts, a plain test, one skipped by its exit code, one failed, one timed out, one
+# missing, one disabled, a program whose cases are entries, and one that runs no case. With CI=true the missing oracle
+# of two cases is a failure.
 set -euo pipefail
 cd "$1"
 count() { awk -v preset=release -v ci="$1" -f apps/dev/count_results.awk tests/lint/samples/ctest_junit.xml; }

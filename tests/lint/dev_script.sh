@@ -1,5 +1,5 @@
-# dev_script.sh ROOT: ./dev itself, without the network: syntax of its scripts, wrong commands, a missing package without root,
-# the stamps by which it knows what is in place, and that a folder is swapped whole.
+# dev_script.sh ROOT: tests ./dev without the network: syntax of its scripts, wrong commands, a missing package without
+# root, the stamps of finished folders, and the atomic swap of a folder.
 set -euo pipefail
 cd "$1"
 scratch=$(mktemp -d)

@@ -1,4 +1,4 @@
-# Text that must not stand anywhere in the tree: paths of one machine and package hosts (a mirror is the machine's business).
+# Text that the tree must not contain: paths of one machine, and package hosts (a mirror is a setting of the machine).
 # The patterns are written so that they do not match themselves.
 source "$(dirname "$0")/lib.sh"
 patterns=(

@@ -18,7 +18,7 @@ FNR == 1 { depth = 0; in_function = 0; text = ""; after_block = 0 }
       if (in_function == depth) {
         in_function = 0
         if (FNR - first + 1 >= limit) print FILENAME ":" first ": a function of " FNR - first + 1 " lines (under " limit ")"
-        carried = 1  # may have been a member's initialiser: what follows tells
+        carried = 1  # could be a member's initialiser; the next character decides
       } else if (!in_function) carried = 0
       depth--; text = ""
     } else if (c == ";") { text = ""; carried = 0 }

@@ -1,6 +1,7 @@
-# Every header of core/ compiles alone: where X.cpp begins with its own X.h, the build has proved it; for the others there
-# is a generated source each, built by the test lint_headers_alone and not by `all`. (The SDK's: tests/sdk/headers_alone.sh.)
-# What is slow to read and outside of this tree is precompiled; that this hides no missing include is lint_includes' part.
+# Every header of core/ compiles alone. If X.cpp begins with its own X.h, the build has proved it. Each other header gets a
+# generated source, which the test lint_headers_alone builds, and `all` does not. (The SDK's: tests/sdk/headers_alone.sh.)
+# In a unity build, that proof holds only for the first file of each unit. The preset debug compiles every file alone.
+# Slow outside headers are precompiled; lint_includes finds missing includes that this would hide.
 function(lint_headers target)
   cmake_parse_arguments(ARG "" "ROOT" "LIBS;HEADERS;PRECOMPILED" ${ARGN})
   set(sources "")
@@ -24,10 +25,10 @@ set(core_headers "")
 set(torch_headers "")
 set(core_libs "")
 set(torch_libs "")
-foreach(room foundation plugin text config checkpoint experience model generate learn train)
+foreach(room parse sandbox foundation plugin text config checkpoint experience import conformance packs model dist generate learn train)
   file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}/core" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/core/${room}/*.h")
   set(kind core)
-  if(room MATCHES "^(model|generate|learn|train)$")
+  if(room MATCHES "^(model|dist|generate|learn|train)$")
     set(kind torch)
   endif()
   foreach(header IN LISTS headers)

@@ -1,4 +1,5 @@
-# Every folder of the first two levels says in a README.md what is in it. Generated and data folders below that are told by their parents.
+# Every folder of the first two levels has a README.md. Deeper folders with generated files or data are described by
+# their parents.
 source "$(dirname "$0")/lib.sh"
 while read -r folder; do
   if [[ ! -s $folder/README.md ]]; then fault "$folder: has no README.md"; fi

@@ -1,4 +1,4 @@
-# Every test that the table of attacks in SECURITY.md names is there.
+# Every test in SECURITY.md's table of attacks exists.
 source "$(dirname "$0")/lib.sh"
 while read -r suite name; do
   if ! grep -rqE "^TEST(_F|_P)?\($suite, $name\)" tests --include='*.cpp'; then fault "SECURITY.md: there is no test $suite.$name"; fi

@@ -1,5 +1,5 @@
-# selftest.sh NAME ROOT: does the lint NAME find what it is there for? Builds a small tree in a temporary folder, good first
-# (the lint must accept it), then with one fault after another (it must name each). A lint that cannot fail proves nothing.
+# selftest.sh NAME ROOT: tests whether the lint NAME finds its faults. It builds a small good tree in a temporary
+# folder, which the lint must accept, and then adds one fault after another, each of which the lint must name.
 set -euo pipefail
 name=$1 root=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -44,6 +44,24 @@ case $name in
     printf 'enum class Three : int { kA };\n' | write core/a/e.h
     rejects "Three is defined in core/a/e.h core/b/b.h" core/a/e.h
     ;;
+  plugin_names)
+    printf 'MORTISE_TOKEN_LOSS("zigzag", Zigzag)\nMORTISE_REWARD("length", Length)\n' | write plugins/a.cpp
+    printf 'MORTISE_DESCRIPTOR(inner)\n' | write plugins/b.cpp
+    printf '// zigzag has no say\nint length = 0;  // "length"\nconst char* a = "the length of it", *b = "http://x/zigzags";\n' | write core/a/a.cpp
+    printf '# why\ncore/b/* zigzag an example\n' | write tests/lint/plugin_names_allowed.txt
+    printf 'if (name == "zigzag") f();\n' | write core/b/b.cpp
+    accepts "comments, ordinary words, other words, and exceptions"
+    printf 'int b;\nif (name == "length") f();\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:2: names the plugin 'length'" core/a/b.cpp
+    printf 'error("take zigzag out");\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:1: names the plugin 'zigzag'" core/a/b.cpp
+    printf 'find("rollout_backend", "inner");\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:1: names the plugin 'inner'" core/a/b.cpp
+    printf 'core/b/* zigzag an example\ncore/c/* zigzag an example\n' | write tests/lint/plugin_names_allowed.txt
+    rejects "'core/c/* zigzag' is not needed" nothing
+    printf 'core/b/* zigzag\n' | write tests/lint/plugin_names_allowed.txt
+    rejects "'core/b/* zigzag' has no reason" nothing
+    ;;
   includes)
     printf '#pragma once\n#include <vector>\n// a std::map\nstd::vector<int> a();\nconst char* b = "std::string";\n' | write core/a.h
     printf '#pragma once\n#include <map>\n#include <string>\nstd::pair<int, std::string_view> a();\n' | write core/b.h
@@ -57,6 +75,33 @@ case $name in
     printf 'int f();\n' | write core/c.h
     rejects "core/c.h: no #pragma once" core/c.h
     ;;
+  rooms)
+    printf '| 0 | `foundation` | all | no |\n' | write docs/architecture.md
+    echo 'int a;' | write core/foundation/a.cpp
+    echo 'see `core/foundation/a.cpp`, `core/foundation` and `tests/plugins/NAME.cpp`' | write docs/a.md
+    accepts "a table that agrees with the folders; names of what is there"
+    echo 'int b;' | write core/extra/b.cpp
+    rejects "core/extra: docs/architecture.md has no row for it" core/extra
+    echo 'see `core/foundation/b.cpp`' | write docs/b.md
+    rejects "docs/b.md:1: there is no core/foundation/b.cpp" docs/b.md
+    printf '| 0 | `foundation` | all | no |\n| 1 | `gone` | nothing | yes |\n' | write docs/architecture.md
+    rejects "the room 'gone' is not in core/" docs/architecture.md
+    ;;
+  columns)
+    printf 'using Novelty = Column<"novelty", float, Level::kToken>;\nusing All = std::tuple<Novelty>;\n' |
+      write core/foundation/batch/columns.h
+    for i in 1 2 3 4 5 6; do echo 'auto a = table.get<column::Novelty>();' | write core/learn/a$i.cpp; done
+    echo 'std::vector<float> novelty_of(std::span<const float> novelty, int a);' | write core/learn/a.h
+    accepts "a column that six files name, and a parameter of that name"
+    echo 'auto a = table.get<column::Novelty>();' | write core/train/b.cpp
+    rejects "novelty: 7 files of core/ name it, at most 6 may" core/train/b.cpp
+    printf 'struct Input {\n  std::span<const float> novelty{};  // [N]\n};\n' | write core/learn/b.h
+    rejects "core/learn/b.h:2:" core/learn/b.h
+    echo '  std::vector<float> novelty;' | write core/experience/b.h
+    rejects "a column of the step's table" core/experience/b.h
+    echo '// moved' | write core/foundation/batch/columns.h
+    rejects "no column is found in it" core/foundation/batch/columns.h
+    ;;
   directions)
     echo '#include "foundation/base/result.h"' | write core/text/a.cpp
     echo '#include <ATen/ops/mm.h>' | write core/model/a.cpp
@@ -65,6 +110,7 @@ case $name in
     echo '#include "../shared/clip.h"' | write plugins/policy_loss/clip.cpp
     echo '#include "parse/json.h"' | write core/foundation/a.cpp
     echo '#include "parse/json.h"' | write plugins/reward/a.cpp
+    echo '#include "sandbox/call_filter.h"' | write plugins/reward/c.cpp
     accepts "includes in the right direction"
     echo '#include "../policy_loss/clip.h"' | write plugins/reward/b.cpp
     rejects "plugins/reward/b.cpp:1:" plugins/reward/b.cpp
@@ -72,7 +118,7 @@ case $name in
     rejects "core/foundation may not include core/text (its level is higher)" core/foundation/b.cpp
     echo '#  include "config/load.h"' | write core/text/b.cpp
     rejects "core/text may not include core/config (its level is the same)" core/text/b.cpp
-    echo '#include "train/trainer.h"' | write core/learn/b.h
+    echo '#include "train/loop/trainer.h"' | write core/learn/b.h
     rejects "core/learn may not include core/train" core/learn/b.h
     echo '#include <ATen/core/Tensor.h>' | write core/experience/b.h
     rejects "core/experience/b.h:1: libtorch (ATen/core/Tensor.h) is not for this folder" core/experience/b.h
@@ -83,9 +129,11 @@ case $name in
     echo '#include "../model/a.h"' | write core/learn/b.cpp
     rejects "leaves its folder" core/learn/b.cpp
     echo '#include "foundation/base/rng.h"' | write plugins/reward/b.cpp
-    rejects "a plugin includes the SDK and core/parse only, not core/foundation" plugins/reward/b.cpp
+    rejects "a plugin includes the SDK, core/parse and core/sandbox only, not core/foundation" plugins/reward/b.cpp
     echo '#include "foundation/base/rng.h"' | write core/parse/b.cpp
     rejects "core/parse may not include core/foundation (its level is higher)" core/parse/b.cpp
+    echo '#include "parse/json.h"' | write core/sandbox/b.cpp
+    rejects "core/sandbox may not include core/parse (its level is the same)" core/sandbox/b.cpp
     echo '#include "parse/json.h"' | write sdk/include/mortise/b.h
     rejects "the SDK includes itself" sdk/include/mortise/b.h
     echo '#include "foundation/base/rng.h"' | write sdk/include/mortise/b.h
@@ -133,8 +181,8 @@ case $name in
     rejects "core/text/b.h:4: a function of 80 lines" core/text/b.h
     seq 601 | sed 's|^|// |' | write core/text/b.cpp
     rejects "core/text/b.cpp:1: 601 lines (at most 600)" core/text/b.cpp
-    seq 300 | sed 's|^|// |' | write core/train/trainer.cpp
-    rejects "300 lines (under 300)" core/train/trainer.cpp
+    seq 300 | sed 's|^|// |' | write core/train/loop/trainer.cpp
+    rejects "300 lines (under 300)" core/train/loop/trainer.cpp
     for i in 1 2 3; do seq 450 | sed 's|^|// |' | write core/text/b$i.cpp; done
     rejects "nine of ten files" core/text/b1.cpp core/text/b2.cpp core/text/b3.cpp
     ;;

@@ -1,4 +1,5 @@
-# A type's name stands once in the headers of core/: two of one name in one namespace are one type to the linker, which mixes their members up.
+# No two types in the headers of core/ have the same name. Two types with one name in one namespace are one type to the
+# linker, which mixes up their members.
 source "$(dirname "$0")/lib.sh"
 while read -r name; do
   fault "$name is defined in $(grep -rlE "^(struct|class|enum class|union) $name( final)?( :.*| *)?\{" core --include='*.h' | sort | paste -sd' '): rename one"

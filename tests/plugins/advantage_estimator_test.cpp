@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(AdvantageEstimator, GroupWise,
                                          "rloo", "rloo_vectorized", "tir_optimal_token_baseline"),
                          name_of);
 
-// Where one row of a larger group has a reward, it has nothing to be compared with.
+// If only one row of a larger group has a reward, it has nothing to compare with.
 TEST_P(GroupWise, LoneRowOfALargerGroupHasNoAdvantage) {
   const auto a = outcomes(GetParam(), {}, {2, NAN, 1}, {1, 1, 1}, {1, 0, 0});
   EXPECT_EQ(a, (std::vector<float>{0, 0, 0}));
@@ -159,7 +159,7 @@ TEST(Grpo, GroupsMayBeInterleavedAndMaskedTokensStayZero) {
   AdvantageCase b;
   b.row_offsets = {0, 2, 4, 4, 6};
   b.group_index = {5, 9, 9, 5};
-  b.rewards = {0, 1, 4, 0, 0, 3};  // the second row's reward stands on a masked token
+  b.rewards = {0, 1, 4, 0, 0, 3};  // the second row's reward is on a masked token
   b.mask = {1, 1, 0, 1, 1, 0};
   const AdvantageResult got = compute("grpo", {{"norm_adv_by_std_in_grpo", "false"}}, b);
   EXPECT_EQ(got.advantages, (std::vector<float>{-1, -1, 0, 2, 1, 0}));

@@ -180,7 +180,7 @@ TEST_P(AdvantageOracle, RlooNormalized) {
               [&](size_t row) { return group_of(b, row).size() == 1 ? 0.0 : left_out(row) / (spread + 1e-4); });
 }
 
-// Groups whose rewards are all equal teach nothing: alpha = B / (B - M).
+// Groups with equal rewards have no advantage: alpha = B / (B - M).
 TEST(Gpg, ScaleOfThePaper) {
   const std::vector<float> rewards = {1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0};
   const std::vector<int64_t> groups = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2};

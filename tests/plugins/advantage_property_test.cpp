@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(AdvantageEstimator, AdvantageProperty,
                                          "rloo_vectorized", "tir_optimal_token_baseline"),
                          [](const auto& name) { return name.param; });
 
-// A row without a reward has advantage 0 and might as well not be there, whatever number it carries.
+// A row without a reward has advantage 0 and no influence, whatever number it carries.
 TEST_P(AdvantageProperty, RowsWithoutARewardTouchNothing) {
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     AdvantageCase b = random_case(seed);
@@ -111,7 +111,7 @@ TEST(AdvantageIdentities, GaeWithoutACriticIsReinforcePlusPlus) {
   expect_same("gae", {{"gamma", "0.9"}}, "reinforce_plus_plus", {{"gamma", "0.9"}, {"masked_tokens", "skip"}}, b);
 }
 
-// A right critic (values = what is still to come) leaves nothing to learn; lambda = 0 sees one step only.
+// With a perfect critic (values = future rewards) all advantages are 0. lambda = 0 looks one step ahead.
 TEST(AdvantageIdentities, GaeWithARightCriticIsZero) {
   AdvantageCase b = random_case(4);
   for (size_t row = 0; row < b.num_rows(); ++row) {

@@ -6,7 +6,7 @@
 namespace mortise::test {
 namespace {
 
-// Rows of `b`, in another order or some of them; place[i] is where row i of the new batch stood.
+// Rows of `b`, reordered or some of them. place[i] is the position of the new row i in `b`.
 AdvantageCase reordered(const AdvantageCase& b, const std::vector<size_t>& place) {
   AdvantageCase out;
   out.weights = b.weights;
@@ -64,7 +64,8 @@ AdvantageCase with_invalid_rows(AdvantageCase b, uint32_t seed) {
   return b;
 }
 
-// The numbers of `part`, whose row i is row rows[i] of the whole: within a share of the largest, as the goldens are.
+// The numbers of `part`, whose row i is row rows[i] of the whole. The tolerance is relative to the largest, as for the
+// goldens.
 void expect_rows(const AdvantageCase& whole, const std::vector<float>& values, const std::vector<size_t>& rows,
                  const std::vector<float>& part, const std::string& what) {
   double largest = 1e-30;
@@ -99,7 +100,7 @@ RC_GTEST_PROP(AdvantageEstimators, DoNotSeePadding, (const Rows& drawn, uint32_t
   }
 }
 
-// Estimators of the prompt's rows alone: a step may be scored in any pieces that hold whole prompts.
+// Estimators that use only the prompt's rows: a step may be scored in any pieces that contain whole prompts.
 RC_GTEST_PROP(AdvantageEstimators, OfPromptsDoNotSeeTheSplit, (const Rows& drawn, uint32_t seed)) {
   const AdvantageCase b = with_invalid_rows(advantage_batch(drawn), seed);
   const std::pair<const char*, Params> estimators[] = {{"grpo", {}},
@@ -137,8 +138,8 @@ std::map<int64_t, int> group_sizes(const AdvantageCase& b) {
   return sizes;
 }
 
-// A baseline that is the mean of the prompt's rows leaves advantages whose sum is 0, in prompts of any number of rows
-// above one; with opo the rows count by their length.
+// If the baseline is the mean of the prompt's rows, the advantages of a prompt with several rows add up to 0. opo
+// weights the rows by length.
 RC_GTEST_PROP(AdvantageSums, AreZeroInEveryPrompt, (const Rows& drawn, uint32_t seed)) {
   const AdvantageCase b = with_invalid_rows(advantage_batch(drawn, seed % 2 == 0), seed);
   const std::map<int64_t, int> sizes = group_sizes(b);

@@ -98,7 +98,7 @@ TEST(Bnpo, RewardsOfAnotherRange) {
   EXPECT_NE(mixed.call.error.find("prior_alpha"), std::string::npos);
 }
 
-// Each function with a fit of its own, then the mean by weight.
+// Each function has its own fit; then the weighted mean.
 TEST(Bnpo, DecomposesTheAdvantage) {
   const AdvantageCase first = groups_with({1, 2, 3, 2}), second = groups_with({4, 1, 1, 2});
   AdvantageCase both = first;

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "reward_call.h"
+#include "code_fixture.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -28,34 +28,18 @@ namespace {
 
 using testing::HasSubstr;
 
-class CodeAttacks : public testing::Test {
+class CodeAttacks : public CodeFixture {
  protected:
-  void SetUp() override {
-    if (std::system("bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1") != 0)
-      GTEST_SKIP() << "bubblewrap does not work here: no program was run in a sandbox";
-    if (::access("/usr/bin/python3", X_OK) != 0)
-      GTEST_SKIP() << "no /usr/bin/python3: the reward `code` was not tested";
-  }
   void TearDown() override { ::setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1); }
 
   static RewardCall make(std::map<std::string, std::string> params = {}) {
-    static const mortise_pack* pack =
-        load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_code.so");
-    params.try_emplace("python", "/usr/bin/python3");
     params.try_emplace("time_limit", "20");
-    return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "code"), std::move(params));
-  }
-  static double score(RewardCall& plugin, const std::string& program, const std::string& tests) {
-    const TestColumn column{"test_cases", MORTISE_COLUMN_JSON, {tests}, {}};
-    return plugin.score({{program}, {column}, {}, {}, 0})[0];
+    return make_code(std::move(params));
   }
   static double asserts(const std::string& program, const std::string& statement, RewardCall plugin = make()) {
     return score(plugin, program, R"({"tests": [")" + statement + "\"]}");
   }
-  static bool runs(RewardCall& plugin, const std::string& program) {
-    return score(plugin, program, R"({"inputs": [""], "outputs": ["ok"]})") == 1;
-  }
-  // A folder with a program `bwrap` that stands before the real one in PATH.
+  // A folder with a program `bwrap` that comes before the real one in PATH.
   static void put_before_bubblewrap(const TempDir& dir, const std::string& script) {
     dir.write("bwrap", "#!/bin/sh\n" + script + "\nexec /usr/bin/bwrap \"$@\"\n");
     ::chmod((dir.path() / "bwrap").c_str(), 0755);
@@ -63,8 +47,8 @@ class CodeAttacks : public testing::Test {
   }
 };
 
-// A statement that the wrong program must fail, in a form whose expected value stays outside the program's process, and
-// in one that does not.
+// A statement that the wrong program must fail, in a form that keeps the expected value outside the program's process,
+// and in one that does not.
 const char* const kStatements[] = {"assert f(20) == 6765", "assert abs(f(20) - 6765) < 0.5"};
 constexpr const char* kWrong = "def f(n): return 0\n";
 
@@ -76,7 +60,7 @@ TEST_F(CodeAttacks, HonestProgramsPassBothForms) {
   }
 }
 
-// Each looks for whatever tells success in another place, and says it.
+// Each program searches another place for the proof of success, and prints what it finds.
 TEST_F(CodeAttacks, NoProgramFindsTheMarkOfSuccess) {
   const std::string say =
       "import os, re\n"

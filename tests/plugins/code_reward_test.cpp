@@ -1,5 +1,5 @@
-// code: tests of all kinds, what a program may not do, and time-outs. Needs bubblewrap that works and a python3 in
-// /usr.
+// The reward code: tests of all kinds, what a program may not do, and time-outs. Needs a working bubblewrap and a
+// python3 in /usr.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "reward_call.h"
+#include "code_fixture.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -23,25 +23,9 @@ namespace {
 using std::chrono::steady_clock;
 using testing::HasSubstr;
 
-class CodeReward : public testing::Test {
+class CodeReward : public CodeFixture {
  protected:
-  void SetUp() override {
-    if (std::system("bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1") != 0)
-      GTEST_SKIP() << "bubblewrap does not work here: no program was run in a sandbox";
-    if (::access("/usr/bin/python3", X_OK) != 0)
-      GTEST_SKIP() << "no /usr/bin/python3: the reward `code` was not tested";
-  }
-
-  static RewardCall make(std::map<std::string, std::string> params = {}) {
-    static const mortise_pack* pack =
-        load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_code.so");
-    params.try_emplace("python", "/usr/bin/python3");
-    return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "code"), std::move(params));
-  }
-  static double score(RewardCall& plugin, const std::string& program, const std::string& tests) {
-    const TestColumn column{"test_cases", MORTISE_COLUMN_JSON, {tests}, {}};
-    return plugin.score({{program}, {column}, {}, {}, 0})[0];
-  }
+  static RewardCall make(std::map<std::string, std::string> params = {}) { return make_code(std::move(params)); }
   static long peak_kib() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -55,10 +39,6 @@ class CodeReward : public testing::Test {
       count += line.find(text) != std::string::npos ? 1 : 0;
     }
     return count;
-  }
-  // Does the program end well and print "ok"?
-  static bool runs(RewardCall& plugin, const std::string& program) {
-    return score(plugin, program, R"({"inputs": [""], "outputs": ["ok"]})") == 1;
   }
 };
 
@@ -155,9 +135,9 @@ TEST_F(CodeReward, FloodsAreStopped) {
   EXPECT_LT(peak_kib() - before, 16 * 1024);
 }
 
-// Threads that never end die with their program, and nothing of the sandbox stays behind.
+// Threads that never end die with their program, and nothing of the sandbox remains.
 TEST_F(CodeReward, NothingIsLeftBehind) {
-  const TempDir named;  // its path stands in the command line of what runs the sandbox
+  const TempDir named;  // its path is on the command line that starts the sandbox
   auto plugin = make({{"time_limit", "1"}, {"read", named.path().string()}});
   const std::string bomb =
       "import threading, time\nthreading.stack_size(65536)\n"
@@ -192,7 +172,7 @@ TEST_F(CodeReward, ColumnsWithoutTestsFailTheirRow) {
   const auto got = plugin.score({{"", "", "", "", ""}, {column}, {}, {}, 0});
   for (const double reward : got) EXPECT_TRUE(std::isnan(reward));
   EXPECT_EQ(plugin.plugin.call.failed_rows.size(), 4U);
-  EXPECT_THAT(plugin.plugin.call.failed_rows.at(1).text, HasSubstr("do not go together"));
+  EXPECT_THAT(plugin.plugin.call.failed_rows.at(1).text, HasSubstr("must have as many inputs as outputs"));
   const std::string nested = std::string(300'000, '[') + std::string(300'000, ']');
   const TestColumn deep{"test_cases",
                         MORTISE_COLUMN_TEXT,
@@ -205,7 +185,7 @@ TEST_F(CodeReward, ColumnsWithoutTestsFailTheirRow) {
 TEST_F(CodeReward, AMissingInterpreterIsToldAtTheStart) {
   const RewardCall none = make({{"python", "/nowhere/python"}});
   EXPECT_EQ(none.plugin.self, nullptr);
-  EXPECT_THAT(none.plugin.call.error, HasSubstr("no Python runs in the sandbox here"));
+  EXPECT_THAT(none.plugin.call.error, HasSubstr("Python does not run in the sandbox on this machine"));
   ::setenv("PATH", "/nowhere", 1);
   const RewardCall no_bwrap = make();
   ::setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1);

@@ -18,13 +18,6 @@ using std::chrono::steady_clock;
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::vector<double> shown(std::vector<double> rewards) {
-  for (double& r : rewards) r = std::isnan(r) ? -99 : r;
-  return rewards;
-}
-
-RewardRows completions(std::vector<std::string> texts) { return {std::move(texts), {}, {}, {}, 0}; }
-
 std::string output_of(const std::string& command) {
   FILE* const pipe = ::popen(command.c_str(), "r");
   std::string out;
@@ -40,7 +33,7 @@ class HttpReward : public testing::Test {
     if (output_of("python3 -c 'print(1)' 2>/dev/null") != "1\n")
       GTEST_SKIP() << "no python3 in PATH for the service: the reward `http` was not tested";
     ::setenv("no_proxy", "127.0.0.1", 1);
-    // The service ends with its standard input, whose other end a sleeping shell holds; its port comes through a file.
+    // The service ends when its standard input closes; a sleeping shell holds the other end. A file has its port.
     const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
     service_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file_).c_str(), "w");
     ASSERT_NE(service_, nullptr);
@@ -120,7 +113,7 @@ TEST_F(HttpReward, TakesEveryFormOfAnEntry) {
   EXPECT_EQ(plugin.plugin.call.failed_rows.size(), 3U);
   EXPECT_THAT(failure(plugin, 2), HasSubstr("too hard"));
   EXPECT_THAT(failure(plugin, 3), HasSubstr("without 'score' or 'error'"));
-  EXPECT_THAT(failure(plugin, 4), HasSubstr("no number: \"x\""));
+  EXPECT_THAT(failure(plugin, 4), HasSubstr("not a number: \"x\""));
 }
 
 TEST_F(HttpReward, TriesAgainWhatMayPass) {
@@ -178,7 +171,7 @@ TEST_F(HttpReward, WrongAnswersFailTheirRequest) {
   EXPECT_THAT(failure(few, 1), HasSubstr("answered 1 rewards to 2 rows"));
   auto text = at(url("/text"));
   text.score(completions({"a"}));
-  EXPECT_THAT(failure(text, 0), HasSubstr("answered no JSON to 1 rows: fine"));
+  EXPECT_THAT(failure(text, 0), HasSubstr("answered with text that is not JSON to 1 rows: fine"));
   auto deep = at(url("/deep"));
   deep.score(completions({"a"}));
   EXPECT_THAT(failure(deep, 0), HasSubstr("nested deeper than 128 levels"));

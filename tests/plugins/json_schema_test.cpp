@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 using testing::HasSubstr;
 
-RewardCall reward(std::map<std::string, std::string> params) {
+RewardCall json_schema(std::map<std::string, std::string> params) {
   static const mortise_pack* pack = load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward.so");
   return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "json_schema"), std::move(params));
 }
@@ -37,7 +37,7 @@ TEST(JsonSchema, AgreesWithJsonschemaOnEveryCase) {
     lines.push_back(line);
   }
   rows.columns = {{"schema", MORTISE_COLUMN_JSON, schemas, {}}};
-  auto plugin = reward({{"column", "schema"}});
+  auto plugin = json_schema({{"column", "schema"}});
   const std::vector<double> got = plugin.score(rows);
   ASSERT_EQ(got.size(), 600U);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], expected[i]) << lines[i];
@@ -45,7 +45,8 @@ TEST(JsonSchema, AgreesWithJsonschemaOnEveryCase) {
 }
 
 TEST(JsonSchema, FindsTheJson) {
-  auto plugin = reward({{"schema", R"({"type": "object", "required": ["a"]})"}, {"miss", "0.25"}, {"broken", "-1"}});
+  auto plugin =
+      json_schema({{"schema", R"({"type": "object", "required": ["a"]})"}, {"miss", "0.25"}, {"broken", "-1"}});
   EXPECT_EQ(score(plugin, R"({"a": 1})"), 1);
   EXPECT_EQ(score(plugin, "Sure:\n```json\n{\"a\": 1}\n```\nDone."), 1);
   EXPECT_EQ(score(plugin, "```\n{\"a\": 1}\n```"), 1);
@@ -53,14 +54,14 @@ TEST(JsonSchema, FindsTheJson) {
   EXPECT_EQ(score(plugin, "{}"), 0.25);
   EXPECT_EQ(score(plugin, "{\"a\": 1"), -1);
   EXPECT_EQ(score(plugin, ""), -1);
-  auto whole = reward({{"schema", "true"}, {"whole", "true"}});
+  auto whole = json_schema({{"schema", "true"}, {"whole", "true"}});
   EXPECT_EQ(score(whole, "```json\n1\n```"), 0);
   EXPECT_EQ(score(whole, " 1 "), 1);
 }
 
 TEST(JsonSchema, RefusesSchemasThatItCannotKeep) {
   const auto refusal = [](const std::string& schema) {
-    const RewardCall made = reward({{"schema", schema}});
+    const RewardCall made = json_schema({{"schema", schema}});
     EXPECT_EQ(made.plugin.self, nullptr) << schema;
     return made.plugin.call.error;
   };
@@ -73,16 +74,16 @@ TEST(JsonSchema, RefusesSchemasThatItCannotKeep) {
   EXPECT_THAT(refusal(R"({"$ref": "#/$defs/x"})"), HasSubstr("there is nothing at #/$defs/x"));
   EXPECT_THAT(refusal(R"({"minLength": -1})"), HasSubstr("whole number"));
   EXPECT_THAT(refusal("{"), HasSubstr("not valid JSON"));
-  EXPECT_THAT(reward({}).plugin.call.error, HasSubstr("give schema"));
+  EXPECT_THAT(json_schema({}).plugin.call.error, HasSubstr("give schema"));
 }
 
-// RFC 6901: in a fragment, ~0 and ~1 stand for ~ and /, and %XX for a byte, which is decoded first.
+// RFC 6901: in a fragment, ~0 and ~1 mean ~ and /, and %XX means a byte, which is decoded first.
 TEST(JsonSchema, FollowsReferencesWithEscapes) {
   const std::string defs =
       R"("$defs": {"a b": {"const": 1}, "50%": {"const": 2}, "x/y": {"const": 3}, "m~n": {"const": 4}, "é": {"const": 5},
                    "%20": {"const": 6}, "~1": {"const": 7}, "": {"const": 8}}})";
   const auto accepts = [&](const std::string& reference, const std::string& value) {
-    auto plugin = reward({{"schema", R"({"properties": {"v": {"$ref": ")" + reference + R"("}}, )" + defs}});
+    auto plugin = json_schema({{"schema", R"({"properties": {"v": {"$ref": ")" + reference + R"("}}, )" + defs}});
     EXPECT_NE(plugin.plugin.self, nullptr) << reference << ": " << plugin.plugin.call.error;
     return plugin.plugin.self != nullptr && score(plugin, "{\"v\": " + value + "}") == 1;
   };
@@ -94,9 +95,9 @@ TEST(JsonSchema, FollowsReferencesWithEscapes) {
     EXPECT_TRUE(accepts(reference, value)) << reference;
     EXPECT_FALSE(accepts(reference, "0")) << reference;
   }
-  auto item = reward({{"schema", R"({"anyOf": [{"const": 9}, {"$ref": "#/anyOf/0"}]})"}});
+  auto item = json_schema({{"schema", R"({"anyOf": [{"const": 9}, {"$ref": "#/anyOf/0"}]})"}});
   EXPECT_EQ(score(item, "9"), 1);
-  const auto refusal = [](const std::string& schema) { return reward({{"schema", schema}}).plugin.call.error; };
+  const auto refusal = [](const std::string& schema) { return json_schema({{"schema", schema}}).plugin.call.error; };
   for (const char* broken : {"#/$defs/%2", "#/$defs/%zz", "#/$defs/a~2", "#/$defs/a~", "#/allOf/01", "#/allOf/2",
                              "#/allOf/-", "#$defs", "#/type/0/x"}) {
     const std::string text =
@@ -112,13 +113,14 @@ TEST(JsonSchema, WorkIsBounded) {
   std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
   for (int i = 0; i < 5000; ++i)
     chain += '"' + std::to_string(i) + R"(": {"$ref": "#/$defs/)" + std::to_string(i + 1) + R"("}, )";
-  EXPECT_THAT(reward({{"schema", chain + R"("5000": true}})"}}).plugin.call.error,
+  EXPECT_THAT(json_schema({{"schema", chain + R"("5000": true}})"}}).plugin.call.error,
               HasSubstr("references are chained too deep"));
-  auto circle = reward({{"schema", R"({"$ref": "#"})"}});
+  auto circle = json_schema({{"schema", R"({"$ref": "#"})"}});
   EXPECT_EQ(score(circle, "1"), 0);
-  auto tree = reward({{"schema", R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}], "maxItems": 1})"}});
+  auto tree =
+      json_schema({{"schema", R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}], "maxItems": 1})"}});
   EXPECT_EQ(score(tree, std::string(5000, '[') + std::string(5000, ']')), 0);
-  auto unique = reward({{"schema", R"({"uniqueItems": true})"}});
+  auto unique = json_schema({{"schema", R"({"uniqueItems": true})"}});
   std::string many = "[0";
   for (int i = 1; i < 20000; ++i) many += "," + std::to_string(i);
   EXPECT_EQ(score(unique, many + "]"), 0);
@@ -127,34 +129,34 @@ TEST(JsonSchema, WorkIsBounded) {
   EXPECT_EQ(score(unique, R"(["[[[[", "\"[", {"[": [1]}])"), 1) << "brackets in texts are none";
 }
 
-// What cannot be judged within bounds is a fault, also where a fault is asked for.
+// A check beyond the limits fails, also if the schema asks for a mismatch.
 TEST(JsonSchema, GivingUpIsNoFaultThatNotOrIfMayTurn) {
   const std::string deep = std::string(500, '[') + std::string(500, ']');
   for (const char* schema :
        {R"({"not": {"$ref": "#/$defs/d"}, "$defs": {"d": {"items": {"$ref": "#/$defs/d"}}}})",
         R"({"if": {"$ref": "#/$defs/d"}, "then": false, "$defs": {"d": {"items": {"$ref": "#/$defs/d"}}}})",
         R"({"oneOf": [true, {"$ref": "#/$defs/d"}], "$defs": {"d": {"items": {"$ref": "#/$defs/d"}}}})"}) {
-    auto plugin = reward({{"schema", schema}});
+    auto plugin = json_schema({{"schema", schema}});
     EXPECT_EQ(score(plugin, deep), 0) << schema;
   }
 }
 
 // A pattern of a schema that cannot be matched is no verdict on the completion.
 TEST(JsonSchema, APatternThatTakesTooManyStepsGivesNoReward) {
-  auto plugin = reward({{"schema", R"({"pattern": "(a+)+$"})"}});
+  auto plugin = json_schema({{"schema", R"({"pattern": "(a+)+$"})"}});
   EXPECT_TRUE(std::isnan(score(plugin, '"' + std::string(5'000, 'a') + "!\"")));
   EXPECT_THAT(plugin.plugin.call.failed_rows.at(0).text, HasSubstr("takes more than"));
   EXPECT_EQ(score(plugin, "\"aaa\""), 1);
 }
 
 TEST(JsonSchema, DeepAndBrokenJsonAreToldApart) {
-  auto plugin = reward({{"schema", "true"}, {"miss", "0.25"}, {"broken", "-1"}});
+  auto plugin = json_schema({{"schema", "true"}, {"miss", "0.25"}, {"broken", "-1"}});
   EXPECT_EQ(score(plugin, std::string(300'000, '[') + std::string(300'000, ']')), 0.25);
   EXPECT_EQ(score(plugin, std::string(300'000, '[')), -1);
 }
 
 TEST(JsonSchema, ABadSchemaInAColumnFailsItsRow) {
-  auto plugin = reward({{"column", "s"}});
+  auto plugin = json_schema({{"column", "s"}});
   const TestColumn column{"s", MORTISE_COLUMN_TEXT, {R"({"type": "integer"})", "{", std::nullopt}, {}};
   const std::vector<double> got = plugin.score({{"1", "1", "1"}, {column}, {}, {}, 0});
   EXPECT_EQ(got[0], 1);

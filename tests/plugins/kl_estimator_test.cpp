@@ -17,7 +17,8 @@ INSTANTIATE_TEST_SUITE_P(KlEstimator, KlGolden, testing::Values("k1", "kl", "k2"
 
 class EveryKl : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(KlEstimator, EveryKl,
-                         testing::Values("k1", "kl", "k2", "mse", "k3", "low_var_kl", "abs", "k3_ratio"));
+                         testing::Values("k1", "kl", "k2", "mse", "k3", "low_var_kl", "abs", "k3_ratio",
+                                         "k3_row_ratio"));
 
 TEST_P(KlGolden, MatchesVerl) {
   const auto cases = golden_cases("kl_estimator", GetParam());
@@ -73,7 +74,7 @@ TEST_P(EveryKl, ClampsAreOptions) {
   EXPECT_FLOAT_EQ(cut.loss[0], edge.loss[0]);
   EXPECT_NE(cut.loss[0], full.loss[0]);
   EXPECT_FLOAT_EQ(least.loss[0], 0.01F);
-  if (GetParam() == "k3_ratio") return;  // the gradient through the ratio stays
+  if (GetParam().ends_with("_ratio")) return;  // the gradient through the ratio remains
   EXPECT_EQ(cut.grad[0], 0.0F);
   EXPECT_EQ(least.grad[0], 0.0F);
 }
@@ -86,6 +87,32 @@ TEST_P(EveryKl, GradientIsTheDifferenceQuotient) {
     const auto up = compute_kl(plugin, {lp + h}, {ref}, 1, 1, {}, {old});
     const auto down = compute_kl(plugin, {lp - h}, {ref}, 1, 1, {}, {old});
     EXPECT_NEAR(at.grad[0], (up.loss[0] - down.loss[0]) / (2 * h), 2e-4 * (1 + std::abs(at.grad[0]))) << lp;
+  }
+}
+
+// The ratio is the row's: a masked token is not in its mean, and its gradient goes to every other token of the row.
+TEST(K3RowRatio, GradientIsTheDifferenceQuotientOfTheRow) {
+  Kl plugin(kl_estimator("k3_row_ratio"), {{"max_log_ratio", "none"}, {"max_kl", "none"}});
+  const std::vector<float> lp = {-0.5F, -1.25F, -2.0F, -3.0F, -1.0F}, ref = {-0.75F, -1, -2.5F, -2.75F, -0.25F},
+                           old = {-0.75F, -1.5F, -1.75F, -9, -1.5F};
+  const std::vector<uint8_t> mask = {1, 1, 1, 0, 1};
+  const auto at = [&](std::vector<float> log_prob) { return compute_kl(plugin, log_prob, ref, 1, 1, mask, old); };
+  const auto here = at(lp);
+  const double s = std::exp((0.25 + 0.25 - 0.25 + 0.5) / 4);
+  EXPECT_NEAR(here.loss[0], s * (std::exp(-0.25) + 0.25 - 1), 1e-6);
+  EXPECT_EQ(here.loss[3], 0.0F);
+  EXPECT_EQ(here.grad[3], 0.0F);
+  const auto sum = [](const auto& out) {
+    double total = 0;
+    for (const float x : out.loss) total += double(x);
+    return total;
+  };
+  for (const size_t t : {0U, 1U, 2U, 4U}) {
+    const float h = 1.0F / 256;
+    std::vector<float> up = lp, down = lp;
+    up[t] += h;
+    down[t] -= h;
+    EXPECT_NEAR(here.grad[t], (sum(at(up)) - sum(at(down))) / (2 * double(h)), 2e-4) << t;
   }
 }
 
@@ -167,7 +194,7 @@ TEST(KlBias, OfTheValueBySampling) {
   }
 }
 
-// As a loss term: k2 has the gradient of KL in expectation, k1 none at all, and k3_ratio has it off-policy too.
+// As a loss term: in expectation k2 has the gradient of the KL, k1 has none, and k3_ratio has it off-policy too.
 TEST(KlBias, OfTheGradientBySampling) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     Sampling s(seed);

@@ -14,6 +14,10 @@ inline std::string pack_path(const std::string& kind) {
   return std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise." + kind + ".so";
 }
 
+inline const mortise_descriptor* policy_loss(const std::string& name) {
+  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
+}
+
 struct LossInput {
   std::vector<int64_t> row_offsets{0};
   std::vector<float> log_prob, old_log_prob, advantages, weight;
@@ -32,8 +36,8 @@ struct LossOutput {
   double total = 0;
 };
 
-// A call of either kind: In and Out are its structs, `loss` the output that it has for loss or kl; `fill` gives what
-// that kind alone has. Throws what the plugin says.
+// A call of either kind. In and Out are its structs, and `loss` is its output for the loss or the KL. `fill` sets the
+// fields of one kind. Throws the plugin's error text.
 template <class In, class Out, class Plugin, class Fill>
 LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* Out::*loss, bool with_grad,
                      const Fill& fill) {
@@ -85,8 +89,8 @@ inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_gra
   return result;
 }
 
-// Token weights by verl's definitions of loss_agg_mode over the rows given, times the optional importance weights.
-// seq-mean-token-sum-norm divides by `factor` alone (January 2026).
+// Token weights by verl's definitions of loss_agg_mode over the given rows, times the optional importance weights.
+// seq-mean-token-sum-norm divides only by `factor` (January 2026).
 inline std::vector<float> aggregation(const std::string& mode, const LossInput& in, double factor) {
   std::vector<double> per_row(size_t(in.num_rows()));
   double tokens = 0, rows = 0;

@@ -18,10 +18,6 @@ namespace {
                                                   : "seed=7 max_success=60 max_size=24",
            0);
 
-const mortise_descriptor* policy_loss(const std::string& name) {
-  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
-}
-
 using Metrics = std::map<std::string, mortise_call::Metric>;
 
 struct LossRun {
@@ -38,13 +34,13 @@ LossRun run(const std::string& name, const LossInput& in, Params params = {}) {
   return result;
 }
 
-// A batch made of another's tokens; place[i] is where token i stood there, kPadding for one that did not.
+// A batch made from the tokens of another. place[i] is the position of token i there, or kPadding for padding.
 constexpr size_t kPadding = SIZE_MAX;
 struct Made {
   LossInput in;
   std::vector<size_t> place;
 
-  // What padding holds is nobody's business.
+  // Values at padding must not matter.
   template <class T>
   void take(const std::vector<T>& from, std::vector<T>& to, T padding) const {
     for (const size_t t : place) to.push_back(t == kPadding ? padding : from[t]);
@@ -60,7 +56,7 @@ struct Made {
   }
 };
 
-// The rows `order`, in that order; where `padding` says so, masked tokens stand between the others.
+// The rows `order`, in that order, with masked tokens between the others as `padding` says.
 Made made(const LossInput& from, const std::vector<size_t>& order, Numbers* padding = nullptr) {
   Made out;
   const auto pad = [&] {
@@ -110,14 +106,16 @@ void expect_same_metrics(const Metrics& plain, const Metrics& other, const std::
   }
 }
 
-// The page of the algorithms is made of these texts: each says its formula and whose it is.
+// The page of algorithms uses these texts. Each names its formula and its source.
 TEST(Algorithms, NameFormulaAndSource) {
   for (const std::string kind : {"policy_loss", "kl_estimator", "advantage_estimator"}) {
     const mortise_pack* pack = load_pack(pack_path(kind));
     for (uint32_t i = 0; i < pack->num_plugins; ++i) {
       const std::string doc = pack->plugins[i]->doc == nullptr ? "" : pack->plugins[i]->doc;
-      const auto has = [&](const char* text) { return doc.find(text) != std::string::npos; };
-      EXPECT_TRUE(has("arXiv:") || has("Schulman") || has("verl")) << kind << " " << pack->plugins[i]->name;
+      const std::string texts = std::string(pack->plugins[i]->summary) + " " + doc;
+      const auto has = [&](const char* text) { return texts.find(text) != std::string::npos; };
+      EXPECT_TRUE(has("arXiv:") || has("Schulman") || has("verl") || has("TRL"))
+          << kind << " " << pack->plugins[i]->name;
       EXPECT_TRUE(has("=") || has("log_prob")) << kind << " " << pack->plugins[i]->name;
       const std::string summary = pack->plugins[i]->summary;  // begins a sentence on the page
       EXPECT_EQ(summary.find("exp("), std::string::npos) << kind << " " << pack->plugins[i]->name;
@@ -201,9 +199,10 @@ RC_GTEST_PROP(KlEstimators, SeeEachTokenAlone, (const std::vector<uint32_t>& tok
   }
   for (const std::string& name : names_of("kl_estimator")) {
     Kl plugin(kl_estimator(name));
+    if (kl_estimator(name)->coupling != MORTISE_COUPLING_TOKEN) continue;  // sees its row
     const LossOutput plain = compute_kl(plugin, lp, ref, 1, 0.5F, mask, old);
     expect_same_tokens(plain, compute_kl(plugin, mixed_lp, mixed_ref, 1, 0.5F, mixed_mask, mixed_old), place, name);
-    for (size_t t = 0; t < lp.size(); ++t) {  // each in a call of its own
+    for (size_t t = 0; t < lp.size(); ++t) {  // each in its own call
       const LossOutput one = compute_kl(plugin, {lp[t]}, {ref[t]}, 1, 0.5F, {mask[t]}, {old[t]});
       expect_near(one.loss[0], plain.loss[t], 0, name + " alone, value", t);
       expect_near(one.grad[0], plain.grad[t], 0, name + " alone, gradient", t);
@@ -253,8 +252,8 @@ Expectation expectation(const std::string& name, const Policies& p, const std::v
   return e;
 }
 
-// Sums over all tokens in place of samples: k1, k3 and, whoever samples, k3_ratio are without bias; as loss terms k2
-// and k3_ratio have the gradient of the KL and k1 has none.
+// Sums over all tokens instead of samples: k1 and k3 have no bias, and k3_ratio has none for any sampler. As loss terms
+// k2 and k3_ratio have the gradient of the KL, and k1 has none.
 RC_GTEST_PROP(KlEstimators, Expectations, (const std::vector<uint32_t>& numbers)) {
   RC_PRE(!numbers.empty());
   const Policies p(numbers);
@@ -293,7 +292,7 @@ void expect_same(const LossRun& a, const LossRun& b, const std::string& what) {
   }
 }
 
-// Rows of one token, whatever the clip: GSPO and its siblings are PPO, and so is GMPO with the logarithms of the edges.
+// For rows of one token and any clip, GSPO and its variants equal PPO. So does GMPO with the logarithms of the edges.
 RC_GTEST_PROP(Identities, SequenceLossesAtLengthOneArePpo, (const std::vector<uint32_t>& tokens, uint32_t clip)) {
   Rows rows;
   for (const uint32_t token : tokens) rows.push_back({uint16_t(token), {token}});

@@ -1,5 +1,5 @@
 // math_equal and cosine as the host loads them: the answer pairs of tests/golden/answers, where the answer is found,
-// what a row without one gets.
+// and the result for a row without one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ std::vector<Json> lines(const std::string& name) {
   return out;
 }
 
-// One call with all pairs; returns those whose reward is not `expected`.
+// One call with all pairs. Returns the pairs whose reward is not `expected`.
 std::vector<std::string> wrong(const std::vector<Json>& cases, const char* expected) {
   RewardRows rows;
   std::vector<std::optional<std::string>> golds;

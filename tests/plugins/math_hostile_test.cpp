@@ -29,7 +29,7 @@ std::string repeated(const std::string& piece, int count) {
   return out;
 }
 
-// Far above what is needed on a slow machine with sanitizers, far below what any of these takes without a limit.
+// Far more than a slow machine with sanitizers needs, and far less than any of these takes without a limit.
 constexpr double kMostSeconds = 10;
 // Pieces of a completion, which is the longest where the code is as fast as in use. Fewer show as well what grows with
 // the square of the length.
@@ -206,8 +206,8 @@ constexpr const char* kPieces[] = {"\\frac",
                                    "####",
                                    "~"};
 
-// Random strings of pieces that matter and of bytes: no crash, no hang, and what is right for one gold is not for
-// another.
+// Random strings of meaningful pieces and of bytes: no crash and no hang, and an answer that is right for one gold is
+// wrong for another.
 TEST(MathHostile, RandomTextIsReadSafely) {
   const int count = std::getenv("MORTISE_LONG") != nullptr ? 2'000'000 : 10'000;
   std::mt19937_64 random(20251122);
@@ -225,7 +225,7 @@ TEST(MathHostile, RandomTextIsReadSafely) {
   EXPECT_LT(cpu_seconds() - before, 100e-3 * count) << "10 ms an answer on average would be too slow";
 }
 
-// The same answer gives the same verdict, whatever ran before.
+// The same answer gets the same result, whatever ran before.
 TEST(MathHostile, VerdictsDoNotDependOnTime) {
   const std::string heavy = repeated("\\sin(x+", 50) + "1" + repeated(")", 50);
   const bool first = is_right(heavy, "\\boxed{" + heavy + "+0}");

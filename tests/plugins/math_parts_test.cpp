@@ -1,4 +1,4 @@
-// The parts of math_equal, each alone: extraction, normaliser, parser, numbers, comparison.
+// The parts of math_equal, one by one: extraction, normaliser, parser, numbers, comparison.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST(Extract, FormulasInProse) {
   EXPECT_EQ(formula_in_prose("first $x$, then the area is $12\\pi$ units"), "12\\pi");
   EXPECT_EQ(formula_in_prose("the roots are $1$ and $2$."), "1, 2");
   EXPECT_EQ(formula_in_prose("$5$ cm"), "5");
-  // Dollars of money open nothing, however many there are.
+  // Dollars of money open no formula, however many there are.
   const std::string money = R"(She pays \$1, \$2, \$3, \$4, \$5, \$6, \$7, \$8 and \$9, so the answer is $x$)";
   EXPECT_EQ(formula_in_prose(money), "x");
   EXPECT_TRUE(is_marked(money));

@@ -11,10 +11,6 @@ namespace {
 
 constexpr double kTolerance = 1e-5;
 
-const mortise_descriptor* policy_loss(const std::string& name) {
-  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
-}
-
 bool consumes_weights(const mortise_descriptor* plugin) {
   for (const char* const* name = plugin->consumes; name != nullptr && *name != nullptr; ++name) {
     if (std::string_view(*name) == "rollout_is_weights") return true;
@@ -114,7 +110,7 @@ TrlLoss translate(const GoldenCase& c) {
   return out;
 }
 
-// Linear interpolation between the order statistics, as torch.quantile has it.
+// Linear interpolation between the order statistics, as in torch.quantile.
 double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
   const double place = q * double(values.size() - 1);

@@ -1,3 +1,4 @@
+// Recomputes every policy loss in double, straight from its paper's formula, for the tests to compare with.
 #include "policy_loss_oracle.h"
 
 #include <algorithm>
@@ -143,7 +144,7 @@ TokenLosses dppo(const OracleBatch& batch, const OracleParams& p, bool total_var
   const double high = param(p, "clip_ratio_high", param(p, "clip_ratio", 0.2));
   return each(batch, [&](const OracleRow& row, size_t t) {
     const double now = std::exp(row.held[t]), before = std::exp(row.old[t]);
-    // Of the distributions (p, 1 - p): half the absolute differences, or the relative entropy.
+    // For the distributions (p, 1 - p): half the absolute differences, or the relative entropy.
     const double divergence = total_variation ? 0.5 * (std::abs(now - before) + std::abs((1 - now) - (1 - before)))
                                               : before * std::log(before / now) +
                                                     (1 - before) * std::log((1 - before + 1e-8) / (1 - now + 1e-8));

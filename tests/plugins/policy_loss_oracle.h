@@ -1,8 +1,8 @@
-// Policy losses in float64, straight from their papers' formulas: the second opinion on the plugins.
+// Policy losses in float64, written from their papers' formulas, as an independent reference for the plugins.
 //
-// Rows hold their unmasked tokens alone. `lp` is what the gradient is taken in; `held` is the same log-prob where a
-// formula says stop-gradient. So the gradient is the difference quotient of sum(weight * loss) in lp with held kept
-// where it is.
+// Rows have only their unmasked tokens. The gradient is taken with respect to `lp`. `held` is the same log-prob at
+// places where a formula says stop-gradient. The gradient is therefore the difference quotient of sum(weight * loss) in
+// lp with fixed held.
 #pragma once
 
 #include <cstdint>

@@ -13,10 +13,6 @@
 namespace mortise::test {
 namespace {
 
-const mortise_descriptor* policy_loss(const std::string& name) {
-  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
-}
-
 struct Setting {
   std::string loss;
   OracleParams params;

@@ -9,11 +9,7 @@
 namespace mortise::test {
 namespace {
 
-const mortise_descriptor* policy_loss(const std::string& name) {
-  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
-}
-
-LossInput random_input(uint64_t seed, int rows, int shortest, int longest) {
+LossInput random_batch(uint64_t seed, int rows, int shortest, int longest) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   LossInput in;
@@ -49,7 +45,7 @@ void expect_same(const LossOutput& a, const LossOutput& b, double tolerance = 1e
 const Params kNoClip = {{"clip_ratio", "1e300"}, {"clip_ratio_low", "1"}, {"clip_ratio_c", "0"}};
 
 TEST(Identity, OnPolicyGradientsAreReinforces) {
-  LossInput in = random_input(4, 30, 1, 40);
+  LossInput in = random_batch(4, 30, 1, 40);
   in.old_log_prob = in.rollout_log_prob = in.log_prob;
   const LossOutput reinforce = run("reinforce", {}, in);
   for (const char* loss : {"vanilla", "gspo", "gspo_token", "sapo", "cispo", "gpg", "dppo_tv", "dppo_kl", "vespo",
@@ -61,7 +57,7 @@ TEST(Identity, OnPolicyGradientsAreReinforces) {
 }
 
 TEST(Identity, LossesWithTheirOwnPartSwitchedOff) {
-  LossInput in = random_input(5, 30, 0, 40);
+  LossInput in = random_batch(5, 30, 0, 40);
   const LossOutput ppo = run("vanilla", {{"clip_ratio_c", "0"}}, in), open = run("vanilla", kNoClip, in);
   expect_same(run("fipo", {{"fipo_clip_range", "0"}, {"fipo_safety_threshold", "none"}}, in), ppo);
   expect_same(run("clip_cov", {{"clip_cov_lb", "1e9"}, {"clip_cov_ub", "2e9"}}, in), ppo);
@@ -79,7 +75,7 @@ TEST(Identity, LossesWithTheirOwnPartSwitchedOff) {
 }
 
 TEST(Identity, ToprIsReinforceWhereTheAdvantageIsPositive) {
-  LossInput in = random_input(6, 30, 1, 40);
+  LossInput in = random_batch(6, 30, 1, 40);
   for (float& a : in.advantages) a = std::abs(a);
   expect_same(run("topr", {}, in), run("reinforce", {}, in));
 }
@@ -87,7 +83,7 @@ TEST(Identity, ToprIsReinforceWhereTheAdvantageIsPositive) {
 // Rows with one advantage and one weight: the token form of GSPO and the true derivative agree, and GMPO without an
 // edge is GSPO without an edge.
 TEST(Identity, FormsOfTheSequenceRatioAgreeForEvenRows) {
-  LossInput in = random_input(7, 30, 2, 40);
+  LossInput in = random_batch(7, 30, 2, 40);
   in.mask.assign(in.mask.size(), 1);
   for (int64_t row = 0; row < in.num_rows(); ++row) {
     for (auto t = size_t(in.row_offsets[size_t(row)]); t < size_t(in.row_offsets[size_t(row) + 1]); ++t)

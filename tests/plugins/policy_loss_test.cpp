@@ -1,5 +1,5 @@
-// What is true of every policy loss, whatever its formula, in the shapes that real batches hold; and what vanilla and
-// gspo promise beyond their published numbers.
+// What holds for every policy loss, whatever its formula, in the shapes of real batches; and what vanilla and gspo
+// promise beyond their published numbers.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -9,10 +9,6 @@
 
 namespace mortise::test {
 namespace {
-
-const mortise_descriptor* policy_loss(const std::string& name) {
-  return find_plugin(load_pack(pack_path("policy_loss")), MORTISE_KIND_POLICY_LOSS, name);
-}
 
 // Rows of odd lengths, an empty one, one without active tokens, holes, and rubbish in masked places.
 LossInput random_input(uint64_t seed, int rows, int longest) {
@@ -206,7 +202,7 @@ TEST(Vanilla, GradientIsTheDifferenceQuotient) {
   EXPECT_GT(checked, 50);
 }
 
-// Where weights and advantages are the same over a row, gspo's token form is the true gradient of the row's loss.
+// If weights and advantages are equal within a row, gspo's token form is the true gradient of the row's loss.
 TEST(Gspo, GradientIsTheDifferenceQuotientForEqualAdvantages) {
   PolicyLoss plugin(policy_loss("gspo"), {{"clip_ratio", "0.5"}});
   LossInput in;
@@ -271,8 +267,8 @@ TEST(Vanilla, DeltaIsTheDualClip) {
   EXPECT_EQ(a.grad, b.grad);
 }
 
-// Squares of 0 and three of 1/16: with one of those the mean is 1/32, with two 1/24, above 0.04. Which one stays is a
-// matter of the rows' names, not of their order.
+// Squares of 0 and three of 1/16: with one of those the mean is 1/32, with two 1/24, above 0.04. The rows' names decide
+// which one stays, not their order.
 TEST(M2po, OfEqualTokensAsManyStayAsTheThresholdAllows) {
   PolicyLoss plugin(policy_loss("m2po")), clippable(policy_loss("m2po"), {{"m2_clippable_only", "true"}});
   LossInput in;
@@ -282,9 +278,9 @@ TEST(M2po, OfEqualTokensAsManyStayAsTheThresholdAllows) {
   in.log_prob = {-0.75F, -0.75F, -1, -0.75F};
   EXPECT_EQ(compute(plugin, in).loss, (std::vector<float>{0, 0, -1, -std::exp(0.25F)}));
   EXPECT_DOUBLE_EQ(plugin.call.metrics.at("actor/pg_clipfrac").mean(), 0.5);
-  // Of those alone that could be clipped, none is below the threshold.
+  // Among the tokens that could be clipped, none is below the threshold.
   EXPECT_EQ(compute(clippable, in).loss, (std::vector<float>{0, 0, -1, 0}));
-  in.log_prob.assign(4, -2);  // all equal and far: one stays
+  in.log_prob.assign(4, -2);  // all equal and far: one remains
   EXPECT_EQ(compute(plugin, in).loss, (std::vector<float>{0, 0, 0, -std::exp(-1.0F)}));
 }
 
@@ -302,7 +298,7 @@ TEST(Cispo, TellsEdgesThatTheCapReplaces) {
   EXPECT_NE(both.call.log[0].find("clip_ratio_low"), std::string::npos);
 }
 
-// Group losses see groups by their number, wherever their rows stand.
+// Group losses identify groups by their number, wherever their rows are.
 TEST(Real, RowsOfAGroupNeedNotBeNeighbours) {
   PolicyLoss plugin(policy_loss("real"));
   LossInput in;

@@ -62,8 +62,8 @@ inline LossInput loss_batch(const Rows& rows) {
   return in;
 }
 
-// All inputs given. A row ends with an unmasked token, at which its outcome stands: half of them 0 or 1 (`binary`:
-// all), the others any number between.
+// All inputs are set. A row ends with an unmasked token, which has its outcome. Half of the outcomes are 0 or 1
+// (`binary`: all), and the others any number between.
 inline AdvantageCase advantage_batch(const Rows& rows, bool binary = false) {
   AdvantageCase b;
   b.weights = {1.0F, 0.5F};

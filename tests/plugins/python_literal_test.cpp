@@ -1,4 +1,5 @@
-// Python literals in C++: what is equal in Python has one canonical text, and what is not known for certain has none.
+// Python literals in C++: values that are equal in Python have one canonical text, and values that are not known for
+// certain have none.
 #include "python_literal.h"
 
 #include <gtest/gtest.h>

@@ -19,21 +19,6 @@ using testing::HasSubstr;
 
 constexpr int64_t kMs = 1'000'000;
 
-TestColumn text(const std::string& name, std::vector<std::optional<std::string>> cells) {
-  return {name, MORTISE_COLUMN_TEXT, std::move(cells), {}};
-}
-TestColumn json(const std::string& name, std::vector<std::optional<std::string>> cells) {
-  return {name, MORTISE_COLUMN_JSON, std::move(cells), {}};
-}
-
-RewardRows completions(std::vector<std::string> texts) { return {std::move(texts), {}, {}, {}, 0}; }
-
-// NaN shown as -99, so that rewards compare as a vector.
-std::vector<double> shown(std::vector<double> rewards) {
-  for (double& r : rewards) r = std::isnan(r) ? -99 : r;
-  return rewards;
-}
-
 class PythonReward : public testing::Test {
  protected:
   void SetUp() override {

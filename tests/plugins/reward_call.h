@@ -23,8 +23,23 @@ struct RewardRows {
   int64_t max_response_length = 0;
   std::vector<std::string> messages{};  // empty: plain prompts
   int64_t step = 0;
-  std::vector<int32_t> finish_reason{};  // empty: all stopped by themselves
+  std::vector<int32_t> finish_reason{};  // empty: all ended with an end token
 };
+
+inline TestColumn text(const std::string& name, std::vector<std::optional<std::string>> cells) {
+  return {name, MORTISE_COLUMN_TEXT, std::move(cells), {}};
+}
+inline TestColumn json(const std::string& name, std::vector<std::optional<std::string>> cells) {
+  return {name, MORTISE_COLUMN_JSON, std::move(cells), {}};
+}
+
+inline RewardRows completions(std::vector<std::string> texts) { return {std::move(texts), {}, {}, {}, 0}; }
+
+// NaN shown as -99, so that rewards compare as a vector.
+inline std::vector<double> shown(std::vector<double> rewards) {
+  for (double& r : rewards) r = std::isnan(r) ? -99 : r;
+  return rewards;
+}
 
 class RewardCall {
  public:

@@ -1,4 +1,4 @@
-// exact_match, regex, length, column: what they score, what they leave alone, and how they fail.
+// exact_match, regex, length, column: what they score, when they do not apply, and how they fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,19 +14,6 @@ using testing::HasSubstr;
 RewardCall reward(const std::string& name, std::map<std::string, std::string> params = {}) {
   static const mortise_pack* pack = load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward.so");
   return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, name), std::move(params));
-}
-
-TestColumn text(const std::string& name, std::vector<std::optional<std::string>> cells) {
-  return {name, MORTISE_COLUMN_TEXT, std::move(cells), {}};
-}
-TestColumn json(const std::string& name, std::vector<std::optional<std::string>> cells) {
-  return {name, MORTISE_COLUMN_JSON, std::move(cells), {}};
-}
-
-// NaN shown as -99, so that rewards compare as a vector.
-std::vector<double> shown(std::vector<double> rewards) {
-  for (double& r : rewards) r = std::isnan(r) ? -99 : r;
-  return rewards;
 }
 
 TEST(ExactMatch, StripsAndLeavesRowsWithoutAnAnswerAlone) {

@@ -1,5 +1,5 @@
 // format, think_format, choice, repetition, soft_overlong, hard_overlong, language_consistency: TRL's and ms-swift's
-// published behaviour, and TRL itself where MORTISE_ORACLES_PYTHON has it.
+// published behaviour, and TRL itself if MORTISE_ORACLES_PYTHON has it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +20,6 @@ using testing::HasSubstr;
 RewardCall reward(const std::string& name, std::map<std::string, std::string> params = {}) {
   static const mortise_pack* pack = load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward.so");
   return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, name), std::move(params));
-}
-
-TestColumn text(const std::string& name, std::vector<std::optional<std::string>> cells) {
-  return {name, MORTISE_COLUMN_TEXT, std::move(cells), {}};
 }
 
 std::vector<double> scores(RewardCall& plugin, std::vector<std::string> completions) {

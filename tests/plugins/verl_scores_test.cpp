@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 using testing::HasSubstr;
 
-RewardCall reward(const std::string& name, std::map<std::string, std::string> params = {}) {
+RewardCall verl_reward(const std::string& name, std::map<std::string, std::string> params = {}) {
   const std::string packs = std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/";
   static const mortise_pack* plain = load_pack(packs + "mortise.reward.so");
   static const mortise_pack* math = load_pack(packs + "mortise.reward_math.so");
@@ -23,14 +23,10 @@ RewardCall reward(const std::string& name, std::map<std::string, std::string> pa
   return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, name), std::move(params));
 }
 
-TestColumn text(const std::string& name, std::vector<std::optional<std::string>> cells) {
-  return {name, MORTISE_COLUMN_TEXT, std::move(cells), {}};
-}
-
 TEST(VerlScores, AgreeWithVerlOnEveryCase) {
   std::map<std::string, std::unique_ptr<RewardCall>> scorers;
   const auto add = [&](const std::string& label, const std::string& name, std::map<std::string, std::string> params) {
-    scorers[label].reset(new RewardCall(reward(name, std::move(params))));
+    scorers[label].reset(new RewardCall(verl_reward(name, std::move(params))));
   };
   add("gsm8k", "gsm8k", {});
   add("gsm8k_flexible", "gsm8k", {{"method", "flexible"}, {"format_score", "0.25"}});
@@ -54,7 +50,7 @@ TEST(VerlScores, AgreeWithVerlOnEveryCase) {
 
 // prime_math (numina_*) and geo3k (hiyouga/geometry3k); `sensible` where a reader says otherwise than verl.
 TEST(VerlScores, AgreeWithVerlOrTheReaderOnMathematics) {
-  auto plugin = reward("default_compute_score");
+  auto plugin = verl_reward("default_compute_score");
   std::ifstream file(std::string(MORTISE_SOURCE_DIR) + "/tests/golden/answers/verl_math.jsonl");
   int total = 0, different = 0, decided = 0;
   for (std::string line; std::getline(file, line); ++total) {
@@ -77,7 +73,7 @@ TEST(VerlScores, AgreeWithVerlOrTheReaderOnMathematics) {
 }
 
 TEST(VerlScores, TheScorerGoesByTheDataSource) {
-  auto plugin = reward("default_compute_score");
+  auto plugin = verl_reward("default_compute_score");
   const RewardRows rows{
       {"#### 42", "\\boxed{42}", "Answer: 42", "Answer: 41", "42", "42"},
       {text("data_source", {"openai/gsm8k", "lighteval/MATH", "math_dapo", "aime_2024", "unheard/of", std::nullopt}),
@@ -94,7 +90,7 @@ TEST(VerlScores, TheScorerGoesByTheDataSource) {
 }
 
 TEST(VerlScores, TheTruthIsWhereVerlsDataHasIt) {
-  auto plugin = reward("gsm8k");
+  auto plugin = verl_reward("gsm8k");
   const TestColumn nested{
       "reward_model", MORTISE_COLUMN_JSON, {R"({"ground_truth": "7"})", R"({"style": "rule"})"}, {}};
   const std::vector<double> got = plugin.score({{"#### 7", "#### 7"}, {nested}, {}, {}, 0});
@@ -103,8 +99,8 @@ TEST(VerlScores, TheTruthIsWhereVerlsDataHasIt) {
 }
 
 TEST(VerlScores, BeforeTheBoxWasAFallback) {
-  auto newer = reward("math_dapo");
-  auto older = reward("math_dapo", {{"box", "never"}});
+  auto newer = verl_reward("math_dapo");
+  auto older = verl_reward("math_dapo", {{"box", "never"}});
   const RewardRows rows{{"\\boxed{42}"}, {text("answer", {"42"})}, {}, {}, 0};
   EXPECT_EQ(newer.score(rows)[0], 1);
   EXPECT_EQ(older.score(rows)[0], -1);
@@ -112,14 +108,14 @@ TEST(VerlScores, BeforeTheBoxWasAFallback) {
 
 // What default_compute_score says of one completion.
 double scored(const std::string& source, const std::string& completion, const std::string& truth) {
-  static RewardCall plugin = reward("default_compute_score");
+  static RewardCall plugin = verl_reward("default_compute_score");
   return plugin.score({{completion}, {text("data_source", {source}), text("answer", {truth})}, {}, {}, 0})[0];
 }
 
 // verl's search_r1_like_qa_em, case by case.
 TEST(VerlScores, SearchR1ComparesTheAnswerInTags) {
   const auto score = [](const std::string& completion, const std::string& truths, const std::string& method = "em") {
-    auto plugin = reward("search_r1", {{"method", method}, {"format_score", "0.1"}});
+    auto plugin = verl_reward("search_r1", {{"method", method}, {"format_score", "0.1"}});
     return plugin.score({{completion}, {TestColumn{"ground_truth", MORTISE_COLUMN_JSON, {truths}, {}}}, {}, {}, 0})[0];
   };
   const std::string one = R"({"target": "The Beatles"})", several = R"({"target": ["U.S.A.", "Élan Vital"]})";
@@ -165,7 +161,7 @@ TEST(VerlScores, Geometry3kAddsTheFormatToTheAnswer) {
   EXPECT_DOUBLE_EQ(score("\\boxed{\\text{yes}}", "yes"), 0.9);
 }
 
-// Where the answer is taken from, and what of numbers passes besides equality.
+// Where the answer comes from, and which unequal numbers pass.
 TEST(VerlScores, NuminaTakesTheAnswerAsPrimeMathDoes) {
   const auto right = [](const std::string& completion, const std::string& truth) {
     const double score = scored("numina_olympiads", completion, truth);

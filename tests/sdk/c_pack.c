@@ -30,7 +30,7 @@ static const mortise_descriptor* const plugins[] = {&bytes};
 
 MORTISE_EXPORT const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack),
                                                      .abi_minor = MORTISE_TARGET_MINOR,
-                                                     .min_host_minor = MORTISE_TARGET_MINOR,
+                                                     .min_host_minor = MORTISE_MIN_HOST_MINOR,
                                                      .num_plugins = 1,
                                                      .id = MORTISE_PACK_ID,
                                                      .version = MORTISE_PACK_VERSION,

@@ -11,7 +11,8 @@ fail() { echo "docs_examples.sh: $*" >&2; exit 1; }
   echo 'project(examples VERSION 1.0.0 LANGUAGES C CXX)'
   echo 'find_package(mortise-sdk REQUIRED)'
 } >"$scratch/CMakeLists.txt"
-kinds="reward token_rewards policy_loss kl_estimator advantage_estimator rollout_backend packs"
+kinds=$(cd "$docs" && grep -lE '^```cpp pack$' ./*.md | sed 's|^\./||; s|\.md$||')
+[[ $(wc -l <<<"$kinds") -ge 7 ]] || fail "only these pages have an example: $kinds"
 for kind in $kinds; do
   awk '/^```cpp pack$/ { on = 1; next } /^```/ { on = 0 } on' "$docs/$kind.md" >"$scratch/$kind.cpp"
   lines=$(wc -l <"$scratch/$kind.cpp")
@@ -38,4 +39,4 @@ listed=$("$prefix/bin/mortise" plugin list --plugin-path "$scratch/build/lib/mor
 for name in length_bonus one_word plain_gradient; do
   grep -q "\b$name\b" <<<"$listed" || fail "plugin list leaves out $name of the pack of several: $listed"
 done
-echo "docs: the examples of seven pages build and load"
+echo "docs: the examples of $(wc -l <<<"$kinds") pages build and load"

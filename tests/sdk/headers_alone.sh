@@ -1,6 +1,6 @@
 #!/bin/bash
-# headers_alone.sh SDK_INCLUDE TESTS_SDK: every SDK header compiles by itself and twice, pedantically, in each language version that
-# we promise, with each compiler that is here. Prints what was tried; a missing clang is said aloud.
+# headers_alone.sh SDK_INCLUDE TESTS_SDK: compiles every SDK header alone and twice, pedantically, in each supported
+# language version, with each compiler of this machine. Prints what it tried, and says if clang is missing.
 set -u
 include=$1 tests=$2
 scratch=$(mktemp -d)

@@ -1,5 +1,5 @@
-// The layouts of ABI minor 1: the offsets that a pack built with it relies on. For C11 and C++; a change here breaks
-// packs.
+// The layouts of ABI minors 1 and 2: the offsets that packs built with them rely on. For C11 and C++; a change here
+// breaks packs.
 #pragma once
 
 #include "mortise/mortise.h"
@@ -29,7 +29,17 @@ AT(mortise_layout, num_tokens, 16);
 AT(mortise_layout, row_offsets, 24);
 AT(mortise_layout, row_id, 32);
 AT(mortise_layout, group_index, 40);
+#if MORTISE_TARGET_MINOR >= 2
+SAME(sizeof(mortise_param), 72);
+AT(mortise_param, role, 64);
+AT(mortise_param, flags, 68);
+SAME(sizeof(mortise_descriptor), 96);
+AT(mortise_descriptor, update_metrics, 80);
+AT(mortise_descriptor, get_extension, 88);
+#else
 SAME(sizeof(mortise_param), 64);
+SAME(sizeof(mortise_descriptor), 80);
+#endif
 AT(mortise_param, type, 4);
 AT(mortise_param, name, 8);
 AT(mortise_param, default_text, 16);
@@ -39,7 +49,6 @@ AT(mortise_param, max, 40);
 AT(mortise_param, has_range, 48);
 AT(mortise_param, num_choices, 52);
 AT(mortise_param, choices, 56);
-SAME(sizeof(mortise_descriptor), 80);
 AT(mortise_descriptor, flags, 4);
 AT(mortise_descriptor, kind, 8);
 AT(mortise_descriptor, name, 16);
@@ -142,3 +151,13 @@ AT(mortise_state, save, 8);
 AT(mortise_state, load, 16);
 SAME(sizeof(mortise_state_sink), 24);
 AT(mortise_state_sink, write, 16);
+SAME(sizeof(mortise_file_set), 88);
+AT(mortise_file_set, param, 8);
+AT(mortise_file_set, folder, 56);
+AT(mortise_file_set, files, 80);
+SAME(sizeof(mortise_needed_column), 72);
+AT(mortise_needed_column, next, 56);
+SAME(sizeof(mortise_reads_sink), 32);
+AT(mortise_reads_sink, column, 24);
+SAME(sizeof(mortise_reads), 16);
+AT(mortise_reads, tell, 8);

@@ -201,7 +201,7 @@ TEST(Dual, FunctionsAreFoundByName) {
   EXPECT_EQ(mortise::detach(mortise::min(1.0, x)), 0.5);
 }
 
-// Where the naive formulas lose their digits.
+// Values at which the naive formulas lose digits.
 TEST(Dual, Log1pAndExpm1AreExactNearZero) {
   EXPECT_EQ(log1p(Dual{1e-20, 1}).value, 1e-20);
   EXPECT_EQ(expm1(Dual{1e-20, 1}).value, 1e-20);
@@ -209,7 +209,7 @@ TEST(Dual, Log1pAndExpm1AreExactNearZero) {
   EXPECT_EQ(tanh(Dual{1e3, 1}).slope, 0.0);
 }
 
-// A double beside it must not turn the expression into one, nor is there a way back by accident.
+// A double in the expression must not turn it into a double, and there is no implicit conversion back.
 TEST(Single, StaysOne) {
   const Single x = 0.1;
   static_assert(std::is_same_v<decltype(-x * 2.0), Single> && std::is_same_v<decltype(1 - x), Single>);

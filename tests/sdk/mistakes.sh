@@ -1,6 +1,6 @@
 #!/bin/bash
-# mistakes.sh SDK_INCLUDE MORTISE_NOTE: what an author does wrong is told while the pack is built, by its cause: classes
-# that do not fit their macro by the compiler's first error, names and defaults that no host takes by the note maker.
+# mistakes.sh SDK_INCLUDE MORTISE_NOTE: the build of a pack names the cause of an author's mistake. The compiler's first
+# error names a class that does not fit its macro. The note maker names names and defaults that every host refuses.
 set -u
 include=$1 note=$2
 scratch=$(mktemp -d)
@@ -8,7 +8,7 @@ trap 'rm -rf "$scratch"' EXIT
 num_wrong=0
 wrong() { echo "mistakes.sh: $*" >&2; num_wrong=$((num_wrong + 1)); }
 
-# refused TEXT [OPTION ...] <SOURCE: the compiler refuses the source, and TEXT stands in its first error.
+# refused TEXT [OPTION ...] <SOURCE: the compiler refuses the source, and its first error contains TEXT.
 refused() {
   local text=$1
   shift
@@ -49,6 +49,20 @@ CPP
 refused "Dual has no erf(); see its functions in mortise/cpp/autodiff.hpp" <<'CPP'
 struct Bell : mortise::TokenLoss { template <class Real> Real token(Real logp, double old_logp, double adv) const { return adv * erf(logp - old_logp); } };
 MORTISE_PACK(MORTISE_TOKEN_LOSS("bell", Bell))
+CPP
+refused "roles are of ABI 0.2: build the pack with mortise_add_pack(... TARGET_MINOR 2)" <<'CPP'
+struct Match : mortise::Reward {
+  std::string column = param("column", "answer", "what is right").column();
+  double score(const mortise::Row&) { return 0; }
+};
+MORTISE_PACK(MORTISE_REWARD("match", Match))
+CPP
+refused "only a text can stand for a column, a file, a folder or a secret" -DMORTISE_TARGET_MINOR=2 <<'CPP'
+struct Match : mortise::Reward {
+  double hit = param("hit", 1.0, "of a match").file();
+  double score(const mortise::Row&) { return hit; }
+};
+MORTISE_PACK(MORTISE_REWARD("match", Match))
 CPP
 refused "MORTISE_TARGET_MINOR is no minor that these headers know" -DMORTISE_TARGET_MINOR=99 </dev/null
 

@@ -33,7 +33,7 @@ done | grep -vc "^Only in $source_dir/plugins/policy_loss:" || true)
 quietly cmake -S "$copy" -B "$copy/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DMORTISE_TORCH=OFF -DMORTISE_TESTS=OFF \
   -DMORTISE_APPS=OFF -DMORTISE_ROOMS=foundation
 quietly cmake --build "$copy/build" --target mortise.policy_loss
-# The program beside this pack and the other kinds' packs, as in an installation.
+# The program next to this pack and the packs of the other kinds, as in an installation.
 mkdir -p "$copy/build/bin"
 cp "$build_dir"/bin/mortise "$build_dir"/bin/mortise-worker "$copy/build/bin/"
 cp "$build_dir"/lib/mortise/*.so "$copy/build/lib/mortise/"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# out_of_tree.sh SOURCE_DIR BUILD_DIR: installs the SDK alone into a scratch folder and builds a pack against it with
-# find_package(mortise-sdk), as an author does; then checks exports, needs and the pkg-config file.
+# out_of_tree.sh SOURCE_DIR BUILD_DIR: installs only the SDK into a scratch folder and builds a pack with
+# find_package(mortise-sdk), as an author does. Then checks exports, needs and the pkg-config file.
 set -euo pipefail
 source_dir=$1 build_dir=$2
 scratch=$(mktemp -d)

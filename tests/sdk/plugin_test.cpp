@@ -234,7 +234,7 @@ nlohmann::json note_of(const std::string& pack) {
   throw std::runtime_error(pack + " has no note");
 }
 
-// MORTISE_PACK(A B ...): the table has them all, in their order, and so has the note (below).
+// MORTISE_PACK(A B ...): the table has them all, in order, and so has the note (below).
 TEST(Pack, HoldsEveryPluginOfItsMacro) {
   const mortise_pack* pack = load_pack(path_of("test.sample"));
   std::vector<std::string> names;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# quickstart.sh PAGE BUILD_DIR TASK: runs the ```sh blocks of docs/plugins/quickstart.md, in order and as they stand, in a
-# folder that has what a reader has: a build at build/release, a model and data. Then looks at what the run left behind.
+# quickstart.sh PAGE BUILD_DIR TASK: runs the ```sh blocks of docs/plugins/quickstart.md in order, in a folder with what
+# a reader has: a build at build/release, a model and data. Then checks the output of the run.
 set -euo pipefail
 page=$1 build_dir=$2 task=$3
 scratch=$(mktemp -d)

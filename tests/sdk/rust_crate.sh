@@ -8,5 +8,5 @@ if ! cargo --version >/dev/null 2>&1; then  # rustup without a toolchain has the
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cp -r "$1/rust" "$1/layout.txt" "$scratch/"  # cargo writes a lock file beside the manifest
+cp -r "$1/rust" "$1/layout.txt" "$scratch/"  # cargo writes a lock file next to the manifest
 CARGO_TARGET_DIR=$scratch/target RUSTFLAGS="-D warnings" cargo test --offline --manifest-path "$scratch/rust/mortise/Cargo.toml"

@@ -60,7 +60,7 @@ struct Steps : mortise::Reward {
   }
 };
 
-// What a row says about itself, for the test host of authors.
+// The fields of a row, for the test host of authors.
 struct Echo : mortise::Reward {
   double score(const mortise::Row& row) const {
     const std::string_view asked = row.completion();
@@ -103,7 +103,7 @@ struct Clip : mortise::TokenLoss {
   }
 };
 
-// Every kind of average, of what is added and of what is counted.
+// Every kind of average, for added and for counted values.
 struct Metered : mortise::TokenLoss {
   enum { kGap, kUp };
   static constexpr mortise::Metric metrics[] = {
@@ -226,7 +226,7 @@ struct Holder : mortise::WeightedRolloutBackend {
   void wake(mortise::Call call) override { call.log(MORTISE_LOG_INFO, "is awake"); }
 };
 
-// Another without a copy: its table has none of the three slots.
+// Another without a copy of the weights: its table has none of the three slots.
 struct Forgetful : mortise::RolloutBackend {
   void set_version(std::int64_t, mortise::Call) override {}
   std::uint64_t submit(mortise::Span<const mortise_rollout_request* const>, mortise::Call) override { return 0; }

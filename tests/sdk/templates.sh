@@ -1,9 +1,9 @@
 #!/bin/bash
-# templates.sh LANG PREFIX TASK: what an author does with `mortise plugin new KIND ID --lang LANG`, for every kind of LANG.
-# PREFIX holds an installed SDK, program and built-in packs and nothing of the sources (sdk_prefix.sh); TASK a small task
-# for training. Makes each project in a scratch folder, builds it against PREFIX alone, runs its own test, and trains two
-# steps with all of them through [plugins] paths; `plugin check` judges how each meets other hosts, with MORTISE_LONG by all
-# of its cases. Ends with 77 (skipped) where the language's tools are not here.
+# templates.sh LANG PREFIX TASK: does what an author does with `mortise plugin new KIND ID --lang LANG`, for every kind
+# of LANG. PREFIX has an installed SDK, program and built-in packs, and nothing of the sources (sdk_prefix.sh). TASK is
+# a small task for training. The script makes each project in a scratch folder, builds it against PREFIX, runs its own
+# test, and trains two steps with all of them through [plugins] paths. `plugin check` tests each with other hosts; with
+# MORTISE_LONG it runs all cases. Exits with 77 (skipped) if the language's tools are missing.
 set -euo pipefail
 lang=$1 prefix=$2 task=$3
 mortise=$prefix/bin/mortise
@@ -12,10 +12,8 @@ trap 'rm -rf "$scratch"' EXIT
 fail() { echo "templates.sh $lang: $*" >&2; exit 1; }
 quietly() { "$@" >"$scratch/log" 2>&1 || fail "$*: $(tail -n 40 "$scratch/log")"; }
 
-kinds="reward policy_loss kl_estimator advantage_estimator rollout_backend"
-case $lang in
-  rust | torch) kinds="reward policy_loss" ;;
-esac
+kinds=$(cd "$prefix/share/mortise/templates/$lang" && ls -d ./*/ | sed 's|[./]||g; /^common$/d')
+[[ -n $kinds ]] || fail "there are no templates"
 if [[ $lang == rust ]] && ! cargo --version >/dev/null 2>&1; then  # rustup may lack a toolchain
   echo "templates.sh rust: skipped: cargo is not installed (Debian: apt-get install cargo)"
   exit 77
@@ -29,7 +27,7 @@ build_cmake() {
   quietly ctest --test-dir "$1/build" --output-on-failure --no-tests=error
 }
 # build_make DIR: pkg-config and a C compiler.
-build_make() { PKG_CONFIG_PATH=$pc quietly make -C "$1" test; }
+build_make() { PKG_CONFIG_PATH=$pc quietly make -C "$1" CFLAGS="-O2 -Wall -Wextra -pedantic -Werror" test; }
 pc=$(dirname "$(find "$prefix" -name mortise-sdk.pc)")
 
 cases=(--only 'negotiation.*')  # hosts that are older, newer, or have less to offer
@@ -50,6 +48,18 @@ for kind in $kinds; do
     quietly "$mortise" plugin describe "my_$kind" --plugin "$dir/build/make/acme.c-${kind//_/-}.so"
   fi
   quietly "$mortise" plugin check "$dir/build/lib/mortise/packs/acme.$lang-${kind//_/-}.so" "${cases[@]}"
+  if [[ $lang == c ]]; then
+    PATH="$prefix/bin:$PATH" PKG_CONFIG_PATH=$pc quietly make -C "$dir" archive
+    quietly "$mortise" pack inspect "$dir/build/make/acme.c-${kind//_/-}-0.1.0.mpack"
+  fi
+  # The last command of the README, as it stands, makes the archive that the README names.
+  sed -n '/^To give the pack to somebody else/,$ s/^    //p' "$dir/README.md" >"$dir/archive.sh"
+  [[ $(wc -l <"$dir/archive.sh") == 1 ]] || fail "the README of $kind has no command that makes an archive"
+  (cd "$dir" && CARGO_TARGET_DIR=$scratch/target PATH="$prefix/bin:$PATH" quietly bash -e archive.sh)
+  rm "$dir/archive.sh"
+  archive=$(grep -oE 'build/[^`]+\.mpack' "$dir/README.md") || fail "the README of $kind names no archive"
+  quietly "$mortise" pack inspect "$dir/$archive"
+  grep -q "acme.$lang-${kind//_/-}@0.1.0" "$scratch/log" || fail "$archive is of another pack: $(cat "$scratch/log")"
   paths+="\"$dir/build/lib/mortise/packs\", "
 done
 
@@ -66,7 +76,7 @@ fi
 
 # A project is not written over another one.
 if "$mortise" plugin new reward acme.again --lang "$lang" --out "$scratch/reward" >"$scratch/log" 2>&1; then fail "overwrote a project"; fi
-grep -q "there is something already" "$scratch/log" || fail "the reason is missing: $(cat "$scratch/log")"
+grep -q "the path exists and is not an empty folder" "$scratch/log" || fail "the reason is missing: $(cat "$scratch/log")"
 
 # Two steps of training with all of them; the backend's random tokens in a run of their own, as its samples teach nothing.
 settings=(trainer.total_training_steps=2 trainer.num_threads=1 actor.policy_loss.loss_mode=my_policy_loss)

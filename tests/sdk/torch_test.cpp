@@ -1,5 +1,5 @@
-// The torch-locked tier: a loss built with libtorch equals its portable twin, its faults are the plugin's, and a
-// program with another libtorch, or none, refuses the pack.
+// The torch-locked tier: a loss built with libtorch equals the portable one, its errors name the plugin, and a program
+// with another libtorch, or without libtorch, refuses the pack.
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,14 +47,14 @@ struct Batch {
       }
     }
   }
-  [[nodiscard]] PolicyLossInput input() const {
-    PolicyLossInput in;
+  [[nodiscard]] StepView input() const {
+    StepView in;
     in.layout = {offsets, index, index};
-    in.log_prob = log_prob;
-    in.old_log_prob = old;
-    in.advantages = advantages;
-    in.response_mask = mask;
-    in.weight = weight;
+    in.set<column::LogProb>(log_prob);
+    in.set<column::OldLogProb>(old);
+    in.set<column::Advantages>(advantages);
+    in.set<column::ResponseMask>(mask);
+    in.set<column::Weight>(weight);
     return in;
   }
   std::vector<int64_t> offsets = {0}, index;

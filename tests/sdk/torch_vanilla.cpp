@@ -1,5 +1,5 @@
-// vanilla (plugins/policy_loss/vanilla.cpp) once more, written with libtorch: the torch-locked twin that must equal the
-// portable one. And losses that go wrong on purpose.
+// vanilla (plugins/policy_loss/vanilla.cpp) written with libtorch, which must equal the portable one. Also losses with
+// deliberate faults.
 #include <mortise/cpp/torch.hpp>
 
 namespace {

@@ -179,7 +179,8 @@ inline const mortise_descriptor* find_plugin(const mortise_pack* pack, std::stri
   throw std::runtime_error("no plugin " + std::string(name) + " in " + pack->id);
 }
 
-// One instance of a plugin, with the vtable type of its kind. `call` is reused: clear what a test does not want to see.
+// One instance of a plugin, with the vtable type of its kind. Calls share `call`, so clear what a test does not want to
+// see.
 template <class Vtable>
 class Instance {
  public:

@@ -10,6 +10,7 @@
 //   appending,
 //                                 making folders. Deleting and renaming work
 //   env.report_free(bytes);       what free_bytes says, whatever fits
+//   env.keep_no_list();           operations() stays empty, so that a long run's memory can be judged
 #pragma once
 
 #include <cerrno>
@@ -20,13 +21,13 @@
 #include <string_view>
 #include <vector>
 
-#include "foundation/base/env.h"
+#include "support/forwarding_env.h"
 
 namespace mortise::test {
 
-class FaultEnv final : public Env {
+class FaultEnv final : public ForwardingEnv {
  public:
-  explicit FaultEnv(Env& base, bool pass_sync = false) : base_(&base), pass_sync_(pass_sync) {}
+  explicit FaultEnv(Env& base, bool pass_sync = false) : ForwardingEnv(base), pass_sync_(pass_sync) {}
 
   void fail_at(int64_t k, int code = EIO) { fail_at_ = k, code_ = code, count_ = 0; }
   void crash_at(int64_t k) { crash_at_ = k, count_ = 0; }
@@ -35,6 +36,7 @@ class FaultEnv final : public Env {
     full_from_ = k, full_until_ = num_operations > INT64_MAX - k ? INT64_MAX : k + num_operations;
     code_ = code, count_ = 0;
   }
+  void keep_no_list() { keeps_list_ = false; }
   void report_free(uint64_t bytes) { reported_free_ = bytes; }
   void heal() { fail_at_ = crash_at_ = full_from_ = 0, limited_ = false, count_ = 0; }
   [[nodiscard]] int64_t num_operations() const { return count_; }
@@ -42,86 +44,75 @@ class FaultEnv final : public Env {
     return operations_;
   }  // "rename /a -> /b", in order
 
-  Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
-    return base_->read_file(path, max_bytes);
-  }
-  Result<MappedFile> map_file(const Path& path) override { return base_->map_file(path); }
-  Result<FileInfo> info(const Path& path) override { return base_->info(path); }
-  bool exists(const Path& path) override { return base_->exists(path); }
-  Result<std::vector<std::string>> list_dir(const Path& path) override { return base_->list_dir(path); }
   Result<uint64_t> free_bytes(const Path& path) override {
     if (reported_free_) return *reported_free_;
-    return limited_ ? Result<uint64_t>(room_) : base_->free_bytes(path);
+    return limited_ ? Result<uint64_t>(room_) : base().free_bytes(path);
   }
 
   Result<std::unique_ptr<WritableFile>> open_for_write(const Path& path, WriteMode mode) override {
     TRY(count("open", path));
-    std::unique_ptr<WritableFile> file = TRY(base_->open_for_write(path, mode));
+    std::unique_ptr<WritableFile> file = TRY(base().open_for_write(path, mode));
     return std::unique_ptr<WritableFile>(new File(this, std::move(file)));
   }
   Result<> rename(const Path& from, const Path& to) override {
     TRY(count("rename", from, to));
-    return base_->rename(from, to);
+    return base().rename(from, to);
   }
   Result<> unlink(const Path& path) override {
     TRY(count("unlink", path));
-    return base_->unlink(path);
+    return base().unlink(path);
   }
   Result<> remove_dir(const Path& path) override {
     TRY(count("remove_dir", path));
-    return base_->remove_dir(path);
+    return base().remove_dir(path);
   }
   Result<> create_dirs(const Path& path) override {
     TRY(count("create_dirs", path));
-    return base_->create_dirs(path);
+    return base().create_dirs(path);
   }
   Result<> sync_dir(const Path& path) override {
     TRY(count("sync_dir", path));
-    return pass_sync_ ? base_->sync_dir(path) : Result<>();
+    return pass_sync_ ? base().sync_dir(path) : Result<>();
   }
-  int64_t wall_time_ns() override { return base_->wall_time_ns(); }
-  int64_t monotonic_ns() override { return base_->monotonic_ns(); }
-  void random_bytes(std::span<std::byte> out) override { base_->random_bytes(out); }
 
  private:
-  class File final : public WritableFile {
+  class File final : public ForwardingFile {
    public:
-    File(FaultEnv* env, std::unique_ptr<WritableFile> file) : env_(env), file_(std::move(file)) {}
+    File(FaultEnv* env, std::unique_ptr<WritableFile> file) : ForwardingFile(std::move(file)), env_(env) {}
     Result<> append(std::span<const std::byte> bytes) override {
       const Result<> allowed = env_->count("append", path());
       if (!allowed.ok()) {
-        // A write that fails may have done half of its work, but a process that is gone does nothing.
-        if (!env_->crashed_before()) (void)file_->append(bytes.first(bytes.size() / 2));
+        // A failing write may have done half of its work, but a dead process does nothing.
+        if (!env_->crashed_before()) (void)ForwardingFile::append(bytes.first(bytes.size() / 2));
         return allowed;
       }
       if (env_->limited_) {
         const size_t fits = bytes.size() < env_->room_ ? bytes.size() : static_cast<size_t>(env_->room_);
-        TRY(file_->append(bytes.first(fits)));
+        TRY(ForwardingFile::append(bytes.first(fits)));
         env_->room_ -= fits;
         if (fits < bytes.size()) return disk_error(ENOSPC, "write", path());
         return {};
       }
-      return file_->append(bytes);
+      return ForwardingFile::append(bytes);
     }
     Result<> sync() override {
       TRY(env_->count("sync", path()));
-      return env_->pass_sync_ ? file_->sync() : Result<>();
+      return env_->pass_sync_ ? ForwardingFile::sync() : Result<>();
     }
     Result<> close() override {
       TRY(env_->count("close", path()));
-      return file_->close();
+      return ForwardingFile::close();
     }
-    [[nodiscard]] const Path& path() const override { return file_->path(); }
 
    private:
     FaultEnv* env_;
-    std::unique_ptr<WritableFile> file_;
   };
 
   [[nodiscard]] bool crashed_before() const { return crash_at_ > 0 && count_ > crash_at_; }
   Result<> count(const char* operation, const Path& path, const Path& to = {}) {
     ++count_;
-    operations_.push_back(std::string(operation) + " " + path.string() + (to.empty() ? "" : " -> " + to.string()));
+    if (keeps_list_)
+      operations_.push_back(std::string(operation) + " " + path.string() + (to.empty() ? "" : " -> " + to.string()));
     if (crash_at_ > 0 && count_ >= crash_at_) return disk_error(EIO, operation, path);
     const std::string_view name = operation;
     const bool needs_room = name == "open" || name == "append" || name == "create_dirs";
@@ -131,11 +122,10 @@ class FaultEnv final : public Env {
     return {};
   }
 
-  Env* base_;
   bool pass_sync_;
   int64_t count_ = 0, fail_at_ = 0, crash_at_ = 0, full_from_ = 0, full_until_ = 0;
   int code_ = EIO;
-  bool limited_ = false;
+  bool limited_ = false, keeps_list_ = true;
   uint64_t room_ = 0;
   std::optional<uint64_t> reported_free_;
   std::vector<std::string> operations_;

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "plugin/worker/system.h"
+#include "support/forwarding_system.h"
 
 namespace mortise::test {
 
@@ -29,7 +29,7 @@ struct Fault {
   int64_t times = 1;
 };
 
-class FaultySystem final : public WorkerSystem {
+class FaultySystem final : public ForwardingSystem {
  public:
   void fail(const Fault& fault) { faults_.push_back(fault); }
   [[nodiscard]] int64_t count(const std::string& call) const {
@@ -38,8 +38,6 @@ class FaultySystem final : public WorkerSystem {
   }
   [[nodiscard]] int64_t num_failed() const { return num_failed_; }
 
-  int64_t monotonic_ns() override { return real_.monotonic_ns(); }
-  void sleep_ms(int64_t ms) override { real_.sleep_ms(ms); }
   int poll(pollfd* entries, nfds_t count, int timeout_ms) override {
     return fails("poll") ? -1 : real_.poll(entries, count, timeout_ms);
   }
@@ -71,8 +69,6 @@ class FaultySystem final : public WorkerSystem {
             const posix_spawnattr_t* attributes, char* const* arguments, char* const* environment) override {
     return fails("spawn") ? errno : real_.spawn(pid, program, files, attributes, arguments, environment);
   }
-  pid_t waitpid(pid_t pid, int* status, int options) override { return real_.waitpid(pid, status, options); }
-  int kill(pid_t pid, int signal) override { return real_.kill(pid, signal); }
   pid_t fork() override { return fails("fork") ? -1 : real_.fork(); }
   int signalfd(const sigset_t* signals, int flags) override {
     return fails("signalfd") ? -1 : real_.signalfd(signals, flags);
@@ -90,7 +86,6 @@ class FaultySystem final : public WorkerSystem {
     return false;
   }
 
-  WorkerSystem& real_ = real_worker_system();
   std::vector<Fault> faults_;
   std::map<std::string, int64_t> counts_;
   int64_t num_failed_ = 0;

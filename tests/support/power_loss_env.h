@@ -1,7 +1,7 @@
-// PowerLossEnv: an Env that knows what a disk may forget. lose_power(seed) takes back, each with probability one half,
-// what was not made durable: bytes appended after the last sync() of a file (or the whole file's content), and names
-// (new files, renames) in folders that had no sync_dir() since. Deletions always last, which is the worst case for code
-// that deletes the old before the new is safe. Wrap it in a FaultEnv to stop at a chosen operation first.
+// PowerLossEnv: an Env that loses unsynced data like a disk. lose_power(seed) takes back, each with probability one
+// half, what was not durable: bytes appended after the last sync() of a file (or the whole file's content), and names
+// (new files, renames) in folders without a sync_dir() since then. Deletions always last, which is the worst case for
+// code that deletes the old file before the new one is safe. Wrap it in a FaultEnv to stop at a chosen operation first.
 #pragma once
 
 #include <map>
@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "foundation/base/env.h"
 #include "foundation/base/rng.h"
+#include "support/forwarding_env.h"
 
 namespace mortise::test {
 
-class PowerLossEnv final : public Env {
+class PowerLossEnv final : public ForwardingEnv {
  public:
-  explicit PowerLossEnv(Env& base) : base_(&base) {}
+  explicit PowerLossEnv(Env& base) : ForwardingEnv(base) {}
 
   void lose_power(uint64_t seed) {
     RandomStream random({.seed = seed});
@@ -28,54 +28,41 @@ class PowerLossEnv final : public Env {
       names_.pop_back();
       if (random.next_below(2) == 0) continue;
       if (change.from.empty()) {
-        (void)remove_tree(*base_, change.to);
-      } else if (!base_->exists(change.from) && base_->rename(change.to, change.from).ok()) {
+        (void)remove_tree(base(), change.to);
+      } else if (!base().exists(change.from) && base().rename(change.to, change.from).ok()) {
         move_records(change.to, change.from);
-        if (change.replaced) (void)write_file(*base_, change.to, *change.replaced);
+        if (change.replaced) (void)write_file(base(), change.to, *change.replaced);
       }
     }
     for (const auto& [path, synced_bytes] : dirty_) {
-      if (base_->exists(path)) lose_tail(path, synced_bytes, random);
+      if (base().exists(path)) lose_tail(path, synced_bytes, random);
     }
     names_.clear();
     dirty_.clear();
   }
 
-  Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
-    return base_->read_file(path, max_bytes);
-  }
-  Result<MappedFile> map_file(const Path& path) override { return base_->map_file(path); }
-  Result<FileInfo> info(const Path& path) override { return base_->info(path); }
-  bool exists(const Path& path) override { return base_->exists(path); }
-  Result<std::vector<std::string>> list_dir(const Path& path) override { return base_->list_dir(path); }
-  Result<uint64_t> free_bytes(const Path& path) override { return base_->free_bytes(path); }
   Result<std::unique_ptr<WritableFile>> open_for_write(const Path& path, WriteMode mode) override {
-    if (!base_->exists(path)) names_.push_back({{}, path, {}});
-    std::unique_ptr<WritableFile> file = TRY(base_->open_for_write(path, mode));
-    dirty_[path] = TRY(base_->info(path)).size_bytes;
+    if (!base().exists(path)) names_.push_back({{}, path, {}});
+    std::unique_ptr<WritableFile> file = TRY(base().open_for_write(path, mode));
+    dirty_[path] = TRY(base().info(path)).size_bytes;
     return std::unique_ptr<WritableFile>(new File(this, std::move(file)));
   }
   Result<> rename(const Path& from, const Path& to) override {
     std::optional<std::string> replaced;
-    if (const auto info = base_->info(to); info.ok() && info->is_file) replaced = TRY(base_->read_file(to));
-    TRY(base_->rename(from, to));
+    if (const auto info = base().info(to); info.ok() && info->is_file) replaced = TRY(base().read_file(to));
+    TRY(base().rename(from, to));
     move_records(from, to);
     names_.push_back({from, to, std::move(replaced)});
     return {};
   }
-  Result<> unlink(const Path& path) override { return base_->unlink(path); }
-  Result<> remove_dir(const Path& path) override { return base_->remove_dir(path); }
   Result<> create_dirs(const Path& path) override {
-    for (Path at = path; !at.empty() && !base_->exists(at); at = at.parent_path()) names_.push_back({{}, at, {}});
-    return base_->create_dirs(path);
+    for (Path at = path; !at.empty() && !base().exists(at); at = at.parent_path()) names_.push_back({{}, at, {}});
+    return base().create_dirs(path);
   }
   Result<> sync_dir(const Path& path) override {
     std::erase_if(names_, [&](const NameChange& change) { return change.to.parent_path() == path; });
     return {};
   }
-  int64_t wall_time_ns() override { return base_->wall_time_ns(); }
-  int64_t monotonic_ns() override { return base_->monotonic_ns(); }
-  void random_bytes(std::span<std::byte> out) override { base_->random_bytes(out); }
 
  private:
   struct NameChange {
@@ -83,7 +70,7 @@ class PowerLossEnv final : public Env {
     Path to;
     std::optional<std::string> replaced;  // the bytes of a file that was at `to`
   };
-  // What was not synced is there, gone, there in part, or zeros: a file system may have made room before it wrote.
+  // Unsynced data may be there, missing, there in part, or zeros: a file system may have made room before it wrote.
   static void lose_tail(const Path& path, uint64_t synced_bytes, RandomStream& random) {
     std::error_code ignored;
     const uint64_t size = std::filesystem::file_size(path, ignored);
@@ -108,7 +95,7 @@ class PowerLossEnv final : public Env {
     if (text == prefix) return to;
     return text.starts_with(prefix + "/") ? Path(to.string() + text.substr(prefix.size())) : path;
   }
-  // What lies below a renamed folder moves along.
+  // The contents of a renamed folder move along.
   void move_records(const Path& from, const Path& to) {
     for (NameChange& change : names_)
       change.to = moved_path(change.to, from, to), change.from = moved_path(change.from, from, to);
@@ -116,23 +103,18 @@ class PowerLossEnv final : public Env {
     for (const auto& [path, bytes] : dirty_) moved[moved_path(path, from, to)] = bytes;
     dirty_ = std::move(moved);
   }
-  class File final : public WritableFile {
+  class File final : public ForwardingFile {
    public:
-    File(PowerLossEnv* env, std::unique_ptr<WritableFile> file) : env_(env), file_(std::move(file)) {}
-    Result<> append(std::span<const std::byte> bytes) override { return file_->append(bytes); }
+    File(PowerLossEnv* env, std::unique_ptr<WritableFile> file) : ForwardingFile(std::move(file)), env_(env) {}
     Result<> sync() override {
       env_->dirty_.erase(path());  // remembered, not done: no test waits for the disk
       return {};
     }
-    Result<> close() override { return file_->close(); }
-    [[nodiscard]] const Path& path() const override { return file_->path(); }
 
    private:
     PowerLossEnv* env_;
-    std::unique_ptr<WritableFile> file_;
   };
 
-  Env* base_;
   std::vector<NameChange> names_;
   std::map<Path, uint64_t> dirty_;  // file -> bytes that are safe
 };

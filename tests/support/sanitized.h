@@ -1,5 +1,6 @@
-// Whether a sanitizer watches this build. Steps then take five to twenty times as long: a test that compares numbers,
-// all of which the release build compares, takes a share of its cases; one that looks for bad memory takes all.
+// Whether this build has a sanitizer. Steps then take five to twenty times as long. A test that compares numbers takes
+// only some of its cases, because the release build compares all of them. A test that looks for memory errors takes
+// all.
 #pragma once
 
 namespace mortise::test {

@@ -46,7 +46,7 @@ class Terminal {
   [[nodiscard]] const std::string& unknown() const { return unknown_; }
 
  private:
-  // Bytes taken from the beginning of `text`.
+  // Bytes removed from the beginning of `text`.
   size_t take(std::string_view text) {
     const char c = text.front();
     if (c == '\x1b') return take_escape(text);

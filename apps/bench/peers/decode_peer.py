@@ -1,12 +1,12 @@
-"""Decoding beside transformers' generate: the same weights, prompts, threads and dtype, in turns in one run.
+"""Decoding against transformers' generate: the same weights, prompts, threads and dtype, in turns in one run.
 
     python decode_peer.py --program bench_decode --out DIR [--rounds 5] [--threads 2] [--cache dynamic|static] [SHAPE...]
 
 SHAPEs: c1, c1v, c2 (workloads.json, whole calls with their prompts), 0.5b (Qwen2.5-0.5B with random weights; float32 and
-bfloat16). The peer is told a minimum length and Mortise that no end comes, so that both make every token. Before a shape
-is timed, greedy completions of both have to be equal. For 0.5b, each turn's median step is also held against the larger of
-bytes over bandwidth and multiply-adds over rate, both measured just before and after it; shown is the turns' median. Prints a table, and one JSON
-object for each row of it to DIR/decode.jsonl.
+bfloat16). transformers gets a minimum length and Mortise ignores end tokens, so that both make every token. Before a shape
+is timed, greedy completions of both must be equal. For 0.5b, each turn's median step is also compared with the larger of
+bytes over bandwidth and multiply-adds over rate, both measured just before and after it; the table has the turns' median.
+Prints a table, and writes one JSON object per row of it to DIR/decode.jsonl.
 """
 import argparse
 import json

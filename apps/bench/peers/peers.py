@@ -1,9 +1,9 @@
-"""Mortise and TRL side by side on the workloads of workloads.json: same models, prompts, lengths and batch shapes.
+"""Mortise and TRL on the workloads of workloads.json: same models, prompts, lengths and batch shapes.
 
   python peers.py --program build/release/bin/mortise --packs DIR --out build/bench [c1 c1v c2] [--runs 3] [--variant best|kl|default]
 
-Runs are interleaved (Mortise, TRL, Mortise, ...); a run is 10 steps of which the first 3 are dropped; the result is the
-median over the runs of each run's median step. Prints a table, and one JSON object per run to OUT/peers.jsonl.
+Runs are interleaved (Mortise, TRL, Mortise, ...). A run has 10 steps, of which the first 3 are dropped. The result is the
+median over the runs of each run's median step. Prints a table, and writes one JSON object per run to OUT/peers.jsonl.
 """
 import argparse
 import json

@@ -2,9 +2,9 @@
 
     python tokenizer_peer.py --program bench_tokenizer --out DIR [--rounds N] [--text FILE] [FOLDER...]
 
-The text is FILE, or the sources of Python's standard library. FOLDERs are model folders; beside them a byte-level BPE of
-32,000 tokens is trained on the text with Qwen2's pattern, and a Unigram of 8,000 on a tenth of it. Prints a JSON object for each tokenizer: the best rate of
-either side by processor time, and their ratio; ids have to be equal.
+The text is FILE, or the sources of Python's standard library. FOLDERs are model folders. The script also trains a
+byte-level BPE of 32,000 tokens on the text with Qwen2's pattern, and a Unigram of 8,000 on a tenth of it. Prints a JSON
+object per tokenizer: the best rate of each side by processor time, and their ratio. The ids must be equal.
 """
 import argparse
 import glob

@@ -4,8 +4,8 @@
 
 Row lengths are the quantiles of a log-normal distribution with mean 169 and largest value 1,024, in a random order. The
 model has the shape of workload c2. Both sides run forward and backward of the mean negative log-likelihood over all rows, in
-float32, without an optimizer; loss and gradient norm have to be the same. transformers gets micro-batches of 8 rows, padded
-to the longest row of the batch, and as a second figure to the longest row of each micro-batch; its attention is sdpa.
+float32, without an optimizer. Loss and gradient norm must be equal. transformers gets micro-batches of 8 rows, padded to the
+longest row of the batch, and for a second figure to the longest row of each micro-batch. Its attention is sdpa.
 """
 import argparse
 import json
@@ -36,7 +36,7 @@ MEAN, LONGEST = 169, 1024
 
 
 def quantiles(count, sigma):
-    """exp(mu + sigma z) at the middles of `count` equal shares, with the mean that is asked for."""
+    """exp(mu + sigma z) at the middles of `count` equal shares, with the requested mean."""
     values = [math.exp(sigma * NormalDist().inv_cdf((i + 0.5) / count)) for i in range(count)]
     return [v * MEAN * count / sum(values) for v in values]
 

@@ -1,3 +1,4 @@
+// Normalizes each reward within its group, and adds the weighted results.
 #include "experience/advantage/reward_aggregation.h"
 
 #include <cmath>

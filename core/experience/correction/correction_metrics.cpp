@@ -1,5 +1,7 @@
+// Computes the rollout_corr/* metrics from weights, masks and log ratios.
 #include "experience/correction/correction_metrics.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +9,7 @@ namespace mortise {
 
 namespace {
 
-constexpr double kMaxExponent = 20.0;
+constexpr double kMaxLogRatio = 20.0;
 
 double mean_of(std::span<const double> values) {
   double sum = 0.0;
@@ -83,10 +85,8 @@ MaskedRows::MaskedRows(const LogRatios& ratios) : mask_(ratios.mask) {
 void add_off_policy_metrics(const LogRatios& ratios, const MaskedRows& rows, MetricSet& metrics) {
   const Reporter report(metrics, "");
   const auto ratio = [&](size_t t) { return ratios.log_ratio(t); };
-  const std::vector<double> training =
-      rows.row_means([&](size_t t) { return -static_cast<double>(ratios.log_prob[t]); });
-  const std::vector<double> rollout =
-      rows.row_means([&](size_t t) { return -static_cast<double>(ratios.rollout_log_prob[t]); });
+  const std::vector<double> training = rows.row_means([&](size_t t) { return -static_cast<double>(ratios.policy[t]); });
+  const std::vector<double> rollout = rows.row_means([&](size_t t) { return -static_cast<double>(ratios.sampler[t]); });
   std::vector<double> difference, training_ppl, rollout_ppl, ppl_ratio, distance, squared_weight;
   for (size_t i = 0; i < training.size(); ++i) {
     difference.push_back(training[i] - rollout[i]);
@@ -94,7 +94,7 @@ void add_off_policy_metrics(const LogRatios& ratios, const MaskedRows& rows, Met
     training_ppl.push_back(std::exp(training[i]));
     rollout_ppl.push_back(std::exp(rollout[i]));
     ppl_ratio.push_back(std::exp(difference.back()));
-    squared_weight.push_back(std::exp(2.0 * std::clamp(rows.row_sum(i, ratio), -kMaxExponent, kMaxExponent)));
+    squared_weight.push_back(std::exp(2.0 * std::clamp(rows.row_sum(i, ratio), -kMaxLogRatio, kMaxLogRatio)));
   }
   report("training_ppl", mean_of(training_ppl));
   report("training_log_ppl", mean_of(training));
@@ -108,7 +108,7 @@ void add_off_policy_metrics(const LogRatios& ratios, const MaskedRows& rows, Met
   report("log_ppl_diff_min", std::ranges::min(difference));
   report("ppl_ratio", mean_of(ppl_ratio));
   report("chi2_token", rows.token_mean([&](size_t t) {
-    return std::exp(2.0 * std::clamp(ratio(t), -kMaxExponent, kMaxExponent));
+    return std::exp(2.0 * std::clamp(ratio(t), -kMaxLogRatio, kMaxLogRatio));
   }) - 1.0);
   report("chi2_seq", mean_of(squared_weight) - 1.0);
 }
@@ -132,7 +132,7 @@ void add_weight_metrics(const LogRatios& ratios, const MaskedRows& rows, const W
     for (size_t i = 0; i < static_cast<size_t>(rows.num_rows()); ++i)
       logs.push_back(rows.row_sum(i, [&](size_t t) { return ratios.log_ratio(t); }));
     if (rule.level == WeightLevel::kGeometric) logs = rows.row_means([&](size_t t) { return ratios.log_ratio(t); });
-    report("max", std::exp(std::min(std::ranges::max(logs), kMaxExponent)));
+    report("max", std::exp(std::min(std::ranges::max(logs), kMaxLogRatio)));
     report("min", std::exp(std::ranges::min(logs)));
     report("ratio_fraction_high", share_of(logs, [&](double d) { return d > std::log(upper); }));
     report("ratio_fraction_low", share_of(logs, [&](double d) { return d < std::log(lower); }));
@@ -160,7 +160,7 @@ void add_weight_metrics(const LogRatios& ratios, const MaskedRows& rows, const W
 
 void add_rejection_metrics(const MaskedRows& rows, const RejectionRule& rule, std::span<const double> statistic,
                            std::span<const uint8_t> keep, MetricSet& metrics) {
-  const Reporter report(metrics, "rollout_rs_" + rule.name + "_");
+  const Reporter report(metrics, fmt::format("rollout_rs_{}_", rule.name));
   const auto value = [&](size_t t) { return statistic[t]; };
   const double lower = rule.lower.value_or(0.0);
   const std::vector<double> by_row = rows.row_means(value);

@@ -29,7 +29,7 @@ class MaskedRows {
       if (mask_[t] != 0) visit(t);
     }
   }
-  // sum over tokens of value(t) / number of tokens; 0 where there are none.
+  // sum over tokens of value(t) / number of tokens; 0 without tokens.
   template <class Value>
   [[nodiscard]] double token_mean(const Value& value) const {
     double sum = 0.0;
@@ -60,7 +60,7 @@ class MaskedRows {
   int64_t num_tokens_ = 0;
 };
 
-// kl, perplexities, chi2: how far the sampler lies from the policy.
+// kl, perplexities, chi2: how far the sampler is from the policy.
 void add_off_policy_metrics(const LogRatios& ratios, const MaskedRows& rows, MetricSet& metrics);
 
 // rollout_is_*. `raw` before the bounds, `weights` after them.

@@ -1,3 +1,4 @@
+// Computes importance weights and rejections for the tokens and rows of a batch.
 #include "experience/correction/rollout_correction.h"
 
 #include <algorithm>
@@ -87,7 +88,7 @@ Result<RolloutCorrection> RolloutCorrection::create(const RolloutCorrectionConfi
   out.weights_ = rules.weights;
   out.rejections_ = std::move(rules.rejections);
   out.bypass_ = config.bypass_mode;
-  out.reinforce_ = config.loss_type == "reinforce";
+  out.reinforce_ = config.loss_type == BypassLoss::kReinforce;
   return out;
 }
 

@@ -1,4 +1,7 @@
+// Builds the variables of a chat template from a data row, and renders it.
 #include "experience/data/chat_renderer.h"
+
+#include <fmt/core.h>
 
 namespace mortise {
 
@@ -29,7 +32,7 @@ Result<Json> conversation_of(const Json& messages, std::string_view where) {
   Json seen = Json::array();
   for (const Json& message : messages) {
     if (!message.is_object())
-      return bad_row("message " + std::to_string(seen.size()) + " of the conversation is no object", where,
+      return bad_row(fmt::format("message {} of the conversation is not an object", seen.size()), where,
                      "write messages as {\"role\": ..., \"content\": ...}");
     seen.push_back(as_template_sees(message));
   }
@@ -41,12 +44,12 @@ Result<Json> tools_of(const Json& row, std::string_view where) {
   if (tools == nullptr || tools->is_null()) return Json();
   if (tools->is_string()) {
     const auto parsed = parse_json(tools->get_ref<const std::string&>(), where);
-    if (!parsed.ok()) return bad_row("the column 'tools' is text, but no JSON: " + parsed.error().what, where);
+    if (!parsed.ok()) return bad_row("the column 'tools' is text, but not JSON: " + parsed.error().what, where);
     if (parsed->is_array() || parsed->is_null()) return *parsed;
   } else if (tools->is_array()) {
     return *tools;
   }
-  return bad_row("the column 'tools' has to be a list", where);
+  return bad_row("the column 'tools' must be a list", where);
 }
 
 }  // namespace
@@ -77,18 +80,19 @@ Result<Rendered> ChatRenderer::render(const Json& row, const Json& messages, boo
   input.kwargs = templates_.special_tokens();
   for (const auto& [name, value] : kwargs_.items()) input.kwargs[name] = value;
   if (const Json* own = json_find(row, "chat_template_kwargs"); own != nullptr && !own->is_null()) {
-    if (!own->is_object()) return bad_row("the column 'chat_template_kwargs' has to be an object", where);
+    if (!own->is_object()) return bad_row("the column 'chat_template_kwargs' must be an object", where);
     for (const auto& [name, value] : own->items()) input.kwargs[name] = value;
   }
   const ChatTemplate* chat = templates_.choose(!input.tools.is_null());
   if (chat == nullptr) {
-    return bad_row("the model folder has a chat template for conversations with tools only", where,
+    return bad_row("the model folder only has a chat template for conversations with tools", where,
                    "set model.custom_chat_template to a Jinja file");
   }
   auto rendered = chat->render(input);
   if (!rendered.ok())
-    return bad_row("the chat template refuses the row: " + rendered.error().what + " (" + rendered.error().where + ")",
-                   where, rendered.error().next);
+    return bad_row(
+        fmt::format("the chat template refuses the row: {} ({})", rendered.error().what, rendered.error().where), where,
+        rendered.error().next);
   return *std::move(rendered);
 }
 

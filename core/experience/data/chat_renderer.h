@@ -1,9 +1,9 @@
-// ChatRenderer: the conversation of a data row to text, as transformers' apply_chat_template gives it.
+// ChatRenderer: the conversation of a data row to text, as in transformers' apply_chat_template.
 //
-// The template sees the special tokens, then data.apply_chat_template_kwargs, then the row's "chat_template_kwargs";
-// the row's "tools" (a list, or JSON text of one) and "documents". Keys of a message that are null are left out, and
-// its reasoning is there as "reasoning_content" and "thinking", whichever of these names (or "reasoning") it came
-// under. Thread rule: const methods from any thread.
+// The template sees the special tokens, then data.apply_chat_template_kwargs, then the row's "chat_template_kwargs",
+// the row's "tools" (a list, or JSON text of one) and "documents". Null keys of a message are left out. Its reasoning
+// has both names "reasoning_content" and "thinking", whichever of them (or "reasoning") the row uses. Thread rule:
+// const methods from any thread.
 #pragma once
 
 #include <string>
@@ -19,11 +19,11 @@ namespace mortise {
 class ChatRenderer {
  public:
   ChatRenderer() = default;  // no template: every conversation is refused
-  // `system_prompt`: put in front of conversations that have no system message; empty: none.
+  // `system_prompt`: added to conversations without a system message; empty: none.
   ChatRenderer(ChatTemplates templates, Json kwargs, std::string system_prompt = "")
       : templates_(std::move(templates)), kwargs_(std::move(kwargs)), system_prompt_(std::move(system_prompt)) {}
 
-  // The conversation as it is rendered: with the system prompt, if it has none of its own.
+  // The conversation to render: with the system prompt, if it has none of its own.
   [[nodiscard]] Json with_system_prompt(const Json& messages) const;
 
   // `messages` is a list, of the row or made from it, without the system prompt or with it; `where` is "file:line".

@@ -1,5 +1,7 @@
+// Counts the kinds of values in each column, and decides the column's type from the counts.
 #include "experience/data/column_types.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -43,7 +45,7 @@ std::string declaration(const std::string& name, std::string_view type) {
   const bool bare = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-';
   });
-  return "data.columns = { " + (bare ? name : dump_json(Json(name))) + " = \"" + std::string(type) + "\" }";
+  return fmt::format("data.columns = {{ {} = \"{}\" }}", bare ? name : dump_json(Json(name)), type);
 }
 
 }  // namespace
@@ -60,7 +62,7 @@ std::string describe_columns(const ColumnTypes& types) {
   std::string out;
   for (const auto& [name, type] : types) {
     out += out.empty() ? "" : ", ";
-    out += name + "=" + std::string(column_type_name(type));
+    out += fmt::format("{}={}", name, column_type_name(type));
   }
   return out;
 }
@@ -74,12 +76,12 @@ ColumnCensus::Kind ColumnCensus::kind_of(const Json& value) {
 }
 
 const char* ColumnCensus::kind_name(Kind kind) {
-  constexpr const char* kNames[kNumKinds] = {"text",
-                                             "an integer",
-                                             "an integer that float64 does not hold exactly",
-                                             "an integer above 9223372036854775807",
-                                             "a number that is no integer",
-                                             "a boolean, list or object"};
+  constexpr const char* kNames[kNumValueKinds] = {"text",
+                                                  "an integer",
+                                                  "an integer that float64 cannot represent exactly",
+                                                  "an integer above 9223372036854775807",
+                                                  "a number that is not an integer",
+                                                  "a boolean, list or object"};
   return kNames[kind];
 }
 
@@ -108,7 +110,7 @@ void ColumnCensus::see_row(const Json& columns, int64_t row) {
   for (const auto& [name, value] : columns.items()) see(name, value, row);
 }
 
-// The type that holds every value without loss; nothing: there is none, or the values are of several kinds.
+// The type that holds every value without loss; nothing if there is no value, or if the values are of several kinds.
 std::optional<ColumnType> ColumnCensus::common_type(const Column& column) {
   const auto has = [&](Kind kind) { return column.first[kind] != kNowhere; };
   const bool numbers = has(kInteger) || has(kLong) || has(kHuge) || has(kFraction);
@@ -119,10 +121,10 @@ std::optional<ColumnType> ColumnCensus::common_type(const Column& column) {
   return has(kLong) ? std::nullopt : std::optional(ColumnType::kF64);
 }
 
-// The first two kinds that no type holds together; of one kind alone where that is what no type holds.
+// The first two kinds that no type holds together, or one kind if no type holds even that.
 Error ColumnCensus::mixed(const Column& column, const std::function<std::string(int64_t)>& where) {
   std::vector<std::pair<int64_t, Kind>> seen;  // by their first rows
-  for (size_t kind = 0; kind < kNumKinds; ++kind) {
+  for (size_t kind = 0; kind < kNumValueKinds; ++kind) {
     if (column.first[kind] != kNowhere) seen.emplace_back(column.first[kind], static_cast<Kind>(kind));
   }
   std::ranges::sort(seen);
@@ -137,16 +139,16 @@ Error ColumnCensus::mixed(const Column& column, const std::function<std::string(
       const auto& [row_a, kind_a] = seen[earlier];
       const auto& [row_b, kind_b] = seen[later];
       if ((earlier == later && seen.size() > 1) || !clash(kind_a, kind_b)) continue;
-      std::string what = "the data column " + quote(column.name) + " holds " + kind_name(kind_a);
-      what += earlier == later ? ", which no number type holds"
-                               : " in " + where(row_a) + " and " + kind_name(kind_b) + " in " + where(row_b) +
-                                     ", but rewards see one type for all rows";
-      return {
-          ErrorKind::kData, std::move(what), where(row_b),
-          "Write the values in one form, or declare the type: " + declaration(column.name, "text") + ", or \"json\""};
+      std::string what = fmt::format("the data column {} holds {}", quote(column.name), kind_name(kind_a));
+      what += earlier == later ? ", which is too large for a number"
+                               : fmt::format(" in {} and {} in {}, but rewards see one type for all rows", where(row_a),
+                                             kind_name(kind_b), where(row_b));
+      return {ErrorKind::kData, std::move(what), where(row_b),
+              fmt::format("write the values in one form, or declare the type: {}, or \"json\"",
+                          declaration(column.name, "text"))};
     }
   }
-  return {ErrorKind::kInternal, "the data column " + quote(column.name) + " has a type after all", "", ""};
+  return {ErrorKind::kInternal, fmt::format("the data column {} has a type after all", quote(column.name)), "", ""};
 }
 
 Result<ColumnTypes> ColumnCensus::decide(const std::function<std::string(int64_t)>& where) const {
@@ -157,8 +159,8 @@ Result<ColumnTypes> ColumnCensus::decide(const std::function<std::string(int64_t
       const std::string type(column_type_name(*column.declared));
       problems.push_back(
           {ErrorKind::kData,
-           "the data column " + quote(column.name) + " is declared as " + type + ", and holds " + column.misfit,
-           where(column.misfit_row), "Write " + type + " values, or declare \"text\" or \"json\""});
+           fmt::format("the data column {} is declared as {}, but holds {}", quote(column.name), type, column.misfit),
+           where(column.misfit_row), fmt::format("write {} values, or declare \"text\" or \"json\"", type)});
       continue;
     }
     const std::optional<ColumnType> type = column.declared ? column.declared : common_type(column);
@@ -170,7 +172,8 @@ Result<ColumnTypes> ColumnCensus::decide(const std::function<std::string(int64_t
   if (problems.empty()) return types;
   Error first = std::move(problems.front());
   if (problems.size() > 1)
-    first.what += " (" + format_count(static_cast<int64_t>(problems.size()) - 1) + " more columns have such a fault)";
+    first.what += problems.size() == 2 ? " (1 more column has such a fault)"
+                                       : fmt::format(" ({} more columns have such a fault)", problems.size() - 1);
   return first;
 }
 

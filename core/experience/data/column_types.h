@@ -41,7 +41,7 @@ class ColumnCensus {
  public:
   explicit ColumnCensus(DeclaredColumns declared = {}) : declared_(std::move(declared)) {}
 
-  // The value of a column in the row that `row` stands for in decide().
+  // The value of a column in the row that has number `row` in decide().
   void see(const std::string& name, const Json& value, int64_t row);
   // The same of all columns of a row, an object.
   void see_row(const Json& columns, int64_t row);
@@ -55,14 +55,14 @@ class ColumnCensus {
  private:
   // What the JSON says. kLong: an integer that float64 does not hold exactly; kHuge: one that int64 does not hold
   // either.
-  enum Kind : size_t { kString, kInteger, kLong, kHuge, kFraction, kNested, kNumKinds };
+  enum Kind : size_t { kString, kInteger, kLong, kHuge, kFraction, kNested, kNumValueKinds };
   static constexpr int64_t kNowhere = -1;
   struct Column {
     std::string name;
     std::optional<ColumnType> declared;
-    std::array<int64_t, kNumKinds> first;  // row; kNowhere
-    int64_t misfit_row = kNowhere;         // the first row whose value the declared type cannot hold
-    std::string misfit;                    // that value
+    std::array<int64_t, kNumValueKinds> first;  // row; kNowhere
+    int64_t misfit_row = kNowhere;              // the first row whose value does not fit the declared type
+    std::string misfit;                         // that value
   };
   static Kind kind_of(const Json& value);
   static const char* kind_name(Kind kind);

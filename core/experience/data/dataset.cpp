@@ -1,5 +1,7 @@
+// Reads and encodes the data files in parallel, and reports every bad row with its place.
 #include "experience/data/dataset.h"
 
+#include <fmt/core.h>
 #include <mutex>
 #include <optional>
 
@@ -40,7 +42,7 @@ Result<RawRows> read_rows(Env& env, const DatasetOptions& options) {
 
 std::string Dataset::where(int64_t row) const {
   const auto& [file, line] = places_[static_cast<size_t>(row)];
-  return files_[static_cast<size_t>(file)] + ":" + std::to_string(line);
+  return fmt::format("{}:{}", files_[static_cast<size_t>(file)], line);
 }
 
 Result<Dataset> Dataset::load(Env& env, const PromptEncoder& encoder, const DatasetOptions& options) {
@@ -60,12 +62,12 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
     const auto f = static_cast<size_t>(file);
     const Json value = TRY(raw.files[f].parse(line));
     keys.see(value, file, line.line);
-    return encode(value, options.files[f] + ":" + std::to_string(line.line));
+    return encode(value, fmt::format("{}:{}", options.files[f], line.line));
   };
   std::vector<std::optional<Prompt>> encoded(raw.rows.size());
   std::vector<Sha256Digest> digests(raw.rows.size());
   std::mutex mutex;
-  std::optional<std::pair<int64_t, Error>> first_error;  // the earliest row's, whatever thread finds it first
+  std::optional<std::pair<int64_t, Error>> first_error;  // the earliest row's, in whichever thread it is found
   int64_t num_bad = 0;
   MisspeltKeys misspelt(options.read_keys);
   ThreadPool pool(options.num_threads);
@@ -87,7 +89,7 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
     misspelt.merge(keys);
   });
   if (first_error) {
-    if (num_bad > 1) first_error->second.what += " (" + format_count(num_bad) + " of the rows cannot be used)";
+    if (num_bad > 1) first_error->second.what += fmt::format(" ({} of the rows cannot be used)", format_count(num_bad));
     return std::move(first_error->second);
   }
   for (const std::string& warning : misspelt.warnings(options.files)) log_warn(warning);
@@ -107,8 +109,12 @@ Result<Dataset> Dataset::load(Env& env, const RowEncoder& encode, const DatasetO
   }
   dataset.digest_ = to_hex(all.finish());
   if (dataset.num_filtered_ > 0) {
-    log_info(options.key + ": left out " + std::to_string(dataset.num_filtered_) + " of " +
-             std::to_string(raw.rows.size()) + " rows " + options.left_out);
+    log_info(fmt::format("{}: left out {} of {} rows {}", options.key, format_count(dataset.num_filtered_),
+                         format_count(static_cast<int64_t>(raw.rows.size())), options.left_out));
+  }
+  if (dataset.prompts_.empty() && dataset.num_filtered_ > 0) {
+    return Error{ErrorKind::kData, fmt::format("no row is left: the data set has only rows {}", options.left_out),
+                 options.files.front(), "raise the limit, or correct " + options.key};
   }
   if (dataset.prompts_.empty()) {
     return Error{ErrorKind::kData, "the data set has no rows", options.files.empty() ? "" : options.files.front(),

@@ -23,7 +23,7 @@ struct DatasetOptions {
   bool filter_overlong_prompts = false;
   int64_t vocab_size = 0;                // 0 = ids are not checked
   std::string key;                       // the config key that names the files, for errors
-  std::vector<std::string> read_keys{};  // of rows, beside the prompt's, that something reads: for what is misspelt
+  std::vector<std::string> read_keys{};  // other row keys that something reads, to find misspelt ones
   std::string left_out = "whose prompts are longer than data.max_prompt_length";  // rows that the encoder leaves out
   int num_threads = 0;                                                            // 0: all cores
 };
@@ -40,7 +40,7 @@ class Dataset {
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(prompts_.size()); }
   [[nodiscard]] const Prompt& operator[](int64_t row) const { return prompts_[static_cast<size_t>(row)]; }
   [[nodiscard]] int64_t num_filtered() const { return num_filtered_; }
-  // Of the rows as they stand in the files, in order: tells whether a run goes on with those it began with.
+  // Digest of the rows as in the files, in order. It shows whether a run continues with the rows it began with.
   [[nodiscard]] const std::string& digest() const { return digest_; }
   // "file:line" of a row.
   [[nodiscard]] std::string where(int64_t row) const;

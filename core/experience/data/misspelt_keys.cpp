@@ -1,5 +1,7 @@
+// Compares unknown keys with known ones by edit distance, and collects the warnings.
 #include "experience/data/misspelt_keys.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -21,10 +23,10 @@ bool is_nearly(const std::string& key, const std::string& name) {
 
 std::string misspelt_key(const Json& row, std::span<const std::string> known) {
   for (const auto& [key, value] : row.items()) {
-    if (std::ranges::find(known, key) != known.end()) continue;  // it is there, but not what it should be
+    if (std::ranges::find(known, key) != known.end()) continue;  // it exists, but is not what it should be
     const std::string& given = key;                              // a binding is not captured
     const auto meant = std::ranges::find_if(known, [&](const std::string& name) { return is_nearly(given, name); });
-    if (meant != known.end()) return "the row has " + quote(key) + ": did you mean " + quote(*meant) + "?";
+    if (meant != known.end()) return fmt::format("the row has {}: did you mean {}?", quote(key), quote(*meant));
   }
   return "";
 }
@@ -68,14 +70,14 @@ std::vector<std::string> MisspeltKeys::warnings(std::span<const std::string> fil
   for (const auto& [file_and_key, place] : found_) {
     const auto& [file, key] = file_and_key;
     const std::string others =
-        place.num_rows > 1 ? " (and so have " + format_count(place.num_rows - 1) + " more rows of the file)" : "";
+        place.num_rows > 1 ? fmt::format(" (as have {} more rows of the file)", format_count(place.num_rows - 1)) : "";
     out.push_back(files[static_cast<size_t>(file)] + ":" + std::to_string(place.first_line) + ": the row has " +
                   quote(key) + " and no " + quote(*place.meant) + others +
-                  // Where no row has it, the settings may be what is misspelt.
+                  // If no row has it, the settings may be misspelt instead.
                   (there_.contains(*place.meant)
-                       ? "; did you mean " + quote(*place.meant) + "? Until then it is a column under its own name"
-                       : ", and no row has " + quote(*place.meant) +
-                             ", which is read if it is there: correct the rows, or the setting that names it"));
+                       ? fmt::format("; did you mean {}? Now it is a column of its own", quote(*place.meant))
+                       : fmt::format(", and no row has {}; correct the rows, or the setting that names it",
+                                     quote(*place.meant))));
   }
   return out;
 }

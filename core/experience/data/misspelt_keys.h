@@ -1,7 +1,7 @@
-// Keys of data rows that are nearly those that something reads, in rows that lack these: "asnwer" for "answer". A key
-// that nobody knows is a column like any other, so this can only be told, never refused. Each is told of once a file,
-// with its first line. Cost: a look-up per key of a row. Threading: one thread; an object of each thread's own can be
-// merged into another.
+// Finds keys of data rows that are almost keys that something reads, in rows that lack those: "asnwer" for "answer". An
+// unknown key is a column like any other, so this only warns. It warns once per key and file, with the first line.
+// Cost: a look-up per key of a row. Threading: one thread; each thread may have its own object, which another can
+// merge.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class MisspeltKeys {
     int64_t first_line = 0, num_rows = 0;
   };
   void add(const std::pair<int32_t, std::string>& file_and_key, const Place& place);
-  // The key of `read_` that is meant by one that is not among them; null: none.
+  // The key of `read_` that an unknown one resembles; null: none.
   const std::string* meant_by(const std::string& key);
 
   std::span<const std::string> read_;

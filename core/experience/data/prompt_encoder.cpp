@@ -1,5 +1,7 @@
+// Encodes the forms of a prompt, applies the length limit, and collects the data columns.
 #include "experience/data/prompt_encoder.h"
 
+#include <fmt/core.h>
 #include <utility>
 
 #include "experience/data/misspelt_keys.h"
@@ -22,7 +24,7 @@ Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
   ids.reserve(value.size());
   for (const Json& id : value) {
     if (!id.is_number_integer()) {
-      return Error{ErrorKind::kData, "'prompt_token_ids' holds " + dump_json(id) + ", which is no integer",
+      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not an integer", dump_json(id)),
                    std::string(where), ""};
     }
     ids.push_back(id.get<int64_t>());
@@ -38,8 +40,8 @@ Result<> check_ids(const std::vector<int64_t>& ids, int64_t vocab_size, std::str
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && (vocab_size <= 0 || ids[i] < vocab_size)) continue;
     return Error{ErrorKind::kData,
-                 "token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) +
-                     " of the prompt is outside the model's vocabulary of " + std::to_string(vocab_size),
+                 fmt::format("token id {} at position {} of the prompt is outside the model's vocabulary of {}", ids[i],
+                             i, vocab_size),
                  std::string(where), "use the tokenizer of the model in model.path"};
   }
   return {};
@@ -50,7 +52,7 @@ std::string usual_prompt_key(const Json& row) {
   for (const char* name : {"prompt", "question", "problem", "query", "instruction", "input"}) {
     const Json* value = json_find(row, name);
     if (value == nullptr || (!value->is_string() && !value->is_array())) continue;
-    return "the row has " + quote(name) + ": set data.prompt_key=" + name + " if that is the prompt.";
+    return fmt::format("the row has {}: set data.prompt_key={} if that is the prompt.", quote(name), name);
   }
   return "";
 }
@@ -60,7 +62,7 @@ Result<std::string> data_source_of(const Json& row, std::string_view where) {
   const Json* source = json_find(row, "data_source");
   if (source == nullptr || source->is_null()) return std::string("unknown");
   if (!source->is_string()) {
-    return Error{ErrorKind::kData, "'data_source' holds " + quote(dump_json(*source)) + ", which is no text",
+    return Error{ErrorKind::kData, fmt::format("'data_source' is {}, but must be a text", quote(dump_json(*source))),
                  std::string(where), "write the source's name in quotes"};
   }
   const auto name = source->get<std::string>();
@@ -69,20 +71,14 @@ Result<std::string> data_source_of(const Json& row, std::string_view where) {
 
 }  // namespace
 
-Truncation parse_truncation(std::string_view name) {
-  if (name == "left") return Truncation::kLeft;
-  if (name == "right") return Truncation::kRight;
-  if (name == "middle") return Truncation::kMiddle;
-  return Truncation::kError;
-}
-
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, ChatTemplates templates, PromptEncoderOptions options)
     : tokenizer_(&tokenizer),
       chats_(std::move(templates), options.template_kwargs, options.system_prompt),
       options_(std::move(options)) {}
 
 Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, int64_t vocab_size) const {
-  if (!row.is_object()) return Error{ErrorKind::kData, "a data row must be a JSON object", std::string(where), ""};
+  if (!row.is_object())
+    return Error{ErrorKind::kData, "a data row must be a JSON object", std::string(where), "write one object per line"};
   Prompt prompt;
   const Json* ids = json_find(row, "prompt_token_ids");
   const Json* text = json_find(row, options_.prompt_key);
@@ -91,7 +87,7 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
   if (!options_.system_prompt.empty() && !is_chat) {
     return Error{ErrorKind::kData, "data.system_prompt is set, but the row's prompt is not a list of messages",
                  std::string(where),
-                 "Write the prompt as messages, [{\"role\": \"user\", \"content\": ...}], or leave the key out"};
+                 "write the prompt as messages, [{\"role\": \"user\", \"content\": ...}], or remove the key"};
   }
   if (ids != nullptr && !ids->is_null()) {
     prompt.token_ids = TRY(ids_of(*ids, where));
@@ -108,11 +104,12 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
     const std::string known[] = {options_.prompt_key, "messages", "prompt_token_ids"};
     std::string hint = usual_prompt_key(row);
     if (hint.empty()) hint = misspelt_key(row, known);
-    return Error{ErrorKind::kData,
-                 "the row has no prompt: neither '" + options_.prompt_key +
-                     "' (text or messages), 'messages' nor 'prompt_token_ids'",
-                 std::string(where),
-                 hint + (hint.empty() ? "" : " Else ") + "name the prompt's column with data.prompt_key"};
+    return Error{
+        ErrorKind::kData,
+        fmt::format("the row has no prompt: neither '{}' (text or messages), 'messages' nor 'prompt_token_ids'",
+                    options_.prompt_key),
+        std::string(where),
+        fmt::format("{}{}name the prompt's column with data.prompt_key", hint, hint.empty() ? "" : " Otherwise ")};
   }
   TRY(check_ids(prompt.token_ids, vocab_size, where));
   prompt.columns = columns_of(row);
@@ -153,8 +150,8 @@ Result<> PromptEncoder::apply_length_policy(Prompt& prompt, std::string_view whe
   const int64_t length = static_cast<int64_t>(prompt.token_ids.size());
   if (options_.truncation == Truncation::kError) {
     return Error{ErrorKind::kData,
-                 "the prompt has " + std::to_string(length) +
-                     " tokens, more than data.max_prompt_length = " + std::to_string(options_.max_prompt_length),
+                 fmt::format("the prompt has {} tokens, more than data.max_prompt_length = {}", length,
+                             options_.max_prompt_length),
                  std::string(where),
                  "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true"};
   }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/keys/data.h"
 #include "experience/data/chat_renderer.h"
 #include "foundation/base/result.h"
 #include "foundation/batch/prompt_batch.h"
@@ -20,16 +21,14 @@
 
 namespace mortise {
 
-enum class Truncation { kError, kLeft, kRight, kMiddle };  // what is cut away from a prompt that is too long
-
 // Cuts a list to at most `limit` items; kError: it is not to be called.
 template <class T>
 void truncate(std::vector<T>& items, int64_t limit, Truncation truncation) {
   const auto excess = static_cast<int64_t>(items.size()) - limit;
   if (excess <= 0) return;
-  int64_t from = limit;  // kRight: the front stays
+  int64_t from = limit;  // kRight: keeps the front
   if (truncation == Truncation::kLeft) from = 0;
-  if (truncation == Truncation::kMiddle) from = limit / 2;  // the first and last halves stay
+  if (truncation == Truncation::kMiddle) from = limit / 2;  // keeps the first and last halves
   items.erase(items.begin() + from, items.begin() + from + excess);
 }
 
@@ -38,7 +37,7 @@ struct PromptEncoderOptions {
   int64_t max_prompt_length = 0;  // tokens; 0 = no limit
   Truncation truncation = Truncation::kError;
   Json template_kwargs = Json::object();
-  std::string system_prompt;  // of chats without a system message; "" = none
+  std::string system_prompt;  // for chats without a system message; "" = none
 };
 
 class PromptEncoder {
@@ -46,7 +45,7 @@ class PromptEncoder {
   // `tokenizer` must outlive the encoder. Without a chat template, rows with messages are refused.
   PromptEncoder(const Tokenizer& tokenizer, ChatTemplates templates, PromptEncoderOptions options);
 
-  // The prompt of `row`; `where` is "file:line". Token ids must lie below `vocab_size` where that is positive.
+  // The prompt of `row`; `where` is "file:line". Token ids must be below `vocab_size` if that is positive.
   Result<Prompt> encode(const Json& row, std::string_view where, int64_t vocab_size) const;
 
   // What the rewards see of a row: its members without those of the prompt.
@@ -77,7 +76,5 @@ template <class T>
 void PromptEncoder::truncate(std::vector<T>& items, int64_t limit) const {
   mortise::truncate(items, limit, options_.truncation);
 }
-
-Truncation parse_truncation(std::string_view name);  // of the checked config value
 
 }  // namespace mortise

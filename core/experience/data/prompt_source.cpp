@@ -1,5 +1,7 @@
+// Keeps the order of an epoch and the position in it, and cuts batches.
 #include "experience/data/prompt_source.h"
 
+#include <fmt/core.h>
 #include <numeric>
 
 #include "foundation/base/log.h"
@@ -15,9 +17,9 @@ PromptSource::PromptSource(const Dataset& dataset, const PromptSourceOptions& op
 Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSourceOptions& options) {
   if (dataset.size() < options.batch_size) {
     return Error{ErrorKind::kData,
-                 "the training data has " + std::to_string(dataset.size()) + " prompts, fewer than " +
-                     options.batch_size_key + " = " + std::to_string(options.batch_size),
-                 "data.train_files", "lower " + options.batch_size_key + " or add data"};
+                 fmt::format("the training data has {} prompts, fewer than {} = {}", dataset.size(),
+                             options.batch_size_key, options.batch_size),
+                 "data.train_files", fmt::format("lower {} or add data", options.batch_size_key)};
   }
   return PromptSource(dataset, options);
 }
@@ -57,35 +59,35 @@ Result<> PromptSource::save_state(StateWriter& writer) const {
   return {};
 }
 
-// As many rows, and others: the settings are the same, what is learnt is not.
+// The number of rows is equal but the rows differ: the settings are the same, and the run would learn from other data.
 Result<> PromptSource::check_rows(StateReader& reader) const {
   if (!reader.has("dataset_sha256")) return {};
   if (TRY(reader.get_text("dataset_sha256")) == dataset_->digest()) return {};
-  const char* const what = "the training rows are others than those that the checkpoint was made with";
+  const char* const what = "the training rows differ from those of the checkpoint";
   if (takes_changes) {
     log_warn(what);
     return {};
   }
   return Error{ErrorKind::kData, what, "data.train_files",
-               "restore the files, give --allow-change to go on with these, or start anew with --resume never"};
+               "restore the files, give --allow-change to continue with these, or start over with --resume never"};
 }
 
 Result<> PromptSource::load_state(StateReader& reader) {
   const int64_t size = TRY(reader.get_int("dataset_size"));
   if (size != dataset_->size()) {
     return Error{ErrorKind::kData,
-                 "the checkpoint was made with " + std::to_string(size) + " training rows, the data files now hold " +
-                     std::to_string(dataset_->size()),
-                 "data.train_files", "restore the files, or start anew with --resume never"};
+                 fmt::format("the checkpoint was made with {} training rows, but the data files now have {}", size,
+                             dataset_->size()),
+                 "data.train_files", "restore the files, or start over with --resume never"};
   }
   TRY(check_rows(reader));
   epoch_ = TRY(reader.get_int("epoch"));
   batch_in_epoch_ = TRY(reader.get_int("batch_in_epoch"));
   if (epoch_ < 0 || batch_in_epoch_ < 0 || batch_in_epoch_ > batches_per_epoch()) {
     return Error{ErrorKind::kConfig,
-                 "the checkpoint stands behind batch " + std::to_string(batch_in_epoch_) +
-                     " of its epoch, and an epoch now has " + std::to_string(batches_per_epoch()),
-                 options_.batch_size_key, "go on with the batch size of the run, or start anew with --resume never"};
+                 fmt::format("the checkpoint was saved after batch {} of its epoch, but an epoch now has only {}",
+                             batch_in_epoch_, batches_per_epoch()),
+                 options_.batch_size_key, "keep the batch size of the run, or start over with --resume never"};
   }
   load_order();
   return {};

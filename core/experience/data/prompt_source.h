@@ -31,7 +31,7 @@ class PromptSource : public Stateful {
   [[nodiscard]] int64_t batches_per_epoch() const { return dataset_->size() / options_.batch_size; }
   [[nodiscard]] int64_t epoch() const { return epoch_; }
 
-  bool takes_changes = false;  // loading: other rows than the checkpoint's are told, not refused (--allow-change)
+  bool takes_changes = false;  // loading: warns about changed rows instead of refusing them (--allow-change)
 
   [[nodiscard]] std::string state_name() const override { return "data.prompt_source"; }
   Result<> save_state(StateWriter& writer) const override;

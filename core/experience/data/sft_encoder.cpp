@@ -1,5 +1,7 @@
+// Encodes completions and chats for supervised learning, with the mask of learnt tokens.
 #include "experience/data/sft_encoder.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +13,7 @@ namespace mortise {
 
 namespace {
 
-Error bad_row(std::string what, const std::string& where, std::string next) {
+Error bad_sft_row(std::string what, const std::string& where, std::string next) {
   return Error{ErrorKind::kData, std::move(what), where, std::move(next)};
 }
 
@@ -20,7 +22,7 @@ const Json* find_value(const Json& row, std::string_view key) {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-// From the first token that is learnt to behind the last. Nothing where there is none: the first of all is no target.
+// From the first learnt token to the end of the last. Nothing if there is none: the very first token is never a target.
 std::optional<std::pair<size_t, size_t>> learnt_range(const std::vector<uint8_t>& learnt) {
   size_t first = 1;
   while (first < learnt.size() && learnt[first] == 0) ++first;
@@ -34,17 +36,16 @@ std::optional<std::pair<size_t, size_t>> learnt_range(const std::vector<uint8_t>
 
 Result<SftEncoder> SftEncoder::create(const PromptEncoder& prompts, SftEncoderOptions options) {
   if (options.assistant_only_loss && !prompts.chats().marks_assistant()) {
-    return Error{
-        ErrorKind::kData,
-        "the chat template does not mark what the assistant says with {% generation %} ... {% endgeneration %}",
-        "sft.assistant_only_loss",
-        "set model.custom_chat_template to a template that does, or leave the key out to learn all tokens"};
+    return Error{ErrorKind::kData,
+                 "the chat template does not mark the assistant's text with {% generation %} ... {% endgeneration %}",
+                 "sft.assistant_only_loss",
+                 "set model.custom_chat_template to a template that does, or remove the key to learn all tokens"};
   }
   return SftEncoder(prompts, std::move(options));
 }
 
 Result<std::optional<Prompt>> SftEncoder::encode(const Json& row, const std::string& where) const {
-  if (!row.is_object()) return bad_row("a data row must be a JSON object", where, "");
+  if (!row.is_object()) return bad_sft_row("a data row must be a JSON object", where, "write one object per line");
   const Json* response = find_value(row, options_.response_key);
   const Json* messages = find_value(row, options_.messages_key);
   if (response != nullptr && response->is_string()) return encode_text(row, response->get<std::string>(), where);
@@ -52,8 +53,9 @@ Result<std::optional<Prompt>> SftEncoder::encode(const Json& row, const std::str
     const Json* prompt = find_value(row, prompts_->options().prompt_key);
     if (prompt == nullptr) prompt = messages;
     if (prompt == nullptr || !prompt->is_array()) {
-      return bad_row("the completion " + quote(options_.response_key) + " is a list of messages, but the prompt is not",
-                     where, "write both as messages, or both as text");
+      return bad_sft_row(
+          fmt::format("the completion {} is a list of messages, but the prompt is not", quote(options_.response_key)),
+          where, "write both as messages, or both as text");
     }
     Json chat = *prompt;
     chat.insert(chat.end(), response->begin(), response->end());
@@ -63,36 +65,38 @@ Result<std::optional<Prompt>> SftEncoder::encode(const Json& row, const std::str
     return encode_chat(row, *messages, nullptr, where);
   const std::string known[] = {options_.response_key, options_.messages_key};
   const std::string hint = misspelt_key(row, known);
-  return bad_row("the row has neither a completion " + quote(options_.response_key) +
-                     " (text or messages) nor a chat " + quote(options_.messages_key) + " (messages)",
-                 where,
-                 hint + (hint.empty() ? "" : " Else ") + "name the column with data.response_key or data.messages_key");
+  return bad_sft_row(fmt::format("the row has neither a completion {} (text or messages) nor a chat {} (messages)",
+                                 quote(options_.response_key), quote(options_.messages_key)),
+                     where,
+                     fmt::format("{}{}name the column with data.response_key or data.messages_key", hint,
+                                 hint.empty() ? "" : " Otherwise "));
 }
 
 Result<std::optional<Prompt>> SftEncoder::encode_text(const Json& row, const std::string& text,
                                                       const std::string& where) const {
   if (options_.assistant_only_loss) {
-    return bad_row("sft.assistant_only_loss needs rows that are chats, and this one's completion is text", where,
-                   "write prompt and completion as messages, or leave the key out: completions are learnt alone");
+    return bad_sft_row(
+        "sft.assistant_only_loss needs rows that are chats, but this completion is text", where,
+        "write prompt and completion as messages, or remove the key, because prompts are not learnt anyway");
   }
   Prompt prompt = TRY(prompts_->encode(row, where, options_.vocab_size));
   if (options_.filter_overlong && prompts_->is_overlong(prompt)) return std::optional<Prompt>();
   TRY(prompts_->apply_length_policy(prompt, where));
   prompt.columns = Json::object();
   auto ids = prompts_->tokenizer().encode(text, /*add_special_tokens=*/false);
-  if (!ids.ok()) return bad_row(ids.error().what, where, ids.error().next);
+  if (!ids.ok()) return bad_sft_row(ids.error().what, where, ids.error().next);
   if (options_.end_id) ids->push_back(*options_.end_id);
-  if (ids->empty()) return bad_row("the completion has no tokens", where, "remove the row or give it a completion");
+  if (ids->empty()) return bad_sft_row("the completion has no tokens", where, "remove the row or give it a completion");
   TRY(check_ids(*ids, where));
   const auto length = static_cast<int64_t>(ids->size());
   if (length > options_.max_response_length) {
-    return bad_row("the completion has " + std::to_string(length) +
-                       " tokens with its end, more than data.max_response_length = " +
-                       std::to_string(options_.max_response_length),
-                   where, "raise the limit or shorten the row");
+    return bad_sft_row(
+        fmt::format("the completion has {} tokens including its end token, more than data.max_response_length = {}",
+                    length, options_.max_response_length),
+        where, "raise the limit or shorten the row");
   }
   prompt.response_ids = *std::move(ids);
-  if (!options_.completion_only_loss.value_or(true)) {  // all tokens but the first, which nothing foretells
+  if (!options_.completion_only_loss.value_or(true)) {  // all tokens except the first, which nothing predicts
     prompt.response_ids.insert(prompt.response_ids.begin(), prompt.token_ids.begin() + 1, prompt.token_ids.end());
     prompt.token_ids.resize(1);
   }
@@ -106,18 +110,19 @@ Result<std::optional<Prompt>> SftEncoder::encode_chat(const Json& row, const Jso
   if (prompt != nullptr) {
     TRY(mask_prompt(row, *prompt, where, tokens));
   } else if (options_.completion_only_loss.value_or(false)) {
-    return bad_row("sft.completion_only_loss needs rows with a prompt and a completion, and this one is a whole chat",
-                   where, "set sft.assistant_only_loss to learn the assistant's turns of chats");
+    return bad_sft_row(
+        "sft.completion_only_loss needs rows with a prompt and a completion, but this one is a whole chat", where,
+        "set sft.assistant_only_loss to learn the assistant's turns of chats");
   }
   TRY(check_ids(tokens.ids, where));
   if (!learnt_range(tokens.learnt)) {
-    return bad_row(options_.assistant_only_loss ? "the chat has no token that the assistant wrote"
-                                                : "the chat has no token to learn",
-                   where, "remove the row or give it an answer of the assistant");
+    return bad_sft_row(
+        options_.assistant_only_loss ? "the chat has no token of the assistant" : "the chat has no token to learn",
+        where, "remove the row or add an answer of the assistant");
   }
   if (!TRY(fit(where, tokens))) return std::optional<Prompt>();
   const auto range = learnt_range(tokens.learnt);
-  if (!range) return std::optional<Prompt>();  // all that was to be learnt has been cut away
+  if (!range) return std::optional<Prompt>();  // truncation cut all tokens to learn
   const auto [first, last] = *range;
   const auto at = [](auto& items, size_t index) { return items.begin() + static_cast<std::ptrdiff_t>(index); };
   Prompt out;
@@ -135,23 +140,23 @@ Result<SftEncoder::Tokens> SftEncoder::chat_tokens(const Json& row, const Json& 
                                                    const std::string& where) const {
   const Rendered rendered = TRY(prompts_->chats().render(row, messages, /*add_generation_prompt=*/false, where));
   auto ids = prompts_->tokenizer().encode(rendered.text, /*add_special_tokens=*/false);
-  if (!ids.ok()) return bad_row(ids.error().what, where, ids.error().next);
+  if (!ids.ok()) return bad_sft_row(ids.error().what, where, ids.error().next);
   Tokens tokens;
   tokens.ids = *std::move(ids);
   tokens.learnt.assign(tokens.ids.size(), 1);
   if (!options_.assistant_only_loss) return tokens;
   auto mask = assistant_mask(prompts_->tokenizer(), rendered.text, tokens.ids, rendered.assistant_spans);
-  if (!mask.ok()) return bad_row(mask.error().what, where, mask.error().next);
+  if (!mask.ok()) return bad_sft_row(mask.error().what, where, mask.error().next);
   tokens.learnt = *std::move(mask);
   return tokens;
 }
 
-// The completion begins where the tokens of the prompt alone and of the whole part ways.
+// The completion begins where the tokens of the prompt alone and of the whole differ.
 Result<> SftEncoder::mask_prompt(const Json& row, const Json& prompt, const std::string& where, Tokens& tokens) const {
   if (!options_.completion_only_loss.value_or(true)) return {};
   const Rendered alone = TRY(prompts_->chats().render(row, prompt, /*add_generation_prompt=*/true, where));
   const auto ids = prompts_->tokenizer().encode(alone.text, /*add_special_tokens=*/false);
-  if (!ids.ok()) return bad_row(ids.error().what, where, ids.error().next);
+  if (!ids.ok()) return bad_sft_row(ids.error().what, where, ids.error().next);
   const auto parting = std::mismatch(ids->begin(), ids->end(), tokens.ids.begin(), tokens.ids.end()).second;
   std::fill_n(tokens.learnt.begin(), parting - tokens.ids.begin(), uint8_t{0});
   return {};
@@ -163,9 +168,9 @@ Result<bool> SftEncoder::fit(const std::string& where, Tokens& tokens) const {
   if (options_.max_length <= 0 || length <= options_.max_length) return true;
   if (options_.filter_overlong) return false;
   if (prompts_->options().truncation == Truncation::kError) {
-    return bad_row("the chat has " + std::to_string(length) +
-                       " tokens, more than sft.max_length = " + std::to_string(options_.max_length),
-                   where, "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true");
+    return bad_sft_row(
+        fmt::format("the chat has {} tokens, more than sft.max_length = {}", length, options_.max_length), where,
+        "raise the limit, set data.truncation, or set data.filter_overlong_prompts = true");
   }
   prompts_->truncate(tokens.ids, options_.max_length);
   prompts_->truncate(tokens.learnt, options_.max_length);
@@ -175,9 +180,8 @@ Result<bool> SftEncoder::fit(const std::string& where, Tokens& tokens) const {
 Result<> SftEncoder::check_ids(const std::vector<int64_t>& ids, const std::string& where) const {
   for (const int64_t id : ids) {
     if (options_.vocab_size <= 0 || id < options_.vocab_size) continue;
-    return bad_row("token id " + std::to_string(id) + " is outside the model's vocabulary of " +
-                       std::to_string(options_.vocab_size),
-                   where, "use the tokenizer of the model in model.path");
+    return bad_sft_row(fmt::format("token id {} is outside the model's vocabulary of {}", id, options_.vocab_size),
+                       where, "use the tokenizer of the model in model.path");
   }
   return {};
 }

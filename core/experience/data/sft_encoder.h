@@ -1,11 +1,11 @@
 // SftEncoder: one data row to the tokens that `mortise sft` learns, by the row's own form.
 //
-//   prompt + data.response_key text       the completion's tokens and the end token, behind the prompt's
-//   prompt + data.response_key messages   both are chats: the tokens of the whole one behind those of the prompt
-//   data.messages_key messages            a whole chat: all its tokens
-// sft.completion_only_loss = false learns the prompt too; sft.assistant_only_loss keeps of a chat what its template's
-// {% generation %} blocks wrote. Names and meaning are TRL's. The result is a Prompt whose response_ids begin with the
-// first token that is learnt. Thread rule: const methods from any thread.
+//   prompt + data.response_key text       the tokens of the completion and the end token, after those of the prompt
+//   prompt + data.response_key messages   the tokens that the whole chat has after those of the prompt
+//   data.messages_key messages            all tokens of the chat
+// sft.completion_only_loss = false learns the prompt too. sft.assistant_only_loss learns only what the {% generation %}
+// blocks of the chat template wrote. Names and meaning are TRL's. The result is a Prompt whose response_ids begin with
+// the first token that is learnt. Thread rule: const methods from any thread.
 #pragma once
 
 #include <optional>
@@ -20,21 +20,21 @@ namespace mortise {
 struct SftEncoderOptions {
   std::string response_key = "response";
   std::string messages_key = "messages";
-  std::optional<int64_t> end_id;    // put behind a completion that is text
+  std::optional<int64_t> end_id;    // added to a completion that is text
   int64_t max_response_length = 0;  // of a completion that is text, the end token included
   int64_t max_length = 0;           // of a chat; truncation as of prompts
   bool filter_overlong = false;     // leave rows out that are too long
   bool assistant_only_loss = false;
-  std::optional<bool> completion_only_loss;  // none: as the row's form says
+  std::optional<bool> completion_only_loss;  // none: as the form of the row says
   int64_t vocab_size = 0;                    // 0: ids are not checked
 };
 
 class SftEncoder {
  public:
-  // Refuses assistant_only_loss where a template does not mark what the assistant says. Borrows `prompts`.
+  // Refuses assistant_only_loss if a template does not mark what the assistant says. Borrows `prompts`.
   static Result<SftEncoder> create(const PromptEncoder& prompts, SftEncoderOptions options);
 
-  // Nothing: the row is left out (filter_overlong, or no token that is learnt is left of a chat that was cut).
+  // Nothing: the row is left out, because of filter_overlong, or because the cut chat has no token to learn.
   [[nodiscard]] Result<std::optional<Prompt>> encode(const Json& row, const std::string& where) const;
 
  private:

@@ -1,5 +1,7 @@
+// Finds the parameters that name data columns, and checks that some row has a value there.
 #include "experience/reward/named_columns.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -7,15 +9,6 @@
 namespace mortise {
 
 namespace {
-
-bool begins_with_word(std::string_view text, std::string_view word) {
-  return text.starts_with(word) && (text.size() == word.size() || text[word.size()] == ' ' || text[word.size()] == ',');
-}
-
-bool names_column(const ParamInfo& param) {
-  return param.type == ParamType::kText &&
-         (begins_with_word(param.doc, "data column") || begins_with_word(param.doc, "column"));
-}
 
 // As rewards look it up (plugins/shared/columns.h): a value under the whole path as its name comes first.
 bool has_value(const Json& columns, std::string_view path) {
@@ -28,7 +21,7 @@ bool has_value(const Json& columns, std::string_view path) {
   return !value->is_null();
 }
 
-// Of all rows, in the order of their first sight.
+// All columns, in the order of their first appearance.
 std::vector<std::string> column_names(const Dataset& data) {
   std::vector<std::string> names;
   for (int64_t row = 0; row < data.size(); ++row) {
@@ -44,7 +37,7 @@ std::vector<std::string> column_names(const Dataset& data) {
 std::vector<NamedColumn> named_columns(const PluginInfo& reward, const Json& params) {
   std::vector<NamedColumn> columns;
   for (const ParamInfo& param : reward.params) {
-    if (!names_column(param)) continue;
+    if (param.role != ParamRole::kColumn) continue;
     const Json* given = json_find(params, param.name);
     std::string path = param.default_text.value_or("");
     if (given != nullptr && given->is_string()) path = given->get<std::string>();
@@ -61,12 +54,12 @@ Result<> check_named_column(const NamedColumn& column, const PluginInfo& reward,
   const std::vector<std::string> names = column_names(data);
   std::string next = did_you_mean(column.row_key(), names);
   if (next.empty()) next = names.empty() ? "the rows have no columns" : "the rows have " + join(names, ", ");
-  next += (next.ends_with('?') ? " Else " : "; ") + std::string("set ") + quote(column.param) +
-          " to a column that is there";
+  next +=
+      fmt::format("{}set {} to a column that exists", next.ends_with('?') ? " Otherwise " : "; ", quote(column.param));
   return Error{ErrorKind::kData,
-               "the reward " + quote(reward.name) + " reads the data column " + quote(column.path) + " (" +
-                   column.param + "), and no row of " + std::string(rows) + " has a value there",
-               "", next + ", or take the reward out"};
+               fmt::format("the reward {} reads the data column {} ({}), but no row of {} has a value there",
+                           quote(reward.name), quote(column.path), column.param, rows),
+               "", next + ", or remove the reward"};
 }
 
 }  // namespace mortise

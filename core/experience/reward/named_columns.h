@@ -1,9 +1,8 @@
-// Data columns that rewards read under a name of the config, held against the rows before the first step: a reward
-// whose column is in no row would never apply, and the run would learn nothing from it.
+// Checks before the first step that the data columns which the config names for rewards are in the rows. A reward whose
+// column is in no row would never apply, and the run would learn nothing from it.
 //
-// Which parameters name columns, their descriptions say: text parameters whose `doc` begins with "data column" or
-// "column". The value is a column, or a dotted path into a JSON one ("reward_model.ground_truth"). Cost: up to the
-// first row that has a value. Thread rule: free functions without state.
+// Parameters with the role `column` name columns. The value is a column, or a dotted path into a JSON one
+// ("reward_model.ground_truth"). Cost: up to the first row that has a value. Thread rule: free functions without state.
 #pragma once
 
 #include <string>
@@ -28,7 +27,7 @@ struct NamedColumn {
 // Those of a reward that is given these parameters. Defaults count; empty texts name nothing.
 [[nodiscard]] std::vector<NamedColumn> named_columns(const PluginInfo& reward, const Json& params);
 
-// An error where no row has a value in the column. `rows`: the config key of the data.
+// An error if no row has a value in the column. `rows`: the config key of the data.
 Result<> check_named_column(const NamedColumn& column, const PluginInfo& reward, const Dataset& data,
                             std::string_view rows);
 

@@ -1,7 +1,10 @@
+// Calls the rewards, checks their results, and adds up the weighted sums.
 #include "experience/reward/reward_runner.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <numeric>
 
@@ -9,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "plugin/worker/channel.h"
 
 namespace mortise {
 
@@ -16,13 +20,13 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Estimators sum rewards and their squares in float32: beyond this they overflow, and would be blamed for it.
+// Estimators sum rewards and their squares in float32: beyond this they overflow.
 constexpr double kMaxReward = 1e15;
 
-// Of a failed row's reason, in the column and so in the dump of the samples.
+// Length limit of a failed row's reason, in the column and so in the completion files.
 constexpr size_t kMaxErrorBytes = 200;
 
-// What one function gave.
+// The results of one function.
 struct Scores {
   RewardColumn column;
   std::string failures;                           // why rows failed, for the log; "" if none did
@@ -58,8 +62,9 @@ void fail_overflowing_rows(Scores& scores, std::vector<FailedRow>& failed) {
     const double value = extreme_of(column.values[i], scores.tokens(i));
     if (!(std::abs(value) > kMaxReward) && !(std::abs(column.weight * value) > kMaxReward)) continue;
     std::string text = "gave " + format_f64(value);
-    if (column.weight != 1.0) text += " (weight " + format_f64(column.weight) + ")";
-    failed.push_back({static_cast<int64_t>(i), 0, text + ", too large to be averaged: above 1e15; scale it down"});
+    if (column.weight != 1.0) text += fmt::format(" (weight {})", format_f64(column.weight));
+    failed.push_back(
+        {static_cast<int64_t>(i), 0, text + ", which is above 1e15 and too large to average; scale it down"});
     column.values[i] = kNaN;
   }
 }
@@ -101,25 +106,25 @@ Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t n
   return scores;
 }
 
-// A few failures are told, too many are an error. `label`: kind, plugin, pack and hash.
+// A few failures are logged; too many are an error. `label`: kind, plugin, pack and hash.
 Result<> judge_failures(const Scores& scores, const std::string& label, double max_failed_fraction,
                         const ScoreContext& context) {
   const RewardColumn& column = scores.column;
   if (column.num_failed == 0) return {};
-  const std::string where = label + ", " + occasion(context);
-  const std::string summary = "reward " + quote(column.name) + " failed on " + std::to_string(column.num_failed) +
-                              " of " + std::to_string(column.values.size()) + " rows; first: " + scores.failures;
+  const std::string where = fmt::format("{}, {}", label, occasion(context));
+  const std::string summary = fmt::format("reward {} failed on {} of {} rows; first: {}", quote(column.name),
+                                          column.num_failed, column.values.size(), scores.failures);
   if (static_cast<double>(column.num_failed) > max_failed_fraction * static_cast<double>(column.values.size())) {
     return Error{ErrorKind::kReward, summary, where,
-                 "mend the reward, or raise plugins.max_failed_fraction = " + format_f64(max_failed_fraction)};
+                 "correct the reward, or raise plugins.max_failed_fraction = " + format_f64(max_failed_fraction)};
   }
-  log_warn(where + ": " + summary);
+  log_warn(fmt::format("{}: {}", where, summary));
   return {};
 }
 
 // The given rows of `samples`, without the data columns.
-RewardBatch rows_of(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
-                    std::span<const int64_t> rows) {
+RewardBatch reward_batch_of(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
+                            std::span<const int64_t> rows) {
   RewardBatch batch;
   batch.num_rows = static_cast<int64_t>(rows.size());
   batch.step = context.step;
@@ -191,10 +196,11 @@ std::vector<std::vector<double>> place_on_tokens(const SampleBatch& samples, con
 }  // namespace
 
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
-                              const ScoreContext& context) {
-  std::vector<int64_t> rows(samples.rows.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  RewardBatch batch = rows_of(prompts, samples, context, rows);
+                              const ScoreContext& context, const std::optional<RankBlock>& block) {
+  const int64_t n = samples.num_samples_per_prompt;
+  std::vector<int64_t> rows(block ? static_cast<size_t>(block->size() * n) : samples.rows.size());
+  std::iota(rows.begin(), rows.end(), block ? block->begin * n : 0);
+  RewardBatch batch = reward_batch_of(prompts, samples, context, rows);
   add_columns(prompts, samples, rows, types, batch);
   return batch;
 }
@@ -209,7 +215,7 @@ Result<RewardRunner> RewardRunner::create(PluginRegistry& registry, const std::v
   for (const RewardSpec& spec : specs) {
     IsolationOptions own = isolation;
     own.limits = spec.limits;
-    // Not within the braces: what stands before it there would leak where it returns.
+    // Not inside the braces: the elements before it would leak if it returns.
     auto made = TRY(at_place(spec.where, make_reward_function(registry, spec.use, spec.params, key, own)));
     functions.push_back({spec, std::move(made)});
   }
@@ -223,6 +229,20 @@ RewardRunner RewardRunner::over(const std::vector<RewardSpec>& specs,
   return RewardRunner(std::move(all), max_failed_fraction);
 }
 
+Result<> RewardRunner::use_ranks(ScoreRanks ranks) {
+  ranks_ = std::move(ranks);
+  for (Function& function : functions_) {
+    const bool keeps_state = ranks_.size > 1 && TRY(function.reward->save_state()).has_value();
+    function.is_shared = function.reward->granularity() != Granularity::kBatch && !keeps_state;
+  }
+  return {};
+}
+
+RankBlock RewardRunner::block_of(const Function& function, size_t num_prompts) const {
+  const auto count = static_cast<int64_t>(num_prompts);
+  return function.is_shared ? rank_block(count, ranks_.rank, ranks_.size) : main_block(count, ranks_.rank);
+}
+
 bool RewardRunner::works_ahead() const {
   return std::any_of(functions_.begin(), functions_.end(),
                      [](const Function& function) { return function.reward->works_ahead(); });
@@ -233,7 +253,9 @@ Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per
   fed_.assign(prompts.prompts.size(), 0);
   const auto num_rows = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
   for (Function& function : functions_) {
-    TRY(function.reward->begin({num_rows, context.step, function.spec.timeout_ms, function.spec.row_timeout_ms}));
+    const int64_t own_rows = block_of(function, prompts.prompts.size()).size() * num_samples_per_prompt;
+    TRY(function.reward->begin(
+        {num_rows, context.step, function.spec.timeout_ms, function.spec.row_timeout_ms, num_rows - own_rows}));
   }
   return {};
 }
@@ -243,10 +265,11 @@ Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& sampl
   const int64_t n = samples.num_samples_per_prompt;
   std::vector<int64_t> rows(static_cast<size_t>(n));
   std::iota(rows.begin(), rows.end(), prompt * n);
-  RewardBatch batch = rows_of(prompts, samples, context_, rows);
+  RewardBatch batch = reward_batch_of(prompts, samples, context_, rows);
   add_columns(prompts, samples, rows, types_, batch);
   for (Function& function : functions_) {
-    if (function.reward->works_ahead()) TRY(function.reward->add(batch));
+    if (function.reward->works_ahead() && block_of(function, prompts.prompts.size()).contains(prompt))
+      TRY(function.reward->add(batch));
   }
   fed_[static_cast<size_t>(prompt)] = 1;
   return {};
@@ -257,7 +280,7 @@ Result<> RewardRunner::tend() {
   return {};
 }
 
-// Until the workers of every function are done: all are looked after, whichever takes longest.
+// Waits until the workers of all functions are done, and serves all of them meanwhile.
 Result<> RewardRunner::work_off() {
   constexpr int kTurnMs = 10;
   while (true) {
@@ -265,16 +288,48 @@ Result<> RewardRunner::work_off() {
     for (Function& function : functions_) {
       if (!function.reward->is_idle()) busy.push_back(function.reward.get());
     }
-    if (busy.size() < 2) return {};  // finish() waits for one alone
+    if (busy.size() < 2) return {};  // finish() waits for only one
     for (size_t i = 1; i < busy.size(); ++i) TRY(busy[i]->advance(0));
     TRY(busy.front()->advance(kTurnMs));
   }
 }
 
+// The outputs of this rank's rows, by function.
+Result<std::vector<ScorePart>> RewardRunner::finish_own(size_t num_prompts, int64_t num_samples, bool with_metrics) {
+  TRY(work_off());
+  std::vector<ScorePart> parts;
+  for (Function& function : functions_) {
+    ScorePart& part = parts.emplace_back();
+    const RankBlock prompts = block_of(function, num_prompts);
+    part.rows = {prompts.begin * num_samples, prompts.end * num_samples};
+    if (prompts.size() == 0 && num_prompts > 0) continue;
+    auto output = function.reward->finish(with_metrics ? &part.metrics : nullptr);
+    if (output.ok())
+      part.output = *std::move(output);
+    else
+      part.error = std::move(output).error();
+  }
+  return parts;
+}
+
+// By function, and then by rank.
+Result<std::vector<std::vector<ScorePart>>> RewardRunner::exchange_parts(const std::vector<ScorePart>& own,
+                                                                         size_t num_rows) const {
+  Encoder sent;
+  for (const ScorePart& part : own) sent.text(encode_part(part));
+  std::vector<std::vector<ScorePart>> parts(own.size());
+  for (const std::string& bytes : TRY(ranks_.exchange(sent.bytes()))) {
+    Decoder in(bytes);
+    for (std::vector<ScorePart>& of_function : parts) of_function.push_back(TRY(decode_part(in.text(), num_rows)));
+  }
+  return parts;
+}
+
 Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const SampleBatch& samples,
                                         const ScoreContext& context, MetricSet* metrics) {
+  const size_t num_prompts = prompts.prompts.size(), num_rows = samples.rows.size();
   if (fed_.empty()) TRY(begin(prompts, samples.num_samples_per_prompt, context));
-  // All functions have all their work before the first is waited for.
+  // Give all functions their work before waiting for the first.
   const bool was_fed = works_ahead() && std::count(fed_.begin(), fed_.end(), 1) > 0;
   if (was_fed) {
     for (size_t prompt = 0; prompt < fed_.size(); ++prompt) {
@@ -282,17 +337,23 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
     }
   }
   fed_.clear();
-  const RewardBatch whole = make_reward_batch(prompts, samples, types_, context);
+  std::deque<RewardBatch> batches;  // functions borrow them until they have finished
   for (Function& function : functions_) {
-    if (!was_fed || !function.reward->works_ahead()) TRY(function.reward->add(whole));
+    if (was_fed && function.reward->works_ahead()) continue;
+    const RankBlock block = block_of(function, num_prompts);
+    if (block.size() == 0 && num_prompts > 0) continue;
+    batches.push_back(make_reward_batch(prompts, samples, types_, context, block));
+    TRY(function.reward->add(batches.back()));
   }
   for (Function& function : functions_) function.reward->close();
-  TRY(work_off());
-  const size_t num_rows = samples.rows.size();
+  const std::vector<ScorePart> own =
+      TRY(finish_own(num_prompts, samples.num_samples_per_prompt, /*with_metrics=*/metrics != nullptr));
+  std::vector<std::vector<ScorePart>> parts = TRY(exchange_parts(own, num_rows));
   std::vector<Scores> all;
   std::optional<Error> too_many;
-  for (Function& function : functions_) {
-    auto output = function.reward->finish(metrics);
+  for (size_t i = 0; i < functions_.size(); ++i) {
+    const Function& function = functions_[i];
+    auto output = join_parts(std::move(parts[i]), num_rows, metrics);
     if (!output.ok() && output.error().kind == ErrorKind::kSignal) return std::move(output).error();
     all.push_back(take_scores(function.spec, std::move(output), num_rows));
     auto judged = judge_failures(all.back(), function.reward->label(), max_failed_fraction_, context);
@@ -310,10 +371,10 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   const bool any_failed =
       std::ranges::any_of(scored.columns, [](const RewardColumn& column) { return column.num_failed > 0; });
   if (num_rows > 0 && !any_failed && std::ranges::count(scored.row_valid, 1) == 0) {
-    log_warn("no reward applies to any row of " + occasion(context) +
-             ", so nothing can be learnt from it. Check that the data column that a reward reads exists, has the type "
-             "that " +
-             "it reads, and is not null. Columns: " + columns_phrase(whole.columns));
+    log_warn(fmt::format(
+        "no reward applies to any row of {}, so nothing can be learnt from it. Check that the data column that a "
+        "reward reads exists, has the type that it reads, and is not null. Columns: {}",
+        occasion(context), columns_phrase(make_reward_batch(prompts, samples, types_, context).columns)));
   }
   return scored;
 }
@@ -332,7 +393,7 @@ Error RewardRunner::keep_rows(Error error, const PromptBatch& prompts, const Sam
 std::vector<std::pair<std::string, RewardFunction*>> RewardRunner::functions() {
   std::vector<std::pair<std::string, RewardFunction*>> out;
   for (size_t i = 0; i < functions_.size(); ++i) {
-    out.emplace_back("reward." + std::to_string(i) + ":" + functions_[i].spec.use, functions_[i].reward.get());
+    out.emplace_back(fmt::format("reward.{}:{}", i, functions_[i].spec.use), functions_[i].reward.get());
   }
   return out;
 }

@@ -1,10 +1,10 @@
 // RewardRunner: all reward functions of the config over a SampleBatch, weighted and summed.
 //
-// A function that does not apply to a row gives NaN and is left out of that row's sum; a row to which none applies is
-// not valid and is left out of its group's statistics. What a function gives to single tokens counts in the row's
-// reward and keeps its place (ScoredBatch::token_scores). A failure is NaN too, never 0, and is counted: above
-// plugins.max_failed_fraction of the rows the run stops. Where the functions run, and what becomes of one that crashes
-// or hangs, is in plugin/worker. Thread rule: one thread at a time.
+// A function that does not apply to a row gives NaN, and that row's sum omits it. A row to which none applies is not
+// valid, and its group's statistics omit it. Rewards of single tokens count in the row's reward and keep their places
+// (ScoredBatch::token_scores). A failure is NaN too, never 0, and is counted. The run stops if more than
+// plugins.max_failed_fraction of the rows fail. plugin/worker decides where functions run, and handles crashes and
+// hangs. Thread rule: one thread at a time.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "experience/reward/shared_scores.h"
 #include "foundation/base/env.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/sample_batch.h"
@@ -28,8 +29,8 @@ struct RewardSpec {
   std::string label;  // column name
   std::string where;  // place of its entry in the config, for errors
   double weight = 1.0;
-  int64_t timeout_ms = 0;      // of the rows of a step; 0 = none
-  int64_t row_timeout_ms = 0;  // of one row or group; 0 = none
+  int64_t timeout_ms = 0;      // for the rows of a step; 0 = none
+  int64_t row_timeout_ms = 0;  // for one row or group; 0 = none
   WorkerLimits limits;
   Json params = Json::object();
 };
@@ -40,10 +41,19 @@ struct ScoreContext {
   bool is_validation = false;
 };
 
-// Keeps the rows of a batch that is about to end the run for people to look at, each with the reason why a reward
-// failed on it. The file that they are in; nothing where none is asked for.
+// Writes the rows of a batch that is about to stop the run, each with the reason why a reward failed on it. Returns the
+// file; nothing if the config wants none.
 using FailedBatchKeeper = std::function<Result<std::optional<Path>>(const PromptBatch&, const SampleBatch&,
                                                                     const ScoredBatch&, const ScoreContext&)>;
+
+// The processes that share the scoring of each batch. This room does not know how they talk.
+struct ScoreRanks {
+  int rank = 0, size = 1;
+  // Every rank's bytes, in rank order, on every rank.
+  std::function<Result<std::vector<std::string>>(const std::string&)> exchange = [](const std::string& own) {
+    return Result<std::vector<std::string>>(std::vector<std::string>{own});
+  };
+};
 
 class RewardRunner {
  public:
@@ -51,18 +61,22 @@ class RewardRunner {
   static Result<RewardRunner> create(PluginRegistry& registry, const std::vector<RewardSpec>& specs, const RunKey& key,
                                      double max_failed_fraction, const IsolationOptions& isolation);
 
-  // Over functions that are there already, one for each of `specs`.
+  // Uses existing functions, one for each of `specs`.
   static RewardRunner over(const std::vector<RewardSpec>& specs, std::vector<std::unique_ptr<RewardFunction>> functions,
                            double max_failed_fraction);
 
-  // The data columns that rewards see, and their types: of the whole data set, whatever is in a batch.
+  // Every rank scores a block of the prompts (foundation/batch/rank_block.h) and gets the scores of all. A function that
+  // keeps state, or that looks at a whole batch, is exact only if it sees all rows: rank 0 scores them.
+  Result<> use_ranks(ScoreRanks ranks);
+
+  // The data columns that rewards see, with their types: those of the whole data set, for every batch.
   void use_columns(ColumnTypes types) { types_ = std::move(types); }
 
   Result<ScoredBatch> score(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
                             MetricSet* metrics);
 
-  // The same while the samples are still being made: begin(), feed() as soon as all rows of a prompt are there, and
-  // score() as above when all are. Functions in workers score meanwhile; the results are the same.
+  // The same while sampling continues: begin(), feed() as soon as all rows of a prompt are finished, and score() as
+  // above when all are. Functions in workers score meanwhile; the results are the same.
   Result<> begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context);
   Result<> feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt);
   // Between the two, often: workers that are done get more, and rows that take too long are ended.
@@ -79,9 +93,14 @@ class RewardRunner {
   struct Function {
     RewardSpec spec;
     std::unique_ptr<RewardFunction> reward;
+    bool is_shared = true;  // each rank scores its prompts
   };
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
   [[nodiscard]] bool works_ahead() const;
+  // The prompts that this rank scores with the function.
+  [[nodiscard]] RankBlock block_of(const Function& function, size_t num_prompts) const;
+  Result<std::vector<ScorePart>> finish_own(size_t num_prompts, int64_t num_samples, bool with_metrics);
+  Result<std::vector<std::vector<ScorePart>>> exchange_parts(const std::vector<ScorePart>& own, size_t num_rows) const;
   Result<> work_off();
   // The error that ends the run, with the place of its rows.
   [[nodiscard]] Error keep_rows(Error error, const PromptBatch& prompts, const SampleBatch& samples,
@@ -89,14 +108,16 @@ class RewardRunner {
 
   std::vector<Function> functions_;
   double max_failed_fraction_;
+  ScoreRanks ranks_;
   FailedBatchKeeper keeper_;
   ColumnTypes types_;
   ScoreContext context_;
   std::vector<uint8_t> fed_;  // by prompt; empty: begin() was not called
 };
 
-// The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names.
+// The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names. `block`:
+// only the rows of these prompts.
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
-                              const ScoreContext& context);
+                              const ScoreContext& context, const std::optional<RankBlock>& block = std::nullopt);
 
 }  // namespace mortise

@@ -1,5 +1,7 @@
+// Sends requests to the backend, checks the sequences that come back, and puts them in order.
 #include "experience/rollout/rollout_runner.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/log.h"
@@ -15,6 +17,7 @@ constexpr int64_t kTurnTimeoutMs = 20;    // and before on_turn() is called, whe
 std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const RolloutPlan& plan) {
   std::vector<RolloutRequest> requests;
   for (size_t p = 0; p < prompts.prompts.size(); ++p) {
+    if (plan.block && !plan.block->contains(static_cast<int64_t>(p))) continue;
     RolloutRequest& request = requests.emplace_back();
     request.request_id = static_cast<int64_t>(p);
     request.prompt_ids = prompts.prompts[p].token_ids;
@@ -27,16 +30,16 @@ std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const Roll
   return requests;
 }
 
-// Ids that the model does not know would be found later, without a word of who gave them.
-Result<> check_ids(const RolloutSequence& sequence, int64_t vocab_size, const std::string& backend) {
+// Checked here, because a later error could not name the backend that gave unknown ids.
+Result<> check_sequence_ids(const RolloutSequence& sequence, int64_t vocab_size, const std::string& backend) {
   if (vocab_size == 0) return {};
   for (const int64_t id : sequence.ids) {
     if (id < vocab_size) continue;
-    return Error{ErrorKind::kPlugin,
-                 "gave the token id " + std::to_string(id) + " in sample " + std::to_string(sequence.sample_index) +
-                     " of the step's prompt " + std::to_string(sequence.request_id) +
-                     ", and the model's vocabulary is of " + std::to_string(vocab_size),
-                 backend, "use a backend, or rows to replay, of the model's own tokenizer"};
+    return Error{
+        ErrorKind::kPlugin,
+        fmt::format("gave the token id {} in sample {} of the step's prompt {}, but the model's vocabulary has {}", id,
+                    sequence.sample_index, sequence.request_id, vocab_size),
+        backend, "use a backend, or rows to replay, with the model's own tokenizer"};
   }
   return {};
 }
@@ -72,14 +75,15 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
   const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
   SampleBatch batch;
   batch.num_samples_per_prompt = plan.num_samples;
-  batch.rows.resize(static_cast<size_t>(total));
-  std::vector<uint8_t> arrived(static_cast<size_t>(total), 0);
+  batch.rows.resize(prompts.prompts.size() * static_cast<size_t>(plan.num_samples));
+  std::vector<uint8_t> arrived(batch.rows.size(), 0);
   int64_t num_arrived = 0;
-  std::vector<int64_t> missing(requests.size(), plan.num_samples);  // by prompt
+  std::vector<int64_t> missing(prompts.prompts.size(), plan.num_samples);  // by prompt
   Result<> told;
+  if (requests.empty()) return batch;
 
   const RolloutSink sink = [&](const RolloutSequence& sequence) {
-    if (told.ok()) told = check_ids(sequence, plan.vocab_size, backend_.instance().label());
+    if (told.ok()) told = check_sequence_ids(sequence, plan.vocab_size, backend_.instance().label());
     if (!told.ok()) return true;
     const auto row = static_cast<size_t>(sequence.request_id * plan.num_samples + sequence.sample_index);
     Sample& sample = batch.rows[row];
@@ -111,17 +115,16 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     if (on_turn) TRY(on_turn());
     if (plan.stop_on_signal && stop_requested()) {
       if (const auto given_up = backend_.abort(-1); !given_up.ok()) log_warn(given_up.error().to_string());
-      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were made", "", ""};
+      return Error{ErrorKind::kSignal, "stopped by a signal before all completions were sampled", "", ""};
     }
     if (progress) progress(num_arrived, total);
     if (outstanding == 0 && num_arrived == before && submitted < requests.size()) {
-      return Error{ErrorKind::kPlugin, "the backend takes no more requests though none is outstanding",
+      return Error{ErrorKind::kPlugin, "the backend accepts no more requests although none is outstanding",
                    backend_.instance().label(), "report this to the backend's author"};
     }
   } while (submitted < requests.size() || outstanding > 0);
   if (num_arrived != total) {
-    return Error{ErrorKind::kPlugin,
-                 "the backend returned " + std::to_string(num_arrived) + " of " + std::to_string(total) + " sequences",
+    return Error{ErrorKind::kPlugin, fmt::format("the backend returned {} of {} sequences", num_arrived, total),
                  backend_.instance().label(), "report this to the backend's author"};
   }
   return batch;

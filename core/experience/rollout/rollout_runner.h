@@ -6,10 +6,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "foundation/batch/prompt_batch.h"
+#include "foundation/batch/rank_block.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/rollout_backend.h"
@@ -21,9 +23,10 @@ struct RolloutPlan {
   int64_t num_samples = 1;  // n per prompt
   Sampling sampling;
   uint64_t seed = 0;
-  int64_t vocab_size = 0;       // of the model that learns from the rows; 0: ids are not checked
-  int64_t first_row_id = 0;     // of the step, where it is not the step's first batch
-  bool stop_on_signal = false;  // SIGINT and SIGTERM end the collection with an error (training finishes its step)
+  int64_t vocab_size = 0;          // of the model that learns from the rows; 0: ids are not checked
+  int64_t first_row_id = 0;        // of the step, where it is not the step's first batch
+  std::optional<RankBlock> block;  // of the prompts: only their rows are sampled. Not set: all
+  bool stop_on_signal = false;     // SIGINT and SIGTERM end the collection with an error (training finishes its step)
 };
 
 class RolloutRunner {
@@ -39,7 +42,7 @@ class RolloutRunner {
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                               const std::function<Result<>()>& on_turn = {});
 
-  // Until wake() the backend does without the memory that it needs for sampling alone; level 2: without its weights.
+  // Until wake() the backend frees the memory that only sampling needs; level 2: also its weights.
   Result<> sleep(int level);
   Result<> wake();  // nothing to do where it is awake
 

@@ -1,3 +1,4 @@
+// Appends, picks and serializes groups of prompts, samples and rewards.
 #include "experience/selection/experience.h"
 
 #include <limits>
@@ -9,9 +10,9 @@ namespace mortise {
 
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// Adds `more` rows to those of `to`; either may be empty as a whole, where no row of it has any.
+// Adds the rows of `more` to those of `to`. Either may be empty if no row of it has a value.
 template <class T>
 void append_rows(std::vector<T>& to, size_t old_rows, const std::vector<T>& more, size_t new_rows) {
   if (to.empty() && more.empty()) return;
@@ -21,7 +22,7 @@ void append_rows(std::vector<T>& to, size_t old_rows, const std::vector<T>& more
 }
 
 // The rows of `groups`, n each.
-std::vector<size_t> rows_of(std::span<const int64_t> groups, int64_t n) {
+std::vector<size_t> rows_of_groups(std::span<const int64_t> groups, int64_t n) {
   std::vector<size_t> rows;
   for (const int64_t group : groups) {
     for (int64_t i = 0; i < n; ++i) rows.push_back(static_cast<size_t>(group * n + i));
@@ -105,7 +106,7 @@ Experience take_groups(const Experience& from, std::span<const int64_t> groups) 
   out.prompts.epoch = from.prompts.epoch;
   for (const int64_t group : groups) out.prompts.prompts.push_back(from.prompts.prompts[static_cast<size_t>(group)]);
   const int64_t n = from.samples.num_samples_per_prompt;
-  const std::vector<size_t> rows = rows_of(groups, n);
+  const std::vector<size_t> rows = rows_of_groups(groups, n);
   out.samples.num_samples_per_prompt = n;
   out.samples.mask_truncated = from.samples.mask_truncated;
   out.samples.rows = pick(from.samples.rows, rows);
@@ -141,12 +142,12 @@ void append_groups(Experience& to, const Experience& more) {
     RewardColumn& column = to.scored.columns[k];
     const RewardColumn& added = more.scored.columns[k];
     column.values.insert(column.values.end(), added.values.begin(), added.values.end());
-    // A number that one part has and the other has not is NaN there.
-    for (const auto& [name, values] : added.extra) column.extra.try_emplace(name, old_rows, kNaN);
+    // A number that only one part has is NaN in the other.
+    for (const auto& [name, values] : added.extra) column.extra.try_emplace(name, old_rows, kNotMeasured);
     for (auto& [name, values] : column.extra) {
       const auto found = added.extra.find(name);
       if (found == added.extra.end())
-        values.resize(old_rows + new_rows, kNaN);
+        values.resize(old_rows + new_rows, kNotMeasured);
       else
         values.insert(values.end(), found->second.begin(), found->second.end());
     }

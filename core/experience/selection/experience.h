@@ -1,5 +1,5 @@
-// Experience: prompts with their completions and rewards, group by group; taken apart, put together, and kept in
-// checkpoints. A group is a prompt with its n rows, which stand together (prompt-major).
+// Experience: prompts with their completions and rewards, group by group. It can be split, joined, and saved in
+// checkpoints. A group is a prompt with its n rows, which are adjacent (prompt-major).
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct Experience {
   [[nodiscard]] int64_t num_groups() const { return static_cast<int64_t>(prompts.prompts.size()); }
 };
 
-// Those groups of `from`, in that order, numbered anew.
+// These groups of `from`, in this order, with new numbers.
 Experience take_groups(const Experience& from, std::span<const int64_t> groups);
 
-// Adds the groups of `more`, which has the same rewards and n; its step and epoch stand afterwards.
+// Adds the groups of `more`, which has the same rewards and n. The result has the step and epoch of `more`.
 void append_groups(Experience& to, const Experience& more);
 
 // All of it as bytes, and back. An Error names `where` if they are not of this form.

@@ -1,8 +1,11 @@
+// Decides which groups differ in the metric, and keeps surplus groups for the next step.
 #include "experience/selection/group_filter.h"
 
+#include <fmt/core.h>
 #include <cmath>
 #include <numeric>
 
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -11,7 +14,7 @@ namespace {
 
 std::string where_of(int64_t step) { return "step " + std::to_string(step); }
 
-// The metric of every row: the rewards' sum, one reward's values, or a number that a reward gave beside its value.
+// The metric of every row: the rewards' sum, one reward's values, or a number that a reward reports.
 Result<std::vector<double>> metric_of(const ScoredBatch& scored, const std::string& name, int64_t step) {
   if (name == "seq_reward" || name == "score") return scored.rewards;
   std::vector<std::string> known{"seq_reward"};
@@ -21,11 +24,12 @@ Result<std::vector<double>> metric_of(const ScoredBatch& scored, const std::stri
     if (const auto found = column.extra.find(name); found != column.extra.end()) return found->second;
     for (const auto& [extra, values] : column.extra) known.push_back(extra);
   }
-  return Error{ErrorKind::kConfig, "'algorithm.filter_groups.metric' is " + quote(name) + ", which no reward gives",
-               where_of(step), "there are " + join(known, ", ")};
+  return Error{ErrorKind::kConfig,
+               fmt::format("'algorithm.filter_groups.metric' is {}, which no reward gives", quote(name)),
+               where_of(step), use_one_of(known)};
 }
 
-// The population standard deviation is above 0, told without rounding.
+// True if the population standard deviation is above 0, without rounding.
 bool differs(std::span<const double> values) {
   const double* first = nullptr;
   for (const double& value : values) {
@@ -62,14 +66,14 @@ Result<> GroupFilter::add(const Experience& batch) {
 Result<> GroupFilter::check_more(int64_t num_dataset_prompts) const {
   const auto too_few = [&](const std::string& after, std::string next) {
     return Error{ErrorKind::kData,
-                 "only " + std::to_string(kept_.num_groups()) + " of the " + std::to_string(groups_per_step_) +
-                     " groups that a step learns from have rewards that differ, after " + after +
-                     " (algorithm.filter_groups)",
+                 fmt::format("only {} of the {} groups that a step needs have rewards that differ, after {} "
+                             "(algorithm.filter_groups)",
+                             kept_.num_groups(), groups_per_step_, after),
                  where_of(step_), std::move(next)};
   };
-  const std::string advice = "take prompts that are neither always nor never solved, or more samples (rollout.n)";
+  const std::string advice = "use prompts of medium difficulty, or more samples (rollout.n)";
   if (config_.max_num_gen_batches > 0 && num_batches_ >= config_.max_num_gen_batches) {
-    return too_few(std::to_string(num_batches_) + " generation batches",
+    return too_few(num_batches_ == 1 ? "1 generation batch" : std::to_string(num_batches_) + " generation batches",
                    "raise algorithm.filter_groups.max_num_gen_batches, or " + advice);
   }
   if (num_idle_ >= num_dataset_prompts) return too_few("a pass over all the data that gave none", advice);

@@ -1,9 +1,9 @@
-// GroupFilter: keeps the groups whose rewards differ, which alone teach a group-relative estimator something (dynamic
-// sampling of DAPO, arXiv 2503.14476; verl's algorithm.filter_groups).
+// GroupFilter: keeps the groups whose rewards differ. Only they have an advantage in a group-relative estimator
+// (dynamic sampling of DAPO, arXiv 2503.14476; verl's algorithm.filter_groups).
 //
-// A group is kept where its metric is not the same for all its rows, or where it has one row. Rows whose metric is NaN
-// do not count. Nothing that was kept is thrown away: what a step does not need is the first that the next one gets,
-// and goes into checkpoints. A step that fails leaves the filter as it was. Thread rule: one thread.
+// A group is kept if its metric differs between its rows, or if it has one row. Rows whose metric is NaN do not count.
+// Kept groups are never dropped: a surplus group comes first in the next step, and checkpoints save it. A step that
+// fails leaves the filter as it was. Thread rule: one thread.
 #pragma once
 
 #include <string>
@@ -23,12 +23,12 @@ class GroupFilter : public Stateful {
       : config_(config), groups_per_step_(groups_per_step) {}
 
   void begin_step(int64_t step);
-  // A generation batch of this step. An Error where the metric's name is not known.
+  // A generation batch of this step. An Error if no reward gives the metric.
   Result<> add(const Experience& batch);
   [[nodiscard]] bool is_full() const { return kept_.num_groups() >= groups_per_step_; }
   [[nodiscard]] int64_t num_batches() const { return num_batches_; }
-  // May more be drawn? An Error says why not: the limit is reached, or as many prompts as the data has were tried one
-  // after the other and none was kept.
+  // Whether more prompts may be drawn. An Error says why not: the limit is reached, or a whole pass over the data gave
+  // no group that was kept.
   [[nodiscard]] Result<> check_more(int64_t num_dataset_prompts) const;
   // The groups of the step. Precondition: is_full().
   Experience take(MetricSet& metrics);

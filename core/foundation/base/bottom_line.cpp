@@ -1,5 +1,5 @@
-// See bottom_line.h. The signal handler must not allocate or lock: the line stands in a fixed buffer, and whoever holds
-// it when the signal comes draws again before letting go.
+// See bottom_line.h. The signal handler must not allocate or lock. The line is therefore in a fixed buffer. A handler
+// that finds it held leaves a mark. The thread that holds it looks for the mark after it has let go.
 #include "foundation/base/bottom_line.h"
 
 #include <sys/ioctl.h>
@@ -26,7 +26,7 @@ struct Shown {
 };
 Shown g_shown;
 
-// One column stays free: a full last column makes some terminals wrap.
+// One column stays free, because a full last column makes some terminals wrap.
 size_t columns_of(int terminal) {
   winsize size{};
   if (ioctl(terminal, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsualColumns - 1;
@@ -37,7 +37,7 @@ void write_all(int terminal, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(terminal, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // a terminal that is gone ends no run
+    if (written <= 0) return;  // a closed terminal stops no run
     text.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -52,14 +52,19 @@ void draw_shown() {
   write_all(g_shown.terminal, {out.data(), static_cast<size_t>(end - out.data())});
 }
 
-void on_resize(int) {
-  const int error = errno;
-  if (g_shown.is_held.test_and_set()) {
-    g_shown.is_stale.store(true);
-  } else {
-    if (g_shown.size > 0) draw_shown();
+// Draws until no change of the width is left, or leaves that to another thread that holds the line. It looks for the
+// mark again after each release. Else a signal just before the release would be lost. Async-signal-safe.
+void draw_if_stale() {
+  while (g_shown.is_stale.load() && !g_shown.is_held.test_and_set()) {
+    if (g_shown.is_stale.exchange(false) && g_shown.size > 0) draw_shown();
     g_shown.is_held.clear();
   }
+}
+
+void on_resize(int) {
+  const int error = errno;
+  g_shown.is_stale.store(true);
+  draw_if_stale();
   errno = error;
 }
 
@@ -90,10 +95,8 @@ void BottomLine::draw(std::string_view above, std::string_view text) {
     write_all(terminal_, above);
   }
   if (g_shown.size > 0 || (!was_empty && above.empty())) draw_shown();
-  while (g_shown.is_stale.exchange(false)) {
-    if (g_shown.size > 0) draw_shown();
-  }
   g_shown.is_held.clear();
+  draw_if_stale();
 }
 
 void BottomLine::watch_width() {

@@ -1,6 +1,7 @@
 // Text forms of durations and times. See clock.h.
 #include "foundation/base/clock.h"
 
+#include <fmt/core.h>
 #include <array>
 #include <cctype>
 #include <cmath>
@@ -21,7 +22,7 @@ constexpr std::array<Unit, 7> kUnits{
     {{"d", 86400e9}, {"h", 3600e9}, {"m", 60e9}, {"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"ns", 1}}};
 
 Error bad_duration(std::string_view text, std::string_view reason) {
-  return {ErrorKind::kConfig, quote(text) + " is not a duration: " + std::string(reason), "",
+  return {ErrorKind::kConfig, fmt::format("{} is not a duration: {}", quote(text), reason), "",
           "write a number and a unit (ns, us, ms, s, m, h, d), such as \"10s\" or \"1h30m\""};
 }
 

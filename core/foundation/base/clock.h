@@ -10,6 +10,8 @@
 
 namespace mortise {
 
+inline constexpr int64_t kMsInNs = 1'000'000;
+
 class Stopwatch {
  public:
   explicit Stopwatch(Env& env = default_env()) : env_(&env), start_ns_(env.monotonic_ns()) {}

@@ -1,10 +1,10 @@
 // MORTISE_CPU_CLONES: the function is compiled once for each x86 level, and the loader picks the best one.
 //
-// For functions that are no templates; what they call must be inlined into them. Elsewhere, and under ThreadSanitizer,
-// whose start comes after the loader's choice, there is the plain function alone.
+// For functions that are not templates; the functions they call must be inlined. On other processors, and under
+// ThreadSanitizer, which starts after the loader's choice, there is only the plain function.
 #pragma once
 
-// For what a clone calls.
+// For functions that a clone calls.
 #define MORTISE_INLINE inline __attribute__((always_inline))
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)

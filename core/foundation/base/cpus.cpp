@@ -2,6 +2,7 @@
 // sched-bwc.rst for the quotas.
 #include "foundation/base/cpus.h"
 
+#include <fmt/core.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ std::vector<std::string> words_of(const std::string& line) {
 }
 
 bool has_item(const std::string& list, const std::string& item) {
-  return ("," + list + ",").find("," + item + ",") != std::string::npos;
+  return fmt::format(",{},", list).find(fmt::format(",{},", item)) != std::string::npos;
 }
 
 std::optional<double> ratio(const std::string& quota, const std::string& period) {
@@ -55,8 +56,8 @@ std::optional<double> quota_of_group(Env& env, const Path& group, bool v2) {
   return quota.empty() || period.empty() ? std::nullopt : ratio(quota[0], period[0]);
 }
 
-// The process's path relative to the mounted part of the hierarchy. In a container the path may lie outside it; then
-// the mounted group is the process's own.
+// The process's path relative to the mounted part of the hierarchy. In a container the path may be outside it; then the
+// mounted group is the process's own.
 Path below_mount(const std::string& path, const std::string& mounted) {
   const Path below = Path(path).lexically_relative(mounted);
   return below.empty() || below.begin()->string() == ".." ? Path(".") : below;

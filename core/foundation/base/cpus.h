@@ -1,6 +1,6 @@
-// How many processors this process may use: those of its CPU affinity, and no more than the CPU time that its control
-// groups grant (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`). The machine may have many more: threads beyond this number
-// only wait for each other.
+// How many processors this process may use: those of its CPU affinity, limited by the CPU time that its control groups
+// grant (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`). The machine may have many more, but more threads would only wait
+// for each other.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,8 @@ namespace mortise {
 // At least 1. Looked up once, at the first call.
 [[nodiscard]] int usable_cpus();
 
-// Threads of a pool whose maker names no number: what was set last, else usable_cpus(). Set before such pools are made.
+// Threads of a pool without a number of its own: the number last set, else usable_cpus(). Set it before such pools are
+// made.
 void set_pool_threads(int num_threads);
 [[nodiscard]] int pool_threads();
 

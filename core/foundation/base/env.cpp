@@ -1,6 +1,7 @@
 // What every Env shares: mapped files, disk errors in words, and the small compositions of single operations.
 #include "foundation/base/env.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -65,7 +66,7 @@ Error disk_error(int code, std::string_view operation, const Path& path) {
       next = "a part of this path is a file, not a folder";
       break;
     case EISDIR:
-      next = "this is a folder; a file is needed";
+      next = "give a file instead of a folder";
       break;
     case EIO:
       next = "the disk reports a fault: look at `dmesg`";
@@ -75,13 +76,13 @@ Error disk_error(int code, std::string_view operation, const Path& path) {
   }
   // strerror_r's two forms differ by libc; the table lookup of strerrordesc_np is thread-safe and has one.
   const char* text = strerrordesc_np(code);
-  std::string what = "cannot " + std::string(operation) + ": ";
+  std::string what = fmt::format("cannot {}: ", operation);
   what += text != nullptr ? text : "error " + std::to_string(code);
   return {ErrorKind::kDisk, std::move(what), path.string(), std::move(next)};
 }
 
 Result<> remove_tree(Env& env, const Path& path) {
-  // A link counts as a file here: unlink comes first, and only what is a real folder is entered.
+  // A link counts as a file here: unlink comes first, and only a real folder is entered.
   if (env.unlink(path).ok()) return {};
   std::error_code ignored;
   const auto status = std::filesystem::symlink_status(path, ignored);

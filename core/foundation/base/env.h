@@ -28,9 +28,9 @@ struct FileInfo {
   bool is_directory = false;
 };
 
-// A whole file mapped read-only; unmapped by the destructor. Move-only; the bytes stay where they are when it moves.
-// If another process cuts the file short while it is mapped, reading the lost pages raises SIGBUS: map only files that
-// are written once and renamed into place.
+// A whole file mapped read-only; the destructor unmaps it. Move-only; the bytes do not move. If another process
+// truncates the file while it is mapped, reading the lost pages raises SIGBUS. Map only files that are written once and
+// renamed into place.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -64,8 +64,8 @@ class WritableFile {
 };
 
 enum class WriteMode {
-  kTruncate,   // create, or empty what is there
-  kAppend,     // create, or go on at its end
+  kTruncate,   // create, or empty an existing file
+  kAppend,     // create, or append to an existing file
   kExclusive,  // create; an existing file is an error
 };
 
@@ -88,7 +88,7 @@ class Env {
   virtual Result<> rename(const Path& from, const Path& to) = 0;  // atomic; replaces a file or an empty folder
   virtual Result<> unlink(const Path& path) = 0;                  // one file or link; it must exist
   virtual Result<> remove_dir(const Path& path) = 0;              // one empty folder
-  virtual Result<> create_dirs(const Path& path) = 0;             // with parents; fine if it is there
+  virtual Result<> create_dirs(const Path& path) = 0;             // with parents; fine if it exists
   virtual Result<> sync_dir(const Path& path) = 0;                // names in this folder are on the disk
 
   // --- clock and randomness ---
@@ -108,11 +108,11 @@ Result<> remove_tree(Env& env, const Path& path);
 // path = these bytes, fsynced. A reader may see a half-written file; use write_file_atomic where one may look.
 Result<> write_file(Env& env, const Path& path, std::string_view bytes);
 
-// Temp file beside it, fsync, rename, fsync of the folder: a reader sees the old or the new content, also after power
-// loss.
+// Temporary file next to it, fsync, rename, fsync of the folder: a reader sees the old or the new content, even after
+// power loss.
 Result<> write_file_atomic(Env& env, const Path& path, std::string_view bytes);
 
-// A name that nobody else has picked: prefix + 12 hex digits.
+// A unique name: prefix + 12 hex digits.
 std::string unique_name(Env& env, std::string_view prefix);
 
 // An Error of kind kDisk for errno `code` of an operation ("write", "rename") on a path, with the next step for the

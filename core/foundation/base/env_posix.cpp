@@ -1,7 +1,8 @@
-// The real Env on POSIX system calls. Interrupted calls are repeated; every file is opened close-on-exec, so that
-// worker processes inherit none of them.
+// The real Env on POSIX system calls. It repeats interrupted calls, and opens every file close-on-exec, so that worker
+// processes inherit none.
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -49,7 +50,7 @@ int open_file(const Path& path, int flags) {
   return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
 }
 
-// Reading failed. A path that leads to nothing readable is a fault of what was asked for, not of the disk.
+// Reading failed. If the path leads to nothing readable, the caller's path is at fault, not the disk.
 Error read_error(int code, std::string_view operation, const Path& path) {
   Error error = disk_error(code, operation, path);
   switch (code) {
@@ -128,11 +129,11 @@ class PosixEnv final : public Env {
   Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
     Fd fd(-1);
     const struct stat status = TRY(open_for_read(path, fd));
-    // Pipes and /proc tell size 0, so read to the end and check the cap on the way.
+    // Pipes and /proc report size 0, so read to the end and check the limit meanwhile.
     std::string text;
     text.reserve(std::min<uint64_t>(static_cast<uint64_t>(status.st_size), max_bytes) + 1);
     const auto too_large = [&] {
-      return Error{ErrorKind::kData, "file is larger than the " + std::to_string(max_bytes) + " bytes allowed here",
+      return Error{ErrorKind::kData, fmt::format("file is larger than the {} bytes allowed here", max_bytes),
                    path.string(), "check that it is the right file"};
     };
     if (static_cast<uint64_t>(status.st_size) > max_bytes) return too_large();
@@ -169,7 +170,7 @@ class PosixEnv final : public Env {
     return info;
   }
 
-  // Links that lead in a circle exist: reading them is an error, where a missing file may be none.
+  // Links may lead in a circle. Reading them is an error, even where a missing file is not.
   bool exists(const Path& path) override { return ::access(path.c_str(), F_OK) == 0 || errno == ELOOP; }
 
   Result<std::vector<std::string>> list_dir(const Path& path) override {
@@ -191,7 +192,7 @@ class PosixEnv final : public Env {
   Result<uint64_t> free_bytes(const Path& path) override {
     struct statvfs status {};
     if (retry([&] { return ::statvfs(path.c_str(), &status); }) < 0) return disk_error(errno, "look at", path);
-    if (status.f_blocks == 0) return UINT64_MAX;  // a file system that does not tell
+    if (status.f_blocks == 0) return UINT64_MAX;  // a file system that does not report it
     return static_cast<uint64_t>(status.f_bavail) * static_cast<uint64_t>(status.f_frsize);
   }
 

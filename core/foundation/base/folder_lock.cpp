@@ -1,6 +1,8 @@
+// Takes the flock of a folder or file, and warns if the file system has no locks.
 #include "foundation/base/folder_lock.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,9 +24,10 @@ Answer lock_file(int fd, const Path& path) {
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK) return Answer::kHeldElsewhere;
-    log_warn(path.string() + ": the file system cannot lock it (" + std::strerror(errno) +
-             "), so nothing keeps a second run from writing here at the same time. Start only one run in this folder, "
-             "or use a folder on another file system");
+    log_warn(fmt::format(
+        "{}: the file system cannot lock it ({}), so nothing keeps a second run from writing here at the same time. "
+        "Start only one run in this folder, or use a folder on another file system",
+        path.string(), std::strerror(errno)));
     return Answer::kNoLocks;
   }
   return Answer::kLocked;

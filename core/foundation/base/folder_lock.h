@@ -10,7 +10,7 @@ namespace mortise {
 class FolderLock {
  public:
   // An Error of kind kDisk if another process has it. If the file system cannot lock, a warning says so, and the lock
-  // keeps nobody out.
+  // excludes no other process.
   static Result<FolderLock> take(const Path& folder);
   // The same for a file, which is created if it is missing. A file that cannot be opened gives an empty lock: writing
   // it then fails with the reason.

@@ -1,3 +1,4 @@
+// Recognizes a pointer file of git-lfs by its first line.
 #include "foundation/base/lfs_pointer.h"
 
 namespace mortise {

@@ -1,4 +1,5 @@
-// What a clone without git-lfs leaves in place of a large file of a model folder. Thread rule: free function.
+// The pointer file that a clone without git-lfs has instead of a large file of a model folder. Thread rule: free
+// function.
 #pragma once
 
 #include "foundation/base/env.h"

@@ -2,6 +2,7 @@
 // has a folder. Only this file sees spdlog. See log.h.
 #include "foundation/base/log.h"
 
+#include <fcntl.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "foundation/base/bottom_line.h"
+#include "foundation/base/last_words.h"
 #include "foundation/base/shown_text.h"
 
 #include "foundation/base/secrets.h"
@@ -44,10 +46,10 @@ bool stderr_is_terminal() {
   return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 
-// "12:03:41 warning: text" on standard error; info has no level word. A line of progress stays below every message.
-class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
+// "12:03:41 warning: text" on standard error; info has no level word. A progress line stays below every message.
+class LogConsole final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  ConsoleSink() { look(false); }
+  LogConsole() { look(false); }
 
   // Looks where standard error goes.
   void look(bool force_plain) {
@@ -114,7 +116,7 @@ struct EarlyLine {
 constexpr size_t kMostEarlyLines = 1000;
 
 struct Log {
-  std::shared_ptr<ConsoleSink> console = std::make_shared<ConsoleSink>();
+  std::shared_ptr<LogConsole> console = std::make_shared<LogConsole>();
   std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
   std::mutex mutex;  // guards what follows, and file
   std::vector<EarlyLine> early;
@@ -144,6 +146,7 @@ Result<> log_init(const LogOptions& options) {
       log.file->log({line.time, spdlog::source_loc{}, "", spdlog_level(line.level), text});
     }
     log.early.clear();
+    set_last_words_file(::open(options.file.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   } catch (const spdlog::spdlog_ex& problem) {
     return Error{ErrorKind::kDisk, "cannot open the log file: " + std::string(problem.what()), options.file.string(),
                  "check the folder and its permissions"};

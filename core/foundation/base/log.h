@@ -1,8 +1,8 @@
 // The log: short lines for people on standard error and, once a run has a folder, in its log.txt.
 //
-// Colour only when standard error is a terminal and NO_COLOR is not set. One line of progress may stand at the bottom
-// of a terminal; log lines are printed above it. Plugins log through the C ABI, which ends here. Thread rule: any
-// thread; a line is never torn. Before log_init() lines of level info and above go to standard error.
+// It has colour only if standard error is a terminal and NO_COLOR is not set. A terminal may have one progress line at
+// the bottom; log lines appear above it. Plugins log through the C ABI, which ends here. Thread rule: any thread; a
+// line is never torn. Before log_init(), lines of level info and above go to standard error.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,11 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff =
 struct LogOptions {
   LogLevel console_level = LogLevel::kInfo;
   Path file;                 // empty: no file. Appended to; every level from debug up goes there
-  bool force_plain = false;  // no colour, no progress line, whatever the terminal
+  bool force_plain = false;  // no colour and no progress line on any terminal
 };
 
-// May be called again (a run that learns its folder later): the first file begins with the lines that were logged
-// before. Fails when the file cannot be opened; the console stays.
+// May be called again, for a run that learns its folder later: the first file then begins with the earlier lines. Fails
+// if the file cannot be opened; the console remains.
 Result<> log_init(const LogOptions& options);
 void log_flush();
 

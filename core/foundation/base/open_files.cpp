@@ -1,5 +1,7 @@
+// Raises the limit on open files, and gives advice for errors of exhausted resources.
 #include "foundation/base/open_files.h"
 
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -23,7 +25,7 @@ std::string resource_advice(int code, const std::string& otherwise) {
     case EMFILE:
       if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
         return "raise the limit on open files (ulimit -n)";
-      return "raise the limit on open files (ulimit -n is " + std::to_string(limit.rlim_cur) + ")";
+      return fmt::format("raise the limit on open files (ulimit -n is {})", limit.rlim_cur);
     case ENFILE:
       return "the whole machine has too many files open: end other programs, or raise fs.file-max";
     case EAGAIN:

@@ -1,4 +1,4 @@
-// Descriptors and memory that the machine may run out of: the limit on open files, and what a user can do about it.
+// The limit on open files, and advice for errors when descriptors or memory run out.
 //
 // Thread rule: raise the limit once, from main; the rest from any thread.
 #pragma once
@@ -7,13 +7,13 @@
 
 namespace mortise {
 
-// The soft limit on open files (`ulimit -n`) becomes the hard limit, 65,536 at most: a larger one helps nobody, and
-// some programs that a reward starts close every number below it. Nothing may depend on this: a hard limit of 256
-// works.
+// Raises the soft limit on open files (`ulimit -n`) to the hard limit, but at most to 65,536. A larger limit has no
+// use, and some programs that a reward starts close every number below it. Nothing may depend on this: a hard limit of
+// 256 works.
 void raise_open_files_limit();
 
-// The next step for errno `code` of a call that makes a descriptor, a mapping or a process: "raise the limit on open
-// files (ulimit -n is 1024)". For a code that says nothing of the kind: `otherwise`.
+// The next step for the errno `code` of a call that makes a descriptor, a mapping or a process: "raise the limit on
+// open files (ulimit -n is 1024)". `otherwise` for other codes.
 [[nodiscard]] std::string resource_advice(int code, const std::string& otherwise);
 
 }  // namespace mortise

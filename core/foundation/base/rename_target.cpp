@@ -1,6 +1,8 @@
 // See rename_target.h.
 #include "foundation/base/rename_target.h"
 
+#include <fmt/core.h>
+
 #include <string>
 #include <vector>
 
@@ -25,7 +27,7 @@ Result<std::optional<Path>> rename_target(Env& env, const Path& path) {
 }
 
 Path temporary_beside(Env& env, const Path& target) {
-  return target.parent_path() / unique_name(env, std::string(kPrefix) + target.filename().string() + ".");
+  return target.parent_path() / unique_name(env, fmt::format("{}{}.", kPrefix, target.filename().string()));
 }
 
 bool is_temporary_name(std::string_view file_name) { return file_name.starts_with(kPrefix); }

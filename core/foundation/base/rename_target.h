@@ -1,4 +1,4 @@
-// Where a file that is to appear whole goes: written beside the place, then renamed to it.
+// The target of a file that must appear complete: it is written next to its place, then renamed to it.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,12 @@
 
 namespace mortise {
 
-// What a link at `path` points to, else the path itself. Nothing where it is to be written directly, being no regular
-// file (a pipe, a terminal; a folder, which then is an error): renaming would put a file in the place of /dev/null.
+// The target of a link at `path`, else the path itself. Nothing if the path is not a regular file (a pipe, a terminal;
+// a folder, which is then an error) and must be written directly: renaming would replace /dev/null by a file.
 Result<std::optional<Path>> rename_target(Env& env, const Path& path);
 
-// A new name beside `target`, for what is renamed to it once whole. What killed processes leave has such names.
+// A new name next to `target`, for a file that is renamed to it once complete. Killed processes leave files with such
+// names.
 Path temporary_beside(Env& env, const Path& target);
 bool is_temporary_name(std::string_view file_name);
 

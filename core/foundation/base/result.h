@@ -22,7 +22,6 @@ enum class ErrorKind : int {
   kPlugin = 4,    // a pack was refused or a plugin failed
   kNumerics = 5,  // non-finite values above the limit
   kDisk = 6,      // reading or writing files failed
-  kRank = 7,      // another process of the run failed
   kSignal = 8,    // stopped by SIGINT or SIGTERM after a clean save
   kReward = 9,    // a reward failed on more rows than plugins.max_failed_fraction
 };

@@ -1,4 +1,4 @@
-// Philox4x32-10 and the streams made of it. See rng.h for the paper and the rules.
+// Philox4x32-10 and its streams. See rng.h for the paper and the rules.
 #include "foundation/base/rng.h"
 
 #include <cmath>
@@ -6,15 +6,21 @@
 #include <numeric>
 #include <utility>
 
+#include "foundation/base/cpu_clones.h"
+
 namespace mortise {
 namespace {
 
 constexpr uint32_t low32(uint64_t value) { return static_cast<uint32_t>(value); }
 constexpr uint32_t high32(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
 
+constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
+constexpr uint32_t kStep0 = 0x9E3779B9;  // golden ratio
+constexpr uint32_t kStep1 = 0xBB67AE85;  // sqrt(3) - 1
+
 constexpr PhiloxCounter round_once(const PhiloxCounter& c, const PhiloxKey& k) {
-  const uint64_t product0 = uint64_t{0xD2511F53} * c[0];
-  const uint64_t product1 = uint64_t{0xCD9E8D57} * c[2];
+  const uint64_t product0 = kMultiplier0 * c[0];
+  const uint64_t product1 = kMultiplier1 * c[2];
   return {high32(product1) ^ c[1] ^ k[0], low32(product1), high32(product0) ^ c[3] ^ k[1], low32(product0)};
 }
 
@@ -25,10 +31,40 @@ PhiloxCounter counter_of(uint64_t sample, uint32_t token) { return {0, token, lo
 PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
   for (int i = 0; i < 9; ++i) {
     counter = round_once(counter, key);
-    key[0] += 0x9E3779B9;  // golden ratio
-    key[1] += 0xBB67AE85;  // sqrt(3) - 1
+    key[0] += kStep0;
+    key[1] += kStep1;
   }
   return round_once(counter, key);
+}
+
+// The same rounds with the blocks' words side by side, which compilers turn into vector code.
+MORTISE_CPU_CLONES void philox_eight_blocks(std::span<uint32_t, 32> out, PhiloxCounter first, PhiloxKey key) {
+  constexpr int kLanes = 8;
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    c0[l] = first[0] + static_cast<uint32_t>(l);
+    c1[l] = first[1];
+    c2[l] = first[2];
+    c3[l] = first[3];
+  }
+  for (int round = 0; round < 10; ++round) {
+    for (int l = 0; l < kLanes; ++l) {
+      const uint64_t product0 = kMultiplier0 * c0[l], product1 = kMultiplier1 * c2[l];
+      c0[l] = static_cast<uint32_t>(product1 >> 32) ^ c1[l] ^ key[0];
+      c1[l] = static_cast<uint32_t>(product1);
+      c2[l] = static_cast<uint32_t>(product0 >> 32) ^ c3[l] ^ key[1];
+      c3[l] = static_cast<uint32_t>(product0);
+    }
+    key[0] += kStep0;
+    key[1] += kStep1;
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    const auto lane = static_cast<size_t>(l);
+    out[lane] = c0[l];
+    out[8 + lane] = c1[l];
+    out[16 + lane] = c2[l];
+    out[24 + lane] = c3[l];
+  }
 }
 
 PhiloxKey derive_philox_key(uint64_t seed, RandomPurpose purpose, uint64_t step) {
@@ -87,7 +123,7 @@ uint64_t RandomStream::next_below(uint64_t bound) {
   __extension__ using Wide = unsigned __int128;
   Wide product = static_cast<Wide>(next_u64()) * bound;
   if (static_cast<uint64_t>(product) < bound) {
-    const uint64_t threshold = (0 - bound) % bound;  // 2^64 mod bound: below it lies the uneven remainder
+    const uint64_t threshold = (0 - bound) % bound;  // 2^64 mod bound: the uneven remainder is below it
     while (static_cast<uint64_t>(product) < threshold) product = static_cast<Wide>(next_u64()) * bound;
   }
   return static_cast<uint64_t>(product >> 64);

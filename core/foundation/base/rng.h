@@ -14,15 +14,15 @@
 
 namespace mortise {
 
-// What a number is for. Values are part of what a run reproduces: never renumber, only append.
+// The purpose of a number. Results of a run depend on the values: never renumber, only append.
 enum class RandomPurpose : uint32_t {
   kSampling = 1,     // tokens of training rollouts
   kDataShuffle = 2,  // order of an epoch
   kInit = 3,         // fresh weights
   kMinibatchShuffle = 4,
-  kPlugin = 5,      // host service `random` of the C ABI
-  kValidation = 6,  // tokens of validation and of `mortise generate`
-  kDropout = 7,
+  kPlugin = 5,       // host service `random` of the C ABI
+  kValidation = 6,   // tokens of validation and of `mortise generate`
+  kDropout = 7,      // LoRA dropout; step is the update
   kReward = 8,       // rewards that sample
   kAdapterInit = 9,  // fresh adapters
   kTest = 99,
@@ -42,6 +42,10 @@ using PhiloxKey = std::array<uint32_t, 2>;
 // The bare block function (known answers in tests/unit/foundation/rng_test.cpp).
 PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key);
 
+// Eight blocks at once, for numbers in bulk: word w of the block of {first[0] + l, first[1], first[2], first[3]} goes to
+// out[8 w + l]. About 1 ns per word with AVX2.
+void philox_eight_blocks(std::span<uint32_t, 32> out, PhiloxCounter first, PhiloxKey key);
+
 // The Philox key of all streams of (seed, purpose, step).
 PhiloxKey derive_philox_key(uint64_t seed, RandomPurpose purpose, uint64_t step);
 
@@ -52,8 +56,8 @@ uint64_t random_u64(const RngKey& key, uint64_t index = 0);
 constexpr float unit_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 constexpr double unit_double(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
 
-// Uniform [0,1) float for each of the samples at one (seed, purpose, step, token): what a batched sampler needs;
-// element i equals RandomStream({seed, purpose, step, samples[i], token}).next_float().
+// Uniform [0,1) floats for the samples at one (seed, purpose, step, token), for a batched sampler. Element i equals
+// RandomStream({seed, purpose, step, samples[i], token}).next_float().
 void fill_uniform(std::span<float> out, uint64_t seed, RandomPurpose purpose, uint64_t step,
                   std::span<const uint64_t> samples, std::span<const uint32_t> tokens);
 

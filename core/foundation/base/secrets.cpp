@@ -1,3 +1,4 @@
+// The process-wide list of secrets, and the filter that replaces them in texts.
 #include "foundation/base/secrets.h"
 
 #include <algorithm>
@@ -12,26 +13,45 @@
 namespace mortise {
 namespace {
 
+// Values and their names, the longest value first.
+using Named = std::vector<std::pair<std::string, std::string>>;
 struct Secrets {
   std::mutex mutex;
-  std::vector<std::pair<std::string, std::string>> name_of;  // value and name, the longest value first
+  Named all, settings;
 };
 Secrets& secrets() {
   static auto* all = new Secrets;  // never destroyed: threads may log while the program ends
   return *all;
 }
 
+void add_to(Named& list, std::string_view name, std::string_view value) {
+  const std::pair<std::string, std::string> entry{value, name};
+  if (value.size() < kShortestSecret || std::find(list.begin(), list.end(), entry) != list.end()) return;
+  list.push_back(entry);
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+}
+
+std::string replaced(std::string_view text, const Named& list) {
+  std::string out(text);
+  for (const auto& [value, name] : list) {
+    for (size_t at = out.find(value); at != std::string::npos; at = out.find(value, at + name.size() + 1))
+      out.replace(at, value.size(), "$" + name);
+  }
+  return out;
+}
+
 }  // namespace
 
 void add_secret(std::string_view name, std::string_view value) {
-  if (value.size() < kShortestSecret) return;
-  Secrets& all = secrets();
-  const std::lock_guard lock(all.mutex);
-  const std::pair<std::string, std::string> entry{value, name};
-  if (std::find(all.name_of.begin(), all.name_of.end(), entry) != all.name_of.end()) return;
-  all.name_of.push_back(entry);
-  std::stable_sort(all.name_of.begin(), all.name_of.end(),
-                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  const std::lock_guard lock(secrets().mutex);
+  add_to(secrets().all, name, value);
+}
+
+void add_secret_setting(std::string_view name, std::string_view value) {
+  const std::lock_guard lock(secrets().mutex);
+  add_to(secrets().all, name, value);
+  add_to(secrets().settings, name, value);
 }
 
 void add_secret_variable(const std::string& name) {
@@ -39,22 +59,19 @@ void add_secret_variable(const std::string& name) {
 }
 
 std::string redacted(std::string_view text) {
-  std::string out(text);
-  {
-    Secrets& all = secrets();
-    const std::lock_guard lock(all.mutex);
-    for (const auto& [value, name] : all.name_of) {
-      for (size_t at = out.find(value); at != std::string::npos; at = out.find(value, at + name.size() + 1))
-        out.replace(at, value.size(), "$" + name);
-    }
-  }
-  return parse::redact_userinfo(out);
+  const std::lock_guard lock(secrets().mutex);
+  return parse::redact_userinfo(replaced(text, secrets().all));
+}
+
+std::string redacted_settings(std::string_view text) {
+  const std::lock_guard lock(secrets().mutex);
+  return parse::redact_userinfo(replaced(text, secrets().settings));
 }
 
 std::string_view secret_reference(std::string_view text) {
-  constexpr std::string_view kPrefix = "env:";
-  if (text.substr(0, kPrefix.size()) != kPrefix) return {};
-  const std::string_view name = text.substr(kPrefix.size());
+  constexpr std::string_view kMark = "env:";
+  if (text.substr(0, kMark.size()) != kMark) return {};
+  const std::string_view name = text.substr(kMark.size());
   return is_variable_name(name) ? name : std::string_view();
 }
 

@@ -11,7 +11,11 @@ namespace mortise {
 // max_bytes >= 3.
 [[nodiscard]] std::string shorten(std::string_view text, size_t max_bytes);
 
-// Control characters as \n, \t or \xNN: what stays on its line of a terminal, and does nothing to it.
+// Control characters as \n, \t or \xNN, so that a text stays on its line of a terminal and cannot control it. So are
+// those of Unicode, and marks that turn the direction of text.
 [[nodiscard]] std::string one_line(std::string_view text);
+
+// The same for a text of several lines: newlines and tabs stay.
+[[nodiscard]] std::string without_controls(std::string_view text);
 
 }  // namespace mortise

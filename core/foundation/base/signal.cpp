@@ -1,6 +1,7 @@
-// See signal.h. The handler only touches atomics, write and _exit: all are async-signal-safe.
+// See signal.h. The handler only touches atomics and makes system calls: all are async-signal-safe.
 #include "foundation/base/signal.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -25,7 +26,8 @@ void on_stop_signal(int signal) {
   }
   static constexpr char kLoading[] = "mortise: stopped by a signal\n";
   if (!is_request) (void)!write(STDERR_FILENO, kLoading, sizeof kLoading - 1);
-  _exit(static_cast<int>(ErrorKind::kSignal));
+  // Not _exit: the program's own would blame a plugin that happens to run on this thread.
+  while (true) syscall(SYS_exit_group, static_cast<int>(ErrorKind::kSignal));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SIGINT and SIGTERM. While a program loads, the first one ends it at once with exit code 8: nothing is lost yet, and
-// nobody asks for a flag in the middle of a large file. From take_stop_requests() on, the first one is a request that
-// the loop asks for between stages (finish the step, save, exit with code 8), and the second one ends the process at
-// once with the same code. SIGPIPE is ignored.
-// Thread rule: install once from main; the flag may be read anywhere.
+// nothing checks a flag in the middle of a large file. From take_stop_requests() on, the first one is a request that
+// the loop checks between stages (finish the step, save, exit with code 8), and the second one ends the process at once
+// with the same code. SIGPIPE is ignored.
+// Thread rule: install once from main; any thread may read the flag.
 #pragma once
 
 #include <atomic>

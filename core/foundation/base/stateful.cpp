@@ -1,6 +1,7 @@
 // See stateful.h.
 #include "foundation/base/stateful.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <array>
 
@@ -30,7 +31,7 @@ StateWriter::StateWriter(std::string object, StateSnapshot* snapshot)
 
 bool StateWriter::take(std::string_view key) {
   if (keys_.insert(std::string(key)).second && !key.empty()) return true;
-  if (problem_.empty()) problem_ = key.empty() ? "an empty key" : "key " + quote(key) + " twice";
+  if (problem_.empty()) problem_ = key.empty() ? "an empty key" : fmt::format("key {} twice", quote(key));
   return false;
 }
 
@@ -44,7 +45,8 @@ void StateWriter::put_uint(std::string_view key, uint64_t value) { put(key, valu
 void StateWriter::put_double(std::string_view key, double value) { put(key, value); }
 
 void StateWriter::put_text(std::string_view key, std::string_view utf8) {
-  if (find_invalid_utf8(utf8) && problem_.empty()) problem_ = "key " + quote(key) + " holds text that is not UTF-8";
+  if (find_invalid_utf8(utf8) && problem_.empty())
+    problem_ = fmt::format("key {} holds text that is not UTF-8", quote(key));
   put(key, std::string(utf8));
 }
 
@@ -77,22 +79,21 @@ void StateWriter::put_tensor(std::string_view key, DType dtype, std::span<const 
   if (!take(key)) return;
   const auto count = num_elements(shape);
   if ((!count || static_cast<uint64_t>(*count) * dtype_bytes(dtype) != bytes.size()) && problem_.empty())
-    problem_ =
-        "tensor " + quote(key) + " has " + std::to_string(bytes.size()) + " bytes for shape " + shape_text(shape);
-  snapshot_->tensors.push_back({object_ + "/" + std::string(key), dtype, {shape.begin(), shape.end()}, bytes});
+    problem_ = fmt::format("tensor {} has {} bytes for shape {}", quote(key), bytes.size(), shape_text(shape));
+  snapshot_->tensors.push_back({fmt::format("{}/{}", object_, key), dtype, {shape.begin(), shape.end()}, bytes});
 }
 
 Result<> StateWriter::status() const {
   if (problem_.empty()) return {};
-  return Error{ErrorKind::kInternal, "state of '" + object_ + "' wrote " + problem_, "", ""};
+  return Error{ErrorKind::kInternal, fmt::format("state of '{}' wrote {}", object_, problem_), "", ""};
 }
 
 StateReader::StateReader(std::string object, const StateSnapshot* snapshot, std::string where)
     : object_(std::move(object)), snapshot_(snapshot), where_(std::move(where)) {}
 
 Error StateReader::missing(std::string_view key) const {
-  return {ErrorKind::kData, "state '" + object_ + "/" + std::string(key) + "' is missing", where_,
-          "the checkpoint is from another version or another setup; use an older one or start anew"};
+  return {ErrorKind::kData, fmt::format("state '{}/{}' is missing", object_, key), where_,
+          "the checkpoint is from another version or another setup; use an older one or start over"};
 }
 
 namespace {
@@ -115,7 +116,7 @@ const StateScalar* find_scalar(const StateSnapshot& snapshot, const std::string&
 
 bool StateReader::has(std::string_view key) const {
   return find_scalar(*snapshot_, object_, key) != nullptr ||
-         find_tensor(*snapshot_, object_ + "/" + std::string(key)) != nullptr;
+         find_tensor(*snapshot_, fmt::format("{}/{}", object_, key)) != nullptr;
 }
 
 template <class T>
@@ -124,8 +125,7 @@ Result<T> StateReader::get(std::string_view key, std::string_view type) {
   if (value == nullptr) return missing(key);
   read_.insert(std::string(key));
   if (const T* typed = std::get_if<T>(value)) return *typed;
-  return Error{ErrorKind::kData, "state '" + object_ + "/" + std::string(key) + "' is not " + std::string(type), where_,
-               ""};
+  return Error{ErrorKind::kData, fmt::format("state '{}/{}' is not {}", object_, key, type), where_, ""};
 }
 
 Result<bool> StateReader::get_bool(std::string_view key) { return get<bool>(key, "a bool"); }
@@ -137,7 +137,7 @@ Result<std::string> StateReader::get_text(std::string_view key) { return get<std
 Result<std::string> StateReader::get_bytes(std::string_view key) {
   const TensorView tensor = TRY(get_tensor(key));
   if (tensor.dtype != DType::kU8 || tensor.shape.size() != 1)
-    return Error{ErrorKind::kData, "state '" + tensor.name + "' is not bytes", where_, ""};
+    return Error{ErrorKind::kData, fmt::format("state '{}' is not bytes", tensor.name), where_, ""};
   return std::string(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
 }
 
@@ -145,8 +145,8 @@ Result<std::span<const std::byte>> StateReader::get_copied(std::string_view key,
   const TensorView tensor = TRY(get_tensor(key));
   if (tensor.dtype == dtype && tensor.shape.size() == 1) return tensor.bytes;
   return Error{ErrorKind::kData,
-               "state '" + tensor.name + "' is " + std::string(dtype_name(tensor.dtype)) + shape_text(tensor.shape) +
-                   ", not a list of " + std::string(dtype_name(dtype)),
+               fmt::format("state '{}' is {}{}, not a list of {}", tensor.name, dtype_name(tensor.dtype),
+                           shape_text(tensor.shape), dtype_name(dtype)),
                where_, ""};
 }
 
@@ -161,11 +161,11 @@ Result<std::vector<std::string>> StateReader::get_texts(std::string_view key) {
     begin = static_cast<size_t>(end);
   }
   if (texts.size() == ends.size() && begin == joined.size()) return texts;
-  return Error{ErrorKind::kData, "state '" + object_ + "/" + std::string(key) + "' is not a list of texts", where_, ""};
+  return Error{ErrorKind::kData, fmt::format("state '{}/{}' is not a list of texts", object_, key), where_, ""};
 }
 
 Result<TensorView> StateReader::get_tensor(std::string_view key) {
-  const TensorView* tensor = find_tensor(*snapshot_, object_ + "/" + std::string(key));
+  const TensorView* tensor = find_tensor(*snapshot_, fmt::format("{}/{}", object_, key));
   if (tensor == nullptr) return missing(key);
   read_.insert(std::string(key));
   return *tensor;
@@ -176,8 +176,8 @@ Result<TensorView> StateReader::get_tensor(std::string_view key, DType dtype, st
   if (tensor.dtype == dtype && std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end()))
     return tensor;
   return Error{ErrorKind::kData,
-               "state '" + tensor.name + "' is " + std::string(dtype_name(tensor.dtype)) + shape_text(tensor.shape) +
-                   ", this run needs " + std::string(dtype_name(dtype)) + shape_text(shape),
+               fmt::format("state '{}' is {}{}, this run needs {}{}", tensor.name, dtype_name(tensor.dtype),
+                           shape_text(tensor.shape), dtype_name(dtype), shape_text(shape)),
                where_, "the model or its settings changed since the checkpoint was saved"};
 }
 
@@ -202,10 +202,11 @@ std::vector<std::string> StateReader::unread_keys() const {
 Result<> StatefulRegistry::add(Stateful& object) {
   const std::string name = object.state_name();
   if (!is_good_name(name))
-    return Error{ErrorKind::kInternal, "state name " + quote(name) + " has characters other than a-z 0-9 _ .", "", ""};
+    return Error{ErrorKind::kInternal, fmt::format("state name {} has characters other than a-z 0-9 _ .", quote(name)),
+                 "", ""};
   for (const Stateful* other : objects_) {
     if (other->state_name() == name)
-      return Error{ErrorKind::kInternal, "two objects save state as '" + name + "'", "", ""};
+      return Error{ErrorKind::kInternal, fmt::format("two objects save state as '{}'", name), "", ""};
   }
   objects_.push_back(&object);
   return {};
@@ -235,13 +236,14 @@ Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view 
   const std::vector<std::string> registered = names();
   for (const Stateful* object : objects_) {
     if (!snapshot.scalars.contains(object->state_name()) && !object->may_be_missing())
-      return Error{ErrorKind::kData, "the checkpoint has no state of '" + object->state_name() + "'",
-                   std::string(where), "it was saved by a run without it: make the setup the same, or start anew"};
+      return Error{ErrorKind::kData, fmt::format("the checkpoint has no state of '{}'", object->state_name()),
+                   std::string(where), "it was saved by a run without it: make the setup the same, or start over"};
   }
   for (const auto& [name, values] : snapshot.scalars) {
     if (std::find(registered.begin(), registered.end(), name) == registered.end())
-      return Error{ErrorKind::kData, "the checkpoint holds state of '" + name + "', which this run does not have",
-                   std::string(where), "make the setup the same as when it was saved, or start anew"};
+      return Error{ErrorKind::kData,
+                   fmt::format("the checkpoint holds state of '{}', which this run does not have", name),
+                   std::string(where), "make the setup the same as when it was saved, or start over"};
   }
   for (Stateful* object : objects_) {
     if (!snapshot.scalars.contains(object->state_name())) continue;
@@ -251,7 +253,7 @@ Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view 
     if (!unread.empty())
       return Error{
           ErrorKind::kData,
-          "state '" + object->state_name() + "/" + unread.front() + "' was saved but is not read by this version",
+          fmt::format("state '{}/{}' was saved but is not read by this version", object->state_name(), unread.front()),
           std::string(where), "load it with the version that saved it"};
   }
   return {};

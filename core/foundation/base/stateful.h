@@ -1,9 +1,9 @@
-// Stateful: how an object saves and restores what a run must not forget, without knowing files; and how the checkpoint
-// saves objects without knowing them.
+// Stateful: how an object saves and restores its state without knowing files, and how the checkpoint saves objects
+// without knowing them.
 //
-// An object writes named scalars, texts and tensors under its own name. Nothing is lost silently: on load every
+// An object writes named scalars, texts and tensors under its own name. Nothing is lost silently. On load, every
 // registered object must be present (unless it says may_be_missing), every object in the checkpoint must be registered,
-// every key an object wrote must be read back, and a missing key or a wrong type is an Error that names "object/key".
+// and every key that an object wrote must be read. A missing key or a wrong type is an Error that names "object/key".
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -97,7 +97,7 @@ class StateReader {
   // As get_tensor, and refuses another dtype or shape than expected, naming both.
   Result<TensorView> get_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape);
 
-  // Keys written at save time that nobody asked for, sorted.
+  // Keys written at save time that nothing has read, sorted.
   [[nodiscard]] std::vector<std::string> unread_keys() const;
 
  private:
@@ -131,7 +131,7 @@ class StatefulRegistry {
   [[nodiscard]] std::vector<std::string> names() const;
 
   [[nodiscard]] Result<StateSnapshot> save() const;
-  // `where` names the checkpoint in errors. On an error some objects may already hold the new state: do not go on.
+  // `where` names the checkpoint in errors. After an error some objects may already have the new state, so stop.
   Result<> load(const StateSnapshot& snapshot, std::string_view where);
 
  private:

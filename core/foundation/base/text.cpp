@@ -1,6 +1,7 @@
 // See text.h.
 #include "foundation/base/text.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -21,25 +22,7 @@ std::optional<T> parse_whole(std::string_view text) {
   return value;
 }
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 }  // namespace
-
-void append_utf8(std::string& out, uint32_t code_point) {
-  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | (code_point >> shift & 0x3F)); };
-  if (code_point < 0x80) {
-    out += static_cast<char>(code_point);
-  } else if (code_point < 0x800) {
-    out += static_cast<char>(0xC0 | code_point >> 6);
-    tail(0);
-  } else if (code_point < 0x10000) {
-    out += static_cast<char>(0xE0 | code_point >> 12);
-    tail(6), tail(0);
-  } else {
-    out += static_cast<char>(0xF0 | code_point >> 18);
-    tail(12), tail(6), tail(0);
-  }
-}
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
@@ -88,7 +71,7 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
   std::string text = "did you mean ";
   for (size_t i = 0; i < names.size(); ++i) {
     if (i > 0) text += i + 1 == names.size() ? " or " : ", ";
-    text += "'" + names[i] + "'";
+    text += fmt::format("'{}'", names[i]);
   }
   return text + "?";
 }
@@ -141,12 +124,6 @@ std::optional<int64_t> parse_byte_size(std::string_view text) {
   const std::optional<int64_t> count = parse_i64(text);
   if (!count || *count < 0 || *count > INT64_MAX / factor) return std::nullopt;
   return *count * factor;
-}
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {

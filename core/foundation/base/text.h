@@ -13,13 +13,12 @@
 
 namespace mortise {
 
+using parse::append_utf8;
 using parse::find_invalid_utf8;
 using parse::quote;
 using parse::text_position;
 using parse::TextPosition;
-
-// Appends a code point as UTF-8. Precondition: a scalar value (no surrogate, <= U+10FFFF).
-void append_utf8(std::string& out, uint32_t code_point);
+using parse::trim;
 
 // Optimal-string-alignment distance: insert, delete, replace, swap of neighbours cost 1 each. O(a*b).
 [[nodiscard]] size_t edit_distance(std::string_view a, std::string_view b);
@@ -46,7 +45,6 @@ void append_utf8(std::string& out, uint32_t code_point);
 // "500MB" -> 500,000,000; also B, KB, GB (powers of 1000), KiB, MiB, GiB (of 1024), and a bare number of bytes.
 [[nodiscard]] std::optional<int64_t> parse_byte_size(std::string_view text);
 
-[[nodiscard]] std::string_view trim(std::string_view text);  // ASCII white space at both ends
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);  // keeps empty pieces
 [[nodiscard]] std::string join(std::span<const std::string> pieces, std::string_view separator);
 [[nodiscard]] std::string to_lower_ascii(std::string_view text);

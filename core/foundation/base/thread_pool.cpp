@@ -10,11 +10,11 @@
 namespace mortise {
 namespace {
 
-// The pool whose task this thread is running, so that submit() inside a task does not wait for itself.
+// The pool whose task this thread runs, so that submit() inside a task does not wait for itself.
 thread_local const ThreadPool* g_current_pool = nullptr;
 
-// Shared by the caller of parallel_for and its helpers. A helper that starts late finds no piece left and never touches
-// the body, which may be gone by then.
+// Shared by the caller of parallel_for and its helpers. A helper that starts late finds no piece left, and never
+// touches the body, which may no longer exist.
 struct Loop {
   std::atomic<int64_t> next{0};
   int64_t num_pieces = 0;

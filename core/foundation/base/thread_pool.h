@@ -1,8 +1,8 @@
-// A fixed pool of threads with a bounded queue, for the rooms without libtorch (rewards, parsing); libtorch rooms use
+// A fixed pool of threads with a bounded queue, for the rooms without libtorch (rewards, parsing). libtorch rooms use
 // at::parallel_for. Tasks must not throw.
 //
 // Thread rule: every method from any thread, also from inside a task, except the destructor and wait_idle() (which
-// would wait for their own task). The destructor runs what is queued, then joins.
+// would wait for their own task). The destructor runs the queued tasks, then joins.
 #pragma once
 
 #include <condition_variable>
@@ -35,8 +35,8 @@ class ThreadPool {
   void wait_idle();
 
   // body(first, last) over pieces of [begin, end) of at least `grain` elements (the last may be smaller), in any order,
-  // on the pool and on the calling thread; returns when all are done. Which element lies in which piece depends on
-  // begin, end and grain only, never on the number of threads. May be nested.
+  // on the pool and on the calling thread. Returns when all are done. The pieces depend on begin, end and grain only,
+  // never on the number of threads. May be nested.
   void parallel_for(int64_t begin, int64_t end, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

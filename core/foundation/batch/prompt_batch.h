@@ -20,7 +20,7 @@ struct Prompt {
   std::string data_source;  // verl's column; "unknown" where it is absent or empty
   Json columns;             // the data row's other columns, an object
   int64_t dataset_row = 0;  // place in the data set (files in the order given)
-  // `mortise sft` alone: the recorded tokens behind token_ids, and which of them are learnt (1).
+  // For `mortise sft` only: the recorded tokens after token_ids, and which of them have a loss (1).
   std::vector<int64_t> response_ids;
   std::vector<uint8_t> response_mask;
 };

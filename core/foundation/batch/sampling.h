@@ -13,7 +13,7 @@ namespace mortise {
 
 // Beyond these float32 holds no distribution: logits over the temperature, or behind penalties, overflow or are all the
 // same.
-inline constexpr double kLeastTemperature = 1e-6;  // but for 0, greedy
+inline constexpr double kLeastTemperature = 1e-6;  // except 0, greedy
 inline constexpr double kMostTemperature = 1e6;
 inline constexpr double kLeastPenalty = 1e-6;  // of repetition, a factor
 inline constexpr double kMostPenalty = 1e6;    // of all three, either way

@@ -17,7 +17,7 @@ struct RewardColumn {
   // Rows that failed (a crash, a deadline, an error), as against "does not apply"; those of groups that were dropped
   // since are counted too.
   int64_t num_failed = 0;
-  std::vector<std::string> errors{};  // [B] why a row failed, in short; "" where it did not. Empty: none of them did
+  std::vector<std::string> errors{};  // [B] why a row failed, in short; "" if it did not. Empty if no row failed
 
   [[nodiscard]] std::string_view error(size_t row) const {
     return row < errors.size() ? std::string_view(errors[row]) : std::string_view();
@@ -28,8 +28,8 @@ struct ScoredBatch {
   std::vector<RewardColumn> columns;  // [K]
   std::vector<double> rewards;        // [B] sum of weight * value over the functions that apply; NaN if none does
   std::vector<uint8_t> row_valid;     // [B] 0 = no function applies
-  // [B] where the reward of a row lies, by response token, if some of it is not at the last one; else empty. The whole
-  // is empty where no function gives rewards of single tokens.
+  // [B] the reward of a row by response token, if some of it is not at the last token; else empty. The whole is empty
+  // if no function gives token rewards.
   std::vector<std::vector<double>> token_scores{};
 };
 

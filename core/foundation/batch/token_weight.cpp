@@ -1,3 +1,4 @@
+// Counts the tokens, rows and prompts of an update, and computes the weights from the counts.
 #include "foundation/batch/token_weight.h"
 
 #include <algorithm>
@@ -5,14 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "foundation/base/choice.h"
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
 
-// In the order of LossAggMode.
-constexpr std::array<std::string_view, 6> kModeNames = {
-    "token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "prompt-mean"};
+constexpr auto kModeNames = choice_names(LossAggMode{});
 
 int64_t count_unmasked(std::span<const uint8_t> mask, int64_t first, int64_t last) {
   return std::count_if(mask.begin() + first, mask.begin() + last, [](uint8_t m) { return m != 0; });
@@ -52,22 +53,18 @@ Error bug(std::string what) {
 }  // namespace
 
 Result<LossAggMode> parse_loss_agg_mode(std::string_view name) {
-  const auto it = std::find(kModeNames.begin(), kModeNames.end(), name);
-  if (it != kModeNames.end()) return static_cast<LossAggMode>(it - kModeNames.begin());
+  if (const std::optional<LossAggMode> mode = parse_choice<LossAggMode>(name)) return *mode;
   const std::vector<std::string> names(kModeNames.begin(), kModeNames.end());
-  std::string next = did_you_mean(name, names);
-  if (next.empty()) next = "there are: " + join(names, ", ");
-  return Error{ErrorKind::kConfig, "loss_agg_mode has no mode " + quote(name), "", std::move(next)};
+  return Error{ErrorKind::kConfig, "loss_agg_mode has no mode " + quote(name), "", suggest(name, names)};
 }
 
-std::string_view loss_agg_mode_name(LossAggMode mode) { return kModeNames[static_cast<size_t>(mode)]; }
+std::string_view loss_agg_mode_name(LossAggMode mode) { return choice_name(mode); }
 
 std::span<const std::string_view> loss_agg_mode_names() { return kModeNames; }
 
 Result<LossAggRows> parse_loss_agg_rows(std::string_view name) {
-  if (name == "nonempty") return LossAggRows::kNonempty;
-  if (name == "all") return LossAggRows::kAll;
-  return Error{ErrorKind::kConfig, "loss_agg_rows must be nonempty or all, is " + quote(name), "", ""};
+  if (const std::optional<LossAggRows> rows = parse_choice<LossAggRows>(name)) return *rows;
+  return Error{ErrorKind::kConfig, "loss_agg_rows must be nonempty or all, but is " + quote(name), "", ""};
 }
 
 void UpdateCounts::add(const UpdateCounts& other) {

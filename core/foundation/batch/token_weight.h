@@ -14,6 +14,7 @@
 // Shapes: N tokens, B rows. Cost: one pass. Threading: pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -32,7 +33,12 @@ enum class LossAggMode {
   kSeqMeanTokenSumNorm,
   kPromptMean,
 };
+constexpr auto choice_names(LossAggMode) {
+  return std::array<std::string_view, 6>{
+      "token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "prompt-mean"};
+}
 enum class LossAggRows { kNonempty, kAll };
+constexpr auto choice_names(LossAggRows) { return std::array<std::string_view, 2>{"nonempty", "all"}; }
 
 [[nodiscard]] Result<LossAggMode> parse_loss_agg_mode(std::string_view name);
 [[nodiscard]] std::string_view loss_agg_mode_name(LossAggMode mode);

@@ -1,6 +1,7 @@
 // See json.h.
 #include "foundation/formats/json.h"
 
+#include <fmt/core.h>
 #include <utility>
 
 #include "foundation/base/text.h"
@@ -10,8 +11,8 @@ namespace {
 
 Error type_error(std::string_view key, std::string_view wanted, const Json* found, std::string_view where) {
   const std::string what = found == nullptr
-                               ? "key " + quote(key) + " is missing"
-                               : "key " + quote(key) + " must be " + std::string(wanted) + ", is " + found->type_name();
+                               ? fmt::format("key {} is missing", quote(key))
+                               : fmt::format("key {} must be {}, is {}", quote(key), wanted, found->type_name());
   return {ErrorKind::kData, what, std::string(where), ""};
 }
 
@@ -23,8 +24,7 @@ Result<Json> parse_json(std::string_view text, std::string_view where, const Jso
   const parse::JsonFault& fault = parsed.fault();
   if (options.error_offset != nullptr) *options.error_offset = fault.offset;
   return Error{options.error_kind, fault.what,
-               std::string(where) + ":" + std::to_string(fault.line + options.first_line - 1) + ":" +
-                   std::to_string(fault.column),
+               fmt::format("{}:{}:{}", where, fault.line + options.first_line - 1, fault.column),
                "correct the JSON there"};
 }
 

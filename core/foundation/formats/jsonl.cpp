@@ -1,6 +1,7 @@
 // See jsonl.h.
 #include "foundation/formats/jsonl.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,7 +13,7 @@
 namespace mortise {
 namespace {
 
-std::string line_of(const Path& path, int64_t line) { return path.string() + ":" + std::to_string(line); }
+std::string line_of(const Path& path, int64_t line) { return fmt::format("{}:{}", path.string(), line); }
 
 }  // namespace
 
@@ -41,7 +42,7 @@ std::optional<JsonlLine> JsonlReader::next_line() {
     ++line_;
     if (in_long_line_) return JsonlLine{line_, start, text};
     if (text.ends_with('\r')) text.remove_suffix(1);
-    if (line_ == 1 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+    if (line_ == 1) text = parse::without_byte_order_mark(text);
     if (!trim(text).empty()) return JsonlLine{line_, start, text};
   }
   return std::nullopt;
@@ -50,13 +51,13 @@ std::optional<JsonlLine> JsonlReader::next_line() {
 Result<Json> JsonlReader::parse(const JsonlLine& line) const {
   if (line.text.size() > limits::kMaxJsonlLineBytes) {
     return Error{ErrorKind::kData,
-                 "the line has more than the " + std::to_string(limits::kMaxJsonlLineBytes) + " bytes allowed",
-                 line_of(path(), line.line), "is this a JSONL file?"};
+                 fmt::format("the line has more than the {} bytes allowed", limits::kMaxJsonlLineBytes),
+                 line_of(path(), line.line), "check that this is a JSONL file"};
   }
   if (const auto bad = find_invalid_utf8(line.text)) {
     const auto begin = static_cast<size_t>(line.text.data() - file_.text().data());
-    return Error{ErrorKind::kData, "not UTF-8 at byte " + std::to_string(begin + *bad) + " of the file",
-                 line_of(path(), line.line) + ":" + std::to_string(*bad + 1), "convert the file to UTF-8"};
+    return Error{ErrorKind::kData, fmt::format("not UTF-8 at byte {} of the file", begin + *bad),
+                 fmt::format("{}:{}", line_of(path(), line.line), *bad + 1), "convert the file to UTF-8"};
   }
   JsonOptions options;
   options.first_line = line.line;
@@ -141,7 +142,7 @@ namespace {
 // Copied, not renamed: at every instant there is a file at `path`.
 Result<Path> copy_aside(Env& env, const Path& path, std::string_view bytes) {
   Path aside;
-  for (int i = 1; aside.empty() || env.exists(aside); ++i) aside = path.string() + ".damaged_" + std::to_string(i);
+  for (int i = 1; aside.empty() || env.exists(aside); ++i) aside = fmt::format("{}.damaged_{}", path.string(), i);
   TRY(write_file_atomic(env, aside, bytes));
   return aside;
 }

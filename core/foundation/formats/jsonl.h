@@ -32,8 +32,8 @@ class JsonlReader {
  public:
   static Result<JsonlReader> open(Env& env, const Path& path);
 
-  // The next row, or nothing at the end. After an Error the reader stands behind the bad line, so a caller may count it
-  // and go on.
+  // The next row, or nothing at the end. After an Error the reader is after the bad line, so a caller may count it and
+  // continue.
   Result<std::optional<JsonlRow>> next();
   // The same in two steps: the next line that is not blank, or nothing at the end; and the value of such a line, which
   // any number of threads may ask for at once.
@@ -70,9 +70,9 @@ class JsonlWriter {
   bool sync_each_;
 };
 
-// A file that appears, or replaces the one there, only when it is whole: rows go to a temporary file beside it, which
-// commit() renames; without commit() nothing stays, or, where rows are dear, those that were written as PATH.partial.
-// What is no regular file (a pipe, /dev/stdout) is written directly.
+// A file that appears, or replaces an existing one, only when it is complete. Rows go to a temporary file next to it,
+// which commit() renames. Without commit() nothing remains, or, if rows are expensive, the written rows as
+// PATH.partial. A pipe or /dev/stdout is written directly.
 class NewJsonlFile {
  public:
   enum class Unfinished { kGone, kKept };
@@ -83,7 +83,7 @@ class NewJsonlFile {
 
   Result<> write(const Json& row);
   Result<> commit();
-  // Where the rows are until commit(); empty where they are written directly, or were committed.
+  // The place of the rows until commit(); empty if they are written directly, or were committed.
   [[nodiscard]] const Path& temporary() const { return temporary_; }
 
  private:
@@ -105,10 +105,10 @@ struct KeptRows {
   std::optional<int64_t> last_key;  // of the rows that are kept, the largest
 };
 
-// On resume, drops what a later or a half-done step left behind: keeps the rows whose integer `key` is at most `last`,
-// cuts a half-written last line, and replaces the file atomically. A missing file is fine. If a line before the end is
-// damaged (after a power loss: zeros, half a line), the file is first copied to PATH.damaged_1 (_2, ...), and every
-// row that can be read is kept.
+// On resume, drops what a later or an unfinished step left: keeps the rows whose integer `key` is at most `last`, cuts
+// a half-written last line, and replaces the file atomically. A missing file is fine. If an earlier line is damaged
+// (after a power loss: zeros, half a line), it first copies the file to PATH.damaged_1 (_2, ...), and keeps every
+// readable row.
 Result<KeptRows> keep_jsonl_rows(Env& env, const Path& path, std::string_view key, int64_t last);
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 // Reader and writer of safetensors; the format is drawn in safetensors.h.
 #include "foundation/formats/safetensors.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -18,13 +19,13 @@ static_assert(std::endian::native == std::endian::little, "tensor bytes are used
 constexpr size_t kPrefixBytes = 8;
 
 Error refuse(std::string what, std::string_view where, uint64_t offset) {
-  return {ErrorKind::kData, std::move(what) + " (at byte " + std::to_string(offset) + ")", std::string(where),
+  return {ErrorKind::kData, fmt::format("{} (at byte {})", what, offset), std::string(where),
           "the file is damaged or not safetensors: fetch or write it again"};
 }
 
 // Position in the file at which the entry of `name` begins, for errors; the header's start where it is escaped.
 uint64_t offset_of_key(std::string_view header, std::string_view name) {
-  const size_t at = header.find("\"" + std::string(name) + "\"");
+  const size_t at = header.find(fmt::format("\"{}\"", name));
   return kPrefixBytes + (at == std::string_view::npos ? 0 : at);
 }
 
@@ -57,7 +58,7 @@ class HeaderReader {
 
  private:
   Error bad(std::string_view name, std::string_view problem) const {
-    return refuse("tensor " + quote(name) + " " + std::string(problem), where_, offset_of_key(header_, name));
+    return refuse(fmt::format("tensor {} {}", quote(name), problem), where_, offset_of_key(header_, name));
   }
 
   Result<> read_metadata(const Json& value, SafetensorsContent* content) {
@@ -65,7 +66,8 @@ class HeaderReader {
       return refuse("'__metadata__' is not an object", where_, offset_of_key(header_, "__metadata__"));
     for (const auto& [key, text] : value.get_ref<const Json::object_t&>()) {
       if (!text.is_string())
-        return refuse("'__metadata__' entry " + quote(key) + " is not a text", where_, offset_of_key(header_, key));
+        return refuse(fmt::format("'__metadata__' entry {} is not a text", quote(key)), where_,
+                      offset_of_key(header_, key));
       content->metadata.emplace(key, text.get_ref<const std::string&>());
     }
     return {};
@@ -85,7 +87,7 @@ class HeaderReader {
     if (!dtype) return bad(name, "has the unknown dtype " + quote(dtype_text->get_ref<const std::string&>()));
     if (shape == nullptr || !shape->is_array()) return bad(name, "has no shape");
     if (shape->size() > limits::kMaxTensorRank)
-      return bad(name, "has more than " + std::to_string(limits::kMaxTensorRank) + " axes");
+      return bad(name, fmt::format("has more than {} axes", limits::kMaxTensorRank));
     TensorView tensor{name, *dtype, {}, {}};
     for (const Json& size : *shape) {
       if (!size.is_number_unsigned() || size.get<uint64_t>() > uint64_t{INT64_MAX})
@@ -102,11 +104,10 @@ class HeaderReader {
     const Span span{(*offsets)[0].get<uint64_t>(), (*offsets)[1].get<uint64_t>()};
     if (span.begin > span.end) return bad(name, "has data_offsets that end before they begin");
     if (span.end > data_.size())
-      return bad(name, "ends at data offset " + std::to_string(span.end) + ", but the file holds " +
-                           std::to_string(data_.size()) + " bytes of data");
+      return bad(name,
+                 fmt::format("ends at data offset {}, but the file holds {} bytes of data", span.end, data_.size()));
     if (span.end - span.begin != size_bytes)
-      return bad(name, "has " + std::to_string(span.end - span.begin) + " bytes, its dtype and shape need " +
-                           std::to_string(size_bytes));
+      return bad(name, fmt::format("has {} bytes, its dtype and shape need {}", span.end - span.begin, size_bytes));
     tensor.bytes = data_.subspan(span.begin, size_bytes);
     return tensor;
   }
@@ -173,24 +174,21 @@ int write_rank(DType dtype) {
 }
 
 Error bad_tensor(const TensorView& tensor, std::string_view problem) {
-  return {ErrorKind::kInternal, "cannot save tensor " + quote(tensor.name) + ": " + std::string(problem), "", ""};
+  return {ErrorKind::kInternal, fmt::format("cannot save tensor {}: {}", quote(tensor.name), problem), "", ""};
 }
 
 }  // namespace
 
 Result<SafetensorsContent> parse_safetensors(std::span<const std::byte> file, std::string_view where) {
-  if (file.size() < kPrefixBytes)
-    return refuse("a file of " + std::to_string(file.size()) + " bytes is too short", where, 0);
+  if (file.size() < kPrefixBytes) return refuse(fmt::format("a file of {} bytes is too short", file.size()), where, 0);
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), kPrefixBytes);
   if (header_bytes > limits::kMaxSafetensorsHeaderBytes)
-    return refuse("the header claims " + std::to_string(header_bytes) + " bytes, at most " +
-                      std::to_string(limits::kMaxSafetensorsHeaderBytes) + " are allowed",
+    return refuse(fmt::format("the header claims {} bytes, at most {} are allowed", header_bytes,
+                              limits::kMaxSafetensorsHeaderBytes),
                   where, 0);
   if (header_bytes > file.size() - kPrefixBytes)
-    return refuse(
-        "the header claims " + std::to_string(header_bytes) + " bytes, the file has " + std::to_string(file.size()),
-        where, 0);
+    return refuse(fmt::format("the header claims {} bytes, the file has {}", header_bytes, file.size()), where, 0);
   const std::string_view header(reinterpret_cast<const char*>(file.data()) + kPrefixBytes, header_bytes);
   return HeaderReader(header, file.subspan(kPrefixBytes + header_bytes), where).read();
 }
@@ -233,7 +231,7 @@ Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tenso
   });
   // Written piece by piece, not as one JSON object: ordered objects look for each new key among all before it.
   std::string header = "{";
-  if (!metadata.empty()) header += "\"__metadata__\":" + dump_json(Json(metadata)) + ",";
+  if (!metadata.empty()) header += fmt::format("\"__metadata__\":{},", dump_json(Json(metadata)));
   std::vector<std::string_view> names;
   uint64_t offset = 0;
   for (const TensorView* tensor : order) {
@@ -244,9 +242,9 @@ Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tenso
     if (!count || static_cast<uint64_t>(*count) * dtype_bytes(tensor->dtype) != tensor->bytes.size())
       return bad_tensor(*tensor, "its bytes do not fit its shape");
     names.push_back(tensor->name);
-    header += dump_json(Json(tensor->name)) + ":{\"dtype\":\"" + std::string(dtype_name(tensor->dtype)) +
-              "\",\"shape\":" + dump_json(Json(tensor->shape)) + ",\"data_offsets\":[" + std::to_string(offset) + "," +
-              std::to_string(offset + tensor->bytes.size()) + "]},";
+    header +=
+        fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}},", dump_json(Json(tensor->name)),
+                    dtype_name(tensor->dtype), dump_json(Json(tensor->shape)), offset, offset + tensor->bytes.size());
     offset += tensor->bytes.size();
   }
   std::sort(names.begin(), names.end());

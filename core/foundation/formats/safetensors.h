@@ -1,9 +1,9 @@
 // safetensors: named tensors in one file, read through mmap and written from spans, with no second copy in either.
 //
 //   +0      u64, little-endian: H = bytes of the header (at most 100,000,000)
-//   +8      H bytes of JSON: {"__metadata__": {text: text}?, "name": {"dtype","shape","data_offsets":[begin,end]},
-//   ...},
-//           padded with spaces; begin and end count from the first byte after the header
+//   +8      H bytes of JSON, padded with spaces:
+//             {"__metadata__": {text: text}?, "name": {"dtype", "shape", "data_offsets": [begin, end]}, ...}
+//           begin and end count from the first byte after the header
 //   +8+H    tensor bytes, little-endian, row-major, without hole, overlap or tail
 //
 // The reader refuses, naming tensor and offset: header longer than the cap or the file, header that does not start with
@@ -31,14 +31,14 @@ class SafetensorsFile {
   // Maps and checks the whole header; tensor bytes are not touched.
   static Result<SafetensorsFile> open(Env& env, const Path& path);
 
-  // In the order of their offsets. Views borrow from this object and stay valid when it moves.
+  // In the order of their offsets. Views borrow from this object and remain valid when it moves.
   [[nodiscard]] std::span<const TensorView> tensors() const { return tensors_; }
   // By name; null if there is none. O(log n).
   [[nodiscard]] const TensorView* find(std::string_view name) const;
   // By name; an Error that names the nearest tensors otherwise.
   Result<TensorView> get(std::string_view name) const;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  // Length and header as they lie in the file: all that comes before the first tensor.
+  // Length and header as in the file: everything before the first tensor.
   [[nodiscard]] std::string_view head() const;
   [[nodiscard]] const Path& path() const { return file_.path(); }
 

@@ -3,6 +3,7 @@
 // toml++ 3.3 asserts (and with NDEBUG assumes, which is undefined behaviour) that a key starts well, and "[=]" does
 // not. In this file, where its parser is compiled, a broken assertion is an exception instead.
 #undef NDEBUG
+#include <fmt/core.h>
 #include <stdexcept>
 namespace mortise {
 [[noreturn]] static void broken_assertion() { throw std::logic_error("malformed key or table header"); }
@@ -23,7 +24,7 @@ namespace {
 
 std::string position_text(std::string_view file, const toml::source_position& position) {
   if (!position) return std::string(file);
-  return std::string(file) + ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
+  return fmt::format("{}:{}:{}", file, position.line, position.column);
 }
 
 // A dotted key makes a table for each part, and toml++ frees tables by recursion: one of 100,000 parts ends the stack.
@@ -60,7 +61,7 @@ std::optional<int64_t> find_overlong_key(std::string_view text) {
   return std::nullopt;
 }
 
-// Does toml++ meet a broken assertion within the first `size` bytes?
+// Does toml++ fail an assertion within the first `size` bytes?
 bool breaks_assertion(std::string_view text, size_t size) {
   try {
     (void)toml::parse(text.substr(0, size));
@@ -71,8 +72,8 @@ bool breaks_assertion(std::string_view text, size_t size) {
   return false;
 }
 
-// The line that breaks an assertion, which has no position of its own: the parser goes forward only, so the shortest
-// run of lines that still breaks it ends there. O(size * log lines), after a failure only.
+// The line that fails an assertion, which has no position of its own. The parser only moves forward, so the shortest
+// run of lines that still fails ends there. O(size * log lines), after a failure only.
 int64_t find_breaking_line(std::string_view text) {
   std::vector<size_t> ends;  // of each line
   for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1)) ends.push_back(at + 1);
@@ -86,8 +87,8 @@ int64_t find_breaking_line(std::string_view text) {
 
 Result<toml::table> parse_toml(std::string_view text, std::string_view where) {
   if (const std::optional<int64_t> line = find_overlong_key(text)) {
-    return Error{ErrorKind::kConfig, "a key has more than " + std::to_string(kMaxKeyParts) + " parts",
-                 std::string(where) + ":" + std::to_string(*line), "shorten it"};
+    return Error{ErrorKind::kConfig, fmt::format("a key has more than {} parts", kMaxKeyParts),
+                 fmt::format("{}:{}", where, *line), "shorten it"};
   }
   try {
     return toml::table(toml::parse(text, std::string(where)));
@@ -95,8 +96,8 @@ Result<toml::table> parse_toml(std::string_view text, std::string_view where) {
     return Error{ErrorKind::kConfig, std::string(problem.description()), position_text(where, problem.source().begin),
                  "correct the TOML there"};
   } catch (const std::logic_error& problem) {
-    return Error{ErrorKind::kConfig, problem.what(),
-                 std::string(where) + ":" + std::to_string(find_breaking_line(text)), "correct the TOML there"};
+    return Error{ErrorKind::kConfig, problem.what(), fmt::format("{}:{}", where, find_breaking_line(text)),
+                 "correct the TOML there"};
   } catch (const std::exception& problem) {
     return Error{ErrorKind::kConfig, problem.what(), std::string(where), "correct the TOML"};
   }

@@ -1,8 +1,8 @@
 // TOML through toml++: reading with an Error of kind kConfig and file:line:column; nodes keep their source positions.
 #pragma once
 
-// toml++ 3.3 declares the end of its tests for white space unreachable, and gets there with most characters above
-// U+00A0 (the "é" of a key). What is meant there is "no".
+// toml++ 3.3 declares the end of its tests for white space unreachable, but reaches it with most characters above
+// U+00A0 (the "é" of a key). The intended result there is "no".
 // clang-format off
 #include <cstdint>
 

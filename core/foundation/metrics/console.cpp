@@ -1,4 +1,5 @@
 // The line of progress. See sinks.h.
+#include <fmt/core.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -50,16 +51,15 @@ class ConsoleSink final : public MetricSink {
     const bool last = options_.total_steps > 0 && step >= options_.total_steps;
     const bool due = step % std::max<int64_t>(1, options_.plain_every) == 0 &&
                      (!printed_ns_ || static_cast<double>(now_ns - *printed_ns_) >= options_.plain_every_s * 1e9);
-    if (!last && !due) return {};
-    printed_ns_ = now_ns;
-    filed_text_ = text;
-    log_info_at(moves ? LogPlace::kFile : LogPlace::kBoth, text);
+    const bool prints = !moves && (last || due);
+    if (prints) printed_ns_ = now_ns;
+    log_info_at(prints ? LogPlace::kBoth : LogPlace::kFile, text);
     return {};
   }
   Result<> close() override {
     log_progress_line("");
-    // What the moving line said last stays on the screen.
-    if (!last_text_.empty()) log_info_at(last_text_ == filed_text_ ? LogPlace::kConsole : LogPlace::kBoth, last_text_);
+    // The last text of the moving line stays on the screen.
+    if (!last_text_.empty()) log_info_at(LogPlace::kConsole, last_text_);
     last_text_.clear();
     return {};
   }
@@ -75,15 +75,15 @@ class ConsoleSink final : public MetricSink {
   ConsoleOptions options_;
   Pace pace_;
   std::optional<int64_t> printed_ns_;
-  std::string last_text_, filed_text_;  // of the moving line; of the log's file
+  std::string last_text_;  // of the moving line
 };
 
 }  // namespace
 
 std::string progress_text(const MetricRow& row, int64_t total_steps, double seconds_left) {
-  std::string text = row.keys.empty() ? "" : row.keys.front().first + " " + std::to_string(row.keys.front().second);
+  std::string text = row.keys.empty() ? "" : fmt::format("{} {}", row.keys.front().first, row.keys.front().second);
   if (total_steps > 0) text += "/" + std::to_string(total_steps);
-  if (seconds_left >= 0) text += "  " + format_duration(seconds_left) + " left";
+  if (seconds_left >= 0) text += fmt::format("  {} left", format_duration(seconds_left));
   const auto show = [&](std::string_view label, std::initializer_list<std::string_view> names) {
     if (const auto value = find_value(row, names))
       text.append("  ").append(label).append(" ").append(short_number(*value));
@@ -94,13 +94,13 @@ std::string progress_text(const MetricRow& row, int64_t total_steps, double seco
       text.append("  ").append(metric.name).append(" ").append(short_number(metric.value));
   }
   if (const auto time = find_value(row, {"timing_s/step", "perf/time_per_step", "step_time"}))
-    text += "  " + format_duration(*time) + "/step";
+    text += fmt::format("  {}/step", format_duration(*time));
   show("loss", {"actor/loss", "loss"});
   show("kl", {"actor/kl_loss", "kl"});
   show("entropy", {"actor/entropy", "entropy"});
   show("len", {"response_length/mean", "completions/mean_length"});
   if (const auto rate = find_value(row, {"perf/throughput"}); rate && std::isfinite(*rate) && std::abs(*rate) < 1e15)
-    text += "  " + format_count(std::llround(*rate)) + " tok/s";
+    text += fmt::format("  {} tok/s", format_count(std::llround(*rate)));
   return text;
 }
 

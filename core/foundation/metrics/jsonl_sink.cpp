@@ -1,7 +1,8 @@
 // metrics.jsonl and updates.jsonl. See sinks.h.
-#include <algorithm>
 #include <cmath>
+#include <string_view>
 
+#include "foundation/base/rename_target.h"
 #include "foundation/formats/json.h"
 #include "foundation/metrics/sinks.h"
 
@@ -31,7 +32,7 @@ class JsonlSink final : public MetricSink {
     if (!is_dirty_) return {};
     Result<> synced = file_->sync();
     is_dirty_ = !synced.ok();
-    // The system forgets what a failed fsync could not write: only a new file is safe.
+    // The system forgets what a failed fsync could not write, so only a new file is safe.
     if (!synced.ok()) is_torn_ = true;
     return synced;
   }
@@ -53,15 +54,20 @@ class JsonlSink final : public MetricSink {
     return {};
   }
 
-  // A part of what could not be written may stand behind the last whole row.
+  // After the last complete row there may be a part of what could not be written. A long run has many rows, so that
+  // they are mapped and not read.
   Result<> write_again() {
     const Path path = file_->path();
-    std::string all = TRY(env_->read_file(path, UINT64_MAX));
-    all.resize(std::min<size_t>(all.size(), size_));
-    all += unwritten_;
-    TRY(write_file_atomic(*env_, path, all));
+    const Path target = TRY(rename_target(*env_, path)).value_or(path);
+    const MappedFile old = TRY(env_->map_file(path));
+    const std::string_view whole = old.text().substr(0, size_);
+    const auto write_rows = [&](WritableFile& file) -> Result<> {
+      TRY(file.append_text(whole));
+      return file.append_text(unwritten_);
+    };
+    TRY(write_whole(*env_, target, write_rows));
     file_ = TRY(env_->open_for_write(path, WriteMode::kAppend));
-    size_ = all.size();
+    size_ = whole.size() + unwritten_.size();
     unwritten_.clear();
     is_torn_ = is_dirty_ = false;
     return {};

@@ -1,8 +1,8 @@
-// The one table of every number that the engine reports: name, unit, meaning, and how parts are put together.
+// The one table of every number that the engine reports: name, unit, meaning, and reduction.
 //
-// Names are verl's and TRL's where they have one, so that dashboards keep working. A name may be a pattern: `{name}`
-// stands for one or more characters without '/', `{any}` for the rest of the name. Docs and checks are made from this
-// table.
+// If verl or TRL has a name, it is the name here, so that dashboards keep working. A name may be a pattern: `{name}`
+// matches one or more characters without '/', and `{any}` matches the rest of the name. Docs and checks are made from
+// this table.
 #pragma once
 
 #include <span>

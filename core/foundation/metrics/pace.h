@@ -1,5 +1,5 @@
-// How long a step takes now: the mean over the steps of the last minute, or over the last step if that took longer. A
-// run that became slower or faster is soon told by its own pace, whatever it did before.
+// How long a step takes now: the mean over the steps of the last minute, or the last step if that took longer. A run
+// that became slower or faster soon shows its new pace.
 #pragma once
 
 #include <cstdint>

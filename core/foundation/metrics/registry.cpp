@@ -1,6 +1,7 @@
 // See registry.h.
 #include "foundation/metrics/registry.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -19,8 +20,8 @@ bool is_printable(std::string_view name) {
 
 Error two_reductions(std::string_view name, Reduction first, Reduction second) {
   return {ErrorKind::kPlugin,
-          "metric " + quote(name) + " is reduced by " + std::string(reduction_name(second)) + " here and by " +
-              std::string(reduction_name(first)) + " elsewhere",
+          fmt::format("metric {} is reduced by {} here and by {} elsewhere", quote(name), reduction_name(second),
+                      reduction_name(first)),
           "", "give it one reduction, or another name"};
 }
 
@@ -28,7 +29,7 @@ Error two_reductions(std::string_view name, Reduction first, Reduction second) {
 
 void MetricSet::Sum::add(double value) {
   const double total = high + value;
-  if (!std::isfinite(total)) {  // an infinity or NaN stays what it is, instead of turning into NaN by the correction
+  if (!std::isfinite(total)) {  // keeps an infinity or NaN, which the correction would turn into NaN
     high = total;
     low = 0;
     return;
@@ -52,7 +53,7 @@ void MetricSet::accumulate(Entry& entry, double sum, double weight) {
     case Reduction::kSum:
       entry.sum.add(sum);
       break;
-    // NaN wins: a broken number must be seen.
+    // NaN wins, because a broken number must show.
     case Reduction::kMax:
       entry.extreme = !entry.any || sum > entry.extreme || std::isnan(sum) ? sum : entry.extreme;
       break;
@@ -70,7 +71,7 @@ void MetricSet::add(std::string_view name, double sum, double weight) {
   const MetricInfo* info = find_metric(name);
   assert(info != nullptr && "add the metric to metrics/names.cpp");
   if (info == nullptr)
-    log_warn_once("metric " + quote(name) + " is not in the table of metrics (a bug; it is kept as a mean)");
+    log_warn_once(fmt::format("metric {} is not in the table of metrics (a bug; it is kept as a mean)", quote(name)));
   const Reduction reduction = info != nullptr ? info->reduction : Reduction::kMean;
   const auto [at, added] = entries_.try_emplace(std::string(name), Entry{reduction, {}, {}, 0, false});
   accumulate(at->second, sum, weight);
@@ -88,14 +89,15 @@ void MetricSet::add_summary(std::string_view prefix, const std::vector<double>& 
 
 Result<> MetricSet::add_user(std::string_view name, double sum, double weight, Reduction reduction) {
   if (!is_printable(name))
-    return Error{ErrorKind::kPlugin, "metric name " + quote(name) + " is empty, too long or not printable UTF-8", "",
-                 "use at most " + std::to_string(limits::kMaxMetricNameBytes) + " printable bytes"};
+    return Error{ErrorKind::kPlugin,
+                 fmt::format("metric name {} is empty, too long or not printable UTF-8", quote(name)), "",
+                 fmt::format("use at most {} printable bytes", limits::kMaxMetricNameBytes)};
   if (const MetricInfo* info = find_metric(name); info != nullptr && info->reduction != reduction)
     return two_reductions(name, info->reduction, reduction);
   auto at = entries_.find(name);
   if (at == entries_.end()) {
     if (entries_.size() >= limits::kMaxMetricNames)
-      return Error{ErrorKind::kPlugin, "more than " + std::to_string(limits::kMaxMetricNames) + " metric names", "",
+      return Error{ErrorKind::kPlugin, fmt::format("more than {} metric names", limits::kMaxMetricNames), "",
                    "do not put changing numbers into metric names"};
     at = entries_.emplace(std::string(name), Entry{reduction, {}, {}, 0, false}).first;
   }
@@ -162,7 +164,8 @@ void MetricSet::save(StateWriter& writer, const std::string& key) const {
 Result<> MetricSet::load(StateReader& reader, const std::string& key) {
   const std::vector<std::string> names = TRY(reader.get_texts(key + ".names"));
   const std::vector<double> numbers = TRY(reader.get_vector<double>(key + ".numbers"));
-  const Error damaged{ErrorKind::kData, "the saved metrics '" + key + "' are damaged", "", "use another checkpoint"};
+  const Error damaged{ErrorKind::kData, fmt::format("the saved metrics '{}' are damaged", key), "",
+                      "use another checkpoint"};
   if (numbers.size() != names.size() * kNumbersPerEntry) return damaged;
   entries_.clear();
   for (size_t i = 0; i < names.size(); ++i) {

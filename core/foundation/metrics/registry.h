@@ -1,10 +1,10 @@
-// MetricSet: numbers gathered over micro-batches, threads and plugins, put together so that what people see does not
-// depend on how the batch was cut.
+// MetricSet: numbers collected over micro-batches, threads and plugins, and combined so that the result does not depend
+// on the split of the batch.
 //
-// Each name holds (sum, weight) or a maximum, minimum or last value. Sums are kept in twice the precision of a double
-// (error-free transformations, Knuth 1969), so cutting or ordering the parts differently gives the same double.
-// An engine name must stand in metrics/names.h; a plugin's may be new but keeps the reduction it first came with.
-// Thread rule: one thread at a time; gather per thread and merge().
+// Each name has (sum, weight), or a maximum, minimum or last value. Sums have twice the precision of a double
+// (error-free transformations, Knuth 1969), so another split or order of the parts gives the same double. An engine
+// name must be in metrics/names.h. A plugin's name may be new, but keeps its first reduction.
+// Thread rule: one thread at a time; collect per thread and merge().
 #pragma once
 
 #include <cstdint>
@@ -37,14 +37,14 @@ class MetricSet {
   // mean, max and min of `values` under prefix/mean, /max, /min; nothing for an empty list.
   void add_summary(std::string_view prefix, const std::vector<double>& values);
 
-  // Numbers of plugins: any name of printable characters; refuses an engine name with another reduction, a name seen
-  // before with another one, and names beyond the limits.
+  // Numbers of plugins, with any name of printable characters. Refuses an engine name with another reduction, a name
+  // seen before with another one, and names beyond the limits.
   Result<> add_user(std::string_view name, double sum, double weight, Reduction reduction);
 
   // Parts gathered elsewhere; `other` counts as later for kLast. Refuses a name with two reductions.
   Result<> merge(const MetricSet& other);
 
-  // Nothing for a name not present, or a mean of weight 0. NaN stays NaN.
+  // Nothing for an unknown name, or a mean of weight 0. NaN stays NaN.
   [[nodiscard]] std::optional<double> value(std::string_view name) const;
   // All that have a value, sorted by name.
   [[nodiscard]] std::vector<MetricValue> values() const;

@@ -1,6 +1,6 @@
-// Where numbers go: a JSONL file, TensorBoard event files, and a line on the console.
-// Thread rule: one thread per sink. A sink that fails says so once per call; training decides what to do. The files'
-// sinks keep a row that could not be written. They write it with the next one, at sync() or at close().
+// Sinks of metrics: a JSONL file, TensorBoard event files, and a line on the console.
+// Thread rule: one thread per sink. A failing sink says so once per call, and training decides what to do. The sinks of
+// files keep a row that they could not write. They write it with the next one, at sync() or at close().
 #pragma once
 
 #include <cstdint>
@@ -41,13 +41,13 @@ Result<std::unique_ptr<MetricSink>> make_tensorboard_sink(Env& env, const Path& 
 struct ConsoleOptions {
   int64_t total_steps = 0;   // 0: unknown, then no time left is shown
   int64_t first_step = 0;    // steps done before this process (resume)
-  int64_t plain_every = 1;   // in the log: a line every so many steps (the last one always)
+  int64_t plain_every = 1;   // without a terminal: a line every so many steps (the last one always)
   double plain_every_s = 0;  // and not more often than this
 };
 
 // "step 12/300  2m05s left  reward 0.532  0.41 s/step  kl 0.0012  len 7.1  8,412 tok/s", the most important first, as a
-// narrow terminal cuts the line at the right. A terminal has it as a moving line; plain output and the log's file have
-// a line every so often. Only the numbers that a row has are shown. The time left follows the pace of the last minute.
+// narrow terminal cuts the line at the right. A terminal has it as a moving line, plain output a line every so often,
+// and the log's file a line for every step. Only the numbers that a row has are shown. The time left follows the pace of the last minute.
 std::unique_ptr<MetricSink> make_console_sink(Env& env, const ConsoleOptions& options);
 
 // The text of that line; seconds_left < 0 leaves it out. For tests and for other places that show progress.

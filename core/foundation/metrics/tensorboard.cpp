@@ -9,6 +9,7 @@
 //   Value   = { 1: string tag, 2: float simple_value }
 // The first record is the file_version "brain.Event:2". The second is a SessionLog with status START at the first step
 // of this file: readers drop what they have read before of steps from there on.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>
@@ -50,9 +51,8 @@ Result<std::unique_ptr<WritableFile>> open_events(Env& env, const Path& dir) {
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
   constexpr int64_t kSecond = 1'000'000'000;
   const int64_t now = env.wall_time_ns();
-  const std::string prefix = "events.out.tfevents." + std::to_string(now / kSecond) + "." +
-                             std::to_string(kSecond + now % kSecond).substr(1) + "." + host.data() + "." +
-                             std::to_string(::getpid()) + ".";
+  const std::string prefix = fmt::format("events.out.tfevents.{}.{}.{}.{}.", now / kSecond,
+                                         std::to_string(kSecond + now % kSecond).substr(1), host.data(), ::getpid());
   return env.open_for_write(dir / unique_name(env, prefix), WriteMode::kExclusive);
 }
 
@@ -83,7 +83,7 @@ class TensorboardSink final : public MetricSink {
     unwritten_ += record_of(event);
     return flush();
   }
-  Result<> sync() override { return flush(); }  // only charts: a resume adds a file of its own
+  Result<> sync() override { return flush(); }  // only charts: a resume adds its own file
   Result<> close() override {
     TRY(flush());
     TRY(file_->sync());

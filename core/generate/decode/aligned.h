@@ -13,8 +13,8 @@ struct FreeFloats {
   void operator()(float* p) const;
 };
 
-// Zeroed floats; grows by reserve(), which forgets the content. From 4 MiB on they lie on huge pages where the system
-// has them, and are touched first by whoever writes them.
+// Zeroed floats. reserve() grows it and forgets the content. From 4 MiB on they are on huge pages if the system has
+// them. The writer touches them first.
 class FloatBuffer {
  public:
   FloatBuffer() = default;

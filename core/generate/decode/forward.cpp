@@ -29,7 +29,7 @@ struct DecodeForward::Member {
   KvShape kv;
   int64_t first, last;
   int64_t part, parts;
-  Team* team;  // null: nobody else has a part of these rows
+  Team* team;  // null: no other member has a part of these rows
   FloatBuffer* scratch;
   int64_t score_stride;
 
@@ -62,7 +62,7 @@ void DecodeForward::reserve_positions(int64_t num_positions) {
   const int64_t most = std::max(num_positions, config_.max_position_embeddings);
   num_positions_ = std::min(most, std::max(num_positions, 2 * num_positions_));
   const auto fill = [&](const RopeConfig& rope, Rotation& out) {
-    // Where nothing was said the engine takes only sequences that longrope's first factors hold for.
+    // By default the engine accepts only sequences for which longrope's first factors hold.
     const int64_t length = config_.rope_length > 0 ? config_.rope_length : 1;
     const RopeTable table = make_rope_table(rope, config_.head_dim, num_positions_, at::kFloat, length);
     const auto size = static_cast<size_t>(table.cos_PR2.numel());
@@ -87,7 +87,7 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   for (const PassRow& row : rows) {
     if (row.hidden != nullptr) wanted_.push_back(row);
   }
-  // Rows of one prompt attend to each other's keys within the pass, so they may only be cut by rows when none does.
+  // Rows of one prompt attend to each other's keys within the pass, so they may be split by rows only if none does.
   const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
   const bool by_rows = alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
   Team* const joined = by_rows || members == 1 ? nullptr : &team;
@@ -131,7 +131,7 @@ void DecodeForward::run_member(const Member& m) const {
   }
 }
 
-// Of most of a prompt's tokens only keys and values are wanted: the others' places in x and q are taken by the rest.
+// Most prompt tokens need only keys and values. We pack the remaining tokens to the front of x and q.
 void DecodeForward::move_wanted_rows(const Member& m) const {
   int64_t to = 0;
   for (size_t from = 0; from < m.rows.size(); ++from) {
@@ -232,7 +232,7 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
     const float* const sin = rotation.sin.data() + row.position * half;
     if (rotated == dim) {
       kernels_.rope(q, config_.num_heads + config_.num_kv_heads, dim, cos, sin);
-    } else {  // the rest of each head stays
+    } else {  // the rest of each head does not change
       for (int64_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h)
         kernels_.rope(q + h * dim, 1, rotated, cos, sin);
     }
@@ -261,7 +261,7 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
   args.score_stride = m.score_stride;
   for (int64_t i = begin; i < end; ++i) {
     const PassRow& row = m.rows[static_cast<size_t>(i)];
-    // The first token in sight, counted over the prompt and then the row's own.
+    // The first visible token, counted over the prompt and then the row's own tokens.
     const int64_t first = window > 0 ? std::max<int64_t>(0, row.prefix_length + row.own_length - window) : 0;
     args.spans[0] = {row.prefix_pages, row.prefix_length, std::min(first, row.prefix_length)};
     args.spans[1] = {row.own_pages, row.own_length, std::max<int64_t>(0, first - row.prefix_length)};

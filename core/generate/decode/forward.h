@@ -1,10 +1,10 @@
-// One pass of tokens through the decoder, prompts and single new tokens alike: embedding, layers with attention over
-// the KV pages, final norm. Every row's result depends on its own tokens only, bit for bit, whatever rows run beside it
-// and on however many threads.
+// One pass of tokens through the decoder, for prompts and single new tokens: embedding, layers with attention over the
+// KV pages, final norm. The result of a row depends only on its own tokens, bit for bit, for any other rows and any
+// number of threads.
 //
-// Cost: 2 flops a weight and row; in the last layer rows whose output nobody wants cost their keys and values only. 7
-// barriers a layer, 8 with sandwich norms (none where small weights let each thread take its own rows through all
-// layers). Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
+// Cost: 2 flops per weight and row. In the last layer, rows whose output is not needed cost only their keys and values.
+// 7 barriers per layer, 8 with sandwich norms, and none if small weights let each thread take its own rows through all
+// layers. Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace mortise {
 
-// One token: it attends to `prefix_length` tokens of the prompt's pages and `own_length` tokens of its own pages,
-// itself being the last of those.
+// One token. It attends to `prefix_length` tokens of the prompt's pages and `own_length` tokens of its own pages, of
+// which it is the last.
 struct PassRow {
   int64_t token = 0;
   int64_t position = 0;
@@ -63,7 +63,7 @@ class DecodeForward {
   };
   int64_t num_positions_ = 0;
   Rotation rotation_, window_rotation_;  // the second for windowed layers that have their own
-  std::vector<PassRow> wanted_;          // those with `hidden`, of the pass at hand
+  std::vector<PassRow> wanted_;          // those with `hidden`, in the current pass
   std::vector<FloatBuffer> scratch_;     // by member: scores, and a panel of gate_up
 };
 

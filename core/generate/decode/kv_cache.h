@@ -1,10 +1,10 @@
-// Keys and values in pages of 16 tokens: a page holds all layers and KV heads of its tokens, keys transposed so that
-// scores are vectors over positions (kernels.h). A prompt's pages are shared by all samples of its group; a sample owns
-// only the pages of its own tokens.
+// Keys and values in pages of 16 tokens. A page has all layers and KV heads of its tokens, with keys transposed so that
+// scores are vectors over positions (kernels.h). All samples of a group share the prompt's pages. A sample owns only
+// the pages of its own tokens.
 //
-// Pages come from slabs of about 1 MiB made on demand and kept until free_unused(); the scheduler reserves before it
-// admits, so take() never lacks room. Thread rule: one thread; pages themselves are written by the team, each token's
-// place by one member.
+// Pages come from slabs of about 1 MiB, made on demand and kept until free_unused(). The scheduler reserves pages
+// before it admits a sample, so take() always has room. Thread rule: one thread. The team writes the pages, each
+// token's place by one member.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace mortise {
 namespace {
 
-// Where column c of panel p comes from; -1: padding.
+// The source of column c of panel p; -1: padding.
 int64_t plain_row(int64_t p, int64_t c, int64_t rows) {
   const int64_t row = p * 32 + c;
   return row < rows ? row : -1;
@@ -96,7 +96,7 @@ const float* PackedWeights::norm_of(const ModelConfig& config, const at::Tensor&
   return out.data();
 }
 
-// Shapes first, then places: all matrices lie in one piece of memory, one behind the other.
+// First the shapes, then the places: one block of memory has all matrices, one after the other.
 void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) {
   int64_t used = 0;
   const auto take = [&](int64_t words) { return std::exchange(used, used + (words + 15) / 16 * 16); };

@@ -1,13 +1,12 @@
-// The weights as the decode kernels read them: panels of 32 output columns, [k][32], so that every step streams them in
-// order. Rebuilt when the weights change; norms (but those that count from 1) and embedding are read where the model
-// keeps them.
+// The weights in the layout of the decode kernels: panels of 32 output columns, [k][32], so that every step streams
+// them in order. Rebuilt when the weights change. Embedding and norms (except those that count from 1) are read from
+// the model.
 //
-// Matrices are float32, or rounded to bfloat16 where that was chosen (a half of the bytes that a step reads; biases,
-// norms, embedding look-ups, activations and sums stay float32).
-// Cost: one copy of all matrices and about 1 ns a weight to make it, on all members of the team; at the benchmark
-// shapes that is 2 to 4 % of the generation that follows. Row-major weights read in place would need gathers or a
-// packing inside each GEMM, which is what BLAS does (measured: 60 to 95 GFLOP/s against 110). Thread rule: const after
-// pack().
+// Matrices are float32, or rounded to bfloat16, which halves the bytes that a step reads. Biases, norms, embedding
+// look-ups, activations and sums stay float32.
+// Cost: one copy of all matrices, and about 1 ns per weight to make it, on all members of the team. At the benchmark
+// shapes that is 2 to 4 % of the generation that follows. Row-major weights would need gathers, or a packing inside
+// each GEMM as in BLAS (measured: 60 to 95 GFLOP/s against 110). Thread rule: const after pack().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -70,7 +69,7 @@ class PackedWeights {
   void free();
 
   [[nodiscard]] bool ready() const { return ready_; }
-  // Of the layers' matrices, without the head.
+  // Bytes of the layers' matrices, without the head.
   [[nodiscard]] int64_t num_layer_weights() const { return num_layer_weights_; }
   [[nodiscard]] int64_t layer_bytes() const { return layer_bytes_; }
 
@@ -84,7 +83,7 @@ class PackedWeights {
   const float* norm_of(const ModelConfig& config, const at::Tensor& weight);
 
   FloatBuffer memory_;             // of all matrices, in the order of their use
-  std::deque<FloatBuffer> norms_;  // 1 + weight; addresses stay
+  std::deque<FloatBuffer> norms_;  // 1 + weight; addresses do not change
   int64_t num_layer_weights_ = 0;
   int64_t layer_bytes_ = 0;
   bool ready_ = false;

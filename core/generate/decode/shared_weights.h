@@ -13,7 +13,7 @@ namespace mortise {
 struct SharedWeights {
   std::mutex mutex;
   PackedWeights weights;
-  uint64_t state = 0;     // of the model when they were packed, as the engine tells it
+  uint64_t state = 0;     // the model's version when they were packed, as the engine gives it
   int64_t num_packs = 0;  // so far
 };
 

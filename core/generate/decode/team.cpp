@@ -8,7 +8,7 @@
 namespace mortise {
 namespace {
 
-constexpr double kJobSpin_us = 40;      // longer than what a caller does between two jobs
+constexpr double kJobSpin_us = 40;      // longer than a caller needs between two jobs
 constexpr double kBarrierSpin_us = 20;  // members have equal shares: longer than they differ on an idle machine
 
 inline void pause() {
@@ -17,7 +17,7 @@ inline void pause() {
 #endif
 }
 
-// How often to pause for so long. The cost of a pause differs by 15 times between processors.
+// Number of pauses that take this long. The cost of a pause differs by 15 times between processors.
 int spins_for(double us) {
   static const double pause_us = [] {
     constexpr int kCount = 1000;
@@ -29,7 +29,7 @@ int spins_for(double us) {
   return static_cast<int>(us / pause_us);
 }
 
-// Until `word` is no longer `value`. Who changes it calls notify_all.
+// Waits until `word` is no longer `value`. The thread that changes it calls notify_all.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t value, int spins) {
   for (int i = 0; i < spins; ++i) {
     if (word.load(std::memory_order_acquire) != value) return;
@@ -69,7 +69,7 @@ void Team::join() {
   if (broken_.load(std::memory_order_acquire)) throw OtherMemberThrew();
 }
 
-// A member that has thrown arrives nowhere any more: whoever waits must leave.
+// A member that has thrown will not reach a barrier, so waiting members must leave.
 void Team::give_up(std::exception_ptr reason) {
   {
     const std::lock_guard lock(mutex_);

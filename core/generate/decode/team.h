@@ -1,9 +1,9 @@
-// A team of threads that runs one job at a time, all members at once, with barriers inside the job: what a decode step
-// of tens of microseconds needs, where a queue or a parallel region per operation would cost more than the work.
+// A team of threads that runs one job at a time, on all members at once, with barriers inside the job. A decode step
+// takes tens of microseconds; a queue or a parallel region per operation would cost more than the work.
 //
-// A member that waits spins for some microseconds, then sleeps: another process may need its core, or the member that
-// it waits for. The caller of run() is member 0. The team never calls libtorch, whose own threads sleep meanwhile.
-// Cost: a barrier is about 0.3 us when all members have a core.
+// A waiting member spins for some microseconds, then sleeps: another process may need its core, or the member that it
+// waits for. The caller of run() is member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a
+// barrier takes about 0.3 us if all members have a core.
 // Thread rule: run() from one thread at a time.
 #pragma once
 

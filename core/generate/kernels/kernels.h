@@ -1,12 +1,12 @@
-// The table of CPU kernels under decoding: one implementation (kernels_impl.inc) compiled once per instruction set.
+// The table of CPU kernels for decoding: one implementation (kernels_impl.inc), compiled once per instruction set.
 //
-// Every output of gemm_panel is one chain of multiply-adds in the order of k, whatever the number of rows in the call,
-// so a row's numbers do not depend on the batch around it. Bfloat16 weights become floats in registers: the same bits
-// as float weights of those values, half the bytes. (The dot products of AVX-512 BF16 would round the activations too;
-// with those split into two halves they take as many instructions as this.) Attention reads keys as pages [head_dim][16
-// tokens], so that scores are vectors over positions without horizontal sums. Cost: gemm_panel 2*m*k*32 flops; attend
-// O(context * head_dim) per query head. Thread rule: pure functions. This header and its implementations include no
-// library code: inline functions compiled for a newer CPU must not leak.
+// Every output of gemm_panel is one chain of multiply-adds in the order of k, for any number of rows in the call. A
+// row's numbers therefore do not depend on its batch. Registers hold bfloat16 weights as floats: the same bits as float
+// weights of those values, for half the memory traffic. (The dot products of AVX-512 BF16 would round the activations
+// too. With activations split into two halves they need as many instructions as this.) Attention reads keys as pages
+// [head_dim][16 tokens], so scores are vectors over positions without horizontal sums. Cost: gemm_panel 2*m*k*32 flops;
+// attend O(context * head_dim) per query head. Thread rule: pure functions. This header and its implementations include
+// no library code, because inline functions compiled for a newer CPU must not leak.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ inline constexpr int64_t kPageTokens = 16;    // tokens of a KV page
 inline constexpr int64_t kMaxQueryBlock =
     4;  // query heads that attend() takes at a time: its scratch holds as many rows
 
-// Tokens of one sequence part: pages[i] + offset is the key block of page i for the layer and KV head at hand, followed
-// by its value block [16][value_stride].
+// Tokens of one part of a sequence. pages[i] + offset is the key block of page i for the current layer and KV head. Its
+// value block [16][value_stride] follows.
 struct KvSpan {
   const float* const* pages = nullptr;
   int64_t length = 0;

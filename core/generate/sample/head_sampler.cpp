@@ -19,7 +19,7 @@ HeadSampler::HeadSampler(int64_t hidden_size, int64_t vocab_size, double softcap
       padded_size_((vocab_size + kPanelColumns - 1) / kPanelColumns * kPanelColumns),
       num_chunks_((padded_size_ + kChunkLogits - 1) / kChunkLogits),
       input_stride_(padded_stride(hidden_size)),
-      // Rows lie a chunk and a line apart modulo any power of two, so that a chunk of many rows stays in the cache.
+      // Rows are a chunk and a line apart, modulo any power of two, so that a chunk of many rows stays in the cache.
       logit_stride_((padded_size_ + 1023) / 1024 * 1024 + kChunkLogits + 16),
       block_rows_(std::clamp<int64_t>(kLogitBytes / (logit_stride_ * 4) / 8 * 8, 8, 64)) {}
 

@@ -2,7 +2,7 @@
 // cache, one token per job.
 //
 // Several jobs may draw from one row (the first tokens of a group). Randomness is a function of (seed, purpose, step,
-// row id, token position) alone. Cost: 2*H*V flops and V exps a row. Memory: at most kLogitBytes of logits.
+// row id, token position). Cost: 2*H*V flops and V exps per row. Memory: at most kLogitBytes of logits.
 // Thread rule: run() from one thread at a time.
 #pragma once
 
@@ -28,7 +28,7 @@ struct SampleJob {
 
 class HeadSampler {
  public:
-  // softcap: of the logits (0: none).
+  // softcap: cap of the logits (0: none).
   HeadSampler(int64_t hidden_size, int64_t vocab_size, double softcap, const Kernels& kernels);
 
   // Room for `rows` inputs; input(i) [H] is to be filled before run().

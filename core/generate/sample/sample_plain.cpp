@@ -1,4 +1,5 @@
-// The judge of sampling.cpp: doubles, a full sort, one option after the other, as transformers states them.
+// The reference implementation of sampling.cpp: doubles, a full sort, and one option after the other, as in
+// transformers.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,7 +11,7 @@
 namespace mortise {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
+constexpr double kNoLogit = -std::numeric_limits<double>::infinity();
 
 double largest(const std::vector<double>& x) { return *std::ranges::max_element(x); }
 
@@ -28,7 +29,7 @@ std::vector<double> scaled(std::span<const float> logits, const SamplingParams& 
   return x;
 }
 
-// Logits over temperature after penalties and bars.
+// Logits after penalties and forbidden tokens, divided by the temperature.
 std::vector<double> edited(std::span<const float> logits, const DrawInput& input) {
   std::vector<float> x(logits.begin(), logits.end());
   if (input.params->penalises()) {
@@ -46,7 +47,7 @@ class Kept {
  public:
   explicit Kept(const std::vector<double>& x) : x_(x) {
     for (size_t i = 0; i < x.size(); ++i) {
-      if (x[i] > kNever) ids_.push_back(i);
+      if (x[i] > kNoLogit) ids_.push_back(i);
     }
     std::ranges::stable_sort(ids_, [&](size_t a, size_t b) { return x_[a] < x_[b]; });
     top_ = x_[ids_.back()];

@@ -77,7 +77,7 @@ SampledToken take_largest(const LogitRow& row, std::span<const int64_t> barred, 
   return {id, log_prob_of(row, id, total, 1.0F), 0.0F};
 }
 
-// No filter but barring. Mass of each chunk is known; those that hold a barred id are summed anew.
+// Forbidden tokens are the only filter. The mass of each chunk is known; chunks with a forbidden id are summed again.
 SampledToken sample_all(const Kernels& kernels, const LogitRow& row, float inverse_temperature,
                         std::span<const int64_t> barred, double uniform, const RowTotal& total,
                         SamplingScratch& scratch) {
@@ -162,7 +162,7 @@ float kth_largest(const LogitRow& row, std::span<const int64_t> barred, int64_t 
   return values[static_cast<size_t>(k - 1)];
 }
 
-// Cuts the tail of the tokens from `from` on whose mass is within 1 - top_p of theirs.
+// Cuts the tail of the tokens after `from` whose mass is within 1 - top_p of theirs.
 Threshold cut_tail(const LogitRow& row, std::span<const int64_t> barred, const Threshold& from, float max,
                    double inverse_temperature, double top_p, SamplingScratch& scratch) {
   constexpr int64_t kBuckets = 1024;
@@ -209,8 +209,8 @@ double entropy_of(std::span<const double> mass, double all) {
   return entropy;
 }
 
-// How far from the entropy a kept token's information may lie: the distance at which the mass of the nearer ones
-// reaches typical_p of `all`. mass[i] is relative to the best. A selection by weight: linear on average.
+// How far the information of a kept token may be from the entropy: the distance at which the mass of the nearer tokens
+// reaches typical_p of `all`. mass[i] is relative to the best. A selection by weight, linear on average.
 double typical_limit(std::span<const double> mass, double all, double typical_p, SamplingScratch& scratch) {
   std::vector<std::pair<double, double>>& items = scratch.distances;
   items.clear();
@@ -236,7 +236,7 @@ double typical_limit(std::span<const double> mass, double all, double typical_p,
   return begin < end ? begin->first : 0.0;
 }
 
-// Drops what is not typical from scratch.indices and scratch.doubles; returns the mass of the rest.
+// Drops untypical tokens from scratch.indices and scratch.doubles. Returns the mass of the rest.
 double keep_typical(double all, double typical_p, SamplingScratch& scratch) {
   std::vector<double>& mass = scratch.doubles;
   const double entropy = entropy_of(mass, all);
@@ -304,7 +304,7 @@ SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const Dra
     if (params.filters()) return sample_filtered(from, params, barred, input.uniform, total, scratch);
     return sample_all(kernels, from, inverse_temperature, barred, input.uniform, total, scratch);
   };
-  // Many bars cost less in a copy than in a look at all of them for each token.
+  // With many forbidden tokens, a copy without them is cheaper than a search for each token.
   constexpr size_t kFewBars = 8;
   const bool penalised_row = params.penalises() && !input.edits.seen.empty();
   if (!penalised_row && input.edits.barred.size() <= kFewBars) {

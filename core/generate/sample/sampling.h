@@ -1,12 +1,13 @@
 // From one row of logits to one token and its log-probability.
 //
-// Order and meaning are those of transformers: penalties and bars first (row_edits.h), then temperature, top_k (ties
-// with the k-th stay), top_p (the tail whose mass in ascending order stays within 1 - top_p goes; among equals the
-// lower index goes first), min_p (below min_p times the best), typical_p (the tokens whose information is nearest to
-// the entropy of what is left, up to that mass). Temperature 0 takes the largest logit, the lowest index among equals.
-// Cost: without filters two levels of sums that the head has already made; with them one pass over the row and a
-// selection, never a sort of the vocabulary; penalties copy the row. sample_plain is the judge: doubles and a full
-// sort. Thread rule: pure functions; `scratch` belongs to one thread.
+// Order and meaning are those of transformers: penalties and forbidden tokens first (row_edits.h), then temperature,
+// top_k (ties with the k-th remain), top_p (drops the tail whose mass in ascending order is within 1 - top_p; among
+// equals the lower index first), min_p (drops tokens below min_p times the best), typical_p (keeps the tokens whose
+// information is nearest to the entropy of the rest, up to that mass). Temperature 0 takes the largest logit, and the
+// lowest index among equals.
+// Cost: without filters two levels of sums, which the head has already made. With filters one pass over the row and a
+// selection, never a sort of the vocabulary. Penalties copy the row. sample_plain is the reference implementation:
+// doubles and a full sort. Thread rule: pure functions; `scratch` belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kChunkLogits = 128;  // vocabulary entries whose maximum and sum of exp the head keeps
+inline constexpr int64_t kChunkLogits = 128;  // vocabulary entries with one maximum and one sum of exp from the head
 
 using SamplingParams = Sampling;
 
@@ -41,14 +42,14 @@ struct TokenLogProb {
 
 struct SampledToken {
   int64_t id = 0;
-  float log_prob = 0;           // at temperature (1 when greedy) over the whole vocabulary, as the model has it
+  float log_prob = 0;           // at temperature (1 if greedy) over the whole vocabulary, as the model gives it
   float filtered_log_prob = 0;  // of what the token was drawn from: after penalties, bars and filters
 };
 
-// What one draw depends on beside the row.
+// What one draw depends on in addition to the row.
 struct DrawInput {
   const SamplingParams* params = nullptr;
-  TokenEdits edits{};  // ids lie in [0, vocab_size)
+  TokenEdits edits{};  // ids are in [0, vocab_size)
   double uniform = 0;  // in [0, 1): picks the token
 };
 
@@ -68,7 +69,7 @@ SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const Dra
 void append_top_log_probs(const Kernels& kernels, const LogitRow& row, const SamplingParams& params, int64_t count,
                           SamplingScratch& scratch, std::vector<TokenLogProb>& out);
 
-// The judges. They look at logits[0 .. vocab_size) only.
+// The reference implementations. They read only logits[0 .. vocab_size).
 SampledToken sample_plain(std::span<const float> logits, const DrawInput& input);
 void append_top_log_probs_plain(std::span<const float> logits, const SamplingParams& params, int64_t count,
                                 std::vector<TokenLogProb>& out);

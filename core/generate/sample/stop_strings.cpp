@@ -14,7 +14,7 @@ bool StopStringFinder::push(int64_t id) {
   const size_t before = tail_.size();
   tail_ += decoder_.push(id);
   const bool found = std::ranges::any_of(*strings_, [&](const std::string& text) {
-    // A match that ends in the old part was told before.
+    // An earlier call has already reported a match that ends in the old part.
     const size_t from = before + 1 > text.size() ? before + 1 - text.size() : 0;
     return tail_.find(text, from) != std::string::npos;
   });

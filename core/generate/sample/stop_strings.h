@@ -11,7 +11,7 @@ namespace mortise {
 
 class StopStringFinder {
  public:
-  // `strings` (none of them empty) and `tokenizer` must outlive the finder.
+  // `strings` (none is empty) and `tokenizer` must outlive the finder.
   StopStringFinder(const Tokenizer& tokenizer, const std::vector<std::string>& strings);
   // True where one of the strings ends within what this token adds to the text.
   bool push(int64_t id);

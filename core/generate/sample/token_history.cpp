@@ -1,4 +1,4 @@
-// See token_history.h. A bad word of several ids bars its last one where the others have just come, prompt included.
+// See token_history.h. A bad word of several ids blocks its last id if the others came just before, also in the prompt.
 #include "generate/sample/token_history.h"
 
 #include <algorithm>

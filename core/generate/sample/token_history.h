@@ -1,6 +1,6 @@
-// What the next token of a sample may depend on besides the logits: which tokens came before, and which may not come.
+// What the next token of a sample depends on in addition to the logits: the earlier tokens, and the forbidden ones.
 //
-// Cost: nothing where no option asks for it; else one hash look-up per token and a look at the last few ids.
+// Cost: nothing if no option needs it; else one hash look-up per token and a look at the last few ids.
 // Thread rule: one thread at a time.
 #pragma once
 

@@ -34,7 +34,7 @@ class FastRunner final : public StepRunner {
       decode(samples);
       head_.run(weights_.head, jobs_, out, team_);
     } catch (const std::bad_alloc&) {  // of any member of the team
-      return Error{ErrorKind::kInternal, "there is not enough memory to sample", "generate",
+      return Error{ErrorKind::kInternal, "sampling needs more memory than the machine has", "generate",
                    "lower rollout.max_num_seqs or rollout.kv_cache_mib"};
     }
     return {};
@@ -142,7 +142,7 @@ class FastRunner final : public StepRunner {
 Result<std::unique_ptr<StepRunner>> make_fast_runner(const Model& model, KvCache& kv, const RunnerOptions& options) {
   const Kernels* const kernels = find_kernels(options.isa);
   if (kernels == nullptr) {
-    return Error{ErrorKind::kConfig, "this CPU lacks the instruction set that was asked for", "rollout.kernels",
+    return Error{ErrorKind::kConfig, "this CPU does not have the instruction set of rollout.kernels", "rollout.kernels",
                  "use auto, or " + std::string(find_kernels(Isa::kAvx2) != nullptr ? "avx2" : "base")};
   }
   if (model.dtype() != at::kFloat) {

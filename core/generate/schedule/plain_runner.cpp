@@ -1,5 +1,5 @@
-// The plain path: every step runs the model's plain layers on each whole sequence and samples with doubles and a sort.
-// Slow on purpose; it judges the fast one and serves models of other dtypes.
+// The plain path. Every step runs the model's plain layers on each whole sequence, and samples with doubles and a sort.
+// It is slow on purpose: it is the reference implementation of the fast path, and serves models of other dtypes.
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 

@@ -10,7 +10,7 @@ class PrefixCache::Node {
   Node* parent = nullptr;
   Block block{};
   float* page = nullptr;
-  int64_t num_users = 0;               // prompts whose way leads through here
+  int64_t num_users = 0;               // prompts whose path leads through here
   std::list<Node*>::iterator place{};  // in unused_, where num_users is 0
   std::map<Block, std::unique_ptr<Node>> children;
 };

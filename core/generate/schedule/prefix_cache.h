@@ -1,9 +1,9 @@
-// Pages of prompts by what they hold, so that prompts with a common start are computed once: a tree whose edges are
-// blocks of 16 ids. A page's content is a function of the ids from the prompt's start to its end alone, bit for bit, so
-// sharing changes no number.
+// Pages of prompts by their content, so that the engine computes a common start of several prompts once. It is a tree
+// whose edges are blocks of 16 ids. The content of a page is a function of the ids from the prompt's start to the
+// page's end, bit for bit, so sharing changes no number.
 //
-// A page that no prompt uses stays for later ones, up to a limit; the one unused for longest goes first. Every page in
-// the tree is reserved in the KV cache once. Cost: one look-up in a map per 16 ids. Thread rule: one thread.
+// An unused page stays for later prompts, up to a limit. The page that was unused longest goes first. Every page in the
+// tree is reserved in the KV cache once. Cost: one look-up in a map per 16 ids. Thread rule: one thread.
 #pragma once
 
 #include <array>
@@ -34,12 +34,12 @@ class PrefixCache {
   // Appends the pages of the longest known start of `ids` and keeps them until release(); returns its end in the tree
   // (null: nothing is known).
   Node* acquire(std::span<const int64_t> ids, std::vector<float*>& pages);
-  // Adds the blocks of `ids` behind `known` (from acquire), whose pages the caller has reserved and taken: they belong
+  // Adds the blocks of `ids` after `known` (from acquire). The caller has reserved and taken their pages, which belong
   // to the tree from now on. Returns the new end, kept like acquire's.
   Node* insert(std::span<const int64_t> ids, Node* known, std::span<float* const> pages);
   // Ends what acquire and insert began.
   void release(Node* end);
-  // Frees unused pages until `count` are free or none is left.
+  // Frees unused pages until `count` are free or no unused one is left.
   void make_room(int64_t count);
   // Forgets all. Precondition: everything was released.
   void clear();

@@ -1,4 +1,5 @@
-// One decode step of all running samples: what differs between the fast path and the plain one that judges it.
+// One decode step of all running samples: the part in which the fast path and its plain reference implementation
+// differ.
 #pragma once
 
 #include <memory>
@@ -31,7 +32,7 @@ struct RunnerOptions {
   int64_t max_batch_tokens = 256;                 // rows of one pass
   std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
   WeightFormat weights = WeightFormat::kFloat32;  // of the fast path
-  bool deterministic = false;                     // the plain path: a sample alone on one thread
+  bool deterministic = false;                     // the plain path: each sample alone on one thread
 };
 
 // Kernels of this room, KV cache, prompts computed once. Needs a float32 CPU model.

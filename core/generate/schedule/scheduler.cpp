@@ -16,7 +16,16 @@ int64_t prompt_pages(const GenerateRequest& request) {
 
 int64_t Scheduler::pages_for(const GenerateRequest& request) { return prompt_pages(request) + own_pages(request); }
 
-void Scheduler::add(GenerateRequest request) { groups_.emplace_back().request = std::move(request); }
+void Scheduler::add(GenerateRequest request) {
+  groups_.emplace_back().request = std::move(request);
+  ++num_waiting_requests_;
+}
+
+int64_t Scheduler::take_sample(GenerateGroup& group) {
+  const int64_t index = group.next_sample++;
+  if (group.next_sample == group.request.num_samples) --num_waiting_requests_;
+  return index;
+}
 
 void Scheduler::admit(int64_t weight_version) {
   for (GenerateGroup& group : groups_) {
@@ -64,7 +73,7 @@ bool Scheduler::admit_one(GenerateGroup& group, int64_t weight_version) {
   if (!group.request.sampling.stop_strings.empty() && options_.tokenizer != nullptr)
     sample->stop_strings.emplace(*options_.tokenizer, group.request.sampling.stop_strings);
   sample->sequence.request_id = group.request.request_id;
-  sample->sequence.sample_index = group.next_sample++;
+  sample->sequence.sample_index = take_sample(group);
   sample->sequence.weight_version = weight_version;
   ++group.num_running;
   running_.push_back(std::move(sample));
@@ -143,7 +152,7 @@ void Scheduler::abort(int64_t request_id, int64_t weight_version) {
     while (group.next_sample < group.request.num_samples) {
       GeneratedSequence& empty = finished_.emplace_back();
       empty.request_id = group.request.request_id;
-      empty.sample_index = group.next_sample++;
+      empty.sample_index = take_sample(group);
       empty.finish_reason = FinishReason::kAbort;
       empty.weight_version = weight_version;
     }
@@ -154,10 +163,6 @@ void Scheduler::abort(int64_t request_id, int64_t weight_version) {
 void Scheduler::forget_prompts() {
   for (GenerateGroup& group : groups_) release(group);
   prefixes_.clear();
-}
-
-int64_t Scheduler::num_waiting_requests() const {
-  return std::ranges::count_if(groups_, [](const GenerateGroup& g) { return g.next_sample < g.request.num_samples; });
 }
 
 uint64_t Scheduler::outstanding() const {

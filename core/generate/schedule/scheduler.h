@@ -31,7 +31,7 @@ struct GenerateRequest {
   uint64_t seed = 0;
   int64_t step = 0;
   SamplingParams sampling;
-  int64_t num_top_log_probs = 0;  // of the likeliest tokens at each place, beside the sampled one's
+  int64_t num_top_log_probs = 0;  // of the likeliest tokens at each position, as well as the sampled one's
 };
 
 struct GeneratedSequence {
@@ -52,9 +52,9 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;            // of the prompt; empty where the runner keeps none
-  int64_t num_known = 0;                // tokens whose pages were there already
-  PrefixCache::Node* prefix = nullptr;  // what of `pages` lies in the prefix cache
+  std::vector<float*> pages;            // of the prompt; empty if the runner keeps none
+  int64_t num_known = 0;                // tokens whose pages were already there
+  PrefixCache::Node* prefix = nullptr;  // the part of `pages` in the prefix cache
   std::vector<float> last_hidden;       // [H] of the last prompt token, final norm applied: where every sample begins
 
   [[nodiscard]] int64_t num_prompt_ids() const { return static_cast<int64_t>(request.prompt_ids.size()); }
@@ -96,13 +96,15 @@ class Scheduler {
   void forget_prompts();
 
   [[nodiscard]] bool has_work() const { return !running_.empty() || !groups_.empty(); }
-  [[nodiscard]] int64_t num_waiting_requests() const;
-  [[nodiscard]] uint64_t outstanding() const;  // samples not yet taken by a reader
+  // Requests with samples that have not started.
+  [[nodiscard]] int64_t num_waiting_requests() const { return num_waiting_requests_; }
+  [[nodiscard]] uint64_t outstanding() const;  // samples that no reader has taken
   [[nodiscard]] std::deque<GeneratedSequence>& finished() { return finished_; }
   [[nodiscard]] const PrefixCache& prefixes() const { return prefixes_; }
   [[nodiscard]] uint64_t num_prefilled_tokens() const { return num_prefilled_tokens_; }
 
  private:
+  int64_t take_sample(GenerateGroup& group);  // the index of the next one to start
   bool admit_one(GenerateGroup& group, int64_t weight_version);
   bool hold_prompt(GenerateGroup& group, int64_t further_pages);
   [[nodiscard]] bool reserve(int64_t pages);
@@ -114,10 +116,11 @@ class Scheduler {
   KvCache& kv_;
   SchedulerOptions options_;
   PrefixCache prefixes_;
-  std::list<GenerateGroup> groups_;  // with samples that wait or run; addresses stay
+  std::list<GenerateGroup> groups_;  // with samples that wait or run; addresses do not change
   std::vector<std::unique_ptr<RunningSample>> running_;
   std::deque<GeneratedSequence> finished_;
   uint64_t num_prefilled_tokens_ = 0;
+  int64_t num_waiting_requests_ = 0;
 };
 
 }  // namespace mortise

@@ -17,6 +17,7 @@
 
 #include "config/load.h"
 #include "experience/correction/rollout_correction.h"
+#include "foundation/batch/step_view.h"
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/kl_estimator.h"
@@ -24,28 +25,13 @@
 
 namespace mortise {
 
-struct ObjectiveInput {
-  Layout layout;
-  std::span<const float> log_prob;            // [N]
-  std::span<const float> old_log_prob;        // [N]
-  std::span<const float> advantages;          // [N]
-  std::span<const uint8_t> response_mask;     // [N]
-  std::span<const float> weight;              // [N]
-  std::span<const float> ref_log_prob;        // [N] or empty
-  std::span<const float> rollout_log_prob;    // [N] or empty
-  std::span<const float> rollout_is_weights;  // [N] or empty
-  std::span<const float> entropy;             // [N] or empty
-  int64_t step = 1;
-  int64_t update_index = 1;
-};
-
 // Written whole.
 struct ObjectiveGrad {
   std::span<float> log_prob;  // [N] dL / d log_prob
   std::span<float> entropy;   // [N] dL / d entropy, or empty when the caller has no entropy
 };
 
-// Sums over the tokens seen; parts of an update add up to the update's.
+// Sums over tokens; parts of an update add up to the update's.
 struct ObjectiveSums {
   double loss = 0.0;          // L
   double pg_loss = 0.0;       // sum w loss
@@ -63,7 +49,8 @@ class ActorObjective {
   // Loads the plugins that the config names and checks their parameters; an error names the key that names the plugin.
   static Result<ActorObjective> create(PluginRegistry& registry, const LoadedConfig& loaded, const RunKey& key);
 
-  Result<ObjectiveSums> evaluate(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics);
+  // `input` has log_prob, old_log_prob, advantages, response_mask and weight, and what else the settings ask for.
+  Result<ObjectiveSums> evaluate(const StepView& input, const ObjectiveGrad& grad, MetricSet* metrics);
 
   // How far tokens depend on one another: the furthest of the loss, the KL estimator, the masks and a correction by the
   // current policy.
@@ -75,24 +62,25 @@ class ActorObjective {
   [[nodiscard]] bool uses_full_kl() const { return full_kl_; }
   // Does the loss depend on the entropy, so that its gradient is wanted?
   [[nodiscard]] bool uses_entropy_gradient() const {
-    return entropy_coeff_ != 0.0 || policy_loss_.info().requires_input("entropy");
+    return entropy_coeff_ != 0.0 || policy_loss_.info().requires_input(column::Entropy::name);
   }
   [[nodiscard]] double kl_loss_coef() const { return kl_loss_coef_; }
   [[nodiscard]] double entropy_coeff() const { return entropy_coeff_; }
   void set_entropy_coeff(double coeff) { entropy_coeff_ = coeff; }  // between updates
   [[nodiscard]] const TokenWeightOptions& aggregation() const { return aggregation_; }
   [[nodiscard]] PolicyLoss& policy_loss() { return policy_loss_; }
+  [[nodiscard]] const PluginInfo& loss_info() const { return policy_loss_.info(); }
   [[nodiscard]] KlEstimator* kl() { return kl_ ? &*kl_ : nullptr; }  // null: no estimator in the loss
 
  private:
   ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);
-  Result<> check_inputs(const ObjectiveInput& input) const;
+  Result<> check_inputs(const StepView& input) const;
   [[nodiscard]] bool masks_by_entropy() const { return top_entropy_quantile_ < 1.0; }
   // Bypass mode: mask and weights of the policy loss by the policy of this very update.
-  Result<> correct_by_current_policy(const ObjectiveInput& input, PolicyLossInput& loss_input, MetricSet* metrics);
-  void weigh_and_mask(const ObjectiveInput& input, PolicyLossInput& loss_input);
-  Result<> add_kl(const ObjectiveInput& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
-  void add_entropy(const ObjectiveInput& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const;
+  Result<> correct_by_current_policy(const StepView& input, StepView& loss_input, MetricSet* metrics);
+  void weigh_and_mask(const StepView& input, StepView& loss_input);
+  Result<> add_kl(const StepView& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
+  void add_entropy(const StepView& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const;
 
   PolicyLoss policy_loss_;
   std::optional<KlEstimator> kl_;

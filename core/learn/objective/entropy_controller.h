@@ -1,8 +1,8 @@
 // EntropyController: the coefficient of the entropy bonus from update to update.
 //
-// fixed: actor.entropy_coeff. adaptive (Skywork-OR1, arXiv 2505.22312, as TRL has it): after each update with mean
-// entropy E per token, coeff += delta where E <= target, else coeff -= delta, held within [min, max]; the next update
-// applies it only where E <= target, and the first update of a run applies none. Goes into checkpoints.
+// fixed: actor.entropy_coeff. adaptive (Skywork-OR1, arXiv 2505.22312, as in TRL): after each update with mean entropy
+// E per token, coeff += delta if E <= target, else coeff -= delta, limited to [min, max]. The next update applies it
+// only if E <= target. The first update of a run applies none. Checkpoints save it.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class EntropyController : public Stateful {
  public:
   explicit EntropyController(const ActorConfig& config) : config_(config.entropy_ctrl), coeff_(config.entropy_coeff) {}
 
-  [[nodiscard]] bool is_adaptive() const { return config_.type == "adaptive"; }
+  [[nodiscard]] bool is_adaptive() const { return config_.type == Control::kAdaptive; }
   // Is there a bonus at all? Also where the next update applies none.
   [[nodiscard]] bool is_on() const { return is_adaptive() || coeff_ != 0.0; }
   [[nodiscard]] double coeff() const { return coeff_; }

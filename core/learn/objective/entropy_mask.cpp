@@ -1,3 +1,4 @@
+// Finds the entropy quantile of an update, and masks the tokens below it.
 #include "learn/objective/entropy_mask.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // KlController: the coefficient of the KL penalty in the reward.
 //
-// fixed: kl_coef. adaptive (Ziegler et al. 2019, arXiv 1909.08593, as verl has it): after each step
+// fixed: kl_coef. adaptive (Ziegler et al. 2019, arXiv 1909.08593, as in verl): after each step
 //   kl_coef *= 1 + clip(kl / target_kl - 1, -0.2, 0.2) * rows / horizon
-// with kl the mean over rows of the row's mean KL per token. The coefficient goes into checkpoints.
+// with kl the mean over rows of the row's mean KL per token. Checkpoints save the coefficient.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class KlController : public Stateful {
 
   [[nodiscard]] double kl_coef() const { return kl_coef_; }
   void update(double current_kl, int64_t num_rows) {
-    if (config_.type != "adaptive") return;
+    if (config_.type != Control::kAdaptive) return;
     const double error = std::clamp(current_kl / config_.target_kl - 1.0, -0.2, 0.2);
     kl_coef_ *= 1.0 + error * static_cast<double>(num_rows) / config_.horizon;
   }
@@ -31,7 +31,7 @@ class KlController : public Stateful {
   }
   Result<> load_state(StateReader& reader) override {
     const double saved = TRY(reader.get_double("kl_coef"));
-    if (config_.type == "adaptive") kl_coef_ = saved;  // a fixed one is a setting, which a resume may change
+    if (config_.type == Control::kAdaptive) kl_coef_ = saved;  // a fixed one is a setting, which a resume may change
     return {};
   }
 

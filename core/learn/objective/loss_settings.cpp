@@ -1,13 +1,19 @@
+// Resolves each setting of a loss: the config's value, the paper's value, or the default.
 #include "learn/objective/loss_settings.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <optional>
 #include <string_view>
 
+#include "config/fields.h"
 #include "experience/engine_params.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 #include "plugin/host/kinds/policy_loss.h"
 #include "plugin/host/params.h"
+#include "plugin/host/registry.h"
 
 namespace mortise {
 
@@ -46,19 +52,14 @@ std::vector<std::string> published_names(const PluginInfo& loss) {
 }
 
 // What the config sets.
-Json given_params(const PluginInfo& loss, const ActorConfig& actor) {
-  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
-  return offer_params(loss, actor.policy_loss.params,
-                      {{"clip_ratio", or_null(actor.clip_ratio)},
-                       {"clip_ratio_low", or_null(actor.clip_ratio_low)},
-                       {"clip_ratio_high", or_null(actor.clip_ratio_high)},
-                       {"clip_ratio_c", or_null(actor.clip_ratio_c)}});
+Json given_params(const PluginInfo& loss, const RunConfig& config) {
+  return offer_params(loss, config.actor.policy_loss.params, offered_params(config, "policy_loss"));
 }
 
 // As people write it: 0.0003, and texts without quotes.
 std::string value_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// The number of a default ("3e-4") as value_text has it.
+// The number of a default ("3e-4") in the form of value_text.
 std::string shown_default(const std::string& text) {
   const std::optional<double> number = parse_f64(text);
   return number ? value_text(Json(*number)) : text;
@@ -73,7 +74,7 @@ std::string own_value(const PluginInfo& loss, const std::string& name) {
   return "";
 }
 
-// The place of the key that sets the parameter; empty: nobody does.
+// The place of the key that sets the parameter; empty if none does.
 std::string place_of(const LoadedConfig& loaded, const std::string& name) {
   for (const std::string& leaf : {name, std::string(kPublished) + name, both_sides_of(name)}) {
     if (leaf.empty()) continue;
@@ -86,8 +87,8 @@ std::string place_of(const LoadedConfig& loaded, const std::string& name) {
 
 LossSetting aggregation_setting(const PluginInfo& loss, const LoadedConfig& loaded) {
   const ActorConfig& actor = loaded.config.actor;
-  LossSetting setting{"loss_agg_mode", actor.loss_agg_mode, default_loss_agg_mode(loss), ""};
-  if (actor.loss_agg_mode != "auto") {
+  LossSetting setting{"loss_agg_mode", std::string(choice_name(actor.loss_agg_mode)), default_loss_agg_mode(loss), ""};
+  if (!actor.loss_agg_mode.is_auto()) {
     setting.where = loaded.where("actor.loss_agg_mode");
   } else if (const Json* given = json_find(actor.policy_loss.params, "loss_agg_mode")) {
     setting.value = value_text(*given);
@@ -100,8 +101,8 @@ LossSetting aggregation_setting(const PluginInfo& loss, const LoadedConfig& load
 
 }  // namespace
 
-Json policy_loss_params(const PluginInfo& loss, const ActorConfig& actor) {
-  Json params = given_params(loss, actor);
+Json policy_loss_params(const PluginInfo& loss, const RunConfig& config) {
+  Json params = given_params(loss, config);
   for (const std::string& name : published_names(loss)) {
     if (is_given(params, name)) continue;
     const std::string holder = std::string(kPublished) + name;
@@ -117,7 +118,7 @@ Json policy_loss_params(const PluginInfo& loss, const ActorConfig& actor) {
 }
 
 std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfig& loaded) {
-  const Json params = policy_loss_params(loss, loaded.config.actor);
+  const Json params = policy_loss_params(loss, loaded.config);
   std::vector<std::string> names = published_names(loss);
   // A preset or a file for another loss may have set the range of the ratio.
   for (const ParamInfo& param : loss.params) {
@@ -140,26 +141,33 @@ std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfi
 std::string describe_loss(const PluginInfo& loss, const LoadedConfig& loaded) {
   std::vector<std::string> parts;
   for (const LossSetting& setting : loss_settings(loss, loaded)) {
-    std::string part = setting.name + " " + setting.value;
-    if (setting.value != setting.own) part += " (" + setting.where + "; its own: " + setting.own + ")";
+    std::string part = fmt::format("{} {}", setting.name, setting.value);
+    if (setting.value != setting.own) part += fmt::format(" ({}; its own: {})", setting.where, setting.own);
     parts.push_back(std::move(part));
   }
-  return "policy loss " + loss.name + ": " + join(parts, ", ");
+  return fmt::format("policy loss {}: {}", loss.name, join(parts, ", "));
 }
 
 std::map<std::string, std::string> loss_remarks(const PluginInfo& loss, const LoadedConfig& loaded) {
   const ActorConfig& actor = loaded.config.actor;
-  const Json given = given_params(loss, actor);
+  const Json given = given_params(loss, loaded.config);
   std::map<std::string, std::string> remarks;
-  for (const std::string name : {"clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"}) {
-    const bool has_sides = default_of(loss, std::string(kPublished) + name + "_low").has_value();
+  for (const auto& [leaf, value] : offered_params(loaded.config, "policy_loss")) {
+    const std::string name(leaf);
+    const bool has_sides = default_of(loss, fmt::format("{}{}_low", kPublished, name)).has_value();
     const bool is_open = loss.find_param(name) != nullptr && !is_given(given, name) && !has_sides;
     if (const std::string own = own_value(loss, name); is_open && !own.empty())
-      remarks["actor." + name] = loss.name + ": " + own;
+      remarks["actor." + name] = fmt::format("{}: {}", loss.name, own);
   }
   const LossSetting aggregation = aggregation_setting(loss, loaded);
-  if (actor.loss_agg_mode == "auto") remarks["actor.loss_agg_mode"] = loss.name + ": " + aggregation.value;
+  if (actor.loss_agg_mode.is_auto())
+    remarks["actor.loss_agg_mode"] = fmt::format("{}: {}", loss.name, aggregation.value);
   return remarks;
+}
+
+std::map<std::string, std::string> loss_remarks(const PluginRegistry& registry, const LoadedConfig& loaded) {
+  const auto loss = registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode);
+  return loss.ok() ? loss_remarks(*loss->plugin, loaded) : std::map<std::string, std::string>{};
 }
 
 }  // namespace mortise

@@ -1,8 +1,9 @@
-// The settings that a policy loss runs with: what the config sets, and the loss's own values for what it does not.
+// The settings that a policy loss runs with: the config's, and the loss's own for what the config does not set.
 //
-// The engine knows no loss by name. A loss tells its own values in its parameter table: the default of a parameter, of
-// `loss_agg_mode` for the aggregation, and of `published_X` for the value of X in its paper if the default of X is
-// another (verl's, which its reference tensors have). A run takes published_X if nobody sets X. Pure functions.
+// The engine knows no loss by name. A loss declares its own values in its parameter table: the default of a parameter,
+// the default of `loss_agg_mode` for the aggregation, and `published_X` for the value of X in its paper if the default
+// of X differs (it is verl's, as in its reference tensors). A run uses published_X if the config does not set X. Pure
+// functions.
 #pragma once
 
 #include <map>
@@ -14,16 +15,18 @@
 
 namespace mortise {
 
+class PluginRegistry;
+
 // The parameters of the loss: the table [actor.policy_loss], then the keys of [actor] that were set (clip_ratio sets
 // clip_ratio_low and clip_ratio_high too), then published values.
-Json policy_loss_params(const PluginInfo& loss, const ActorConfig& actor);
+Json policy_loss_params(const PluginInfo& loss, const RunConfig& config);
 
 // A setting for which a loss has a published value, or the aggregation.
 struct LossSetting {
   std::string name;   // "clip_ratio_low"
-  std::string value;  // as the run has it
+  std::string value;  // as in the run
   std::string own;    // the loss's
-  std::string where;  // of the key that set it; empty: nobody did
+  std::string where;  // of the key that set it; empty if none did
 };
 std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfig& loaded);
 
@@ -31,7 +34,9 @@ std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfi
 // seq-mean-token-mean)".
 std::string describe_loss(const PluginInfo& loss, const LoadedConfig& loaded);
 
-// For config_to_toml: what a key comes to that leaves the value to the loss ("actor.clip_ratio_low" -> "gspo: 0.0003").
+// For config_to_toml: the value of a key that the loss decides ("actor.clip_ratio_low" -> "gspo: 0.0003").
 std::map<std::string, std::string> loss_remarks(const PluginInfo& loss, const LoadedConfig& loaded);
+// The same for the loss that the configuration names; nothing if it cannot be found.
+std::map<std::string, std::string> loss_remarks(const PluginRegistry& registry, const LoadedConfig& loaded);
 
 }  // namespace mortise

@@ -1,10 +1,14 @@
+// Masks tokens with negative advantage in rows whose mean log ratio exceeds the threshold.
 #include "learn/objective/off_policy_mask.h"
 
 namespace mortise {
 
-void off_policy_mask(const Layout& layout, std::span<const float> behaviour, std::span<const float> log_prob,
-                     std::span<const float> advantages, std::span<const uint8_t> mask, double threshold,
-                     std::span<float> weight) {
+void off_policy_mask(const StepView& view, double threshold, std::span<float> weight) {
+  const Layout& layout = view.layout;
+  const auto behaviour =
+      view.has<column::RolloutLogProb>() ? view.get<column::RolloutLogProb>() : view.get<column::OldLogProb>();
+  const auto log_prob = view.get<column::LogProb>(), advantages = view.get<column::Advantages>();
+  const auto mask = view.get<column::ResponseMask>();
   for (size_t row = 0; row + 1 < layout.row_offsets.size(); ++row) {
     const auto begin = static_cast<size_t>(layout.row_offsets[row]);
     const auto end = static_cast<size_t>(layout.row_offsets[row + 1]);

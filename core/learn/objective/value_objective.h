@@ -8,20 +8,13 @@
 #include <cstdint>
 #include <span>
 
+#include "foundation/batch/step_view.h"
 #include "foundation/metrics/registry.h"
 
 namespace mortise {
 
-struct ValueInput {
-  std::span<const float> vpreds;           // [N] v
-  std::span<const float> values;           // [N] V_old
-  std::span<const float> returns;          // [N] R
-  std::span<const uint8_t> response_mask;  // [N]
-  std::span<const float> weight;           // [N]
-};
-
-// The loss; grad_vpreds [N] is written whole. Adds critic/vf_clipfrac, critic/vf_loss and critic/vpred_mean.
-double value_objective(const ValueInput& input, double cliprange_value, std::span<float> grad_vpreds,
-                       MetricSet& metrics);
+// The loss of the predictions `vpreds` [N], with V_old, R, the mask and w from the view; grad_vpreds [N] is written whole. Adds critic/vf_clipfrac, critic/vf_loss and critic/vpred_mean.
+double value_objective(std::span<const float> vpreds, const StepView& view, double cliprange_value,
+                       std::span<float> grad_vpreds, MetricSet& metrics);
 
 }  // namespace mortise

@@ -1,3 +1,4 @@
+// Calls libtorch's fused AdamW kernel, and saves and loads the moments.
 #include "learn/optim/adamw.h"
 
 #include <ATen/ops/_foreach_mul.h>
@@ -75,6 +76,13 @@ Result<> AdamW::load_state(StateReader& reader) {
     TRY(get_tensor(reader, "exp_avg_sq." + parameters_[i].name, exp_avg_sq_[i]));
   }
   return {};
+}
+
+void fill_absent_gradients(const std::vector<OptimizedParameter>& parameters) {
+  for (const OptimizedParameter& parameter : parameters) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
+  }
 }
 
 double global_grad_norm(const std::vector<OptimizedParameter>& parameters) {

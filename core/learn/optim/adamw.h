@@ -56,6 +56,9 @@ class AdamW : public Stateful {
   int64_t num_updates_ = 0;
 };
 
+// Gives every parameter without a gradient one of zeros: it received none in this update.
+void fill_absent_gradients(const std::vector<OptimizedParameter>& parameters);
+
 // L2 norm of all gradients together, in double; parameters without gradient count as 0. Not finite if any element is
 // not.
 [[nodiscard]] double global_grad_norm(const std::vector<OptimizedParameter>& parameters);

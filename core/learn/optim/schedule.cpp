@@ -1,3 +1,4 @@
+// Computes the learning rate of a step or update.
 #include "learn/optim/schedule.h"
 
 #include <algorithm>
@@ -15,12 +16,12 @@ double learning_rate(const ScheduleOptions& options, int64_t unit) {
   if (unit < options.warmup_units) {
     return options.lr * static_cast<double>(unit) / static_cast<double>(options.warmup_units);
   }
-  if (options.type == "constant") return options.lr;
+  if (options.type == LrSchedule::kConstant) return options.lr;
   const double span = static_cast<double>(std::max<int64_t>(1, options.total_units - options.warmup_units));
   const double progress = static_cast<double>(unit - options.warmup_units) / span;
   const double floor = options.min_lr_ratio;
   double shape = std::max(0.0, 1.0 - progress);
-  if (options.type == "cosine") {
+  if (options.type == LrSchedule::kCosine) {
     shape = 0.5 * (1.0 + std::cos(2.0 * std::numbers::pi * options.num_cycles * progress));
   }
   return options.lr * std::max(floor, floor + (1.0 - floor) * shape);

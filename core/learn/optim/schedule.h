@@ -9,12 +9,13 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+
+#include "config/keys/optim.h"
 
 namespace mortise {
 
 struct ScheduleOptions {
-  std::string type = "constant";  // constant, linear, cosine
+  LrSchedule type = LrSchedule::kConstant;
   double lr = 1e-6;
   int64_t warmup_units = 0;
   int64_t total_units = 1;

@@ -22,7 +22,7 @@ inline void put_tensor(StateWriter& writer, std::string_view key, const at::Tens
                     {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
 }
 
-// Into the memory of `tensor`, whose dtype and shape it must have.
+// Reads into the memory of `tensor`, whose dtype and shape it must have.
 inline Result<> get_tensor(StateReader& reader, std::string_view key, const at::Tensor& tensor) {
   const auto shape = tensor.sizes();
   const TensorView view =

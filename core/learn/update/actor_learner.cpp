@@ -1,3 +1,4 @@
+// Runs the micro-batches of log-prob passes and updates, in one or two passes.
 #include "learn/update/actor_learner.h"
 
 #include <ATen/ops/empty_like.h>
@@ -11,6 +12,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "foundation/batch/float_bytes.h"
+#include "learn/update/column_pass.h"
 #include "learn/update/finite_step.h"
 #include "learn/update/full_kl_term.h"
 #include "model/head/squared_probs.h"
@@ -29,7 +32,7 @@ at::Tensor tensor_of(std::span<float> values, at::ScalarType dtype) {
   return dtype == at::kFloat ? view : view.to(dtype);
 }
 
-// Of the tokens that carry loss. Weights that overflow show here first; a plugin must not be blamed for them.
+// Checks the tokens with a loss. Overflowing weights show here first; a plugin must not get the blame for them.
 bool all_finite(std::span<const float> values, std::span<const uint8_t> mask) {
   for (size_t t = 0; t < values.size(); ++t) {
     if (mask[t] != 0 && !std::isfinite(values[t])) return false;
@@ -40,38 +43,43 @@ bool all_finite(std::span<const float> values, std::span<const uint8_t> mask) {
 }  // namespace
 
 struct ActorLearner::Update {
-  const TrainBatch& batch;
+  const StepTable& table;
   std::span<const int64_t> rows;
-  int64_t step, update_index;
-  std::span<float> log_prob_out;
+  UpdatePlace place;
+  PassOptions pass;
   UpdateCounts counts;                         // of the whole update
-  std::unordered_map<int64_t, size_t> places;  // row of the batch -> row of the update
-  std::vector<std::vector<int64_t>> micro_batches;
+  std::unordered_map<int64_t, size_t> places;  // row of the table -> row of the update
+  MicroPlan micro_batches;
+  RankShare share;  // of the micro-batches
 
-  Update(const TrainBatch& batch_in, std::span<const int64_t> rows_in, int64_t step_in, int64_t update_index_in,
-         std::span<float> log_prob_out_in, const MicroBatchOptions& cut)
-      : batch(batch_in),
+  Update(const StepTable& table_in, std::span<const int64_t> rows_in, const UpdatePlace& place_in,
+         const LearnerOptions& options)
+      : table(table_in),
         rows(rows_in),
-        step(step_in),
-        update_index(update_index_in),
-        log_prob_out(log_prob_out_in),
-        micro_batches(plan_micro_batches(batch_in, rows_in, cut)) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const auto r = static_cast<size_t>(rows[i]);
-      places[rows[i]] = i;
-      const int64_t length = batch.row_tokens(rows[i]);
-      const std::array<int64_t, 2> offsets{0, length};
-      const auto mask = std::span(batch.response_mask)
-                            .subspan(static_cast<size_t>(batch.row_offsets[r]), static_cast<size_t>(length));
-      counts.add(count_update(offsets, mask, std::span(&batch.group_index[r], 1)));
-    }
+        place(place_in),
+        pass(options.update_pass(place_in.update_index)),
+        counts(count_rows(table_in, rows_in)),
+        micro_batches(plan_micro_batches(table_in, rows_in, options.micro_batch)),
+        share(loads(), options.ranks) {
+    for (size_t i = 0; i < rows.size(); ++i) places[rows[i]] = i;
   }
 
-  void keep_log_probs(const UpdateSlice& slice) const {
-    if (log_prob_out.empty()) return;
-    for (size_t i = 0; i < slice.rows.size(); ++i) {
-      std::copy(slice.log_prob.begin() + slice.row_offsets[i], slice.log_prob.begin() + slice.row_offsets[i + 1],
-                log_prob_out.begin() + batch.row_offsets[static_cast<size_t>(slice.rows[i])]);
+  // What each micro-batch costs: its tokens, and twice as much again if it runs backward.
+  [[nodiscard]] std::vector<int64_t> loads() const {
+    std::vector<int64_t> loads = micro_tokens(table, micro_batches);
+    for (size_t i = 0; i < loads.size(); ++i) {
+      if (std::ranges::any_of(micro_batches[i], [&](int64_t row) { return has_advantage(table, row); })) loads[i] *= 3;
+    }
+    return loads;
+  }
+
+  // `log_prob` of the micro-batch's tokens to their places in what the update gives.
+  void keep_log_probs(const std::vector<int64_t>& micro, std::span<const float> log_prob) const {
+    for (const int64_t row : micro) {
+      const auto size = static_cast<size_t>(table.row_tokens(row));
+      std::ranges::copy(log_prob.first(size),
+                        place.log_prob_out.begin() + table.row_offsets()[static_cast<size_t>(row)]);
+      log_prob = log_prob.subspan(size);
     }
   }
 
@@ -81,8 +89,8 @@ struct ActorLearner::Update {
     size_t at_micro = 0;
     for (const int64_t row : micro) {
       const size_t r = places.at(row);
-      for (int64_t t = whole.row_offsets[r]; t < whole.row_offsets[r + 1]; ++t)
-        visit(at_micro++, static_cast<size_t>(t));
+      const auto offsets = whole.table.row_offsets();
+      for (int64_t t = offsets[r]; t < offsets[r + 1]; ++t) visit(at_micro++, static_cast<size_t>(t));
     }
   }
 };
@@ -93,92 +101,68 @@ ActorLearner::ActorLearner(Model& model, AdamW& optimizer, ActorObjective& objec
 Result<UpdateSlice> ActorLearner::slice(const Update& update, std::span<const int64_t> rows) const {
   std::vector<int64_t> row_id;
   for (const int64_t row : rows) row_id.push_back(static_cast<int64_t>(update.places.at(row)));
-  UpdateSlice out = TRY(make_slice(update.batch, rows, row_id, objective_->aggregation(), update.counts));
-  out.step = update.step;
-  out.update_index = update.update_index;
+  UpdateSlice out = TRY(make_slice(update.table, rows, std::move(row_id), objective_->aggregation(), update.counts));
+  out.step = update.place.step;
+  out.update_index = update.place.update_index;
   return out;
 }
 
-namespace {
-
-// visit(forward, micro-batch) over all rows of the batch, without gradient.
-template <class Visit>
-Result<> for_passes(const Model& model, const TrainBatch& batch, const MicroBatchOptions& cut, const PassOptions& pass,
-                    const Visit& visit) {
-  c10::NoGradGuard no_grad;
-  std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
-  for (const std::vector<int64_t>& micro : plan_micro_batches(batch, rows, cut)) {
-    const PackedForward forward = TRY(forward_rows(model, batch, micro, pass));
-    visit(forward, micro);
-  }
-  return {};
-}
-
-// One number per response token of a micro-batch to their places in the batch.
-void scatter(const at::Tensor& from, const TrainBatch& batch, const std::vector<int64_t>& micro,
-             std::vector<float>& to) {
-  std::vector<float> values(static_cast<size_t>(from.numel()));
-  copy_to_floats(from, values);
-  auto at = values.begin();
-  for (const int64_t row : micro) {
-    std::copy_n(at, batch.row_tokens(row), to.begin() + batch.row_offsets[static_cast<size_t>(row)]);
-    at += batch.row_tokens(row);
-  }
-}
-
-}  // namespace
-
-Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const TrainBatch& batch,
+Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const StepTable& table,
                                                    const MicroBatchOptions* passes, std::vector<float>* entropy) const {
-  std::vector<float> out(static_cast<size_t>(batch.num_tokens()));
-  if (entropy != nullptr) entropy->assign(out.size(), 0.0F);
+  std::vector<float> out;
+  std::vector<std::vector<float>*> columns{&out};
+  if (entropy != nullptr) columns.push_back(entropy);
   const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
-  TRY(for_passes(model, batch, cut, options_.pass, [&](const PackedForward& forward, const auto& micro) {
+  const auto compute = [&](const PackedForward& forward) {
     const LogProbs result = head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature,
                                           entropy != nullptr, options_.head);
-    scatter(result.log_prob_R, batch, micro, out);
-    if (entropy != nullptr) scatter(result.entropy_R, batch, micro, *entropy);
-  }));
+    std::vector<at::Tensor> numbers{result.log_prob_R};
+    if (entropy != nullptr) numbers.push_back(result.entropy_R);
+    return numbers;
+  };
+  TRY(run_column_pass(model, table, cut, options_, "log-probs", compute, columns));
   return out;
 }
 
-Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& model, const TrainBatch& batch) const {
-  std::vector<float> out(static_cast<size_t>(batch.num_tokens()));
-  TRY(for_passes(
-      model, batch, options_.micro_batch, options_.pass, [&](const PackedForward& forward, const auto& micro) {
-        scatter(head_sum_pi_squared(forward.hidden_RH, model.head(), options_.temperature), batch, micro, out);
-      }));
+Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& model, const StepTable& table) const {
+  std::vector<float> out;
+  const auto compute = [&](const PackedForward& forward) {
+    return std::vector<at::Tensor>{head_sum_pi_squared(forward.hidden_RH, model.head(), options_.temperature)};
+  };
+  std::vector<float>* const columns[] = {&out};
+  TRY(run_column_pass(model, table, options_.micro_batch, options_, "sums of squared probabilities", compute, columns));
   return out;
 }
 
 Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                                         UpdateReport& report) {
+                                         LeafReport& report) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   std::optional<Error> error;  // the head cannot carry a Result; the first one stops all further calls
   std::vector<int64_t> offsets, ids, groups;
+  const std::span<float> log_prob = slice.log_prob(), entropy = slice.entropy(), old_log_prob = slice.old_log_prob();
+  const Layout rows = slice.table.layout();
   size_t row = 0;
   const auto on_chunk = [&](const HeadChunk& chunk) {
     if (error || report.skipped) return;
     const auto begin = static_cast<size_t>(chunk.begin);
     const auto end = static_cast<size_t>(chunk.end);
     for (size_t t = begin; t < end; ++t) {
-      slice.log_prob[t] = static_cast<float>(chunk.log_prob[t - begin]);
-      slice.entropy[t] = static_cast<float>(chunk.entropy[t - begin]);
-      if (slice.on_policy) slice.old_log_prob[t] = slice.log_prob[t];
+      log_prob[t] = static_cast<float>(chunk.log_prob[t - begin]);
+      entropy[t] = static_cast<float>(chunk.entropy[t - begin]);
+      if (slice.on_policy) old_log_prob[t] = log_prob[t];
     }
-    // The pieces of rows that lie in this chunk.
+    // The pieces of rows in this chunk.
     offsets.assign(1, 0);
     ids.clear();
     groups.clear();
-    while (slice.row_offsets[row + 1] <= chunk.begin && row + 1 < slice.rows.size()) ++row;
-    for (size_t r = row; r < slice.rows.size() && slice.row_offsets[r] < chunk.end; ++r) {
-      offsets.push_back(std::min(slice.row_offsets[r + 1], chunk.end) - chunk.begin);
-      ids.push_back(slice.row_id[r]);
-      groups.push_back(slice.group_index[r]);
+    while (rows.row_offsets[row + 1] <= chunk.begin && row + 1 < slice.rows.size()) ++row;
+    for (size_t r = row; r < slice.rows.size() && rows.row_offsets[r] < chunk.end; ++r) {
+      offsets.push_back(std::min(rows.row_offsets[r + 1], chunk.end) - chunk.begin);
+      ids.push_back(rows.row_id[r]);
+      groups.push_back(rows.group_index[r]);
     }
-    const ObjectiveInput input = slice.input(begin, end, {offsets, ids, groups});
-    report.skipped = !all_finite(input.log_prob, input.response_mask);
+    const StepView input = slice.input(begin, end, {offsets, ids, groups});
+    report.skipped = !all_finite(input.get<column::LogProb>(), input.get<column::ResponseMask>());
     if (report.skipped) return;
     auto sums = objective_->evaluate(input, slice.grad(begin, end), nullptr);
     if (!sums.ok()) {
@@ -190,16 +174,16 @@ Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward
       if (!chunk.grad_entropy.empty()) chunk.grad_entropy[t - begin] = static_cast<double>(slice.grad_entropy[t]);
     }
   };
-  const EntropyUse entropy = objective_->uses_entropy_gradient() ? EntropyUse::kGradient : EntropyUse::kValue;
-  head_one_pass(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, entropy, on_chunk,
-                d_hidden_RH, model_->head_grad(), options_.head);
+  const EntropyUse use = objective_->uses_entropy_gradient() ? EntropyUse::kGradient : EntropyUse::kValue;
+  head_one_pass(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, use, on_chunk, d_hidden_RH,
+                model_->head_grad(), options_.head);
   if (error) return std::move(*error);
   if (report.skipped) return {};
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
-  const size_t n = slice.num_tokens();
-  report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
+  report.sums.add(TRY(objective_->evaluate(slice.input(), slice.grad(), &report.metrics)));
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
-  if (slice.has_gradient() || d_extra_RH.defined()) forward.backward(d_hidden_RH);
+  report.has_gradient = slice.has_gradient() || d_extra_RH.defined();
+  if (report.has_gradient) forward.backward(d_hidden_RH);
   return {};
 }
 
@@ -216,121 +200,157 @@ void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_lo
 }
 
 Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                                         UpdateReport& report) {
+                                         LeafReport& report) {
   const LogProbs probs =
       head_log_prob(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, true, options_.head);
-  copy_to_floats(probs.log_prob_R, slice.log_prob);
-  copy_to_floats(probs.entropy_R, slice.entropy);
-  if (slice.on_policy) slice.old_log_prob = slice.log_prob;
-  report.skipped = !all_finite(slice.log_prob, slice.mask);
+  copy_to_floats(probs.log_prob_R, slice.log_prob());
+  copy_to_floats(probs.entropy_R, slice.entropy());
+  if (slice.on_policy) std::ranges::copy(slice.log_prob(), slice.old_log_prob().begin());
+  report.skipped = !all_finite(slice.log_prob(), slice.mask());
   if (report.skipped) return {};
-  const size_t n = slice.num_tokens();
-  report.sums.add(TRY(objective_->evaluate(slice.input(0, n, slice.layout()), slice.grad(0, n), &report.metrics)));
-  if (slice.has_gradient() || d_extra_RH.defined())
-    inject(forward, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
+  report.sums.add(TRY(objective_->evaluate(slice.input(), slice.grad(), &report.metrics)));
+  report.has_gradient = slice.has_gradient() || d_extra_RH.defined();
+  if (report.has_gradient) inject(forward, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
   return {};
 }
 
-// Log-probs and entropies of the whole update, without gradient; `norms` only where they had to be computed.
-Result<> ActorLearner::measure_whole_update(Update& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const {
-  const TrainBatch& batch = update.batch;
-  if (batch.old_is_current && !whole.on_policy && !batch.old_entropy.empty()) {
-    whole.log_prob = whole.old_log_prob;
-    for (size_t i = 0; i < whole.rows.size(); ++i) {
-      const auto from = batch.old_entropy.begin() + batch.row_offsets[static_cast<size_t>(whole.rows[i])];
-      std::copy_n(from, batch.row_tokens(whole.rows[i]), whole.entropy.begin() + whole.row_offsets[i]);
-    }
+// Log-probs and entropies of the whole update, without gradient; `norms` of this rank's rows, and only where they had to
+// be computed.
+Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& whole,
+                                            std::vector<TokenNorm>& norms) const {
+  if (update.place.old_is_current && !has_dropout() && !whole.on_policy && whole.table.has<column::OldEntropy>()) {
+    std::ranges::copy(whole.old_log_prob(), whole.log_prob().begin());
+    std::ranges::copy(whole.table.get<column::OldEntropy>(), whole.entropy().begin());
     return {};
   }
+  const std::span<float> whole_log_prob = whole.log_prob(), whole_entropy = whole.entropy();
   c10::NoGradGuard no_grad;
-  std::vector<float> log_prob, entropy;
   norms.resize(whole.num_tokens());
-  for (const std::vector<int64_t>& micro : update.micro_batches) {
-    const PackedForward out = TRY(forward_rows(*model_, batch, micro, options_.pass));
+  std::vector<std::string> parts(update.micro_batches.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!update.share.is_mine(i)) continue;
+    const std::vector<int64_t>& micro = update.micro_batches[i];
+    const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
     const LogProbs probs =
         head_log_prob(out.hidden_RH, model_->head(), out.targets_R, options_.temperature, true, options_.head);
-    log_prob.resize(static_cast<size_t>(out.targets_R.numel()));
-    entropy.resize(log_prob.size());
+    std::vector<float> numbers(2 * static_cast<size_t>(out.targets_R.numel()));
+    const std::span<float> log_prob = std::span(numbers).first(numbers.size() / 2);
     copy_to_floats(probs.log_prob_R, log_prob);
-    copy_to_floats(probs.entropy_R, entropy);
-    update.for_tokens(micro, whole, [&](size_t from, size_t to) {
-      whole.log_prob[to] = log_prob[from];
-      whole.entropy[to] = entropy[from];
-      norms[to] = probs.norms_R[from];
+    copy_to_floats(probs.entropy_R, std::span(numbers).subspan(log_prob.size()));
+    update.for_tokens(micro, whole, [&](size_t from, size_t to) { norms[to] = probs.norms_R[from]; });
+    parts[i] = float_bytes(numbers);
+  }
+  TRY(update.share.exchange(parts, "log-probs of the update"));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::vector<float> numbers = floats_of_bytes(parts[i]);
+    update.for_tokens(update.micro_batches[i], whole, [&](size_t from, size_t to) {
+      whole_log_prob[to] = numbers[from];
+      whole_entropy[to] = numbers[from + numbers.size() / 2];
     });
   }
   return {};
 }
 
-Result<> ActorLearner::backward_whole_update(Update& update, UpdateSlice& whole, UpdateReport& report) {
-  std::vector<TokenNorm> norms, micro_norms;
-  TRY(measure_whole_update(update, whole, norms));
-  if (whole.on_policy) whole.old_log_prob = whole.log_prob;
-  report.skipped = !all_finite(whole.log_prob, whole.mask);
-  if (report.skipped) return {};
-  const size_t n = whole.num_tokens();
-  report.sums.add(TRY(objective_->evaluate(whole.input(0, n, whole.layout()), whole.grad(0, n), &report.metrics)));
+// Backward of one micro-batch with its part of the gradient of the whole update's objective.
+Result<LeafReport> ActorLearner::backward_injected(const Update& update, const std::vector<int64_t>& micro,
+                                                   const UpdateSlice& whole, std::span<const TokenNorm> norms) {
+  LeafReport leaf;
   std::vector<float> grad_log_prob, grad_entropy;
-  for (const std::vector<int64_t>& micro : update.micro_batches) {
-    grad_log_prob.clear();
-    grad_entropy.clear();
-    micro_norms.clear();
-    update.for_tokens(micro, whole, [&](size_t, size_t from) {
-      grad_log_prob.push_back(whole.grad_log_prob[from]);
-      grad_entropy.push_back(whole.grad_entropy[from]);
-      if (!norms.empty()) micro_norms.push_back(norms[from]);
-    });
-    const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
-    if (!has_gradient && !objective_->uses_full_kl()) continue;
-    const PackedForward out = TRY(forward_rows(*model_, update.batch, micro, options_.pass));
-    const UpdateSlice part = TRY(slice(update, micro));
-    const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, update.batch, part, out, options_));
-    report.sums.add(kl.sums);
-    if (has_gradient || kl.d_hidden_RH.defined()) inject(out, grad_log_prob, grad_entropy, micro_norms, kl.d_hidden_RH);
+  std::vector<TokenNorm> micro_norms;
+  update.for_tokens(micro, whole, [&](size_t, size_t from) {
+    grad_log_prob.push_back(whole.grad_log_prob[from]);
+    grad_entropy.push_back(whole.grad_entropy[from]);
+    if (!norms.empty()) micro_norms.push_back(norms[from]);
+  });
+  const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
+  if (!has_gradient && !objective_->uses_full_kl()) return leaf;
+  const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
+  const UpdateSlice part = TRY(slice(update, micro));
+  const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, part, out, options_));
+  leaf.sums = kl.sums;
+  leaf.has_gradient = has_gradient || kl.d_hidden_RH.defined();
+  if (leaf.has_gradient) inject(out, grad_log_prob, grad_entropy, micro_norms, kl.d_hidden_RH);
+  return leaf;
+}
+
+// The objective sees the whole update, on every rank. The micro-batches then run backward.
+Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& report, std::vector<LeafReport>& leaves,
+                                             GradientSum& gradient) {
+  UpdateSlice whole = TRY(slice(update, update.rows));
+  std::vector<TokenNorm> norms;
+  TRY(measure_whole_update(update, whole, norms));
+  if (whole.on_policy) std::ranges::copy(whole.log_prob(), whole.old_log_prob().begin());
+  if (!update.place.log_prob_out.empty())
+    update.keep_log_probs({update.rows.begin(), update.rows.end()}, whole.table.get<column::LogProb>());
+  report.skipped = !all_finite(whole.log_prob(), whole.mask());
+  if (report.skipped) return {};
+  report.sums.add(TRY(objective_->evaluate(whole.input(), whole.grad(), &report.metrics)));
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (!update.share.is_mine(i)) continue;
+    leaves[i] = TRY(backward_injected(update, update.micro_batches[i], whole, norms));
+    gradient.end_leaf(i, leaves[i].has_gradient);
   }
   return {};
+}
+
+// Backward of one micro-batch whose objective needs no other.
+Result<LeafReport> ActorLearner::backward_rows(const Update& update, const std::vector<int64_t>& micro) {
+  LeafReport leaf;
+  UpdateSlice part = TRY(slice(update, micro));
+  const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
+  if (out.targets_R.numel() == 0) {  // rows without tokens still count in metrics per row
+    leaf.sums.add(TRY(objective_->evaluate(part.input(), part.grad(), &leaf.metrics)));
+    return leaf;
+  }
+  const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, part, out, options_));
+  if (objective_->coupling() == Coupling::kToken)
+    TRY(backward_one_pass(part, out, kl.d_hidden_RH, leaf));
+  else
+    TRY(backward_two_pass(part, out, kl.d_hidden_RH, leaf));
+  if (leaf.skipped) return leaf;
+  leaf.sums.add(kl.sums);
+  if (!update.place.log_prob_out.empty()) leaf.kept.assign(part.log_prob().begin(), part.log_prob().end());
+  return leaf;
 }
 
 Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
-  const Coupling coupling = objective_->coupling();
-  // Where a micro-batch is the update, seeing the one is seeing the other.
-  if (coupling > Coupling::kRow && update.micro_batches.size() > 1) {
-    UpdateSlice whole = TRY(slice(update, update.rows));
-    TRY(backward_whole_update(update, whole, report));
-    update.keep_log_probs(whole);
-    return {};
-  }
-  for (const std::vector<int64_t>& micro : update.micro_batches) {
-    UpdateSlice part = TRY(slice(update, micro));
-    const PackedForward out = TRY(forward_rows(*model_, update.batch, micro, options_.pass));
-    if (out.targets_R.numel() == 0) {  // rows without tokens still count in what is told per row
-      report.sums.add(TRY(objective_->evaluate(part.input(0, 0, part.layout()), part.grad(0, 0), &report.metrics)));
-      continue;
-    }
-    const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, update.batch, part, out, options_));
-    if (coupling == Coupling::kToken)
-      TRY(backward_one_pass(part, out, kl.d_hidden_RH, report));
-    else
-      TRY(backward_two_pass(part, out, kl.d_hidden_RH, report));
+  GradientSum gradient(optimizer_->parameters(), update.share, options_.ranks);
+  std::vector<LeafReport> leaves(update.micro_batches.size());
+  // If a micro-batch is the whole update, it sees the whole update.
+  if (objective_->coupling() > Coupling::kRow && leaves.size() > 1) {
+    TRY(backward_whole_update(update, report, leaves, gradient));
     if (report.skipped) return {};
-    report.sums.add(kl.sums);
-    update.keep_log_probs(part);
+  } else {
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      if (!update.share.is_mine(i)) continue;
+      leaves[i] = TRY(backward_rows(update, update.micro_batches[i]));
+      if (leaves[i].skipped) break;
+      gradient.end_leaf(i, leaves[i].has_gradient);
+    }
   }
-  return {};
+  TRY(exchange_leaves(update.share, leaves));
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    report.sums.add(leaves[i].sums);
+    TRY(report.metrics.merge(leaves[i].metrics));
+    report.skipped = leaves[i].skipped;
+    if (report.skipped) return {};
+    if (!leaves[i].kept.empty()) update.keep_log_probs(update.micro_batches[i], leaves[i].kept);
+  }
+  return gradient.finish(leaves);
 }
 
-Result<UpdateReport> ActorLearner::update(const TrainBatch& batch, std::span<const int64_t> rows, double lr,
-                                          int64_t step, int64_t update_index, std::span<float> log_prob_out) {
+Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<const int64_t> rows,
+                                          const UpdatePlace& place) {
   UpdateReport report;
-  report.lr = lr;
+  report.lr = place.lr;
   model_->zero_grad();
-  Update update(batch, rows, step, update_index, log_prob_out, options_.micro_batch);
+  Update update(table, rows, place, options_);
   TRY(accumulate(update, report));
   if (report.skipped) {
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();
     return report;
   }
-  const FiniteStep done = step_if_finite(*model_, *optimizer_, report.sums.loss, lr, options_.grad_clip);
+  const FiniteStep done = step_if_finite(*model_, *optimizer_, report.sums.loss, place.lr, options_.grad_clip);
   report.grad_norm = done.grad_norm;
   report.skipped = done.skipped;
   return report;

@@ -2,7 +2,8 @@
 // returns.
 //
 // The value of token j is read at the position before it, as in verl. Packed micro-batches as the policy's; the
-// gradient does not depend on how the rows are cut. Thread rule: one thread at a time; libtorch spreads the work.
+// gradient does not depend on how the rows are cut, nor on how many ranks share the micro-batches. Thread rule: one
+// thread at a time; libtorch spreads the work.
 #pragma once
 
 #include <span>
@@ -11,8 +12,9 @@
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
 #include "learn/optim/adamw.h"
+#include "learn/update/leaf_report.h"
 #include "learn/update/learner_options.h"
-#include "learn/update/train_batch.h"
+#include "learn/update/micro_batches.h"
 #include "model/model.h"
 
 namespace mortise {
@@ -33,18 +35,18 @@ struct CriticReport {
 class CriticLearner {
  public:
   CriticLearner(Model& model, AdamW& optimizer, const CriticOptions& options)
-      : model_(&model), optimizer_(&optimizer), options_(options) {}
+      : model_(&model), optimizer_(&optimizer), options_(options) {
+    options_.learner.micro_batch.sets_idle_rows_apart = false;  // values are learnt whatever the advantage is
+  }
 
   // [N], without gradient; 0 at masked tokens.
-  Result<std::vector<float>> values(const TrainBatch& batch) const;
+  Result<std::vector<float>> values(const StepTable& table) const;
 
-  // One optimizer update on `rows` of the batch towards returns [N], clipped around the old values [N].
-  Result<CriticReport> update(const TrainBatch& batch, std::span<const int64_t> rows, std::span<const float> values,
-                              std::span<const float> returns, double lr);
+  // One optimizer update on `rows` of the table towards its returns, clipped around its values.
+  Result<CriticReport> update(const StepTable& table, std::span<const int64_t> rows, double lr);
 
  private:
-  Result<> backward(const TrainBatch& batch, std::span<const int64_t> micro, std::span<const float> values,
-                    std::span<const float> returns, const UpdateCounts& counts, CriticReport& report);
+  Result<LeafReport> backward(const StepTable& table, std::span<const int64_t> micro, const UpdateCounts& counts);
 
   Model* model_;
   AdamW* optimizer_;

@@ -1,8 +1,6 @@
 // What ends every update: the gradient's norm, and the optimizer's step where loss and gradient are finite.
 #pragma once
 
-#include <ATen/ops/zeros_like.h>
-
 #include <cmath>
 
 #include "learn/optim/adamw.h"
@@ -15,13 +13,10 @@ struct FiniteStep {
   bool skipped = false;    // something was not finite: no parameter was touched
 };
 
-// `optimizer` holds the trainable parameters of `model`. One without a gradient got none to send back: it counts as
-// zero, and the optimizer's moments still decay.
+// `optimizer` has the trainable parameters of `model`. A parameter without a gradient received none: it counts as zero,
+// and the optimizer's moments still decay.
 inline FiniteStep step_if_finite(Model& model, AdamW& optimizer, double loss, double lr, double grad_clip) {
-  for (const OptimizedParameter& parameter : optimizer.parameters()) {
-    at::Tensor& grad = parameter.tensor.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
-  }
+  fill_absent_gradients(optimizer.parameters());
   FiniteStep out;
   out.grad_norm = global_grad_norm(optimizer.parameters());
   out.skipped = !std::isfinite(out.grad_norm) || !std::isfinite(loss);

@@ -1,24 +1,32 @@
-// How updates are computed: what changes numbers (temperature, clipping) and what changes memory and speed alone.
+// How to compute updates: settings that change numbers (temperature, clipping), and settings that change only memory
+// and speed.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
+#include "learn/update/micro_batches.h"
 #include "learn/update/pass_flops.h"
-#include "learn/update/train_batch.h"
+#include "learn/update/rank_share.h"
 #include "model/head/log_prob_head.h"
 #include "model/layers/decoder.h"
 
 namespace mortise {
 
-// One pass of rows through the model. No gradient depends on it.
+// One pass of rows through the model. Except for dropout, no gradient depends on it.
 struct PassOptions {
-  bool share_prompts = true;  // false: every row has its prompt for itself, the form that judges the other
+  bool share_prompts = true;  // false: every row has its own prompt, as the reference for the other form
   // Bytes of activations that a pass may keep for backward; layers that do not fit are computed again. Not set: all are
   // kept.
   std::optional<int64_t> activation_bytes;
   LayerPath path = LayerPath::kFast;
-  FlopCount* flops = nullptr;  // every pass adds to it what it computes; null: nobody counts
+  // LoRA dropout, if the model's adapter has it. Only updates do: the policy that samples has none.
+  struct Dropout {
+    uint64_t seed = 0;
+    uint64_t update = 0;  // in the run
+  };
+  std::optional<Dropout> dropout;
+  FlopCount* flops = nullptr;  // every pass adds its operations; null: no count
 };
 
 struct LearnerOptions {
@@ -28,6 +36,15 @@ struct LearnerOptions {
   PassOptions pass;
   HeadOptions head;
   const Model* reference = nullptr;  // of a KL over the whole vocabulary; borrowed
+  RankOptions ranks;
+  uint64_t seed = 0;  // of the run; for dropout
+
+  // The passes of an update: the run's n-th.
+  [[nodiscard]] PassOptions update_pass(int64_t update) const {
+    PassOptions out = pass;
+    out.dropout = {seed, static_cast<uint64_t>(update)};
+    return out;
+  }
 };
 
 }  // namespace mortise

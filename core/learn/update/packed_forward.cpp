@@ -1,3 +1,4 @@
+// Packs the rows, runs the decoder, and selects the predicting hidden states.
 #include "learn/update/packed_forward.h"
 
 #include <ATen/ops/index_select.h>
@@ -6,13 +7,14 @@
 
 namespace mortise {
 
-Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, std::span<const int64_t> rows,
+Result<PackedForward> forward_rows(const Model& model, const StepTable& table, std::span<const int64_t> rows,
                                    const PassOptions& options) {
   std::vector<PackRow> pack_list;
   pack_list.reserve(rows.size());
   for (const int64_t row : rows) {
-    const auto r = static_cast<size_t>(row);
-    pack_list.push_back({batch.prompt_ids[r], batch.response_ids[r], batch.group_index[r]});
+    const TableRow& from = table.row(row);
+    pack_list.push_back(
+        {from.prompt_ids, from.response_ids, from.group, table.layout().row_id[static_cast<size_t>(row)]});
   }
   PackOptions pack;
   pack.share_prefix = options.share_prompts;
@@ -25,6 +27,10 @@ Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, 
     const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
     forward.recomputed_layers =
         layers_to_recompute(model.config(), element, packed.num_tokens(), *options.activation_bytes);
+  }
+  if (options.dropout && model.lora_dropout() > 0.0) {
+    forward.lora_dropout = LoraDropout{model.lora_dropout(), options.dropout->seed, options.dropout->update,
+                                       packed.owners_N, packed.positions_N};
   }
   PackedForward out;
   out.selected_RH = at::index_select(model.forward_hidden(packed, forward), 0, packed.predict_index_R);

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "learn/update/learner_options.h"
-#include "learn/update/train_batch.h"
+#include "learn/update/micro_batches.h"
 #include "model/model.h"
 
 namespace mortise {
@@ -24,14 +24,14 @@ struct PackedForward {
     selected_RH.backward(d_hidden_RH);
     count_backward();
   }
-  // Where the head is part of the graph and the caller goes backward himself.
+  // For a head that is part of the graph, if the caller runs backward.
   void count_backward() const {
     if (flops != nullptr) flops->total += backward_flops;
   }
 };
 
 // Errors (kind data) name the row whose ids do not fit the model.
-Result<PackedForward> forward_rows(const Model& model, const TrainBatch& batch, std::span<const int64_t> rows,
+Result<PackedForward> forward_rows(const Model& model, const StepTable& table, std::span<const int64_t> rows,
                                    const PassOptions& options = {});
 
 }  // namespace mortise

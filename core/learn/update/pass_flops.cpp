@@ -1,3 +1,4 @@
+// Counts the floating-point operations of a pass from its shapes.
 #include "learn/update/pass_flops.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// What passes cost in floating-point operations, counted as they run: what perf/mfu/* is made of.
+// The floating-point operations of passes, counted as they run, for perf/mfu/*.
 //
-// Counted are the products of layers and head, and attention over the tokens that one sees; a multiply-add is two. A
-// prompt that a group shares counts once, as it is computed once. Layers and logits that are computed a second time to
-// save memory do not count, nor does anything elementwise.
+// Counts the products of layers and head, and attention over the visible tokens; a multiply-add is two. A prompt that a
+// group shares counts once, because it is computed once. Recomputed layers and logits do not count, nor does anything
+// elementwise.
 #pragma once
 
 #include "model/model.h"
@@ -11,7 +11,7 @@ namespace mortise {
 
 struct PassFlops {
   double forward = 0.0;
-  double backward = 0.0;  // to the weights and the activations; with an adapter, whose base is frozen, to the latter
+  double backward = 0.0;  // for the weights and the activations; with an adapter, whose base is frozen, for the latter
 };
 
 PassFlops pass_flops(const Model& model, const PackedBatch& batch);

@@ -4,7 +4,7 @@
 
 #include "learn/optim/adamw.h"
 #include "learn/update/learner_options.h"
-#include "learn/update/train_batch.h"
+#include "learn/update/micro_batches.h"
 #include "model/model.h"
 
 namespace mortise {
@@ -16,7 +16,12 @@ struct SftReport {
   bool skipped = false;  // the gradient was not finite
 };
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const TrainBatch& batch, const LearnerOptions& options,
-                             double lr);
+struct SftPlace {
+  double lr = 0.0;
+  int64_t update_index = 1;  // in the run
+};
+
+Result<SftReport> sft_update(Model& model, AdamW& optimizer, const StepTable& table, const LearnerOptions& options,
+                             const SftPlace& place);
 
 }  // namespace mortise

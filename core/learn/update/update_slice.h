@@ -1,5 +1,5 @@
-// UpdateSlice: the per-token inputs of some rows of an update, gathered from the batch, with room for what the head and
-// the objective write: what one objective call sees. Private to this folder.
+// UpdateSlice: some rows of an update with their columns, and room for what the head and the objective write: what one
+// objective call sees. Private to this folder.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "foundation/batch/token_weight.h"
 #include "learn/objective/actor_objective.h"
-#include "learn/update/train_batch.h"
+#include "learn/update/micro_batches.h"
 
 namespace mortise {
 
@@ -19,27 +19,46 @@ namespace mortise {
 }
 
 struct UpdateSlice {
-  std::vector<int64_t> rows, row_id, group_index, row_offsets{0};
-  std::vector<uint8_t> mask;
-  std::vector<float> log_prob, entropy, old_log_prob, advantages, ref_log_prob, rollout_log_prob, rollout_is_weights,
-      weight;
-  std::vector<float> grad_log_prob, grad_entropy;
+  std::vector<int64_t> rows;  // in the step's table
+  StepTable table;            // of these rows; log_prob, entropy and on_policy's old_log_prob are to be written
+  std::vector<float> grad_log_prob, grad_entropy;  // [N]
   int64_t step = 1, update_index = 1;
-  bool on_policy = false;
+  bool on_policy = false;  // the update's own log-probs are the old ones: the ratio is 1
 
-  [[nodiscard]] size_t num_tokens() const { return mask.size(); }
-  [[nodiscard]] Layout layout() const { return {row_offsets, row_id, group_index}; }
+  [[nodiscard]] size_t num_tokens() const { return grad_log_prob.size(); }
   [[nodiscard]] bool has_gradient() const { return any_nonzero(grad_log_prob) || any_nonzero(grad_entropy); }
+  [[nodiscard]] std::span<float> log_prob() { return table.edit<column::LogProb>(); }
+  [[nodiscard]] std::span<float> entropy() { return table.edit<column::Entropy>(); }
+  [[nodiscard]] std::span<float> old_log_prob() { return table.edit<column::OldLogProb>(); }
+  [[nodiscard]] std::span<const uint8_t> mask() const { return table.get<column::ResponseMask>(); }
 
-  // Input of the tokens [begin, end), which lie in the rows whose offsets are given (relative to begin).
-  [[nodiscard]] ObjectiveInput input(size_t begin, size_t end, const Layout& layout) const;
+  // What the objective gets of all tokens.
+  [[nodiscard]] StepView input() const { return numbered(table.view()); }
+  // The same of the tokens [begin, end), which lie in the rows whose offsets are given (relative to begin).
+  [[nodiscard]] StepView input(size_t begin, size_t end, const Layout& layout) const {
+    return numbered(table.view(begin, end, layout));
+  }
+  ObjectiveGrad grad() { return {grad_log_prob, grad_entropy}; }
   ObjectiveGrad grad(size_t begin, size_t end) {
     return {std::span(grad_log_prob).subspan(begin, end - begin), std::span(grad_entropy).subspan(begin, end - begin)};
   }
+
+ private:
+  [[nodiscard]] StepView numbered(StepView view) const {
+    view.step = step;
+    view.update_index = update_index;
+    return view;
+  }
 };
 
-// `rows` are indices into the batch, `row_id` their places in the update, `counts` those of the whole update.
-Result<UpdateSlice> make_slice(const TrainBatch& batch, std::span<const int64_t> rows, std::span<const int64_t> row_id,
+// `rows` are indices into the step's table, `row_id` their places in the update, `counts` those of the whole update.
+Result<UpdateSlice> make_slice(const StepTable& step, std::span<const int64_t> rows, std::vector<int64_t> row_id,
                                const TokenWeightOptions& aggregation, const UpdateCounts& counts);
+
+// The counts of some rows of the table, by its response_mask.
+UpdateCounts count_rows(const StepTable& table, std::span<const int64_t> rows);
+
+// Puts the weight of every token into `part`, which holds rows of the update that `counts` is of.
+Result<> put_weights(const TokenWeightOptions& aggregation, const UpdateCounts& counts, StepTable& part);
 
 }  // namespace mortise

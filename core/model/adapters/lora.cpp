@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
+#include <fmt/core.h>
 
 #include <map>
 #include <unordered_map>
@@ -26,8 +27,8 @@ std::string without_wrapper(std::string name) {
 Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
   const Path path = folder / kAdapterWeightsFile;
   if (!env.exists(path)) {
-    return Error{ErrorKind::kData, std::string("there is no ") + kAdapterWeightsFile + " in this adapter",
-                 folder.string(), "save it as safetensors (no pickle is read)"};
+    return Error{ErrorKind::kData, fmt::format("there is no {} in this adapter", kAdapterWeightsFile), folder.string(),
+                 "save it as safetensors (no pickle is read)"};
   }
   TRY(refuse_lfs_pointer(env, path));
   return SafetensorsFile::open(env, path);
@@ -52,7 +53,7 @@ class Applier {
 
  private:
   Error bad(const std::string& tensor, const std::string& problem, std::string next = {}) const {
-    return {ErrorKind::kData, "tensor " + quote(tensor) + " " + problem, where_, std::move(next)};
+    return {ErrorKind::kData, fmt::format("tensor {} {}", quote(tensor), problem), where_, std::move(next)};
   }
 
   // A tensor of modules_to_save, or a bias: stored as a whole.
@@ -76,11 +77,11 @@ class Applier {
     const auto found = by_name_.find(module + ".weight");
     if (found == by_name_.end()) {
       return bad(pair.a->name,
-                 "adapts " + quote(module) + ", which the base model does not have as a matrix of its own",
+                 fmt::format("adapts {}, which the base model does not have as a matrix of its own", quote(module)),
                  did_you_mean(module + ".weight", names_));
     }
     at::Tensor target = found->second->tensor.detach();
-    if (target.dim() != 2) return bad(pair.a->name, "adapts " + quote(module) + ", which is no matrix");
+    if (target.dim() != 2) return bad(pair.a->name, fmt::format("adapts {}, which is no matrix", quote(module)));
     const at::Tensor a = TRY(matrix(*pair.a, pair.rank.rank, target.size(1)));
     const at::Tensor b = TRY(matrix(*pair.b, target.size(0), pair.rank.rank));
     target.copy_(target.to(at::kDouble) + at::matmul(b, a) * pair.rank.scale);
@@ -99,7 +100,7 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   LoraTensors out{TRY(open_weights(env, folder)), {}, {}};
   const Path path = out.file.path();
   const auto bad = [&](const std::string& tensor, const std::string& problem, std::string next) {
-    return Error{ErrorKind::kData, "tensor " + quote(tensor) + " " + problem, path.string(), std::move(next)};
+    return Error{ErrorKind::kData, fmt::format("tensor {} {}", quote(tensor), problem), path.string(), std::move(next)};
   };
   constexpr std::string_view kA = ".lora_A.weight";
   constexpr std::string_view kB = ".lora_B.weight";
@@ -119,15 +120,15 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   for (auto& [module, pair] : out.pairs) {
     if (pair.a == nullptr || pair.b == nullptr) {
       const TensorView& there = pair.a != nullptr ? *pair.a : *pair.b;
-      return bad(there.name, std::string("has no lora_") + (pair.a != nullptr ? "B" : "A") + " with it",
+      return bad(there.name, fmt::format("has no lora_{} with it", pair.a != nullptr ? "B" : "A"),
                  "save the adapter again");
     }
     pair.rank = TRY(config.rank_of(module));
     for (const auto& [view, side] : {std::pair{pair.a, size_t{0}}, std::pair{pair.b, size_t{1}}}) {
       if (view->shape.size() == 2 && view->shape[side] == pair.rank.rank) continue;
       return bad(view->name,
-                 "has shape " + shape_text(view->shape) + ", which does not fit the rank " +
-                     std::to_string(pair.rank.rank) + " of its module",
+                 fmt::format("has shape {}, which does not fit the rank {} of its module", shape_text(view->shape),
+                             pair.rank.rank),
                  "correct r or rank_pattern in " + std::string(kAdapterConfigFile));
     }
   }
@@ -148,7 +149,7 @@ Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig c
                  "train it with modules_to_save = [\"score\"] and save it again: a fresh head would score at random"};
   }
   if (head->shape.size() == 2 && head->shape[0] > 0) return as_classifier(std::move(config), head->shape[0]);
-  return Error{ErrorKind::kData, "tensor " + quote(head->name) + " is no matrix of labels x hidden_size",
+  return Error{ErrorKind::kData, fmt::format("tensor {} is no matrix of labels x hidden_size", quote(head->name)),
                file.path().string(), "save the adapter again"};
 }
 

@@ -1,9 +1,9 @@
-// A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix; tensors of
-// modules_to_save and trained biases take the place of the base's. Where they are the head of a sequence classifier
-// (TRL's reward models: task_type SEQ_CLS), the base, a language model as a rule, becomes one.
+// A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix. Tensors of
+// modules_to_save and trained biases replace those of the base. If they are the head of a sequence classifier (TRL's
+// reward models: task_type SEQ_CLS), the base, usually a language model, becomes a classifier.
 //
-// The sum is made in float64 and rounded once. Cost: 2 out in r flops a matrix. Memory: the adapter itself is kept, so
-// that it can be saved apart again. Thread rule: plain values.
+// The sum is computed in float64 and rounded once. Cost: 2 out in r flops per matrix. Memory: the adapter stays, so
+// that it can be saved separately. Thread rule: plain values.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ namespace mortise {
 // Before the name of a module in the adapter's tensors.
 inline constexpr std::string_view kLoraPrefix = "base_model.model.";
 
-// A and B of one module; both are there, and have the rank of the configuration.
+// A and B of one module. Both are present and have the configuration's rank.
 struct LoraPair {
   const TensorView* a = nullptr;
   const TensorView* b = nullptr;
@@ -38,11 +38,11 @@ struct LoraTensors {
   std::map<std::string, LoraPair> pairs;  // by module: "model.layers.0.self_attn.q_proj"
   std::vector<const TensorView*> others;
 };
-// Errors name file and tensor: a name without the prefix, A without B, none at all, another rank than that of
-// adapter_config.json. Memory is asked for by the tensors' shapes, never by a rank that only the configuration claims.
+// Errors name file and tensor: a name without the prefix, A without B, no tensor at all, a rank that differs from
+// adapter_config.json. Memory is allocated by the tensors' shapes, never by a rank that only the configuration claims.
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder);
 
-// What a model's folder computes, or that of an adapter with its base.
+// The configuration of a model's folder, or of an adapter's folder with its base.
 Result<ModelConfig> read_model_folder_config(Env& env, const Path& folder);
 // `config` of the base under the adapter's own head, where it has one.
 Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig config);
@@ -56,7 +56,7 @@ struct LoraAdapter {
 // this model, A without B, another rank than the configuration's, a variant that is not supported.
 Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters);
 
-// The two files of the folder, the same bytes as were read but for the base's path where one is given.
+// The two files of the folder: the same bytes as were read, except for the base's path if one is given.
 Result<std::vector<FolderFile>> plan_lora(std::shared_ptr<const LoraAdapter> adapter, const std::string& base_model);
 
 }  // namespace mortise

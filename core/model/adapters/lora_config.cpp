@@ -1,6 +1,7 @@
 // See lora_config.h.
 #include "model/adapters/lora_config.h"
 
+#include <fmt/core.h>
 #include <cmath>
 #include <utility>
 
@@ -25,11 +26,11 @@ Result<parse::Pattern> compile_module_pattern(const std::string& pattern, const 
   options.match_limit = kMaxPatternSteps;
   // By itself first: "a)(b" would be one in the parentheses below.
   auto compiled = parse::Pattern::compile(pattern, options);
-  if (compiled) compiled = parse::Pattern::compile("(.*\\.)?(" + pattern + ")", options);
+  if (compiled) compiled = parse::Pattern::compile(fmt::format("(.*\\.)?({})", pattern), options);
   if (compiled) return *std::move(compiled);
   return Error{ErrorKind::kData,
-               "key " + quote(key) + " has the pattern " + quote(pattern) +
-                   ", which is no regular expression: " + compiled.fault().what,
+               fmt::format("key {} has the pattern {}, which is no regular expression: {}", quote(key), quote(pattern),
+                           compiled.fault().what),
                reader.where(), "correct the pattern of module names"};
 }
 
@@ -40,8 +41,8 @@ Result<T> value_of(const std::vector<ModuleValue<T>>& patterns, const std::strin
     const auto matched = one.pattern.matches(module);
     if (!matched) {
       return Error{ErrorKind::kData,
-                   "the pattern " + quote(one.pattern.source()) + " cannot be compared with the module " +
-                       quote(module) + ": " + matched.fault().what,
+                   fmt::format("the pattern {} cannot be compared with the module {}: {}", quote(one.pattern.source()),
+                               quote(module), matched.fault().what),
                    where, "write a pattern that backtracks less"};
     }
     if (*matched) return one.value;
@@ -59,7 +60,8 @@ Result<> refuse_variants(const ConfigReader& reader) {
     if (value == nullptr || *value == false || ((value->is_array() || value->is_object()) && value->empty())) continue;
     return reader.unsupported(key, "plain LoRA (absent, null, false or empty)");
   }
-  // These ways to begin change the base weights too, so that the files alone do not say what was trained on.
+  // These initialisations change the base weights too, so the files do not say on which weights the adapter was
+  // trained.
   if (const Json* init = reader.find("init_lora_weights"); init != nullptr && !init->is_boolean()) {
     if (*init != "gaussian" && *init != "eva" && *init != "orthogonal") {
       return reader.unsupported("init_lora_weights", "true, false, gaussian, eva, orthogonal");
@@ -140,6 +142,8 @@ Result<LoraConfig> read_lora_config(Env& env, const Path& folder) {
   config.alpha = TRY(reader.number_or("lora_alpha", 8.0));
   TRY(check_alpha(reader, "lora_alpha", config.alpha));
   config.dropout = TRY(reader.number_or("lora_dropout", 0.0));
+  if (!(config.dropout >= 0.0 && config.dropout < 1.0))
+    return reader.wrong("lora_dropout", "a number from 0 to below 1");
   config.use_rslora = TRY(reader.flag_or("use_rslora", false));
   config.rank_pattern =
       TRY(read_pattern<int64_t>(reader, "rank_pattern", is_rank, "an object of whole numbers from 1 to 1048576"));
@@ -153,10 +157,11 @@ Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraCo
   for (const Path& folder : {adapter_folder / written, written}) {
     if (env.exists(folder / "config.json")) return folder;
   }
-  return Error{
-      ErrorKind::kData,
-      "the base model " + quote(config.base_model) + " was not found, neither relative to the adapter nor as a path",
-      (adapter_folder / kAdapterConfigFile).string(), "download it and write its folder as base_model_name_or_path"};
+  return Error{ErrorKind::kData,
+               fmt::format("the base model {} was not found, neither relative to the adapter nor as a path",
+                           quote(config.base_model)),
+               (adapter_folder / kAdapterConfigFile).string(),
+               "download it and write its folder as base_model_name_or_path"};
 }
 
 Result<Path> find_model_folder(Env& env, const Path& folder) {

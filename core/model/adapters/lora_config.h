@@ -31,7 +31,7 @@ struct LoraConfig {
   int64_t rank = 0;
   double alpha = 0.0;
   bool use_rslora = false;
-  double dropout = 0.0;                            // of training
+  double dropout = 0.0;                            // of updates, in [0, 1)
   std::string task_type;                           // CAUSAL_LM, SEQ_CLS, ...; empty: not said
   std::vector<ModuleValue<int64_t>> rank_pattern;  // the first that matches counts
   std::vector<ModuleValue<double>> alpha_pattern;
@@ -47,7 +47,7 @@ struct LoraConfig {
 constexpr const char* kAdapterConfigFile = "adapter_config.json";
 constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 
-// True where `folder` holds an adapter and no model of its own.
+// True if `folder` has an adapter and no model.
 bool is_adapter_folder(Env& env, const Path& folder);
 Result<LoraConfig> read_lora_config(Env& env, const Path& folder);
 // Relative to the adapter's folder where that leads to a model, else as written.

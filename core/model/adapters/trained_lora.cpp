@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -44,7 +45,7 @@ Result<> check_entries(std::span<const std::string> entries, std::span<const std
     for (const std::string& module : modules) names.insert(last_part(module));
     const std::vector<std::string> known(names.begin(), names.end());
     return Error{ErrorKind::kConfig,
-                 "the model has no matrix that " + quote(entry) + " names",
+                 fmt::format("the model has no matrix that {} names", quote(entry)),
                  {},
                  "known: " + join(known, ", ")};
   }
@@ -74,10 +75,10 @@ Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
   const std::string where = tensors.file.path().string();
   const std::string next = "merge it into its base with `mortise model save`, and train from there";
   if (!tensors.others.empty()) {
-    return Error{
-        ErrorKind::kData,
-        "tensor " + quote(tensors.others.front()->name) + " is no lora_A or lora_B, and only these are trained", where,
-        next};
+    return Error{ErrorKind::kData,
+                 fmt::format("tensor {} is no lora_A or lora_B, and only these are trained",
+                             quote(tensors.others.front()->name)),
+                 where, next};
   }
   const std::vector<std::string> known = linear_modules(parameters);
   std::vector<std::string> out;
@@ -86,8 +87,9 @@ Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
   }
   for (const auto& [module, pair] : tensors.pairs) {
     if (std::ranges::find(out, module) != out.end()) continue;
-    return Error{ErrorKind::kData, "the adapter's module " + quote(module) + " is no matrix of the model's layers",
-                 where, did_you_mean(module, known)};
+    return Error{ErrorKind::kData,
+                 fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
+                 did_you_mean(module, known)};
   }
   return out;
 }
@@ -111,6 +113,8 @@ LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::strin
   LoraConfig config;
   config.rank = choice.rank;
   config.alpha = choice.alpha;
+  config.dropout = choice.dropout;
+  config.use_rslora = choice.use_rslora;
   std::set<std::string> in_part;  // last parts of names that are adapted in some layers only
   for (const std::string& module : linear_modules(parameters)) {
     if (std::ranges::find(modules, module) == modules.end()) in_part.insert(last_part(module));
@@ -126,11 +130,11 @@ LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::strin
   json["lora_alpha"] =
       choice.alpha == std::floor(choice.alpha) ? Json(static_cast<int64_t>(choice.alpha)) : Json(choice.alpha);
   json["target_modules"] = names;
-  json["lora_dropout"] = 0.0;
+  json["lora_dropout"] = choice.dropout;
   json["bias"] = "none";
   json["fan_in_fan_out"] = false;
   json["init_lora_weights"] = true;
-  json["use_rslora"] = false;
+  json["use_rslora"] = choice.use_rslora;
   json["use_dora"] = false;
   json["rank_pattern"] = Json::object();
   json["alpha_pattern"] = Json::object();
@@ -196,10 +200,11 @@ LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
   LoraMatrix out;
   out.base_OI = base_OI;
   out.scale = ranks_[module].scale;
+  out.module = static_cast<int64_t>(module);
   out.a_RI = at::zeros({rank, base_OI.size(1)}, base_OI.options()).requires_grad_(true);
   out.b_OR = at::zeros({base_OI.size(0), rank}, base_OI.options()).requires_grad_(true);
-  parameters_.push_back({std::string(kLoraPrefix) + modules_[module] + ".lora_A.weight", out.a_RI, true});
-  parameters_.push_back({std::string(kLoraPrefix) + modules_[module] + ".lora_B.weight", out.b_OR, true});
+  parameters_.push_back({fmt::format("{}{}.lora_A.weight", kLoraPrefix, modules_[module]), out.a_RI, true});
+  parameters_.push_back({fmt::format("{}{}.lora_B.weight", kLoraPrefix, modules_[module]), out.b_OR, true});
   return out;
 }
 

@@ -1,9 +1,10 @@
-// A LoRA adapter in training (Hu et al. 2021): the base is frozen, A and B of the chosen matrices are the parameters.
-// It begins as PEFT's: A uniform in +-1/sqrt(in), B zero, no bias, no dropout, scale alpha / rank.
+// A LoRA adapter in training (Hu et al. 2021): the base is frozen, and A and B of the chosen matrices are the
+// parameters. It begins like PEFT's: A uniform in +-1/sqrt(in), B zero, no bias, scale alpha / rank (rsLoRA: the
+// square root of the rank). Dropout is part of a pass (layers/lora_dropout.h): only updates have it.
 //
-// The model computes with merged matrices W + scale B A, which merge() makes anew after every update, so training,
-// sampling and a merged save see the same numbers. The base's own matrices stay beside the merged ones where something
-// is adapted; the reference model is a view of them. Cost of merge(): 2 in out rank flops a matrix.
+// The model computes with merged matrices W + scale B A. merge() computes them again after every update, so training,
+// sampling and a merged save see the same numbers. The base's own adapted matrices are kept next to the merged ones,
+// and the reference model is a view of them. Cost of merge(): 2 in out rank flops per matrix.
 // Thread rule: merge() writes; else plain values that share tensors.
 #pragma once
 
@@ -30,18 +31,20 @@ struct LoraChoice {
   double alpha = 8.0;
   std::vector<std::string> target_modules = {"all-linear"};
   std::vector<std::string> exclude_modules = {};
+  double dropout = 0.0;     // of the adapter's input, in [0, 1)
+  bool use_rslora = false;  // scale alpha / sqrt(rank)
 };
 
-// "model.layers.0.self_attn.q_proj" and so on, in the order of the parameters. Errors name the entry that meets no
+// "model.layers.0.self_attn.q_proj" and so on, in the order of the parameters. Errors name the entry that matches no
 // module.
 Result<std::vector<std::string>> choose_lora_modules(std::span<const NamedParameter> parameters,
                                                      const LoraChoice& choice);
-// The modules of an adapter's folder; what is not A or B of a matrix of the layers is an error that names it.
+// The modules of an adapter's folder. A tensor that is not A or B of a layer's matrix is an error that names it.
 Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
                                                    std::span<const NamedParameter> parameters);
 struct LoraSize {
   int64_t num_trained = 0;  // elements of A and B
-  int64_t num_adapted = 0;  // elements of the adapted matrices: the base's stay beside the merged ones
+  int64_t num_adapted = 0;  // elements of the adapted matrices, whose base is kept next to the merged ones
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<const std::string> modules,
                       std::span<const LoraRank> ranks);
@@ -51,7 +54,7 @@ LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::strin
 
 class TrainedLora {
  public:
-  // Adapts `modules`, which have these `ranks`, of `store`, whose parameters are frozen from now on and whose adapted
+  // Adapts `modules` of `store`, with these `ranks`. The parameters of `store` are frozen from now on, and its adapted
   // leaves hold the merged matrices. A and B are zero; see initialize() and load().
   TrainedLora(LoraConfig config, std::span<const std::string> modules, std::span<const LoraRank> ranks,
               ParameterStore& store);
@@ -64,6 +67,8 @@ class TrainedLora {
   // A and B of each matrix, by PEFT's names.
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  // The probability that an update drops a feature of the adapter's input.
+  [[nodiscard]] double dropout() const { return config_.dropout; }
   // The model without the adapter, in the same memory.
   [[nodiscard]] const ParameterStore& base() const { return base_; }
   // adapter_config.json, adapter_model.safetensors. `base_model`: the base's folder; empty: as in the configuration.
@@ -74,7 +79,7 @@ class TrainedLora {
     LoraMatrix factors;
     at::Tensor merged_OI;
   };
-  // A fused matrix and the leaves in it, of which some may be among the modules. The two first are the base's.
+  // A fused matrix and its leaves, some of which may be adapted. The first two are the base's.
   void adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, std::vector<LoraMatrix>& lora,
              const std::unordered_map<const void*, size_t>& index_of);
   LoraMatrix add_matrix(size_t module, const at::Tensor& base_OI);

@@ -5,7 +5,7 @@
 
 namespace mortise {
 
-// One each in the files beside this one.
+// One per file in this folder.
 extern const FamilyInfo kGemma2Family, kGemma3Family, kLlamaFamily, kMistralFamily, kPhi3Family, kQwen2Family,
     kQwen3Family;
 

@@ -1,6 +1,6 @@
-// Gemma 2 and Gemma 3 (text): norms that count from 1 and lie on both sides of attention and MLP, embeddings times
-// sqrt(hidden), windows in some layers. Gemma 2 caps scores and logits (Gemma Team 2024); Gemma 3 norms q and k instead
-// and rotates windowed layers with a base of their own (Gemma Team 2025).
+// Gemma 2 and Gemma 3 (text): norms that count from 1, on both sides of attention and MLP; embeddings times
+// sqrt(hidden); windows in some layers. Gemma 2 caps scores and logits (Gemma Team 2024). Gemma 3 normalizes q and k
+// instead, and rotates windowed layers with another base (Gemma Team 2025).
 #include <cmath>
 
 #include "model/families/families.h"
@@ -9,7 +9,7 @@
 namespace mortise {
 namespace {
 
-// A cap under `key`: null is none, an absent key `fallback`.
+// A cap under `key`. null means no cap; an absent key means `fallback`.
 Result<double> read_cap(const ConfigReader& reader, const char* key, double fallback) {
   if (reader.is_null(key)) return 0.0;
   const double cap = TRY(reader.number_or(key, fallback));

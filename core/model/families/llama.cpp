@@ -1,4 +1,4 @@
-// Llama 1 to 3 and what is shaped like it.
+// Llama 1 to 3, and models of the same shape.
 #include "model/families/families.h"
 #include "model/weights/rope_config.h"
 

@@ -1,5 +1,5 @@
-// Phi-3 and Phi-4-mini: Llama with q, k, v in one matrix and gate and up in one, as the kernels want them anyway, one
-// window or none, heads that may be rotated in part, and longrope for long contexts.
+// Phi-3 and Phi-4-mini: Llama with q, k, v in one matrix and gate and up in one, as the kernels store them anyway; one
+// window or none; heads that may be rotated in part; longrope for long contexts.
 #include "model/families/families.h"
 #include "model/weights/rope_config.h"
 

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5: biases on q, k, v alone.
+// Qwen2 and Qwen2.5: biases on q, k and v only.
 #include "model/families/families.h"
 #include "model/weights/rope_config.h"
 

@@ -14,7 +14,7 @@ namespace mortise {
 
 inline constexpr int64_t kMinChunkRows = 64;  // fewer, and traffic of the weights outweighs the products
 
-// Tokens of a chunk, of `num_rows` that there are, where one takes `row_bytes`.
+// Tokens of a chunk, out of `num_rows`, if one token takes `row_bytes`.
 inline int64_t head_chunk_rows(int64_t num_rows, int64_t row_bytes, int64_t most, const HeadOptions& options) {
   return std::min(std::max<int64_t>(1, num_rows), std::clamp(options.chunk_bytes / row_bytes, kMinChunkRows, most));
 }
@@ -23,7 +23,7 @@ inline int64_t num_column_blocks(int64_t vocab, int64_t block_columns) {
   return (vocab + block_columns - 1) / block_columns;
 }
 
-// A chunk whose gradients are all 0 is not gone through.
+// A chunk whose gradients are all 0 is skipped.
 inline bool any_nonzero(std::span<const double> values) {
   return std::any_of(values.begin(), values.end(), [](double value) { return value != 0.0; });
 }

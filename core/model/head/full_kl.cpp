@@ -27,7 +27,7 @@ constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;  // summed in lanes of T before double
 constexpr double kFloor = -1e4;          // of the exponent: exp is 0 there
 
-// Of both heads' logits, and the parts of d_hidden.
+// Memory of both heads' logits, and the parts of d_hidden.
 int64_t row_elements(int64_t width, int64_t vocab) {
   return 2 * vocab + num_column_blocks(vocab, kBlockColumns) * width;
 }
@@ -50,7 +50,7 @@ MORTISE_INLINE void difference_body(const T* z, T* other, int64_t size, double m
   *sum = static_cast<double>(total);
 }
 
-// What a row's gradient is made of.
+// The numbers that make a row's gradient.
 struct RowGrad {
   double max = 0;          // of the row's logits
   double inverse_sum = 0;  // of its normaliser
@@ -112,7 +112,7 @@ struct Side {
   double softcap;
 };
 
-// What one block of columns, or the whole vocabulary, tells about a row.
+// The statistics of a row over one block of columns, or over the whole vocabulary.
 struct PairStats {
   RowStats policy, reference;
   double cross = 0;  // sum exp((z - policy.max) / temperature) (z - z_ref)
@@ -168,7 +168,7 @@ class FullKlPass {
     }
   }
 
-  // Of the chunk of the last forward. d_hidden and d_weight begin at their tensors' starts; either may be null.
+  // For the chunk of the last forward. d_hidden and d_weight begin at their tensors' starts; either may be null.
   void backward(std::span<const double> weight, T* d_hidden, T* d_weight) {
     if (d_hidden != nullptr) partial_.resize(static_cast<size_t>(num_blocks_ * rows_ * policy_.width));
     parallel_tasks<T>(num_blocks_, 0,

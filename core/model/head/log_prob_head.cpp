@@ -33,12 +33,12 @@ using blas::Trans;
 
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;
-constexpr int64_t kScratchRows = 4;  // of a worker's scratch, counted for two workers whatever their number
+constexpr int64_t kScratchRows = 4;  // a worker's scratch, counted for two workers, whatever their number
 
 enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds after the forward phase
 
-// Logits that nobody comes back to lie in a worker's scratch, one block of columns at a time: then the chunk's memory
-// takes more rows, and the weight is read from memory fewer times.
+// Logits that nothing reads again are in a worker's scratch, one block of columns at a time. The chunk's memory then
+// holds more rows, and the weight is read from memory fewer times.
 int64_t row_elements(Keep keep, int64_t width, int64_t vocab) {
   return keep == Keep::kNothing ? kScratchRows * kBlockColumns
                                 : vocab + (num_column_blocks(vocab, kBlockColumns) + kScratchRows) * width;

@@ -20,11 +20,10 @@
 namespace mortise {
 
 struct HeadOptions {
-  // Memory of a chunk of tokens: what is kept of their logits and the parts of d_hidden by block of the vocabulary. As
-  // many tokens are taken as fit, 512 at most (1,024 where norms are given), so that it is the same for every
-  // vocabulary that does not fit whole. At least 64 are taken whatever this says (which is what fits at 152k columns
-  // with all their logits): with fewer, reading and writing the weight's gradient for each chunk costs more than the
-  // products.
+  // Memory of a chunk of tokens: the kept logits, and the parts of d_hidden by block of the vocabulary. A chunk has as
+  // many tokens as fit, at most 512 (1,024 if norms are given), so that it is the same for every vocabulary that does
+  // not fit whole. It has at least 64 tokens, whatever this says (that is what fits at 152k columns with all their
+  // logits). With fewer, reading and writing the weight's gradient for each chunk costs more than the products.
   int64_t chunk_bytes = int64_t{56} << 20;
 };
 
@@ -44,16 +43,16 @@ struct TokenNorm {
 
 struct LogProbs {
   at::Tensor log_prob_R{};
-  at::Tensor entropy_R{};            // undefined unless asked for
+  at::Tensor entropy_R{};            // undefined unless requested
   std::vector<TokenNorm> norms_R{};  // of head_log_prob only
 };
 
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options = {});
 
-// d_hidden_RH is written; d_weight_VH is added to. Either may be undefined: not wanted. grad_entropy_R may be
-// undefined. `norms_R` are those of head_log_prob on the same hidden states, weight and temperature: with them the pass
-// takes far larger chunks (second_pass.h). Where there are none they are found on the way.
+// Writes d_hidden_RH and adds to d_weight_VH. Either may be undefined if it is not needed. grad_entropy_R may be
+// undefined. `norms_R` are those of head_log_prob on the same hidden states, weight and temperature. With them the pass
+// takes far larger chunks (second_pass.h). Without them the pass computes them.
 void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, const at::Tensor& grad_log_prob_R, const at::Tensor& grad_entropy_R,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH,
@@ -65,7 +64,7 @@ enum class EntropyUse {
   kGradient,  // reported, and the loss depends on it: costs a second exp per logit
 };
 
-// A chunk [begin, end) of the R tokens in one-pass mode, in double whatever the weights' dtype.
+// A chunk [begin, end) of the R tokens in one-pass mode, in double for any dtype of the weights.
 struct HeadChunk {
   int64_t begin = 0;
   int64_t end = 0;
@@ -75,21 +74,21 @@ struct HeadChunk {
   std::span<double> grad_entropy;   // out, prefilled 0; empty unless kGradient
 };
 
-// For token-local losses: `on_chunk` turns log-probs into gradients while the chunk's logits are at hand. Called in
-// order of begin, on the calling thread. d_hidden_RH is written, d_weight_VH added to (either may be undefined).
+// For token-local losses. `on_chunk` turns log-probs into gradients while the chunk's logits are in memory. The calls
+// are in order of begin, on the calling thread. Writes d_hidden_RH and adds to d_weight_VH (either may be undefined).
 void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options = {});
 
-// Bytes that a pass takes for so many tokens beside what it is given and gives back: its chunk. The two-pass mode takes
-// as much or less.
+// Bytes of a pass's chunk for so many tokens, in addition to its inputs and outputs. The two-pass mode takes at most
+// that.
 int64_t head_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
                    const HeadOptions& options = {});
 
 // [R, V], for tools that want the logits themselves.
 at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head);
 
-// The judge: ATen operations with autograd over all logits at once.
+// The reference implementation: ATen operations with autograd over all logits at once.
 LogProbs head_log_prob_plain(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                              double temperature);
 

@@ -12,7 +12,7 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kColumns = 2048;  // summed in lanes of T before double
-constexpr double kFloor = -1e4;     // of d: exp is 0 there, and 0 * d stays 0 even for -inf
+constexpr double kFloor = -1e4;     // lowest d: exp is 0 there, and 0 * d stays 0 even for -inf
 
 template <class T, bool kWrite>
 MORTISE_INLINE RowStats stats_body(const T* logits, T* out, int64_t size, double inverse_temperature) {

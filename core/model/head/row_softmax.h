@@ -1,7 +1,7 @@
-// One row of logits, or a block of its columns, to maximum, normaliser and entropy: the kernel under head and sampler.
+// Maximum, normaliser and entropy of one row of logits, or of a block of its columns: the kernel of head and sampler.
 //
 // With d = (logit - max) / temperature: sum = sum exp d, weighted = sum d exp d. Sums run in vector lanes over 2,048
-// columns and are added in double, so log-probs stay within 1e-6 of double for any vocabulary.
+// columns and are added in double, so log-probs are within 1e-6 of double for any vocabulary.
 // Cost: two passes (maximum; exp and sums), vectorised, one CPU clone per instruction set. Logits may be -inf (never).
 // Thread rule: pure functions; the caller spreads rows over threads.
 #pragma once

@@ -1,8 +1,9 @@
-// The head's gradients when an earlier pass has told every token's normaliser: a block of logits becomes gradients
-// where it lies, so that a chunk takes a thousand tokens at any vocabulary. The one-pass mode, which must see all
-// logits of a token first, takes under a hundred. The weight and its gradient are read from memory as many times less.
+// The head's gradients after an earlier pass has computed every token's normaliser. A block of logits then becomes
+// gradients in place, so a chunk takes a thousand tokens for any vocabulary. The one-pass mode must see all logits of a
+// token first, and takes less than a hundred. This pass reads the weight and its gradient from memory that many times
+// less.
 //
-// Cost: 6RHV flops and one exp per logit; no sums, no maxima. Memory: HeadOptions::chunk_bytes at most. The results do
+// Cost: 6RHV flops and one exp per logit; no sums, no maxima. Memory: at most HeadOptions::chunk_bytes. The results do
 // not depend on the number of threads. Private to this folder: head_backward calls it.
 #pragma once
 

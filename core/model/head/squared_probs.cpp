@@ -1,3 +1,4 @@
+// Computes the sum of squared probabilities in chunks of rows.
 #include "model/head/squared_probs.h"
 
 #include <ATen/TensorOperators.h>

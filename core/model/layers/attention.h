@@ -1,12 +1,12 @@
 // Attention over the segments of a packed batch: causal within a segment, and to the whole of its prefix segment;
-// grouped-query heads; rotary embedding applied on the way in; where asked for, a window (Beltagy et al. 2020) and
-// capped scores.
+// grouped-query heads; rotary embedding applied to the inputs; optionally a window (Beltagy et al. 2020) and capped
+// scores.
 //
 // Fast path: one task per (segment, key-value head), queries in blocks, products by BLAS on strided views of the qkv
-// rows (nothing is transposed or copied), softmax by vector kernels. Backward recomputes the probabilities from the
-// saved log-sum-exp (Dao et al. 2022) and sums a shared prompt's gradients from per-segment parts in a fixed order, so
-// the result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward; a window W
-// makes Lk at most W + 128.
+// rows (without transposes or copies), softmax by vector kernels. Backward recomputes the probabilities from the saved
+// log-sum-exp (Dao et al. 2022) and adds a shared prompt's gradients from per-segment parts in a fixed order, so the
+// result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward; a window W makes
+// Lk at most W + 128.
 // Memory: lse [N, Hq]; scratch of one query block x its keys per thread.
 #pragma once
 
@@ -38,7 +38,8 @@ at::Tensor rope_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S
                           const RopeTable& table, const AttentionShape& shape,
                           const std::function<void(const at::Tensor&)>& on_qkv = {});
 
-// The judge: ATen operations with autograd, one segment and one mask at a time; leaves qkv_NQ alone.
+// The reference implementation: ATen operations with autograd, one segment and one mask at a time. It does not change
+// qkv_NQ.
 at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
                                 const RopeTable& table, const AttentionShape& shape,
                                 const std::function<void(const at::Tensor&)>& on_qkv = {});

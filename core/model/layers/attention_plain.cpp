@@ -1,4 +1,4 @@
-// The judge of attention.cpp: one segment at a time with an explicit mask, in ATen operations.
+// The reference implementation of attention.cpp: one segment at a time with an explicit mask, in ATen operations.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
@@ -31,7 +31,7 @@ at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segm
   const int64_t dim = shape.head_dim;
   const at::Tensor qkv = rope_rotate_plain(qkv_NQ, positions_N, table, hq + hk, dim);
   if (on_qkv) on_qkv(qkv);
-  std::vector<at::Tensor> outputs;  // segments lie one after the other
+  std::vector<at::Tensor> outputs;  // segments follow one another
   const int64_t* data = segments_S4.const_data_ptr<int64_t>();
   for (int64_t s = 0; s < segments_S4.size(0); ++s) {
     const at::Tensor own = qkv.narrow(0, data[s * 4], data[s * 4 + 1]);

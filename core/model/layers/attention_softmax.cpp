@@ -37,7 +37,7 @@ MORTISE_INLINE void softmax_row(T* __restrict scores, int64_t begin, int64_t end
   *inverse_sum = T(1) / sum;
 }
 
-// p = exp(score - lse) stays in scores, ds = p (dp - sum p dp) replaces dp; both 0 outside [begin, end).
+// p = exp(score - lse) remains in scores, and ds = p (dp - sum p dp) replaces dp. Both are 0 outside [begin, end).
 template <class T>
 MORTISE_INLINE void softmax_grad_row(T* __restrict scores, T* __restrict dp, int64_t begin, int64_t end, T lse) {
   T dot = 0;

@@ -12,7 +12,7 @@ struct ScoreBlock {
   int64_t rows;
   int64_t width;
   int64_t first_end;
-  int64_t lag;  // row r's first column is r - lag; at least `rows` where there is no window
+  int64_t lag;  // row r's first column is r - lag; at least `rows` without a window
   double cap;
 
   int64_t begin(int64_t r) const { return r > lag ? r - lag : 0; }

@@ -29,6 +29,7 @@ struct Pass {
   at::Tensor positions;
   RopeTable table;
   RopeTable window_table;  // of the layers with a window, where those have their own
+  std::optional<LoraDropout> lora_dropout;
 
   AttentionShape shape(int64_t layer) const {
     AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
@@ -36,8 +37,9 @@ struct Pass {
     out.softcap = config.attention_softcap;
     return out;
   }
+  const LoraDropout* dropout() const { return lora_dropout ? &*lora_dropout : nullptr; }
   const RopeTable& rope(int64_t layer) const { return config.uses_window_rope(layer) ? window_table : table; }
-  // What a norm multiplies with.
+  // The factor of a norm.
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
 
@@ -46,32 +48,32 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 }
 
 // The leaves under one another in a fused matrix, adapted or not.
-at::Tensor fused(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                  const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
                  const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) return lora_linear(x, weight, bias, weights, lora);
+  if (!lora.empty()) return lora_linear(x, weight, bias, weights, lora, pass.dropout());
   return fused_linear(x, weight, bias, weights, biases);
 }
 
 // The same from one matrix, which is its own leaf.
-at::Tensor single(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) return lora_linear(x, weight, bias, std::span(&weight, 1), lora);
+  if (!lora.empty()) return lora_linear(x, weight, bias, std::span(&weight, 1), lora, pass.dropout());
   return linear(x, weight, bias);
 }
 
-at::Tensor single_plain(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                         const std::vector<LoraMatrix>& lora) {
-  return lora.empty() ? linear(x, weight, bias) : lora_linear_plain(x, lora.front(), bias);
+  return lora.empty() ? linear(x, weight, bias) : lora_linear_plain(x, lora.front(), bias, pass.dropout());
 }
 
-at::Tensor fused_plain(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+at::Tensor fused_plain(const Pass& pass, const at::Tensor& x, const std::vector<at::Tensor>& weights,
                        const std::vector<at::Tensor>& biases, const std::vector<LoraMatrix>& lora) {
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < weights.size(); ++i) {
     const at::Tensor bias = biases.empty() ? at::Tensor() : biases[i];
     const bool is_adapted = !lora.empty() && lora[i].defined();
-    parts.push_back(is_adapted ? lora_linear_plain(x, lora[i], bias) : linear(x, weights[i], bias));
+    parts.push_back(is_adapted ? lora_linear_plain(x, lora[i], bias, pass.dropout()) : linear(x, weights[i], bias));
   }
   return at::cat(parts, 1);
 }
@@ -83,7 +85,7 @@ std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t 
 
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
                           const at::Tensor& x) {
-  at::Tensor qkv = fused(x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
+  at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
                   pass.config.rms_norm_eps);
@@ -93,7 +95,7 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
 }
 
 at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
-  at::Tensor qkv = fused_plain(x, l.qkv_weights, l.qkv_biases, l.qkv_lora);
+  at::Tensor qkv = fused_plain(pass, x, l.qkv_weights, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = qk_norm_plain(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                         pass.config.num_kv_heads, pass.config.rms_norm_eps);
@@ -103,8 +105,8 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l
 }
 
 at::Tensor mlp_plain(const Pass& pass, const LayerLeaves& l, const at::Tensor& x) {
-  const at::Tensor gate_up = fused_plain(x, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
-  return single_plain(gated_plain(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+  const at::Tensor gate_up = fused_plain(pass, x, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
+  return single_plain(pass, gated_plain(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.
@@ -112,12 +114,12 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
                         const at::Tensor& next_norm, const at::Tensor& hidden_in, const at::Tensor& normed_in) {
   const double eps = pass.config.rms_norm_eps;
   const at::Tensor mixed = attention_fast(pass, layer, w, l, normed_in);
-  at::Tensor out = single(mixed, l.o_weight, l.o_bias, l.o_lora);
+  at::Tensor out = single(pass, mixed, l.o_weight, l.o_bias, l.o_lora);
   if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
   const auto [hidden, normed] = add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
   const at::Tensor gate_up =
-      fused(normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
-  out = single(gated(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+      fused(pass, normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
+  out = single(pass, gated(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
   if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
   return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
@@ -150,7 +152,7 @@ at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tens
   for (size_t i = 0; i < leaves.layers.size(); ++i) {
     const LayerLeaves& l = leaves.layers[i];
     at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.input_norm));
-    out = single_plain(out, l.o_weight, l.o_bias, l.o_lora);
+    out = single_plain(pass, out, l.o_weight, l.o_bias, l.o_lora);
     hidden = hidden + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
     out = mlp_plain(pass, l, norm(hidden, l.post_norm));
     hidden = hidden + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
@@ -170,7 +172,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
            segments_tensor(batch.segments),
            batch.positions_N,
            make_rope_table(config.rope, config.head_dim, num_positions, dtype, config.rope_length),
-           {}});
+           {},
+           options.lora_dropout});
   if (config.window_rope) {
     pass->window_table =
         make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype, config.rope_length);

@@ -1,13 +1,14 @@
-// The decoder: embedding, blocks of attention and gated MLP, final norm; one code for all families, switched by
-// ModelConfig. Fast layers or the plain ones that judge them.
+// The decoder: embedding, blocks of attention and gated MLP, final norm. All families share this code, and ModelConfig
+// switches it. It has fast layers and plain reference implementations.
 //
-// Cost: 2 flops per parameter and token forward, twice that backward, plus attention. About nine autograd nodes a
+// Cost: 2 flops per parameter and token forward, twice that backward, plus attention. About nine autograd nodes per
 // block. Thread rule: weights are only read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "model/layers/decoder_weights.h"
@@ -17,20 +18,22 @@
 
 namespace mortise {
 
-// Which implementation of the layers runs: hand-written kernels, or ATen operations that judge them.
+// The implementation of the layers: hand-written kernels, or ATen operations as their reference.
 enum class LayerPath { kFast, kPlain };
 
 struct ForwardOptions {
   LayerPath path = LayerPath::kFast;
-  // Called after each layer's projection and rotation with qkv [N, (Hq + 2 Hkv) D] (q and k rotated): what a prefill
-  // copies into its KV cache. The tensor may be read during the call only.
+  // Called after each layer's projection and rotation with qkv [N, (Hq + 2 Hkv) D] (q and k rotated), which a prefill
+  // copies into its KV cache. The tensor may be read only during the call.
   std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
-  // Fast layers, where a graph is recorded: so many of them, from the first on, keep nothing but their input and are
-  // computed again in backward (recompute.h). Not together with on_qkv. The model must stay where it is until then.
+  // If a graph is recorded, the first so many fast layers keep only their input, and backward computes them again
+  // (recompute.h). Not together with on_qkv. The model must not move until then.
   int64_t recomputed_layers = 0;
+  // Of a model with an adapter in training. Not set: none.
+  std::optional<LoraDropout> lora_dropout = {};
 };
 
-// The leaves; row slices of the tensors of LayerWeights, or the same memory. Undefined where there is none.
+// The leaves: row slices of the tensors of LayerWeights, or the same memory. Undefined if there is none.
 struct LayerLeaves {
   at::Tensor input_norm;
   std::vector<at::Tensor> qkv_weights;
@@ -46,7 +49,7 @@ struct LayerLeaves {
   at::Tensor down_weight;
   at::Tensor down_bias;
   at::Tensor mlp_norm;
-  // Of a model with an adapter in training: one for each of the weights above, or empty where none of them is adapted.
+  // For a model with an adapter in training: one per weight above; empty if none is adapted.
   std::vector<LoraMatrix> qkv_lora;
   std::vector<LoraMatrix> o_lora;
   std::vector<LoraMatrix> gate_up_lora;

@@ -1,6 +1,6 @@
-// The weights of a decoder as the kernels want them: q, k, v in one matrix, gate and up in one matrix, so that each is
-// one GEMM. The named parameters (Hugging Face names) are row slices that share this storage; updates in place are seen
-// by both. Training and generation read the same tensors. Norm weights are as in the files (norm_plus_one adds 1).
+// The weights of a decoder in the layout of the kernels: q, k, v in one matrix, gate and up in one matrix, so that each
+// is one GEMM. The named parameters (Hugging Face names) are row slices that share this storage, so both see updates in
+// place. Training and generation read the same tensors. Norm weights are as in the files (norm_plus_one adds 1).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,21 +12,21 @@ namespace mortise {
 struct LayerWeights {
   at::Tensor input_norm_H;
   at::Tensor qkv_weight_QH;  // [(Hq + 2 Hkv) D, H]: rows of q, then k, then v
-  at::Tensor qkv_bias_Q;     // undefined where the family has none
+  at::Tensor qkv_bias_Q;     // undefined if the family has none
   at::Tensor q_norm_D;       // undefined unless qk_norm
   at::Tensor k_norm_D;
   at::Tensor o_weight_HQ;         // [H, Hq D]
-  at::Tensor o_bias_H;            // undefined where there is none
+  at::Tensor o_bias_H;            // undefined if there is none
   at::Tensor attention_norm_H;    // behind attention, before the residual sum; undefined unless sandwich_norm
   at::Tensor post_norm_H;         // before the MLP
   at::Tensor gate_up_weight_2IH;  // [2 I, H]: rows of gate, then up
-  at::Tensor gate_up_bias_2I;     // undefined where there is none
+  at::Tensor gate_up_bias_2I;     // undefined if there is none
   at::Tensor down_weight_HI;      // [H, I]
-  at::Tensor down_bias_H;         // undefined where there is none
+  at::Tensor down_bias_H;         // undefined if there is none
   at::Tensor mlp_norm_H;          // behind the MLP, before the residual sum; undefined unless sandwich_norm
 };
 
-// None of these requires grad; the leaves do (Model::parameters).
+// These do not require grad; the leaves do (Model::parameters).
 struct DecoderWeights {
   at::Tensor embedding_VH;
   std::vector<LayerWeights> layers;

@@ -11,6 +11,6 @@
 namespace mortise {
 
 at::Tensor gated(const at::Tensor& gate_up_N2I, Activation activation);        // [N, 2 I] -> [N, I]
-at::Tensor gated_plain(const at::Tensor& gate_up_N2I, Activation activation);  // the judge: ATen operations
+at::Tensor gated_plain(const at::Tensor& gate_up_N2I, Activation activation);  // the reference: ATen operations
 
 }  // namespace mortise

@@ -1,5 +1,5 @@
-// Linear maps y = x W^T + b whose weight is one fused matrix but whose trainable leaves are row slices of it (q, k, v;
-// gate, up): one GEMM forward, one each for the two gradients, and every leaf gets its slice without a copy.
+// Linear maps y = x W^T + b with one fused weight matrix, whose trainable leaves are row slices (q, k, v; gate, up).
+// One GEMM forward, one for each of the two gradients, and every leaf gets its slice without a copy.
 // Cost: 2 N in out flops forward, twice that backward. Thread rule: as libtorch.
 #pragma once
 

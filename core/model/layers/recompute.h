@@ -1,8 +1,8 @@
 // Layers whose activations are not kept for backward but computed again there (Chen et al. 2016, arXiv 1604.06174), and
-// how many of them a number of bytes asks for.
+// how many of them a memory limit needs.
 //
-// The second computation runs the same kernels on the same numbers, so the gradients have the bits that they would have
-// had. Cost: one more forward of each such layer. What is kept of it is its input. Thread rule: as the layers.
+// The second computation runs the same kernels on the same numbers, so the gradients have the same bits. Cost: one more
+// forward of each such layer. Only its input is kept. Thread rule: as the layers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,9 +29,8 @@ struct LayerMemory {
 };
 LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes);
 
-// How many layers, from the first on, have to be computed again so that what a pass over `num_tokens` keeps fits into
-// `budget_bytes`; all of them where nothing fits. The first ones, since backward reaches them when the others' memory
-// is free again.
+// How many layers, from the first on, must be recomputed so that a pass over `num_tokens` fits into `budget_bytes`; all
+// of them if nothing fits. The first ones, because backward reaches them after it has freed the others' memory.
 int64_t layers_to_recompute(const ModelConfig& config, int64_t element_bytes, int64_t num_tokens, int64_t budget_bytes);
 
 }  // namespace mortise

@@ -1,9 +1,9 @@
-// RMSNorm (Zhang and Sennrich 2019), alone, with the residual sum before it, and over the heads inside a qkv row.
+// RMSNorm (Zhang and Sennrich 2019): on its own, with the residual sum before it, and over the heads inside a qkv row.
 //
 //   y = x / sqrt(mean(x^2) + eps) * weight
-// The squares are summed in float lanes for float (rows are short), the rest per row; backward recomputes nothing but
-// x * rstd. Cost: one pass forward, two backward; memory: rstd per row. Rows are spread over threads; the weight's
-// gradient is summed per thread block of fixed size, so it does not depend on the number of threads.
+// The squares are summed in float lanes for float (rows are short), the rest per row. Backward recomputes only x *
+// rstd. Cost: one pass forward, two backward; memory: rstd per row. Rows are spread over threads. The weight's gradient
+// is summed per thread block of fixed size, so it does not depend on the number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,7 +15,7 @@
 namespace mortise {
 namespace {
 
-// Beyond the trained length the base grows with the length at hand ("NTK-aware", transformers' dynamic).
+// Beyond the trained length the base grows with the current length ("NTK-aware", transformers' dynamic).
 double dynamic_theta(const RopeConfig& rope, int64_t rotary_dim, int64_t length) {
   const double trained = rope.original_max_position_embeddings;
   const double longest = std::max(static_cast<double>(length), trained);
@@ -32,7 +32,7 @@ double llama3_frequency(const RopeConfig& rope, double frequency) {
   return (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// The dimension whose wave turns `rotations` times over the original length.
+// The dimension whose wave makes `rotations` turns over the original length.
 double yarn_dimension(const RopeConfig& rope, double rotary_dim, double rotations) {
   return rotary_dim * std::log(rope.original_max_position_embeddings / (rotations * 2.0 * std::numbers::pi)) /
          (2.0 * std::log(rope.theta));

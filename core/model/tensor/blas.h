@@ -1,6 +1,6 @@
 // Row-major matrix products on raw pointers through the BLAS inside libtorch_cpu (MKL), for kernels that multiply
-// strided blocks inside a parallel region. Outside one, MKL spreads over libtorch's threads by itself.
-// A size above INT_MAX is a c10::Error. Cost: 2 M N K flops plus about a microsecond a call.
+// strided blocks inside a parallel region. Outside one, MKL uses libtorch's threads. A size above INT_MAX is a
+// c10::Error. Cost: 2 M N K flops plus about a microsecond per call.
 #pragma once
 
 #include <cstdint>

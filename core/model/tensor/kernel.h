@@ -27,9 +27,9 @@ void dispatch_float(const at::Tensor& tensor, const Body& body) {
   }
 }
 
-// task(i, scratch) for each i of [0, num_tasks) on libtorch's threads, taken one by one in order, so tasks may differ
-// in cost; scratch is a buffer of `scratch_size` T that belongs to the worker. Tasks must write to disjoint memory:
-// then the result does not depend on who ran what.
+// Runs task(i, scratch) for each i of [0, num_tasks) on libtorch's threads. Threads take the tasks one by one in order,
+// so tasks may differ in cost. `scratch` is a worker's buffer of `scratch_size` T. Tasks must write to disjoint memory;
+// then the result does not depend on which thread ran which task.
 template <class T, class Task>
 void parallel_tasks(int64_t num_tasks, int64_t scratch_size, const Task& task) {
   std::atomic<int64_t> next{0};

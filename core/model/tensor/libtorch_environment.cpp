@@ -1,16 +1,16 @@
-// What libtorch's own libraries read from the environment, once, before the first line of main. This is a shared
-// library of its own, so that its constructor runs before libgomp's. A variable that the user has set wins.
+// Sets the environment variables that libtorch's own libraries read once, before the first line of main. This is a
+// shared library of its own, so that its constructor runs before libgomp's. A variable that the user has set wins.
 //
-// How OpenMP's threads wait. By default they spin for milliseconds at the end of every parallel region. That is free on
-// an idle machine. If another process needs the core, a step takes two to three times as long, since a spinning thread
-// keeps the core from the thread that it waits for. We bound the spinning; then a waiting thread sleeps. No number that
-// a program computes depends on it.
+// How OpenMP's threads wait: by default they spin for milliseconds at the end of every parallel region. That costs
+// nothing on an idle machine. If another process needs the core, a step takes two to three times as long, because a
+// spinning thread keeps the core from the thread that it waits for. We limit the spinning; then a waiting thread
+// sleeps. No computed number depends on it.
 //
-// How MKL computes products. By default the bits of a product depend on the number of threads on some processors.
-// AUTO,STRICT takes that away at no measurable cost.
+// How MKL computes products: by default the bits of a product depend on the number of threads on some processors.
+// AUTO,STRICT removes that at no measurable cost.
 //
-// Order: the dynamic linker runs the constructor of the library that a program names last first, unless another one
-// needs it. So mortise_torch links this library behind libtorch and libgomp; a test asks libgomp what it has read.
+// Order: the dynamic linker runs the constructor of the last named library first, unless another one needs it. So
+// mortise_torch links this library after libtorch and libgomp. A test asks libgomp what it has read.
 #include <cstdlib>
 
 namespace {

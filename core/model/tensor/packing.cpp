@@ -2,6 +2,7 @@
 #include "model/tensor/packing.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -12,8 +13,7 @@ namespace {
 
 Error id_error(int64_t row, const char* part, size_t place, int64_t id, int64_t vocab_size) {
   return {ErrorKind::kData,
-          "token id " + std::to_string(id) + " at place " + std::to_string(place) + " of the " + part +
-              " is outside the vocabulary of " + std::to_string(vocab_size),
+          fmt::format("token id {} at place {} of the {} is outside the vocabulary of {}", id, place, part, vocab_size),
           "row " + std::to_string(row), "use the tokenizer that belongs to this model"};
 }
 
@@ -33,8 +33,8 @@ Result<> check_row(const PackRow& row, int64_t index, const PackOptions& options
   const auto length = static_cast<int64_t>(row.prompt_ids.size() + row.response_ids.size());
   if (options.max_positions > 0 && length > options.max_positions) {
     return Error{ErrorKind::kData,
-                 "row of " + std::to_string(length) + " tokens, the model has " +
-                     std::to_string(options.max_positions) + " positions (max_position_embeddings)",
+                 fmt::format("row of {} tokens, the model has {} positions (max_position_embeddings)", length,
+                             options.max_positions),
                  "row " + std::to_string(index), "shorten the prompt or the response"};
   }
   return {};
@@ -54,11 +54,11 @@ class Packer {
       const PackedSegment& at = batch_.segments[static_cast<size_t>(prompt)];
       const int64_t last = at.begin + at.length - 1;
       const int64_t begin = size();
-      if (inputs > 0) open_segment(prompt, at.length, row.response_ids.first(inputs), {});
+      if (inputs > 0) open_segment(row, prompt, at.length, {}, row.response_ids.first(inputs));
       finish_row(row, last, begin, inputs);
     } else {
       const int64_t begin = size();
-      if (!row.prompt_ids.empty()) open_segment(-1, 0, row.prompt_ids, row.response_ids.first(inputs));
+      if (!row.prompt_ids.empty()) open_segment(row, -1, 0, row.prompt_ids, row.response_ids.first(inputs));
       const auto prompt_length = static_cast<int64_t>(row.prompt_ids.size());
       finish_row(row, begin + prompt_length - 1, begin + prompt_length, inputs);
     }
@@ -67,6 +67,7 @@ class Packer {
   PackedBatch finish() && {
     batch_.token_ids_N = to_tensor(ids_);
     batch_.positions_N = to_tensor(positions_);
+    batch_.owners_N = to_tensor(owners_);
     batch_.predict_index_R = to_tensor(predict_);
     batch_.targets_R = to_tensor(targets_);
     return std::move(batch_);
@@ -81,12 +82,14 @@ class Packer {
     return out;
   }
 
-  // A new segment of `first` and then `second`.
-  int64_t open_segment(int64_t prefix, int64_t position, std::span<const int64_t> first,
-                       std::span<const int64_t> second) {
-    PackedSegment segment{size(), static_cast<int64_t>(first.size() + second.size()), prefix, position};
-    ids_.insert(ids_.end(), first.begin(), first.end());
-    ids_.insert(ids_.end(), second.begin(), second.end());
+  // A new segment of tokens of the row's prompt and then of its response.
+  int64_t open_segment(const PackRow& row, int64_t prefix, int64_t position, std::span<const int64_t> prompt,
+                       std::span<const int64_t> response) {
+    PackedSegment segment{size(), static_cast<int64_t>(prompt.size() + response.size()), prefix, position};
+    ids_.insert(ids_.end(), prompt.begin(), prompt.end());
+    ids_.insert(ids_.end(), response.begin(), response.end());
+    owners_.insert(owners_.end(), prompt.size(), token_owner(row, true));
+    owners_.insert(owners_.end(), response.size(), token_owner(row, false));
     for (int64_t i = 0; i < segment.length; ++i) positions_.push_back(position + i);
     batch_.segments.push_back(segment);
     return static_cast<int64_t>(batch_.segments.size()) - 1;
@@ -102,11 +105,11 @@ class Packer {
         return candidate;
       }
     }
-    known.push_back(open_segment(-1, 0, row.prompt_ids, {}));
+    known.push_back(open_segment(row, -1, 0, row.prompt_ids, {}));
     return known.back();
   }
 
-  // `last_prompt` predicts the first response token; the inputs of the response lie from `begin` on.
+  // `last_prompt` predicts the first response token. The inputs of the response begin at `begin`.
   void finish_row(const PackRow& row, int64_t last_prompt, int64_t begin, size_t inputs) {
     for (size_t i = 0; i < row.response_ids.size(); ++i) {
       predict_.push_back(i == 0 ? last_prompt : begin + static_cast<int64_t>(i) - 1);
@@ -124,6 +127,7 @@ class Packer {
   PackedBatch batch_;
   std::vector<int64_t> ids_;
   std::vector<int64_t> positions_;
+  std::vector<int64_t> owners_;
   std::vector<int64_t> predict_;
   std::vector<int64_t> targets_;
   std::map<int64_t, std::vector<int64_t>> prompts_;

@@ -1,3 +1,4 @@
+// Times a few matrix products, and keeps the fastest per type and number of threads.
 #include "model/tensor/peak_flops.h"
 
 #include <ATen/Parallel.h>
@@ -15,7 +16,7 @@ namespace {
 
 template <class T>
 double measure() {
-  constexpr int64_t kSize = 512;  // three matrices stay in the caches
+  constexpr int64_t kSize = 512;  // three matrices fit in the caches
   constexpr int kRepeats = 5;     // the first wakes the threads up
   const std::vector<T> a(kSize * kSize, T(0.5)), b(kSize * kSize, T(0.25));
   std::vector<T> c(kSize * kSize);

@@ -1,5 +1,5 @@
-// The peak that the machine's use is told against (perf/mfu/*): the fastest of a few products of square matrices on all
-// threads of libtorch, measured once for each number of threads and type. Cost: 10 to 30 ms, the first time.
+// The machine's peak, to which perf/mfu/* compares: the fastest of a few products of square matrices on all threads of
+// libtorch, measured once per number of threads and type. Cost: 10 to 30 ms, the first time.
 // Thread rule: not from several threads at once.
 #pragma once
 

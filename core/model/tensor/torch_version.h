@@ -1,4 +1,4 @@
-// The libtorch that this program is built with: what a torch-locked pack must have been built for.
+// The libtorch version of this program, with which a torch-locked pack must have been built.
 #pragma once
 
 #include <string_view>

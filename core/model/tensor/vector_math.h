@@ -1,9 +1,9 @@
-// exp and tanh without branches or calls, so that a loop over it becomes vector code in every CPU clone.
+// exp and tanh without branches or calls, so that every CPU clone can vectorise a loop over them.
 //
 // Argument reduction x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 split in two parts, Cody and Waite 1980), a Taylor
-// polynomial in r, and 2^n put together from bits. Relative error below 2e-7 (float) and 1e-15 (double) on the range
-// kept; below it the result is 0 (also for -inf), above it that of the upper bound. NaN stays NaN.
-// A file that uses it must not be compiled with -fassociative-math. Thread rule: pure functions.
+// polynomial in r, and 2^n built from bits. Relative error below 2e-7 (float) and 1e-15 (double) on the supported
+// range. Below it the result is 0 (also for -inf), above it that of the upper bound. NaN stays NaN.
+// Do not compile a file that uses it with -fassociative-math. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>

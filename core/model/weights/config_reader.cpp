@@ -1,6 +1,7 @@
 // See config_reader.h.
 #include "model/weights/config_reader.h"
 
+#include <fmt/core.h>
 #include <cmath>
 
 #include "foundation/base/text.h"
@@ -26,16 +27,17 @@ bool ConfigReader::is_null(std::string_view key) const {
 
 Error ConfigReader::wrong(std::string_view key, std::string_view must_be) const {
   const Json* value = find(key);
-  const std::string name = "key '" + prefix_ + std::string(key) + "'";
-  if (value == nullptr) return {ErrorKind::kData, name + " is missing; it must be " + std::string(must_be), where_, {}};
-  return {ErrorKind::kData, name + " must be " + std::string(must_be) + ", is " + shown(*value), where_, {}};
+  const std::string name = fmt::format("key '{}{}'", prefix_, key);
+  if (value == nullptr)
+    return {ErrorKind::kData, fmt::format("{} is missing; it must be {}", name, must_be), where_, {}};
+  return {ErrorKind::kData, fmt::format("{} must be {}, is {}", name, must_be, shown(*value)), where_, {}};
 }
 
 Error ConfigReader::unsupported(std::string_view key, std::string_view supported) const {
   const Json* value = find(key);
   return {ErrorKind::kData,
-          "key '" + prefix_ + std::string(key) + "' = " + (value == nullptr ? "(absent)" : shown(*value)) +
-              " would change the numbers and is not supported",
+          fmt::format("key '{}{}' = {} would change the numbers and is not supported", prefix_, key,
+                      value == nullptr ? "(absent)" : shown(*value)),
           where_, "supported: " + std::string(supported)};
 }
 

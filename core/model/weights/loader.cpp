@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -33,12 +34,13 @@ class Loader {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (filled_[i]) continue;
       const std::string near = did_you_mean(parameters_[i].name, left_over_);
-      return Error{ErrorKind::kData,
-                   "tensor " + quote(parameters_[i].name) + ", which config.json asks for, is missing from the weights",
-                   folder_.string(), near.empty() ? "download the folder again, or correct config.json" : near};
+      return Error{
+          ErrorKind::kData,
+          fmt::format("tensor {}, which config.json asks for, is missing from the weights", quote(parameters_[i].name)),
+          folder_.string(), near.empty() ? "download the folder again, or correct config.json" : near};
     }
     if (!left_over_.empty()) {
-      return Error{ErrorKind::kData, "tensor " + quote(left_over_.front()) + " is not part of this model",
+      return Error{ErrorKind::kData, fmt::format("tensor {} is not part of this model", quote(left_over_.front())),
                    left_over_where_, "config.json and weights must belong together"};
     }
     TRY(check_tied_head());
@@ -64,8 +66,9 @@ class Loader {
       stored.slots.push_back(std::move(slot));
     }
     if (!missing.empty()) {
-      return Error{ErrorKind::kData, "tensor " + quote(*missing.begin()) + " is not in this file, the index says it is",
-                   where, "download the folder again"};
+      return Error{ErrorKind::kData,
+                   fmt::format("tensor {} is not in this file, the index says it is", quote(*missing.begin())), where,
+                   "download the folder again"};
     }
     if (!is_whole) kept_bytes_ = kMaxKeptBytes + 1;  // what else is in it would be lost: saved afresh
     layout_.files.push_back(std::move(stored));
@@ -97,7 +100,7 @@ class Loader {
     return {};
   }
 
-  // A head beside tied embeddings must be the same matrix: transformers would use both where they differ.
+  // A head next to tied embeddings must be the same matrix, because transformers would use both if they differ.
   Result<> check_tied_head() const {
     if (tied_head_file_.empty()) return {};
     const SafetensorsFile file = TRY(SafetensorsFile::open(env_, tied_head_file_));
@@ -145,19 +148,19 @@ Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& con
     if (!env.exists(path)) {
       const std::string tensor = listed.tensors && !listed.tensors->empty() ? *listed.tensors->begin() : "";
       return Error{ErrorKind::kData,
-                   "this file, in which model.safetensors.index.json places " + quote(tensor) + ", is missing",
+                   fmt::format("this file, in which model.safetensors.index.json places {}, is missing", quote(tensor)),
                    path.string(), "download the folder again"};
     }
     TRY(refuse_lfs_pointer(env, path));
-    TRY(SafetensorsFile::open(env, path));  // its header alone: cut off, empty, or a page of the web's
+    TRY(SafetensorsFile::open(env, path));  // the file's header is wrong: cut off, empty, or a web page
     num_bytes += TRY(env.info(path)).size_bytes;
   }
   const auto num_parameters = static_cast<uint64_t>(config.num_parameters());
   constexpr uint64_t kLeastBytes = 2;  // of a number: F16 or BF16
   if (num_parameters <= num_bytes / kLeastBytes) return {};
   return Error{ErrorKind::kData,
-               "config.json asks for " + std::to_string(num_parameters) +
-                   " parameters, more than the weight files hold with their " + std::to_string(num_bytes) + " bytes",
+               fmt::format("config.json asks for {} parameters, more than the weight files hold with their {} bytes",
+                           num_parameters, num_bytes),
                folder.string(), "config.json and weights must belong together: download the folder again"};
 }
 

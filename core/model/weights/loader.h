@@ -1,9 +1,9 @@
-// Weights of a Hugging Face folder into parameters: model.safetensors, or shards with their index.
+// Loads the weights of a Hugging Face folder into parameters: model.safetensors, or shards with their index.
 //
-// Files are mapped one after the other, and every tensor is copied straight to its place in the order of the file,
-// raised to the parameters' dtype: one pass over the page cache, no second copy. A tensor that is missing, has another
-// shape, or is not part of the model is an error that names it (rotary_emb.inv_freq buffers, and lm_head.weight equal
-// to tied embeddings or beside a classifier's head, are known to be redundant). Writing is in saver.h.
+// It maps one file after the other and copies every tensor straight to its place, in the order of the file, widened to
+// the parameters' dtype. That is one pass over the page cache, without a second copy. A tensor that is missing, has
+// another shape, or is not part of the model is an error that names it. (rotary_emb.inv_freq buffers are known to be
+// redundant, and so is lm_head.weight if it equals tied embeddings or is next to a classifier's head.) saver.h writes.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@
 
 namespace mortise {
 
-// Whether the files can hold what the configuration asks for: to be asked before memory is taken for it.
+// Checks that the files can hold what the configuration says, before memory is allocated for it.
 Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& config);
 
 // Returns how the folder stores them; no files where something redundant is too large to be kept for a save.

@@ -1,6 +1,7 @@
 // Reading config.json and generation_config.json; see model_config.h. Writing is in model_config_write.cpp.
 #include "model/weights/model_config.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -12,7 +13,7 @@
 namespace mortise {
 namespace {
 
-// Keys that every family looks at, and whose other values would change the numbers.
+// Keys for every family whose other values would change the numbers.
 Result<> refuse_unsupported(const ConfigReader& reader) {
   if (!TRY(reader.flag_or("is_causal", true))) return reader.unsupported("is_causal", "true");
   if (reader.has("quantization_config")) return reader.unsupported("quantization_config", "unquantised weights");
@@ -33,7 +34,7 @@ Result<const FamilyInfo*> read_family(const ConfigReader& reader, ModelConfig& c
     std::vector<std::string> known;
     for (const FamilyInfo* family : family_table()) known.emplace_back(family->model_type);
     if (type.empty()) return reader.wrong("model_type", "one of " + join(known, ", "));
-    return Error{ErrorKind::kData, "key 'model_type' = " + quote(type) + " is not supported", reader.where(),
+    return Error{ErrorKind::kData, fmt::format("key 'model_type' = {} is not supported", quote(type)), reader.where(),
                  "supported: " + join(known, ", ")};
   }
   config.family = info;
@@ -43,8 +44,8 @@ Result<const FamilyInfo*> read_family(const ConfigReader& reader, ModelConfig& c
   if (name == info->classifier_architecture) {
     config.is_classifier = true;
   } else if (name != info->causal_architecture) {
-    return reader.unsupported(
-        "architectures", std::string(info->causal_architecture) + ", " + std::string(info->classifier_architecture));
+    return reader.unsupported("architectures",
+                              fmt::format("{}, {}", info->causal_architecture, info->classifier_architecture));
   }
   return info;
 }
@@ -57,7 +58,7 @@ Result<> read_labels(const ConfigReader& reader, ModelConfig& config) {
   return {};
 }
 
-// Sizes beyond any model's, whose products would not fit in 64 bits.
+// Sizes beyond those of any model. Their products would not fit in 64 bits.
 Result<> check_sizes(const ConfigReader& reader, const ModelConfig& config) {
   constexpr int64_t kMaxSize = int64_t{1} << 20;
   const std::tuple<const char*, int64_t, int64_t> sizes[] = {
@@ -78,7 +79,7 @@ Result<> read_dropout(const ConfigReader& reader, const FamilyDefaults& defaults
     if (key != std::string_view("attention_dropout") && !defaults.has_residual_dropout) continue;
     if (TRY(reader.number_or(key, 0.0)) == 0.0) continue;
     if (!config.dropout.empty()) config.dropout += ", ";
-    config.dropout += quote(key) + " = " + dump_json(*reader.find(key));
+    config.dropout += fmt::format("{} = {}", quote(key), dump_json(*reader.find(key)));
   }
   return {};
 }
@@ -88,17 +89,18 @@ Result<> check_shape(const ConfigReader& reader, const ModelConfig& config) {
     return reader.wrong("num_key_value_heads", "a divisor of num_attention_heads");
   }
   if (config.head_dim <= 0 || config.head_dim % 2 != 0) {
-    return Error{ErrorKind::kData,
-                 "the size of a head is " + std::to_string(config.head_dim) + ", must be even and above 0",
+    return Error{ErrorKind::kData, fmt::format("the size of a head is {}, must be even and above 0", config.head_dim),
                  reader.where(), "check head_dim, hidden_size and num_attention_heads"};
   }
   if (config.rms_norm_eps < 0.0) return reader.wrong("rms_norm_eps", "at least 0");
   const int64_t rotated = config.rope.rotary_dim(config.head_dim);
   if (rotated <= 0 || rotated % 2 != 0) {
-    return Error{ErrorKind::kData,
-                 "key 'partial_rotary_factor' rotates " + std::to_string(rotated) + " of the " +
-                     std::to_string(config.head_dim) + " dimensions of a head, must be an even number above 0",
-                 reader.where(), "check partial_rotary_factor and head_dim"};
+    return Error{
+        ErrorKind::kData,
+        fmt::format(
+            "key 'partial_rotary_factor' rotates {} of the {} dimensions of a head, must be an even number above 0",
+            rotated, config.head_dim),
+        reader.where(), "check partial_rotary_factor and head_dim"};
   }
   if (config.rope.type == RopeType::kDynamic && rotated <= 2) {
     return Error{ErrorKind::kData, "dynamic rope needs heads of more than 2", reader.where(), "check head_dim"};
@@ -179,9 +181,9 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
   config.config_text = config_text;
   config.generation_config_text = generation_text;
   if (!generation_text.empty()) {
-    const std::string beside = (Path(where).parent_path() / "generation_config.json").string();
-    const Json generation = TRY(parse_json(generation_text, beside));
-    const std::vector<int64_t> ids = TRY(ConfigReader(generation, beside).token_ids("eos_token_id"));
+    const std::string generation_path = (Path(where).parent_path() / "generation_config.json").string();
+    const Json generation = TRY(parse_json(generation_text, generation_path));
+    const std::vector<int64_t> ids = TRY(ConfigReader(generation, generation_path).token_ids("eos_token_id"));
     if (!ids.empty()) config.eos_token_ids = ids;
   }
   return config;
@@ -189,7 +191,8 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
 
 Result<> check_trainable(const ModelConfig& config, const Path& folder) {
   if (config.dropout.empty()) return {};
-  return Error{ErrorKind::kData, "key " + config.dropout + " asks for dropout in training, which is done without",
+  return Error{ErrorKind::kData,
+               fmt::format("key {} asks for dropout in training, which is done without", config.dropout),
                (folder / "config.json").string(),
                "set it to 0.0 there: sampling, log-probs and scores stay the same, and every update is exact"};
 }
@@ -202,10 +205,11 @@ std::string nearest_model_folder(Env& env, const Path& folder) {
     return env.exists(path / "config.json") || env.exists(path / "adapter_config.json");
   };
   constexpr const char* kInCheckpoint = "huggingface";
-  if (is_model(folder / kInCheckpoint)) return "did you mean " + quote((folder / kInCheckpoint).string()) + "?";
+  if (is_model(folder / kInCheckpoint))
+    return fmt::format("did you mean {}?", quote((folder / kInCheckpoint).string()));
   if (const auto latest = env.read_file(folder / "latest"); latest.ok()) {
     const Path model = folder / std::string(trim(*latest)) / kInCheckpoint;
-    if (is_model(model)) return "did you mean " + quote(model.string()) + "?";
+    if (is_model(model)) return fmt::format("did you mean {}?", quote(model.string()));
   }
   const Path whole = folder.has_filename() ? folder : folder.parent_path();  // "models/a/"
   const Path parent = whole.parent_path();

@@ -61,7 +61,7 @@ struct ModelConfig {
   bool fused_projections = false;  // files hold qkv_proj and gate_up_proj, not their parts
   Activation activation = Activation::kSilu;
   double embedding_scale = 1.0;
-  double attention_scale = 0.0;    // scores are multiplied by it; 0 stands for 1 / sqrt(head_dim)
+  double attention_scale = 0.0;    // scores are multiplied by it; 0 means 1 / sqrt(head_dim)
   double attention_softcap = 0.0;  // scores become cap tanh(score / cap); 0: they do not
   double final_softcap = 0.0;      // the same for the logits of the vocabulary head
   bool is_classifier = false;      // ...ForSequenceClassification: `score.weight` instead of a vocabulary head
@@ -70,8 +70,9 @@ struct ModelConfig {
   // By layer: a token sees that many tokens, itself being one of them; 0: all before it. Empty: 0 in every layer.
   std::vector<int64_t> windows;
   std::optional<RopeConfig> window_rope;  // of the layers with a window, where it is not `rope`
-  // Not of the files: sequences of up to so many tokens are computed. It chooses among rotations that depend on a
-  // sequence's length (dynamic, longrope) once for all, so that sampling and training agree; 0: by the longest at hand.
+  // Not in the files: the longest sequence that will be computed. It chooses among rotations that depend on a
+  // sequence's length (dynamic, longrope) once for all sequences, so that sampling and training agree. 0: by the
+  // longest of the batch.
   int64_t rope_length = 0;
 
   std::vector<int64_t> eos_token_ids;  // generation_config.json before config.json; may be empty
@@ -96,8 +97,8 @@ struct ModelConfig {
   [[nodiscard]] int64_t rope_switch() const {
     return rope.type == RopeType::kLongrope ? static_cast<int64_t>(rope.original_max_position_embeddings) : 0;
   }
-  // Most tokens of a sequence: max_position_embeddings, or what a rotation that is slowed down for all lengths alike
-  // (linear, yarn, llama3) stretches the trained length to, where the file still has the shorter one.
+  // Most tokens of a sequence: max_position_embeddings. If the file still has the trained length there, it is the
+  // length to which a rotation that slows down for all lengths (linear, yarn, llama3) stretches it.
   [[nodiscard]] int64_t max_length() const;
   [[nodiscard]] double score_scale() const;
   [[nodiscard]] int64_t num_parameters() const;  // tied embeddings counted once
@@ -112,12 +113,12 @@ Result<ModelConfig> read_model_config(Env& env, const Path& folder);
 Result<ModelConfig> parse_model_config(const std::string& config_text, const std::string& generation_text,
                                        const std::string& where);
 
-// What is written: the text as read with only the dtype key changed where `stored_dtype` ("float32", "bfloat16",
-// "float16", "float64") differs from it, or a fresh classic file that transformers 4 and 5 read alike.
+// The written text. It is the text as read with only the dtype key changed if `stored_dtype` ("float32", "bfloat16",
+// "float16", "float64") differs from it, or a new classic file that transformers 4 and 5 read alike.
 Result<std::string> model_config_text(const ModelConfig& config, const std::string& stored_dtype);
 std::string generation_config_text(const ModelConfig& config);
 
-// The same decoder under a head of so many labels, in what is written too.
+// The same decoder with a head of so many labels, in the written file too.
 Result<ModelConfig> as_classifier(ModelConfig config, int64_t num_labels);
 // An Error (kData) where training would not be what `config`, of the config.json in `folder`, asks for: dropout.
 Result<> check_trainable(const ModelConfig& config, const Path& folder);

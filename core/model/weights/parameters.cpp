@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/core.h>
 
 #include "foundation/base/rng.h"
 
@@ -50,8 +51,10 @@ void add_attention(Builder& builder, const ModelConfig& config, const std::strin
                                         ? std::vector<int64_t>{config.qkv_size()}
                                         : std::vector<int64_t>{config.q_size(), config.kv_size(), config.kv_size()};
   const auto names = [&](const std::string& suffix) {
-    if (config.fused_projections) return std::vector<std::string>{prefix + "qkv_proj" + suffix};
-    return std::vector<std::string>{prefix + "q_proj" + suffix, prefix + "k_proj" + suffix, prefix + "v_proj" + suffix};
+    if (config.fused_projections) return std::vector<std::string>{fmt::format("{}qkv_proj{}", prefix, suffix)};
+    return std::vector<std::string>{fmt::format("{}q_proj{}", prefix, suffix),
+                                    fmt::format("{}k_proj{}", prefix, suffix),
+                                    fmt::format("{}v_proj{}", prefix, suffix)};
   };
   weights.qkv_weight_QH = builder.empty({config.qkv_size(), config.hidden_size});
   leaves.qkv_weights = builder.slices(names(".weight"), rows, weights.qkv_weight_QH);
@@ -76,8 +79,9 @@ void add_mlp(Builder& builder, const ModelConfig& config, const std::string& pre
   const std::vector<int64_t> rows =
       config.fused_projections ? std::vector<int64_t>{2 * width} : std::vector<int64_t>{width, width};
   const auto names = [&](const std::string& suffix) {
-    if (config.fused_projections) return std::vector<std::string>{prefix + "gate_up_proj" + suffix};
-    return std::vector<std::string>{prefix + "gate_proj" + suffix, prefix + "up_proj" + suffix};
+    if (config.fused_projections) return std::vector<std::string>{fmt::format("{}gate_up_proj{}", prefix, suffix)};
+    return std::vector<std::string>{fmt::format("{}gate_proj{}", prefix, suffix),
+                                    fmt::format("{}up_proj{}", prefix, suffix)};
   };
   weights.gate_up_weight_2IH = builder.empty({2 * width, config.hidden_size});
   leaves.gate_up_weights = builder.slices(names(".weight"), rows, weights.gate_up_weight_2IH);
@@ -116,7 +120,7 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
   store.weights.embedding_VH = builder.empty({config.vocab_size, config.hidden_size});
   store.leaves.embedding = builder.leaf("model.embed_tokens.weight", store.weights.embedding_VH);
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    const std::string prefix = fmt::format("model.layers.{}.", i);
     LayerWeights weights;
     LayerLeaves leaves;
     add_norms(builder, config, prefix, weights, leaves);

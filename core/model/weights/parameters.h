@@ -30,8 +30,8 @@ struct ParameterStore {
 // Uninitialised memory for every parameter of the config.
 ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad);
 
-// Normal(0, initializer_range) matrices, zero biases, norms that multiply with 1. Element (row, column) of the p-th
-// parameter depends on (seed, p, row, column) alone.
+// Normal(0, initializer_range) matrices, zero biases, norms that multiply by 1. Element (row, column) of the p-th
+// parameter depends only on (seed, p, row, column).
 void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed);
 
 }  // namespace mortise

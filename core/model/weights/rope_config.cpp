@@ -1,6 +1,7 @@
 // See rope_config.h.
 #include "model/weights/rope_config.h"
 
+#include <fmt/core.h>
 #include <cmath>
 
 namespace mortise {
@@ -31,7 +32,7 @@ Result<> read_yarn(const ConfigReader& rope, const ModelConfig& config, RopeConf
 
 // The factors of one length, one for each rotated pair.
 Result<std::vector<double>> read_pair_factors(const ConfigReader& rope, const char* key, int64_t num_pairs) {
-  const std::string must_be = "a list of " + std::to_string(num_pairs) + " numbers above 0, one for each rotated pair";
+  const std::string must_be = fmt::format("a list of {} numbers above 0, one for each rotated pair", num_pairs);
   const Json* list = rope.find(key);
   if (list == nullptr || !list->is_array() || static_cast<int64_t>(list->size()) != num_pairs) {
     return rope.wrong(key, must_be);
@@ -44,7 +45,7 @@ Result<std::vector<double>> read_pair_factors(const ConfigReader& rope, const ch
   return out;
 }
 
-// Ding et al. 2024 (LongRoPE). `factor` has a say in the scale of attention alone.
+// Ding et al. 2024 (LongRoPE). `factor` affects only the scale of attention.
 Result<> read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
   const int64_t num_pairs = out.rotary_dim(config.head_dim) / 2;
   out.short_factor = TRY(read_pair_factors(rope, "short_factor", num_pairs));
@@ -85,7 +86,7 @@ Result<> read_type(const ConfigReader& rope, RopeDialect dialect, RopeConfig& ou
   return {};
 }
 
-// Heads rotated in part are Phi-3's alone: other families of transformers do not look at the key, or stop at it.
+// Only Phi-3 has heads rotated in part. Other families of transformers ignore the key, or refuse it.
 Result<double> read_partial_factor(const ConfigReader& reader, RopeDialect dialect, double fallback) {
   const double factor = TRY(reader.number_or("partial_rotary_factor", fallback));
   if (factor != 1.0 && dialect != RopeDialect::kPhi3) return reader.unsupported("partial_rotary_factor", "1.0");
@@ -147,7 +148,7 @@ ConfigReader inner_reader(const ConfigReader& top, const Json& object, const std
 Result<> read_rope(const ConfigReader& top, ModelConfig& config, RopeDialect dialect) {
   config.rope.theta = TRY(read_theta(top, "rope_theta", 10000.0));
   config.rope.partial_rotary_factor = TRY(read_partial_factor(top, dialect, 1.0));
-  // rope_scaling goes first, as in transformers 5, where both are there.
+  // rope_scaling wins if both are there, as in transformers 5.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = TRY(object_or_null(top, key));
     if (value == nullptr) continue;

@@ -8,15 +8,15 @@
 
 namespace mortise {
 
-// kPhi3: heads may be rotated in part, "su" and "yarn" are old names of longrope, and
-// original_max_position_embeddings lies beside the rope's object (4096 where it is absent).
+// kPhi3: heads may be rotated in part, "su" and "yarn" are old names of longrope, and original_max_position_embeddings
+// is next to the rope's object (4096 if it is absent).
 enum class RopeDialect { kCommon, kPhi3 };
 
 // One rotation for all layers: config.rope. Needs config.head_dim.
 Result<> read_rope(const ConfigReader& reader, ModelConfig& config, RopeDialect dialect = RopeDialect::kCommon);
 
 // Gemma 3: config.rope for full attention, config.window_rope for windowed layers. Classic files give the second base
-// as rope_local_base_freq; rope_scaling belongs to full attention alone.
+// as rope_local_base_freq; rope_scaling belongs to full attention only.
 Result<> read_rope_by_layer_type(const ConfigReader& reader, double full_theta, double window_theta,
                                  ModelConfig& config);
 

@@ -8,12 +8,10 @@
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
+#include "model/weights/weight_files.h"
 
 namespace mortise {
 namespace {
-
-constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
@@ -23,7 +21,7 @@ int64_t stored_bytes(const NamedParameter& parameter, at::ScalarType stored) {
   return parameter.tensor.numel() * static_cast<int64_t>(dtype_bytes(stored_type(stored)));
 }
 
-// Where each shard begins; the last entry is the number of parameters.
+// The beginning of each shard; the last entry is the number of parameters.
 std::vector<size_t> cut_shards(std::span<const NamedParameter> parameters, at::ScalarType stored, int64_t max_bytes) {
   std::vector<size_t> cuts = {0};
   int64_t held = 0;

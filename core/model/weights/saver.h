@@ -1,9 +1,9 @@
 // Parameters as the files of a Hugging Face folder: one model.safetensors, or shards with their index, in a chosen
-// dtype; or in the very layout that they were read from, which gives the same bytes where nothing was trained.
+// dtype; or in the layout that was read, which gives the same bytes if nothing was trained.
 //
-// Here the files are planned; whoever holds the plan writes them (a folder, a checkpoint) before the parameters change
-// or go. Tensors of the stored dtype are written from where they are; for another dtype a converted copy of one file is
-// held while it is written. Thread rule: only reads the parameters.
+// This file plans the files. The holder of the plan (a folder, a checkpoint) writes them before the parameters change
+// or go. Tensors of the stored dtype are written from where they are. For another dtype, a converted copy of one file
+// is in memory while it is written. Thread rule: only reads the parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@
 
 namespace mortise {
 
-// max_shard_bytes: a file holds no more, unless a single tensor is larger; 0: one file.
+// max_shard_bytes: the size limit of a file, unless a single tensor is larger; 0: one file.
 std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters, at::ScalarType stored,
                                      int64_t max_shard_bytes);
 
@@ -35,8 +35,7 @@ struct NamedTensor {
 };
 FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored);
 
-// Writes all files, each atomically, and takes away the weights of an earlier save that a reader would meet beside
-// them.
+// Writes all files, each atomically, and removes the weights of an earlier save that a reader would find next to them.
 Result<> write_folder(Env& env, const Path& folder, std::span<const FolderFile> files);
 
 }  // namespace mortise

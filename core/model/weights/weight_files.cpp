@@ -2,6 +2,7 @@
 #include "model/weights/weight_files.h"
 
 #include <ATen/ops/from_blob.h>
+#include <fmt/core.h>
 
 #include <map>
 
@@ -11,9 +12,6 @@
 
 namespace mortise {
 namespace {
-
-constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
@@ -30,7 +28,8 @@ Result<FileList> list_indexed(const std::string& text, const Path& index) {
   std::map<std::string, std::set<std::string>> files;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string() || !is_plain_name(file.get<std::string>())) {
-      return Error{ErrorKind::kData, "weight_map of tensor " + quote(name) + " must be a file name in this folder",
+      return Error{ErrorKind::kData,
+                   fmt::format("weight_map of tensor {} must be a file name in this folder", quote(name)),
                    index.string(), "download the folder again"};
     }
     files[file.get<std::string>()].insert(name);
@@ -56,8 +55,8 @@ Result<FileList> list_weight_files(Env& env, const Path& folder) {
   const bool has_pickle =
       env.exists(folder / "pytorch_model.bin") || env.exists(folder / "pytorch_model.bin.index.json");
   return Error{ErrorKind::kData,
-               std::string("neither ") + kSingleFile + " nor " + kIndexFile + " in this folder" +
-                   (has_pickle ? ", only pytorch_model.bin" : ""),
+               fmt::format("neither {} nor {} in this folder{}", kSingleFile, kIndexFile,
+                           has_pickle ? ", only pytorch_model.bin" : ""),
                folder.string(), "convert the weights to safetensors (no pickle is read)"};
 }
 
@@ -113,13 +112,13 @@ std::string scalar_type_name(at::ScalarType type) {
 Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target) {
   const std::optional<at::ScalarType> type = torch_type(view.dtype);
   if (!type) {
-    return Error{ErrorKind::kData, "tensor " + quote(view.name) + " has dtype " + std::string(dtype_name(view.dtype)),
+    return Error{ErrorKind::kData, fmt::format("tensor {} has dtype {}", quote(view.name), dtype_name(view.dtype)),
                  where, "supported: F64, F32, F16, BF16"};
   }
   if (at::IntArrayRef(view.shape) != target.sizes()) {
     return Error{ErrorKind::kData,
-                 "tensor " + quote(view.name) + " has shape " + shape_text(view.shape) +
-                     ", the configuration asks for " + shape_text(target.sizes()),
+                 fmt::format("tensor {} has shape {}, the configuration asks for {}", quote(view.name),
+                             shape_text(view.shape), shape_text(target.sizes())),
                  where, "configuration and weights must belong together: download the folder again"};
   }
   auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from

@@ -1,5 +1,5 @@
-// The safetensors files of a folder, as they lie there, and what is remembered of them so that a save of unchanged
-// weights gives the same bytes. Thread rule: plain values.
+// The safetensors files of a folder as they are, and what a save of unchanged weights needs to give the same bytes.
+// Thread rule: plain values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +15,9 @@
 #include "foundation/base/tensor_view.h"
 
 namespace mortise {
+
+inline constexpr const char* kSingleFile = "model.safetensors";
+inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 // A file that is to be read, and the tensors that the index places in it (all of them where there is no index).
 struct ListedFile {
@@ -51,18 +54,18 @@ DType stored_type(at::ScalarType type);
 Result<at::ScalarType> parse_scalar_type(const std::string& name);
 std::string scalar_type_name(at::ScalarType type);
 
-// target = what is stored, raised or lowered to its dtype; errors name tensor and file.
+// target = the stored values, converted to its dtype. Errors name tensor and file.
 Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target);
 
-// A file of a model folder that is to be written: what a save puts into a folder and a checkpoint into its own.
+// A file of a model folder to write, which a save puts into a folder and a checkpoint into its own.
 struct FolderFile {
   std::string name;
   std::function<Result<>(WritableFile&)> write;
 };
-// One whose bytes are at hand.
+// One with its bytes in memory.
 FolderFile text_folder_file(std::string name, std::string bytes);
 
-// folder / file.name = what it writes: temp file beside it, fsync, rename.
+// Writes folder / file.name: temporary file next to it, fsync, rename.
 Result<> write_folder_file(Env& env, const Path& folder, const FolderFile& file);
 
 // "[4, 48]".

@@ -23,8 +23,8 @@ T make_abi_struct() {
   return out;
 }
 
-// The slot through a type without noexcept: a call through it is one that may throw, so that the guard can catch what a
-// careless pack lets out, where a call through the noexcept type would end the program.
+// The slot through a type without noexcept. A call through it may throw, so the guard can catch the exceptions of a
+// careless pack. A call through the noexcept type would end the program.
 template <class R, class... Args>
 auto catchable(R (*slot)(Args...) noexcept) -> R (*)(Args...) {
   return slot;

@@ -1,4 +1,7 @@
+// Runs a call with its deadline, turns failures into errors, and checks the outputs.
 #include "plugin/host/guard.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +12,8 @@
 #include "foundation/base/clock.h"
 #include "foundation/base/cpu_clones.h"
 #include "foundation/base/text.h"
+#include "plugin/host/process_watch.h"
+#include "plugin/host/running_code.h"
 
 namespace mortise {
 namespace {
@@ -31,7 +36,7 @@ Outcome run_catching(mortise_call& call, const std::function<int32_t(mortise_cal
 }  // namespace
 
 Error guard_error(const CallSite& site, std::string what, std::string next) {
-  std::string where = site.identity->label + ", " + std::string(site.slot);
+  std::string where = fmt::format("{}, {}", site.identity->label, site.slot);
   if (site.step > 0) where += ", step " + std::to_string(site.step);
   return {ErrorKind::kPlugin, std::move(what), std::move(where), std::move(next)};
 }
@@ -39,12 +44,25 @@ Error guard_error(const CallSite& site, std::string what, std::string next) {
 Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_ms,
                      const std::function<int32_t(mortise_call*)>& slot, double* seconds) {
   const Stopwatch watch;
+  const bool is_own = timeout_ms > 0 && (site.limit_ms == 0 || timeout_ms <= site.limit_ms);
+  if (!is_own) timeout_ms = site.limit_ms;
   if (timeout_ms > 0) call.deadline_ns = default_env().monotonic_ns() + timeout_ms * 1'000'000;
-  const Outcome outcome = run_catching(call, slot);
+  Outcome outcome;
+  std::string changed;
+  {
+    const RunningCode running(site.identity->label, site.slot, site.step, site.limit_ms);
+    const ProcessWatch process;
+    outcome = run_catching(call, slot);
+    changed = process.take_change();
+  }
   *seconds = watch.elapsed_s();
 
   if (!outcome.thrown.empty()) {
     return guard_error(site, outcome.thrown, "a slot must return a status instead; tell the pack's author");
+  }
+  if (!changed.empty()) {
+    return guard_error(site, "changed " + changed + ", which a plugin must leave as it is (rule R20)",
+                       "tell the pack's author");
   }
   const bool stopping = call.cancelled != nullptr && call.cancelled->load(std::memory_order_relaxed);
   if (outcome.code == MORTISE_CANCELLED && stopping) {
@@ -54,14 +72,14 @@ Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_m
   }
   if (timeout_ms > 0 && *seconds * 1e3 > static_cast<double>(timeout_ms)) {
     return guard_error(site,
-                       "took " + format_duration(*seconds) + ", its limit is " +
-                           format_duration(static_cast<double>(timeout_ms) * 1e-3),
-                       "raise its timeout or make it faster");
+                       fmt::format("took {}, its limit is {}", format_duration(*seconds),
+                                   format_duration(static_cast<double>(timeout_ms) * 1e-3)),
+                       is_own ? "raise its timeout or make it faster" : "raise plugins.call_timeout or make it faster");
   }
   if (outcome.code != MORTISE_OK || call.fail_code != MORTISE_OK) {
     const int32_t code = outcome.code != MORTISE_OK ? outcome.code : call.fail_code;
     std::string what = "failed with " + status_name(code);
-    if (!call.fail_text.empty()) what = call.fail_text + " (" + status_name(code) + ")";
+    if (!call.fail_text.empty()) what = fmt::format("{} ({})", call.fail_text, status_name(code));
     if (outcome.code == MORTISE_OK) what += ", yet returned 0";
     return guard_error(site, std::move(what));
   }
@@ -74,9 +92,8 @@ std::string token_place(const Layout& layout, size_t t) {
   const auto it = std::upper_bound(offsets.begin(), offsets.end(), static_cast<int64_t>(t));
   const auto row = static_cast<size_t>(it - offsets.begin()) - 1;
   if (it == offsets.begin() || row + 1 >= offsets.size()) return "element " + std::to_string(t);
-  std::string text =
-      "token " + std::to_string(static_cast<int64_t>(t) - offsets[row]) + " of row " + std::to_string(row);
-  if (row < layout.row_id.size()) text += " (row " + std::to_string(layout.row_id[row]) + " of the update)";
+  std::string text = fmt::format("token {} of row {}", static_cast<int64_t>(t) - offsets[row], row);
+  if (row < layout.row_id.size()) text += fmt::format(" (row {} of the update)", layout.row_id[row]);
   return text;
 }
 
@@ -114,7 +131,7 @@ MORTISE_INLINE bool is_settled(const float* values, const uint32_t* marks) {
   return unmarked == 0 && greatest < kExponent;
 }
 
-// Zeroes what is not marked; false, and nothing is changed, where a marked value is not finite.
+// Zeroes unmarked values. Returns false, and changes nothing, if a marked value is not finite.
 MORTISE_INLINE bool settle_block(float* values, const uint32_t* marks) {
   if (is_settled(values, marks)) return true;
   uint32_t bits[kSettled];
@@ -151,7 +168,8 @@ Result<> settle_rest(const CallSite& site, const NamedOutput& output, size_t beg
     } else if (!std::isfinite(value)) {
       const std::string text = std::isnan(value) ? "nan" : format_f64(value);  // without its sign
       const bool is_loss = output.name != "advantages" && output.name != "returns";
-      return guard_error(site, "wrote " + text + " to output " + quote(output.name) + " at " + token_place(layout, t),
+      return guard_error(site,
+                         fmt::format("wrote {} to output {} at {}", text, quote(output.name), token_place(layout, t)),
                          is_loss ? "look at the inputs of that token; a loss must stay finite for large ratios"
                                  : "look at groups of equal rewards, of one row, and at rows without a reward");
     }

@@ -20,12 +20,13 @@ namespace mortise {
 struct CallSite {
   const InstanceIdentity* identity = nullptr;
   std::string_view slot;
-  int64_t step = 0;  // 0: outside a run
+  int64_t step = 0;      // 0: outside a run
+  int64_t limit_ms = 0;  // plugins.call_timeout; 0: none. A call that runs on ends the program
 };
 
 [[nodiscard]] Error guard_error(const CallSite& site, std::string what, std::string next = "");
 
-// Runs slot(&call) and judges how it ended. `seconds` gets the time it took.
+// Runs slot(&call) and checks how it ended. `seconds` gets the time it took.
 [[nodiscard]] Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_ms,
                                    const std::function<int32_t(mortise_call*)>& slot, double* seconds);
 

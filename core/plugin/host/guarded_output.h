@@ -1,8 +1,8 @@
-// An output buffer between guard words, for runs with plugins.check: what a plugin writes beside it is seen after the
-// call, with the heap undamaged.
+// An output buffer between guard words, for runs with plugins.check. After the call the engine sees what a plugin wrote
+// outside it, and the heap is undamaged.
 //
-// Sees writes up to kGuardBytes before and behind the data; `mortise plugin check` sees all, and reads too. Cost: the
-// guards, and one pass over them. Threading: plain memory.
+// It detects writes up to kGuardBytes before and after the data. `mortise plugin check` detects all of them, and reads
+// too. Cost: the guards, and one pass over them. Threading: plain memory.
 #pragma once
 
 #include <cstddef>

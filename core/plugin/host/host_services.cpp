@@ -1,4 +1,7 @@
+// The functions of the host table, and the state of the current call that they write to.
 #include "plugin/host/host_services.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -16,8 +19,10 @@
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "foundation/base/secrets.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/base/thread_pool.h"
+#include "plugin/host/running_code.h"
 
 namespace mortise {
 namespace {
@@ -36,6 +41,18 @@ std::string_view view(mortise_text text) {
   return text.data == nullptr ? std::string_view() : std::string_view(text.data, text.size);
 }
 
+// A text must not move the cursor of a terminal or begin a line that looks like ours.
+void escape_controls(std::string& text) {
+  const auto is_control = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
+  };
+  if (std::none_of(text.begin(), text.end(), is_control)) return;
+  std::string out;
+  for (const char c : text) is_control(c) ? out += one_line({&c, 1}) : out += c;
+  text = std::move(out);
+}
+
 // Bad UTF-8 of a plugin must not reach logs and JSON files, nor a whole completion that an exception quotes.
 std::string clean(mortise_text text) {
   constexpr size_t kMost = 4096;
@@ -44,9 +61,10 @@ std::string clean(mortise_text text) {
     while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80)
       out.pop_back();  // no half character
     if (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
-    out += " ... (" + std::to_string(text.size) + " bytes)";
+    out += fmt::format(" ... ({} bytes)", text.size);
   }
   if (find_invalid_utf8(out)) out = quote(out, kMost);
+  escape_controls(out);
   return redacted(out);
 }
 
@@ -70,7 +88,7 @@ std::function<void(const std::string&)>& progress_sink() {
 }
 
 std::string prefix_of(const mortise_call* call) {
-  return "[" + (call != nullptr && call->identity != nullptr ? call->identity->prefix : "plugin") + "] ";
+  return fmt::format("[{}] ", call != nullptr && call->identity != nullptr ? call->identity->prefix : "plugin");
 }
 
 struct Workers {
@@ -133,8 +151,7 @@ int32_t fail_row(mortise_call* call, int64_t row, int32_t code, mortise_text tex
   const std::lock_guard lock(call->mutex);
   if (row < 0 || row >= call->num_rows) {
     if (call->misuse.empty()) {
-      call->misuse =
-          "called fail_row for row " + std::to_string(row) + " of a batch of " + std::to_string(call->num_rows);
+      call->misuse = fmt::format("called fail_row for row {} of a batch of {}", row, call->num_rows);
     }
     return code;
   }
@@ -160,7 +177,7 @@ void progress(mortise_call* call, double fraction) noexcept try {
   if (call->progress_ns != 0 && fraction < 1 && now - call->progress_ns < kPauseNs) return;
   call->progress_ns = now;
   const auto percent = static_cast<int>(100 * std::clamp(fraction, 0.0, 1.0));
-  const std::string line = prefix_of(call) + std::to_string(percent) + "%";
+  const std::string line = fmt::format("{}{}%", prefix_of(call), percent);
   progress_sink() ? progress_sink()(line) : log_progress_line(line);
 } catch (...) {  // a line lost
 }
@@ -178,7 +195,7 @@ void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept try {
 
 void* stream(mortise_call*) noexcept { return nullptr; }  // CPU calls only, so far
 
-// Pieces depend on n and grain alone, so sums over them do not depend on the number of threads.
+// Pieces depend only on n and grain, so sums over them do not depend on the number of threads.
 void parallel_for(mortise_call*, int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* arg) noexcept {
   if (n <= 0 || fn == nullptr) return;
   const int64_t piece = std::max<int64_t>(std::max<int64_t>(grain, 1), (n + kMaxPieces - 1) / kMaxPieces);
@@ -188,13 +205,15 @@ void parallel_for(mortise_call*, int64_t n, int64_t grain, void (*fn)(void*, int
   };
   if (num_pieces == 1 || inside_parallel_for || workers().num_threads == 1) return run(0, num_pieces);
   try {
-    pool().parallel_for(0, num_pieces, 1, [&](int64_t first, int64_t last) {
+    const RunningCode* const code = RunningCode::current();
+    pool().parallel_for(0, num_pieces, 1, [&, code](int64_t first, int64_t last) {
+      const RunningCode running(code);
       const bool outer = std::exchange(inside_parallel_for, true);
       run(first, last);
       inside_parallel_for = outer;
     });
   } catch (const std::bad_alloc&) {
-    // Pieces may have run already: going on would run them twice.
+    // Pieces may have run already, and continuing would run them twice.
     log_error("out of memory in parallel_for of a plugin");
     std::abort();
   }
@@ -247,7 +266,7 @@ int32_t param_bool(mortise_call* call, const char* name, int32_t* out) noexcept 
   return MORTISE_OK;
 }
 
-// "env:NAME" is the value of that variable. It is looked up here, so that it stands in no config, message or file.
+// "env:NAME" is the value of that variable. It is looked up here, so that no config, message or file contains it.
 int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noexcept try {
   const Json* value = find_param(call, name);
   if (value == nullptr) return MORTISE_NOT_FOUND;
@@ -259,8 +278,9 @@ int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noex
   const std::string variable(secret);
   const char* const content = std::getenv(variable.c_str());
   if (content == nullptr || *content == '\0') {
-    const std::string what = std::string(name) + ": the environment variable " + variable +
-                             " is not set. Export it before the run, or give the value itself";
+    const std::string what =
+        fmt::format("{}: the environment variable {} is not set. Export it before the run, or give the value itself",
+                    name, variable);
     fail(call, MORTISE_FAILED_PRECONDITION, {what.data(), what.size()});
     return MORTISE_FAILED_PRECONDITION;
   }

@@ -1,7 +1,7 @@
-// The mortise_host table that plugins call back into, and the state of one call behind the opaque mortise_call.
+// The mortise_host table that plugins call, and the state of one call behind the opaque mortise_call.
 //
-// Threading: every service may be called from any thread while its call is alive; shared state is behind one mutex per
-// call. Names: the struct is ours alone, plugins see only a pointer.
+// Threading: any thread may call any service while its call is alive. One mutex per call guards the shared state. Only
+// this room knows the struct; plugins see a pointer.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace mortise {
 
-// "DEADLINE_EXCEEDED" for 4; "status 99" for a code that is none of the sixteen.
+// "DEADLINE_EXCEEDED" for 4; "status 99" for a code that is not one of the sixteen.
 [[nodiscard]] std::string status_name(int32_t code);
 
 // The one table of this process.
@@ -30,14 +30,14 @@ namespace mortise {
 struct InstanceIdentity {
   std::string label;      // "policy_loss gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)"
   std::string prefix;     // "gspo@mortise.losses", of log lines
-  Json params;            // validated; text stays valid while the instance lives
+  Json params;            // validated; text is valid while the instance lives
   uint64_t rng_seed = 0;  // run seed mixed with the plugin's identity
 };
 
-// Where lines of plugins go instead of the log of this process (a worker hands them on); empty: the log. Set it before
+// Where lines of plugins go instead of the log of this process (a worker passes them on); empty: the log. Set it before
 // the first plugin call.
 void set_plugin_log(std::function<void(int32_t level, const std::string& line)> sink);
-// The same for what host->progress tells, "[gspo@mortise.losses] 40%"; empty: the terminal's moving line.
+// The same for texts of host->progress, "[gspo@mortise.losses] 40%"; empty: the terminal's moving line.
 void set_plugin_progress(std::function<void(const std::string& line)> sink);
 
 }  // namespace mortise
@@ -55,7 +55,7 @@ struct mortise_call {
   std::vector<mortise::FailedRow> failed_rows;
   int32_t fail_code = 0;
   std::string fail_text;
-  bool bad_file = false;    // said by a host extension: what failed is a file that the plugin was told to use
+  bool bad_file = false;    // set by a host extension: a file failed that the settings name
   std::string misuse;       // of the services themselves, e.g. fail_row outside the batch
   int64_t progress_ns = 0;  // when it was last shown; 0: never
   uint64_t arena_bytes = 0;

@@ -1,4 +1,7 @@
+// Creates and destroys instances, and turns the metrics and errors of a call into ours.
 #include "plugin/host/instance.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +15,7 @@
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guard.h"
 #include "plugin/host/params.h"
+#include "plugin/host/running_code.h"
 
 namespace mortise {
 namespace {
@@ -23,7 +27,7 @@ constexpr size_t kMinHeadSize = offsetof(VtableHead, get_extension);
 
 // The random streams of two plugins of one run differ; those of one plugin do not depend on version or path.
 uint64_t plugin_seed(uint64_t run_seed, const PluginRef& ref) {
-  const Sha256Digest digest = sha256(ref.plugin->kind + "\n" + ref.pack->id + "\n" + ref.plugin->name);
+  const Sha256Digest digest = sha256(fmt::format("{}\n{}\n{}", ref.plugin->kind, ref.pack->id, ref.plugin->name));
   uint64_t mixed = 0;
   for (size_t i = 0; i < 8; ++i) mixed = mixed << 8 | digest[i];
   return run_seed ^ mixed;
@@ -40,8 +44,8 @@ Result<Reduction> parse_reduction(const CallSite& site, const MetricRecord& reco
     case MORTISE_REDUCE_MIN:
       return Reduction::kMin;
     default:
-      return guard_error(
-          site, "metric " + quote(record.name) + " has the unknown reduction " + std::to_string(record.reduction));
+      return guard_error(site,
+                         fmt::format("metric {} has the unknown reduction {}", quote(record.name), record.reduction));
   }
 }
 
@@ -50,15 +54,33 @@ Result<> hand_over_metrics(const CallSite& site, const std::vector<MetricRecord>
     const Reduction reduction = TRY(parse_reduction(site, record));
     if (metrics == nullptr) continue;
     if (auto added = metrics->add_user(record.name, record.sum, record.weight, reduction); !added.ok()) {
-      return guard_error(site, "metric " + quote(record.name) + " was refused: " + added.error().what,
+      return guard_error(site, fmt::format("metric {} was refused: {}", quote(record.name), added.error().what),
                          added.error().next);
     }
   }
   return {};
 }
 
+struct SavedState {
+  std::string bytes;
+  std::string fault;
+};
+constexpr uint64_t kMostStateBytes = uint64_t{1} << 32;  // far above any plugin's, far below what ends the run
+
 void append_state(void* context, mortise_bytes bytes) noexcept {
-  if (bytes.size > 0) static_cast<std::string*>(context)->append(static_cast<const char*>(bytes.data), bytes.size);
+  auto& saved = *static_cast<SavedState*>(context);
+  if (bytes.size == 0 || !saved.fault.empty()) return;
+  try {
+    if (bytes.data == nullptr) {
+      saved.fault = "saved bytes at a null pointer";
+    } else if (bytes.size > kMostStateBytes - saved.bytes.size()) {
+      saved.fault = fmt::format("saved {} bytes at once, more than 4 GiB of state in all", bytes.size);
+    } else {
+      saved.bytes.append(static_cast<const char*>(bytes.data), bytes.size);
+    }
+  } catch (const std::exception&) {
+    saved.fault = "there is no memory for its state";  // short: needs no memory
+  }
 }
 
 }  // namespace
@@ -73,6 +95,7 @@ struct PluginInstance::Impl {
 
   ~Impl() {
     if (!alive) return;
+    const RunningCode running(identity.label, "destroy", 0, key.call_timeout_ms);
     try {
       catchable(vtable.destroy)(self);
     } catch (...) {
@@ -98,8 +121,9 @@ Result<PluginInstance> PluginInstance::create(PluginRegistry& registry, std::str
 
 Result<InstanceIdentity> PluginInstance::identify(const PluginRef& ref, const Json& params, const RunKey& key) {
   InstanceIdentity identity;
-  identity.label = short_kind(ref.plugin->kind) + " " + ref.label();
-  identity.prefix = ref.plugin->name + "@" + ref.pack->id;
+  identity.label = fmt::format("{} {}", short_kind(ref.plugin->kind), ref.label());
+  identity.prefix = fmt::format("{}@{}", ref.plugin->name, ref.pack->id);
+  hide_secrets(*ref.plugin, params);
   identity.params = TRY(validate_params(*ref.plugin, params));
   identity.rng_seed = plugin_seed(key.seed, ref);
   return identity;
@@ -110,7 +134,10 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   auto impl = std::make_unique<Impl>();
   impl->identity = std::move(identity);
   impl->key = key;
+  // The time that such a plugin takes is the engine's own: that of a generation, say.
+  if ((plugin.plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0) impl->key.call_timeout_ms = 0;
   impl->plugin = plugin;
+  hide_secrets(*plugin.plugin, impl->identity.params);
 
   const auto* head = static_cast<const VtableHead*>(impl->plugin.vtable);
   const CallSite site{&impl->identity, "create", 0};
@@ -122,7 +149,7 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   PluginInstance instance(std::move(impl));
   Impl& made = *instance.impl_;
   const auto create_slot = catchable(made.vtable.create);
-  bool bad_file = false;  // a file among its parameters, not the plugin, is what is wrong
+  bool bad_file = false;  // the fault is a file among its parameters, not the plugin
   auto called = instance.call("create", 0, nullptr, {}, [&](mortise_call* call) {
     const int32_t status = create_slot(host_table(), call, &made.self);
     bad_file = call->bad_file || status == MORTISE_NOT_FOUND || status == MORTISE_PERMISSION_DENIED ||
@@ -154,7 +181,7 @@ Result<> PluginInstance::settle(std::string_view slot_name, int64_t step, std::i
 
 Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step, MetricSet* metrics,
                                         const CallOptions& options, const std::function<int32_t(mortise_call*)>& slot) {
-  const CallSite site{&impl_->identity, slot_name, step};
+  const CallSite site{&impl_->identity, slot_name, step, impl_->key.call_timeout_ms};
   mortise_call call;
   call.identity = &impl_->identity;
   call.step = step;
@@ -180,26 +207,29 @@ Result<> add_plugin_metrics(const std::string& label, std::string_view slot_name
   return hand_over_metrics({&identity, slot_name, step}, records, metrics);
 }
 
+const void* PluginInstance::extension(const char* id) const {
+  if (impl_->vtable.get_extension == nullptr) return nullptr;
+  const RunningCode running(label(), "get_extension", 0, impl_->key.call_timeout_ms);
+  return catchable(impl_->vtable.get_extension)(impl_->self, id);
+}
+
 Result<std::optional<std::string>> PluginInstance::save_state() {
-  if (impl_->vtable.get_extension == nullptr) return std::optional<std::string>();
-  const auto* found = static_cast<const mortise_state*>(impl_->vtable.get_extension(impl_->self, MORTISE_EXT_STATE));
+  const auto* found = static_cast<const mortise_state*>(extension(MORTISE_EXT_STATE));
   if (found == nullptr) return std::optional<std::string>();
   const mortise_state state = read_abi_struct(found);
   if (state.save == nullptr) return error("save", 0, "offers mortise.state/1 without save");
-  std::string bytes;
+  SavedState saved;
   auto sink = make_abi_struct<mortise_state_sink>();
-  sink.context = &bytes;
+  sink.context = &saved;
   sink.write = append_state;
   const auto slot = catchable(state.save);
   TRY(call("save", 0, nullptr, {}, [&](mortise_call* context) { return slot(impl_->self, context, &sink); }));
-  return std::optional<std::string>(std::move(bytes));
+  if (!saved.fault.empty()) return error("save", 0, saved.fault, "tell the pack's author");
+  return std::optional<std::string>(std::move(saved.bytes));
 }
 
 Result<void> PluginInstance::load_state(std::string_view bytes) {
-  const auto* found =
-      impl_->vtable.get_extension == nullptr
-          ? nullptr
-          : static_cast<const mortise_state*>(impl_->vtable.get_extension(impl_->self, MORTISE_EXT_STATE));
+  const auto* found = static_cast<const mortise_state*>(extension(MORTISE_EXT_STATE));
   const mortise_state state = found == nullptr ? mortise_state{} : read_abi_struct(found);
   if (state.load == nullptr) {
     return error("load", 0, "the checkpoint holds state of this plugin, which it cannot take",

@@ -29,15 +29,16 @@ struct InstanceIdentity;  // host_services.h
 // What instances of one run share. The seed keys their random streams.
 struct RunKey {
   uint64_t seed = 0;
-  const std::atomic<bool>* cancelled = nullptr;  // set: host->cancelled() tells the plugin; may be null
+  const std::atomic<bool>* cancelled = nullptr;  // if set, host->cancelled() reports it to the plugin; may be null
   bool check_writes = false;                     // outputs between guard words (plugins.check)
+  int64_t call_timeout_ms = 0;                   // of every call in this process; 0: none (plugins.call_timeout)
 };
 
 // Limits of one call.
 struct CallOptions {
   int64_t timeout_ms = 0;                        // 0: none. Measured: a call that ends later is an error
   int64_t num_rows = 0;                          // of the batch: what fail_row may name
-  const std::atomic<bool>* cancelled = nullptr;  // in place of RunKey's
+  const std::atomic<bool>* cancelled = nullptr;  // instead of RunKey's
 };
 
 struct FailedRow {
@@ -53,7 +54,7 @@ struct MetricRecord {
   int32_t reduction = 0;  // MORTISE_REDUCE_*
 };
 
-// What one call left behind besides its outputs.
+// What one call produced in addition to its outputs.
 struct CallReport {
   std::vector<MetricRecord> metrics{};   // checked; already in the MetricSet where one was given
   std::vector<FailedRow> failed_rows{};  // ascending by row
@@ -99,15 +100,16 @@ class PluginInstance {
 
  private:
   struct Impl;
+  [[nodiscard]] const void* extension(const char* id) const;  // null: the plugin has none of this id
   explicit PluginInstance(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-// Adds what a plugin gave to `metrics` (null: only checks it). `label` is the instance's.
+// Adds a plugin's records to `metrics` (null: only checks them). `label` is the instance's.
 Result<void> add_plugin_metrics(const std::string& label, std::string_view slot_name, int64_t step,
                                 const std::vector<MetricRecord>& records, MetricSet* metrics);
 
-// Offers plugins the table `extension` under `id` ("mortise.generate/1"). It must stay valid for ever; null withdraws
+// Offers plugins the table `extension` under `id` ("mortise.generate/1"). It must remain valid forever; null withdraws
 // it.
 void register_host_extension(std::string_view id, const void* extension);
 

@@ -1,4 +1,7 @@
+// Loads the audited bytes, finds the exported symbol, and compares the table with the note.
 #include "plugin/host/library.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <boost/dll/library_info.hpp>
@@ -11,6 +14,7 @@
 #include "foundation/base/text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/host_services.h"
+#include "plugin/host/running_code.h"
 #include "plugin/host/table.h"
 #include "plugin/pack/audit.h"
 #include "plugin/pack/elf_reader.h"
@@ -21,6 +25,11 @@ namespace {
 
 Error refused(const PackInfo& info, std::string what, std::string next) {
   return {ErrorKind::kPlugin, std::move(what), info.path, std::move(next)};
+}
+
+// "pack acme.match 1.0.0 (1a2b3c4d5e6f)"
+std::string label_of(const PackInfo& info) {
+  return fmt::format("pack {} {} ({})", info.id, info.version, info.short_hash());
 }
 
 // Boost.DLL reads section headers, our audit the dynamic section: a file that shows them different exports is refused.
@@ -66,6 +75,8 @@ Loaded& loaded() {
 Result<const mortise_pack*> open_library(PackFile& file, const PackInfo& info) {
   try {
     boost::dll::shared_library library;
+    const std::string label = label_of(info);
+    const RunningCode running(label, "static constructors", 0);
     library.load(file.descriptor_path(), boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
     const mortise_pack* pack = &library.get<const mortise_pack>(kPackSymbol);
     loaded().handles.push_back(std::move(library));
@@ -79,6 +90,8 @@ Result<const mortise_pack*> open_library(PackFile& file, const PackInfo& info) {
 Result<> call_open(const mortise_pack& pack, const PackInfo& info) {
   if (!MORTISE_HAS(&pack, open)) return {};
   int32_t code = 0;
+  const std::string label = label_of(info);
+  const RunningCode running(label, "open", 0);
   try {
     code = catchable(pack.open)(host_table());
   } catch (const std::exception& e) {
@@ -112,13 +125,18 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
 
   std::unique_ptr<Library> library(new Library);
   library->info_ = note;
-  for (size_t i = 0; i < note.plugins.size(); ++i) library->vtables_.push_back(table_vtable(*pack, i));
+  for (size_t i = 0; i < note.plugins.size(); ++i) library->descriptors_.push_back(table_descriptor(*pack, i));
   return (all.by_hash[note.sha256] = std::move(library)).get();
 }
 
 const void* Library::vtable(std::string_view kind, std::string_view name) const {
+  const mortise_descriptor* const found = descriptor(kind, name);
+  return found == nullptr ? nullptr : found->vtable;
+}
+
+const mortise_descriptor* Library::descriptor(std::string_view kind, std::string_view name) const {
   for (size_t i = 0; i < info_.plugins.size(); ++i) {
-    if (info_.plugins[i].kind == kind && info_.plugins[i].name == name) return vtables_[i];
+    if (info_.plugins[i].kind == kind && info_.plugins[i].name == name) return descriptors_[i];
   }
   return nullptr;
 }

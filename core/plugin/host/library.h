@@ -1,7 +1,7 @@
 // A pack in memory: verified, loaded once through Boost.DLL, opened, never unloaded.
 //
-// What is loaded is the very bytes that were hashed and audited: a sealed copy of them, by its open descriptor.
-// Cost: a second read of the file at first use. Threading: load on one thread at a time.
+// It loads exactly the bytes that were hashed and audited: a sealed copy of them, by its open descriptor. Cost: a
+// second read of the file at first use. Threading: load on one thread at a time.
 #pragma once
 
 #include <string_view>
@@ -9,6 +9,8 @@
 
 #include "foundation/base/result.h"
 #include "plugin/pack/pack_info.h"
+
+struct mortise_descriptor;
 
 namespace mortise {
 
@@ -21,11 +23,12 @@ class Library {
   [[nodiscard]] const PackInfo& info() const { return info_; }
   // Null if there is none.
   [[nodiscard]] const void* vtable(std::string_view kind, std::string_view name) const;
+  [[nodiscard]] const mortise_descriptor* descriptor(std::string_view kind, std::string_view name) const;
 
  private:
   Library() = default;
   PackInfo info_;
-  std::vector<const void*> vtables_;  // by place in info_.plugins
+  std::vector<const mortise_descriptor*> descriptors_;  // by place in info_.plugins
 };
 
 }  // namespace mortise

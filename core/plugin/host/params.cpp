@@ -1,8 +1,12 @@
+// Checks each parameter's name, type and range, and fills in the defaults.
 #include "plugin/host/params.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 
@@ -75,17 +79,35 @@ std::optional<Json> converted(const ParamInfo& param, const Json& value) {
   return std::nullopt;
 }
 
+// A secret's value is in no message; one that is too short for redacted() to find could show up anywhere.
+std::optional<ParamError> check_secret(const ParamInfo& param, const Json& value) {
+  constexpr std::string_view kNext = "give the name of an environment variable that holds it: env:NAME";
+  if (!value.is_string()) return ParamError{param.name, quote(param.name) + " must be text", std::string(kNext)};
+  const std::string text = value.get<std::string>();
+  if (text == "$" + param.name) {
+    return ParamError{param.name, quote(param.name) + " is a secret that was taken out when a run wrote its config",
+                      std::string(kNext)};
+  }
+  if (text.empty() || text.size() >= kShortestSecret || !secret_reference(text).empty()) return std::nullopt;
+  return ParamError{param.name,
+                    fmt::format("{} is a secret of fewer than {} bytes, which logs could not hide", quote(param.name),
+                                kShortestSecret),
+                    std::string(kNext)};
+}
+
 std::optional<ParamError> check_value(const ParamInfo& param, const Json& value) {
+  if (param.role == ParamRole::kSecret) return check_secret(param, value);
   const auto typed = converted(param, value);
   if (!typed) {
     return ParamError{
-        param.name, quote(param.name) + " must be " + type_phrase(param.type) + ", is " + quote(dump_json(value)), ""};
+        param.name,
+        fmt::format("{} must be {}, is {}", quote(param.name), type_phrase(param.type), quote(dump_json(value))), ""};
   }
   if (typed->is_null()) return std::nullopt;
   if (param.range && (param.type == ParamType::kF64 || param.type == ParamType::kI64)) {
     const double number = typed->get<double>();
     if (number < param.range->min || number > param.range->max) {
-      return ParamError{param.name, quote(param.name) + " is " + dump_json(*typed) + ", out of its range",
+      return ParamError{param.name, fmt::format("{} is {}, out of its range", quote(param.name), dump_json(*typed)),
                         "give a number " + range_text(param)};
     }
   }
@@ -94,7 +116,8 @@ std::optional<ParamError> check_value(const ParamInfo& param, const Json& value)
     if (std::find(param.choices.begin(), param.choices.end(), text) == param.choices.end()) {
       const std::string hint = did_you_mean(text, param.choices);
       return ParamError{
-          param.name, quote(param.name) + " is " + quote(text) + ", not one of " + choices_phrase(param.choices), hint};
+          param.name,
+          fmt::format("{} is {}, not one of {}", quote(param.name), quote(text), choices_phrase(param.choices)), hint};
     }
   }
   return std::nullopt;
@@ -110,10 +133,22 @@ ParamError unknown(const PluginInfo& info, const std::string& key) {
   const auto names = param_names(info);
   std::string next = did_you_mean(key, names);
   if (next.empty()) next = names.empty() ? "it has no parameters" : "it has: " + join(names, ", ");
-  return {key, quote(info.name) + " has no parameter " + quote(key), std::move(next)};
+  return {key, fmt::format("{} has no parameter {}", quote(info.name), quote(key)), std::move(next)};
 }
 
 }  // namespace
+
+void hide_secrets(const PluginInfo& info, const Json& params) {
+  for (const ParamInfo& param : info.params) {
+    const Json* const value = param.role == ParamRole::kSecret ? json_find(params, param.name) : nullptr;
+    if (value == nullptr || !value->is_string()) continue;
+    const std::string text = value->get<std::string>();
+    if (!secret_reference(text).empty()) continue;
+    add_secret_setting(param.name, text);
+    const std::string spelled = dump_json(*value);  // with escapes, as TOML and JSON have it
+    add_secret_setting(param.name, std::string_view(spelled).substr(1, spelled.size() - 2));
+  }
+}
 
 std::string range_text(const ParamInfo& param) {
   if (!param.choices.empty()) return join(param.choices, " | ");
@@ -121,7 +156,8 @@ std::string range_text(const ParamInfo& param) {
   const ParamRange& range = *param.range;
   const End low = end_of_range(param, range.min, -HUGE_VAL), high = end_of_range(param, range.max, HUGE_VAL);
   const bool has_low = std::isfinite(range.min), has_high = std::isfinite(range.max);
-  if (has_low && has_high && !low.exclusive && !high.exclusive) return "from " + low.text + " to " + high.text;
+  if (has_low && has_high && !low.exclusive && !high.exclusive)
+    return fmt::format("from {} to {}", low.text, high.text);
   std::vector<std::string> parts;
   if (has_low) parts.push_back((low.exclusive ? "above " : "at least ") + low.text);
   if (has_high) parts.push_back((high.exclusive ? "below " : "at most ") + high.text);
@@ -149,8 +185,8 @@ Result<Json> parse_param_text(const ParamInfo& param, std::string_view text) {
       break;
   }
   if (value.is_null()) {
-    return Error{ErrorKind::kConfig, quote(param.name) + " must be " + type_phrase(param.type) + ", is " + quote(text),
-                 "", ""};
+    return Error{ErrorKind::kConfig,
+                 fmt::format("{} must be {}, is {}", quote(param.name), type_phrase(param.type), quote(text)), "", ""};
   }
   if (auto fault = check_value(param, value)) return Error{ErrorKind::kConfig, fault->what, "", fault->next};
   return value;
@@ -164,7 +200,7 @@ Result<Json> default_value(const ParamInfo& param) {
 std::vector<ParamError> check_params(const PluginInfo& info, const Json& params) {
   std::vector<ParamError> faults;
   if (!params.is_object() && !params.is_null()) {
-    faults.push_back({"", "the parameters of " + quote(info.name) + " must be a table", ""});
+    faults.push_back({"", fmt::format("the parameters of {} must be a table", quote(info.name)), ""});
     return faults;
   }
   for (const auto& item : params.items()) {
@@ -177,7 +213,7 @@ std::vector<ParamError> check_params(const PluginInfo& info, const Json& params)
   }
   for (const ParamInfo& param : info.params) {
     if (!param.default_text && json_find(params, param.name) == nullptr) {
-      faults.push_back({param.name, quote(info.name) + " needs the parameter " + quote(param.name),
+      faults.push_back({param.name, fmt::format("{} needs the parameter {}", quote(info.name), quote(param.name)),
                         param.doc.empty() ? "give " + type_phrase(param.type) : "it is: " + param.doc});
     }
   }
@@ -192,8 +228,8 @@ Result<Json> validate_params(const PluginInfo& info, const Json& params, std::st
     if (!first.key.empty()) where += (where.empty() ? "" : ".") + first.key;
     Error error{ErrorKind::kConfig, first.what, std::move(where), first.next};
     for (size_t i = 1; i < faults.size(); ++i) {
-      error.next += "\n" + (where_prefix.empty() ? std::string() : std::string(where_prefix) + ".") + faults[i].key +
-                    ": " + faults[i].what;
+      error.next += fmt::format("\n{}{}: {}", where_prefix.empty() ? std::string() : std::string(where_prefix) + ".",
+                                faults[i].key, faults[i].what);
       if (!faults[i].next.empty()) error.next += "; " + faults[i].next;
     }
     return error;

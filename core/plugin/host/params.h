@@ -1,7 +1,7 @@
-// Parameters of a plugin: checks what a user wrote against the pack's note, and fills in defaults.
+// Parameters of a plugin: checks a user's values against the pack's note, and fills in defaults.
 //
-// A number whose default is `none` may stay unset: null here, NaN for the plugin. Works before anything is loaded.
-// Every error names the key, so that config can put file:line:column before it. Threading: pure functions.
+// A number whose default is `none` may stay unset: null here, NaN for the plugin. Needs no loaded pack. Every error
+// names the key, so that config can add file:line:column. Threading: pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -29,7 +29,10 @@ struct ParamError {
                                                              const nlohmann::ordered_json& params,
                                                              std::string_view where_prefix = "");
 
-// What a parameter allows, for people: "from 0 to 1", "above 0", "at least 1", "a | b". Empty if it allows anything.
+// From now on redacted() replaces the values of parameters with the role `secret`, "env:NAME" aside, which shows nothing.
+void hide_secrets(const PluginInfo& info, const nlohmann::ordered_json& params);
+
+// The values that a parameter allows: "from 0 to 1", "above 0", "at least 1", "a | b". Empty if it allows anything.
 [[nodiscard]] std::string range_text(const ParamInfo& param);
 
 // The default of one parameter as JSON. Precondition: it has one.

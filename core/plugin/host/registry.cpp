@@ -1,11 +1,16 @@
+// Searches the places for packs, and resolves names and versions.
 #include "plugin/host/registry.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <system_error>
 
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
+#include "plugin/host/installed.h"
 #include "plugin/host/library.h"
 #include "plugin/host/search.h"
 #include "plugin/pack/pack_file.h"
@@ -37,10 +42,10 @@ PluginName split_name(std::string_view name) {
   return out;
 }
 
-std::string full_name(const PluginRef& ref) { return ref.pack->id + "/" + ref.plugin->name; }
+std::string full_name(const PluginRef& ref) { return fmt::format("{}/{}", ref.pack->id, ref.plugin->name); }
 
 std::string where_it_is(const PluginRef& ref) {
-  return full_name(ref) + " " + ref.pack->version + " (" + ref.pack->path + ")";
+  return fmt::format("{} {} ({})", full_name(ref), ref.pack->version, ref.pack->path);
 }
 
 bool newer_first(const PluginRef& a, const PluginRef& b) {
@@ -56,9 +61,9 @@ Error ambiguous(std::string_view kind, std::string_view name, const std::vector<
   const bool one_pack =
       std::all_of(refs.begin(), refs.end(), [&](const PluginRef& ref) { return full_name(ref) == full; });
   return {ErrorKind::kPlugin,
-          "more than one " + short_kind(kind) + " is named " + quote(name) + ": " + join(places, ", "), "",
+          fmt::format("more than one {} is named {}: {}", short_kind(kind), quote(name), join(places, ", ")), "",
           one_pack ? "these are different files of one pack id and version: remove one, or give one another version"
-                   : "name the pack too, as in " + quote(full) + ", or remove one file"};
+                   : fmt::format("name the pack too, as in {}, or remove one file", quote(full))};
 }
 
 }  // namespace
@@ -82,6 +87,10 @@ class RegistryScan {
         const size_t before = registry_.rejected_.size();
         look_at(place.path, place.origin);
         if (registry_.rejected_.size() > before) return named(place, registry_.rejected_.back().reason);
+      } else if (place.origin == PackOrigin::kStore) {
+        std::error_code ignored;
+        registry_.searched_.push_back({place.path.string(), place.origin, fs::exists(place.path, ignored)});
+        for (const fs::path& file : installed_libraries(default_env(), place.path)) look_at(file, place.origin);
       } else {
         TRY(look_into(place));
       }
@@ -102,16 +111,17 @@ class RegistryScan {
     return error;
   }
 
-  // A folder that the user named is there, or the run ends: nobody names one for nothing. Of the others none has to be.
+  // A folder that the user names must exist, or the run ends. The other folders may be missing.
   static Error missing(const SearchPlace& place) {
     const std::string path = quote(place.path.string());
     std::error_code ignored;
     if (fs::exists(place.path, ignored))
       return named(place, {ErrorKind::kConfig, path + " is a file, not a folder of packs", "",
                            "name packs themselves in plugins.files (or --plugin)"});
-    const std::string from =
-        place.path.is_absolute() ? "" : " (a relative path starts at " + fs::current_path(ignored).string() + ")";
-    return named(place, {ErrorKind::kConfig, "the folder of packs " + path + " does not exist" + from, "",
+    const std::string from = place.path.is_absolute()
+                                 ? ""
+                                 : fmt::format(" (a relative path starts at {})", fs::current_path(ignored).string());
+    return named(place, {ErrorKind::kConfig, fmt::format("the folder of packs {} does not exist{}", path, from), "",
                          "correct the path, or make the folder"});
   }
 
@@ -152,7 +162,8 @@ class RegistryScan {
 
   void consider(PackInfo info, const fs::path& path, PackOrigin origin) {
     const auto reject = [&](std::string what, std::string next) {
-      registry_.rejected_.push_back({info.path, {ErrorKind::kPlugin, std::move(what), info.path, std::move(next)}});
+      registry_.rejected_.push_back(
+          {info.path, {ErrorKind::kPlugin, std::move(what), info.path, std::move(next)}, info});
     };
     for (const std::string& glob : disabled_) {
       if (glob_matches(glob, info.id))
@@ -162,9 +173,15 @@ class RegistryScan {
     if (installed) origin = PackOrigin::kInstalled;
     if (info.id.starts_with(kBuiltinPrefix)) {
       if (!installed)
-        return reject("its id " + quote(info.id) + " is kept for the packs of the installation",
+        return reject(fmt::format("its id {} is kept for the packs of the installation", quote(info.id)),
                       "choose an id of your own, as in acme.match");
       origin = PackOrigin::kBuiltin;
+    }
+    if (origin != PackOrigin::kBuiltin && options_.admit) {
+      if (auto admitted = options_.admit(info); !admitted.ok()) {
+        registry_.rejected_.push_back({info.path, std::move(admitted).error(), info});
+        return;
+      }
     }
     Candidate candidate{std::move(info), origin, place_, ""};
     for (const Candidate& other : registry_.candidates_) {
@@ -190,6 +207,8 @@ std::string_view pack_origin_name(PackOrigin origin) {
       return "config";
     case PackOrigin::kEnvironment:
       return "environment";
+    case PackOrigin::kStore:
+      return "store";
     case PackOrigin::kUser:
       return "user";
     case PackOrigin::kInstalled:
@@ -201,11 +220,11 @@ std::string_view pack_origin_name(PackOrigin origin) {
 }
 
 std::string PluginRef::label() const {
-  return plugin->name + "@" + pack->id + " " + pack->version + " (" + pack->short_hash() + ")";
+  return fmt::format("{}@{} {} ({})", plugin->name, pack->id, pack->version, pack->short_hash());
 }
 
 std::string full_kind(std::string_view kind) {
-  return kind.find('/') != std::string_view::npos ? std::string(kind) : "mortise." + std::string(kind) + "/1";
+  return kind.find('/') != std::string_view::npos ? std::string(kind) : fmt::format("mortise.{}/1", kind);
 }
 
 std::string short_kind(std::string_view kind) {
@@ -240,20 +259,37 @@ std::vector<PluginRef> PluginRegistry::matches(std::string_view kind, std::strin
 
 std::string PluginRegistry::search_report() const {
   std::string text = "searched:";
-  for (const SearchedDir& dir : searched_) text += "\n  " + dir.path + (dir.exists ? "" : " (does not exist)");
+  for (const SearchedDir& dir : searched_)
+    text += fmt::format("\n  {}{}", dir.path, (dir.exists ? "" : " (does not exist)"));
   if (searched_.empty()) text += " no folder";
   if (!rejected_.empty()) text += "\nnot used:";
   for (const RejectedCandidate& rejected : rejected_) {
-    text += "\n  " + rejected.path + ": " + rejected.reason.what;
+    text += fmt::format("\n  {}: {}", rejected.path, rejected.reason.what);
     if (!rejected.reason.next.empty()) text += "; " + rejected.reason.next;
   }
   return text;
 }
 
+const RejectedCandidate* PluginRegistry::refused(std::string_view kind, std::string_view plugin,
+                                                 std::string_view pack) const {
+  for (const RejectedCandidate& one : rejected_) {
+    if (!one.info || (!pack.empty() && one.info->id != pack)) continue;
+    for (const PluginInfo& info : one.info->plugins)
+      if (info.name == plugin && (kind.empty() || info.kind == kind)) return &one;
+  }
+  return nullptr;
+}
+
 Error PluginRegistry::not_found(std::string_view kind, std::string_view name) const {
   const PluginName parts = split_name(name);
-  Error error{ErrorKind::kPlugin, "no " + (kind.empty() ? "plugin" : short_kind(kind)) + " is named " + quote(name), "",
-              ""};
+  if (const RejectedCandidate* one = refused(kind, parts.plugin, parts.pack); one != nullptr) {
+    return {ErrorKind::kPlugin,
+            fmt::format("the {} {} is in {}, which may not be used: {}", kind.empty() ? "plugin" : short_kind(kind),
+                        quote(parts.plugin), one->info->label(), one->reason.what),
+            one->path, one->reason.next};
+  }
+  Error error{ErrorKind::kPlugin,
+              fmt::format("no {} is named {}", (kind.empty() ? "plugin" : short_kind(kind)), quote(name)), "", ""};
   std::set<std::string> names;
   for (const Candidate& candidate : candidates_) {
     for (const PluginInfo& info : candidate.info.plugins) {
@@ -261,14 +297,13 @@ Error PluginRegistry::not_found(std::string_view kind, std::string_view name) co
     }
   }
   const std::vector<std::string> list(names.begin(), names.end());
-  error.next = did_you_mean(parts.plugin, list);
-  if (error.next.empty() && !list.empty()) error.next = "there are: " + join(list, ", ");
+  error.next = suggest(parts.plugin, list);
   for (const PluginRef& ref : matches("", parts.plugin, "")) {
     std::string other = full_name(ref);
     if (!kind.empty() && ref.plugin->kind != kind) {
       const bool revision = short_kind(ref.plugin->kind) == short_kind(kind);
       other += revision
-                   ? ", of the kind " + ref.plugin->kind + " which this program does not know"
+                   ? fmt::format(", of the kind {} which this program does not know", ref.plugin->kind)
                    : (short_kind(ref.plugin->kind).starts_with('a') ? ", an " : ", a ") + short_kind(ref.plugin->kind);
     }
     error.next += (error.next.empty() ? "" : "; ") + ("there is " + other);
@@ -283,7 +318,7 @@ Result<PluginRef> PluginRegistry::find(std::string_view kind_name, std::string_v
   std::vector<PluginRef> refs = matches(kind, parts.plugin, parts.pack);
   if (refs.empty()) return not_found(kind, name);
 
-  if (parts.pack.empty()) {  // a bare name of a built-in plugin is that plugin, whatever else is installed
+  if (parts.pack.empty()) {  // a bare name of a built-in plugin always means that plugin
     const auto builtin = [](const PluginRef& ref) { return ref.candidate->origin == PackOrigin::kBuiltin; };
     if (std::any_of(refs.begin(), refs.end(), builtin))
       std::erase_if(refs, [&](const PluginRef& ref) { return !builtin(ref); });
@@ -299,8 +334,8 @@ Result<PluginRef> PluginRegistry::find(std::string_view kind_name, std::string_v
     if (refs.empty()) {
       std::vector<std::string> have;
       for (const PluginRef& ref : all) have.push_back(where_it_is(ref));
-      return Error{ErrorKind::kPlugin, "no version of " + quote(parts.plugin) + " fits " + quote(parts.range), "",
-                   "there is: " + join(have, ", ")};
+      return Error{ErrorKind::kPlugin, fmt::format("no version of {} fits {}", quote(parts.plugin), quote(parts.range)),
+                   "", "there is: " + join(have, ", ")};
     }
   }
   std::set<std::string_view> packs;
@@ -321,13 +356,14 @@ Result<std::vector<PluginRef>> PluginRegistry::find_all(std::string_view name) c
   return out;
 }
 
-Result<LoadedPlugin> PluginRegistry::load(const PluginRef& ref) {
+Result<LoadedPlugin> PluginRegistry::load(const PluginRef& ref) const {
   const Library* library = TRY(Library::load(*ref.pack, host_torch_));
   const PluginInfo* plugin = library->info().find_plugin(ref.plugin->kind, ref.plugin->name);
-  return LoadedPlugin{&library->info(), plugin, library->vtable(ref.plugin->kind, ref.plugin->name)};
+  const std::string &kind = ref.plugin->kind, &name = ref.plugin->name;
+  return LoadedPlugin{&library->info(), plugin, library->vtable(kind, name), library->descriptor(kind, name)};
 }
 
-Result<LoadedPlugin> PluginRegistry::load(std::string_view kind, std::string_view name) {
+Result<LoadedPlugin> PluginRegistry::load(std::string_view kind, std::string_view name) const {
   return load(TRY(find(kind, name)));
 }
 

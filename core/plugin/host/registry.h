@@ -1,19 +1,23 @@
-// Plugins by name: where packs are looked for, which are refused and why, and which one a name means.
+// Plugins by name: where to search for packs, which are refused and why, and which plugin a name means.
 //
-// Search order: config files and folders, MORTISE_PLUGIN_PATH, the user's data folder, the packs of the installation;
+// Search order: config files and folders, MORTISE_PLUGIN_PATH, the store of installed packs, the user's data folder, the packs of the installation;
 // never the current directory. Looking reads notes only: no code of a pack runs before one of its plugins is loaded,
 // and a pack that was loaded stays for the life of the process.
 // Cost: opening reads and hashes every pack once. Threading: open and load on one thread; the rest is read-only.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "foundation/base/result.h"
 #include "plugin/pack/pack_info.h"
+
+struct mortise_descriptor;
 
 namespace mortise {
 
@@ -34,10 +38,13 @@ struct RegistryOptions {
   // Folder of the built-in packs; empty: <program>/../lib/mortise/packs.
   std::filesystem::path builtin_dir;
   std::string host_torch;  // version of libtorch in this program ("2.11.0"); "": none
+  // May a pack that is not built-in be used? A refusal is listed with its reason; of a file that was named it is an
+  // error. Empty: every pack may.
+  std::function<Result<>(const PackInfo&)> admit = {};
 };
 
 // kInstalled and kBuiltin share a folder; the pack ids mortise.* there are built-in and are refused elsewhere.
-enum class PackOrigin { kConfig, kEnvironment, kUser, kInstalled, kBuiltin };
+enum class PackOrigin { kConfig, kEnvironment, kStore, kUser, kInstalled, kBuiltin };
 [[nodiscard]] std::string_view pack_origin_name(PackOrigin origin);
 
 // A pack that may be used.
@@ -52,6 +59,7 @@ struct Candidate {
 struct RejectedCandidate {
   std::string path;
   Error reason;
+  std::optional<PackInfo> info = {};  // of a sound pack that may not be used
 };
 
 struct SearchedDir {
@@ -60,7 +68,7 @@ struct SearchedDir {
   bool exists = false;
 };
 
-// What a name resolved to. Points into the registry.
+// The plugin that a name means. Points into the registry.
 struct PluginRef {
   const PackInfo* pack = nullptr;
   const PluginInfo* plugin = nullptr;
@@ -68,11 +76,12 @@ struct PluginRef {
   [[nodiscard]] std::string label() const;  // "gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)"
 };
 
-// A plugin whose pack is in memory. Valid for ever: packs are never unloaded.
+// A plugin whose pack is in memory. Always valid, because packs are never unloaded.
 struct LoadedPlugin {
   const PackInfo* pack = nullptr;
   const PluginInfo* plugin = nullptr;
   const void* vtable = nullptr;
+  const mortise_descriptor* descriptor = nullptr;
 };
 
 class PluginRegistry {
@@ -87,11 +96,11 @@ class PluginRegistry {
   // `name` is "plugin" or "pack.id/plugin", either with an optional "@range" (^1.2, ~1.2.3, >=1.0 <2.0, =1.0.0).
   // `kind` is a MORTISE_KIND_* id or its short form ("policy_loss").
   [[nodiscard]] Result<PluginRef> find(std::string_view kind, std::string_view name) const;
-  // Every plugin of this name, whatever its kind, in use; for `plugin describe`.
+  // Every plugin of this name, of any kind, in use; for `plugin describe`.
   [[nodiscard]] Result<std::vector<PluginRef>> find_all(std::string_view name) const;
   // Loads the pack (once) and returns the plugin's vtable. Runs code of the pack.
-  Result<LoadedPlugin> load(const PluginRef& ref);
-  Result<LoadedPlugin> load(std::string_view kind, std::string_view name);
+  Result<LoadedPlugin> load(const PluginRef& ref) const;
+  Result<LoadedPlugin> load(std::string_view kind, std::string_view name) const;
 
   [[nodiscard]] const std::vector<Candidate>& candidates() const { return candidates_; }
   [[nodiscard]] const std::vector<RejectedCandidate>& rejected() const { return rejected_; }
@@ -105,6 +114,9 @@ class PluginRegistry {
   [[nodiscard]] std::vector<PluginRef> matches(std::string_view kind, std::string_view plugin,
                                                std::string_view pack) const;
   [[nodiscard]] Error not_found(std::string_view kind, std::string_view name) const;
+  // The first refused pack that has the plugin; null without one.
+  [[nodiscard]] const RejectedCandidate* refused(std::string_view kind, std::string_view plugin,
+                                                 std::string_view pack) const;
   [[nodiscard]] std::string search_report() const;
 
   std::vector<Candidate> candidates_;  // in search order
@@ -113,7 +125,7 @@ class PluginRegistry {
   std::string host_torch_;
 };
 
-// "policy_loss" -> "mortise.policy_loss/1"; a full id stays as it is.
+// "policy_loss" -> "mortise.policy_loss/1"; a full id does not change.
 [[nodiscard]] std::string full_kind(std::string_view kind);
 // "mortise.policy_loss/1" -> "policy_loss".
 [[nodiscard]] std::string short_kind(std::string_view kind);

@@ -1,9 +1,11 @@
+// Makes the list of places to search from the config and the environment.
 #include "plugin/host/search.h"
 
 #include <cstdlib>
 #include <system_error>
 
 #include "foundation/base/text.h"
+#include "plugin/host/installed.h"
 
 namespace mortise {
 namespace {
@@ -54,6 +56,8 @@ std::vector<SearchPlace> search_places(const RegistryOptions& options) {
     }
   }
   if (options.use_user_packs) {
+    if (auto store = default_pack_store(); !store.empty())
+      places.push_back({std::move(store), PackOrigin::kStore, false, ""});
     if (auto dir = user_pack_dir(); !dir.empty()) places.push_back({std::move(dir), PackOrigin::kUser, false, ""});
   }
   auto builtin = options.builtin_dir.empty() ? default_builtin_dir() : options.builtin_dir;

@@ -1,4 +1,4 @@
-// Where packs are looked for, and in which order. Reads the environment, never the current directory.
+// The places to search for packs, in order. Reads the environment, never the current directory.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace mortise {
 struct SearchPlace {
   std::filesystem::path path;
   PackOrigin origin = PackOrigin::kConfig;
-  bool is_file = false;  // a pack named by itself
+  bool is_file = false;  // a pack named directly
   std::string refused;   // why it is not looked into; empty: it is
   std::string where{};   // who named it, where that is known
 };

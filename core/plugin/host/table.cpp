@@ -1,6 +1,10 @@
+// Copies the pack's table into a PackInfo, and names the first difference from the note.
 #include "plugin/host/table.h"
 
+#include <fmt/core.h>
+
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -16,7 +20,10 @@ constexpr size_t kMinDescriptorSize = offsetof(mortise_descriptor, vtable) + siz
 constexpr size_t kMinParamSize = offsetof(mortise_param, choices) + sizeof(void*);
 constexpr uint32_t kMaxCount = 4096;
 
-std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+// A text of a table that has no zero at its end is cut: it then differs from the note, and the pack is refused.
+constexpr size_t kMaxText = 1 << 20;
+std::string table_text(const char* text) { return {text, ::strnlen(text, kMaxText)}; }
+std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : table_text(text); }
 
 class TableReader {
  public:
@@ -30,7 +37,7 @@ class TableReader {
     std::vector<std::string> out;
     for (; list != nullptr && *list != nullptr; ++list) {
       if (out.size() == kMaxCount) return bad(std::string(what) + " has no null at its end");
-      out.emplace_back(*list);
+      out.push_back(table_text(*list));
     }
     return out;
   }
@@ -45,20 +52,22 @@ class TableReader {
 
   Result<ParamInfo> param(const mortise_param* ptr, const std::string& plugin) const {
     if (ptr == nullptr || ptr->struct_size < kMinParamSize)
-      return bad("a parameter of " + plugin + " is null or too small");
+      return bad(fmt::format("a parameter of {} is null or too small", plugin));
     const mortise_param in = read_abi_struct(ptr);
-    if (in.name == nullptr) return bad("a parameter of " + plugin + " has no name");
+    if (in.name == nullptr) return bad(fmt::format("a parameter of {} has no name", plugin));
     if (in.type < MORTISE_PARAM_F64 || in.type > MORTISE_PARAM_TEXT)
-      return bad("parameter " + quote(in.name) + " has an unknown type");
+      return bad(fmt::format("parameter {} has an unknown type", quote(in.name)));
     ParamInfo out;
-    out.name = in.name;
+    out.name = table_text(in.name);
     out.type = static_cast<ParamType>(in.type);
-    if (in.default_text != nullptr) out.default_text = in.default_text;
+    if (in.default_text != nullptr) out.default_text = table_text(in.default_text);
     out.doc = text_or_empty(in.doc);
     if (in.has_range != 0) out.range = range(in.min, in.max);
     if (in.num_choices > kMaxCount || (in.num_choices > 0 && in.choices == nullptr))
       return bad("choices of " + quote(in.name));
     for (uint32_t i = 0; i < in.num_choices; ++i) out.choices.push_back(text_or_empty(in.choices[i]));
+    // A role of a later minor is plain here, as the note reads it.
+    if (in.role > MORTISE_ROLE_PLAIN && in.role <= MORTISE_ROLE_SECRET) out.role = static_cast<ParamRole>(in.role);
     return out;
   }
 
@@ -66,18 +75,19 @@ class TableReader {
     if (ptr == nullptr || ptr->struct_size < kMinDescriptorSize) return bad("a plugin descriptor is null or too small");
     const mortise_descriptor in = read_abi_struct(ptr);
     if (in.kind == nullptr || in.name == nullptr) return bad("a plugin without kind or name");
-    if (in.vtable == nullptr) return bad("plugin " + quote(in.name) + " has no vtable");
+    if (in.vtable == nullptr) return bad(fmt::format("plugin {} has no vtable", quote(in.name)));
     if (in.coupling < MORTISE_COUPLING_TOKEN || in.coupling > MORTISE_COUPLING_UPDATE)
-      return bad("plugin " + quote(in.name) + " has an unknown coupling");
+      return bad(fmt::format("plugin {} has an unknown coupling", quote(in.name)));
     PluginInfo out;
-    out.kind = in.kind;
-    out.name = in.name;
+    out.kind = table_text(in.kind);
+    out.name = table_text(in.name);
     out.summary = text_or_empty(in.summary);
     out.doc = text_or_empty(in.doc);
     out.flags = in.flags;
     out.coupling = static_cast<Coupling>(in.coupling);
     out.requires_inputs = TRY(names(in.requires_inputs, "requires_inputs"));
     out.consumes = TRY(names(in.consumes, "consumes"));
+    out.update_metrics = TRY(names(in.update_metrics, "update_metrics"));
     if (in.num_params > kMaxCount || (in.num_params > 0 && in.params == nullptr))
       return bad("parameters of " + quote(in.name));
     for (uint32_t i = 0; i < in.num_params; ++i) out.params.push_back(TRY(param(in.params[i], quote(in.name))));
@@ -89,16 +99,17 @@ class TableReader {
 };
 
 std::string describe_difference(const PluginInfo& table, const PluginInfo& note) {
-  const std::string plugin = "plugin " + quote(table.name) + ": ";
+  const std::string plugin = fmt::format("plugin {}: ", quote(table.name));
   if (table.kind != note.kind || table.name != note.name)
-    return "plugin " + quote(note.name) + " of the note is " + quote(table.name);
+    return fmt::format("plugin {} of the note is {}", quote(note.name), quote(table.name));
   if (table.summary != note.summary || table.doc != note.doc) return plugin + "summary or doc";
   if (table.flags != note.flags || table.coupling != note.coupling) return plugin + "flags or coupling";
   if (table.requires_inputs != note.requires_inputs || table.consumes != note.consumes)
     return plugin + "requires or consumes";
+  if (table.update_metrics != note.update_metrics) return plugin + "update_metrics";
   if (table.params.size() != note.params.size()) return plugin + "number of parameters";
   for (size_t i = 0; i < table.params.size(); ++i) {
-    if (!(table.params[i] == note.params[i])) return plugin + "parameter " + quote(table.params[i].name);
+    if (!(table.params[i] == note.params[i])) return fmt::format("{}parameter {}", plugin, quote(table.params[i].name));
   }
   return "";
 }
@@ -112,8 +123,8 @@ Result<PackInfo> read_table(const mortise_pack& pack, const PackInfo& info) {
   if (in.id == nullptr || in.version == nullptr) return reader.bad("no id or version");
   if (in.num_plugins > kMaxCount || (in.num_plugins > 0 && in.plugins == nullptr)) return reader.bad("plugins");
   PackInfo out = info;
-  out.id = in.id;
-  out.version = in.version;
+  out.id = table_text(in.id);
+  out.version = table_text(in.version);
   out.abi_minor = static_cast<int32_t>(in.abi_minor);
   out.min_host_minor = static_cast<int32_t>(in.min_host_minor);
   out.plugins.clear();
@@ -124,9 +135,9 @@ Result<PackInfo> read_table(const mortise_pack& pack, const PackInfo& info) {
 Result<> compare_with_note(const PackInfo& table, const PackInfo& note) {
   std::string difference;
   if (table.id != note.id)
-    difference = "pack id " + quote(table.id) + " against " + quote(note.id);
+    difference = fmt::format("pack id {} against {}", quote(table.id), quote(note.id));
   else if (table.version != note.version)
-    difference = "version " + quote(table.version) + " against " + quote(note.version);
+    difference = fmt::format("version {} against {}", quote(table.version), quote(note.version));
   else if (table.abi_minor != note.abi_minor || table.min_host_minor != note.min_host_minor)
     difference = "ABI minors";
   else if (table.plugins.size() != note.plugins.size())
@@ -134,10 +145,10 @@ Result<> compare_with_note(const PackInfo& table, const PackInfo& note) {
   for (size_t i = 0; difference.empty() && i < table.plugins.size(); ++i)
     difference = describe_difference(table.plugins[i], note.plugins[i]);
   if (difference.empty()) return {};
-  return Error{ErrorKind::kPlugin, "its table and its metadata note differ (" + difference + ")", note.path,
+  return Error{ErrorKind::kPlugin, fmt::format("its table and its metadata note differ ({})", difference), note.path,
                "build the pack again with mortise_add_pack()"};
 }
 
-const void* table_vtable(const mortise_pack& pack, size_t i) { return pack.plugins[i]->vtable; }
+const mortise_descriptor* table_descriptor(const mortise_pack& pack, size_t i) { return pack.plugins[i]; }
 
 }  // namespace mortise

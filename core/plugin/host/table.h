@@ -15,7 +15,7 @@ namespace mortise {
 // Same id, version, ABI and plugins? The Error names the first difference.
 [[nodiscard]] Result<> compare_with_note(const PackInfo& table, const PackInfo& note);
 
-// Vtable of the i-th plugin. Precondition: read_table() succeeded.
-[[nodiscard]] const void* table_vtable(const mortise_pack& pack, size_t i);
+// Describes the i-th plugin. Precondition: read_table() succeeded.
+[[nodiscard]] const mortise_descriptor* table_descriptor(const mortise_pack& pack, size_t i);
 
 }  // namespace mortise

@@ -1,4 +1,7 @@
+// The checks on exports, needed libraries, dynamic tags and segments of a pack.
 #include "plugin/pack/audit.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -47,7 +50,7 @@ Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
   for (const std::string& name : elf.needed) {
     for (const Forbidden& forbidden : kForbidden) {
       if (name.starts_with(forbidden.prefix)) {
-        return Error{ErrorKind::kPlugin, "needs " + quote(name) + ": " + std::string(forbidden.reason), pack.path,
+        return Error{ErrorKind::kPlugin, fmt::format("needs {}: {}", quote(name), forbidden.reason), pack.path,
                      std::string(forbidden.next)};
       }
     }
@@ -55,10 +58,10 @@ Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
     if (is_torch(name) && pack.tier == "torch-locked") continue;
     if (std::find(pack.allowed_needs.begin(), pack.allowed_needs.end(), name) != pack.allowed_needs.end()) continue;
     if (is_torch(name)) {
-      return Error{ErrorKind::kPlugin, "needs " + quote(name) + " but is not of the torch-locked tier", pack.path,
-                   "build it with mortise_add_pack(... TORCH), or without libtorch"};
+      return Error{ErrorKind::kPlugin, fmt::format("needs {} but is not of the torch-locked tier", quote(name)),
+                   pack.path, "build it with mortise_add_pack(... TORCH), or without libtorch"};
     }
-    return Error{ErrorKind::kPlugin, "needs " + quote(name) + ", which its note does not list", pack.path,
+    return Error{ErrorKind::kPlugin, fmt::format("needs {}, which its note does not list", quote(name)), pack.path,
                  "link the library statically, or list it as NEEDS in mortise_add_pack()"};
   }
   return {};
@@ -94,12 +97,12 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
       if (name != kPackSymbol && others.size() < 3) others.push_back(quote(name));
     }
     const size_t more = elf.exports.size() - 1 - others.size();
-    return refuse("exports more than " + quote(kPackSymbol) + ": " + join(others, ", ") +
-                      (more > 0 ? " and " + std::to_string(more) + " more" : ""),
+    return refuse(fmt::format("exports more than {}: {}{}", quote(kPackSymbol), join(others, ", "),
+                              (more > 0 ? fmt::format(" and {} more", more) : "")),
                   "link it with the SDK's version script (mortise_add_pack() does)");
   }
   if (!elf.unexpected.empty()) {
-    return refuse("its dynamic section has " + elf.unexpected.front() + ", which packs may not have",
+    return refuse(fmt::format("its dynamic section has {}, which packs may not have", elf.unexpected.front()),
                   "link it without --auxiliary, --filter, --audit, --depaudit and unusual -z options");
   }
   if (!elf.runpaths.empty()) {
@@ -116,15 +119,15 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
 
 Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_view host_torch) {
   if (pack.min_host_minor > MORTISE_ABI_MINOR) {
-    return Error{
-        ErrorKind::kPlugin,
-        "needs a host of plugin ABI " + std::to_string(MORTISE_ABI_MAJOR) + "." + std::to_string(pack.min_host_minor) +
-            ", this one has " + std::to_string(MORTISE_ABI_MAJOR) + "." + std::to_string(MORTISE_ABI_MINOR),
-        pack.path, "update mortise, or build the pack with MORTISE_TARGET_MINOR=" + std::to_string(MORTISE_ABI_MINOR)};
+    return Error{ErrorKind::kPlugin,
+                 fmt::format("needs a host of plugin ABI {}.{}, this one has {}.{}", MORTISE_ABI_MAJOR,
+                             pack.min_host_minor, MORTISE_ABI_MAJOR, MORTISE_ABI_MINOR),
+                 pack.path,
+                 "update mortise, or build the pack with MORTISE_TARGET_MINOR=" + std::to_string(MORTISE_ABI_MINOR)};
   }
   if (pack.tier == "torch-locked" && pack.torch != host_torch) {
     const std::string host = host_torch.empty() ? "has no libtorch" : "has libtorch " + std::string(host_torch);
-    return Error{ErrorKind::kPlugin, "built for libtorch " + pack.torch + ", this program " + host, pack.path,
+    return Error{ErrorKind::kPlugin, fmt::format("built for libtorch {}, this program {}", pack.torch, host), pack.path,
                  host_torch.empty()
                      ? "use a program with libtorch " + pack.torch
                      : "build the pack again with MORTISE_TORCH_DIR naming libtorch " + std::string(host_torch)};

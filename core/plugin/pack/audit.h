@@ -16,9 +16,9 @@ namespace mortise {
 
 inline constexpr const char* kPackSymbol = "mortise_pack_v0";
 
-// Its symbol names the ABI's major: another one is told before anything of its note, which may be written otherwise.
+// Its symbol names the ABI's major. Another major is reported first, because its note may have another form.
 [[nodiscard]] Result<> audit_major(const ElfSummary& elf, std::string_view where);
-// The shared object alone.
+// Only the shared object.
 [[nodiscard]] Result<> audit_elf(const ElfSummary& elf, std::string_view where);
 // What its note claims, against the shared object and this host. `host_torch`: "" when the program has no libtorch.
 [[nodiscard]] Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_view host_torch);

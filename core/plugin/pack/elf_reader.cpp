@@ -1,4 +1,7 @@
+// Reads program headers, the dynamic section, symbols and notes, with every offset checked.
 #include "plugin/pack/elf_reader.h"
+
+#include <fmt/core.h>
 
 #include <elf.h>
 
@@ -56,8 +59,8 @@ class Bytes {
 
 constexpr uint64_t kPageBytes = 4096;  // the smallest page that a loader maps
 
-// The tags that linkers write into an ordinary shared object and that load nothing but what DT_NEEDED names. The list
-// is of what is allowed: a loader may learn new ones.
+// The tags that linkers write into an ordinary shared object and that load nothing except what DT_NEEDED names. It is a
+// list of allowed tags, because a loader may learn new ones.
 constexpr std::array kAllowedTags = {
     int64_t{DT_NEEDED},
     int64_t{DT_PLTRELSZ},
@@ -207,8 +210,7 @@ Result<> Reader::read_header() {
                    "build the pack for " + std::string(kHostMachineName));
   }
   if (ident->e_type != ET_DYN) {
-    return refused("not a shared object (ELF type " + std::to_string(ident->e_type) + ")",
-                   "link the pack with -shared");
+    return refused(fmt::format("not a shared object (ELF type {})", ident->e_type), "link the pack with -shared");
   }
   if (ident->e_phentsize != sizeof(Elf64_Phdr)) return damaged("program headers of a wrong size");
   if (!bytes_.contains(ident->e_phoff, uint64_t{ident->e_phnum} * sizeof(Elf64_Phdr))) {
@@ -330,7 +332,8 @@ Result<> Reader::read_dynamic() {
     ended = entry.d_tag == DT_NULL;
     if (ended) break;
     if (!seen.insert(entry.d_tag).second && entry.d_tag != DT_NEEDED && entry.d_tag != DT_AUXILIARY)
-      return damaged("the dynamic section has the tag " + hex_text(static_cast<uint64_t>(entry.d_tag)) + " twice");
+      return damaged(
+          fmt::format("the dynamic section has the tag {} twice", hex_text(static_cast<uint64_t>(entry.d_tag))));
     note_entry(entry);
   }
   if (!ended) return damaged("the dynamic section has no end");  // the loader would read on behind it
@@ -502,7 +505,7 @@ Result<> check_section_headers(std::span<const std::byte> file, std::string_view
     const auto section = *bytes.read<Elf64_Shdr>(header->e_shoff + i * sizeof(Elf64_Shdr));
     if (section.sh_type == SHT_NOBITS || section.sh_type == SHT_NULL) continue;
     if (!bytes.contains(section.sh_offset, section.sh_size))
-      return bad("section " + std::to_string(i) + " lies outside the file");
+      return bad(fmt::format("section {} lies outside the file", i));
   }
   const auto names = *bytes.read<Elf64_Shdr>(header->e_shoff + uint64_t{header->e_shstrndx} * sizeof(Elf64_Shdr));
   if (names.sh_type != SHT_STRTAB || names.sh_size == 0) return bad("section names are no string table");

@@ -1,10 +1,10 @@
 // The parts of an ELF64 shared object that decide whether it may be loaded, read without the dynamic loader.
 //
-// Follows what the loader will see (program headers and PT_DYNAMIC), never section headers, which strip may drop and
-// which nobody checks at load time. A file that this reader and the loader could read differently is an error: there is
+// It follows what the loader will see (program headers and PT_DYNAMIC), never section headers, which strip may drop and
+// which the loader does not check. A file that this reader and the loader could read differently is an error: there is
 // exactly one PT_DYNAMIC, it ends with DT_NULL and has no tag twice, and the PT_LOADs are in order and share no page.
-// Every offset is checked against the file, so any bytes at all are safe input
-// (tests/unit/plugin/elf_mutation_test.cpp). Cost: O(headers + dynamic symbols). Threading: pure functions.
+// Every offset is checked against the file, so any bytes are safe input (tests/unit/plugin/elf_mutation_test.cpp).
+// Cost: O(headers + dynamic symbols). Threading: pure functions.
 // Sources: System V ABI gABI 4.1 chapters 4 and 5; the GNU hash section format.
 #pragma once
 

@@ -1,4 +1,7 @@
+// Parses the JSON of the note, and checks names, versions and parameters.
 #include "plugin/pack/note.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
@@ -19,7 +22,7 @@ constexpr std::string_view kRename = "choose another name in its source";
 
 bool is_lower_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-// Reads members of one JSON object; the first fault stays, so that a parser reads straight through and asks once.
+// Reads members of one JSON object and keeps the first fault, so that a parser reads straight through and checks once.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -37,8 +40,7 @@ class Fields {
     const bool fits = value->is_number_integer() &&
                       !(value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX) &&
                       value->get<int64_t>() >= low && value->get<int64_t>() <= high;
-    if (!fits)
-      return fail(quote(key) + " must be an integer of " + std::to_string(low) + " to " + std::to_string(high)), low;
+    if (!fits) return fail(fmt::format("{} must be an integer of {} to {}", quote(key), low, high)), low;
     return value->get<int64_t>();
   }
   std::optional<double> number(std::string_view key) {
@@ -94,12 +96,21 @@ std::optional<ParamType> parse_type(std::string_view name) {
   return std::nullopt;
 }
 
+// A role that this host does not know is one of a later minor: plain here.
+ParamRole parse_role(std::string_view name) {
+  for (const ParamRole role :
+       {ParamRole::kColumn, ParamRole::kFile, ParamRole::kFolder, ParamRole::kModel, ParamRole::kSecret}) {
+    if (param_role_name(role) == name) return role;
+  }
+  return ParamRole::kPlain;
+}
+
 Result<ParamInfo> parse_param(const Json& object, const std::string& where) {
   Fields fields(object, where);
   ParamInfo param;
   param.name = fields.text("name");
   const auto type = parse_type(fields.text("type"));
-  if (!type) fields.fail("the type of parameter " + quote(param.name) + " must be f64, i64, bool or text");
+  if (!type) fields.fail(fmt::format("the type of parameter {} must be f64, i64, bool or text", quote(param.name)));
   param.type = type.value_or(ParamType::kText);
   if (const Json* text = json_find(object, "default"); text != nullptr && !text->is_null()) {
     param.default_text = fields.text("default");
@@ -110,13 +121,15 @@ Result<ParamInfo> parse_param(const Json& object, const std::string& where) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (min || max) param.range = ParamRange{min.value_or(-kInfinity), max.value_or(kInfinity)};
   param.choices = fields.texts("choices");
+  param.role = parse_role(fields.text("role", false));
   if (!is_plugin_name(param.name))
-    fields.fail("parameter name " + quote(param.name) + " is not [a-z][a-z0-9_]*", kRename);
+    fields.fail(fmt::format("parameter name {} is not [a-z][a-z0-9_]*", quote(param.name)), kRename);
   TRY(fields.done());
   if (param.default_text) {
     if (auto value = default_value(param); !value.ok()) {
-      fields.fail("the default of parameter " + quote(param.name) + " is no legal value: " + value.error().what,
-                  "correct it in the pack's source");
+      fields.fail(
+          fmt::format("the default of parameter {} is no legal value: {}", quote(param.name), value.error().what),
+          "correct it in the pack's source");
     }
   }
   TRY(fields.done());
@@ -133,20 +146,22 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
   plugin.flags = static_cast<uint32_t>(fields.integer("flags", 0, UINT32_MAX, false));
   if (const std::string name = fields.text("coupling", false); !name.empty()) {
     const auto coupling = parse_coupling(name);
-    if (!coupling) fields.fail("coupling " + quote(name) + " must be token, row, group or update");
+    if (!coupling) fields.fail(fmt::format("coupling {} must be token, row, group or update", quote(name)));
     plugin.coupling = coupling.value_or(Coupling::kUpdate);
   }
   plugin.requires_inputs = fields.texts("requires");
   plugin.consumes = fields.texts("consumes");
+  plugin.update_metrics = fields.texts("update_metrics");
   if (!is_plugin_name(plugin.name))
-    fields.fail("plugin name " + quote(plugin.name) + " is not [a-z][a-z0-9_]*", kRename);
+    fields.fail(fmt::format("plugin name {} is not [a-z][a-z0-9_]*", quote(plugin.name)), kRename);
   const Json* params = fields.array("params", false);
   TRY(fields.done());
   std::set<std::string> names;
   for (size_t i = 0; params != nullptr && i < params->size(); ++i) {
-    plugin.params.push_back(TRY(parse_param((*params)[i], where + ", plugin " + quote(plugin.name))));
+    plugin.params.push_back(TRY(parse_param((*params)[i], fmt::format("{}, plugin {}", where, quote(plugin.name)))));
     if (!names.insert(plugin.params.back().name).second) {
-      fields.fail("plugin " + quote(plugin.name) + " has two parameters " + quote(plugin.params.back().name), kRename);
+      fields.fail(fmt::format("plugin {} has two parameters {}", quote(plugin.name), quote(plugin.params.back().name)),
+                  kRename);
     }
   }
   TRY(fields.done());
@@ -156,8 +171,7 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
 }  // namespace
 
 Error other_abi(std::string_view abi, std::string_view where) {
-  return {ErrorKind::kPlugin,
-          "built for plugin ABI " + std::string(abi) + ", this program has ABI " + std::to_string(MORTISE_ABI_MAJOR),
+  return {ErrorKind::kPlugin, fmt::format("built for plugin ABI {}, this program has ABI {}", abi, MORTISE_ABI_MAJOR),
           std::string(where), "build the pack again with this version's SDK"};
 }
 
@@ -198,7 +212,7 @@ Result<std::string_view> find_note(const ElfSummary& elf, std::string_view where
 Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
   const std::string note_where = std::string(where) + " (note)";
   auto parsed = parse_json(text, note_where, {.error_kind = ErrorKind::kPlugin});
-  if (!parsed.ok()) {  // nobody writes a note by hand: what to correct is not the JSON
+  if (!parsed.ok()) {  // notes are generated: correct the source, not the JSON
     return Error{ErrorKind::kPlugin, "the metadata note is damaged: " + parsed.error().what, parsed.error().where,
                  std::string(kNext)};
   }
@@ -226,10 +240,11 @@ Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
     if (!pack.torch.empty()) pack.tier = "torch-locked";
   }
   if (!is_pack_id(pack.id))
-    fields.fail("pack id " + quote(pack.id) + " is not dotted lower-case words, as in acme.match",
+    fields.fail(fmt::format("pack id {} is not dotted lower-case words, as in acme.match", quote(pack.id)),
                 "give another to mortise_add_pack()");
   if (!SemVer::parse(pack.version))
-    fields.fail("version " + quote(pack.version) + " is not of the form 1.2.3", "give another to mortise_add_pack()");
+    fields.fail(fmt::format("version {} is not of the form 1.2.3", quote(pack.version)),
+                "give another to mortise_add_pack()");
   const Json* plugins = fields.array("plugins", true);
   TRY(fields.done());
   std::set<std::pair<std::string, std::string>> names;
@@ -237,7 +252,7 @@ Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
     pack.plugins.push_back(TRY(parse_plugin(object, note_where)));
     const PluginInfo& plugin = pack.plugins.back();
     if (!names.emplace(plugin.kind, plugin.name).second) {
-      fields.fail("two plugins " + quote(plugin.name) + " of kind " + plugin.kind, kRename);
+      fields.fail(fmt::format("two plugins {} of kind {}", quote(plugin.name), plugin.kind), kRename);
     }
   }
   if (pack.plugins.empty()) fields.fail("no plugins");

@@ -1,4 +1,7 @@
+// Opens, reads, hashes and seals a pack file.
 #include "plugin/pack/pack_file.h"
+
+#include <fmt/core.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -43,7 +46,7 @@ Result<std::vector<std::byte>> read_all(int fd, uint64_t size, const std::string
   return bytes;
 }
 
-// -1 where there is none.
+// -1 if there is none.
 int executable_memory(const std::string& name) {
 #ifdef MFD_EXEC
   const int made = ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
@@ -113,8 +116,8 @@ Result<> PackFile::seal() {
   // The limit on the length of files holds for memory too, and ends the process that passes it.
   rlimit longest{};
   if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur != RLIM_INFINITY && longest.rlim_cur < bytes_.size())
-    return cannot("the limit on the length of files is " + format_bytes(longest.rlim_cur) + ", the pack has " +
-                      format_bytes(bytes_.size()),
+    return cannot(fmt::format("the limit on the length of files is {}, the pack has {}", format_bytes(longest.rlim_cur),
+                              format_bytes(bytes_.size())),
                   "raise the limit (ulimit -f, or the worker's) above the size of the pack");
   const int copy = executable_memory(std::filesystem::path(path_).filename().string().substr(0, 200));
   if (copy < 0) return cannot(std::string("memfd_create: ") + std::strerror(errno), kSealNext);

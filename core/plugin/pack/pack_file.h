@@ -27,12 +27,12 @@ class PackFile {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] const std::string& sha256() const { return sha256_; }
-  // Puts a sealed copy of bytes() in memory in the place of the file: whoever writes into the file from now on, as a
-  // build does, changes nothing here. An error where the machine or a limit does not allow it: nothing else is loaded.
+  // Uses a sealed copy of bytes() in memory instead of the file, so that later writes to the file, as by a build,
+  // change nothing here. An error if the machine or a limit forbids it: nothing else is loaded.
   Result<> seal();
-  // Path of the open descriptor, good for dlopen whatever happens to the name: "/proc/self/fd/7".
+  // Path of the open descriptor, valid for dlopen whatever happens to the name: "/proc/self/fd/7".
   [[nodiscard]] std::string descriptor_path() const;
-  // Lets go of the descriptor without closing it; it stays open for the life of the process.
+  // Releases the descriptor without closing it. It stays open for the life of the process.
   void keep_open() { fd_ = -1; }
 
  private:

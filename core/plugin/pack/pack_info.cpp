@@ -1,3 +1,4 @@
+// Names of the enums, and look-ups in the lists of a plugin.
 #include "plugin/pack/pack_info.h"
 
 #include <algorithm>
@@ -16,6 +17,24 @@ std::string_view param_type_name(ParamType type) {
       return "text";
   }
   return "unknown";
+}
+
+std::string_view param_role_name(ParamRole role) {
+  switch (role) {
+    case ParamRole::kPlain:
+      return "plain";
+    case ParamRole::kColumn:
+      return "column";
+    case ParamRole::kFile:
+      return "file";
+    case ParamRole::kFolder:
+      return "folder";
+    case ParamRole::kModel:
+      return "model";
+    case ParamRole::kSecret:
+      return "secret";
+  }
+  return "plain";
 }
 
 std::string_view coupling_name(Coupling coupling) {

@@ -11,11 +11,13 @@
 
 namespace mortise {
 
-// Values are those of MORTISE_PARAM_* and MORTISE_COUPLING_* (sdk/include/mortise/pack.h).
+// Values are those of MORTISE_PARAM_*, MORTISE_ROLE_* and MORTISE_COUPLING_* (sdk/include/mortise/pack.h).
 enum class ParamType : int32_t { kF64 = 0, kI64 = 1, kBool = 2, kText = 3 };
+enum class ParamRole : int32_t { kPlain = 0, kColumn = 1, kFile = 2, kFolder = 3, kModel = 4, kSecret = 5 };
 enum class Coupling : int32_t { kToken = 0, kRow = 1, kGroup = 2, kUpdate = 3 };
 
 [[nodiscard]] std::string_view param_type_name(ParamType type);   // "f64", "i64", "bool", "text"
+[[nodiscard]] std::string_view param_role_name(ParamRole role);   // "plain", "column", "file", "folder", ...
 [[nodiscard]] std::string_view coupling_name(Coupling coupling);  // "token", "row", "group", "update"
 
 struct ParamRange {
@@ -29,8 +31,9 @@ struct ParamInfo {
   ParamType type = ParamType::kF64;
   std::optional<std::string> default_text;  // absent: mandatory
   std::string doc;
-  std::optional<ParamRange> range;   // inclusive; an open end is infinite
-  std::vector<std::string> choices;  // of a text parameter; empty: any
+  std::optional<ParamRange> range;     // inclusive; an open end is infinite
+  std::vector<std::string> choices;    // of a text parameter; empty: any
+  ParamRole role = ParamRole::kPlain;  // of a text parameter: what the text names
   bool operator==(const ParamInfo&) const = default;
 };
 
@@ -44,6 +47,7 @@ struct PluginInfo {
   std::vector<std::string> requires_inputs;
   std::vector<std::string> consumes;
   std::vector<ParamInfo> params;
+  std::vector<std::string> update_metrics;  // of a policy loss, as in its descriptor
   bool operator==(const PluginInfo&) const = default;
 
   [[nodiscard]] const ParamInfo* find_param(std::string_view param) const;

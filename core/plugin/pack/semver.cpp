@@ -1,3 +1,4 @@
+// Parses and compares versions and ranges.
 #include "plugin/pack/semver.h"
 
 #include <algorithm>
@@ -101,7 +102,7 @@ Result<VersionRange::Bounds> VersionRange::parse_comparator(std::string_view tex
   const SemVer& version = partial->version;
   Bounds out;
   if (op == "^" || op == "~" || op.empty() || op == "=") {
-    // "=1.2.3" and "1.2.3" are that version alone; with parts left out they are all that begin so.
+    // "=1.2.3" and "1.2.3" mean only that version; with parts left out they mean all versions that begin so.
     out.lower = version;
     out.upper = next_after(*partial, op.empty() || op == "=" ? '=' : op[0]);
     if ((op.empty() || op == "=") && partial->num_parts == 3) {

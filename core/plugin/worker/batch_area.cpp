@@ -1,3 +1,4 @@
+// Writes the columns of a batch into shared memory, and opens views of them.
 #include "plugin/worker/batch_area.h"
 
 #include <cstring>
@@ -8,7 +9,7 @@ namespace mortise {
 namespace {
 
 constexpr uint64_t kMagic = 0x3161'6572'6157'4f52;  // "ROWarea1"
-constexpr size_t kAlign = 16;
+constexpr size_t kPartAlign = 16;
 
 struct AreaHead {
   uint64_t magic = kMagic;
@@ -20,7 +21,7 @@ struct AreaHead {
   int64_t num_columns = 0;
 };
 
-struct Part {
+struct AreaPart {
   const void* data = nullptr;
   uint64_t size = 0;    // bytes
   uint64_t offset = 0;  // in the area
@@ -40,16 +41,16 @@ class PartList {
     add(in.sample_index, rows_ * sizeof(int64_t));
     add(in.row_id, rows_ * sizeof(int64_t));
     for (uint64_t i = 0; i < in.num_columns; ++i) add_column(*in.columns[i]);
-    size_t offset = sizeof(AreaHead) + parts_.size() * sizeof(Part);
-    for (Part& part : parts_) {
-      offset = (offset + kAlign - 1) / kAlign * kAlign;
+    size_t offset = sizeof(AreaHead) + parts_.size() * sizeof(AreaPart);
+    for (AreaPart& part : parts_) {
+      offset = (offset + kPartAlign - 1) / kPartAlign * kPartAlign;
       part.offset = offset;
       offset += part.size;
     }
     size_ = offset;
   }
 
-  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
+  [[nodiscard]] const std::vector<AreaPart>& parts() const { return parts_; }
   [[nodiscard]] size_t size() const { return size_; }
 
  private:
@@ -75,7 +76,7 @@ class PartList {
 
   size_t rows_;
   size_t size_ = 0;
-  std::vector<Part> parts_;
+  std::vector<AreaPart> parts_;
 };
 
 // Hands out the parts of an area in the order in which PartList made them.
@@ -88,8 +89,8 @@ class PartReader {
 
   template <class T>
   const T* next() {
-    Part part;
-    const size_t at = sizeof(AreaHead) + index_++ * sizeof(Part);
+    AreaPart part;
+    const size_t at = sizeof(AreaHead) + index_++ * sizeof(AreaPart);
     ok_ = ok_ && index_ <= num_parts_ && at + sizeof part <= area_.size();
     if (ok_) std::memcpy(&part, area_.data() + at, sizeof part);
     ok_ = ok_ && part.offset <= area_.size() && part.size <= area_.size() - part.offset;
@@ -133,7 +134,7 @@ void write_batch(const mortise_reward_in& in, std::span<std::byte> area) {
   head.num_columns = static_cast<int64_t>(in.num_columns);
   std::memcpy(area.data(), &head, sizeof head);
   size_t at = sizeof head;
-  for (const Part& part : list.parts()) {
+  for (const AreaPart& part : list.parts()) {
     std::memcpy(area.data() + at, &part, sizeof part);
     at += sizeof part;
     if (part.size > 0) std::memcpy(area.data() + part.offset, part.data, part.size);

@@ -24,7 +24,7 @@ class BatchView {
   // An area that does not hold what its head says is refused.
   static Result<BatchView> open(std::span<const std::byte> area);
 
-  // Rows that lie where they are; they must outlive it.
+  // A view of rows in place. The rows must outlive it.
   static BatchView over(const mortise_reward_in& in);
 
   [[nodiscard]] int64_t num_rows() const { return all_.num_rows; }

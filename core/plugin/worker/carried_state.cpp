@@ -1,3 +1,4 @@
+// Asks a worker for its state, and gives it to the next worker.
 #include "plugin/worker/carried_state.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// What a reward with mortise.state/1 remembers, carried from worker to worker: its state as of the last whole batch.
+// The state of a reward with mortise.state/1, carried from worker to worker: its state after the last whole batch.
 // Threading: one thread at a time.
 #pragma once
 
@@ -17,13 +17,13 @@ class CarriedState {
   // As of the first worker, fresh from create; `label` is the reward's, for messages.
   CarriedState(const ReadyMessage& ready, std::string label);
 
-  // Nothing where the reward keeps none.
+  // Nothing if the reward keeps none.
   [[nodiscard]] const std::optional<std::string>& bytes() const { return bytes_; }
   // A worker that is about to work gets it, if it has another.
   Result<> bring(Supervisor& supervisor, Slot& slot) const;
   // After a batch: the state of the worker that did it.
   Result<> keep(Supervisor& supervisor, Slot& slot);
-  // Of a checkpoint.
+  // The state from a checkpoint.
   Result<> replace(Supervisor& supervisor, Slot& slot, std::string_view bytes);
 
  private:

@@ -1,5 +1,7 @@
+// Encodes and decodes values, and sends and receives frames with descriptors.
 #include "plugin/worker/channel.h"
 
+#include <fmt/core.h>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -23,7 +25,7 @@ Error channel_error(std::string what, std::string next = "") {
   return {ErrorKind::kPlugin, std::move(what), "connection to a worker", std::move(next)};
 }
 Error channel_error(const char* operation, int code) {
-  return channel_error(std::string(operation) + " failed: " + std::strerror(code), resource_advice(code, ""));
+  return channel_error(fmt::format("{} failed: {}", operation, std::strerror(code)), resource_advice(code, ""));
 }
 
 }  // namespace
@@ -99,7 +101,7 @@ bool Channel::wait_for(short events, int64_t deadline_ns) const {
     if (ready > 0) return true;
     if (ready == 0) return false;
     const bool passes = errno == EINTR || errno == ENOMEM || errno == EAGAIN;
-    if (!passes) return true;  // the operation itself tells what is wrong
+    if (!passes) return true;  // the operation itself reports the fault
     if (errno != EINTR) system_->sleep_ms(1);
     if (deadline_ns >= 0 && system_->monotonic_ns() >= deadline_ns) return false;
   }
@@ -110,8 +112,7 @@ int64_t Channel::deadline_after(int timeout_ms) const {
 }
 
 Result<> Channel::send(uint32_t kind, std::string_view body, std::span<const int> fds, int timeout_ms) {
-  if (body.size() > kMaxBody)
-    return channel_error("a message of " + std::to_string(body.size()) + " bytes is too long");
+  if (body.size() > kMaxBody) return channel_error(fmt::format("a message of {} bytes is too long", body.size()));
   const FrameHead head{static_cast<uint32_t>(body.size()), static_cast<uint16_t>(kind),
                        static_cast<uint16_t>(fds.size())};
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);

@@ -1,7 +1,7 @@
-// Frames over a Unix stream socket, with file descriptors beside them: {size, kind, number of descriptors} and a body.
+// Frames over a Unix stream socket, with file descriptors: {size, kind, number of descriptors} and a body.
 //
-// Values in a body are little-endian as on this machine: both ends run on it. A peer is foreign code: sizes are bounded
-// and a body that is too short is an error, never a read past the end. Threading: one thread at a time.
+// Values in a body have this machine's little-endian order, because both ends run on it. A peer is foreign code: sizes
+// are limited, and a body that is too short is an error, never a read past the end. Threading: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ class Channel {
 
   // Waits while the peer does not read, `timeout_ms` at most (negative: for ever).
   Result<> send(uint32_t kind, std::string_view body, std::span<const int> fds = {}, int timeout_ms = -1);
-  // The next frame; nothing when none came within `timeout_ms` (0: what is there now) or the peer has gone, which
-  // closed() then tells.
+  // The next frame. Nothing if none came within `timeout_ms` (0: what is there now), or if the peer has closed the
+  // connection; closed() tells which.
   Result<std::optional<Frame>> receive(int timeout_ms);
   [[nodiscard]] bool closed() const { return closed_; }
   [[nodiscard]] int fd() const { return socket_.get(); }

@@ -1,4 +1,7 @@
+// The list of harmless variables, and the environment made from it.
 #include "plugin/worker/environment.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>
@@ -66,8 +69,8 @@ std::vector<std::string> worker_environment(const char* const* all, const std::v
     }
     out.emplace_back(entry);
   }
-  if (!given.empty()) out.push_back(std::string(kAddedNames) + "=" + given);
-  if (!withheld.empty()) out.push_back(std::string(kWithheldNames) + "=" + withheld);
+  if (!given.empty()) out.push_back(fmt::format("{}={}", kAddedNames, given));
+  if (!withheld.empty()) out.push_back(fmt::format("{}={}", kWithheldNames, withheld));
   return out;
 }
 

@@ -10,8 +10,8 @@
 
 namespace mortise {
 
-// Names that the worker finds in these variables, separated by ',': those it got by the config, whose values count as
-// secrets, and those that the trainer has and the worker does not, for hints in errors.
+// Names that the worker finds in these variables, separated by ',': the variables from the config, whose values are
+// secrets, and the trainer's variables that the worker lacks, for hints in errors.
 inline constexpr const char* kAddedNames = "MORTISE_ENV_ADDED";
 inline constexpr const char* kWithheldNames = "MORTISE_ENV_WITHHELD";
 

@@ -1,3 +1,4 @@
+// Closes the descriptor.
 #include "plugin/worker/fd.h"
 
 #include <unistd.h>

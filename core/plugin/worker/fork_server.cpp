@@ -1,5 +1,7 @@
+// The loop of the fork server: loads the pack, forks and reaps workers.
 #include "plugin/worker/fork_server.h"
 
+#include <fmt/core.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -22,11 +24,11 @@
 namespace mortise {
 namespace {
 
-constexpr int kLoadSeconds = 60;  // a load that hangs ends by SIGALRM, even when the trainer is gone
+constexpr int kLoadSeconds = 60;  // a load that hangs ends by SIGALRM, even after the trainer has ended
 
 Error system_error(const char* operation) {
   const int code = errno;
-  return {ErrorKind::kPlugin, std::string(operation) + " failed: " + std::strerror(code), "mortise-worker",
+  return {ErrorKind::kPlugin, fmt::format("{} failed: {}", operation, std::strerror(code)), "mortise-worker",
           resource_advice(code, "")};
 }
 
@@ -79,16 +81,17 @@ class ForkServer {
 
   Result<> load() {
     const std::optional<Frame> frame = TRY(channel_.receive(-1));
-    if (!frame) return {};  // the trainer has gone
+    if (!frame) return {};  // the trainer has ended
     TRY(decode(frame->body, load_));
     LoadedMessage loaded;
     const itimerval limit{{0, 0}, {kLoadSeconds, 0}}, none{};
     ::setitimer(ITIMER_REAL, &limit, nullptr);
-    std::error_code unknown;  // of a file that is not there, which loading it will tell
+    std::error_code unknown;  // of a missing file, which loading it will report
     const uintmax_t pack_bytes = std::filesystem::file_size(load_.path, unknown);
     auto limits = apply_limits(load_.limits, unknown ? 0 : pack_bytes);
     if (!limits.ok()) return channel_.send(kError, encode(limits.error()));
     loaded.limits = *limits;
+    guard_ = fork_server_guard(load_.limits);
     if (!load_.load_in_worker) {
       const auto plugin = load_for_worker(load_);
       if (!plugin.ok()) return channel_.send(kError, encode(plugin.error()));
@@ -128,7 +131,7 @@ class ForkServer {
     return {};
   }
 
-  // Its number is its own until reap() has told how it ended.
+  // Its number is not used again until reap() has reported how it ended.
   void kill_worker(int64_t worker) const {
     for (const auto& [pid, number] : workers_) {
       if (number == worker) ::kill(pid, SIGKILL);
@@ -146,7 +149,7 @@ class ForkServer {
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     Channel channel(std::move(socket), system_);
-    protect_fork_server(load_.limits, server);
+    protect_fork_server(guard_);
     serve(channel, load_, system_);
     // No exit handlers: they belong to the fork server, and code of the pack may still run.
     ::_exit(0);
@@ -173,8 +176,8 @@ class ForkServer {
     }
   }
 
-  // What a dead worker had started is ours now, if it left the worker's group (a reward's own interpreter does). The
-  // ends of these come in as any child's.
+  // Processes that a dead worker started are now ours, if they left the worker's group (as a reward's own interpreter
+  // does). Their ends arrive like any child's.
   void end_strays() const {
     std::ifstream children("/proc/thread-self/children");
     pid_t pid = 0;
@@ -189,6 +192,7 @@ class ForkServer {
   Channel channel_;
   Fd signals_;
   LoadMessage load_;
+  std::string guard_;  // the filter under which workers start
   std::map<pid_t, int64_t> workers_;
 };
 

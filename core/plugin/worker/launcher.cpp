@@ -1,6 +1,8 @@
+// Finds and starts mortise-worker, with bubblewrap if possible, and exchanges messages with it.
 #include "plugin/worker/launcher.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -61,7 +63,7 @@ struct SpawnSettings {
   explicit SpawnSettings(int socket) {
     ::posix_spawn_file_actions_init(&files);
     ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&files, 2, 1);  // what a plugin prints must not enter our standard output
+    ::posix_spawn_file_actions_adddup2(&files, 2, 1);  // a plugin's output must not enter our standard output
     ::posix_spawn_file_actions_adddup2(&files, socket, kWorkerSocket);
     ::posix_spawn_file_actions_addclosefrom_np(&files, kWorkerSocket + 1);
     ::posix_spawnattr_init(&attributes);
@@ -89,8 +91,9 @@ Result<fs::path> find_worker_program() {
   for (const fs::path& place : {self / "mortise-worker", self.parent_path() / "bin" / "mortise-worker"}) {
     if (::access(place.c_str(), X_OK) == 0) return place;
   }
-  return launch_error("the program is neither in " + self.string() + " nor in " + (self.parent_path() / "bin").string(),
-                      "install it next to mortise, or set plugins.isolation = \"none\"");
+  return launch_error(
+      fmt::format("the program is neither in {} nor in {}", self.string(), (self.parent_path() / "bin").string()),
+      "install it next to mortise, or set plugins.isolation = \"none\"");
 }
 
 fs::path find_bubblewrap() {
@@ -171,9 +174,8 @@ Result<> ForkServerClient::greet(const LoadMessage& load) {
   HelloMessage hello;
   if (hello_frame.kind != kHello || !decode(hello_frame.body, hello).ok() || hello.protocol != kProtocol ||
       hello.abi_minor != MORTISE_ABI_MINOR) {
-    return launch_error("speaks protocol " + std::to_string(hello.protocol) + ", ABI minor " +
-                            std::to_string(hello.abi_minor) + ", the trainer " + std::to_string(kProtocol) + " and " +
-                            std::to_string(MORTISE_ABI_MINOR),
+    return launch_error(fmt::format("speaks protocol {}, ABI minor {}, the trainer {} and {}", hello.protocol,
+                                    hello.abi_minor, kProtocol, MORTISE_ABI_MINOR),
                         "install mortise and mortise-worker of one build");
   }
   TRY(channel_.send(kLoad, encode(load), {}, kHelloTimeoutMs));

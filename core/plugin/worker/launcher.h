@@ -1,8 +1,7 @@
-// Starts the fork server of a pool (fork_server.h) as a program of its own and talks to it.
+// Starts the fork server of a pool (fork_server.h) as its own program and talks to it.
 //
-// The program is mortise-worker, started by posix_spawn: the trainer, with its threads, is never forked as it is. It
-// has a process group of its own, so that Ctrl-C at the terminal reaches the trainer alone. Threading: one thread at a
-// time.
+// The program is mortise-worker, started by posix_spawn, because the trainer has threads and must not fork. It has its
+// own process group, so that Ctrl-C at the terminal reaches only the trainer. Threading: one thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -26,12 +25,12 @@ inline constexpr int64_t kSpawnRetryMs = 20'000;
 
 // mortise-worker next to this program, or in ../bin; an error says where it was looked for.
 Result<std::filesystem::path> find_worker_program();
-// bwrap on PATH; empty where there is none.
+// bwrap on PATH; empty if there is none.
 std::filesystem::path find_bubblewrap();
 // Whether this kernel has what workers need (memfd); the error says what it lacks.
 Result<> check_worker_support();
 
-// What became of a worker that was asked for.
+// The outcome of a requested worker.
 struct WorkerFate {
   int status = 0;      // as of waitpid
   int fork_error = 0;  // errno; 0: there was a process, and it has ended
@@ -39,8 +38,8 @@ struct WorkerFate {
 
 class ForkServerClient {
  public:
-  // `bubblewrap` empty: without it. Returns when the pack is loaded. A process that the machine does not allow just now
-  // is asked for again, for kSpawnRetryMs.
+  // `bubblewrap` empty: without it. Returns when the pack is loaded. If the machine refuses a process for now, it asks
+  // again for kSpawnRetryMs.
   static Result<std::unique_ptr<ForkServerClient>> start(const std::filesystem::path& program,
                                                          const std::filesystem::path& bubblewrap,
                                                          const LoadMessage& load, WorkerSystem& system);
@@ -48,9 +47,9 @@ class ForkServerClient {
   ForkServerClient(const ForkServerClient&) = delete;
   ForkServerClient& operator=(const ForkServerClient&) = delete;
 
-  // Asks for a worker that serves `socket`; its fate() tells if there can be none.
+  // Requests a worker that serves `socket`. fate() reports it if there can be none.
   Result<> fork_worker(int64_t worker, const Fd& socket);
-  // Its fate() tells when it has ended.
+  // fate() reports when it has ended.
   Result<> kill_worker(int64_t worker);
   // Reads what has come within `timeout_ms`. An error: the fork server has ended, and with it all its workers.
   Result<> pump(int timeout_ms);
@@ -72,7 +71,7 @@ class ForkServerClient {
   pid_t pid_ = -1;
   Channel channel_;
   LoadedMessage loaded_;
-  std::map<int64_t, std::optional<WorkerFate>> workers_;  // that were asked for and are not forgotten
+  std::map<int64_t, std::optional<WorkerFate>> workers_;  // requested and not forgotten
 };
 
 }  // namespace mortise

@@ -1,6 +1,6 @@
-// What a worker may do: resource limits, the processors it may run on and a filter of system calls. The fork server
-// sets them on itself before any code of the pack runs; workers and what they start inherit them. Each worker watches
-// the CPU time of its calls itself. Threading: the single thread of a starting worker.
+// What a worker may do: resource limits, its processors, and a filter of system calls. The fork server sets them on
+// itself before any code of the pack runs; workers and their child processes inherit them. Each worker watches the CPU
+// time of its calls itself. Threading: the single thread of a starting worker.
 #pragma once
 
 #include <sys/types.h>
@@ -25,23 +25,26 @@ struct WorkerLimits {
   bool start_programs = true;    // execve
   bool make_sandboxes = false;   // namespaces and mounts
   std::string memory_where;      // where memory_bytes was set, for messages: "run.toml:3:21"; may be empty
-  std::vector<std::string> env;  // environment variables that the worker gets besides the harmless ones
+  std::vector<std::string> env;  // environment variables that the worker gets in addition to the harmless ones
   bool operator==(const WorkerLimits&) const = default;
 };
 
-// Sets what the machine can set and says what is in force ("memory 8192 MiB, 256 open files, no network, writes no
-// files, starts no programs"), or what is missing and why. An error: a limit that the system refuses to set, or one of
-// memory in which a worker with a pack of `pack_bytes` cannot come up.
+// Sets what the machine can set, and returns which limits hold ("memory 8192 MiB, 256 open files, no network, writes no
+// files, starts no programs"), or what is missing and why. An error: a limit that the system refuses to set, or a
+// memory limit under which a worker with a pack of `pack_bytes` cannot start.
 Result<std::string> apply_limits(const WorkerLimits& limits, uint64_t pack_bytes);
 
 // "plugins.worker_memory_mib = 512 (run.toml:3:21)", for messages about workers that end without a word; "" where their
 // memory has no limit.
 [[nodiscard]] std::string memory_setting(const WorkerLimits& limits);
 
-// For a worker that the fork server has just forked: from now on, signals to the fork server, to its group and to all
-// processes at once are refused, also for what the worker starts. Not if a reward makes sandboxes: inside one, these
-// numbers are other processes.
-void protect_fork_server(const WorkerLimits& limits, pid_t server);
+// The filter that keeps workers from sending signals to the calling fork server, to its group and to all processes at
+// once. The fork server makes it before it forks. Empty if a reward makes sandboxes: inside one, these numbers are other
+// processes.
+[[nodiscard]] std::string fork_server_guard(const WorkerLimits& limits);
+
+// Puts a worker that was just forked, and what it starts, under that filter. Async-signal-safe.
+void protect_fork_server(const std::string& guard);
 
 // Ends the process by SIGXCPU when a call has used its CPU time. A timer and not RLIMIT_CPU: that one counts the whole
 // life of a process, and children inherit it.

@@ -1,3 +1,4 @@
+// Calls a reward in this process, on one thread or several.
 #include "plugin/worker/local_reward.h"
 
 #include <algorithm>
@@ -15,10 +16,8 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
-
 // The rows from `first` on, and what one call gave for them.
-struct Part {
+struct ScoredPart {
   int64_t first = 0, count = 0;
   Result<RewardOutput> out;
 };
@@ -60,15 +59,15 @@ class LocalReward : public RewardFunction {
   }
 
   [[nodiscard]] int64_t deadline_from_now() const {
-    return request_.timeout_ms > 0 ? now_ns() + request_.timeout_ms * kMs : 0;
+    return request_.timeout_ms > 0 ? now_ns() + request_.timeout_ms * kMsInNs : 0;
   }
 
-  // All rows in one call: a plugin may be faster so. Where that fails, once more in the calls that a worker makes of
-  // them, so that a bad row or group fails alone.
+  // All rows in one call, which may be faster. If that fails, calls it again as a worker would, so that a bad row or
+  // group fails alone.
   Result<RewardOutput> score_at_once(const RewardBatch& rows, MetricSet* metrics) {
     const RewardArgs args(rows);
     const int64_t deadline_ns = deadline_from_now();
-    std::vector<Part> parts;
+    std::vector<ScoredPart> parts;
     parts.push_back({0, rows.num_rows, score_before(args.in(), deadline_ns)});
     if (!parts.front().out.ok()) {
       std::vector<std::pair<int64_t, int64_t>> calls = smallest_calls(rows);
@@ -97,7 +96,7 @@ class LocalReward : public RewardFunction {
     return calls;
   }
 
-  // Not one that counts what it has seen: it would count twice.
+  // Not a plugin that counts what it has seen, because it would count twice.
   bool may_ask_again(const Error& error, size_t num_calls, int64_t deadline_ns) {
     if (error.kind == ErrorKind::kSignal || num_calls < 2 || (deadline_ns > 0 && now_ns() >= deadline_ns)) return false;
     const auto state = reward_.instance().save_state();
@@ -108,10 +107,10 @@ class LocalReward : public RewardFunction {
     const RewardArgs args(rows);
     const int64_t deadline_ns = deadline_from_now();
     std::mutex mutex;
-    std::vector<Part> parts;
+    std::vector<ScoredPart> parts;
     auto score_part = [&](int64_t begin, int64_t end) {
       BatchView view = BatchView::over(args.in());
-      Part part{begin, end - begin, score_before(view.slice(begin, end - begin), deadline_ns)};
+      ScoredPart part{begin, end - begin, score_before(view.slice(begin, end - begin), deadline_ns)};
       const std::lock_guard lock(mutex);
       parts.push_back(std::move(part));
     };
@@ -119,14 +118,14 @@ class LocalReward : public RewardFunction {
       (*static_cast<decltype(score_part)*>(work))(begin, end);
     };
     host_table()->parallel_for(nullptr, rows.num_rows, 1, run_part, &score_part);
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
+    std::sort(parts.begin(), parts.end(), [](const ScoredPart& a, const ScoredPart& b) { return a.first < b.first; });
     return join(parts, rows, metrics);
   }
 
   Result<RewardOutput> score_before(const mortise_reward_in& in, int64_t deadline_ns) {
     CallOptions options;
     if (deadline_ns > 0) {
-      options.timeout_ms = (deadline_ns - now_ns()) / kMs;
+      options.timeout_ms = (deadline_ns - now_ns()) / kMsInNs;
       if (options.timeout_ms <= 0)
         return Error{ErrorKind::kPlugin, "not scored: the batch took longer than its timeout", label(), ""};
     }
@@ -134,26 +133,28 @@ class LocalReward : public RewardFunction {
   }
 
   // A call that failed fails its own rows.
-  Result<RewardOutput> join(std::vector<Part>& parts, const RewardBatch& rows, MetricSet* metrics) {
-    RowAccount account(rows.num_rows, gives_token_rewards(reward_.info()));
+  Result<RewardOutput> join(std::vector<ScoredPart>& parts, const RewardBatch& rows, MetricSet* metrics) {
+    const bool is_part = request_.num_elsewhere > 0;
+    const auto place_of = [&](int64_t row) { return is_part ? rows.row_id[static_cast<size_t>(row)] : row; };
+    RowAccount account(is_part ? request_.num_rows : rows.num_rows, gives_token_rewards(reward_.info()));
     std::vector<MetricRecord> records;
-    for (Part& part : parts) {
+    for (ScoredPart& part : parts) {
       if (!part.out.ok()) {
         if (part.out.error().kind == ErrorKind::kSignal) return std::move(part.out).error();
         for (int64_t i = 0; i < part.count; ++i)
-          account.fail(part.first + i, MORTISE_UNKNOWN, failure_text(part.out.error()));
+          account.fail(place_of(part.first + i), MORTISE_UNKNOWN, failure_text(part.out.error()));
         continue;
       }
       RewardOutput& out = *part.out;
       for (FailedRow& failed : out.failed_rows)
-        account.fail(part.first + failed.row, failed.code, std::move(failed.text));
+        account.fail(place_of(part.first + failed.row), failed.code, std::move(failed.text));
       for (int64_t i = 0; i < part.count; ++i) {
         const auto row = static_cast<size_t>(i);
-        account.score(part.first + i, out.rewards[row],
+        account.score(place_of(part.first + i), out.rewards[row],
                       out.token_rewards.empty() ? std::vector<float>() : std::move(out.token_rewards[row]));
       }
       for (RowValue& value : out.row_values)
-        account.add_value(part.first + value.row, std::move(value.name), value.value);
+        account.add_value(place_of(part.first + value.row), std::move(value.name), value.value);
       std::move(out.metrics.begin(), out.metrics.end(), std::back_inserter(records));
     }
     TRY(add_plugin_metrics(label(), "score", request_.step, records, metrics));

@@ -1,8 +1,8 @@
-// A reward that is called in this process: with all rows at once, or, where it rewards single rows and says that it may
-// be (MORTISE_FLAG_CONCURRENT), on several threads.
+// A reward in this process. It is called with all rows at once, or, if it rewards single rows and declares
+// MORTISE_FLAG_CONCURRENT, on several threads.
 //
-// What a thread gets at a time depends on the number of rows alone, so results do not depend on the threads. No copy of
-// the rows is made. Threading: one thread at a time.
+// The pieces for threads depend only on the number of rows, so results do not depend on the threads. It does not copy
+// the rows. Threading: one thread at a time.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,7 @@
+// Encodes and decodes each message of the protocol.
 #include "plugin/worker/messages.h"
+
+#include <fmt/core.h>
 
 #include "foundation/formats/json.h"
 #include "plugin/worker/channel.h"
@@ -8,7 +11,7 @@ namespace {
 
 Result<> finish(const Decoder& in, const char* what) {
   if (in.done()) return {};
-  return Error{ErrorKind::kPlugin, std::string("a message '") + what + "' cannot be read", "connection to a worker",
+  return Error{ErrorKind::kPlugin, fmt::format("a message '{}' cannot be read", what), "connection to a worker",
                "trainer and mortise-worker must be of one build"};
 }
 

@@ -1,10 +1,9 @@
 // What the trainer and its workers say to one another. Raise kProtocol with any change.
 //
-//   trainer -> fork server: kLoad, kFork, kKill             fork server -> trainer: kHello, kLoaded, kForkFailed,
-//   kExited,
-//                                                                                  kError
-//   trainer -> worker: kPiece, kSaveState, kLoadState       worker -> trainer: kReady, kRow, kDone, kState, kLog,
-//                                                                             kProgress, kError
+//   trainer -> fork server   kLoad, kFork, kKill
+//   fork server -> trainer   kHello, kLoaded, kForkFailed, kExited, kError
+//   trainer -> worker        kPiece, kSaveState, kLoadState
+//   worker -> trainer        kReady, kRow, kDone, kState, kLog, kProgress, kError
 //
 // The fork server is the first process of a pool: it loads the pack and forks the workers, which hold the instances.
 // The end of a connection is the order to stop. Threading: plain values.
@@ -29,7 +28,7 @@ inline constexpr int64_t kProtocol = 5;
 enum Message : uint32_t {
   kLoad = 1,
   kFork = 2,
-  kKill = 3,  // a worker; kExited tells how it ended
+  kKill = 3,  // a worker; kExited reports how it ended
   kHello = 10,
   kLoaded = 11,
   kForkFailed = 12,
@@ -62,7 +61,7 @@ struct LoadMessage {
 
 struct LoadedMessage {
   int64_t num_threads = 1;  // of the fork server, after loading
-  std::string limits;       // what is in force, for the log
+  std::string limits;       // the limits that hold, for the log
 };
 
 struct WorkerMessage {  // of kFork, with the worker's connection as a descriptor, and of kKill
@@ -97,7 +96,8 @@ struct PieceMessage {
   uint64_t output_bytes = 0;  // of the output area
 };
 
-// What one call left behind besides the rewards. Sent before the call counts as done, and only where there is anything.
+// What one call produced in addition to the rewards. Sent before the call counts as done, and only if there is
+// anything.
 struct RowMessage {
   int64_t first = 0, count = 0;  // rows of the call, counted in the piece
   std::string call_error;        // the whole call failed
@@ -146,12 +146,12 @@ Error decode_error(std::string_view body);
 
 // The head of an output area; the rewards, the marks and the token rewards of a piece follow it.
 struct OutputHead {
-  std::atomic<int64_t> at_hand;     // first row of the call that runs, counted in the piece; -1: none
+  std::atomic<int64_t> at_hand;     // first row of the running call, counted in the piece; -1: none
   std::atomic<int64_t> started_ns;  // of that call
   std::atomic<bool> cancelled;      // set by the trainer
 };
 
-// Where the parts of an output area lie. `rows` and `tokens` are what it has room for.
+// The places of the parts of an output area, which has room for `rows` and `tokens`.
 struct OutputArea {
   OutputArea() = default;
   OutputArea(std::byte* data, size_t size, size_t num_rows);
@@ -159,7 +159,7 @@ struct OutputArea {
 
   OutputHead* head = nullptr;
   double* rewards = nullptr;             // [rows]
-  std::atomic<uint8_t>* done = nullptr;  // [rows] 1: the reward stands
+  std::atomic<uint8_t>* done = nullptr;  // [rows] 1: the reward is final
   float* token_rewards = nullptr;        // [tokens]
   size_t rows = 0, tokens = 0;
 };

@@ -1,5 +1,7 @@
+// Cuts the parts of a batch into pieces, and hands them out in order.
 #include "plugin/worker/piece_queue.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "plugin/host/kinds/reward_args.h"
@@ -27,7 +29,7 @@ Result<> PieceQueue::add(const RewardBatch& rows, Granularity granularity, int n
   for (int64_t i = 0; i < rows.num_rows; ++i) area.row_of.push_back(args.in().row_id[i]);
   for (const int64_t row : area.row_of) {
     if (row < 0 || row >= num_rows_)
-      return Error{ErrorKind::kInternal, "row " + std::to_string(row) + " is outside of its batch", label, ""};
+      return Error{ErrorKind::kInternal, fmt::format("row {} is outside of its batch", row), label, ""};
   }
   areas_.push_back(std::move(area));
   cut(rows, granularity, num_workers);

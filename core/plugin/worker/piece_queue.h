@@ -1,5 +1,5 @@
-// The rows of a batch on their way to the workers: written into shared memory, cut into pieces, waiting to be handed
-// out. Cost: one copy of the columns; a few descriptors, whatever the number of parts. Threading: plain value.
+// The rows of a batch on their way to the workers: written into shared memory, split into pieces, waiting for a worker.
+// Cost: one copy of the columns; a few descriptors, for any number of parts. Threading: plain value.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ class PieceQueue {
  public:
   explicit PieceQueue(WorkerSystem& system = real_worker_system()) : arena_(system) {}
 
-  // A batch of `num_rows` rows begins; what is left of the last one is forgotten. No worker may be reading it.
+  // Begins a batch of `num_rows` rows and forgets the rest of the last one. No worker may be reading it.
   void begin(int64_t num_rows);
-  // Rows of the batch (row i is row row_id[i] of it), cut for so many workers. Which rows lie in which piece has no
-  // effect on what they get.
+  // Adds rows of the batch (row i is row row_id[i] of it), split for so many workers. The split does not change the
+  // rewards.
   Result<> add(const RewardBatch& rows, Granularity granularity, int num_workers, const std::string& label);
 
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
@@ -42,7 +42,7 @@ class PieceQueue {
   // All pieces are settled, and no worker reads any row: their memory may be used again.
   void end() { begin(0); }
 
-  // Where its area lies, and the descriptor of the block that it lies in.
+  // The place of its area, and the descriptor of the block that contains it.
   [[nodiscard]] const RowArena::Range& range(const RowPiece& piece) const { return area_of(piece).range; }
   [[nodiscard]] int fd(const RowPiece& piece) const { return arena_.fd(area_of(piece).range); }
   // Completion ids of the piece's rows before its row `row`; those of `count` rows are all of them.
@@ -55,7 +55,7 @@ class PieceQueue {
   [[nodiscard]] int64_t row_of(const RowPiece& piece, int64_t row) const {
     return area_of(piece).row_of[static_cast<size_t>(piece.first + row)];
   }
-  // Of the piece's first row; nothing where the rows name no groups.
+  // The group of the piece's first row; nothing if the rows name no groups.
   [[nodiscard]] std::optional<int64_t> group_of(const RowPiece& piece) const {
     const std::vector<int64_t>& groups = area_of(piece).group_of;
     if (groups.empty()) return std::nullopt;

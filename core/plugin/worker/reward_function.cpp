@@ -1,5 +1,7 @@
+// Decides where a reward runs, and makes it with its rights, variables and number of workers.
 #include "plugin/worker/reward_function.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/cpus.h"
@@ -40,19 +42,21 @@ WorkerLimits grant_needs(const WorkerLimits& limits, const PluginRef& ref) {
   grant(MORTISE_FLAG_NEEDS_PROGRAMS, &out.start_programs, "start programs");
   grant(MORTISE_FLAG_NEEDS_FILES, &out.write_files, "write files");
   grant(MORTISE_FLAG_NEEDS_SANDBOX, &out.make_sandboxes, "make sandboxes");
-  if (!granted.empty()) log_info("reward " + ref.label() + " may do what it declares to need: " + granted);
+  if (!granted.empty()) log_info(fmt::format("reward {} may do what it declares to need: {}", ref.label(), granted));
   return out;
 }
 
 void tell_of_no_worker(const std::string& reward, const std::string& why) {
-  log_info("reward " + reward + " runs in the trainer's own process (" + why +
-           "): nothing limits what it may do, and a crash or a hang of it ends the run");
+  log_info(fmt::format(
+      "reward {} runs in the trainer's own process ({}): nothing limits what it may do, and a crash or a hang of it "
+      "ends the run",
+      reward, why));
 }
 
-// Whether a reward that asks for workers gets none, as it stands on what workers do not have.
-Result<bool> needs_this_process(const PluginRef& ref, const std::string& mode) {
+// Whether a reward that asks for workers gets none, because it needs what workers do not have.
+Result<bool> needs_this_process(const PluginRef& ref, Isolation mode) {
   if ((ref.plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) == 0) return false;
-  if (mode == "process") {
+  if (mode == Isolation::kProcess) {
     return Error{ErrorKind::kPlugin,
                  "the reward needs a service of the engine's own process, which workers do not have, and "
                  "plugins.isolation = \"process\" asks for workers",
@@ -107,7 +111,7 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
   WorkerLimits limits = options.limits;
   limits.env = variables_of(options.limits.env, params);
   for (const std::string& variable : limits.env) add_secret_variable(variable);
-  if (options.mode == "none") {
+  if (options.mode == Isolation::kNone) {
     tell_of_no_worker(ref.label(), "plugins.isolation = \"none\"");
   } else if (!TRY(needs_this_process(ref, options.mode))) {
     auto program = worker_for(*ref.pack);
@@ -124,8 +128,8 @@ Result<std::unique_ptr<RewardFunction>> make_reward_function(PluginRegistry& reg
       InstanceIdentity identity = TRY(PluginInstance::identify(ref, params, key));
       return RewardPool::start(ref, std::move(identity), key, grant_needs(limits, ref), pool);
     }
-    if (options.mode == "process") return std::move(program).error();
-    log_warn(std::string(name) + " runs in the trainer's own process: " + program.error().to_string());
+    if (options.mode == Isolation::kProcess) return std::move(program).error();
+    log_warn(fmt::format("{} runs in the trainer's own process: {}", name, program.error().to_string()));
   }
   return make_local_reward(TRY(Reward::create(registry, name, params, key)));
 }

@@ -1,8 +1,8 @@
-// A reward function as the engine uses it, wherever it runs: in this process, or in workers of its own.
+// A reward function as the engine uses it, in this process or in its own workers.
 //
-// Rows may come in parts while others are still being sampled: begin(), add() as often as rows arrive, finish(). A
-// batch in one part is score(). Results do not depend on the parts, on the number of workers or on who was faster
-// (time-outs aside). Threading: one thread at a time.
+// Rows may arrive in parts while others are still being sampled: begin(), add() whenever rows arrive, finish(). score()
+// is for a batch in one part. Results do not depend on the parts, on the number of workers or on their speed (except
+// time-outs). Threading: one thread at a time.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,16 +13,18 @@
 #include <string>
 #include <string_view>
 
+#include "foundation/base/isolation.h"
 #include "plugin/host/kinds/reward.h"
 #include "plugin/worker/limits.h"
 
 namespace mortise {
 
 struct ScoreRequest {
-  int64_t num_rows = 0;
+  int64_t num_rows = 0;  // of the batch
   int64_t step = 0;
-  int64_t timeout_ms = 0;      // of the whole batch, from the last add() on; 0: none
-  int64_t row_timeout_ms = 0;  // of a row, or of a group; 0: none. In this process only the batch's holds
+  int64_t timeout_ms = 0;      // for the whole batch, from the last add() on; 0: none
+  int64_t row_timeout_ms = 0;  // for a row, or a group; 0: none. In this process only the batch's limit holds
+  int64_t num_elsewhere = 0;   // rows of the batch that another process scores: they are never added, and come out NaN
 };
 
 class RewardFunction {
@@ -34,11 +36,11 @@ class RewardFunction {
   [[nodiscard]] virtual bool works_ahead() const = 0;
 
   virtual Result<> begin(const ScoreRequest& request) = 0;
-  // Rows of the batch: row i of `rows` is row row_id[i] of it. Whole groups, or the whole batch, where the granularity
-  // asks for that. An error is one of the engine; what fails in the reward is told by finish().
+  // Adds rows of the batch: row i of `rows` is row row_id[i] of it. Whole groups, or the whole batch, if the
+  // granularity requires it. Errors are the engine's; finish() reports failures of the reward.
   virtual Result<> add(const RewardBatch& rows) = 0;
-  // Hands out work, takes in results and ends what is over its deadline; waits up to `wait_ms` for news of the workers.
-  // Deadlines of rows are kept as well as this is called often between add() and finish().
+  // Hands out work, collects results, and ends rows beyond their deadline. Waits up to `wait_ms` for messages of the
+  // workers. Between add() and finish(), row deadlines are as precise as the interval of these calls.
   virtual Result<> advance(int wait_ms) = 0;
   // No more rows come: the time for the batch begins. finish() does it where it was not done.
   virtual void close() = 0;
@@ -54,10 +56,10 @@ class RewardFunction {
 };
 
 struct IsolationOptions {
-  std::string mode = "auto";  // auto, process, none
-  int num_workers = 0;        // 0: one per core that they may use, eight at most
+  Isolation mode = Isolation::kAuto;
+  int num_workers = 0;  // 0: one per core that they may use, eight at most
   WorkerLimits limits;
-  bool bubblewrap = true;  // where the machine has it
+  bool bubblewrap = true;  // if the machine has it
 };
 
 // The reward `name` of the registry. `auto` is `process` where the machine can; the log says where it cannot, and what

@@ -1,5 +1,7 @@
+// The scheduling loop: gives pieces to idle workers, takes results, and handles crashes and deadlines.
 #include "plugin/worker/reward_pool.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -12,14 +14,13 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kGraceMs = 50;       // for a plugin that asks for its deadline to stop by itself
+constexpr int64_t kGraceMs = 50;       // for a plugin that checks its deadline and stops
 constexpr int64_t kPickUpMs = 10'000;  // for a worker to begin with its next row
 constexpr int kSendTimeoutMs = 1000;   // a worker that does not read for so long is as good as dead
 constexpr int kIdleTimeoutMs = 60'000;
 constexpr int64_t kStopMs = 1000;  // for a plugin that asks whether the run is stopping
 constexpr int kMaxTries = 3;
 constexpr int64_t kNoMemoryMs = 10'000;  // without an output area; then the rows of a piece fail
-constexpr int64_t kMs = 1'000'000;
 
 std::string seconds(int64_t ms) { return format_duration(static_cast<double>(ms) * 1e-3); }
 
@@ -47,9 +48,10 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
   pool->state_ = CarriedState(ready, pool->label_);
   TRY(pool->supervisor_->fill());
   const int workers = pool->supervisor_->num_workers();
-  log_info(pool->label_ + ": runs in " + std::to_string(workers) + (workers == 1 ? " worker" : " workers") +
-           (pool->supervisor_->without().empty() ? "" : " (" + pool->supervisor_->without() + ")"));
-  log_debug(pool->label_ + ": its workers have these limits: " + pool->supervisor_->limits_text());  // in log.txt
+  log_info(fmt::format("{}: runs in {}{}{}", pool->label_, workers, workers == 1 ? " worker" : " workers",
+                       pool->supervisor_->without().empty() ? "" : fmt::format(" ({})", pool->supervisor_->without())));
+  log_debug(fmt::format("{}: its workers have these limits: {}", pool->label_,
+                        pool->supervisor_->limits_text()));  // in log.txt
   return std::unique_ptr<RewardFunction>(std::move(pool));
 }
 
@@ -90,16 +92,19 @@ Result<> RewardPool::advance(int wait_ms) {
 }
 
 void RewardPool::close() {
-  if (request_.timeout_ms > 0 && deadline_ns_ == 0) deadline_ns_ = system_.monotonic_ns() + request_.timeout_ms * kMs;
+  if (request_.timeout_ms > 0 && deadline_ns_ == 0)
+    deadline_ns_ = system_.monotonic_ns() + request_.timeout_ms * kMsInNs;
 }
 
 Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
   close();
-  while (account_.num_open() > 0) {
+  while (account_.num_open() > request_.num_elsewhere) {
     if (is_stopping()) return stop();
     if (todo_.empty() && at_work_.empty()) {
-      return Error{ErrorKind::kInternal, std::to_string(account_.num_open()) + " rows were never given to the reward",
-                   label_, ""};
+      return Error{
+          ErrorKind::kInternal,
+          std::to_string(account_.num_open() - request_.num_elsewhere) + " rows were never given to the reward", label_,
+          ""};
     }
     TRY(turn(time_to_next_deadline()));
   }
@@ -119,14 +124,15 @@ Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
 Result<> RewardPool::keep_state() {
   auto kept = state_.keep(*supervisor_, *last_slot_);
   if (kept.ok() || !supervisor_->has_ended(*last_slot_)) return kept;
-  log_warn(label_ + ": its worker ended before it could tell its state (" + kept.error().what +
-           "); it continues from the state before step " + std::to_string(request_.step));
+  log_warn(fmt::format(
+      "{}: its worker ended before it could tell its state ({}); it continues from the state before step {}", label_,
+      kept.error().what, request_.step));
   return end_worker(*last_slot_, kept.error().what);
 }
 
 // The run is stopping: the rows in work have a moment to come back, the others are left.
 Result<RewardOutput> RewardPool::stop() {
-  const int64_t end = system_.monotonic_ns() + kStopMs * kMs;
+  const int64_t end = system_.monotonic_ns() + kStopMs * kMsInNs;
   while (!at_work_.empty() && system_.monotonic_ns() < end) TRY(turn(10));
   while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, "the run is stopping"));
   todo_.clear();
@@ -255,7 +261,7 @@ Result<> RewardPool::take_frame(Slot& slot, const Frame& frame) {
   // An error of the worker itself: its rows are tried elsewhere when it ends, which it does next.
   if (frame.kind == kError) {
     work->error = decode_error(frame.body).to_string();
-    log_warn(label_ + ": " + work->error);
+    log_warn(fmt::format("{}: {}", label_, work->error));
   }
   return {};
 }
@@ -319,16 +325,17 @@ void RewardPool::complete(Slot& slot) {
   last_slot_ = &slot;
 }
 
-// Ends a worker, blames the row that it was at, and puts the rows that it had not come to back in the queue. `reason`
-// "": it died by itself.
+// Ends a worker, fails its current row, and puts the rows that it had not reached back in the queue. `reason` "": it
+// died.
 Result<> RewardPool::end_worker(Slot& slot, std::string reason) {
   const WorkerEnd ended = supervisor_->end(slot);
   if (reason.empty()) {
     const Work* const work = work_of(slot);
     const std::string unit = work == nullptr ? "the row" : unit_of(work->piece);
     reason = cpu_ms_ > 0 && ended.signal == SIGXCPU
-                 ? unit + " used more CPU than plugins.worker_cpu_time = " + seconds(cpu_ms_) + "; its worker was ended"
-                 : "its worker was ended by " + ended.text + " while it scored " + unit;
+                 ? fmt::format("{} used more CPU than plugins.worker_cpu_time = {}; its worker was ended", unit,
+                               seconds(cpu_ms_))
+                 : fmt::format("its worker was ended by {} while it scored {}", ended.text, unit);
     if (work != nullptr && !work->error.empty()) reason = "its worker failed: " + work->error;
   }
   if (supervisor_->lost()) return recover();
@@ -358,7 +365,7 @@ Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame)
   return {};
 }
 
-// The rows of a piece that nobody has scored go to another worker, unless too many have ended at it.
+// Unscored rows of a piece go to another worker, unless too many workers have ended at it.
 void RewardPool::put_back(RowPiece piece, bool blamed, const std::string& text) {
   piece.num_tries += blamed ? 0 : 1;
   if (piece.num_tries >= kMaxTries) fail_rows(piece, 0, piece.count, MORTISE_ABORTED, text);
@@ -371,14 +378,13 @@ std::string RewardPool::unit_of(const RowPiece& piece) const {
   if (granularity() == Granularity::kRow) return "the row";
   const std::optional<int64_t> group = todo_.group_of(piece);
   if (granularity() == Granularity::kBatch || !group) return "the batch";
-  return "group " + std::to_string(*group) + " (" + std::to_string(piece.count) +
-         (piece.count == 1 ? " row)" : " rows)");
+  return fmt::format("group {} ({}{}", *group, piece.count, piece.count == 1 ? " row)" : " rows)");
 }
 
 // The fork server has ended, and all workers with it.
 Result<> RewardPool::recover() {
   const Error cause = *supervisor_->lost();
-  log_warn(label_ + ": " + cause.to_string() + "; starting it again");
+  log_warn(fmt::format("{}: {}; starting it again", label_, cause.to_string()));
   while (!at_work_.empty()) TRY(settle(*at_work_.front().slot, cause.what, /*may_blame=*/false));
   last_slot_ = nullptr;
   return supervisor_->restart();
@@ -386,7 +392,7 @@ Result<> RewardPool::recover() {
 
 Result<> RewardPool::enforce_deadlines() {
   const int64_t now = system_.monotonic_ns();
-  if (deadline_ns_ > 0 && now > deadline_ns_ + kGraceMs * kMs) {
+  if (deadline_ns_ > 0 && now > deadline_ns_ + kGraceMs * kMsInNs) {
     const std::string text = "the batch took longer than timeout = " + seconds(request_.timeout_ms);
     while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, text));
     fail_the_rest(MORTISE_DEADLINE_EXCEEDED, "not scored: " + text);
@@ -397,9 +403,10 @@ Result<> RewardPool::enforce_deadlines() {
     const Work& work = at_work_[i];
     if (now < row_deadline_ns(work)) continue;
     const bool has_begun = work.slot->area.head->at_hand.load() >= 0;
-    TRY(end_worker(*work.slot, has_begun ? unit_of(work.piece) + " took longer than row_timeout = " +
-                                               seconds(request_.row_timeout_ms) + "; its worker was killed"
-                                         : "its worker did nothing for " + seconds(kPickUpMs) + " and was killed"));
+    TRY(end_worker(*work.slot, has_begun
+                                   ? fmt::format("{} took longer than row_timeout = {}; its worker was killed",
+                                                 unit_of(work.piece), seconds(request_.row_timeout_ms))
+                                   : fmt::format("its worker did nothing for {} and was killed", seconds(kPickUpMs))));
     i = static_cast<size_t>(-1);
   }
   return {};
@@ -409,8 +416,8 @@ Result<> RewardPool::enforce_deadlines() {
 int64_t RewardPool::row_deadline_ns(const Work& work) const {
   const OutputHead& head = *work.slot->area.head;
   if (head.at_hand.load(std::memory_order_acquire) >= 0)
-    return head.started_ns.load() + (request_.row_timeout_ms + kGraceMs) * kMs;
-  return std::max(head.started_ns.load(), work.given_ns) + (request_.row_timeout_ms + kPickUpMs) * kMs;
+    return head.started_ns.load() + (request_.row_timeout_ms + kGraceMs) * kMsInNs;
+  return std::max(head.started_ns.load(), work.given_ns) + (request_.row_timeout_ms + kPickUpMs) * kMsInNs;
 }
 
 void RewardPool::fail_rows(const RowPiece& piece, int64_t first, int64_t count, int32_t code, const std::string& text) {
@@ -425,15 +432,15 @@ void RewardPool::fail_the_rest(int32_t code, const std::string& text) {
 int RewardPool::time_to_next_deadline() const {
   const int64_t now = system_.monotonic_ns();
   int64_t wait_ms = 1000;  // now and then for a stop of the run
-  if (deadline_ns_ > 0) wait_ms = std::min(wait_ms, (deadline_ns_ - now) / kMs + kGraceMs + 1);
+  if (deadline_ns_ > 0) wait_ms = std::min(wait_ms, (deadline_ns_ - now) / kMsInNs + kGraceMs + 1);
   if (request_.row_timeout_ms > 0 && granularity() != Granularity::kBatch) {
     for (const Work& work : at_work_) {
       // One that has not begun may do so right after this look.
-      const int64_t soonest = now + (request_.row_timeout_ms + kGraceMs) * kMs;
-      wait_ms = std::min(wait_ms, (std::min(soonest, row_deadline_ns(work)) - now) / kMs + 1);
+      const int64_t soonest = now + (request_.row_timeout_ms + kGraceMs) * kMsInNs;
+      wait_ms = std::min(wait_ms, (std::min(soonest, row_deadline_ns(work)) - now) / kMsInNs + 1);
     }
   }
-  // Without a pause, the next attempt waits for an idle worker, which is news of its own.
+  // Without a pause, the next attempt waits for an idle worker, which causes an event.
   if (const int64_t pause_ms = memory_.wait_ms(now); pause_ms > 0) wait_ms = std::min(wait_ms, pause_ms);
   return static_cast<int>(std::max<int64_t>(wait_ms, 0));
 }

@@ -1,10 +1,10 @@
-// A reward in workers of its own: a crash or a hang costs the row that the worker was at and nothing else.
+// A reward in its own workers: a crash or a hang costs the worker's current row and nothing else.
 //
-// Rows are cut into pieces that idle workers take: single rows in pieces of up to 64 for a row-wise reward, a group, or
-// the whole batch. A worker that dies, or is killed for a row that took too long, is replaced by a spare. The row it
-// was at is NaN with its reason; the rows that it had not come to go to another. A reward with state (mortise.state/1)
-// has one worker, and a successor gets the state as of the last whole batch. Cost: a copy of the columns, two messages
-// a piece. Threading: one thread at a time; it starts none.
+// Idle workers take pieces of the rows: up to 64 single rows for a row-wise reward, a group, or the whole batch. A
+// spare replaces a worker that dies, or that is killed for a row that took too long. The current row becomes NaN with
+// its reason, and another worker takes the rows that were left. A reward with state (mortise.state/1) has one worker,
+// and its replacement gets the state after the last whole batch. Cost: a copy of the columns, two messages per piece.
+// Threading: one thread at a time; it starts none.
 #pragma once
 
 #include <memory>

@@ -1,3 +1,4 @@
+// Records scores, values and failures of rows, and puts them in the batch's order.
 #include "plugin/worker/row_account.h"
 
 #include <algorithm>

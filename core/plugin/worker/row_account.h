@@ -1,4 +1,4 @@
-// What became of each row of a batch: open, scored or failed, with what came beside the rewards. Threading: plain
+// The outcome of each row of a batch: open, scored or failed, and the other outputs of the rewards. Threading: plain
 // value.
 #pragma once
 
@@ -19,7 +19,7 @@ class RowAccount {
   [[nodiscard]] int64_t num_open() const { return num_open_; }
   [[nodiscard]] bool is_open(int64_t row) const { return state_[static_cast<size_t>(row)] == State::kOpen; }
   [[nodiscard]] int64_t num_failed() const { return static_cast<int64_t>(failed_.size()); }
-  // Each has an effect on an open row only: the first word stands.
+  // Each affects only an open row: the first outcome is final.
   void score(int64_t row, double reward, std::vector<float> token_rewards = {});
   void fail(int64_t row, int32_t code, std::string text);
   void add_value(int64_t row, std::string name, double value);

@@ -1,3 +1,4 @@
+// Allocates parts of a batch from growing blocks of shared memory.
 #include "plugin/worker/row_arena.h"
 
 #include <unistd.h>

@@ -1,8 +1,8 @@
-// The shared memory for the rows of a batch: a few blocks, however many parts the rows come in.
+// The shared memory for the rows of a batch: a few blocks, for any number of parts.
 //
-// Every part begins on a page of its own, so that a worker maps that part alone. Blocks double in size, so the number
-// of descriptors grows with the logarithm of the bytes; a batch like the one before it reuses the memory and makes
-// none. Threading: plain value.
+// Every part begins on its own page, so that a worker maps only that part. Blocks double in size, so the number of
+// descriptors grows with the logarithm of the bytes. A batch of the same size as the last one reuses the memory.
+// Threading: plain value.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class RowArena {
     size_t offset = 0, size = 0;  // bytes; `offset` is a multiple of the page size
   };
 
-  // Forgets all ranges and keeps one block at most. Nobody may read them any more: the next ones lie in the same
+  // Forgets all ranges and keeps at most one block. No process may still read them, because the next ones use the same
   // memory.
   void reset();
   // An error: the machine has refused the memory, or a descriptor for it, for a few seconds.

@@ -1,5 +1,7 @@
+// The loop of a worker: opens a piece, scores its rows, and sends the results.
 #include "plugin/worker/serve.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -18,7 +20,7 @@ class Server {
   Result<> run(const LoadMessage& load) {
     set_plugin_threads(1);  // the pool of workers is the parallelism
     set_plugin_log([this](int32_t level, const std::string& line) {
-      (void)channel_.send(kLog, encode(LogMessage{level, line}));  // a trainer that has gone reads no log
+      (void)channel_.send(kLog, encode(LogMessage{level, line}));  // a trainer that has ended reads no log
     });
     set_plugin_progress([this](const std::string& line) {
       (void)channel_.send(kProgress, encode(LogMessage{0, line}));
@@ -131,7 +133,7 @@ class Server {
     return column.offsets == nullptr ? 0 : column.offsets[rows] - column.offsets[0];
   }
 
-  // To where their ids are in the piece. Of rows without a reward there are none, and nobody looks.
+  // To the places of their ids in the piece. Rows without a reward have none, and nothing reads them.
   void copy_tokens(const mortise_reward_in& in, const RewardOutput& scored) {
     if (num_ids(in.completion_ids, in.num_rows) == 0) return;
     float* const first = area_.token_rewards + (in.completion_ids.ids - first_id_);
@@ -170,7 +172,8 @@ Result<LoadedPlugin> load_for_worker(const LoadMessage& load) {
   const PluginInfo* plugin = library->info().find_plugin(load.kind, load.name);
   const void* vtable = library->vtable(load.kind, load.name);
   if (plugin == nullptr || vtable == nullptr)
-    return Error{ErrorKind::kPlugin, "the pack has no " + load.kind + " " + load.name, load.path, "build it again"};
+    return Error{ErrorKind::kPlugin, fmt::format("the pack has no {} {}", load.kind, load.name), load.path,
+                 "build it again"};
   return LoadedPlugin{&library->info(), plugin, vtable};
 }
 

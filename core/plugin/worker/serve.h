@@ -1,6 +1,6 @@
-// A worker: holds one reward instance and scores the pieces that it is told to, until its connection ends.
+// A worker: holds one reward instance and scores the pieces that it gets, until its connection ends.
 //
-// It writes the row at hand into shared memory before it scores it, so that a crash or a hang names its row. Threading:
+// It writes the current row into shared memory before it scores it, so that a crash or a hang names its row. Threading:
 // the single thread of the process; a plugin may start others.
 #pragma once
 

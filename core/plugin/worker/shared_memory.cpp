@@ -1,6 +1,8 @@
+// Creates, seals and maps memfds.
 #include "plugin/worker/shared_memory.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,8 +24,8 @@ namespace {
 
 Error memory_error(const char* operation, size_t size) {
   const int code = errno;
-  return {ErrorKind::kPlugin, std::string(operation) + " failed: " + std::strerror(code),
-          "shared memory of a worker, " + std::to_string(size) + " bytes",
+  return {ErrorKind::kPlugin, fmt::format("{} failed: {}", operation, std::strerror(code)),
+          fmt::format("shared memory of a worker, {} bytes", size),
           resource_advice(code, "free memory, or set plugins.isolation = \"none\"")};
 }
 
@@ -50,7 +52,7 @@ Result<SharedMemory> SharedMemory::map(const Fd& fd, size_t offset, size_t size,
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return memory_error("fstat", size);
   const auto file_size = static_cast<size_t>(status.st_size);
-  if (offset > file_size || size > file_size - offset) {  // touching what lies behind the end would be a SIGBUS
+  if (offset > file_size || size > file_size - offset) {  // touching memory past the end would be a SIGBUS
     return Error{ErrorKind::kPlugin, "the memory given to a worker ends before its rows do",
                  "shared memory of a worker", "trainer and mortise-worker must be of one build"};
   }

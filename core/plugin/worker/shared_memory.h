@@ -32,7 +32,7 @@ class SharedMemory {
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] size_t size() const { return size_; }
   [[nodiscard]] int fd() const { return fd_.get(); }
-  // The mapping stays; nobody can be given the memory any more.
+  // The mapping remains, but the memory can no longer be given to a process.
   void close_file() { fd_.reset(); }
 
  private:

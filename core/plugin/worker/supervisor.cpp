@@ -1,11 +1,14 @@
+// Starts fork server and workers, keeps a spare, and replaces those that end.
 #include "plugin/worker/supervisor.h"
 
+#include <fmt/core.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/open_files.h"
 
@@ -14,7 +17,6 @@ namespace {
 
 constexpr int kReadyMs = 60'000;  // for create() of the reward
 constexpr int64_t kExitReportMs = 2'000;
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kRestartPauseMs = 50;
 constexpr const char* kLostText = "the end of its fork server";
 
@@ -23,7 +25,7 @@ constexpr const char* kLostText = "the end of its fork server";
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status)) {
     const char* const name = ::strsignal(WTERMSIG(status));
-    return "signal " + std::to_string(WTERMSIG(status)) + " (" + (name == nullptr ? "unknown" : name) + ")";
+    return fmt::format("signal {} ({})", WTERMSIG(status), name == nullptr ? "unknown" : name);
   }
   return "exit code " + std::to_string(WEXITSTATUS(status));
 }
@@ -49,7 +51,7 @@ Result<> Supervisor::start_bare_or_sandboxed() {
   options_.bubblewrap.clear();
   options_.without = "bubblewrap cannot be used here";
   TRY(start_fork_server());
-  log_debug(options_.without + ": " + started.error().to_string());
+  log_debug(fmt::format("{}: {}", options_.without, started.error().to_string()));
   return {};
 }
 
@@ -112,7 +114,7 @@ Result<> Supervisor::fill() {
   const bool has_any = std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->ready; });
   if (has_any || !start_error_ || starts_.failing_ms(system_.monotonic_ns()) < kNoWorkerMs) return {};
   return Error{start_error_->kind,
-               "no worker could be started for " + std::to_string(kNoWorkerMs / 1000) + " s: " + start_error_->what,
+               fmt::format("no worker could be started for {} s: {}", kNoWorkerMs / 1000, start_error_->what),
                load_.identity.label, start_error_->next};
 }
 
@@ -126,13 +128,13 @@ Slot* Supervisor::take_idle() {
 }
 
 Result<Slot*> Supervisor::wait_idle(int timeout_ms) {
-  const int64_t deadline = system_.monotonic_ns() + int64_t{timeout_ms} * kMs;
+  const int64_t deadline = system_.monotonic_ns() + int64_t{timeout_ms} * kMsInNs;
   while (true) {
     if (lost_) TRY(restart());
     if (Slot* const slot = take_idle()) return slot;
-    const int64_t left_ms = (deadline - system_.monotonic_ns()) / kMs;
+    const int64_t left_ms = (deadline - system_.monotonic_ns()) / kMsInNs;
     if (left_ms <= 0) {
-      return Error{ErrorKind::kPlugin, "no worker got ready within " + std::to_string(timeout_ms) + " ms",
+      return Error{ErrorKind::kPlugin, fmt::format("no worker got ready within {} ms", timeout_ms),
                    load_.identity.label,
                    start_error_ ? start_error_->to_string() : "look at what its create() waits for"};
     }
@@ -160,7 +162,7 @@ Result<> Supervisor::wait(int timeout_ms) {
   if (lost_) return {};
   std::vector<pollfd> entries{{fork_server_->fd(), POLLIN, 0}};
   for (const auto& slot : slots_) entries.push_back({slot->channel.fd(), POLLIN, 0});
-  if (slots_.size() <= static_cast<size_t>(options_.num_workers)) {  // one is missing: asked for again in time
+  if (slots_.size() <= static_cast<size_t>(options_.num_workers)) {  // one is missing: request it again in time
     const int64_t pause_ms = starts_.wait_ms(system_.monotonic_ns());
     if (timeout_ms < 0 || pause_ms < timeout_ms) timeout_ms = static_cast<int>(pause_ms);
   }
@@ -201,7 +203,7 @@ Result<> Supervisor::take_message(Slot& slot, const Frame& frame) {
 
 bool Supervisor::has_ended(const Slot& slot) const {
   if (lost_ || slot.channel.closed() || fork_server_->fate(slot.id)) return true;
-  return !slot.ready && system_.monotonic_ns() - slot.asked_ns > kReadyMs * kMs;
+  return !slot.ready && system_.monotonic_ns() - slot.asked_ns > kReadyMs * kMsInNs;
 }
 
 WorkerEnd Supervisor::end(Slot& slot) {
@@ -211,7 +213,7 @@ WorkerEnd Supervisor::end(Slot& slot) {
 }
 
 WorkerEnd Supervisor::kill_and_ask(const Slot& slot) {
-  const int64_t deadline = system_.monotonic_ns() + kExitReportMs * kMs;
+  const int64_t deadline = system_.monotonic_ns() + kExitReportMs * kMsInNs;
   if (lost_) return {kLostText};
   if (!fork_server_->fate(slot.id)) {
     if (const auto killed = fork_server_->kill_worker(slot.id); !killed.ok()) lose(killed.error());
@@ -246,10 +248,10 @@ Result<> Supervisor::note_failed_start() {
   const std::string end = std::exchange(last_end_, "");
   if (++num_failed_starts_ < (was_ready_ ? kMaxFailedStarts : 3)) return {};
   const std::string memory = memory_setting(load_.limits);
-  return Error{
-      ErrorKind::kPlugin,
-      std::to_string(num_failed_starts_) + " workers in a row ended before they were ready, the last by " + end,
-      load_.identity.label, "look at create() of the reward" + (memory.empty() ? "" : "; its memory: " + memory)};
+  return Error{ErrorKind::kPlugin,
+               fmt::format("{} workers in a row ended before they were ready, the last by {}", num_failed_starts_, end),
+               load_.identity.label,
+               "look at create() of the reward" + (memory.empty() ? "" : "; its memory: " + memory)};
 }
 
 Result<> Supervisor::restart() {
@@ -257,8 +259,8 @@ Result<> Supervisor::restart() {
     const size_t deaths = deaths_.add(system_.monotonic_ns());
     if (deaths > kMaxServerDeaths) {
       return Error{ErrorKind::kPlugin,
-                   "the fork server of its workers has ended " + std::to_string(deaths) + " times within " +
-                       std::to_string(kDeathWindowMs / 1000) + " s, the last time: " + (lost_ ? lost_->what : ""),
+                   fmt::format("the fork server of its workers has ended {} times within {} s, the last time: {}",
+                               deaths, kDeathWindowMs / 1000, lost_ ? lost_->what : ""),
                    load_.identity.label, "see the system's log for who killed it; the usual cause is memory"};
     }
     if (deaths > 1) system_.sleep_ms(kRestartPauseMs << (deaths - 2));

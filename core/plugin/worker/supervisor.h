@@ -1,9 +1,9 @@
-// The worker processes of one reward: as many as may score at once and a spare, all alike and all loaded, so that a
-// spare takes the place of one that dies while its successor is being made.
+// The worker processes of one reward: as many as may score at once, and a spare. All are loaded, so the spare can
+// replace a worker that dies while a new one starts.
 //
-// A worker that the machine does not allow just now (no process, no descriptor, no memory) is asked for again, with
-// pauses that double; the reward goes on with those that it has. A fork server that dies is started again; it may die
-// so often within a window of time, however long the run is. Threading: one thread at a time.
+// If the machine refuses a worker for now (no process, no descriptor, no memory), the supervisor asks again, with
+// pauses that double, and the reward continues with the others. It starts a fork server that dies again, but only so
+// often within a window of time, however long the run is. Threading: one thread at a time.
 #pragma once
 
 #include <filesystem>
@@ -28,7 +28,7 @@ inline constexpr int64_t kNoWorkerMs = 60'000;  // without any worker; then the 
 // One worker process, seen from the trainer.
 struct Slot {
   int64_t id = 0;
-  int64_t asked_ns = 0;  // when it was asked for
+  int64_t asked_ns = 0;  // when it was requested
   Channel channel;
   bool ready = false;        // its instance can score
   bool busy = false;         // it has a piece
@@ -75,7 +75,7 @@ class Supervisor {
 
   // Waits for news of any worker or of the fork server, and starts the workers that are missing.
   Result<> wait(int timeout_ms);
-  // Starts the workers that are missing, as far as the machine allows it. An error: there has been none for too long.
+  // Starts missing workers, as far as the machine allows it. An error: there has been no worker for too long.
   Result<> fill();
   // A message of a worker without work: that it is ready or cannot be, or a line for the log. An error: no instance can
   // be made.
@@ -87,7 +87,7 @@ class Supervisor {
   // Forgets it and starts a successor. An error: too many in a row have ended before they were ready.
   Result<> replace(Slot& slot);
 
-  // Why the fork server is gone, and all workers with it; call restart() then.
+  // Why the fork server, and with it every worker, has ended. Then call restart().
   [[nodiscard]] const std::optional<Error>& lost() const { return lost_; }
   // A new fork server with new workers. An error: it has ended too often within the window.
   Result<> restart();

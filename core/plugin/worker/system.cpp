@@ -1,3 +1,4 @@
+// The real system calls behind the interface.
 #include "plugin/worker/system.h"
 
 #include <fcntl.h>

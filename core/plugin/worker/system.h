@@ -1,8 +1,8 @@
-// The system calls that the pool of workers makes, behind one interface, so that a test can make any of them fail and a
-// simulation can put its own clock and its own processes in their place.
+// The system calls of the worker pool behind one interface, so that a test can make any of them fail, and a simulation
+// can use its own clock and processes.
 //
 // Each function is the call of its name: same arguments, same result, errno on failure. There is no wall clock here:
-// deadlines are times of monotonic_ns(), so a step of the machine's clock has no effect on them. Thread rule: an
+// deadlines are times of monotonic_ns(), so a step of the machine's clock does not affect them. Thread rule: an
 // implementation may be called from any thread.
 #pragma once
 

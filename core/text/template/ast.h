@@ -92,7 +92,7 @@ struct Stmt {
   Place place;
   std::string text;        // kText: the text; kMacro: its name
   Symbol symbol = -1;      // kMacro
-  ExprPtr expr;            // what is printed, iterated, set, called; kFilterBlock, kSetBlock: the filters
+  ExprPtr expr;            // the printed, iterated, set or called expression; kFilterBlock, kSetBlock: the filters
   ExprPtr target;          // kFor, kSet, kSetBlock
   ExprPtr condition;       // kFor: the `if` behind it
   bool recursive = false;  // kFor

@@ -1,4 +1,5 @@
 // '{} {name!r:>5}'.format(...). See format.h.
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "text/template/format.h"
@@ -11,7 +12,7 @@
 namespace mortise::jinja {
 namespace {
 
-constexpr int64_t kMaxWidth = 1'000'000;
+constexpr int64_t kMaxFieldNumber = 1'000'000;
 
 bool is_align(char c) { return c == '<' || c == '>' || c == '=' || c == '^'; }
 
@@ -44,8 +45,8 @@ Result<NumberFormat> parse_spec(std::string_view spec, bool is_text) {
   const auto number = [&]() -> Result<int64_t> {
     int64_t value = 0;
     while (more() && spec[pos] >= '0' && spec[pos] <= '9')
-      value = std::min(value * 10 + (spec[pos++] - '0'), kMaxWidth + 1);
-    if (value > kMaxWidth) return type_error("Too many decimal digits in format string");
+      value = std::min(value * 10 + (spec[pos++] - '0'), kMaxFieldNumber + 1);
+    if (value > kMaxFieldNumber) return type_error("Too many decimal digits in format string");
     return value;
   };
   style.width = TRY(number());
@@ -56,7 +57,7 @@ Result<NumberFormat> parse_spec(std::string_view spec, bool is_text) {
     style.precision = TRY(number());
   }
   if (more()) style.type = spec[pos++];
-  if (more()) return type_error("Invalid format specifier '" + std::string(spec) + "'");
+  if (more()) return type_error(fmt::format("Invalid format specifier '{}'", spec));
   return style;
 }
 
@@ -118,7 +119,7 @@ class BraceFormat {
       } else if (conversion == 'r' || conversion == 'a') {
         value = Value(TRY(to_repr(value)));
       } else {
-        return type_error("Unknown conversion specifier '" + std::string(rest.substr(1, 1)) + "'");
+        return type_error(fmt::format("Unknown conversion specifier '{}'", rest.substr(1, 1)));
       }
       rest.remove_prefix(2);
       if (!rest.empty() && rest[0] != ':') return type_error("expected ':' after conversion specifier");
@@ -142,7 +143,7 @@ class BraceFormat {
           number ? static_cast<size_t>(parse_int_text(name.substr(0, 9), 10).value_or(0)) : static_cast<size_t>(next_);
       next_ = number ? -1 : next_ + 1;
       if (index >= args_.positional.size())
-        return type_error("Replacement index " + std::to_string(index) + " out of range for positional args tuple");
+        return type_error(fmt::format("Replacement index {} out of range for positional args tuple", index));
       value = args_.positional[index];
     } else {
       const Value* found = args_.keyword_value(name);
@@ -178,11 +179,12 @@ Result<std::string> format_value(const Value& value, std::string_view spec) {
   if (value.is(Kind::kString)) {
     const NumberFormat style = TRY(parse_spec(spec, true));
     if (style.type != '\0' && style.type != 's') {
-      return type_error("Unknown format code '" + std::string(1, style.type) + "' for object of type 'str'");
+      return type_error(fmt::format("Unknown format code '{}' for object of type 'str'", std::string(1, style.type)));
     }
     return padded_text(value.string(), style);
   }
-  if (!value.is_number()) return type_error("unsupported format string passed to " + type_name(value) + ".__format__");
+  if (!value.is_number())
+    return type_error(fmt::format("unsupported format string passed to {}.__format__", type_name(value)));
   const NumberFormat style = TRY(parse_spec(spec, false));
   if (value.is_integral() &&
       (style.type == '\0' || std::string_view("dnxXob").find(style.type) != std::string_view::npos)) {
@@ -191,8 +193,8 @@ Result<std::string> format_value(const Value& value, std::string_view spec) {
     return format_integer(value.integer(), style);
   }
   if (style.type != '\0' && std::string_view("eEfFgGn%").find(style.type) == std::string_view::npos) {
-    return type_error("Unknown format code '" + std::string(1, style.type) + "' for object of type '" +
-                      type_name(value) + "'");
+    return type_error(
+        fmt::format("Unknown format code '{}' for object of type '{}'", std::string(1, style.type), type_name(value)));
   }
   return format_double(value.number(), style);
 }

@@ -1,6 +1,8 @@
 // See callable.h.
 #include "text/template/callable.h"
 
+#include <fmt/core.h>
+
 #include "text/template/work.h"
 
 namespace mortise::jinja {
@@ -17,8 +19,8 @@ Result<BoundArgs> BoundArgs::bind(std::string_view function, const CallArgs& arg
   const std::string prefix = std::string(function) + "() ";
   const std::vector<std::string_view> params(names);
   if (args.positional.size() > params.size()) {
-    return type_error(prefix + "takes at most " + std::to_string(params.size()) + " arguments (" +
-                      std::to_string(args.positional.size()) + " given)");
+    return type_error(
+        fmt::format("{}takes at most {} arguments ({} given)", prefix, params.size(), args.positional.size()));
   }
   BoundArgs bound;
   bound.values_ = args.positional;
@@ -28,14 +30,15 @@ Result<BoundArgs> BoundArgs::bind(std::string_view function, const CallArgs& arg
   for (const auto& [key, value] : args.keyword) {
     size_t index = 0;
     while (index < params.size() && params[index] != key) ++index;
-    if (index == params.size()) return type_error(prefix + "got an unexpected keyword argument '" + key + "'");
-    if (bound.given_[index]) return type_error(prefix + "got multiple values for argument '" + key + "'");
+    if (index == params.size())
+      return type_error(fmt::format("{}got an unexpected keyword argument '{}'", prefix, key));
+    if (bound.given_[index]) return type_error(fmt::format("{}got multiple values for argument '{}'", prefix, key));
     bound.values_[index] = value;
     bound.given_[index] = true;
   }
   for (size_t i = 0; i < num_required; ++i) {
     if (!bound.given_[i])
-      return type_error(prefix + "missing 1 required positional argument: '" + std::string(params[i]) + "'");
+      return type_error(fmt::format("{}missing 1 required positional argument: '{}'", prefix, params[i]));
   }
   return bound;
 }
@@ -44,7 +47,8 @@ Result<int64_t> BoundArgs::integer(size_t index, int64_t fallback) const {
   if (!given_[index]) return fallback;
   const Value& value = values_[index];
   if (value.is(Kind::kUndefined)) return undefined_error(value);
-  if (!value.is_integral()) return type_error("'" + type_name(value) + "' object cannot be interpreted as an integer");
+  if (!value.is_integral())
+    return type_error(fmt::format("'{}' object cannot be interpreted as an integer", type_name(value)));
   constexpr Int kLimit = Int{1} << 62;
   if (value.integer() > kLimit || value.integer() < -kLimit)
     return type_error("Python int too large to convert to C ssize_t");
@@ -61,7 +65,7 @@ Result<std::string> BoundArgs::text(size_t index, std::string_view fallback) con
   const Value& value = values_[index];
   if (value.is(Kind::kUndefined)) return undefined_error(value);
   if (!value.is(Kind::kString))
-    return type_error("argument " + std::to_string(index + 1) + " must be str, not " + type_name(value));
+    return type_error(fmt::format("argument {} must be str, not {}", index + 1, type_name(value)));
   return value.string();
 }
 

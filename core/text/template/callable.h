@@ -1,4 +1,4 @@
-// What a template can call: global functions, methods of values, macros, loops.
+// The callables of a template: global functions, methods of values, macros, loops.
 #pragma once
 
 #include <string>
@@ -30,7 +30,7 @@ class Callable {
   virtual ~Callable() = default;
   virtual Result<Value> call(Interpreter& interpreter, CallArgs args) const = 0;
   [[nodiscard]] virtual std::string type_name() const = 0;
-  // An attribute of the object itself ("name" of a macro); null where there is none.
+  // An attribute of the object itself ("name" of a macro); null if there is none.
   [[nodiscard]] virtual const Value* attribute(std::string_view /*name*/) const { return nullptr; }
   // How deeply the values that it holds nest.
   [[nodiscard]] virtual int depth() const { return 0; }
@@ -63,7 +63,7 @@ class BoundArgs {
 inline constexpr size_t kCallWork = 16;
 size_t call_work(const Value& input, const CallArgs& args);
 
-// Of a running loop: the number of its items, and how deeply they nest.
+// For a running loop: the number of its items, and its depth.
 size_t loop_length(const LoopState& loop);
 int loop_depth(const LoopState& loop);
 

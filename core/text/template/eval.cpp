@@ -1,4 +1,5 @@
 // Expressions. See interpreter.h.
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 
@@ -160,7 +161,7 @@ Result<Value> Interpreter::eval_unary(const Expr& expr, Scope* scope) {
   const bool negate = expr.kind == ExprKind::kNegate;
   if (value.is(Kind::kFloat)) return Value(negate ? -value.number() : value.number());
   if (value.is_integral()) return Value(negate ? -value.integer() : value.integer());
-  return type_error(std::string("bad operand type for unary ") + (negate ? "-" : "+") + ": '" + type_name(value) + "'");
+  return type_error(fmt::format("bad operand type for unary {}: '{}'", negate ? "-" : "+", type_name(value)));
 }
 
 Result<Value> Interpreter::eval_concat(const Expr& expr, Scope* scope) {
@@ -190,14 +191,14 @@ Result<Value> Interpreter::eval_filter(const Expr& expr, Scope* scope, const Val
 
 Result<Value> Interpreter::filter(std::string_view name, const Value& input, const CallArgs& args) {
   const FilterFunction found = find_filter(name);
-  if (found == nullptr) return type_error("No filter named '" + std::string(name) + "'.");
+  if (found == nullptr) return type_error(fmt::format("No filter named '{}'.", name));
   TRY(use_work(call_work(input, args)));
   return found(*this, input, args);
 }
 
 Result<bool> Interpreter::test(std::string_view name, const Value& input, const CallArgs& args) {
   const TestFunction found = find_test(name);
-  if (found == nullptr) return type_error("No test named '" + std::string(name) + "'.");
+  if (found == nullptr) return type_error(fmt::format("No test named '{}'.", name));
   TRY(use_work(call_work(input, args)));
   return found(*this, input, args);
 }
@@ -240,7 +241,7 @@ Result<Value> Interpreter::call(const Value& callee, CallArgs args) {
     const BoundArgs bound = TRY(BoundArgs::bind("loop", args, {"iterable"}, 1));
     return Value(TRY(run_loop_again(callee.loop(), bound[0])));
   }
-  return type_error("'" + type_name(callee) + "' object is not callable");
+  return type_error(fmt::format("'{}' object is not callable", type_name(callee)));
 }
 
 // Made of literals only: jinja2 works such an expression out while it compiles.

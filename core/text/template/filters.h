@@ -18,7 +18,7 @@ struct NamedFilter {
   FilterFunction function;
 };
 
-// Null where there is none.
+// Null if there is none.
 FilterFunction find_filter(std::string_view name);
 FilterFunction find_text_filter(std::string_view name);    // filters_text.cpp
 FilterFunction find_list_filter(std::string_view name);    // filters_list.cpp
@@ -29,7 +29,7 @@ FilterFunction find_number_filter(std::string_view name);  // filters_number.cpp
 class AttributePath {
  public:
   static Result<AttributePath> parse(const Value& attribute);
-  // `fallback`: what stands for anything undefined on the way; null: nothing does.
+  // `fallback`: replaces anything undefined on the way; null: no replacement.
   Result<Value> follow(Interpreter& interpreter, const Value& item, const Value* fallback = nullptr) const;
 
  private:

@@ -1,5 +1,6 @@
-// Filters on sequences and mappings. See filters.h. Where Jinja gives a generator, so do these: it can be walked once,
+// Filters on sequences and mappings. See filters.h. If Jinja gives a generator, so do these: it can be read once, and
 // has no length and no positions.
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -54,7 +55,7 @@ Result<Value> last(Interpreter& /*interpreter*/, const Value& input, Args args) 
   if (input.is(Kind::kIterator)) return type_error("'generator' object is not reversible");
   if (auto item = end_item(input, false)) return *std::move(item);
   auto items = items_of(input);
-  if (!items.ok()) return type_error("'" + type_name(input) + "' object is not reversible");
+  if (!items.ok()) return type_error(fmt::format("'{}' object is not reversible", type_name(input)));
   return items->empty() ? Value::undefined("No last item, sequence was empty.") : items->back();
 }
 
@@ -81,7 +82,7 @@ Result<> items_filter_into(Interpreter& /*interpreter*/, const Value& input, Arg
   return {};
 }
 
-Result<Value> join(Interpreter& interpreter, const Value& input, Args args) {
+Result<Value> join_filter(Interpreter& interpreter, const Value& input, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind("join", args, {"d", "attribute"}, 0));
   const std::string separator = bound.has(0) ? TRY(to_text(bound[0])) : "";
   std::optional<AttributePath> path;
@@ -266,7 +267,7 @@ FilterFunction find_list_filter(std::string_view name) {
                                              {"count", length},
                                              {"list", list},
                                              {"items", generator<items_filter_into>},
-                                             {"join", join},
+                                             {"join", join_filter},
                                              {"map", generator<map_into>},
                                              {"select", generator<picked_into<true, false>>},
                                              {"reject", generator<picked_into<false, false>>},

@@ -1,4 +1,5 @@
 // Filters that give numbers. See filters.h.
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -18,7 +19,7 @@ Result<Value> abs_filter(Interpreter& /*interpreter*/, const Value& input, Args 
   if (input.is(Kind::kUndefined)) return undefined_error(input);
   if (input.is_integral()) return Value(input.integer() < 0 ? -input.integer() : input.integer());
   if (input.is(Kind::kFloat)) return Value(std::fabs(input.number()));
-  return type_error("bad operand type for abs(): '" + type_name(input) + "'");
+  return type_error(fmt::format("bad operand type for abs(): '{}'", type_name(input)));
 }
 
 // The whole part of a double, where 127 bits hold it.
@@ -74,7 +75,7 @@ Result<Value> round_filter(Interpreter& /*interpreter*/, const Value& input, Arg
   if (method != "common" && method != "ceil" && method != "floor")
     return type_error("method must be common, ceil or floor");
   if (input.is(Kind::kUndefined)) return undefined_error(input);
-  if (!input.is_number()) return type_error("type " + type_name(input) + " doesn't define __round__ method");
+  if (!input.is_number()) return type_error(fmt::format("type {} doesn't define __round__ method", type_name(input)));
   if (method != "common") {
     const double scale = std::pow(10.0, static_cast<double>(digits));
     const double scaled = input.number() * scale;
@@ -115,7 +116,7 @@ Result<Value> file_size(Interpreter& /*interpreter*/, const Value& input, Args a
     bytes = input.number();
   } else {
     const auto parsed = input.is(Kind::kString) ? parse_float_text(input.string()) : std::nullopt;
-    if (!parsed) return type_error("could not convert " + type_name(input) + " to float");
+    if (!parsed) return type_error(fmt::format("could not convert {} to float", type_name(input)));
     bytes = *parsed;
   }
   const double base = binary ? 1024 : 1000;

@@ -1,4 +1,5 @@
 // Filters that compare items: sort, dictsort, unique, min, max, groupby. See filters.h. Sorting is stable, as Python's.
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -86,7 +87,7 @@ Result<Value> dictsort(Interpreter& interpreter, const Value& input, Args args) 
   const std::string by = TRY(bound.text(1, "key"));
   if (by != "key" && by != "value") return type_error("You can only sort by either \"key\" or \"value\"");
   if (input.is(Kind::kUndefined)) return undefined_error(input);
-  if (!input.is(Kind::kDict)) return type_error("'" + type_name(input) + "' object has no attribute 'items'");
+  if (!input.is(Kind::kDict)) return type_error(fmt::format("'{}' object has no attribute 'items'", type_name(input)));
   std::vector<Value> pairs;
   for (const auto& [key, value] : input.dict().items()) pairs.push_back(Value::tuple({key, value}));
   const bool case_sensitive = TRY(bound.flag(0, false));

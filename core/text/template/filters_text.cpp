@@ -1,4 +1,5 @@
-// Filters that give text. See filters.h. Most take any value and work on str(value), so `none | trim` is "None".
+// Filters that give text. See filters.h. Most accept any value and work on str(value), so `none | trim` is "None".
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -67,7 +68,7 @@ Result<Value> trim_filter(Interpreter& /*interpreter*/, const Value& input, Args
   return Value(strip_text(text, chars, Side::kBoth));
 }
 
-Result<Value> replace(Interpreter& interpreter, const Value& input, Args args) {
+Result<Value> replace_filter(Interpreter& interpreter, const Value& input, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind("do_replace", args, {"old", "new", "count"}, 2));
   const std::string text = TRY(to_text(input));
   const std::string old_text = TRY(to_text(bound[0]));
@@ -117,7 +118,7 @@ Result<Value> indent(Interpreter& interpreter, const Value& input, Args args) {
   }
   if (input.is(Kind::kUndefined)) return undefined_error(input);
   if (!input.is(Kind::kString))
-    return type_error("unsupported operand type(s) for +=: '" + type_name(input) + "' and 'str'");
+    return type_error(fmt::format("unsupported operand type(s) for +=: '{}' and 'str'", type_name(input)));
   const bool blank = TRY(bound.flag(2, false));
   const auto lines = TRY(split_lines(input.string() + "\n", false));
   TRY(interpreter.charge_text(input.string().size() + lines.size() * space.size()));
@@ -137,8 +138,7 @@ Result<Value> truncate(Interpreter& /*interpreter*/, const Value& input, Args ar
   const int64_t length = TRY(bound.integer(0, 255));
   const int64_t leeway = bound.has(3) && !bound[3].is(Kind::kNone) ? TRY(bound.integer(3, 5)) : 5;
   const auto end_size = static_cast<int64_t>(unicode::count_code_points(end));
-  if (length < end_size)
-    return type_error("expected length >= " + std::to_string(end_size) + ", got " + std::to_string(length));
+  if (length < end_size) return type_error(fmt::format("expected length >= {}, got {}", end_size, length));
   if (leeway < 0) return type_error("expected leeway >= 0, got " + std::to_string(leeway));
   if (static_cast<int64_t>(TRY(length_of(input))) <= length + leeway) return input;
   if (!input.is(Kind::kString)) return type_error("only text can be truncated, not " + type_name(input));
@@ -215,14 +215,14 @@ Result<Value> urlencode(Interpreter& interpreter, const Value& input, Args args)
     TRY(use_work(kCallWork));
     const auto parts = TRY(items_of(pair));
     if (parts.size() != 2)
-      return type_error("not enough values to unpack (expected 2, got " + std::to_string(parts.size()) + ")");
+      return type_error(fmt::format("not enough values to unpack (expected 2, got {})", parts.size()));
     if (!out.empty()) out += '&';
     const std::string key = TRY(to_text(parts[0]));
     const std::string value = TRY(to_text(parts[1]));
     TRY(interpreter.charge(3 * (key.size() + value.size())));
     TRY(use_work(4 * (key.size() + value.size())));
     TRY(text_may_have(out.size() + 3 * (key.size() + value.size())));
-    out += url_quoted(key, true) + "=" + url_quoted(value, true);
+    out += fmt::format("{}={}", url_quoted(key, true), url_quoted(value, true));
   }
   return Value(std::move(out));
 }
@@ -241,7 +241,7 @@ Result<Value> wordcount(Interpreter& /*interpreter*/, const Value& input, Args a
   return Value(count);
 }
 
-Result<Value> format(Interpreter& /*interpreter*/, const Value& input, Args args) {
+Result<Value> format_filter(Interpreter& /*interpreter*/, const Value& input, Args args) {
   if (!args.positional.empty() && !args.keyword.empty()) {
     return type_error("can't handle positional and keyword arguments at the same time");
   }
@@ -252,7 +252,7 @@ Result<Value> format(Interpreter& /*interpreter*/, const Value& input, Args args
   return Value(TRY(percent_format(text, Value(std::shared_ptr<const Dict>(std::move(dict))))));
 }
 
-// The text less everything from `open` to the next `close`, both included. One that is never closed stays.
+// The text without everything from `open` to the next `close`, both included. An `open` without a `close` remains.
 std::string without_ranges(std::string_view text, std::string_view open, std::string_view close) {
   std::string out;
   out.reserve(text.size());
@@ -304,7 +304,7 @@ FilterFunction find_text_filter(std::string_view name) {
                                              {"capitalize", capitalize},
                                              {"title", title},
                                              {"trim", trim_filter},
-                                             {"replace", replace},
+                                             {"replace", replace_filter},
                                              {"string", string},
                                              {"tojson", tojson},
                                              {"indent", indent},
@@ -316,7 +316,7 @@ FilterFunction find_text_filter(std::string_view name) {
                                              {"safe", string},
                                              {"urlencode", urlencode},
                                              {"wordcount", wordcount},
-                                             {"format", format},
+                                             {"format", format_filter},
                                              {"striptags", striptags}};
   for (const NamedFilter& filter : kFilters) {
     if (filter.name == name) return filter.function;

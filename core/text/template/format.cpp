@@ -1,6 +1,7 @@
 // 'a %s' % x. See format.h.
 #include "text/template/format.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 
@@ -36,7 +37,7 @@ class PercentFormat {
         TRY(text_may_have(out_.size()));
       }
     }
-    // Python takes whatever can be indexed, texts and tuples aside, for a mapping that need not be used up.
+    // Python treats anything that can be indexed, except texts and tuples, as a mapping that need not be used up.
     const bool mapping_like = values_.is(Kind::kDict) || values_.is(Kind::kList) || values_.is(Kind::kRange);
     const bool leftover = next_ < items_.size() && !mapping_like && !used_mapping_;
     if (leftover) return type_error("not all arguments converted during string formatting");
@@ -118,8 +119,8 @@ class PercentFormat {
       return {};
     }
     if (std::string_view("diouxXeEfFgGcrsa").find(style.type) == std::string_view::npos) {
-      return type_error("unsupported format character '" + std::string(1, style.type) + "' at index " +
-                        std::to_string(pos_ - 1));
+      return type_error(
+          fmt::format("unsupported format character '{}' at index {}", std::string(1, style.type), pos_ - 1));
     }
     const Value value = mapped ? *mapped : TRY(take());
     style.align = left ? '<' : style.zero && style.type != 's' && style.type != 'r' && style.type != 'a' ? '=' : '>';
@@ -144,8 +145,7 @@ class PercentFormat {
       case 'i':
       case 'u': {
         if (!value.is_number())
-          return type_error(std::string("%") + style.type + " format: a real number is required, not " +
-                            type_name(value));
+          return type_error(fmt::format("%{} format: a real number is required, not {}", style.type, type_name(value)));
         const Int whole =
             value.is(Kind::kFloat) ? static_cast<Int>(std::clamp(value.number(), -1e38, 1e38)) : value.integer();
         style.type = 'd';
@@ -155,7 +155,7 @@ class PercentFormat {
       case 'x':
       case 'X':
         if (!value.is_integral())
-          return type_error(std::string("%") + style.type + " format: an integer is required, not " + type_name(value));
+          return type_error(fmt::format("%{} format: an integer is required, not {}", style.type, type_name(value)));
         return format_integer(value.integer(), style);
       default:
         if (!value.is_number()) return type_error("must be real number, not " + type_name(value));

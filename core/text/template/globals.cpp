@@ -1,6 +1,7 @@
 // See globals.h.
 #include "text/template/globals.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <ctime>
 
@@ -19,7 +20,7 @@ class Function final : public Callable {
   Function(std::string name, Body body) : name_(std::move(name)), body_(body) {}
   Result<Value> call(Interpreter& interpreter, CallArgs args) const override { return body_(interpreter, args); }
   [[nodiscard]] std::string type_name() const override { return "function"; }
-  [[nodiscard]] std::string repr() const override { return "<function " + name_ + ">"; }
+  [[nodiscard]] std::string repr() const override { return fmt::format("<function {}>", name_); }
 
  private:
   std::string name_;
@@ -39,8 +40,7 @@ Result<Value> range(Interpreter& /*interpreter*/, const CallArgs& args) {
   const Int stride = step > 0 ? Int{step} : -Int{step};
   const Int length = span > 0 ? (span + stride - 1) / stride : 0;
   if (length > kMaxRange) {
-    return type_error("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" + std::to_string(kMaxRange) +
-                      ").");
+    return type_error(fmt::format("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).", kMaxRange));
   }
   return Value(Range{start, stop, step, static_cast<int64_t>(length)});
 }
@@ -60,8 +60,8 @@ Result<std::shared_ptr<Dict>> build_dict(const CallArgs& args) {
         TRY(use_work(8));
         const auto parts = TRY(items_of(pair));
         if (parts.size() != 2)
-          return type_error("dictionary update sequence element has length " + std::to_string(parts.size()) +
-                            "; 2 is required");
+          return type_error(
+              fmt::format("dictionary update sequence element has length {}; 2 is required", parts.size()));
         TRY(dict->set(parts[0], parts[1]));
       }
     }
@@ -80,8 +80,8 @@ Result<Value> name_space(Interpreter& interpreter, const CallArgs& args) {
   for (const auto& [key, value] : values->items()) {
     const std::string name = TRY(to_text(key));
     if (name.starts_with('_')) {
-      return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
-                        string_repr(name) + ".");
+      return type_error(fmt::format(
+          "Chat templates cannot store underscore-prefixed attributes on a namespace, but got {}.", string_repr(name)));
     }
     named.emplace_back(name, value);
   }

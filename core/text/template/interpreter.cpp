@@ -1,6 +1,7 @@
 // Statements, scopes and limits. See interpreter.h.
 #include "text/template/interpreter.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <limits>
 
@@ -37,7 +38,7 @@ Result<> Interpreter::check_limits() {
   if (depth_ > limits_.max_depth || used > limits_.max_stack_bytes)
     return type_error("maximum recursion depth exceeded");
   if (++steps_ > limits_.max_steps)
-    return type_error("the template takes more than " + std::to_string(limits_.max_steps) + " steps");
+    return type_error(fmt::format("the template takes more than {} steps", limits_.max_steps));
   TRY(room_for(0));
   return use_work(1);
 }
@@ -330,10 +331,11 @@ Result<> Interpreter::assign(const Expr& target, const Value& value, Scope* scop
   TRY(check_namespace(target, scope));
   const Value* object = look_up(target.symbol, scope);
   if (target.text.starts_with('_'))
-    return type_error("Chat templates cannot store underscore-prefixed attributes on a namespace, but got " +
-                      string_repr(target.text) + ".");
+    return type_error(
+        fmt::format("Chat templates cannot store underscore-prefixed attributes on a namespace, but got {}.",
+                    string_repr(target.text)));
   auto& values = object->name_space().values;
-  TRY(use_work(values.size() / kVariablesPerUnit));
+  TRY(use_work(values.size() / kAttributesPerUnit));
   const auto it =
       std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == target.text; });
   if (it != values.end()) {
@@ -349,13 +351,12 @@ Result<> Interpreter::assign_tuple(const Expr& target, const Value& value, Scope
   auto items = items_of(value);
   if (!items.ok()) {
     if (value.is(Kind::kUndefined)) return std::move(items).error();
-    return type_error("cannot unpack non-iterable " + type_name(value) + " object");
+    return type_error(fmt::format("cannot unpack non-iterable {} object", type_name(value)));
   }
   const size_t wanted = target.items.size();
-  if (items->size() > wanted) return type_error("too many values to unpack (expected " + std::to_string(wanted) + ")");
+  if (items->size() > wanted) return type_error(fmt::format("too many values to unpack (expected {})", wanted));
   if (items->size() < wanted) {
-    return type_error("not enough values to unpack (expected " + std::to_string(wanted) + ", got " +
-                      std::to_string(items->size()) + ")");
+    return type_error(fmt::format("not enough values to unpack (expected {}, got {})", wanted, items->size()));
   }
   for (size_t i = 0; i < wanted; ++i) TRY(assign(*target.items[i], (*items)[i], scope));
   return {};

@@ -20,15 +20,15 @@ namespace mortise::jinja {
 struct Limits {
   int64_t max_steps = 10'000'000;              // nodes visited
   int max_depth = 2500;                        // nodes open at once
-  size_t max_stack_bytes = size_t{3} << 20;    // whatever the build makes of that
+  size_t max_stack_bytes = size_t{3} << 20;    // at most what the build makes of that
   int max_value_depth = 300;                   // containers in containers
   size_t max_output_bytes = size_t{10} << 20;  // of the output, and of any text or list under way
   size_t max_live_bytes = size_t{32} << 20;    // of all values held at a time
   size_t max_made_bytes = size_t{1} << 30;     // texts and lists made in one rendering, all together
   int64_t max_work = 50'000'000;               // bytes and items looked at (work.h)
 
-  // More for a rendering whose template and data have so many bytes: time, memory and output stay linear in them.
-  // `share` of the work: less than 1 for a caller that cannot wait.
+  // Larger limits for a rendering whose template and data have so many bytes: time, memory and output stay linear in
+  // them. `share` of the work: less than 1 for a caller that cannot wait.
   [[nodiscard]] static Limits for_input(size_t bytes, double share) {
     Limits limits;
     limits.max_output_bytes += 2 * bytes;
@@ -56,7 +56,7 @@ struct LoopState {
   size_t index0 = 0;
   int depth0 = 0;
   const Stmt* stmt = nullptr;
-  Scope* scope = nullptr;  // where the loop stands
+  Scope* scope = nullptr;  // the place of the loop
   std::vector<Value> last_changed;
   bool has_changed = false;
   std::vector<Value> owned;  // the items
@@ -108,7 +108,7 @@ class Interpreter {
   Result<> exec_macro(const Stmt& stmt, Scope* scope);
   Result<> exec_call_block(const Stmt& stmt, Scope* scope, std::string& out);
   Result<> exec_generation(const Stmt& stmt, Scope* scope, std::string& out);
-  // A body in a scope of its own, to text.
+  // Renders a body in its own scope to text.
   Result<std::string> capture(const Body& body, Scope* scope);
   Result<> assign(const Expr& target, const Value& value, Scope* scope);
   Result<> check_namespace(const Expr& target, const Scope* scope) const;
@@ -160,7 +160,7 @@ class Interpreter {
   Scope* root_ = nullptr;
   std::string* main_out_ = nullptr;  // the output that people get
   std::vector<Span> spans_;
-  size_t counted_bytes_ = 0;  // of the output, whose characters are counted
+  size_t counted_bytes_ = 0;  // of the output, whose characters count
   size_t counted_characters_ = 0;
   int64_t steps_ = 0;
   int depth_ = 0;

@@ -1,4 +1,5 @@
 // Macros and call blocks. See interpreter.h.
+#include <fmt/core.h>
 #include <algorithm>
 #include <optional>
 
@@ -21,7 +22,7 @@ class Macro final : public Callable {
     return Value(TRY(interpreter.call_macro(stmt_, scope_, name_, args)));
   }
   [[nodiscard]] std::string type_name() const override { return "Macro"; }
-  [[nodiscard]] std::string repr() const override { return "<Macro " + string_repr(name_) + ">"; }
+  [[nodiscard]] std::string repr() const override { return fmt::format("<Macro {}>", string_repr(name_)); }
   [[nodiscard]] const Value* attribute(std::string_view name) const override {
     if (name == "name") return &name_value_;
     if (name == "arguments") return &arguments_;
@@ -73,7 +74,8 @@ Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std:
     const Param& param = stmt.params[i];
     if (i < args.positional.size()) {
       if (std::any_of(keyword.begin(), keyword.end(), [&](const auto& entry) { return entry.first == param.name; })) {
-        return type_error("macro " + quoted_name + " got multiple values for argument " + string_repr(param.name));
+        return type_error(
+            fmt::format("macro {} got multiple values for argument {}", quoted_name, string_repr(param.name)));
       }
       set(inner, param.symbol, args.positional[i]);
     } else if (auto value = take(param.name)) {
@@ -81,7 +83,7 @@ Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std:
     } else if (param.fallback != nullptr) {
       set(inner, param.symbol, TRY(eval(*param.fallback, inner)));
     } else {
-      set(inner, param.symbol, Value::undefined("parameter " + string_repr(param.name) + " was not provided"));
+      set(inner, param.symbol, Value::undefined(fmt::format("parameter {} was not provided", string_repr(param.name))));
     }
   }
   const size_t num_taken = std::min(stmt.params.size(), args.positional.size());
@@ -91,14 +93,15 @@ Result<std::string> Interpreter::call_macro(const Stmt& stmt, Scope* scope, std:
   if (!keyword.empty() && !stmt.uses_kwargs) {
     const auto is_caller = [](const auto& entry) { return entry.first == "caller"; };
     if (std::any_of(keyword.begin(), keyword.end(), is_caller)) {
-      return type_error("macro " + quoted_name +
-                        " was invoked with two values for the special caller argument. This is most likely a bug.");
+      return type_error(fmt::format(
+          "macro {} was invoked with two values for the special caller argument. This is most likely a bug.",
+          quoted_name));
     }
-    return type_error("macro " + quoted_name + " takes no keyword argument " + string_repr(keyword.front().first));
+    return type_error(
+        fmt::format("macro {} takes no keyword argument {}", quoted_name, string_repr(keyword.front().first)));
   }
   if (!rest.empty() && !stmt.uses_varargs) {
-    return type_error("macro " + quoted_name + " takes not more than " + std::to_string(stmt.params.size()) +
-                      " argument(s)");
+    return type_error(fmt::format("macro {} takes not more than {} argument(s)", quoted_name, stmt.params.size()));
   }
   if (stmt.uses_varargs) set(inner, template_.symbols.varargs, Value::tuple(std::move(rest)));
   if (stmt.uses_kwargs) {

@@ -1,6 +1,7 @@
 // See json_text.h.
 #include "text/template/json_text.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +11,7 @@
 namespace mortise::jinja {
 namespace {
 
-constexpr int kMaxDepth = 300;
+constexpr int kMaxJsonDepth = 300;
 
 class Writer {
  public:
@@ -23,7 +24,7 @@ class Writer {
   }
 
  private:
-  // What a template chooses (indent, separators) may be large, and comes often.
+  // The template chooses indent and separators, which may be large and come often.
   void append(std::string_view text) {
     if (spend_work(text.size()) && out_.size() <= max_text_bytes) out_ += text;
   }
@@ -144,7 +145,7 @@ class Writer {
   }
 
   Result<> write(const Value& value, int depth) {
-    if (depth > kMaxDepth) return type_error("maximum recursion depth exceeded while encoding a JSON object");
+    if (depth > kMaxJsonDepth) return type_error("maximum recursion depth exceeded while encoding a JSON object");
     TRY(use_work(work_over(value)));
     TRY(text_may_have(out_.size()));
     switch (value.kind()) {
@@ -170,7 +171,7 @@ class Writer {
       case Kind::kDict:
         return dict(value.dict(), depth);
       default:
-        return type_error("Object of type " + type_name(value) + " is not JSON serializable");
+        return type_error(fmt::format("Object of type {} is not JSON serializable", type_name(value)));
     }
   }
 

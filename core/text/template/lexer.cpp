@@ -1,6 +1,7 @@
 // See lexer.h.
 #include "text/template/lexer.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cctype>
 
@@ -261,7 +262,7 @@ class Lexer {
     size_t end = pos_ + 1;
     while (end < source_.size() && source_[end] != mark) end += source_[end] == '\\' ? 2 : 1;
     if (end >= source_.size())
-      return fail("unexpected char " + quote(source_.substr(pos_, 1)) + " at " + std::to_string(pos_));
+      return fail(fmt::format("unexpected char {} at {}", quote(source_.substr(pos_, 1)), pos_));
     auto value = unescape_string(std::string_view(source_).substr(pos_ + 1, end - pos_ - 1));
     if (!value.ok()) return fail(value.error().what);
     push(TokenType::kString, *std::move(value));
@@ -277,10 +278,10 @@ class Lexer {
       if (!at(text)) continue;
       if (text == "(" || text == "[" || text == "{") braces_.push_back(text == "(" ? ')' : text == "[" ? ']' : '}');
       if (text == ")" || text == "]" || text == "}") {
-        if (braces_.empty()) return fail("unexpected '" + std::string(text) + "'");
+        if (braces_.empty()) return fail(fmt::format("unexpected '{}'", text));
         const char expected = braces_.back();
         if (expected != text[0])
-          return fail("unexpected '" + std::string(text) + "', expected '" + std::string(1, expected) + "'");
+          return fail(fmt::format("unexpected '{}', expected '{}'", text, std::string(1, expected)));
         braces_.pop_back();
       }
       push(TokenType::kOperator, std::string(text));
@@ -288,7 +289,7 @@ class Lexer {
       return {};
     }
     const size_t size = unicode::utf8_length(source_[pos_]);
-    return fail("unexpected char '" + source_.substr(pos_, size) + "' at " + std::to_string(pos_));
+    return fail(fmt::format("unexpected char '{}' at {}", source_.substr(pos_, size), pos_));
   }
 
   std::string source_;

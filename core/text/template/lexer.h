@@ -1,5 +1,5 @@
-// Template text to tokens, as Jinja 3.1 with trim_blocks and lstrip_blocks: a newline behind a block is dropped, white
-// space before a block that begins its line is dropped, "-" strips all white space on that side, "+" none.
+// Template text to tokens, as in Jinja 3.1 with trim_blocks and lstrip_blocks: it drops a newline after a block, and
+// white space before a block that begins its line. "-" strips all white space on that side, "+" strips none.
 // Cost: linear. Thread rule: pure function.
 #pragma once
 

@@ -1,6 +1,7 @@
 // Methods of dicts, lists, tuples, numbers and loops; attributes and items of any value. See methods.h.
 #include "text/template/methods.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +26,7 @@ class Method final : public Callable {
   [[nodiscard]] std::string type_name() const override { return "builtin_function_or_method"; }
   [[nodiscard]] int depth() const override { return depth_of(self_) + 1; }
   [[nodiscard]] std::string repr() const override {
-    return "<built-in method " + name_ + " of " + jinja::type_name(self_) + " object>";
+    return fmt::format("<built-in method {} of {} object>", name_, jinja::type_name(self_));
   }
 
  private:
@@ -57,20 +58,20 @@ Result<Value> copy(Interpreter& /*interpreter*/, Name name, const Value& self, A
   return self;
 }
 
-const std::vector<Value>& items_in(const Value& self) {
+const std::vector<Value>& sequence_items(const Value& self) {
   return self.is(Kind::kList) ? self.list_value().items : self.tuple_value().items;
 }
 
 Result<Value> sequence_count(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"value"}, 1));
-  const auto& items = items_in(self);
+  const auto& items = sequence_items(self);
   return Value(static_cast<int64_t>(
       std::count_if(items.begin(), items.end(), [&](const Value& item) { return equals(item, bound[0]); })));
 }
 
 Result<Value> sequence_index(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
   const BoundArgs bound = TRY(BoundArgs::bind(name, args, {"value", "start", "stop"}, 1));
-  const auto& items = items_in(self);
+  const auto& items = sequence_items(self);
   const auto size = static_cast<int64_t>(items.size());
   const auto place = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
   const int64_t start = place(TRY(bound.integer(1, 0)));
@@ -82,7 +83,7 @@ Result<Value> sequence_index(Interpreter& /*interpreter*/, Name name, const Valu
                                          : "tuple.index(x): x not in tuple");
 }
 
-Result<Value> is_integer(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
+Result<Value> float_is_integer(Interpreter& /*interpreter*/, Name name, const Value& self, Args args) {
   TRY(BoundArgs::bind(name, args, {}, 0));
   return Value(self.number() == std::floor(self.number()));
 }
@@ -125,11 +126,11 @@ std::optional<Value> own_attribute(const Value& object, const std::string& name)
     return Value(std::shared_ptr<const Callable>(std::make_shared<Method>(method, name, object)));
   }
   if (is_mutator(object, name) || name.starts_with("__")) {
-    return Value::undefined("access to attribute " + string_repr(name) + " of " + string_repr(type_name(object)) +
-                            " object is unsafe.");
+    return Value::undefined(fmt::format("access to attribute {} of {} object is unsafe.", string_repr(name),
+                                        string_repr(type_name(object))));
   }
   if (object.is(Kind::kNamespace)) {
-    spend_work(object.name_space().values.size() / 8);
+    spend_work(object.name_space().values.size() / kAttributesPerUnit);
     for (const auto& [key, value] : object.name_space().values) {
       if (key == name) return value;
     }
@@ -153,8 +154,9 @@ std::optional<Value> own_attribute(const Value& object, const std::string& name)
 
 Result<Value> missing(const Value& object, const Value& key) {
   if (key.is(Kind::kString))
-    return Value::undefined(string_repr(object_name(object)) + " has no attribute " + string_repr(key.string()));
-  return Value::undefined(object_name(object) + " has no element " + TRY(to_repr(key)));
+    return Value::undefined(
+        fmt::format("{} has no attribute {}", string_repr(object_name(object)), string_repr(key.string())));
+  return Value::undefined(fmt::format("{} has no element {}", object_name(object), TRY(to_repr(key))));
 }
 
 }  // namespace
@@ -184,7 +186,7 @@ MethodFunction find_method(const Value& self, std::string_view name) {
       if (name == "index") return sequence_index;
       return name == "copy" && self.is(Kind::kList) ? copy : nullptr;
     case Kind::kFloat:
-      return name == "is_integer" ? is_integer : nullptr;
+      return name == "is_integer" ? float_is_integer : nullptr;
     case Kind::kLoop:
       if (name == "cycle") return loop_cycle;
       return name == "changed" ? loop_changed : nullptr;

@@ -1,4 +1,5 @@
 // Methods of strings. See methods.h.
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "text/template/format.h"
@@ -14,7 +15,7 @@ namespace {
 using Args = const CallArgs&;
 using Name = std::string_view;
 
-// Optional text argument; None is the same as none given.
+// Optional text argument; None is the same as no argument.
 Result<std::optional<std::string>> optional_text(const BoundArgs& args, size_t index) {
   if (!args.has(index) || args[index].is(Kind::kNone)) return std::optional<std::string>();
   return std::optional<std::string>(TRY(args.text(index, "")));
@@ -106,7 +107,7 @@ Result<Value> starts_or_ends(Interpreter& /*interpreter*/, Name name, const Valu
   for (const Value& part : wanted) {
     if (part.is(Kind::kUndefined)) return undefined_error(part);
     if (!part.is(Kind::kString)) {
-      return type_error(std::string(name) + " first arg must be str or a tuple of str, not " + type_name(part));
+      return type_error(fmt::format("{} first arg must be str or a tuple of str, not {}", name, type_name(part)));
     }
     if (begin == std::string::npos) continue;
     if (name == "startswith" ? text.starts_with(part.string()) : text.ends_with(part.string())) return Value(true);
@@ -144,8 +145,7 @@ Result<Value> join(Interpreter& interpreter, Name name, const Value& self, Args 
   size_t size = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is(Kind::kString)) {
-      return type_error("sequence item " + std::to_string(i) + ": expected str instance, " + type_name(items[i]) +
-                        " found");
+      return type_error(fmt::format("sequence item {}: expected str instance, {} found", i, type_name(items[i])));
     }
     size += items[i].string().size() + (i > 0 ? self.string().size() : 0);
   }

@@ -1,4 +1,5 @@
 // + - * / // % ** on Python values. See interpreter.h.
+#include <fmt/core.h>
 #include <cmath>
 
 #include "text/template/format.h"
@@ -11,8 +12,8 @@ namespace {
 constexpr std::string_view kSymbols[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
 Error unsupported(Operator op, const Value& a, const Value& b) {
-  return type_error("unsupported operand type(s) for " + std::string(kSymbols[static_cast<size_t>(op)]) + ": '" +
-                    type_name(a) + "' and '" + type_name(b) + "'");
+  return type_error(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", kSymbols[static_cast<size_t>(op)],
+                                type_name(a), type_name(b)));
 }
 
 Error too_large() { return type_error("an integer result is too large (more than 127 bits)"); }
@@ -111,14 +112,16 @@ std::vector<Value> joined(const std::vector<Value>& a, const std::vector<Value>&
 // Texts, lists and tuples: a + b.
 static Result<Value> add_sequences(Interpreter& interpreter, const Value& a, const Value& b) {
   if (a.is(Kind::kString)) {
-    if (!b.is(Kind::kString)) return type_error("can only concatenate str (not \"" + type_name(b) + "\") to str");
+    if (!b.is(Kind::kString))
+      return type_error(fmt::format("can only concatenate str (not \"{}\") to str", type_name(b)));
     TRY(interpreter.charge_text(a.string().size() + b.string().size()));
     return Value(a.string() + b.string());
   }
   const auto* left = items_if_sequence(a);
   if (left == nullptr) return unsupported(Operator::kAdd, a, b);
   if (a.kind() != b.kind()) {
-    return type_error("can only concatenate " + type_name(a) + " (not \"" + type_name(b) + "\") to " + type_name(a));
+    return type_error(
+        fmt::format("can only concatenate {} (not \"{}\") to {}", type_name(a), type_name(b), type_name(a)));
   }
   const auto* right = items_if_sequence(b);
   TRY(interpreter.charge((left->size() + right->size()) * sizeof(Value)));
@@ -165,7 +168,7 @@ Result<Value> Interpreter::binary(Operator op, const Value& left, const Value& r
     if (repeats(right) && left.is_integral()) return repeat_sequence(*this, right, left.integer());
     if (repeats(left) || repeats(right)) {
       const Value& other = repeats(left) ? right : left;
-      return type_error("can't multiply sequence by non-int of type '" + type_name(other) + "'");
+      return type_error(fmt::format("can't multiply sequence by non-int of type '{}'", type_name(other)));
     }
   }
   return unsupported(op, left, right);

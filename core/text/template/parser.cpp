@@ -1,6 +1,7 @@
 // Statements. See parser.h.
 #include "text/template/parser.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <initializer_list>
 
@@ -88,9 +89,11 @@ class Parser {
     }
     if (ends.size() == 0) return out;
     std::string wanted;
-    for (const std::string_view word : ends) wanted += (wanted.empty() ? "'" : " or '") + std::string(word) + "'";
-    return stream_.fail("Unexpected end of template. Jinja was looking for the following tags: " + wanted +
-                        ". The innermost block that needs to be closed is '" + open_.back() + "'.");
+    for (const std::string_view word : ends) wanted += fmt::format("{}{}'", wanted.empty() ? "'" : " or '", word);
+    return stream_.fail(fmt::format(
+        "Unexpected end of template. Jinja was looking for the following tags: {}. The innermost block that needs "
+        "to be closed is '{}'.",
+        wanted, open_.back()));
   }
 
   // The rest of the opening tag, then statements up to one of the words.
@@ -117,9 +120,9 @@ class Parser {
     }
     static constexpr std::string_view kKnown[] = {"include", "import", "from", "extends", "block", "autoescape"};
     if (std::find(std::begin(kKnown), std::end(kKnown), tag) != std::end(kKnown))
-      return stream_.fail("the tag '" + tag + "' is not supported");
-    std::string what = "Encountered unknown tag '" + tag + "'.";
-    if (!open_.empty()) what += " The innermost block that needs to be closed is '" + open_.back() + "'.";
+      return stream_.fail(fmt::format("the tag '{}' is not supported", tag));
+    std::string what = fmt::format("Encountered unknown tag '{}'.", tag);
+    if (!open_.empty()) what += fmt::format(" The innermost block that needs to be closed is '{}'.", open_.back());
     return stream_.fail(what);
   }
 
@@ -237,7 +240,7 @@ class Parser {
 
   Made break_stmt() {
     const Token token = stream_.next();
-    if (loops_ == 0) return stream_.fail_at("'" + token.text + "' outside loop", token.place);
+    if (loops_ == 0) return stream_.fail_at(fmt::format("'{}' outside loop", token.text), token.place);
     return make(token.text == "break" ? StmtKind::kBreak : StmtKind::kContinue, token.place);
   }
 
@@ -254,7 +257,7 @@ class Parser {
     return stmt;
   }
 
-  // A body that is a function of its own: no break out of it into a loop around it.
+  // A body that is its own function: a break cannot leave it into a loop around it.
   Result<> closed_body(Stmt& stmt, std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     const size_t num_varargs = expr_.uses_of(template_->symbols.varargs);
@@ -280,7 +283,7 @@ class Parser {
 }  // namespace
 
 Error TokenStream::unexpected(std::string_view wanted) const {
-  return fail("expected token '" + std::string(wanted) + "', got '" + token_name(current()) + "'");
+  return fail(fmt::format("expected token '{}', got '{}'", wanted, token_name(current())));
 }
 
 Result<> TokenStream::expect_op(std::string_view text) {
@@ -310,8 +313,7 @@ Result<std::shared_ptr<const Template>> parse_template(std::string_view source, 
   }
   if (source.size() > kMaxSourceBytes) {
     return Error{ErrorKind::kData,
-                 "the template has " + std::to_string(source.size()) + " bytes, at most " +
-                     std::to_string(kMaxSourceBytes) + " are allowed",
+                 fmt::format("the template has {} bytes, at most {} are allowed", source.size(), kMaxSourceBytes),
                  std::string(name), "shorten the template"};
   }
   std::vector<Token> tokens = TRY(tokenize(source, name));

@@ -55,7 +55,7 @@ class ExprParser {
   Result<ExprPtr> expression(bool with_condition = true);
   // Expressions with commas between them make a tuple; `end_name`: a word that ends it.
   Result<ExprPtr> tuple(bool with_condition = true, std::string_view end_name = "");
-  // What a loop or set assigns to.
+  // The target of a loop or set.
   Result<ExprPtr> target(bool with_tuple, bool with_namespace, std::string_view end_name = "");
   // "|filter|filter", or with `inline_start` "filter|filter", applied to `input` (null: a block's text).
   Result<ExprPtr> filters(ExprPtr input, bool inline_start);

@@ -1,4 +1,5 @@
-// What stands behind an operand: subscripts, calls, filters, tests; and the targets of assignments. See parser.h.
+// What follows an operand: subscripts, calls, filters, tests. Also the targets of assignments. See parser.h.
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "text/template/filters.h"
@@ -40,7 +41,7 @@ Result<ExprPtr> ExprParser::filters(ExprPtr input, bool inline_start) {
     ExprPtr node = make(ExprKind::kFilter, stream_.place());
     node->text = TRY(stream_.name());
     while (stream_.skip_op(".")) node->text += "." + TRY(stream_.name());
-    if (find_filter(node->text) == nullptr) note_unknown("No filter named '" + node->text + "'.", node->place);
+    if (find_filter(node->text) == nullptr) note_unknown(fmt::format("No filter named '{}'.", node->text), node->place);
     if (input != nullptr) node->items.push_back(std::move(input));
     node->args = stream_.at_op("(") ? TRY(call_args()) : std::make_unique<ArgList>();
     input = TRY(finish(std::move(node)));
@@ -54,7 +55,7 @@ Result<ExprPtr> ExprParser::test(ExprPtr node) {
   ExprPtr made = make(ExprKind::kTest, place, std::move(node));
   made->text = TRY(stream_.name());
   while (stream_.skip_op(".")) made->text += "." + TRY(stream_.name());
-  if (find_test(made->text) == nullptr) note_unknown("No test named '" + made->text + "'.", place);
+  if (find_test(made->text) == nullptr) note_unknown(fmt::format("No test named '{}'.", made->text), place);
   made->args = std::make_unique<ArgList>();
   const bool at_word =
       stream_.at(TokenType::kName) && !stream_.at_name("else") && !stream_.at_name("or") && !stream_.at_name("and");

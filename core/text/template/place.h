@@ -1,4 +1,4 @@
-// Where something stands in a template. Thread rule: plain values.
+// A place in a template. Thread rule: plain values.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ bool is_case_ignorable(char32_t code) {
 
 constexpr char32_t kSigma = 0x3A3;
 
-// A sigma ends a word: a cased letter before it and none behind it, marks left aside.
+// A sigma ends a word if a cased letter comes before it and none after it, ignoring marks.
 bool is_final_sigma(std::string_view text, size_t begin, size_t end) {
   bool before = false;
   for (size_t pos = begin; pos > 0;) {
@@ -105,7 +105,7 @@ Result<std::vector<std::string>> split_at_space_from_right(std::string_view text
   return parts;
 }
 
-// Underscores may stand between digits only.
+// Underscores may be only between digits.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

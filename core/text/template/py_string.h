@@ -29,8 +29,8 @@ Result<std::vector<std::string>> split_lines(std::string_view text, bool keep_en
 std::string replace_text(std::string_view text, std::string_view old_text, std::string_view new_text,
                          int64_t max_count);
 int64_t count_text(std::string_view text, std::string_view part);
-// Byte of the first place from `from` on, and of the last; npos where there is none. The first one is linear, whatever
-// the two hold; the last one is charged for what it may cost (work.h).
+// Byte of the first match at or after `from`, and of the last match; npos if there is none. The first search is linear
+// for any texts. The last search pays for what it may cost (work.h).
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 size_t rfind_text(std::string_view text, std::string_view part);
 std::string pad_text(std::string_view text, int64_t width, std::string_view fill, Side text_side);  // kBoth: centred

@@ -1,6 +1,7 @@
 // See slicing.h.
 #include "text/template/slicing.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -101,7 +102,7 @@ Result<Value> slice_value(const Value& object, const Value& start, const Value& 
     case Kind::kDict:
       return type_error("unhashable type: 'slice'");
     default:
-      return type_error("'" + type_name(object) + "' object is not subscriptable");
+      return type_error(fmt::format("'{}' object is not subscriptable", type_name(object)));
   }
 }
 

@@ -7,9 +7,9 @@
 
 namespace mortise::jinja {
 
-// None stands for a bound that was left out.
+// None means an omitted bound.
 Result<Value> slice_value(const Value& object, const Value& start, const Value& stop, const Value& step);
-// The item at a position of a string, list, tuple or range; nothing where there is none.
+// The item at a position of a string, list, tuple or range; nothing if there is none.
 std::optional<Value> item_at(const Value& object, Int index);
 
 Result<bool> at_most(const Value& a, const Value& b);

@@ -8,8 +8,8 @@
 
 namespace mortise::jinja {
 
-// \n \t \\ \' \" \a \b \f \v \r, \ooo, \xhh, \uhhhh, \Uhhhhhhhh, backslash + newline (nothing); any other backslash
-// stays. \N{name} is not supported. Surrogates that \u makes are an error.
+// \n \t \\ \' \" \a \b \f \v \r, \ooo, \xhh, \uhhhh, \Uhhhhhhhh, backslash + newline (nothing). Any other backslash
+// remains. \N{name} is not supported. Surrogates from \u are an error.
 Result<std::string> unescape_string(std::string_view text);
 
 }  // namespace mortise::jinja

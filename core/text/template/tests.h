@@ -9,7 +9,7 @@ namespace mortise::jinja {
 
 using TestFunction = Result<bool> (*)(Interpreter&, const Value& input, const CallArgs&);
 
-// Null where there is none.
+// Null if there is none.
 TestFunction find_test(std::string_view name);
 
 }  // namespace mortise::jinja

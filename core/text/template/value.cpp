@@ -1,6 +1,7 @@
 // See value.h: kinds, truth, equality, order, length.
 #include "text/template/value.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 
@@ -273,8 +274,8 @@ Result<bool> less_than(const Value& a, const Value& b, std::string_view symbol) 
     if (a.is(Kind::kList)) return sequence_less(a.list_value().items, b.list_value().items, symbol);
     if (a.is(Kind::kTuple)) return sequence_less(a.tuple_value().items, b.tuple_value().items, symbol);
   }
-  return type_error("'" + std::string(symbol) + "' not supported between instances of '" + type_name(a) + "' and '" +
-                    type_name(b) + "'");
+  return type_error(
+      fmt::format("'{}' not supported between instances of '{}' and '{}'", symbol, type_name(a), type_name(b)));
 }
 
 Result<size_t> length_of(const Value& value) {
@@ -296,7 +297,7 @@ Result<size_t> length_of(const Value& value) {
     case Kind::kLoop:
       return loop_length(value.loop());
     default:
-      return type_error("object of type '" + type_name(value) + "' has no len()");
+      return type_error(fmt::format("object of type '{}' has no len()", type_name(value)));
   }
 }
 
@@ -330,7 +331,7 @@ Result<std::vector<Value>> items_of(const Value& value) {
         items.emplace_back(value.range().start + i * value.range().step);
       return items;
     default:
-      return type_error("'" + type_name(value) + "' object is not iterable");
+      return type_error(fmt::format("'{}' object is not iterable", type_name(value)));
   }
 }
 
@@ -351,13 +352,14 @@ Result<bool> contains(const Value& haystack, const Value& needle) {
   auto items = items_of(haystack);
   if (!items.ok()) {
     if (haystack.is(Kind::kUndefined) || work_is_spent()) return std::move(items).error();
-    return type_error("argument of type '" + type_name(haystack) + "' is not iterable");
+    return type_error(fmt::format("argument of type '{}' is not iterable", type_name(haystack)));
   }
   return std::ranges::any_of(*items, is_needle);
 }
 
 Result<> check_hashable(const Value& value) {
-  if (value.is(Kind::kList) || value.is(Kind::kDict)) return type_error("unhashable type: '" + type_name(value) + "'");
+  if (value.is(Kind::kList) || value.is(Kind::kDict))
+    return type_error(fmt::format("unhashable type: '{}'", type_name(value)));
   if (value.is(Kind::kTuple)) {
     TRY(use_work(work_over(value)));
     for (const Value& item : value.tuple_value().items) TRY(check_hashable(item));

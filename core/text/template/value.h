@@ -1,8 +1,8 @@
-// Values of the template language: Python's, as far as templates meet them.
+// Values of the template language: Python's, as far as templates need them.
 //
-// Copying a value copies a pointer. Lists and dicts do not change once a template sees them (the sandbox that
-// transformers uses forbids it too), so sharing is safe; namespaces and iterators do change.
-// Integers have 127 bits; a result beyond that is an error. Strings are UTF-8; positions count code points.
+// Copying a value copies a pointer. Lists and dicts do not change once a template sees them (the sandbox of
+// transformers forbids it too), so sharing is safe. Namespaces and iterators do change. Integers have 127 bits; a
+// larger result is an error. Strings are UTF-8; positions count code points.
 // Thread rule: values belong to one rendering.
 #pragma once
 
@@ -66,7 +66,7 @@ struct Iterator {
   std::vector<Value> items;
   size_t next = 0;
   int depth = 1;
-  std::optional<Error> error;  // what whoever walks past the last item meets
+  std::optional<Error> error;  // the error for reading past the last item
   LiveBytes live = LiveBytes(bytes_of(items));
 };
 struct Range {
@@ -159,7 +159,7 @@ class Value {
 class Dict {
  public:
   using Items = std::vector<std::pair<Value, Value>>;
-  // A key that is there keeps its place. Fails on a list or dict as key.
+  // An existing key keeps its place. Fails if the key is a list or dict.
   Result<> set(Value key, Value value);
   [[nodiscard]] const Value* find(const Value& key) const;
   [[nodiscard]] const Value* find(std::string_view key) const;
@@ -194,7 +194,7 @@ Result<bool> truth(const Value& value);
 bool equals(const Value& a, const Value& b);
 // a < b; `symbol` is the operator named when the two cannot be ordered.
 Result<bool> less_than(const Value& a, const Value& b, std::string_view symbol);
-// len(); an Error for what has none.
+// len(); an Error for a value without one.
 Result<size_t> length_of(const Value& value);
 // The items that a for loop sees. Uses an iterator up.
 Result<std::vector<Value>> items_of(const Value& value);

@@ -1,4 +1,5 @@
 // How values print: Python's str() and repr().
+#include <fmt/core.h>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -21,7 +22,7 @@ bool is_printable(char32_t code) {
   return code == ' ' || !unicode::is_in(code, kHidden);
 }
 
-// Of an item. A text inside is copied once a level, so each copy counts.
+// The text of an item. Each level copies a text inside once, and each copy counts.
 Result<> append_repr(const Value& value, int depth, std::string& out) {
   const std::string text = TRY(to_repr(value, depth + 1));
   TRY(use_work(text.size() + 1));
@@ -90,10 +91,11 @@ std::string float_text(double value) {
     const std::string power = std::to_string(std::abs(exponent));
     return out + (power.size() < 2 ? "0" : "") + power;
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  return out + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." +
-         digits.substr(static_cast<size_t>(exponent + 1));
+  if (exponent < 0) return fmt::format("{}0.{}{}", out, std::string(static_cast<size_t>(-exponent - 1), '0'), digits);
+  if (count <= exponent + 1)
+    return fmt::format("{}{}{}.0", out, digits, std::string(static_cast<size_t>(exponent + 1 - count), '0'));
+  return fmt::format("{}{}.{}", out, digits.substr(0, static_cast<size_t>(exponent + 1)),
+                     digits.substr(static_cast<size_t>(exponent + 1)));
 }
 
 std::string string_repr(std::string_view text) {
@@ -159,14 +161,14 @@ Result<std::string> to_repr(const Value& value, int depth) {
       return std::string("<generator object>");
     case Kind::kRange: {
       const Range& range = value.range();
-      std::string out = "range(" + std::to_string(range.start) + ", " + std::to_string(range.stop);
+      std::string out = fmt::format("range({}, {}", range.start, range.stop);
       if (range.step != 1) out += ", " + std::to_string(range.step);
       return out + ")";
     }
     case Kind::kNamespace: {
       Dict dict;
       for (const auto& [name, item] : value.name_space().values) TRY(dict.set(name, item));
-      return "<Namespace " + TRY(dict_repr(dict, depth)) + ">";
+      return fmt::format("<Namespace {}>", TRY(dict_repr(dict, depth)));
     }
     case Kind::kCallable:
       return value.callable().repr();

@@ -1,10 +1,10 @@
-// The budget of a rendering: how much work values do by themselves (comparing, printing, searching, copying), and how
-// much memory they hold. A template that goes over it ends in an error in bounded time and memory.
+// The budget of a rendering: how much work values do (comparing, printing, searching, copying), and how much memory
+// they use. A template that exceeds it ends with an error, in bounded time and memory.
 //
-// A unit of work is about 10 ns: a byte or an item that is looked at. A filter, test or method is charged for its input
-// and its arguments where it is called (Interpreter::filter, Interpreter::test, Method::call), so only what costs more
-// than that spends work of its own. Values do not know their interpreter, so the counts are the thread's: a WorkBudget
-// lives as long as a rendering. Thread rule: one rendering at a time per thread.
+// A unit of work is about 10 ns: looking at one byte or item. The caller of a filter, test or method pays for its input
+// and its arguments (Interpreter::filter, Interpreter::test, Method::call), so only code that costs more spends work
+// itself. Values do not know their interpreter, so the counts belong to the thread. A WorkBudget lives as long as a
+// rendering. Thread rule: one rendering at a time per thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace mortise::jinja {
 
 inline thread_local int64_t work_left = std::numeric_limits<int64_t>::max();
 inline thread_local int64_t live_limit = std::numeric_limits<int64_t>::max() / 2;  // of live_bytes and held_bytes
-inline thread_local int64_t held_bytes = 0;  // what a rendering holds besides values: texts under way, scopes
+inline thread_local int64_t held_bytes = 0;  // other memory of a rendering: unfinished texts, scopes
 inline thread_local size_t max_text_bytes = std::numeric_limits<size_t>::max();  // of one text
 
 class WorkBudget {
@@ -45,8 +45,11 @@ class WorkBudget {
   size_t outer_text_;
 };
 
+// Names of a namespace that one unit of work compares: each is a text somewhere else in memory.
+inline constexpr size_t kAttributesPerUnit = 2;
+
 inline bool work_is_spent() { return work_left <= 0; }
-// False once the budget is used up: what is asked for then is not to be done.
+// False once the budget is used up. The caller must then not do the work.
 inline bool spend_work(size_t units) {
   if (work_left <= 0) return false;
   const auto most = static_cast<size_t>(work_left);
@@ -69,7 +72,7 @@ inline Result<> text_may_have(size_t bytes) {
   if (bytes > max_text_bytes) return type_error("the template makes too much data");
   return room_for(bytes);
 }
-// What a walk over the value itself costs: bytes of a text, items of a list.
+// The cost of walking over the value itself: bytes of a text, items of a list.
 inline size_t work_over(const Value& value) {
   switch (value.kind()) {
     case Kind::kString:

@@ -127,7 +127,7 @@ Result<> AddedTokens::split(const TokenTrie& trie, std::string_view text, bool s
     }
     size_t begin = pos;
     size_t end = match_end;
-    pos = match_end;  // the search goes on behind the match itself, also where rstrip takes more in
+    pos = match_end;  // the search continues after the match itself, even if rstrip extends it
     const AddedToken& token = tokens_.at(id).token;
     if (skip_special && token.special) continue;
     if (token.single_word && (word_before(text, begin) || word_at(text, end))) continue;

@@ -29,7 +29,7 @@ struct AddedToken {
   bool special = false;
 };
 
-// A stretch of text: an added token, or (id kNoToken) what lies between.
+// A stretch of text: an added token, or (id kNoToken) the text between two.
 struct AddedSpan {
   size_t begin;
   size_t end;
@@ -41,7 +41,7 @@ class TokenTrie {
  public:
   TokenTrie();
   void insert(std::string_view text, int32_t id);
-  // End of the longest text that starts at `begin` and its id; kNoToken where none does. Counts its steps in `steps`.
+  // End and id of the longest token that starts at `begin`; kNoToken if there is none. Counts its steps in `steps`.
   int32_t longest_at(std::string_view text, size_t begin, size_t& end, size_t& steps) const;
   // First place at or after `begin` where a text could start.
   [[nodiscard]] size_t next_start(std::string_view text, size_t begin) const;
@@ -57,7 +57,7 @@ class TokenTrie {
 
 class AddedTokens {
  public:
-  // A token seen before (by text) takes the new flags; its id stays.
+  // A token seen before (by text) takes the new flags, and keeps its id.
   Result<> add(AddedToken token, int64_t id, std::string_view where);
   // After the last add().
   Result<> build(const Normalizer* normalizer);
@@ -71,7 +71,7 @@ class AddedTokens {
   }
 
   [[nodiscard]] int32_t find(std::string_view text) const { return vocab_.find(text); }
-  // As decoding shows it: the normalised text of a token with `normalized`. Null where there is no such token.
+  // The text that decoding shows: for a token with `normalized` the normalised text. Null if there is no such token.
   [[nodiscard]] const std::string* shown_text(int64_t id) const;
   // Whether this is the text of a special token. A token that normalising changes does not count, as in the library:
   // its text as decoding shows it is another one.

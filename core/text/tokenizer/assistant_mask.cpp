@@ -1,6 +1,8 @@
 // See assistant_mask.h.
 #include "text/tokenizer/assistant_mask.h"
 
+#include <fmt/core.h>
+
 #include "text/tokenizer/text_alignment.h"
 #include "text/unicode/utf8.h"
 
@@ -12,7 +14,7 @@ bool begins_next(const Tokenizer& tokenizer, int64_t id, std::string_view piece)
   return tokenizer.decode({&id, 1}).ends_with(unicode::kReplacement) && !piece.ends_with(unicode::kReplacement);
 }
 
-// The characters of each token, in code points, those included of which it has some bytes only.
+// The characters of each token, in code points, with those of which it has only some bytes.
 std::vector<TextRange> token_ranges(const Tokenizer& tokenizer, std::span<const int64_t> ids, std::string& joined) {
   std::vector<TextRange> ranges(ids.size());
   IncrementalDecoder decoder = tokenizer.incremental_decoder();
@@ -47,11 +49,13 @@ Result<std::vector<uint8_t>> assistant_mask(const Tokenizer& tokenizer, std::str
   } else {
     const TextAlignment alignment(text, joined);
     if (const auto lost = alignment.lost_at()) {
-      return Error{ErrorKind::kData,
-                   "the tokens do not give the conversation's text back (from byte " +
-                       std::to_string(unicode::byte_offset_of(text, *lost)) +
-                       " on), so the assistant's cannot be told from the others",
-                   tokenizer.folder().string(), "write the text as the tokenizer normalises it"};
+      return Error{
+          ErrorKind::kData,
+          fmt::format(
+              "the tokens do not give the conversation's text back (from byte {} on), so the assistant's cannot be "
+              "told from the others",
+              unicode::byte_offset_of(text, *lost)),
+          tokenizer.folder().string(), "write the text as the tokenizer normalises it"};
     }
     for (const TextRange& span : spans) wanted.push_back(alignment.in_other(span));
   }

@@ -1,10 +1,11 @@
-// Which tokens of a rendered conversation the assistant wrote: those that hold a character of the {% generation %}
-// blocks of its chat template. For learning the assistant's turns alone.
+// The tokens of a rendered conversation that the assistant wrote: those with a character in the {% generation %} blocks
+// of its chat template. Used to learn only the assistant's turns.
 //
-// Tokens are laid over the text by decoding them. Where a tokenizer normalises (NFC, a space in front, fewer spaces)
-// the two texts are aligned: case, marks and compatibility forms do not count, what was put in belongs to the character
-// behind it, and a stretch that was rewritten counts as a whole. As transformers' return_assistant_tokens_mask, but for
-// a character at a block's end that several tokens make up: here all of them count, there the first.
+// Decoding the tokens gives their places in the text. If a tokenizer normalises (NFC, a space in front, fewer spaces),
+// the two texts are aligned: case, marks and compatibility forms do not count, an inserted character belongs to the
+// character after it, and a rewritten stretch counts as a whole. This equals transformers'
+// return_assistant_tokens_mask, except for a character at a block's end that consists of several tokens: here all of
+// them count, there only the first.
 // Cost: one decoding, linear. Thread rule: a pure function.
 #pragma once
 

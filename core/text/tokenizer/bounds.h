@@ -1,5 +1,5 @@
-// Bounds on what the files of a tokenizer may ask for, so that encoding and decoding stay linear in the text whatever
-// those files say. Real tokenizers stay far below each. Thread rule: plain values.
+// Limits on what the files of a tokenizer may ask for, so that encoding and decoding stay linear in the text for any
+// files. Real tokenizers are far below each limit. Thread rule: plain values.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ inline constexpr size_t kMaxGrowth = 64;
 inline constexpr size_t kMinGrowthBytes = size_t{64} << 10;  // always allowed
 // Steps through a trie of tokens, on average, for a byte of text: about the length of the longest tokens there are.
 inline constexpr size_t kMaxStepsPerByte = 256;
-// Of a subword prefix, a word suffix.
+// Size of a subword prefix, a word suffix.
 inline constexpr size_t kMaxAffixBytes = 64;
 // Ids that a post-processor puts around a text.
 inline constexpr size_t kMaxAddedIds = 1024;
 
-// What a chain may make of a text of so many bytes.
+// Largest text that a chain may make from a text of so many bytes.
 inline size_t growth_limit(size_t bytes) { return kMaxGrowth * bytes + kMinGrowthBytes; }
 
 inline Error grows_too_much(std::string_view stage, size_t limit) {

@@ -1,6 +1,7 @@
 // See bpe.h.
 #include "text/tokenizer/bpe.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 #include <cstdio>
 #include <queue>
@@ -19,7 +20,7 @@ using TextPair = std::pair<std::string, std::string>;
 struct Candidate {
   int32_t rank;
   int32_t pos;
-  int32_t id;  // of the merged token: tells a candidate that is out of date
+  int32_t id;  // of the merged token; identifies an outdated candidate
   bool operator<(const Candidate& other) const { return rank != other.rank ? rank > other.rank : pos > other.pos; }
 };
 
@@ -35,7 +36,7 @@ Result<TextPair> read_merge(const Json& entry, size_t index, const ComponentPlac
       return TextPair(text.substr(0, space), text.substr(space + 1));
     }
   }
-  return place.fail("merge number " + std::to_string(index) + " is not a pair of tokens");
+  return place.fail(fmt::format("merge number {} is not a pair of tokens", index));
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ Result<std::unique_ptr<BpeModel>> BpeModel::make(Vocab vocab, const std::vector<
   const std::string& unk = model->options_.unk_token;
   if (!unk.empty()) {
     model->unk_id_ = model->vocab_.find(unk);
-    if (model->unk_id_ == kNoToken) return place.fail("the unknown token " + quote(unk) + " is not in the vocabulary");
+    if (model->unk_id_ == kNoToken)
+      return place.fail(fmt::format("the unknown token {} is not in the vocabulary", quote(unk)));
   }
   for (unsigned byte = 0; byte < 256; ++byte) {
     char name[8];
@@ -77,8 +79,7 @@ Result<> BpeModel::add_merges(const std::vector<TextPair>& merges, std::span<con
     for (const auto& [id, text] :
          {std::pair(left_id, left), std::pair(right_id, right), std::pair(merged, left + std::string(tail))}) {
       if (id == kNoToken)
-        return place.fail("merge number " + std::to_string(i) + " needs " + quote(text) +
-                          ", which is not in the vocabulary");
+        return place.fail(fmt::format("merge number {} needs {}, which is not in the vocabulary", i, quote(text)));
     }
     merges_.put(left_id, right_id, {ranks.empty() ? static_cast<int32_t>(i) : ranks[i], merged});
   }
@@ -121,7 +122,7 @@ bool BpeModel::add_fallback_bytes(std::string_view text, std::vector<int32_t>& i
 }
 
 void BpeModel::first_symbols(std::string_view piece, std::vector<int32_t>& ids) const {
-  bool unknown = false;  // an unknown token is held back: with fuse_unk it takes the next ones in
+  bool unknown = false;  // an unknown token is held back: with fuse_unk it absorbs the next ones
   std::string made;
   for (size_t begin = 0; begin < piece.size();) {
     const size_t end = bytes_ ? begin + 1 : begin + unicode::utf8_length(piece[begin]);
@@ -209,7 +210,7 @@ Result<std::unique_ptr<TokenModel>> make_bpe(const Json& spec, const ComponentPl
   options.continuing_subword_prefix = TRY(text_or_empty("continuing_subword_prefix"));
   options.end_of_word_suffix = TRY(text_or_empty("end_of_word_suffix"));
   if (options.continuing_subword_prefix.size() > kMaxAffixBytes || options.end_of_word_suffix.size() > kMaxAffixBytes)
-    return place.fail("the prefix or suffix of subwords has more than " + std::to_string(kMaxAffixBytes) + " bytes");
+    return place.fail(fmt::format("the prefix or suffix of subwords has more than {} bytes", kMaxAffixBytes));
   options.fuse_unk = TRY(component_bool(spec, "fuse_unk", false, place));
   options.byte_fallback = TRY(component_bool(spec, "byte_fallback", false, place));
   options.ignore_merges = TRY(component_bool(spec, "ignore_merges", false, place));

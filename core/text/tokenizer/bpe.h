@@ -2,7 +2,7 @@
 // byte fallback (Llama 2, Gemma).
 //
 // Cost: O(n log n) in the length of a piece (heap of candidate merges over a linked list), and one hash look-up for a
-// piece seen before. Thread rule: constant after loading, but for the word cache, which locks.
+// piece seen before. Thread rule: constant after loading, except for the word cache, which locks.
 #pragma once
 
 #include <memory>
@@ -45,7 +45,7 @@ class BpeModel final : public TokenModel {
   Result<> add_merges(const std::vector<std::pair<std::string, std::string>>& merges, std::span<const int32_t> ranks,
                       const ComponentPlace& place);
   void first_symbols(std::string_view piece, std::vector<int32_t>& ids) const;
-  // A character as the vocabulary has it: with the prefix of what goes on in a word, the suffix of what ends one.
+  // A character as the vocabulary has it: with the prefix of a continued word, or the suffix of a word's end.
   std::string_view symbol_text(std::string_view piece, size_t begin, size_t end, std::string& made) const;
   bool add_fallback_bytes(std::string_view text, std::vector<int32_t>& ids) const;
   void merge(std::vector<int32_t>& ids) const;

@@ -1,4 +1,4 @@
-// See byte_level.h. Bytes that Latin-1 prints stand for themselves; the other 68 take U+0100 and up, in order.
+// See byte_level.h. Printable Latin-1 bytes are themselves. The other 68 become U+0100 and up, in order.
 #include "text/tokenizer/byte_level.h"
 
 #include "foundation/base/text.h"

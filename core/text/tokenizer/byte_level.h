@@ -1,5 +1,5 @@
-// The byte-level alphabet of GPT-2: each byte has a printable character of its own (0x20 is U+0120, shown as a dotted
-// G). Thread rule: pure functions on constant tables.
+// The byte-level alphabet of GPT-2: each byte has its own printable character (0x20 is U+0120, shown as a dotted G).
+// Thread rule: pure functions on constant tables.
 #pragma once
 
 #include <array>

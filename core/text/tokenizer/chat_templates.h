@@ -14,14 +14,14 @@ namespace mortise {
 class ChatTemplates {
  public:
   ChatTemplates() = default;  // none
-  // Those of the tokenizer's folder; empty() where it has none.
+  // The templates of the tokenizer's folder; empty() if it has none.
   static Result<ChatTemplates> of_folder(const Tokenizer& tokenizer);
-  // One template for all conversations, in place of the folder's; `name` (its file) is named in errors.
+  // One template for all conversations, instead of the folder's. Errors name `name`, its file.
   static Result<ChatTemplates> single(std::string_view source, std::string_view name, const Tokenizer& tokenizer);
   static Result<ChatTemplates> single(std::string_view source, std::string_view name);  // without special tokens
 
   [[nodiscard]] bool empty() const { return !plain_ && !with_tools_; }
-  // The template for conversations with or without tools; null: there is none for these.
+  // The template for conversations with or without tools; null if there is none.
   [[nodiscard]] const ChatTemplate* choose(bool with_tools) const;
   // {"bos_token": "<s>", ...}
   [[nodiscard]] const Json& special_tokens() const { return special_tokens_; }

@@ -1,6 +1,8 @@
 // See component.h.
 #include "text/tokenizer/component.h"
 
+#include <fmt/core.h>
+
 #include "text/tokenizer/bounds.h"
 
 namespace mortise {
@@ -13,21 +15,21 @@ Result<std::string> component_type(const Json& spec, const ComponentPlace& place
 
 Result<std::string> component_string(const Json& spec, std::string_view key, const ComponentPlace& place) {
   const Json* value = json_find(spec, key);
-  if (value == nullptr || !value->is_string()) return place.fail("'" + std::string(key) + "' has to be text");
+  if (value == nullptr || !value->is_string()) return place.fail(fmt::format("'{}' has to be text", key));
   return value->get<std::string>();
 }
 
 Result<bool> component_bool(const Json& spec, std::string_view key, bool fallback, const ComponentPlace& place) {
   const Json* value = json_find(spec, key);
   if (value == nullptr || value->is_null()) return fallback;
-  if (!value->is_boolean()) return place.fail("'" + std::string(key) + "' has to be true or false");
+  if (!value->is_boolean()) return place.fail(fmt::format("'{}' has to be true or false", key));
   return value->get<bool>();
 }
 
 Result<int64_t> component_int(const Json& spec, std::string_view key, int64_t fallback, const ComponentPlace& place) {
   const Json* value = json_find(spec, key);
   if (value == nullptr || value->is_null()) return fallback;
-  if (!value->is_number_integer()) return place.fail("'" + std::string(key) + "' has to be a whole number");
+  if (!value->is_number_integer()) return place.fail(fmt::format("'{}' has to be a whole number", key));
   return value->get<int64_t>();
 }
 
@@ -55,13 +57,12 @@ static size_t num_stages(const Json& spec, std::string_view list_key) {
 Result<> check_num_stages(const Json& spec, std::string_view list_key, const ComponentPlace& place) {
   const size_t count = num_stages(spec, list_key);
   if (count <= kMaxStages) return {};
-  return place.fail("a chain of " + std::to_string(count) + " stages, at most " + std::to_string(kMaxStages) +
-                    " are allowed");
+  return place.fail(fmt::format("a chain of {} stages, at most {} are allowed", count, kMaxStages));
 }
 
 Result<const Json*> component_list(const Json& spec, std::string_view key, const ComponentPlace& place) {
   const Json* value = json_find(spec, key);
-  if (value == nullptr || !value->is_array()) return place.fail("'" + std::string(key) + "' has to be a list");
+  if (value == nullptr || !value->is_array()) return place.fail(fmt::format("'{}' has to be a list", key));
   return value;
 }
 

@@ -1,6 +1,7 @@
 // See decoder.h. Every chunk that a stage hands on holds whole characters.
 #include "text/tokenizer/decoder.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -64,7 +65,7 @@ class Fuse final : public DecodeStage {
   }
 };
 
-// Alphabet characters to bytes; a token with any other character is taken as it is. Bytes join across tokens.
+// Alphabet characters to bytes. A token with any other character is used as it is. Bytes join across tokens.
 class ByteLevelDecode final : public WholeTokenStage {
  public:
   void finish() override {
@@ -145,7 +146,7 @@ class ByteFallback final : public WholeTokenStage {
 
   DecodeMode mode_;
   std::string run_;             // bytes not yet shown
-  unicode::Utf8Repair repair_;  // kStream: the character at hand
+  unicode::Utf8Repair repair_;  // kStream: the current character
   bool broken_ = false;         // kStream: the run cannot become valid
   bool open_ = false;           // kStream: part of the run has been handed on
 };
@@ -171,7 +172,7 @@ class StripDecode final : public DecodeStage {
       ++num_copies;
     }
     std::string out;
-    if (chunk.empty()) {  // what is held may still be the token's end
+    if (chunk.empty()) {  // the held text may still be the token's end
       num_copies += held_;
       for (; num_copies > stop_; --num_copies) out += content_;
     } else {
@@ -339,7 +340,7 @@ Result<> DecoderChain::grow(size_t made_bytes, size_t matched_bytes, const Compo
   const size_t most = matched_bytes == 0 ? 1 + made_bytes : (made_bytes + matched_bytes - 1) / matched_bytes;
   growth_ *= std::max<size_t>(most, 1);
   if (growth_ <= kMaxGrowth) return {};
-  return place.fail("the Replace stages may make a text more than " + std::to_string(kMaxGrowth) + " times as long");
+  return place.fail(fmt::format("the Replace stages may make a text more than {} times as long", kMaxGrowth));
 }
 
 Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {

@@ -1,6 +1,7 @@
-// What a model folder says about its tokenizer beside tokenizer.json: tokenizer_config.json, special_tokens_map.json,
-// added_tokens.json, chat_template.jinja, additional_chat_templates/. Rules follow transformers: a .jinja file goes
-// before tokenizer_config.json; special_tokens_map.json only fills what tokenizer_config.json leaves open.
+// What a model folder says about its tokenizer outside tokenizer.json: tokenizer_config.json, special_tokens_map.json,
+// added_tokens.json, chat_template.jinja, additional_chat_templates/. The rules are transformers': a .jinja file wins
+// over tokenizer_config.json, and special_tokens_map.json only adds what tokenizer_config.json lacks.
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -72,7 +73,7 @@ Result<> add_templates(const Json& spec, const Path& file, FolderConfig& config)
       return bad(file, "an entry of 'chat_template' needs a 'name' and a 'template'");
     }
     const auto known = name->get<std::string>();
-    config.chat_templates[known] = {text->get<std::string>(), place + " " + quote(known)};
+    config.chat_templates[known] = {text->get<std::string>(), fmt::format("{} {}", place, quote(known))};
   }
   return {};
 }
@@ -102,7 +103,7 @@ Result<> read_added_tokens(const Json& spec, const Path& file, FolderConfig& con
   if (!table->is_object()) return bad(file, "'added_tokens_decoder' has to be an object");
   for (const auto& [key, value] : table->items()) {
     const auto id = parse_i64(key);
-    if (!id) return bad(file, "the key " + quote(key) + " of 'added_tokens_decoder' has to be a token id");
+    if (!id) return bad(file, fmt::format("the key {} of 'added_tokens_decoder' has to be a token id", quote(key)));
     config.added_tokens.emplace_back(*id, TRY(read_added_token(value, file.string())));
   }
   return {};
@@ -115,7 +116,7 @@ Result<> read_added_tokens_file(const Path& folder, Env& env, FolderConfig& conf
   const Json table = TRY(read_json_file(env, file));
   if (!table.is_object()) return bad(file, "an object of text and id is expected");
   for (const auto& [text, id] : table.items()) {
-    if (!id.is_number_integer()) return bad(file, "the id of " + quote(text) + " has to be a whole number");
+    if (!id.is_number_integer()) return bad(file, fmt::format("the id of {} has to be a whole number", quote(text)));
     const std::string& content = text;
     const bool known = std::any_of(config.added_tokens.begin(), config.added_tokens.end(),
                                    [&](const auto& entry) { return entry.second.content == content; });

@@ -1,6 +1,8 @@
 // Tokenizer::load: puts the parts together from tokenizer.json, or from vocab.json + merges.txt and a class name, or
 // from tokenizer.model (sentencepiece.cpp).
 #include "foundation/base/lfs_pointer.h"
+
+#include <fmt/core.h>
 #include "foundation/base/text.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/byte_level.h"
@@ -66,7 +68,7 @@ Result<std::vector<std::pair<std::string, std::string>>> read_merges_file(const 
     const size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
       return Error{ErrorKind::kData, "a merge has to be two tokens with a space between",
-                   file.string() + ":" + std::to_string(line_number), ""};
+                   fmt::format("{}:{}", file.string(), line_number), ""};
     }
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
@@ -78,16 +80,16 @@ std::string without_fast(std::string name) {
   return name;
 }
 
-// Parts of the two classes whose folders hold vocab.json and merges.txt, written as tokenizer.json would have them.
+// Parts of the two classes whose folders have vocab.json and merges.txt, written as in tokenizer.json.
 Result<> load_legacy(const Path& folder, Env& env, FolderConfig& config, TokenizerParts& parts) {
   const std::string config_name = (folder / "tokenizer_config.json").string();
   const std::string kind = without_fast(config.tokenizer_class);
   const bool qwen = kind == "Qwen2Tokenizer";
   if (!qwen && kind != "GPT2Tokenizer") {
-    return Error{
-        ErrorKind::kData,
-        "the tokenizer class " + quote(config.tokenizer_class) + " with vocab.json and merges.txt is not supported",
-        config_name, "save the folder with transformers' fast tokenizer, which writes tokenizer.json"};
+    return Error{ErrorKind::kData,
+                 fmt::format("the tokenizer class {} with vocab.json and merges.txt is not supported",
+                             quote(config.tokenizer_class)),
+                 config_name, "save the folder with transformers' fast tokenizer, which writes tokenizer.json"};
   }
   const Json byte_level = {
       {"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space.value_or(false)}, {"use_regex", !qwen}};

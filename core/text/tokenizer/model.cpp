@@ -1,6 +1,8 @@
 // See model.h: the word-level and WordPiece models, and the choice of a model by name.
 #include "text/tokenizer/model.h"
 
+#include <fmt/core.h>
+
 #include "foundation/base/text.h"
 #include "text/tokenizer/bounds.h"
 #include "text/tokenizer/bpe.h"
@@ -19,10 +21,10 @@ class WordLevel final : public TokenModel {
     int32_t id = vocab_.find(piece);
     if (id == kNoToken) id = unk_id_;
     if (id == kNoToken) {
-      return Error{
-          ErrorKind::kData,
-          "the word " + quote(piece) + " is not in the vocabulary, and neither is the unknown token " + quote(unk_), "",
-          ""};
+      return Error{ErrorKind::kData,
+                   fmt::format("the word {} is not in the vocabulary, and neither is the unknown token {}",
+                               quote(piece), quote(unk_)),
+                   "", ""};
     }
     out.push_back(id);
     return {};
@@ -70,7 +72,7 @@ class WordPiece final : public TokenModel {
   [[nodiscard]] const Vocab& vocab() const override { return vocab_; }
 
  private:
-  // What a word may begin with ("" as prefix) or go on with.
+  // The possible beginnings of a word ("" as prefix), or of its continuation.
   static std::vector<std::pair<std::string_view, int32_t>> texts_of(const Vocab& vocab, std::string_view prefix) {
     std::vector<std::pair<std::string_view, int32_t>> out;
     vocab.for_each([&](std::string_view text, int32_t id) {
@@ -94,7 +96,7 @@ Result<Vocab> read_vocab(const Json& spec, const ComponentPlace& place) {
   Vocab vocab;
   vocab.reserve(entries->size());
   for (const auto& [text, id] : entries->items()) {
-    if (!id.is_number_integer()) return place.fail("the id of " + quote(text) + " has to be a whole number");
+    if (!id.is_number_integer()) return place.fail(fmt::format("the id of {} has to be a whole number", quote(text)));
     TRY(vocab.add(text, id.get<int64_t>(), place.file));
   }
   return vocab;
@@ -109,7 +111,7 @@ Result<std::unique_ptr<TokenModel>> make_word_piece(const Json& spec, const Comp
   Vocab vocab = TRY(read_vocab(spec, place));
   const std::string unk = TRY(component_string(spec, "unk_token", place));
   const int32_t unk_id = vocab.find(unk);
-  if (unk_id == kNoToken) return place.fail("the unknown token " + quote(unk) + " is not in the vocabulary");
+  if (unk_id == kNoToken) return place.fail(fmt::format("the unknown token {} is not in the vocabulary", quote(unk)));
   const std::string prefix = TRY(component_string(spec, "continuing_subword_prefix", place));
   const int64_t max_chars = TRY(component_int(spec, "max_input_chars_per_word", 100, place));
   if (prefix.size() > kMaxAffixBytes) return place.fail("'continuing_subword_prefix' is too long");

@@ -17,7 +17,7 @@
 namespace mortise {
 namespace {
 
-using Made = Result<std::unique_ptr<Normalizer>>;
+using MadeNormalizer = Result<std::unique_ptr<Normalizer>>;
 
 constexpr size_t kLongestForm = 11;  // a normal form has at most so many times as many bytes (U+FDFA)
 
@@ -28,7 +28,7 @@ class UnicodeForm final : public Normalizer {
     const bool ascii =
         std::all_of(piece.text.begin(), piece.text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
     if (ascii) return {};
-    // The library's tables are of Unicode 9: what came later stands for itself and parts what is around it.
+    // The library's tables are of Unicode 9. Later characters do not change, and separate the text around them.
     const std::string_view text = piece.text;
     if (text.size() > piece.max_bytes / kLongestForm) return grows_too_much("Unicode normalization", piece.max_bytes);
     std::string out;
@@ -179,7 +179,7 @@ class NormalizerSequence final : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> parts_;
 };
 
-Made make_sequence(const Json& spec, const ComponentPlace& place) {
+MadeNormalizer make_normalizer_sequence(const Json& spec, const ComponentPlace& place) {
   TRY(check_num_stages(spec, "normalizers", place));
   std::vector<std::unique_ptr<Normalizer>> parts;
   for (const Json& part : *TRY(component_list(spec, "normalizers", place))) {
@@ -193,7 +193,7 @@ Made make_sequence(const Json& spec, const ComponentPlace& place) {
 
 std::unique_ptr<Normalizer> make_nfc_normalizer() { return std::make_unique<UnicodeForm>(UTF8PROC_COMPOSE); }
 
-Made make_normalizer(const Json& spec, const ComponentPlace& place) {
+MadeNormalizer make_normalizer(const Json& spec, const ComponentPlace& place) {
   if (spec.is_null()) return std::unique_ptr<Normalizer>();
   const std::string type = TRY(component_type(spec, place));
   if (type == "NFC") return make_nfc_normalizer();
@@ -205,7 +205,7 @@ Made make_normalizer(const Json& spec, const ComponentPlace& place) {
   if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   if (type == "Precompiled") return make_precompiled_normalizer(spec, place);
   if (type == "Prepend") return std::make_unique<Prepend>(TRY(component_string(spec, "prepend", place)));
-  if (type == "Sequence") return make_sequence(spec, place);
+  if (type == "Sequence") return make_normalizer_sequence(spec, place);
   if (type == "Strip") {
     const bool left = TRY(component_bool(spec, "strip_left", true, place));
     return std::make_unique<Strip>(left, TRY(component_bool(spec, "strip_right", true, place)));

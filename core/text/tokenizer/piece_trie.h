@@ -20,7 +20,7 @@ class PieceTrie {
   // Texts are not empty; of two that are equal the first one's id counts.
   explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> texts);
 
-  // Calls found(end, id) for every token that is text[begin, end), shortest first. Returns the number of steps taken.
+  // Calls found(end, id) for every token that equals text[begin, end), shortest first. Returns the number of steps.
   template <class Found>
   size_t walk(std::string_view text, size_t begin, Found found) const {
     if (begin >= text.size()) return 0;
@@ -42,7 +42,7 @@ class PieceTrie {
     uint8_t byte = 0;
   };
 
-  // 0, the root, where there is none.
+  // 0, the root, if there is none.
   [[nodiscard]] uint32_t child(const Node& node, uint8_t byte) const {
     const Node* const first = nodes_.data() + node.first_child;
     const Node* const last = first + node.num_children;

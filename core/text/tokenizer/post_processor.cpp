@@ -1,6 +1,8 @@
 // See post_processor.h.
 #include "text/tokenizer/post_processor.h"
 
+#include <fmt/core.h>
+
 #include "foundation/base/text.h"
 #include "text/tokenizer/bounds.h"
 
@@ -8,7 +10,7 @@ namespace mortise {
 namespace {
 
 Error too_many_ids(const ComponentPlace& place) {
-  return place.fail("more than " + std::to_string(kMaxAddedIds) + " ids before or behind the text");
+  return place.fail(fmt::format("more than {} ids before or behind the text", kMaxAddedIds));
 }
 
 Result<> append_special_ids(const Json& spec, const std::string& name, const ComponentPlace& place,
@@ -18,7 +20,7 @@ Result<> append_special_ids(const Json& spec, const std::string& name, const Com
   const Json* ids = entry == nullptr ? nullptr : json_find(*entry, "ids");
   if (ids == nullptr || !ids->is_array()) return place.fail("'special_tokens' has no ids for " + quote(name));
   for (const Json& id : *ids) {
-    if (!id.is_number_integer()) return place.fail("the ids of " + quote(name) + " have to be whole numbers");
+    if (!id.is_number_integer()) return place.fail(fmt::format("the ids of {} have to be whole numbers", quote(name)));
     out.push_back(id.get<int64_t>());
     if (out.size() > kMaxAddedIds) return too_many_ids(place);
   }
@@ -46,7 +48,7 @@ Result<PostProcessor> make_template(const Json& spec, const ComponentPlace& plac
 Result<int64_t> token_with_id(const Json& spec, std::string_view key, const ComponentPlace& place) {
   const Json* pair = json_find(spec, key);
   if (pair == nullptr || !pair->is_array() || pair->size() != 2 || !(*pair)[1].is_number_integer()) {
-    return place.fail("'" + std::string(key) + "' has to be [text, id]");
+    return place.fail(fmt::format("'{}' has to be [text, id]", key));
   }
   return (*pair)[1].get<int64_t>();
 }

@@ -1,4 +1,4 @@
-// Post-processors: which special tokens stand before and behind a text's ids. Only the single-sequence form is used.
+// Post-processors: the special tokens before and after a text's ids. Only the single-sequence form is used.
 // Thread rule: constant after loading.
 #pragma once
 

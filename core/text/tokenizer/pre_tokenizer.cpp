@@ -12,7 +12,7 @@
 namespace mortise {
 namespace {
 
-using Made = Result<std::unique_ptr<PreTokenizer>>;
+using MadePreTokenizer = Result<std::unique_ptr<PreTokenizer>>;
 using CharTest = bool (*)(char32_t);
 
 // Replaces every piece by its parts. find(text, spans) gives the matches.
@@ -51,7 +51,7 @@ class RegexSplit final : public PreTokenizer {
   bool invert_;
 };
 
-// Every character that passes a test is a match of its own.
+// Every character that passes a test is its own match.
 class CharSplit final : public PreTokenizer {
  public:
   CharSplit(std::function<bool(char32_t)> test, SplitBehavior behavior) : test_(std::move(test)), behavior_(behavior) {}
@@ -70,7 +70,7 @@ class CharSplit final : public PreTokenizer {
   SplitBehavior behavior_;
 };
 
-// Words (\w+) and runs of what is neither word nor space.
+// Words (\w+), and runs of characters that are neither word nor space.
 class WordSplit final : public PreTokenizer {
  public:
   Result<> apply(PieceList& list) const override {
@@ -195,7 +195,7 @@ class PreTokenizerSequence final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-bool is_number(char32_t code) { return unicode::is_in(code, unicode::kNumbers); }
+bool is_number_code(char32_t code) { return unicode::is_in(code, unicode::kNumbers); }
 
 // ASCII counts its symbols as punctuation too.
 bool is_punctuation(char32_t code) {
@@ -203,7 +203,7 @@ bool is_punctuation(char32_t code) {
   return unicode::is_in(code, unicode::kPunctuation);
 }
 
-Made make_metaspace(const Json& spec, const ComponentPlace& place) {
+MadePreTokenizer make_metaspace(const Json& spec, const ComponentPlace& place) {
   std::string replacement = TRY(component_string(spec, "replacement", place));
   if (unicode::count_code_points(replacement) != 1) return place.fail("'replacement' has to be one character");
   // Files of older versions have add_prefix_space instead of prepend_scheme.
@@ -223,20 +223,20 @@ Made make_metaspace(const Json& spec, const ComponentPlace& place) {
   return std::make_unique<Metaspace>(std::move(replacement), scheme, std::move(splitter));
 }
 
-Made make_split(const Json& spec, const ComponentPlace& place) {
+MadePreTokenizer make_split(const Json& spec, const ComponentPlace& place) {
   Regex pattern = TRY(component_pattern(spec, place));
   const std::string name = TRY(component_string(spec, "behavior", place));
   const SplitBehavior behavior = TRY(parse_split_behavior(name, place.file));
   return std::make_unique<RegexSplit>(std::move(pattern), behavior, TRY(component_bool(spec, "invert", false, place)));
 }
 
-Made make_byte_level(const Json& spec, const ComponentPlace& place) {
+MadePreTokenizer make_byte_level(const Json& spec, const ComponentPlace& place) {
   std::optional<Regex> pattern;
   if (TRY(component_bool(spec, "use_regex", true, place))) pattern = TRY(Regex::compile(kGpt2Pattern, place.file));
   return std::make_unique<ByteLevel>(TRY(component_bool(spec, "add_prefix_space", true, place)), std::move(pattern));
 }
 
-Made make_sequence(const Json& spec, const ComponentPlace& place) {
+MadePreTokenizer make_pre_tokenizer_sequence(const Json& spec, const ComponentPlace& place) {
   TRY(check_num_stages(spec, "pretokenizers", place));
   std::vector<std::unique_ptr<PreTokenizer>> parts;
   for (const Json& part : *TRY(component_list(spec, "pretokenizers", place))) {
@@ -246,11 +246,11 @@ Made make_sequence(const Json& spec, const ComponentPlace& place) {
   return std::make_unique<PreTokenizerSequence>(std::move(parts));
 }
 
-Made make_char_stage(const std::string& type, const Json& spec, const ComponentPlace& place) {
+MadePreTokenizer make_char_stage(const std::string& type, const Json& spec, const ComponentPlace& place) {
   if (type == "WhitespaceSplit") return std::make_unique<CharSplit>(unicode::is_white_space, SplitBehavior::kRemoved);
   if (type == "Digits") {
     const bool single = TRY(component_bool(spec, "individual_digits", false, place));
-    return std::make_unique<CharSplit>(is_number, single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+    return std::make_unique<CharSplit>(is_number_code, single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
   }
   if (type == "Punctuation") {
     std::string name = "Isolated";
@@ -273,12 +273,12 @@ Made make_char_stage(const std::string& type, const Json& spec, const ComponentP
 
 }  // namespace
 
-Made make_pre_tokenizer(const Json& spec, const ComponentPlace& place) {
+MadePreTokenizer make_pre_tokenizer(const Json& spec, const ComponentPlace& place) {
   if (spec.is_null()) return std::unique_ptr<PreTokenizer>();
   const std::string type = TRY(component_type(spec, place));
   if (type == "ByteLevel") return make_byte_level(spec, place);
   if (type == "Split") return make_split(spec, place);
-  if (type == "Sequence") return make_sequence(spec, place);
+  if (type == "Sequence") return make_pre_tokenizer_sequence(spec, place);
   if (type == "Metaspace") return make_metaspace(spec, place);
   if (type == "Whitespace") return std::make_unique<WordSplit>();
   if (type == "FixedLength") {

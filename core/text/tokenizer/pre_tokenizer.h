@@ -22,7 +22,7 @@ struct Piece {
 
 struct PieceList {
   std::vector<Piece> pieces;
-  std::deque<std::string> storage;  // strings that stages made; their addresses stay
+  std::deque<std::string> storage;  // strings that stages made; their addresses do not change
   size_t stored_bytes = 0;
   size_t max_bytes = 0;  // of them all (bounds.h)
 

@@ -1,8 +1,8 @@
-// The normalizer Precompiled: SentencePiece's table of replacements, as tokenizer.json carries it in base64.
+// The normalizer Precompiled: SentencePiece's table of replacements, which tokenizer.json has in base64.
 //
-// Text goes grapheme by grapheme: one of fewer than six bytes that begins with a key becomes that key's replacement as
-// a whole, else each of its characters is looked up alone; of several keys the shortest wins. That is what the
-// tokenizers library does. Thread rule: constant after loading.
+// It handles one grapheme at a time. If the grapheme has fewer than six bytes and begins with a key, that key's
+// replacement replaces it as a whole. Otherwise each of its characters is looked up alone. The shortest of several keys
+// wins. The tokenizers library does the same. Thread rule: constant after loading.
 #include <utf8proc.h>
 
 #include <optional>

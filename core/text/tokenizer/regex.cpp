@@ -1,6 +1,8 @@
 // See regex.h.
 #include "text/tokenizer/regex.h"
 
+#include <fmt/core.h>
+
 #include "foundation/base/text.h"
 #include "text/unicode/utf8.h"
 
@@ -28,13 +30,12 @@ std::string escape_literal(std::string_view text) {
 
 Result<Regex> Regex::compile(std::string_view pattern, std::string_view where) {
   const auto refuse = [&](const std::string& why) {
-    return Error{ErrorKind::kData, "the regular expression " + quote(pattern) + " cannot be used: " + why,
+    return Error{ErrorKind::kData, fmt::format("the regular expression {} cannot be used: {}", quote(pattern), why),
                  std::string(where), ""};
   };
   if (const auto bad = find_invalid_utf8(pattern)) return refuse("it is not UTF-8 at byte " + std::to_string(*bad));
   if (pattern.size() > parse::kMaxPatternBytes) {
-    return refuse("it has " + std::to_string(pattern.size()) + " bytes, at most " +
-                  std::to_string(parse::kMaxPatternBytes) + " are allowed");
+    return refuse(fmt::format("it has {} bytes, at most {} are allowed", pattern.size(), parse::kMaxPatternBytes));
   }
   const std::string translated = TRY(translate_regex(pattern, where, !tables_are_unicode14()));
   parse::PatternOptions options;
@@ -65,7 +66,8 @@ Result<> Regex::find_all(std::string_view text, std::vector<TextSpan>& out) cons
   }
   if (!search.fault()) return {};
   return Error{ErrorKind::kData,
-               "matching the regular expression " + quote(source_) + " failed: " + search.fault()->what, "", ""};
+               fmt::format("matching the regular expression {} failed: {}", quote(source_), search.fault()->what), "",
+               ""};
 }
 
 }  // namespace mortise

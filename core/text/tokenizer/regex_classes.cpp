@@ -1,6 +1,8 @@
 // See regex_classes.h.
 #include "text/tokenizer/regex_classes.h"
 
+#include <fmt/core.h>
+
 #include <cstdio>
 #include <vector>
 
@@ -28,7 +30,7 @@ std::string range_text(const std::vector<CodeRange>& ranges) {
   return out;
 }
 
-// The code points of `ranges` that lie in none of `others`.
+// The code points of `ranges` that are in none of `others`.
 std::vector<CodeRange> subtract(const std::vector<CodeRange>& ranges, const std::vector<CodeRange>& others) {
   std::vector<CodeRange> out;
   for (const CodeRange& range : ranges) {
@@ -46,7 +48,7 @@ std::vector<CodeRange> subtract(const std::vector<CodeRange>& ranges, const std:
 std::string outside(CategoryMask mask) { return range_text(unicode::complement(unicode::ranges_of(mask))); }
 
 struct CategoryName {
-  std::string_view name;  // as loose_name has it
+  std::string_view name;  // in the form of loose_name
   std::string_view short_name;
 };
 constexpr CategoryName kCategoryNames[] = {
@@ -96,7 +98,7 @@ constexpr CategoryName kCategoryNames[] = {
     {"unassigned", "Cn"},
 };
 
-// "lu" or "Uppercase_Letter" -> "Lu"; empty for what is no category.
+// "lu" or "Uppercase_Letter" -> "Lu"; empty if it is not a category.
 std::string category_name(std::string_view name) {
   std::string loose = unicode::loose_name(name);
   for (const CategoryName& known : kCategoryNames) {
@@ -127,13 +129,13 @@ const std::string& RegexClasses::category(std::string_view name) {
   return categories_.emplace(name, make_category(name)).first->second;
 }
 
-// Of Unicode 16: PCRE2's own (Unicode 14) and what came since, or all ranges.
+// In Unicode 16: PCRE2's own ranges (Unicode 14) and the newer ones, or all ranges.
 std::string RegexClasses::make_category(std::string_view name) const {
   const CategoryMask mask = unicode::category_mask(name);
   const auto now = unicode::ranges_of(mask);
   const auto then = unicode::ranges_of_unicode14(mask);
   if (exact_ranges_ || !subtract(then, now).empty()) return range_text(now);
-  return "\\p{" + std::string(name == "LC" ? "L&" : name) + "}" + range_text(subtract(now, then));
+  return fmt::format("\\p{{{}}}{}", name == "LC" ? "L&" : name, range_text(subtract(now, then)));
 }
 
 std::optional<std::string> RegexClasses::posix(std::string_view name) {
@@ -165,7 +167,7 @@ std::string RegexClasses::binary(std::string_view name) {
   if (loose == "assigned") return outside(mask_of(Category::kCn));
   const auto changed = unicode::changed_property(name);
   if (changed && changed->is_whole) return range_text(changed->ranges);
-  return "\\p{" + std::string(name) + "}" + (changed ? range_text(changed->ranges) : "");
+  return fmt::format("\\p{{{}}}{}", name, changed ? range_text(changed->ranges) : "");
 }
 
 std::string RegexClasses::property(std::string_view name, bool negated, bool in_class) {
@@ -178,7 +180,7 @@ std::string RegexClasses::property(std::string_view name, bool negated, bool in_
   }
   const std::string items = !short_name.empty() ? category(short_name) : script ? range_text(*script) : binary(name);
   if (!negated && in_class) return items;
-  return (negated ? "[^" : "[") + items + "]";
+  return fmt::format("{}{}]", negated ? "[^" : "[", items);
 }
 
 }  // namespace mortise

@@ -1,6 +1,6 @@
-// What stands between the brackets of a PCRE2 character class for Oniguruma's \s, \w, \p{..} and [:..:], by Unicode 16.
+// The PCRE2 character class for Oniguruma's \s, \w, \p{..} and [:..:], in Unicode 16.
 //
-// A name is looked for as in Oniguruma: case, spaces, hyphens and underscores do not count. Names that are not in
+// Names match as in Oniguruma: case, spaces, hyphens and underscores do not count. Names that are not in
 // unicode/properties.h are left to PCRE2's own tables, which know what has not changed since Unicode 14.
 // Thread rule: one thread at a time (it keeps what it made).
 #pragma once
@@ -26,8 +26,8 @@ class RegexClasses {
   // [:name:]; nothing for an unknown name.
   [[nodiscard]] std::optional<std::string> posix(std::string_view name);
 
-  // \p{name} or \P{name}: items where `in_class`, else a class of its own. A negated one that items cannot say is a
-  // class of its own in either place; it begins with "[^".
+  // \p{name} or \P{name}: items if `in_class`, else a class. A negated one that items cannot express is a class in
+  // either place; it begins with "[^".
   [[nodiscard]] std::string property(std::string_view name, bool negated, bool in_class);
 
  private:

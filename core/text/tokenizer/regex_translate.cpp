@@ -5,6 +5,8 @@
 //   {n,m}+                  (?:x{n,m})+ (no possessive)   {,n}        {0,n}
 //   [a[^b]] [a&&b]          alternatives and lookaheads   (?m:        (?s: (in Ruby, m lets . match a newline)
 //   \uHHHH                  \x{HHHH}
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 
@@ -33,7 +35,7 @@ class Translator {
 
  private:
   [[nodiscard]] Error fail(const std::string& what) const {
-    return Error{ErrorKind::kData, what + " in the regular expression " + quote(pattern_), where_, ""};
+    return Error{ErrorKind::kData, fmt::format("{} in the regular expression {}", what, quote(pattern_)), where_, ""};
   }
   [[nodiscard]] bool at(std::string_view text) const { return pattern_.substr(pos_).starts_with(text); }
 
@@ -104,7 +106,7 @@ class Translator {
       ++pos_;
       return {};
     }
-    out_ += body.front() == ',' ? "{0" + std::string(body) + "}" : "{" + std::string(body) + "}";
+    out_ += body.front() == ',' ? fmt::format("{{0{}}}", body) : fmt::format("{{{}}}", body);
     pos_ = close + 1;
     if (at("+")) {  // Ruby: repeats the interval; PCRE2 would read a possessive quantifier
       out_.insert(atom_, "(?:");
@@ -118,7 +120,7 @@ class Translator {
     if (pos_ + 1 >= pattern_.size()) return fail("a backslash ends the pattern");
     const char c = pattern_[pos_ + 1];
     const auto wrap = [&](const std::string& items, bool negated) {
-      if (!in_class) return (negated ? "[^" : "[") + items + "]";
+      if (!in_class) return fmt::format("{}{}]", negated ? "[^" : "[", items);
       return items;
     };
     switch (c) {
@@ -139,7 +141,7 @@ class Translator {
         return wrap(classes_.word(), false);
       case 'W':
         pos_ += 2;
-        return "[^" + classes_.word() + "]";
+        return fmt::format("[^{}]", classes_.word());
       case 'h':
         pos_ += 2;
         return wrap("0-9A-Fa-f", false);
@@ -171,7 +173,7 @@ class Translator {
                      std::all_of(digits.begin(), digits.end(), [](unsigned char d) { return std::isxdigit(d) != 0; });
     if (!hex) return fail("\\u needs four hexadecimal digits");
     pos_ += 6;
-    return "\\x{" + std::string(digits) + "}";
+    return fmt::format("\\x{{{}}}", digits);
   }
 
   Result<std::string> property(bool in_class) {
@@ -190,9 +192,9 @@ class Translator {
   }
 
   std::string boundary(bool negated) {
-    const std::string word = "[" + classes_.word() + "]";
-    if (negated) return "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))";
-    return "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))";
+    const std::string word = fmt::format("[{}]", classes_.word());
+    if (negated) return fmt::format("(?:(?<={})(?={})|(?<!{})(?!{}))", word, word, word, word);
+    return fmt::format("(?:(?<={})(?!{})|(?<!{})(?={}))", word, word, word, word);
   }
 
   // A class at pos_ ("["), as one atom: [items], or a group where classes are nested or intersected.
@@ -206,9 +208,9 @@ class Translator {
     std::vector<std::string> nested;
     bool first = true;
     const auto close_operand = [&] {
-      std::string atom = items.empty() ? "" : "[" + items + "]";
+      std::string atom = items.empty() ? "" : fmt::format("[{}]", items);
       for (const std::string& part : nested) atom += (atom.empty() ? "" : "|") + part;
-      operands.push_back(nested.empty() ? atom : "(?:" + atom + ")");
+      operands.push_back(nested.empty() ? atom : fmt::format("(?:{})", atom));
       items.clear();
       nested.clear();
     };
@@ -226,7 +228,7 @@ class Translator {
         const bool is_negated = name.starts_with('^');
         if (is_negated) name.remove_prefix(1);
         const auto posix = classes_.posix(name);
-        if (!posix) return fail("there is no class [:" + std::string(name) + ":]");
+        if (!posix) return fail(fmt::format("there is no class [:{}:]", name));
         if (is_negated) {
           nested.push_back("[^" + *posix + "]");
         } else {
@@ -251,12 +253,12 @@ class Translator {
       first = false;
     }
     ++pos_;
-    if (operands.empty() && nested.empty()) return (negated ? "[^" : "[") + items + "]";
+    if (operands.empty() && nested.empty()) return fmt::format("{}{}]", negated ? "[^" : "[", items);
     close_operand();
     std::string atom;
-    for (size_t i = 1; i < operands.size(); ++i) atom += "(?=" + operands[i] + ")";
+    for (size_t i = 1; i < operands.size(); ++i) atom += fmt::format("(?={})", operands[i]);
     atom += operands[0];
-    return negated ? "(?:(?!" + atom + ")(?s:.))" : "(?:" + atom + ")";
+    return negated ? fmt::format("(?:(?!{})(?s:.))", atom) : fmt::format("(?:{})", atom);
   }
 
   std::string_view pattern_;

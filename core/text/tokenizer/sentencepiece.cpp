@@ -1,11 +1,12 @@
-// A folder whose tokenizer is a SentencePiece model alone (tokenizer.model): its parts, as SentencePiece itself
-// encodes.
+// A folder whose only tokenizer file is a SentencePiece model (tokenizer.model): its parts, which encode as
+// SentencePiece does.
 //
 // The whole text between added tokens is one piece for the model. Control pieces (<s>) are special added tokens, as in
-// transformers; user-defined pieces are added tokens that are looked for in the normalised text. The space in front
-// (add_dummy_prefix) stands at the start of the text only, or of every stretch between added tokens where
-// tokenizer_config.json says "legacy": true. Text is given back as for Llama's tokenizer.json.
+// transformers. User-defined pieces are added tokens in the normalised text. The space in front (add_dummy_prefix) is
+// at the start of the text only, or, with "legacy": true in tokenizer_config.json, of every stretch between added
+// tokens. Decoding is as for Llama's tokenizer.json.
 // Not supported: word and character models, unused pieces, white space as a suffix, denormalizers.
+#include <fmt/core.h>
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -25,7 +26,7 @@ using File = SentencePieceFile;
 using PieceType = File::PieceType;
 
 constexpr size_t kMaxPieceBytes = 512;  // of a BPE model, which tries every place where a piece may be cut in two
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 stands for a space
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 means a space
 
 struct SpaceRules {
   enum class Prefix { kNever, kStartOfText, kEveryStretch };
@@ -106,10 +107,9 @@ Result<> check_supported(const File& model, const ComponentPlace& place) {
   for (const File::Piece& piece : model.pieces) {
     if (piece.text.empty()) return place.fail("a piece is empty");
     if (model.model_type == File::ModelType::kBpe && piece.text.size() > kMaxPieceBytes)
-      return place.fail("the piece " + quote(piece.text) + " has more than " + std::to_string(kMaxPieceBytes) +
-                        " bytes");
+      return place.fail(fmt::format("the piece {} has more than {} bytes", quote(piece.text), kMaxPieceBytes));
     if (piece.type == PieceType::kUnused)
-      return place.fail("unused pieces (" + quote(piece.text) + ") are not supported");
+      return place.fail(fmt::format("unused pieces ({}) are not supported", quote(piece.text)));
     num_unknown += piece.type == PieceType::kUnknown ? 1 : 0;
   }
   if (num_unknown != 1)
@@ -122,14 +122,14 @@ Result<Vocab> vocab_of(const File& model, const ComponentPlace& place) {
   vocab.reserve(model.pieces.size());
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const std::string& text = model.pieces[id].text;
-    if (vocab.find(text) != kNoToken) return place.fail("the piece " + quote(text) + " is given twice");
+    if (vocab.find(text) != kNoToken) return place.fail(fmt::format("the piece {} is given twice", quote(text)));
     TRY(vocab.add(text, static_cast<int64_t>(id), place.file));
   }
   return vocab;
 }
 
-// A piece comes of any two pieces that make it up; of all pairs in a text the one whose piece has the highest score is
-// joined first, then the leftmost.
+// Any two pieces that make up a piece can be joined. Of all pairs in a text, the one whose piece has the highest score
+// is joined first, then the leftmost.
 Result<std::unique_ptr<TokenModel>> make_bpe_model(const File& model, Vocab vocab, BpeOptions options,
                                                    const ComponentPlace& place) {
   std::vector<float> scores;

@@ -1,192 +1,191 @@
 // See sentencepiece_file.h. Field numbers: sentencepiece_model.proto.
 #include "text/tokenizer/sentencepiece_file.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstring>
-#include <optional>
+#include <protozero/pbf_reader.hpp>
 
 #include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
 
-enum class WireType : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+using WireType = protozero::pbf_wire_type;
 
-struct Field {
-  uint64_t number = 0;
-  WireType type = WireType::kVarint;
-  uint64_t value = 0;      // of a number
-  std::string_view bytes;  // of kBytes
-};
+const char* meaning_of(const protozero::exception& fault) {
+  if (dynamic_cast<const protozero::varint_too_long_exception*>(&fault) != nullptr)
+    return "a number has more than ten bytes";
+  if (dynamic_cast<const protozero::unknown_pbf_wire_type_exception*>(&fault) != nullptr)
+    return "a field has an unknown wire type";
+  if (dynamic_cast<const protozero::invalid_tag_exception*>(&fault) != nullptr) return "a field has no valid number";
+  return "a field reaches over its message's end";
+}
 
-// The fields of one message, in the order they stand.
+// The fields of one message in file order: protozero's reader, with errors that name the byte.
 class MessageReader {
  public:
   MessageReader(std::string_view bytes, const char* file_begin, std::string_view file)
-      : bytes_(bytes), file_begin_(file_begin), file_(file) {}
+      : reader_(bytes.data(), bytes.size()), file_begin_(file_begin), file_(file) {}
 
-  // Nothing at the end.
-  Result<std::optional<Field>> next() {
-    if (pos_ == bytes_.size()) return std::optional<Field>();
-    Field field;
-    const uint64_t key = TRY(varint());
-    field.number = key >> 3;
-    field.type = static_cast<WireType>(key & 7);
-    if (field.number == 0 || field.number > 0x1FFFFFFF) return fail("a field has no valid number");
-    switch (field.type) {
-      case WireType::kVarint:
-        field.value = TRY(varint());
-        break;
-      case WireType::kFixed64:
-        field.value = TRY(fixed(8));
-        break;
-      case WireType::kFixed32:
-        field.value = TRY(fixed(4));
-        break;
-      case WireType::kBytes: {
-        const uint64_t size = TRY(varint());
-        if (size > bytes_.size() - pos_) return fail("a field reaches over its message's end");
-        field.bytes = bytes_.substr(pos_, size);
-        pos_ += size;
-        break;
+  // False at the end. After true, one of the functions below must take the field.
+  Result<bool> next() {
+    const char* const begin = position();
+    return guarded([&]() -> Result<bool> {
+      if (!reader_.next()) return false;
+      if (!has_32_bits(begin, position())) return fail("a field has no valid number");
+      return true;
+    });
+  }
+  [[nodiscard]] uint64_t number() const { return reader_.tag(); }
+
+  Result<> skip() {
+    return guarded([&]() -> Result<> {
+      if (reader_.has_wire_type(WireType::length_delimited)) {
+        (void)TRY(view());
+      } else {
+        reader_.skip();
       }
-      default:
-        return fail("a field has an unknown wire type");
-    }
-    return std::optional<Field>(field);
+      return {};
+    });
   }
-
-  [[nodiscard]] MessageReader inside(const Field& field) const { return {field.bytes, file_begin_, file_}; }
-
-  Result<> expect(const Field& field, WireType type, const char* name) const {
-    if (field.type == type) return {};
-    return fail("'" + std::string(name) + "' has the wrong wire type");
+  Result<std::string_view> bytes(const char* name) {
+    TRY(expect(WireType::length_delimited, name));
+    return guarded([&] { return view(); });
   }
-  Result<std::string> text(const Field& field, const char* name) const {
-    TRY(expect(field, WireType::kBytes, name));
-    if (find_invalid_utf8(field.bytes)) return fail("'" + std::string(name) + "' is not UTF-8");
-    return std::string(field.bytes);
+  Result<std::string> text(const char* name) {
+    const std::string_view bytes = TRY(this->bytes(name));
+    if (find_invalid_utf8(bytes)) return fail(fmt::format("'{}' is not UTF-8", name));
+    return std::string(bytes);
   }
-  Result<bool> flag(const Field& field, const char* name) const {
-    TRY(expect(field, WireType::kVarint, name));
-    return field.value != 0;
+  Result<MessageReader> message(const char* name) { return MessageReader(TRY(bytes(name)), file_begin_, file_); }
+  Result<int64_t> integer(const char* name) {
+    TRY(expect(WireType::varint, name));
+    return guarded([&]() -> Result<int64_t> { return reader_.get_int64(); });
   }
-  Result<int64_t> number(const Field& field, const char* name) const {
-    TRY(expect(field, WireType::kVarint, name));
-    return static_cast<int64_t>(field.value);
+  Result<bool> flag(const char* name) { return TRY(integer(name)) != 0; }
+  Result<float> real(const char* name) {
+    TRY(expect(WireType::fixed32, name));
+    return guarded([&]() -> Result<float> { return reader_.get_float(); });
   }
 
   [[nodiscard]] Error fail(const std::string& what) const {
-    const auto offset = bytes_.data() - file_begin_ + static_cast<std::ptrdiff_t>(pos_);
     return Error{ErrorKind::kData,
-                 "no SentencePiece model, or a damaged one: " + what + " at byte " + std::to_string(offset),
+                 fmt::format("no SentencePiece model, or a damaged one: {} at byte {}", what, position() - file_begin_),
                  std::string(file_),
                  "fetch the file again; a file of tiktoken's kind needs tokenizer.json, which transformers writes"};
   }
 
  private:
-  Result<uint64_t> varint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (pos_ == bytes_.size()) return fail("a number is cut off");
-      const auto byte = static_cast<uint8_t>(bytes_[pos_++]);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if ((byte & 0x80) == 0) return value;
-    }
-    return fail("a number has more than ten bytes");
+  [[nodiscard]] const char* position() const { return reader_.data().data(); }
+
+  // protozero keeps the low 32 bits of keys and lengths. A longer number must be an error and not another number.
+  static bool has_32_bits(const char* begin, const char* end) {
+    return end - begin < 5 || (end - begin == 5 && static_cast<uint8_t>(begin[4]) <= 0x0F);
   }
-  Result<uint64_t> fixed(size_t size) {
-    if (bytes_.size() - pos_ < size) return fail("a number is cut off");
-    uint64_t value = 0;
-    for (size_t i = 0; i < size; ++i) value |= static_cast<uint64_t>(static_cast<uint8_t>(bytes_[pos_ + i])) << (8 * i);
-    pos_ += size;
-    return value;
+  Result<std::string_view> view() {
+    const char* const begin = position();
+    const protozero::data_view view = reader_.get_view();
+    if (!has_32_bits(begin, view.data())) return fail("a field reaches over its message's end");
+    return std::string_view(view.data(), view.size());
+  }
+  Result<> expect(WireType type, const char* name) const {
+    if (reader_.has_wire_type(type)) return {};
+    return fail(fmt::format("'{}' has the wrong wire type", name));
+  }
+  template <class Read>
+  auto guarded(const Read& read) -> decltype(read()) {
+    try {
+      return read();
+    } catch (const protozero::exception& e) {
+      return fail(meaning_of(e));
+    }
   }
 
-  std::string_view bytes_;
+  protozero::pbf_reader reader_;
   const char* file_begin_;
   std::string_view file_;
-  size_t pos_ = 0;
 };
 
 Result<SentencePieceFile::Piece> read_piece(MessageReader reader) {
   SentencePieceFile::Piece piece;
-  while (const std::optional<Field> field = TRY(reader.next())) {
-    if (field->number == 1) {
-      piece.text = TRY(reader.text(*field, "piece"));
-    } else if (field->number == 2) {
-      TRY(reader.expect(*field, WireType::kFixed32, "score"));
-      const auto bits = static_cast<uint32_t>(field->value);
-      std::memcpy(&piece.score, &bits, sizeof bits);
+  while (TRY(reader.next())) {
+    if (reader.number() == 1) {
+      piece.text = TRY(reader.text("piece"));
+    } else if (reader.number() == 2) {
+      piece.score = TRY(reader.real("score"));
       if (!std::isfinite(piece.score)) return reader.fail("a score is not finite");
-    } else if (field->number == 3) {
-      const int64_t type = TRY(reader.number(*field, "type"));
-      if (type < 1 || type > 6) return reader.fail("a piece is of the unknown type " + std::to_string(type));
+    } else if (reader.number() == 3) {
+      const int64_t type = TRY(reader.integer("type"));
+      if (type < 1 || type > 6) return reader.fail(fmt::format("a piece is of the unknown type {}", type));
       piece.type = static_cast<SentencePieceFile::PieceType>(type);
+    } else {
+      TRY(reader.skip());
     }
   }
   return piece;
 }
 
 Result<> read_trainer_spec(MessageReader reader, SentencePieceFile& out) {
-  while (const std::optional<Field> field = TRY(reader.next())) {
-    switch (field->number) {
+  while (TRY(reader.next())) {
+    switch (reader.number()) {
       case 3: {
-        const int64_t type = TRY(reader.number(*field, "model_type"));
-        if (type < 1 || type > 4) return reader.fail("the model is of the unknown type " + std::to_string(type));
+        const int64_t type = TRY(reader.integer("model_type"));
+        if (type < 1 || type > 4) return reader.fail(fmt::format("the model is of the unknown type {}", type));
         out.model_type = static_cast<SentencePieceFile::ModelType>(type);
         break;
       }
       case 24:
-        out.treat_whitespace_as_suffix = TRY(reader.flag(*field, "treat_whitespace_as_suffix"));
+        out.treat_whitespace_as_suffix = TRY(reader.flag("treat_whitespace_as_suffix"));
         break;
       case 35:
-        out.byte_fallback = TRY(reader.flag(*field, "byte_fallback"));
+        out.byte_fallback = TRY(reader.flag("byte_fallback"));
         break;
       case 41:
-        out.bos_id = TRY(reader.number(*field, "bos_id"));
+        out.bos_id = TRY(reader.integer("bos_id"));
         break;
       case 42:
-        out.eos_id = TRY(reader.number(*field, "eos_id"));
+        out.eos_id = TRY(reader.integer("eos_id"));
         break;
       case 43:
-        out.pad_id = TRY(reader.number(*field, "pad_id"));
+        out.pad_id = TRY(reader.integer("pad_id"));
         break;
       default:
-        break;
+        TRY(reader.skip());
     }
   }
   return {};
 }
 
 Result<> read_normalizer_spec(MessageReader reader, SentencePieceFile& out) {
-  while (const std::optional<Field> field = TRY(reader.next())) {
-    switch (field->number) {
+  while (TRY(reader.next())) {
+    switch (reader.number()) {
       case 2:
-        TRY(reader.expect(*field, WireType::kBytes, "precompiled_charsmap"));
-        out.charsmap = field->bytes;
+        out.charsmap = TRY(reader.bytes("precompiled_charsmap"));
         break;
       case 3:
-        out.add_dummy_prefix = TRY(reader.flag(*field, "add_dummy_prefix"));
+        out.add_dummy_prefix = TRY(reader.flag("add_dummy_prefix"));
         break;
       case 4:
-        out.remove_extra_whitespaces = TRY(reader.flag(*field, "remove_extra_whitespaces"));
+        out.remove_extra_whitespaces = TRY(reader.flag("remove_extra_whitespaces"));
         break;
       case 5:
-        out.escape_whitespaces = TRY(reader.flag(*field, "escape_whitespaces"));
+        out.escape_whitespaces = TRY(reader.flag("escape_whitespaces"));
         break;
       default:
-        break;
+        TRY(reader.skip());
     }
   }
   return {};
 }
 
 Result<> read_denormalizer_spec(MessageReader reader, SentencePieceFile& out) {
-  while (const std::optional<Field> field = TRY(reader.next())) {
-    if (field->number != 2) continue;
-    TRY(reader.expect(*field, WireType::kBytes, "precompiled_charsmap"));
-    out.denormalizer_charsmap = field->bytes;
+  while (TRY(reader.next())) {
+    if (reader.number() == 2) {
+      out.denormalizer_charsmap = TRY(reader.bytes("precompiled_charsmap"));
+    } else {
+      TRY(reader.skip());
+    }
   }
   return {};
 }
@@ -196,17 +195,21 @@ Result<> read_denormalizer_spec(MessageReader reader, SentencePieceFile& out) {
 Result<SentencePieceFile> parse_sentencepiece_file(std::string_view bytes, std::string_view file) {
   SentencePieceFile out;
   MessageReader reader(bytes, bytes.data(), file);
-  while (const std::optional<Field> field = TRY(reader.next())) {
-    if (field->number < 1 || field->number > 5 || field->number == 4) continue;
-    TRY(reader.expect(*field, WireType::kBytes, "a part of the model"));
-    if (field->number == 1) {
-      out.pieces.push_back(TRY(read_piece(reader.inside(*field))));
-    } else if (field->number == 2) {
-      TRY(read_trainer_spec(reader.inside(*field), out));
-    } else if (field->number == 3) {
-      TRY(read_normalizer_spec(reader.inside(*field), out));
+  while (TRY(reader.next())) {
+    if (reader.number() < 1 || reader.number() > 5 || reader.number() == 4) {
+      TRY(reader.skip());
+      continue;
+    }
+    const uint64_t number = reader.number();
+    const MessageReader part = TRY(reader.message("a part of the model"));
+    if (number == 1) {
+      out.pieces.push_back(TRY(read_piece(part)));
+    } else if (number == 2) {
+      TRY(read_trainer_spec(part, out));
+    } else if (number == 3) {
+      TRY(read_normalizer_spec(part, out));
     } else {
-      TRY(read_denormalizer_spec(reader.inside(*field), out));
+      TRY(read_denormalizer_spec(part, out));
     }
   }
   if (out.pieces.empty()) return reader.fail("it holds no pieces");

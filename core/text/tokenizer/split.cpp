@@ -13,7 +13,7 @@ struct Part {
   bool is_match;
 };
 
-// The whole text as matches and what lies between them. Empty matches stay: they end a run of what they join.
+// The whole text as matches and the text between them. Empty matches remain: they end a run of joined ones.
 std::vector<Part> cover(const std::vector<TextSpan>& matches, size_t size, bool invert) {
   std::vector<Part> parts;
   parts.reserve(matches.size() * 2 + 1);

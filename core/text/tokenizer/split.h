@@ -13,8 +13,8 @@ enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWith
 
 Result<SplitBehavior> parse_split_behavior(std::string_view name, std::string_view where);
 
-// Cuts [0, size) around the matches (sorted, not overlapping); empty parts are left out. `invert`: what lies between
-// the matches counts as the match.
+// Cuts [0, size) around the matches (sorted, not overlapping), without empty parts. `invert`: the text between the
+// matches counts as the match.
 void split_around(const std::vector<TextSpan>& matches, size_t size, SplitBehavior behavior, bool invert,
                   std::vector<TextSpan>& out);
 

@@ -69,8 +69,8 @@ std::optional<std::pair<size_t, size_t>> TextAlignment::find_gap(size_t i, size_
   return std::nullopt;
 }
 
-// `count` items of the other text, from j on, have no counterpart: they belong to the item behind them. Of a run of
-// equal ones the first are taken: a space in front stands before the text's own.
+// `count` items of the other text, from j on, have no counterpart. They belong to the item after them. In a run of
+// equal items the first have none: a space in front comes before the text's own.
 void TextAlignment::insert(size_t i, size_t j, size_t count) {
   while (i > 0 && places_[i - 1].begin == j - 1 && places_[i - 1].end == j &&
          other_[j - 1].code == other_[j - 1 + count].code) {

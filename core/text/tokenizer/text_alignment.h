@@ -1,9 +1,9 @@
-// Where the characters of a text lie in another text that says the same: the one with spaces put in or left out,
-// composed, or in lower case.
+// The places of a text's characters in another form of the text: with spaces inserted or removed, composed, or in lower
+// case.
 //
-// Greedy: equal characters stay together (case, marks and compatibility forms do not count); at a difference the
-// smallest gap behind which both go on alike is taken. Cost: linear in texts that differ little; a gap of more than a
-// few hundred characters ends the search. Thread rule: a pure function.
+// Greedy: equal characters match (case, marks and compatibility forms do not count). At a difference, the smallest gap
+// after which both texts continue alike is skipped. Cost: linear in texts that differ little; a gap of more than a few
+// hundred characters ends the search. Thread rule: a pure function.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ class TextAlignment {
 
   // Code point of `text` from which on the two do not go together; nothing where all is aligned.
   [[nodiscard]] std::optional<size_t> lost_at() const { return lost_at_; }
-  // Where [begin, end) of `text` (code points) lies in the other one; empty where nothing of it is there.
+  // The place of [begin, end) of `text` (code points) in the other text; empty if nothing of it is there.
   [[nodiscard]] TextRange in_other(TextRange range) const;
 
  private:
@@ -31,7 +31,7 @@ class TextAlignment {
   using Items = std::vector<Item>;
   static Items fold(std::string_view text);
   void align();
-  // Items left out of text and other before both go on alike; nothing within reach.
+  // Skipped items of text and other before both continue alike; nothing if that is out of reach.
   [[nodiscard]] std::optional<std::pair<size_t, size_t>> find_gap(size_t i, size_t j) const;
   [[nodiscard]] bool agree(size_t i, size_t j, size_t count) const;
   void insert(size_t i, size_t j, size_t count);

@@ -9,7 +9,7 @@
 namespace mortise {
 namespace {
 
-// A normalised stretch without raw added tokens. `bytes_left`: what may yet be made of the whole text.
+// A normalised stretch without raw added tokens. `bytes_left`: how much longer the whole text may become.
 Result<> encode_normal(const TokenizerParts& parts, std::string_view text, bool at_start, size_t& bytes_left,
                        std::vector<int64_t>& out) {
   std::vector<AddedSpan> spans;

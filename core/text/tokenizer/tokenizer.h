@@ -1,10 +1,10 @@
-// Tokenizer: text to token ids and back, as a Hugging Face model folder describes it.
+// Tokenizer: text to token ids and back, as a Hugging Face model folder defines it.
 //
-// Reads tokenizer.json, or vocab.json + merges.txt with the class named in tokenizer_config.json, and the special
-// tokens and chat templates beside them. What it does not support is an error that names the component and the file.
-// encode: normalise, cut, look up; linear in the text. decode: linear in the ids.
-// Thread rule: a Tokenizer is constant and cheap to copy; encode and decode may run on any number of threads at once.
-// An IncrementalDecoder belongs to one thread.
+// It reads tokenizer.json, or vocab.json + merges.txt with the class that tokenizer_config.json names, and the special
+// tokens and chat templates of the folder. An unsupported component is an error that names it and its file. encode:
+// normalise, cut, look up; linear in the text. decode: linear in the ids.
+// Thread rule: a Tokenizer is constant and cheap to copy; any number of threads may encode and decode at once. An
+// IncrementalDecoder belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace mortise {
 
 struct TokenizerParts;
 
-// Shows a growing list of ids as text, never half a character: what it gives out, joined, is the decoded text.
-// (Where a run of <0xNN> tokens breaks after whole characters, those were shown and are not taken back.)
+// Shows a growing list of ids as text, never half a character. Its outputs, joined, are the decoded text. (If a run of
+// <0xNN> tokens breaks after whole characters, those were shown and are not taken back.)
 class IncrementalDecoder {
  public:
   IncrementalDecoder(IncrementalDecoder&&) noexcept;
@@ -46,7 +46,7 @@ class IncrementalDecoder {
 // A chat template of a model folder.
 struct TemplateSource {
   std::string text;
-  std::string place;  // where it stands: "DIR/chat_template.jinja", "DIR/tokenizer_config.json: chat_template"
+  std::string place;  // its place: "DIR/chat_template.jinja", "DIR/tokenizer_config.json: chat_template"
 };
 
 class Tokenizer {
@@ -63,7 +63,7 @@ class Tokenizer {
   // Largest id + 1, added tokens included.
   [[nodiscard]] int64_t vocab_size() const;
   [[nodiscard]] std::optional<int64_t> token_id(std::string_view token) const;
-  // The token's text as the vocabulary has it (byte-level characters and all).
+  // The token's text as in the vocabulary (with byte-level characters).
   [[nodiscard]] std::optional<std::string> token_text(int64_t id) const;
   [[nodiscard]] bool is_special(int64_t id) const;
 
@@ -73,7 +73,8 @@ class Tokenizer {
   // "bos_token" -> "<s>", ...: the texts of the named special tokens, as chat templates want them.
   [[nodiscard]] const std::map<std::string, std::string>& special_tokens() const;
 
-  // The folder's chat template: with tools the one named "tool_use" if there is one, else "default". Null: none.
+  // The folder's chat template: with tools the one named "tool_use" if there is one, else "default". Null if there is
+  // none.
   [[nodiscard]] const TemplateSource* chat_template(bool with_tools = false) const;
   [[nodiscard]] const std::map<std::string, TemplateSource>& chat_templates() const;
 
@@ -85,13 +86,13 @@ class Tokenizer {
   std::shared_ptr<const TokenizerParts> parts_;
 };
 
-// The files of a model folder that make its tokenizer: names relative to the folder, of those that are there.
+// The existing files of a model folder that make its tokenizer, with names relative to the folder.
 Result<std::vector<std::string>> list_tokenizer_files(const Path& folder, Env& env = default_env());
 // Copies the tokenizer files of a model folder, byte for byte. The target folder has to exist.
 Result<> save_tokenizer_files(const Path& source_folder, const Path& target_folder, Env& env = default_env());
 
-// A tokenizer whose tokens are single characters: ids count the special tokens first, then `characters` in order. A
-// character that is not among them becomes the first special token.
+// A tokenizer whose tokens are single characters: first the ids of the special tokens, then `characters` in order. Any
+// other character becomes the first special token.
 struct CharTokenizerSpec {
   std::string characters;
   std::vector<std::string> special_tokens;   // at least one

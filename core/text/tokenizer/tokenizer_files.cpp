@@ -1,4 +1,5 @@
 // Tokenizer files of model folders: copying them, and making those of a character tokenizer.
+#include <fmt/core.h>
 #include <array>
 #include <set>
 
@@ -29,7 +30,7 @@ Result<std::vector<std::string>> list_tokenizer_files(const Path& folder, Env& e
   }
   if (!env.exists(folder / kTemplateFolder)) return names;
   for (const std::string& name : TRY(env.list_dir(folder / kTemplateFolder))) {
-    if (Path(name).extension() == ".jinja") names.push_back(std::string(kTemplateFolder) + "/" + name);
+    if (Path(name).extension() == ".jinja") names.push_back(fmt::format("{}/{}", kTemplateFolder, name));
   }
   return names;
 }
@@ -56,7 +57,7 @@ Result<CharTokenizerFiles> make_char_tokenizer(const CharTokenizerSpec& spec) {
   std::set<std::string> seen;
   const auto take = [&](const std::string& text) -> Result<> {
     if (text.empty() || !seen.insert(text).second)
-      return Error{ErrorKind::kConfig, "the token " + quote(text) + " is empty or given twice", "", ""};
+      return Error{ErrorKind::kConfig, fmt::format("the token {} is empty or given twice", quote(text)), "", ""};
     vocab.push_back({text, static_cast<int64_t>(vocab.size())});
     return {};
   };
@@ -70,7 +71,7 @@ Result<CharTokenizerFiles> make_char_tokenizer(const CharTokenizerSpec& spec) {
     TRY(take(spec.characters.substr(begin, pos - begin)));
   }
   CharTokenizerFiles files;
-  // The pattern that matches any character, newlines too; each match is a piece of its own.
+  // The pattern that matches any character, also a newline. Each match is a piece.
   files.tokenizer_json =
       dump_json({{"version", "1.0"},
                  {"truncation", nullptr},
@@ -88,8 +89,8 @@ Result<CharTokenizerFiles> make_char_tokenizer(const CharTokenizerSpec& spec) {
                  {"unk_token", spec.special_tokens.front()}};
   for (const auto& [role, token] : spec.roles) {
     if (!seen.contains(token))
-      return Error{ErrorKind::kConfig, "the token " + quote(token) + " of " + quote(role) + " is not in the vocabulary",
-                   "", ""};
+      return Error{ErrorKind::kConfig,
+                   fmt::format("the token {} of {} is not in the vocabulary", quote(token), quote(role)), "", ""};
     config[role] = token;
   }
   if (!spec.chat_template.empty()) config["chat_template"] = spec.chat_template;

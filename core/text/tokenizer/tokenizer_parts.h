@@ -1,4 +1,4 @@
-// What a loaded tokenizer is made of; filled by load.cpp, used by tokenizer.cpp. Constant after loading.
+// The parts of a loaded tokenizer. load.cpp fills them, tokenizer.cpp uses them. Constant after loading.
 #pragma once
 
 #include <map>
@@ -55,7 +55,7 @@ struct FolderConfig {
 };
 
 Result<FolderConfig> read_folder_config(const Path& folder, Env& env);
-// A named token where the folder names none.
+// A named token that the folder does not name.
 void set_default_token(FolderConfig& config, const std::string& name, const std::string& text);
 // From tokenizer.model (sentencepiece.cpp).
 Result<> load_sentencepiece(const Path& file, Env& env, FolderConfig& config, TokenizerParts& parts);

@@ -1,7 +1,8 @@
-// The unigram model: of all ways to cut a piece into tokens, the one with the highest sum of scores (Kudo 2018;
-// Viterbi over byte positions). A character that no token covers costs the lowest score less 10 and becomes the
-// unknown token; neighbouring ones are one. Cost: O(n * longest token), nothing for a word that was met before. Thread
-// rule: constant after loading, but for the cache, which has its locks.
+// The unigram model: out of all ways to cut a piece into tokens, the one with the highest sum of scores (Kudo 2018;
+// Viterbi over byte positions). A character that no token covers costs the lowest score less 10 and becomes the unknown
+// token; neighbouring ones become one. Cost: O(n * longest token), nothing for a word seen before. Thread rule:
+// constant after loading, except for the cache, which has its locks.
+#include <fmt/core.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -58,7 +59,7 @@ class Unigram final : public TokenModel {
     int32_t id = kNoToken;
   };
 
-  // What text may become. Of two tokens with one text the later one.
+  // The tokens that text may become. If two tokens have the same text, the later one.
   static std::vector<std::pair<std::string_view, int32_t>> texts_of(const Vocab& vocab,
                                                                     const std::vector<double>& scores) {
     std::vector<std::pair<std::string_view, int32_t>> out;
@@ -136,7 +137,8 @@ class Unigram final : public TokenModel {
       return {};
     }
     if (unk_id_ == kNoToken)
-      return Error{ErrorKind::kData, "no token covers " + quote(text) + " and there is no unknown token", "", ""};
+      return Error{ErrorKind::kData, fmt::format("no token covers {} and there is no unknown token", quote(text)), "",
+                   ""};
     out.push_back(unk_id_);
     return {};
   }
@@ -159,7 +161,7 @@ Result<std::unique_ptr<TokenModel>> make_unigram(const Json& spec, const Compone
   std::vector<double> scores;
   for (const Json& entry : *TRY(component_list(spec, "vocab", place))) {
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
-      return place.fail("entry " + std::to_string(scores.size()) + " of 'vocab' has to be [text, score]");
+      return place.fail(fmt::format("entry {} of 'vocab' has to be [text, score]", scores.size()));
     }
     TRY(vocab.add(entry[0].get_ref<const std::string&>(), static_cast<int64_t>(scores.size()), place.file));
     scores.push_back(entry[1].get<double>());

@@ -1,6 +1,7 @@
 // See vocab.h.
 #include "text/tokenizer/vocab.h"
 
+#include <fmt/core.h>
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -10,8 +11,7 @@ namespace mortise {
 Result<> Vocab::add(std::string_view text, int64_t id, std::string_view where) {
   if (id < 0 || id > kMaxTokenId) {
     return Error{ErrorKind::kData,
-                 "the token " + quote(text) + " has the id " + std::to_string(id) + ", which is not in 0.." +
-                     std::to_string(kMaxTokenId),
+                 fmt::format("the token {} has the id {}, which is not in 0..{}", quote(text), id, kMaxTokenId),
                  std::string(where), ""};
   }
   id_limit_ = std::max(id_limit_, id + 1);

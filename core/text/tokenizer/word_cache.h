@@ -1,5 +1,5 @@
-// Remembers the ids of words. Bounded: a full shard is emptied. Split into shards, each with its lock; a thread that
-// finds a shard locked goes on without it. Thread rule: any thread.
+// Remembers the ids of words, with a size limit: a full shard is emptied. Each shard has its lock; a thread that finds
+// a shard locked continues without it. Thread rule: any thread.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class WordCache {
  public:
   static constexpr size_t kMaxWordBytes = 64;  // longer words are rare: not kept
 
-  // Appends the ids of a word seen before; false where it is not known.
+  // Appends the ids of a word seen before; false if it is unknown.
   bool get(std::string_view word, std::vector<int64_t>& out) {
     Shard& shard = shard_of(word);
     const std::unique_lock lock(shard.mutex, std::try_to_lock);

@@ -1,12 +1,12 @@
 """Writes tables.inc: general categories of Unicode 16, what changed since Unicode 14, scripts, binary properties, full case
 mappings, and the characters that normalization learnt after Unicode 9.
 
-Run by hand when the Unicode version is raised (the output is committed):
+Run it by hand for a new Unicode version (the output is committed):
     python3.11 -m venv v && v/bin/pip install unicodedata2==16.0.0 regex==2024.11.6 tokenizers==0.23.3
     v/bin/python generate_tables.py > tables.inc
-The interpreter's own `unicodedata` has to be Unicode 14, the version of Debian 12's PCRE2; `unicodedata2` is Unicode 16.
-The tokenizers library is asked what its regular expressions take for a script or a property (Unicode 16), and what its
-normalizers leave alone (their tables are of Unicode 9); PCRE2 what it takes for a property.
+The interpreter's own `unicodedata` must be Unicode 14, the version of Debian 12's PCRE2; `unicodedata2` is Unicode 16. The
+script asks the tokenizers library which characters its regular expressions match for a script or a property (Unicode 16),
+and which ones its normalizers do not change (their tables are of Unicode 9). It asks PCRE2 about properties.
 """
 import bisect
 import ctypes

@@ -1,5 +1,5 @@
-// Unicode 16 properties and case mappings, the same on every machine whatever its libraries were built with.
-// Tables: tables.inc, made by generate_tables.py. Cost: binary search over 3,400 runs; ASCII is answered at once.
+// Unicode 16 properties and case mappings, the same on every machine, whatever its libraries are built with. Tables:
+// tables.inc, made by generate_tables.py. Cost: binary search over 3,400 runs; ASCII is answered at once.
 // Thread rule: pure functions on constant tables.
 #pragma once
 
@@ -76,7 +76,7 @@ std::vector<CodeRange> ranges_of_unicode14(CategoryMask mask);
 const std::vector<CodeRange>& white_space_ranges();
 // Alphabetic code points that are no letter, mark or number (circled letters).
 std::vector<CodeRange> other_word_ranges();
-// The code points whose Script (not Script_Extensions) has this name, written in any way ("han", "Old Italic"); nothing
+// The code points whose Script (not Script_Extensions) has this name, in any spelling ("han", "Old Italic"); nothing
 // for another name.
 std::optional<std::vector<CodeRange>> script_ranges(std::string_view name);
 // A binary property (\p{Emoji}), written in any way, that has changed since Unicode 14: what came, or, where something
@@ -86,10 +86,10 @@ struct ChangedProperty {
   std::vector<CodeRange> ranges;
 };
 std::optional<ChangedProperty> changed_property(std::string_view name);
-// Does it have a mapping, a combining class or a composition that Unicode 9 does not know? The normalizers of the
-// tokenizers library are of that version: they leave it alone.
+// Whether it has a mapping, a combining class or a composition that Unicode 9 does not know. The normalizers of the
+// tokenizers library have that version and do not change it.
 bool is_normalized_since_9(char32_t code);
-// All of [0, 10FFFF] outside the surrogates that is in none of the (sorted) ranges.
+// All of [0, 10FFFF] without the surrogates that is in none of the (sorted) ranges.
 std::vector<CodeRange> complement(const std::vector<CodeRange>& ranges);
 
 // Full case mappings of one code point (ß -> SS), without context.

@@ -32,7 +32,7 @@ std::u32string to_code_points(std::string_view text);
 class Utf8Repair {
  public:
   void push(std::string_view bytes, std::string& out);
-  // What is left of an unfinished character is one U+FFFD.
+  // The rest of an unfinished character is one U+FFFD.
   void finish(std::string& out);
   [[nodiscard]] bool pending() const { return size_ > 0; }
 

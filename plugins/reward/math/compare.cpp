@@ -1,3 +1,4 @@
+// Compares trees by their form: numbers, sets, intervals, matrices, relations, choices and texts.
 #include "compare.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ bool is_decimal(const Node& n) {
   return n.kind == Kind::kNumber && n.decimal;
 }
 
-// What a number counts where its unit is not said: "25%" may be meant as 25, "5 dozen" as 5.
+// What a number is worth if its unit is not given: "25%" may mean 25, "5 dozen" 5.
 mpq_class unit_of(const Node& n) {
   if (n.kind == Kind::kNegate) return unit_of(*n.args[0]);
   if (n.kind == Kind::kPercent) return mpq_class(1, 100);
@@ -206,7 +207,7 @@ class Comparison {
     }
     return out;
   }
-  // An item without a value equals none, but the work that it cost counts.
+  // An item without a value equals none, but its work counts.
   bool quietly_same(const Node& a, const Node& b) {
     try {
       return same(a, b);
@@ -262,7 +263,7 @@ class Comparison {
     return same_in_any_order(members(gold), members(answer));
   }
 
-  // Of two, the brackets tell intervals apart.
+  // With two members, the brackets distinguish intervals.
   bool same_tuples(const Node& gold, const Node& answer) {
     if (gold.args.size() == 2 && gold.text != answer.text) return false;
     return same_in_order(gold.args, answer.args);
@@ -391,7 +392,7 @@ NodePtr parsed(std::string_view normalised) {
   }
 }
 
-// What stands behind the one "=" of "\lim_{x \to 0} f(x) = 5", nothing where there is none.
+// The text after the single "=" of "\lim_{x \to 0} f(x) = 5"; nothing if there is none.
 std::string_view right_side(std::string_view normalised) {
   const std::size_t at = normalised.rfind('=');
   if (at == kNone || at == 0 || normalised.find('=') != at || normalised.find(',') != kNone) return {};

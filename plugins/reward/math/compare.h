@@ -9,8 +9,7 @@
 
 namespace mortise::math {
 
-// An answer as it was read. `node` is empty where it is no expression that the parser knows; it then equals its own
-// text alone.
+// A parsed answer. `node` is empty if the parser does not know the expression; it then equals only its own text.
 struct Answer {
   explicit Answer(std::string_view text);
   std::string text;  // normalised, without spaces
@@ -18,8 +17,8 @@ struct Answer {
 };
 
 struct Rules {
-  // Where a decimal number meets a number, both are rounded to this many places (more for small numbers: two digits
-  // always count); all else is exact.
+  // If a decimal number is compared with a number, both are rounded to this many places (more for small numbers: at
+  // least two digits count). Everything else is exact.
   int places = 6;
   // Above 0: two real numbers are also the same where they differ by at most so much of the larger.
   double relative = 0;

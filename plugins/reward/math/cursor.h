@@ -1,4 +1,4 @@
-// Where the parser stands among the tokens, and what it may pass over.
+// The parser's position among the tokens, and which tokens it may skip.
 #pragma once
 
 #include <algorithm>
@@ -70,7 +70,7 @@ class Cursor {
     while (peek().kind == TokenKind::kWord) ++i_;
   }
 
-  // '+', '-', 'p' or 'm' where a sign of a sum stands here.
+  // '+', '-', 'p' or 'm' if a sign of a sum is here.
   [[nodiscard]] char sign_here() const {
     if (is_sign("+")) return '+';
     if (is_sign("-")) return '-';

@@ -1,3 +1,4 @@
+// Computes an expression at one of the fixed points, exactly if possible.
 #include "evaluate.h"
 
 namespace mortise::math {
@@ -107,7 +108,7 @@ class Evaluation {
     return a_.power(of(*n.args[0]), of(*n.args[1]));
   }
   Value logarithm(const Node& n) { return a_.divide(a_.logarithm(of(*n.args[0])), a_.logarithm(of(*n.args[1]))); }
-  // An angle in degrees is its number, but for the functions of angles.
+  // An angle in degrees is its number, except in the functions of angles.
   Value function(const Node& n) {
     const bool outer = in_function_;
     in_function_ = true;

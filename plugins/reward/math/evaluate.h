@@ -1,7 +1,8 @@
-// The number that a scalar expression has, at one of a few fixed points.
+// The value of a scalar expression at one of a few fixed points.
 //
-// At rational points a rational expression is computed exactly, so two of them that agree at all points are the same
-// but for a chance of about 1 in 2^15 per degree and point; with roots and functions, to 320 bits.
+// At rational points a rational expression is computed exactly. Two expressions that agree at all points are then
+// equal, except with a chance of about 1 in 2^15 per degree and point. With roots and functions the precision is 320
+// bits.
 #pragma once
 
 #include "expression.h"

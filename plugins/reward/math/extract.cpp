@@ -1,3 +1,4 @@
+// Finds boxes, marks, formulas and numbers in a completion, and chooses the answer.
 #include "extract.h"
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 
 #include "marked.h"
 #include "normalise.h"
+#include "parse/text.h"
 #include "scan.h"
 #include "vocabulary.h"
 
@@ -19,7 +21,7 @@ struct Box {
   std::string_view content;
 };
 
-// Does \boxed or \fbox end before `brace`? Where it begins.
+// Does \boxed or \fbox end before `brace`? Returns where it begins.
 std::optional<std::size_t> box_command(std::string_view text, std::size_t brace) {
   while (brace > 0 && is_space(text[brace - 1])) --brace;
   for (const std::string_view name : {"\\boxed", "\\fbox"}) {
@@ -66,10 +68,10 @@ std::string behind_hashes(std::string_view text) {
   const std::size_t at = text.rfind("####");
   if (at == kNone) return "";
   const std::string_view rest = text.substr(at + 4);
-  return std::string(trimmed(rest.substr(0, rest.find('\n'))));
+  return std::string(parse::trim(rest.substr(0, rest.find('\n'))));
 }
 
-// Is the word one that may stand in a formula in plain text?
+// Is the word one that may be in a formula in plain text?
 bool is_mathematical(std::string_view word) {
   return word.size() == 1 || is_one_of(word, {"sin", "cos", "tan", "log", "ln", "exp", "sqrt", "pi", "and", "or"});
 }
@@ -108,7 +110,7 @@ std::string last_formula(std::string_view text) {
     const std::string_view formula = may_open && misses < 8 ? formula_at(text, i) : std::string_view();
     if (may_open && formula.empty()) ++misses;  // each looks through the rest of the text
     i += formula.empty() ? 1 : formula.size();
-    if (formula.empty() || !is_formula(formula) || trimmed(formula).size() <= 2) continue;
+    if (formula.empty() || !is_formula(formula) || parse::trim(formula).size() <= 2) continue;
     last = scaled_formula(text, i - formula.size(), formula.size());
   }
   return last;
@@ -229,14 +231,15 @@ std::string last_number(std::string_view text) {
 // A text that is nothing but a formula.
 bool is_all_plain(std::string_view text) {
   const std::size_t end = plain_end(text);
-  return end > 0 && trimmed(text.substr(end)).find_first_not_of(".*") == kNone;
+  return end > 0 && parse::trim(text.substr(end)).find_first_not_of(".*") == kNone;
 }
 
 }  // namespace
 
 std::string last_box(std::string_view text) {
   std::vector<Box> all = boxes(text);
-  all.erase(std::remove_if(all.begin(), all.end(), [](const Box& b) { return trimmed(b.content).empty(); }), all.end());
+  all.erase(std::remove_if(all.begin(), all.end(), [](const Box& b) { return parse::trim(b.content).empty(); }),
+            all.end());
   if (all.empty()) return "";
   std::string answer(all.back().content);
   std::size_t begin = all.back().begin, joined = 1;
@@ -252,14 +255,14 @@ std::string last_box(std::string_view text) {
 
 std::vector<std::string> extract(std::string_view completion, Extraction extraction) {
   std::vector<std::string> out;
-  // What stands behind the reasoning, where there is anything.
+  // The text after the reasoning, if there is any.
   const std::size_t thought = completion.rfind("</think>");
   if (thought != kNone) {
     out = extract(completion.substr(thought + 8), extraction);
     if (!out.empty()) return out;
   }
   const auto add = [&](std::string candidate) {
-    if (!trimmed(candidate).empty()) out.push_back(std::move(candidate));
+    if (!parse::trim(candidate).empty()) out.push_back(std::move(candidate));
   };
   add(last_box(completion));
   if (extraction == Extraction::kBoxed || !out.empty()) return out;
@@ -273,7 +276,7 @@ std::vector<std::string> extract(std::string_view completion, Extraction extract
   }
   for (std::string& answer : leading_answers(behind_answer(completion))) add(std::move(answer));
   add(last_formula(completion));
-  const std::string_view whole = trimmed(completion);
+  const std::string_view whole = parse::trim(completion);
   if (is_all_plain(whole)) add(std::string(whole));
   add(last_number(completion));
   if (whole.size() <= 60) add(std::string(whole));
@@ -284,7 +287,7 @@ std::string extract_gold(std::string_view text) {
   std::string box = last_box(text);
   if (!box.empty()) return box;
   std::string hashes = behind_hashes(text);
-  return hashes.empty() ? std::string(trimmed(text)) : hashes;
+  return hashes.empty() ? std::string(parse::trim(text)) : hashes;
 }
 
 }  // namespace mortise::math

@@ -1,4 +1,4 @@
-// Where in a completion the answer stands.
+// Finds the answer in a completion.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace mortise::math {
 
 enum class Extraction {
-  kBoxed,   // the last \boxed{...} or \fbox{...} alone
+  kBoxed,   // only the last \boxed{...} or \fbox{...}
   kMarked,  // that; else the formula in delimiters behind the last "final answer ... is", "answer:", "answer", as
             // math-verify finds it without try_extract_without_anchor
   kAny,     // a box; else behind the last "####"; else behind the last "answer is" or "answer:"; else the last formula;
@@ -18,11 +18,11 @@ enum class Extraction {
 // Candidates, best first: the answer is the first that can be read. Linear in the text.
 std::vector<std::string> extract(std::string_view completion, Extraction extraction);
 
-// The answer in a data row, where it may stand in a worked solution ("... #### 42", "... \boxed{42}").
+// The answer in a data row, which may be in a worked solution ("... #### 42", "... \boxed{42}").
 std::string extract_gold(std::string_view text);
 
-// The last \boxed{...}, braces matched; boxes that "and", "or" or a comma joins to it come with it, separated by
-// commas. Empty where there is none.
+// The last \boxed{...}, with braces matched. Boxes that "and", "or" or a comma joins to it are included, separated by
+// commas. Empty if there is none.
 std::string last_box(std::string_view text);
 
 }  // namespace mortise::math

@@ -11,7 +11,7 @@ constexpr std::int64_t kCost = 3000;     // of one function, in words
 constexpr double kRoughest = -32;        // largest log2 of an argument's error
 constexpr double kLargestArgument = 20;  // log2; e to more than that has no use
 
-const Exact kImaginary{0, 1};
+const Exact kImaginaryUnit{0, 1};
 
 Approx argument(const Value& a) {
   Approx x = approximate(a);
@@ -51,7 +51,7 @@ Value Arithmetic::logarithm(const Value& a) {
 // sin z = (e^iz - e^-iz) / 2i, cos z = (e^iz + e^-iz) / 2
 Value Arithmetic::sine(const Value& a, bool cosine) {
   if (!is_real(a)) {
-    const Value turned = multiply(kImaginary, a);
+    const Value turned = multiply(kImaginaryUnit, a);
     const Value plus = exponential(turned), minus = exponential(negate(turned));
     return cosine ? divide(add(plus, minus), integer(2)) : divide(subtract(plus, minus), Exact{0, 2});
   }

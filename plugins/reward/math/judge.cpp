@@ -1,3 +1,4 @@
+// Extracts, normalizes, parses and compares an answer, and applies the limits.
 #include "judge.h"
 
 #include <algorithm>

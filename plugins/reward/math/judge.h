@@ -1,4 +1,4 @@
-// Is a completion's answer the right one? What the math rewards share.
+// Is a completion's answer the right one? Shared by the mathematical rewards.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace mortise::math {
 
-// Right answers: one, or several of which each will do.
+// Right answers: one, or several alternatives.
 using Golds = std::vector<Answer>;
 
-// The answer that a completion gives; empty text where it gives none.
+// The answer in a completion; an empty text if there is none.
 Answer answer_of(std::string_view completion, Extraction extraction);
 
 // Equal to one of them, within a budget of work for the whole.

@@ -1,7 +1,9 @@
+// Reads numbers, names, commands and operators from a normalized answer.
 #include "lexer.h"
 
 #include <algorithm>
 
+#include "parse/text.h"
 #include "vocabulary.h"
 
 namespace mortise::math {
@@ -133,7 +135,7 @@ class Lexer {
     out_.push_back(std::move(t));
   }
 
-  // How long the command over repeating decimals is, where one stands here.
+  // The length of the command over repeating decimals, if one is here.
   [[nodiscard]] std::size_t overline_at(std::size_t i) const {
     for (const std::string_view name : {"\\overline", "\\bar", "\\dot"}) {
       if (text_.substr(i, name.size()) == name && !is_letter(at(i + name.size()))) return name.size();
@@ -187,7 +189,7 @@ class Lexer {
     for (const char c : run) push(TokenKind::kLetter, std::string(1, c));
   }
 
-  // "1.5 x 10^3": the letter behind text_[i_] stands alone between numbers.
+  // "1.5 x 10^3": the letter after text_[i_] is alone between numbers.
   [[nodiscard]] bool is_times() const {
     return i_ >= 2 && text_[i_ - 2] == ' ' && at(i_) == ' ' && is_digit(at(i_ + 1));
   }
@@ -211,7 +213,7 @@ class Lexer {
     std::string word;
     for (const char c : text_.substr(i_ + 1, end - i_ - 1)) word += lower(c);
     i_ = end + 1;
-    if (trimmed(word) == "to" && !out_.empty() && out_.back().kind == TokenKind::kNumber)
+    if (parse::trim(word) == "to" && !out_.empty() && out_.back().kind == TokenKind::kNumber)
       return push(TokenKind::kSign, ":");
     push(TokenKind::kWord, std::move(word));
   }

@@ -1,3 +1,4 @@
+// Finds formulas in delimiters, and those that a word such as "answer" announces.
 #include "marked.h"
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <utility>
 
 #include "extract.h"
+#include "parse/text.h"
 #include "scan.h"
 #include "vocabulary.h"
 
@@ -41,7 +43,7 @@ class MarkedFormulas {
     if (!may_open || misses_ >= 8) return {};
     const std::string_view formula = formula_at(text_, i);
     if (formula.empty()) ++misses_;
-    return trimmed(content(formula)).empty() ? std::string_view() : formula;
+    return parse::trim(content(formula)).empty() ? std::string_view() : formula;
   }
 
   static std::string_view content(std::string_view formula) {

@@ -1,8 +1,10 @@
+// Replaces Unicode, LaTeX variants, spaces and styles by one spelling.
 #include "normalise.h"
 
 #include <algorithm>
 #include <string>
 
+#include "parse/text.h"
 #include "scan.h"
 #include "spellings.h"
 
@@ -15,7 +17,7 @@ bool is_text_command(std::string_view name) {
   return is_one_of(name, {"text", "textrm", "textnormal", "textit", "textbf", "textsf", "texttt", "emph", "mbox",
                           "hbox", "mathrm", "operatorname", "operatorname*"});
 }
-// Commands whose argument says nothing.
+// Commands whose argument has no meaning.
 bool is_dropped(std::string_view name) {
   return is_one_of(name, {"hspace", "vspace", "phantom", "hphantom", "tag", "label", "color", "mkern", "kern"});
 }
@@ -74,7 +76,7 @@ class Normaliser {
            (is_operand(behind) || behind == '(' || behind == '{' || behind == '-');
   }
 
-  // The group that opens at or behind text[i]; npos-sized when there is none.
+  // The group that opens at or after text[i]; npos-sized if there is none.
   static bool group(std::string_view text, std::size_t i, std::string_view& content, std::size_t& end) {
     while (i < text.size() && is_space(text[i])) ++i;
     if (i >= text.size() || text[i] != '{') return false;
@@ -143,7 +145,7 @@ class Normaliser {
     const std::string_view body = text.substr(end, stop - end);
     if (name == "cases" && body.find('&') != kNone) return false;  // a function by parts
     std::string flat;
-    int depth = 0;  // of what has lines of its own
+    int depth = 0;  // for texts with several lines
     for (std::size_t i = 0; i < body.size(); ++i) {
       if (body.substr(i, 7) == "\\begin{") ++depth;
       if (body.substr(i, 5) == "\\end{") --depth;
@@ -180,13 +182,13 @@ class Normaliser {
     return end;
   }
 
-  // \text{...}: what is mathematics in it stays, "and" and "or" separate answers, the rest is a quoted word.
+  // \text{...}: mathematics in it remains, "and" and "or" separate answers, and the rest is a quoted word.
   void words(std::string_view content, std::string_view command, int nesting) {
     const bool is_operator = command.substr(0, 12) == "operatorname";
     std::string plain;
-    for (const char c : trimmed(content))
+    for (const char c : parse::trim(content))
       if (c != '$' && c != '"') plain += c == '~' ? ' ' : c;
-    plain = std::string(trimmed(plain));
+    plain = std::string(parse::trim(plain));
     const bool letters = std::all_of(plain.begin(), plain.end(), is_letter);
     if (letters && (is_operator || is_one_of(plain, {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp",
                                                      "gcd", "lcm", "mod"}))) {

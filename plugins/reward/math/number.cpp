@@ -1,3 +1,4 @@
+// Exact arithmetic with GMP, and floating-point arithmetic with an error bound (MPFR) if that is not possible.
 #include "number.h"
 
 #include <algorithm>
@@ -89,7 +90,7 @@ Value Arithmetic::checked(Exact x) {
   return x;
 }
 
-// A part that its error bound cannot tell from 0 becomes 0: which side of a branch cut it lies on would be chance.
+// A part whose error bound includes 0 becomes 0. Otherwise chance would decide its side of a branch cut.
 Value Arithmetic::checked(Approx x) {
   budget_.spend(40);
   if (mpfr_number_p(x.re) == 0 || mpfr_number_p(x.im) == 0 || std::isnan(x.error)) throw Undefined("no value");
@@ -213,7 +214,7 @@ Value Arithmetic::root(const Value& a, const Value& n) {
   Approx out;
   budget_.spend(2000);
   mpfr_rootn_ui(out.re, x.re, static_cast<unsigned long>(degree), MPFR_RNDN);
-  // Beside 0 the root of the error bound; else the derivative, x^(1/n) / (n x).
+  // Next to 0 the root of the error bound; else the derivative, x^(1/n) / (n x).
   out.error = magnitude_of(x) <= x.error + 8
                   ? x.error / double(degree) + 2
                   : std::max(x.error + magnitude_of(out) - magnitude_of(x) + 2, rounding_of(out)) + 1;

@@ -93,7 +93,7 @@ class Arithmetic {
   // Undefined for a name that it does not know.
   Value function(const std::string& name, const Value& a);
 
-  // Are they the same number? Throws Undefined where the error bounds do not tell.
+  // Are they the same number? Throws Undefined if the error bounds do not decide.
   bool equal(const Value& a, const Value& b);
   // Both real: is a below b?
   bool less(const Value& a, const Value& b);
@@ -119,7 +119,7 @@ double rounding_of(const Approx& x);
 Approx approximate(const Value& v);
 
 bool is_real(const Value& a);
-// The number as a small integer; false where it is none.
+// The number as a small integer; false if it is not one.
 bool as_long(const Value& a, long& n);
 // log2 of an upper bound of |a|.
 double magnitude(const Value& a);

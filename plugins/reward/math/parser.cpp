@@ -1,3 +1,4 @@
+// A recursive-descent parser from tokens to a tree.
 #include "parser.h"
 
 #include <algorithm>
@@ -270,7 +271,7 @@ class Parser : Cursor {
     return node;
   }
 
-  // --- what stands for itself
+  // --- atoms
   NodePtr primary() {
     const Nested nested(depth_);
     const Token t = peek();
@@ -362,7 +363,7 @@ class Parser : Cursor {
     skip_words();
     if (is_sign("{")) return group();
     const Token t = peek();
-    if (t.kind == TokenKind::kNumber && t.text.size() > 1) {  // its first digit alone
+    if (t.kind == TokenKind::kNumber && t.text.size() > 1) {  // only its first digit
       if (t.text.find_first_not_of("0123456789") != std::string::npos) throw Unreadable("an argument without braces");
       Token& rest = tokens_[i_];
       rest.text.erase(0, 1);

@@ -8,8 +8,8 @@
 
 namespace mortise::math {
 
-// Throws Unreadable for what is no expression, or one that is nested too deep. Units and other words beside numbers are
-// left out; an answer of words alone is a kWord. Linear in the text.
+// Throws Unreadable for a text that is not an expression, or that is nested too deep. Units and other words next to
+// numbers are ignored; an answer of only words is a kWord. Linear in the text.
 NodePtr parse(std::string_view normalised);
 
 }  // namespace mortise::math

@@ -1,3 +1,4 @@
+// Sorts and merges intervals, and builds unions, intersections and complements.
 #include "real_set.h"
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 
 namespace mortise::math {
 
-// infinity: -1 or 1 for an end that is none, else `value` counts.
+// infinity: -1 or 1 for an infinite end; otherwise `value` counts.
 struct End {
   int infinity = 0;
   Value value = Exact{};

@@ -1,3 +1,4 @@
+// Reads the value of an equation and the interval of an inequality from a tree.
 #include "relations.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ bool is_derivative(const Node& n) {
   return starts_with(*n.args[0], "d") || (is_symbol(n.args[0]) && n.args[0]->text == "d");
 }
 
-// What a value is given to: "x", "AB", "f(x)", "P(x, y)", "f(2)", "(x, y)", "dy/dx".
+// The left side of a value: "x", "AB", "f(x)", "P(x, y)", "f(2)", "(x, y)", "dy/dx".
 bool is_name(const Node& n) {
   if (n.kind == Kind::kSymbol || n.kind == Kind::kEuler || n.kind == Kind::kImaginary) return true;
   if (n.kind == Kind::kTuple) return !n.args.empty() && std::all_of(n.args.begin(), n.args.end(), is_symbol);

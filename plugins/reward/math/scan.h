@@ -1,4 +1,4 @@
-// What is asked of single characters and names, and where a formula in delimiters ends.
+// Tests of single characters and names, and the end of a formula in delimiters.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,12 @@ inline bool is_one_of(std::string_view name, std::initializer_list<std::string_v
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-inline std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
-  while (!s.empty() && is_space(s.back())) s.remove_suffix(1);
-  return s;
-}
-
 struct Delimiters {
   std::string_view open, close;
 };
 inline constexpr Delimiters kDelimiters[] = {{"$$", "$$"}, {"\\[", "\\]"}, {"\\(", "\\)"}, {"$", "$"}};
 
-// The formula that opens at text[i], with its delimiters; empty where none does.
+// The formula that opens at text[i], with its delimiters; empty if there is none.
 inline std::string_view formula_at(std::string_view text, std::size_t i) {
   if (i > 0 && text[i] == '$' && text[i - 1] == '\\') return {};
   for (const Delimiters& d : kDelimiters) {

@@ -1,3 +1,4 @@
+// The tables of Unicode characters and LaTeX commands.
 #include "spellings.h"
 
 #include <unordered_map>
@@ -152,7 +153,7 @@ constexpr Spelling kCommands[] = {  // layout
     {"&", ""},
     {"_", " "},
     {"%", "%"},
-    // styles: the group behind them stays
+    // styles: the group after them remains
     {"mathbf", ""},
     {"boldsymbol", ""},
     {"bm", ""},

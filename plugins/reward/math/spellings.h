@@ -1,4 +1,4 @@
-// What stands for a character or a command in a normalised answer.
+// The replacements of characters and commands in a normalised answer.
 #pragma once
 
 #include <string_view>

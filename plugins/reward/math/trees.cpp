@@ -1,8 +1,10 @@
+// Builds trees for mixed numbers, signs, scales and determinants.
 #include "trees.h"
 
 #include <utility>
 
 #include "lexer.h"
+#include "parse/text.h"
 #include "vocabulary.h"
 
 namespace mortise::math {
@@ -36,7 +38,7 @@ NodePtr real_line() {
 NodePtr scaled_by(NodePtr node, std::string_view words) {
   mpq_class times = 1;
   while (true) {
-    words = trimmed(words);
+    words = parse::trim(words);
     const std::string_view word = words.substr(0, words.find(' '));
     if (scale_of(word) == 0) break;
     times *= scale_of(word);

@@ -1,3 +1,4 @@
+// The tables of functions, Greek letters, decorations and scale words.
 #include "vocabulary.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ bool is_decoration(std::string_view name);  // \vec and what makes another name 
 // "million", "thousands": what the word multiplies a number by; 0 for any other word.
 long scale_of(std::string_view word);
 
-// How many bytes at text[i] are spaces and scale words, as in "5 hundred thousand people"; 0 where none is.
+// How many bytes at text[i] are spaces and scale words, as in "5 hundred thousand people"; 0 if there are none.
 std::size_t scale_words_at(std::string_view text, std::size_t i);
 
 }  // namespace mortise::math

@@ -4,17 +4,17 @@
  * metadata from an ELF note without running any code, then loads it once and never unloads it. All headers here are
  * C11 and C++17, need only <stdint.h> and <stddef.h>, and hold no libtorch.
  *
- * How these headers are to be read. Every struct and slot is there since minor 0.1 unless its comment says "since".
- * A slot's comment says when it is called, what it gets and gives, and how it fails; its last word is the thread tag:
- *   [control]  one thread at a time, and nothing else of the pack is running
+ * How to read these headers. Every struct and slot exists since minor 0.1 unless its comment says "since". The comment
+ * of a slot says when the host calls it, its inputs and outputs, and how it fails. It ends with the thread tag:
+ *   [control]  one thread at a time, and nothing else of the pack runs
  *   [compute]  one call per instance at a time, on any thread; several with MORTISE_FLAG_CONCURRENT
- *   [any]      from any thread, whenever its `call` is alive
- * A field is mandatory unless its comment says "optional", "or null" or "0 = ..."; pointers that the host passes in are
- * borrowed until the slot returns, those in descriptors live as long as the library. "eg:" gives real values.
+ *   [any]      from any thread, while its `call` is alive
+ * A field is mandatory unless its comment says "optional", "or null" or "0 = ...". Pointers from the host are borrowed
+ * until the slot returns. Pointers in descriptors live as long as the library. "eg:" gives real values.
  *
- * Growth rules (RULES.md R1-R9): the first field of every growing struct is `struct_size`, set by whoever fills the
- * struct; fields are only appended; a reader takes min(its size, struct_size) and treats the rest as zero; zero means
- * "not given". Vtables and growing structs are always reached by pointer. No bool, enum, long, bitfield or union.
+ * Growth rules (RULES.md R1-R9): the first field of every growing struct is `struct_size`; whoever fills the struct
+ * sets it. New fields go to the end. A reader takes min(its size, struct_size) and treats the rest as zero; zero means
+ * "not given". Vtables and growing structs are always passed by pointer. No bool, enum, long, bitfield or union.
  */
 #ifndef MORTISE_ABI_H_
 #define MORTISE_ABI_H_
@@ -22,18 +22,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ABI 0 is the time before the freeze: the minor may still change meanings. It becomes mortise_pack_v1 when frozen. */
+/* ABI 0 is the time before the freeze: a minor version may still change meanings. The frozen ABI is mortise_pack_v1. */
 #define MORTISE_ABI_MAJOR 0
-#define MORTISE_ABI_MINOR 1
+#define MORTISE_ABI_MINOR 2
 
-/* The minor that an author builds for. Members newer than it are hidden, so that a pack built with a new SDK keeps
- * loading in an old host until its author asks for more. */
+/* The minor for which an author builds. Newer members are hidden, so that a pack built with a new SDK loads in an old
+ * host until its author asks for more: mortise_add_pack(... TARGET_MINOR 2), or -D. Code that makes no pack (a host, a
+ * test, the note maker) sees everything. */
 #ifndef MORTISE_TARGET_MINOR
+#ifdef MORTISE_PACK_ID
 #define MORTISE_TARGET_MINOR 1
+#else
+#define MORTISE_TARGET_MINOR MORTISE_ABI_MINOR
+#endif
 #endif
 #if MORTISE_TARGET_MINOR < 1 || MORTISE_TARGET_MINOR > MORTISE_ABI_MINOR
 #error "MORTISE_TARGET_MINOR is no minor that these headers know: take a newer SDK, or a value up to MORTISE_ABI_MINOR"
 #endif
+/* The oldest host that runs a pack of this target. All that minor 2 added is told by the pack, and a 0.1 host leaves it
+ * unread. */
+#define MORTISE_MIN_HOST_MINOR 1
 
 #ifdef __cplusplus
 #define MORTISE_NOEXCEPT noexcept
@@ -75,11 +83,11 @@ typedef struct mortise_bytes {
   uint64_t size;
 } mortise_bytes;
 
-/* Is `field` present in the struct that `ptr` points to? Test every field newer than the minor you need with it. */
+/* Whether the struct at `ptr` has `field`. Test every field that is newer than the minor you need. */
 #define MORTISE_HAS(ptr, field) \
   ((ptr)->struct_size >= offsetof(__typeof__(*(ptr)), field) + sizeof((ptr)->field) && (ptr)->field)
 
-/* Opaque: one call of one slot. The host's; valid until the slot returns; never stored. */
+/* Opaque: one call of one slot. It belongs to the host and is valid until the slot returns. Never store it. */
 typedef struct mortise_call mortise_call;
 
 #endif /* MORTISE_ABI_H_ */

@@ -15,8 +15,8 @@
 #define MORTISE_LOG_WARN 2
 #define MORTISE_LOG_ERROR 3
 
-/* how values of one metric name are joined over calls, micro-batches and ranks */
-#define MORTISE_REDUCE_MEAN 0 /* sum(value sums) / sum(weights): independent of how a batch was cut */
+/* how values of one metric are combined over calls and micro-batches */
+#define MORTISE_REDUCE_MEAN 0 /* sum(value sums) / sum(weights): independent of the split of a batch */
 #define MORTISE_REDUCE_SUM 1
 #define MORTISE_REDUCE_MAX 2
 #define MORTISE_REDUCE_MIN 3
@@ -38,7 +38,7 @@ typedef struct mortise_host {
   /* Sets the error text of this call and returns `code`: return host->fail(call, MORTISE_INVALID_ARGUMENT, text); */
   int32_t (*fail)(mortise_call* call, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
 
-  /* Rewards only: row `row` (place in this call's batch) could not be scored. Its reward stays NaN and is counted. */
+  /* Rewards only: row `row` (index in this call's batch) could not be scored. Its reward is NaN, and it is counted. */
   int32_t (*fail_row)(mortise_call* call, int64_t row, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
 
   /* Non-zero once the run is stopping (training ends its step first) or the deadline has passed: return
@@ -46,10 +46,10 @@ typedef struct mortise_host {
   int32_t (*cancelled)(mortise_call* call) MORTISE_NOEXCEPT;
   /* CLOCK_MONOTONIC nanoseconds by which the slot must return; 0 = none. */
   int64_t (*deadline_ns)(mortise_call* call) MORTISE_NOEXCEPT;
-  /* Share of the call's work done, 0 to 1; shown to people. */
+  /* The finished part of the call's work, 0 to 1, to show to users. */
   void (*progress)(mortise_call* call, double fraction) MORTISE_NOEXCEPT;
 
-  /* Scratch memory that dies with the call; null when there is none left. `align` is a power of two up to 4096. */
+  /* Scratch memory that lives until the call ends; null if memory runs out. `align` is a power of two up to 4096. */
   void* (*alloc)(mortise_call* call, uint64_t size, uint64_t align)MORTISE_NOEXCEPT;
 
   /* The cudaStream_t of the call's device, or null on the CPU. */
@@ -60,8 +60,8 @@ typedef struct mortise_host {
   void (*parallel_for)(mortise_call* call, int64_t n, int64_t grain, void (*fn)(void* arg, int64_t begin, int64_t end),
                        void* arg) MORTISE_NOEXCEPT;
 
-  /* n random 64-bit numbers of stream `lane` from `counter` on: a function of (run seed, plugin, step, lane, counter)
-   * alone, so results do not depend on threads, splits or what ran before. */
+  /* n random 64-bit numbers of stream `lane` from `counter` on. They are a function of (run seed, plugin, step, lane,
+   * counter), so results do not depend on threads, splits or earlier calls. */
   void (*random_u64)(mortise_call* call, uint64_t lane, uint64_t counter, uint64_t n, uint64_t* out) MORTISE_NOEXCEPT;
 
   /* Parameters of the instance, validated and defaulted against the declared table before `create` is called.

@@ -4,6 +4,7 @@
 
 #include "abi.h"
 #include "ext/generate.h"
+#include "ext/reads.h"
 #include "ext/score_model.h"
 #include "ext/state.h"
 #include "host.h"

@@ -1,7 +1,7 @@
 /* The pack: the one exported object, its plugin descriptors and their parameter tables.
  *
- * The same facts stand as JSON in the ELF note `.note.mortise` (owner "Mortise", type 1), which the host reads without
- * running code; mortise_add_pack() of the SDK's CMake package makes it. On load, note and table must agree.
+ * The ELF note `.note.mortise` (owner "Mortise", type 1) has the same facts as JSON, and the host reads it without
+ * running code. mortise_add_pack() of the SDK's CMake package makes it. On load, note and table must agree.
  */
 #ifndef MORTISE_PACK_H_
 #define MORTISE_PACK_H_
@@ -9,12 +9,7 @@
 #include "abi.h"
 #include "host.h"
 
-/* Kinds: string ids, so that a new kind needs no ABI change. */
-#define MORTISE_KIND_POLICY_LOSS "mortise.policy_loss/1"
-#define MORTISE_KIND_KL_ESTIMATOR "mortise.kl_estimator/1"
-#define MORTISE_KIND_ADVANTAGE_ESTIMATOR "mortise.advantage_estimator/1"
-#define MORTISE_KIND_REWARD "mortise.reward/1"
-#define MORTISE_KIND_ROLLOUT_BACKEND "mortise.rollout_backend/1"
+/* Kinds are string ids, so that a new kind needs no ABI change. Each is in the kind's own header (kinds/). */
 
 /* parameter types */
 #define MORTISE_PARAM_F64 0
@@ -22,7 +17,19 @@
 #define MORTISE_PARAM_BOOL 2
 #define MORTISE_PARAM_TEXT 3
 
-/* One parameter: what a user may set beside the plugin's name in the config. eg: clip_ratio, f64, "0.2", 0 to 1. */
+/* What the text of a parameter names. The host then checks it before the run, follows it across a resume, or hides
+ * it. All since 0.2; an unknown role is read as PLAIN. Roles other than PLAIN are for MORTISE_PARAM_TEXT. */
+#if MORTISE_TARGET_MINOR >= 2
+#define MORTISE_ROLE_PLAIN 0
+#define MORTISE_ROLE_COLUMN 1 /* a data column, or a dotted path into a JSON column; empty: none */
+#define MORTISE_ROLE_FILE 2   /* a file that results depend on; empty: none */
+#define MORTISE_ROLE_FOLDER 3 /* a folder with such files; empty: none */
+#define MORTISE_ROLE_MODEL 4  /* the folder of a model, which the plugin loads; empty: none */
+/* A password or key, best written as env:NAME. The host never shows or saves the value. */
+#define MORTISE_ROLE_SECRET 5
+#endif
+
+/* One parameter: what a user may set next to the plugin's name in the config. eg: clip_ratio, f64, "0.2", 0 to 1. */
 typedef struct mortise_param {
   uint32_t struct_size;
   int32_t type;     /* MORTISE_PARAM_* */
@@ -35,6 +42,10 @@ typedef struct mortise_param {
   int32_t has_range;
   uint32_t num_choices; /* for TEXT: the allowed values; 0 = any */
   const char* const* choices;
+#if MORTISE_TARGET_MINOR >= 2
+  int32_t role;   /* since 0.2. MORTISE_ROLE_*; 0 = PLAIN */
+  uint32_t flags; /* since 0.2. 0 */
+#endif
 } mortise_param;
 
 /* How far the outputs of one row depend on other rows or tokens; the engine splits batches accordingly. */
@@ -46,25 +57,32 @@ typedef struct mortise_param {
 /* descriptor flags */
 #define MORTISE_FLAG_EXPERIMENTAL 1u /* no published outputs to compare with */
 #define MORTISE_FLAG_CONCURRENT 2u   /* slots of one instance may run at the same time from several threads */
-/* What the plugin cannot do without. A host that confines it (rewards in workers) grants it these and says so. */
+/* What the plugin needs. A host that confines it (rewards in workers) grants these rights and says so. */
 #define MORTISE_FLAG_NEEDS_NETWORK 4u
 #define MORTISE_FLAG_NEEDS_PROGRAMS 16u /* starts programs */
 #define MORTISE_FLAG_NEEDS_FILES 32u    /* writes files */
-#define MORTISE_FLAG_NEEDS_SANDBOX 64u  /* makes namespaces and mounts: confines what it starts */
-/* Losses: the gradient is on purpose not that of the reported loss, as parts are held constant (stop-gradient forms).
- */
+#define MORTISE_FLAG_NEEDS_SANDBOX 64u  /* makes namespaces and mounts to confine what it starts */
+/* Losses: the gradient is deliberately not that of the reported loss: parts are held constant (stop-gradient forms). */
 #define MORTISE_FLAG_SURROGATE_GRADIENT 8u
-/* Advantage estimators: the rows of a prompt are compared with one another, so that a prompt that is sampled once has
- * little to teach. The engine warns of such a setting. */
+/* Advantage estimators: compares the rows of a prompt with one another. The engine warns if a run samples each prompt
+ * only once. */
 #define MORTISE_FLAG_COMPARES_GROUP 128u
-/* Rewards: some of it belongs to single tokens (mortise_reward_out.token_rewards, which the host then gives). */
+/* Rewards: the plugin gives rewards per token, in mortise_reward_out.token_rewards, which the host then provides. */
 #define MORTISE_FLAG_TOKEN_REWARDS 256u
-/* Cannot do without a host extension that only the engine's own process has (mortise.score_model/1): a host that runs
- * rewards in workers runs this one in the engine's process, unconfined, and says so. */
+/* Needs a host extension that only the engine's own process has (mortise.score_model/1, mortise.generate/1). A host that
+ * runs rewards in workers runs this one in the engine's process, unconfined, and says so. Prompts for such a rollout
+ * backend must fit the engine's model. */
 #define MORTISE_FLAG_NEEDS_ENGINE 512u
-/* Losses and KL estimators: a call that ends well has written every element of its value and of grad_log_prob, those of
- * masked tokens too, so that the host need not zero them first. The loops of the C++ layer do. */
+/* Losses and KL estimators: a successful call writes every element of its value and of grad_log_prob, also those of
+ * masked tokens, so the host does not zero them first. The loops of the C++ layer do this. */
 #define MORTISE_FLAG_WRITES_ALL 1024u
+#if MORTISE_TARGET_MINOR >= 2
+/* Advantage estimators, since 0.2: the rewards of each function are normalised within their group before they are added
+ * up. The engine refuses to do the same a second time. */
+#define MORTISE_FLAG_NORMALIZES_REWARDS 2048u
+/* Since 0.2: the descriptor's get_extension has "mortise.reads/1". A host loads a pack early for that flag alone. */
+#define MORTISE_FLAG_TELLS_READS 4096u
+#endif
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;
@@ -76,18 +94,28 @@ typedef struct mortise_descriptor {
   int32_t coupling;    /* MORTISE_COUPLING_*; policy losses and KL estimators */
   uint32_t num_params;
   const mortise_param* const* params;
-  /* Named optional inputs that this plugin cannot do without; planned for before the first step.
-   * eg: "ref_log_prob", "values", "rollout_is_weights". Null-terminated array or null. */
+  /* Names of optional inputs that this plugin needs. The engine plans them before the first step: "values" asks for a
+   * critic, "reward_baselines" for a greedy completion of every prompt, "ref_log_prob" for a reference model.
+   * Null-terminated array or null. */
   const char* const* requires_inputs;
-  /* Engine stages whose effect the plugin takes over. eg: "rollout_is_weights". Null-terminated array or null. */
+  /* Engine stages that the plugin applies itself. eg: "rollout_is_weights". Null-terminated array or null. */
   const char* const* consumes;
   const void* vtable; /* of the kind: const mortise_policy_loss_vtable* ... */
+#if MORTISE_TARGET_MINOR >= 2
+  /* Since 0.2. Policy losses: metrics of theirs that are written for every update too, besides clip_ratio/low_mean,
+   * high_mean and region_mean. "NAME", or "COLUMN=NAME" for another name in the file of updates; eg:
+   * "vespo_phi_mean=vespo/phi_seq_mean". Null-terminated array or null. */
+  const char* const* update_metrics;
+  /* Since 0.2. Optional: the plugin's table for extension `id` that needs no instance, eg "mortise.reads/1", or null.
+   * [control] */
+  const void* (*get_extension)(const char* id)MORTISE_NOEXCEPT;
+#endif
 } mortise_descriptor;
 
 typedef struct mortise_pack {
   uint32_t struct_size;
   uint32_t abi_minor;      /* MORTISE_TARGET_MINOR of the build */
-  uint32_t min_host_minor; /* oldest host that can run it */
+  uint32_t min_host_minor; /* oldest host that can run it: MORTISE_MIN_HOST_MINOR */
   uint32_t num_plugins;
   const char* id;      /* reverse-domain, eg: "acme.match" */
   const char* version; /* semantic version, eg: "1.0.0" */
@@ -96,11 +124,11 @@ typedef struct mortise_pack {
   int32_t (*open)(const mortise_host* host) MORTISE_NOEXCEPT;
 } mortise_pack;
 
-/* Slots that every vtable begins with. `create` (mandatory) fully constructs an instance with the parameters of the
- * host, or fails with host->fail and leaves *self alone; there is no separate init. `destroy` (mandatory) is called
- * once for every instance that create made, never during another call, and leaves no thread behind. No instance is
- * shared between runs; there may be several of one plugin at a time. [control] = one thread at a time, nothing else of
- * the pack running; [compute] = one call per instance, any thread. */
+/* The slots at the beginning of every vtable. `create` (mandatory) constructs a complete instance with the host's
+ * parameters, or fails with host->fail and does not change *self; there is no separate init. The host calls `destroy`
+ * (mandatory) once for every instance that create made, never during another call. It must end all threads. Runs never
+ * share an instance; there may be several instances of one plugin at a time. [control] = one thread at a time, and
+ * nothing else of the pack runs; [compute] = one call per instance, any thread. */
 #define MORTISE_VTABLE_HEAD                                                                                      \
   uint32_t struct_size;                                                                                          \
   uint32_t flags;                                                                                /* 0 */         \

@@ -1,12 +1,13 @@
 /* Borrowed tensor views.
  *
- * `mortise_tensor` has the layout of DLPack's DLTensor (stable since DLPack 0.2), so a pointer to one may be cast to
- * the other; it is spelt out here so that no outside header is needed. The host guarantees: row-major and contiguous,
- * strides never null, 64-byte aligned data, byte_offset honoured (it may be non-zero), float32 for everything on the
- * loss side, int64 for ids, uint8 for masks. A view is borrowed until the slot returns; inputs are read-only.
+ * `mortise_tensor` has the layout of DLPack's DLTensor (stable since DLPack 0.2), so you may cast a pointer to one into
+ * a pointer to the other. It is written out here, so you need no other header. The host guarantees: row-major and
+ * contiguous data, strides that are never null, 64-byte alignment, float32 for losses and estimators, int64 for ids,
+ * uint8 for masks. byte_offset may be non-zero: apply it. A view is borrowed until the slot returns. Inputs are
+ * read-only.
  *
- * Per-token tensors are flat: N tokens of B rows, row i being tokens row_offsets[i] .. row_offsets[i+1]. The padded
- * (B,T) case is row_offsets[i] = i*T. Tokens whose mask is 0 (holes inside a row are allowed) carry no meaning.
+ * Per-token tensors are flat: N tokens of B rows; row i is tokens row_offsets[i] .. row_offsets[i+1]. The padded (B,T)
+ * case is row_offsets[i] = i*T. Tokens with mask 0 (a row may have holes) have no meaning.
  */
 #ifndef MORTISE_TENSOR_H_
 #define MORTISE_TENSOR_H_
@@ -36,7 +37,7 @@ typedef struct mortise_tensor {
 } mortise_tensor;
 
 /* eg: two rows of 3 and 2 tokens: num_rows 2, num_tokens 5, row_offsets {0, 3, 5}.
- * How the rows of a call lie in the flat tensors, and who they are in the whole update. Pointers are host memory. */
+ * The places of a call's rows in the flat tensors, and their identity in the whole update. Pointers are host memory. */
 typedef struct mortise_layout {
   uint32_t struct_size;
   uint32_t flags;             /* 0 */

@@ -1,4 +1,4 @@
-# Writes pairs.jsonl again with what math-verify says of each pair. Needs math-verify 0.9 and latex2sympy2-extended:
+# Writes pairs.jsonl again with math-verify's result for each pair. Needs math-verify 0.9 and latex2sympy2-extended:
 #   python judge_pairs.py < pairs.jsonl > judged.jsonl
 import json
 import logging

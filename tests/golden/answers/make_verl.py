@@ -1,6 +1,6 @@
-# Writes verl.jsonl: answers and what verl's own scorers say of them. Needs the files of verl 0.9.1, nothing else of it:
+# Writes verl.jsonl: answers with the results of verl's own scorers. Needs only these files of verl 0.9.1:
 #   python make_verl.py FOLDER > verl.jsonl
-# FOLDER holds gsm8k.py, math_reward.py, math_dapo.py, search_r1_like_qa_em.py
+# FOLDER has gsm8k.py, math_reward.py, math_dapo.py, search_r1_like_qa_em.py
 import contextlib
 import io
 import json

@@ -1,5 +1,5 @@
-# Fills in what verl's own prime_math and geo3k say of the pairs of verl_math.jsonl (`expected`). Needs sympy,
-# antlr4-python3-runtime 4.11, pylatexenc, mathruler, tqdm and verl's folder reward_score, nothing else of it:
+# Fills `expected` of verl_math.jsonl with the results of verl's own prime_math and geo3k. Needs sympy,
+# antlr4-python3-runtime 4.11, pylatexenc, mathruler, tqdm and verl's folder reward_score:
 #   python make_verl_math.py FOLDER < verl_math.jsonl > new.jsonl
 import contextlib
 import io
@@ -9,7 +9,7 @@ import sys
 import types
 
 
-class TimeoutLimit(contextlib.ContextDecorator):  # in place of verl.utils.py_functional.timeout_limit
+class TimeoutLimit(contextlib.ContextDecorator):  # replaces verl.utils.py_functional.timeout_limit
     def __init__(self, seconds):
         self.seconds = max(1, int(seconds))
 

@@ -1,7 +1,7 @@
 """Prints a JSON object: class -> setting -> default, of the classes behind `trl grpo`, read from the installed wheels.
 
-Their sources are parsed, not imported, which takes no time and needs no torch. Settings of a derived class win. A default that
-is no literal is the text "<code>".
+It parses their sources and does not import them, which is fast and needs no torch. Settings of a derived class win. A default
+that is not a literal becomes the text "<code>".
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Makes a golden folder of a tiny random model with transformers, in float64.
 
 usage: make_folder.py FOLDER [--prompts 3,9,17] [--seed 0]
-FOLDER holds config.json (and generation_config.json); config.classic.json and config.v5.json beside it must mean the
-same. Written: model.safetensors, forward.safetensors, greedy.json (README.md here says what is in them).
+FOLDER has config.json (and generation_config.json); config.classic.json and config.v5.json in it must mean the same.
+Writes model.safetensors, forward.safetensors and greedy.json (README.md in this folder describes them).
 """
 import argparse
 import json

@@ -3,8 +3,8 @@
     python make_components.py SEED COUNT > components.jsonl      (tokenizers 0.23; RUST_BACKTRACE=0, stderr is noise)
 
 One row: {"tokenizer": the text of a tokenizer.json, "cases": [{"text", "special", "ids", "decoded", "skip"}]}.
-Left out, since the library itself fails or is at odds with itself there: texts on which it panics, a normalised added
-token that becomes empty, Strip or Prepend before an added prefix space.
+Not covered, because the library fails or contradicts itself there: texts on which it panics, a normalised added token
+that becomes empty, Strip or Prepend before an added prefix space.
 """
 import json
 import os

@@ -1,10 +1,11 @@
-"""Writes random_templates.jsonl: random templates, and what jinja2 makes of them as transformers sets it up.
+"""Writes random_templates.jsonl: random templates, and their results in jinja2 with the settings of transformers.
 
     python -W ignore make_templates.py SEED COUNT > random_templates.jsonl      (transformers 5.23, jinja2 3.1.6)
 
-First row: the variables. Then {"template", "text", "spans"} or {"template", "error": true}. Left out, because they show
-how jinja2 is built rather than what templates mean: objects that print their address,
-Markup in lists, filter blocks that give no text, constant lists folded into tuples, slices of what is constant or not by turns, and integers of more than 127 bits.
+First row: the variables. Then {"template", "text", "spans"} or {"template", "error": true}. Not covered, because they
+show how jinja2 is built rather than what templates mean: objects that print their address, Markup in lists, filter blocks
+without text, constant lists folded into tuples, slices of values that are sometimes constant, and integers of more than 127
+bits.
 """
 import copy
 import json

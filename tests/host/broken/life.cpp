@@ -17,7 +17,7 @@ extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const
 extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __stop_mortise_plugins[];
 const mortise_pack mortise_pack_v0 = {
     sizeof(mortise_pack),    MORTISE_TARGET_MINOR,
-    MORTISE_TARGET_MINOR,    uint32_t(__stop_mortise_plugins - __start_mortise_plugins),
+    MORTISE_MIN_HOST_MINOR,  uint32_t(__stop_mortise_plugins - __start_mortise_plugins),
     MORTISE_PACK_ID,         MORTISE_PACK_VERSION,
     __start_mortise_plugins, nullptr};
 
@@ -30,7 +30,7 @@ const mortise_param kMode = {sizeof(mortise_param), MORTISE_PARAM_TEXT, "mode", 
 
 int num_alive = 0;  // of contract_create_destroy
 
-// What a careless create does to the process.
+// The side effects of a careless create.
 void litter(const Instance& instance) {
   if (instance.is("hygiene_signals")) ::signal(SIGUSR1, SIG_IGN);
   if (instance.is("hygiene_locale")) std::setlocale(LC_ALL, "C.UTF-8");
@@ -45,7 +45,7 @@ void litter(const Instance& instance) {
     ::_exit(0);
   }
   if (instance.is("hygiene_output")) std::puts("hello from a plugin");
-  if (instance.is("hygiene_create_growth")) *static_cast<volatile char*>(std::malloc(64)) = 1;  // nobody keeps it
+  if (instance.is("hygiene_create_growth")) *static_cast<volatile char*>(std::malloc(64)) = 1;  // it leaks
 }
 
 int32_t read_params(Instance& instance, mortise_call* call) {

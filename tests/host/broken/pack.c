@@ -23,7 +23,7 @@
 #endif
 
 #define NOTE                                                                                                      \
-  "{\"abi\":0,\"abi_minor\":1,\"min_host_minor\":1,\"pack\":{\"id\":\"test.broken_file\",\"version\":\"1.0.0\"}," \
+  "{\"abi\":0,\"abi_minor\":2,\"min_host_minor\":1,\"pack\":{\"id\":\"test.broken_file\",\"version\":\"1.0.0\"}," \
   "\"plugins\":[{\"kind\":\"mortise.kl_estimator/1\",\"name\":\"one\",\"summary\":\"" SUMMARY                     \
   "\",\"doc\":null,"                                                                                              \
   "\"flags\":0,\"coupling\":\"token\",\"requires\":[" REQUIRES                                                    \
@@ -98,7 +98,7 @@ static int32_t open_pack(const mortise_host* host) {
 #endif
 
 const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack),
-                                      .abi_minor = 1,
+                                      .abi_minor = MORTISE_ABI_MINOR,
                                       .min_host_minor = 1,
                                       .num_plugins = 1,
                                       .id = "test.broken_file",

@@ -42,7 +42,7 @@ int32_t make(const mortise_host* host, mortise_call* call, void** self, const ch
 void destroy(void* self) noexcept;
 const void* extension(void* self, const char* id) noexcept;
 
-// float32 or uint8 data of a view; a fault of its own forgets the byte_offset.
+// The float32 or uint8 data of a view. One fault ignores the byte_offset here.
 template <class T>
 T* data(const Instance& instance, const mortise_tensor* t) {
   return static_cast<T*>(instance.is("contract_byte_offset") ? t->data : mortise_tensor_data(t));
@@ -52,7 +52,7 @@ extern const mortise_param* const params[2];
 
 }  // namespace broken
 
-// A plugin whose name is its fault. `kind` is one of policy_loss, kl_estimator ...; `...` are the slots of its vtable.
+// A plugin with the name of its fault. `kind` is policy_loss, kl_estimator, ...; `...` are the slots of its vtable.
 #define BROKEN_PLUGIN(kind, KIND, name, flag, ...)                                                         \
   static int32_t create_##name(const mortise_host* host, mortise_call* call, void** self) noexcept {       \
     return broken::make(host, call, self, #name);                                                          \

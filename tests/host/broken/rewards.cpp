@@ -18,7 +18,7 @@ std::string_view cell(const mortise_text_column& column, int64_t row) {
   return {column.bytes + column.offsets[row], size_t(column.offsets[row + 1] - column.offsets[row])};
 }
 
-// The row's answer; `known` is false where it has none.
+// The row's answer; `known` is false if it has none.
 std::string_view answer(const Instance& instance, const In* in, int64_t row, bool* known) {
   *known = false;
   for (uint64_t k = 0; k < in->num_columns; ++k) {

@@ -1,4 +1,5 @@
-// Rollout backends that break one rule each; without a fault a completion is six ids made of seed, row and prompt.
+// Rollout backends that break one rule each. Without a fault a completion has six ids, computed from seed, row and
+// prompt.
 #include <algorithm>
 
 #include "plugins.h"

@@ -1,4 +1,4 @@
-// Rewards that crash, hang, leave children behind and try what they may not, as the completion tells them to.
+// Rewards that crash, hang, leave child processes and try forbidden things, as the completion says.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -58,7 +58,7 @@ double obey(std::string_view text, const mortise::Call& call) {
   return double(text.size());
 }
 
-// Row by row, with the services of the call at hand.
+// Row by row, with the services of the current call.
 struct Faulty : mortise::BatchReward {
   static constexpr const char* summary = "does what the completion says";
   static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;
@@ -114,7 +114,7 @@ using WholeBatch = Whole<MORTISE_REWARD_BATCH>;
 MORTISE_REWARD("whole_group", WholeGroup)
 MORTISE_REWARD("whole_batch", WholeBatch)
 
-// Reward of the row: 1. Of its tokens: a quarter of each id; or something that is of no use.
+// The row's reward is 1. The reward of a token is a quarter of its id, or something invalid.
 struct Steps : mortise::Reward {
   static constexpr const char* summary = "rewards every token";
   static constexpr std::uint32_t flags = MORTISE_FLAG_TOKEN_REWARDS | MORTISE_FLAG_CONCURRENT;
@@ -169,7 +169,7 @@ struct Echo : mortise::AdvantageEstimator {
 };
 MORTISE_ADVANTAGE_ESTIMATOR("echo", Echo)
 
-// Reward: how many rows it has seen so far; that number is its state.
+// The reward is the number of rows seen so far, which is also the state.
 struct Counter : mortise::Reward {
   static constexpr const char* summary = "counts the rows over the whole run";
   double score(const mortise::Row& row) {
@@ -262,7 +262,7 @@ struct Probe : mortise::Reward {
 };
 MORTISE_REWARD("probe", Probe)
 
-// For whole runs: 1 where the completion begins with 7; cannot stand some other beginnings.
+// For whole runs: 1 if the completion begins with 7. It fails on some other beginnings.
 struct Fussy : mortise::Reward {
   static constexpr const char* summary = "1 for completions that begin with 7";
   std::string crash_on = param("crash_on", "", "beginning of completions to crash at");

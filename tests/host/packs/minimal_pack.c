@@ -2,6 +2,7 @@
  * that gives every row 1. Its note is written by hand, so that it can be wrong, double or missing. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "mortise/mortise.h"
 
@@ -26,6 +27,26 @@
 #ifndef NOTE_PARAM_MAX
 #define NOTE_PARAM_MAX "2"
 #endif
+#ifndef FLAGS
+#define FLAGS 0
+#endif
+#define QUOTED(x) #x
+#define TEXT_OF(x) QUOTED(x)
+/* A second parameter, of minor 2. Where the role is one of a later minor, the note has a word for it too. */
+#ifdef ROLE
+#ifndef ROLE_DEFAULT
+#define ROLE_DEFAULT "answer"
+#endif
+#define NOTE_ROLE_PARAM                                                                               \
+  ",{\"name\":\"with_role\",\"type\":\"text\",\"default\":\"" ROLE_DEFAULT "\",\"role\":\"" NOTE_ROLE \
+  "\",\"doc\":"                                                                                       \
+  "\"stands for something\"}"
+#else
+#define NOTE_ROLE_PARAM ""
+#endif
+#ifndef ABI_MINOR
+#define ABI_MINOR MORTISE_TARGET_MINOR
+#endif
 #ifndef KIND
 #define KIND MORTISE_KIND_REWARD
 #define NOTE_KIND "mortise.reward/1"
@@ -36,12 +57,12 @@
 #define NOTE_BUILD "{}"
 #endif
 
-#define NOTE                                                                                                \
-  "{\"abi\":" NOTE_ABI ",\"abi_minor\":1,\"min_host_minor\":" NOTE_MIN_HOST ",\"pack\":{\"id\":\"" PACK_ID  \
+#define NOTE \
+  "{\"abi\":" NOTE_ABI ",\"abi_minor\":" TEXT_OF(ABI_MINOR) ",\"min_host_minor\":" NOTE_MIN_HOST ",\"pack\":{\"id\":\"" PACK_ID  \
   "\",\"version\":\"" NOTE_VERSION "\"},\"plugins\":[{\"kind\":\"" NOTE_KIND "\",\"name\":\"" PLUGIN_NAME   \
-  "\",\"summary\":\"one\",\"doc\":null,\"flags\":0,\"coupling\":\"token\",\"requires\":[],\"consumes\":[]," \
+  "\",\"summary\":\"one\",\"doc\":null,\"flags\":" TEXT_OF(FLAGS) ",\"coupling\":\"token\",\"requires\":[],\"consumes\":[]," \
   "\"params\":[{\"name\":\"factor\",\"type\":\"f64\",\"default\":\"1.0\",\"min\":0,\"max\":" NOTE_PARAM_MAX \
-  ",\"doc\":\"what every row gets\"}]}],\"needs\":[],\"build\":" NOTE_BUILD "}"
+  ",\"doc\":\"what every row gets\"}" NOTE_ROLE_PARAM "]}],\"needs\":[],\"build\":" NOTE_BUILD "}"
 
 #define MAKE_NOTE(variable)                                                         \
   __attribute__((section(".note.mortise"), used, aligned(4))) static const struct { \
@@ -103,13 +124,55 @@ static const mortise_param factor = {.struct_size = sizeof(mortise_param),
                                      .min = 0,
                                      .max = 2,
                                      .has_range = 1};
+#ifdef ROLE
+static const mortise_param with_role = {.struct_size = sizeof(mortise_param),
+                                        .type = MORTISE_PARAM_TEXT,
+                                        .name = "with_role",
+                                        .default_text = ROLE_DEFAULT,
+                                        .doc = "stands for something",
+                                        .role = ROLE};
+static const mortise_param* const params[] = {&factor, &with_role};
+#else
 static const mortise_param* const params[] = {&factor};
+#endif
+
+#ifdef TELLS
+/* Two files and a column, which the parameter TELLS leads to; with factor 2 it may not look. */
+static mortise_text text_of(const char* s) { return (mortise_text){s, strlen(s)}; }
+static int32_t tell(const mortise_host* host, mortise_call* call, const mortise_reads_sink* sink) {
+  const mortise_text files[] = {{"b.txt", 5}, {"a.txt", 5}};
+  const mortise_file_set set = {.struct_size = sizeof set,
+                                .param = text_of(TELLS),
+                                .name = text_of("tables"),
+                                .what = text_of("tables of the factor"),
+                                .folder = text_of("/folder"),
+                                .num_files = 2,
+                                .files = files};
+  const mortise_needed_column column = {.struct_size = sizeof column,
+                                        .param = text_of(TELLS),
+                                        .name = text_of("level"),
+                                        .who = text_of("the factor"),
+                                        .next = text_of("Take another factor")};
+  double given = 0;
+  if (host->param_f64(call, "factor", &given) != MORTISE_OK) return MORTISE_INTERNAL;
+  if (given == 2) return host->fail(call, MORTISE_PERMISSION_DENIED, text_of("/folder: not for you"));
+  sink->files(sink->context, &set);
+  sink->column(sink->context, &column);
+  return MORTISE_OK;
+}
+static const mortise_reads reads = {.struct_size = sizeof reads, .tell = tell};
+static const void* extension_of(const char* id) { return strcmp(id, MORTISE_EXT_READS) == 0 ? &reads : NULL; }
+#endif
 
 static const mortise_descriptor descriptor = {.struct_size = sizeof(mortise_descriptor),
+                                              .flags = FLAGS,
+#ifdef TELLS
+                                              .get_extension = extension_of,
+#endif
                                               .kind = KIND,
                                               .name = PLUGIN_NAME,
                                               .summary = "one",
-                                              .num_params = 1,
+                                              .num_params = sizeof params / sizeof params[0],
                                               .params = params,
                                               .vtable = &vtable};
 static const mortise_descriptor* const plugins[] = {&descriptor};
@@ -133,7 +196,7 @@ __attribute__((visibility("default"))) const mortise_pack some_other_name = {
 const mortise_pack mortise_pack_v0 = {
 #endif
     .struct_size = sizeof(mortise_pack),
-    .abi_minor = 1,
+    .abi_minor = ABI_MINOR,
     .min_host_minor = 1,
     .num_plugins = 1,
     .id = PACK_ID,

@@ -1,6 +1,6 @@
-// A pack whose plugins break the rules of their slots one way each, written against the bare C ABI.
+// A pack whose plugins each break one rule of their slots, written against the C ABI.
 //
-// Slots are `noexcept` by type; the ones that throw are cast there, as a pack in another language could do it.
+// Slots are `noexcept` by type. Those that throw are cast there, as a pack in another language could do it.
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -80,7 +80,7 @@ int32_t nan_masked(mortise_call* call, const LossIn* in, LossOut* out) {
   }
   return MORTISE_OK;
 }
-// Writes the first token alone.
+// Writes only the first token.
 int32_t leaves_out(mortise_call*, const LossIn*, LossOut* out) {
   data_of(out->loss)[0] = data_of(out->grad_log_prob)[0] = 1;
   return MORTISE_OK;
@@ -177,8 +177,8 @@ int32_t row_outside(void*, mortise_call* call, const RewardIn* in, RewardOut*) n
   return MORTISE_OK;
 }
 
-// Host services, seen from a plugin: row i of mode `probe` is lane i's first random number as [0,1), summed over a
-// parallel_for; row values tell the rest.
+// Host services, as a plugin sees them. In mode `probe`, row i is lane i's first random number as [0,1), summed over a
+// parallel_for. Row values have the rest.
 struct Sum {
   double total[1024];
 };

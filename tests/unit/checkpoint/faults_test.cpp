@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr CheckpointWriterOptions kKeepOne{.keep_last = 1, .sync = true};
 
-// How the fault is told to the environment: one failing call, or nothing done from there on as after kill -9.
+// Sets the fault of the environment: one failing call, or no operation from there on, as after kill -9.
 using Arm = void (*)(test::FaultEnv&, int64_t);
 void fail_once(test::FaultEnv& env, int64_t k) { env.fail_at(k); }
 void crash(test::FaultEnv& env, int64_t k) { env.crash_at(k); }
@@ -29,8 +29,8 @@ CheckpointPlace newest(const Path& run_dir) {
   return found.ok() && found->has_value() ? (*found)->ref.place : CheckpointPlace{-1, {}};
 }
 
-// Save step 1, and inside the step behind it where `second` is there; save `second` with the fault at its k-th
-// operation, for every k; look; save step 3 unharmed.
+// Saves step 1 and, if `second` is set, a checkpoint inside the next step. Then saves `second` with the fault at its
+// k-th operation, for every k, checks the result, and saves step 3 without a fault.
 void enumerate(Arm arm, const CheckpointPlace& second) {
   for (int64_t k = 1;; ++k) {
     const test::TempDir dir;

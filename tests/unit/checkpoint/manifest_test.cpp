@@ -1,3 +1,4 @@
+// The manifest of a checkpoint: what is written is read, and every other text is refused with its reason.
 #include "checkpoint/manifest.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +53,7 @@ TEST(Manifest, AnyOtherTextIsRefused) {
       ASSERT_FALSE(parse_manifest(flipped, "m").ok()) << i << " bit " << bit;
     }
   }
-  EXPECT_THAT(error_of(parse_manifest(text + " ", "m")), HasSubstr("its own digest does not fit"));
+  EXPECT_THAT(error_of(parse_manifest(text + " ", "m")), HasSubstr("its digest does not match"));
 }
 
 TEST(Manifest, RefusesWithTheRightWords) {

@@ -1,3 +1,4 @@
+// Which checkpoints are deleted after a save, and which ones never are.
 #include "checkpoint/retention.h"
 
 #include <gmock/gmock.h>
@@ -63,7 +64,7 @@ TEST(Retention, LeftoversOfKilledSavesGo) {
   EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre(".other", "global_step_5", "latest"));
 }
 
-// The old folder of a step counts as long as no whole new one stands.
+// The old folder of a step counts until there is a complete new one.
 TEST(Retention, AReplacedFolderIsTheFallBack) {
   const test::TempDir dir;
   ASSERT_OK(save_step(fast_env(), dir.path(), 5));

@@ -99,6 +99,8 @@ TEST(Checkpoint, SavingAStepAgainReplacesIt) {
   ASSERT_OK(save_step(fast_env(), dir.path(), 3));
   dir.write("global_step_3/state.json", "{}");
   EXPECT_FALSE(verify_checkpoint(default_env(), dir / "global_step_3").ok());
+  EXPECT_THAT(error_of(verify_checkpoint(default_env(), dir / "global_step_4")),
+              testing::HasSubstr("the checkpoint does not exist"));
   ASSERT_OK(save_step(fast_env(), dir.path(), 3));
   EXPECT_EQ(resumed_step(default_env(), dir.path()), 3);
   EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre("global_step_3", "latest"));

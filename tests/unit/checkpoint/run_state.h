@@ -1,4 +1,5 @@
-// A small run state for the tests of this folder: its content is a function of the step, so a loaded one can be judged.
+// A small run state for the tests of this folder. Its content is a function of the step, so that a test can check a
+// loaded one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,7 +67,7 @@ inline Result<SavedCheckpoint> save_step(Env& env, const Path& run_dir, int64_t 
   return save_place(env, run_dir, {step, {}}, options);
 }
 
-// The step that a resume would go on from, with every part of the state checked; 0 for none.
+// The step from which a resume would continue, with every part of the state checked; 0 for none.
 inline int64_t resumed_step(Env& env, const Path& run_dir) {
   auto found = find_newest_valid(env, run_dir);
   EXPECT_OK(found);

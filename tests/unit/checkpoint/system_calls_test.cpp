@@ -1,6 +1,6 @@
-// A process that is killed before each of the system calls by which a save changes the disk (every write, fsync,
-// rename, unlink, mkdir, rmdir, and open that creates or empties a file): the old or the new checkpoint loads, and the
-// next save works. The child is traced (ptrace), so that no call is missed, whatever code makes it.
+// Kills a process before each of the system calls by which a save changes the disk (every write, fsync, rename, unlink,
+// mkdir, rmdir, and open that creates or empties a file). The old or the new checkpoint must load, and the next save
+// must work. ptrace follows the child, so that the test misses no call, whatever code makes it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ using test::save_place;
 using test::save_step;
 using ::testing::AnyOf;
 
-constexpr CheckpointWriterOptions kKeepOne{.keep_last = 1, .sync = true};
+constexpr CheckpointWriterOptions kKeepNewest{.keep_last = 1, .sync = true};
 
 bool changes_files(const user_regs_struct& call) {
   switch (call.orig_rax) {
@@ -103,8 +103,8 @@ std::optional<Traced> run_traced(int64_t kill_at, const std::function<bool()>& b
 void kill_at_every_call(const CheckpointPlace& second, int64_t at_least) {
   for (int64_t k = 1;; ++k) {
     const test::TempDir dir;
-    ASSERT_OK(save_step(fast_env(), dir.path(), 1, kKeepOne));
-    const auto traced = run_traced(k, [&] { return save_place(default_env(), dir.path(), second, kKeepOne).ok(); });
+    ASSERT_OK(save_step(fast_env(), dir.path(), 1, kKeepNewest));
+    const auto traced = run_traced(k, [&] { return save_place(default_env(), dir.path(), second, kKeepNewest).ok(); });
     if (!traced) GTEST_SKIP() << "no process can be traced here: saves were not killed at their system calls";
     if (!traced->was_killed) {
       ASSERT_EQ(traced->exit_code, 0);
@@ -114,7 +114,7 @@ void kill_at_every_call(const CheckpointPlace& second, int64_t at_least) {
     if (!traced->was_killed) {
       ASSERT_EQ(step, second.step);
     }
-    ASSERT_OK(save_step(fast_env(), dir.path(), 3, kKeepOne));
+    ASSERT_OK(save_step(fast_env(), dir.path(), 3, kKeepNewest));
     ASSERT_EQ(resumed_step(default_env(), dir.path()), 3) << "killed before call " << k;
     ASSERT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_3", "latest"))
         << "killed before call " << k;

@@ -34,17 +34,18 @@ TEST(ColumnTypes, LargeIntegersStayExact) {
   constexpr int64_t kOdd = (int64_t{1} << 53) + 1;  // the first integer that a double does not hold
   EXPECT_EQ(type_of({kOdd, 1, std::numeric_limits<int64_t>::min()}), "integer");
   EXPECT_EQ(type_of({kOdd - 1, 0.5}), "number");
-  EXPECT_EQ(type_of({1, kOdd, 0.5}),
-            "rows.jsonl:3: the data column 'c' holds an integer that float64 does not hold exactly in rows.jsonl:2 and "
-            "a number that is no integer in rows.jsonl:3, but rewards see one type for all rows; Write the values in "
-            "one form, or declare the type: data.columns = { c = \"text\" }, or \"json\"");
+  EXPECT_EQ(
+      type_of({1, kOdd, 0.5}),
+      "rows.jsonl:3: the data column 'c' holds an integer that float64 cannot represent exactly in rows.jsonl:2 and "
+      "a number that is not an integer in rows.jsonl:3, but rewards see one type for all rows; write the values in "
+      "one form, or declare the type: data.columns = { c = \"text\" }, or \"json\"");
   EXPECT_EQ(type_of({uint64_t{1} << 63}), "number") << "a power of two";
   EXPECT_THAT(type_of({1, std::numeric_limits<uint64_t>::max()}),
               testing::StartsWith("rows.jsonl:2: the data column 'c' holds an integer in rows.jsonl:1 and an integer "
                                   "above 9223372036854775807 in rows.jsonl:2"));
   EXPECT_THAT(type_of({std::numeric_limits<uint64_t>::max()}),
-              testing::StartsWith("rows.jsonl:1: the data column 'c' holds an integer above 9223372036854775807, which "
-                                  "no number type holds"));
+              testing::StartsWith("rows.jsonl:1: the data column 'c' holds an integer above 9223372036854775807, "
+                                  "which is too large for a number"));
 }
 
 TEST(ColumnTypes, AMixtureNamesTheFirstTwoRowsThatDiffer) {
@@ -53,7 +54,7 @@ TEST(ColumnTypes, AMixtureNamesTheFirstTwoRowsThatDiffer) {
   const std::vector<std::string> starts = {
       "rows.jsonl:3: the data column 'c' holds text in rows.jsonl:1 and an integer in rows.jsonl:3, but rewards see",
       "rows.jsonl:4: the data column 'c' holds an integer in rows.jsonl:2 and text in rows.jsonl:4,",
-      "rows.jsonl:2: the data column 'c' holds a number that is no integer in rows.jsonl:1 and a boolean, list or",
+      "rows.jsonl:2: the data column 'c' holds a number that is not an integer in rows.jsonl:1 and a boolean, list or",
       "rows.jsonl:2: the data column 'c' holds text in rows.jsonl:1 and a boolean, list or object in rows.jsonl:2,",
       "rows.jsonl:2: the data column 'c' holds a boolean, list or object in rows.jsonl:1 and text in rows.jsonl:2,"};
   for (size_t i = 0; i < mixtures.size(); ++i) EXPECT_THAT(type_of(mixtures[i]), testing::StartsWith(starts[i]));
@@ -68,9 +69,9 @@ TEST(ColumnTypes, ADeclaredTypeTakesWhatItHoldsWithoutLoss) {
   EXPECT_EQ(type_of({1, 2}, as(ColumnType::kF64)), "number");
   EXPECT_EQ(
       type_of({1, 99.5}, as(ColumnType::kI64)),
-      "rows.jsonl:2: the data column 'c' is declared as integer, and holds 99.5; Write integer values, or declare "
+      "rows.jsonl:2: the data column 'c' is declared as integer, but holds 99.5; write integer values, or declare "
       "\"text\" or \"json\"");
-  EXPECT_THAT(type_of({"1"}, as(ColumnType::kF64)), testing::HasSubstr("declared as number, and holds \"1\""));
+  EXPECT_THAT(type_of({"1"}, as(ColumnType::kF64)), testing::HasSubstr("declared as number, but holds \"1\""));
   EXPECT_THAT(type_of({(int64_t{1} << 53) + 1}, as(ColumnType::kF64)), testing::HasSubstr("holds 9007199254740993"));
   EXPECT_EQ(declared_columns({{"a", "json"}, {"b", "text"}}),
             (DeclaredColumns{{"a", ColumnType::kJson}, {"b", ColumnType::kText}}));
@@ -85,7 +86,7 @@ TEST(ColumnTypes, EveryColumnIsTold) {
   census.see_row({{"odd name.", 1}, {"a", "x"}}, 2);
   const Error error = census.decide(where).error();
   EXPECT_EQ(error.kind, ErrorKind::kData);
-  EXPECT_THAT(error.what, testing::EndsWith("(1 more columns have such a fault)"));
+  EXPECT_THAT(error.what, testing::EndsWith("(1 more column has such a fault)"));
 }
 
 }  // namespace

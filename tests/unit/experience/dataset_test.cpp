@@ -1,3 +1,4 @@
+// Reading training files: the order of rows, overlong prompts, bad rows, any number of threads.
 #include "experience/data/dataset.h"
 
 #include <gtest/gtest.h>
@@ -45,6 +46,10 @@ TEST_F(DatasetTest, FiltersOrRefusesOverlongPrompts) {
   const Dataset dataset = load({a}, true).value();
   EXPECT_EQ(dataset.size(), 1);
   EXPECT_EQ(dataset.num_filtered(), 1);
+  const std::string long_only = folder_.write("long.jsonl", "{\"prompt\": \"12345\"}\n");
+  EXPECT_NE(
+      load({long_only}, true).error().to_string().find("no row is left: the data set has only rows whose prompts"),
+      std::string::npos);
   EXPECT_EQ(dataset.where(0), a + ":2");
 }
 
@@ -55,7 +60,8 @@ TEST_F(DatasetTest, BadFilesEndInTheirPlace) {
   EXPECT_NE(load({folder_.write("empty.jsonl", "")}).error().to_string().find("no rows"), std::string::npos);
 }
 
-// "asnwer" stays a column; who reads "answer" is told, once a file, whatever thread comes to the row first.
+// "asnwer" remains a column. A warning tells who reads "answer", once per file, in whichever thread the row is read
+// first.
 TEST_F(DatasetTest, TellsOfKeysThatAreNearlyThoseThatAreRead) {
   std::string rows = R"({"prompt": "1", "answer": 1, "answers": 3, "tool": 4})"
                      "\n";
@@ -80,14 +86,13 @@ TEST_F(DatasetTest, TellsOfKeysThatAreNearlyThoseThatAreRead) {
   ASSERT_TRUE(dataset.ok()) << dataset.error().to_string();
   EXPECT_EQ((*dataset)[1].columns["asnwer"], 1);
   const auto says = [&](const std::string& text) { return log.find(text) != std::string::npos; };
-  EXPECT_TRUE(says(a + ":2: the row has 'asnwer' and no 'answer' (and so have 200 more rows of the file); did you mean "
+  EXPECT_TRUE(says(a + ":2: the row has 'asnwer' and no 'answer' (as have 200 more rows of the file); did you mean "
                        "'answer'?"))
       << log;
   EXPECT_TRUE(says(a + ":202: the row has 'Answer' and no 'answer'; did you mean 'answer'?")) << log;
-  // A name that no row has may itself be what is misspelt: nothing advises to take it over.
+  // If no row has the configured name, that name may itself be misspelt. No advice then suggests to adopt it.
   const std::string neither =
-      ":1: the row has 'tool' and no 'tools', and no row has 'tools', which is read if it is there: "
-      "correct the rows, or the setting that names it";
+      ":1: the row has 'tool' and no 'tools', and no row has 'tools'; correct the rows, or the setting that names it";
   EXPECT_TRUE(says(a + neither)) << log;
   EXPECT_TRUE(says(b + neither)) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 4) << "nothing else: " << log;

@@ -1,4 +1,4 @@
-// Dynamic sampling: which groups are kept, what is carried over, and when it gives up.
+// Dynamic sampling: which groups stay, which wait for the next step, and when it stops.
 #include "experience/selection/group_filter.h"
 
 #include <gmock/gmock.h>
@@ -113,7 +113,7 @@ TEST(GroupFilter, KeepsWhatDiffersAndCarriesTheRestOver) {
   EXPECT_EQ(metrics.value("training/filter_groups/dropped"), 3.0);
   EXPECT_EQ(metrics.value("training/filter_groups/carried"), 1.0);
 
-  filter.begin_step(1);  // the step failed: nothing of it was kept
+  filter.begin_step(1);  // the step failed, so nothing of it remains
   EXPECT_FALSE(filter.is_full());
   ASSERT_TRUE(filter.add(groups_of({{1, 0}, {0, 1}, {0, 2}}, 20)).ok());
   filter.take(metrics);
@@ -152,7 +152,7 @@ TEST(GroupFilter, TheMetricMayBeAnyNumberOfAReward) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(
       refused.error().to_string(),
-      "step 3: 'algorithm.filter_groups.metric' is 'acc', which no reward gives; there are seq_reward, right, length");
+      "step 3: 'algorithm.filter_groups.metric' is 'acc', which no reward gives; use one of: seq_reward, right, length");
 }
 
 TEST(GroupFilter, GivesUpWhereTheDataCannotGiveEnough) {
@@ -165,6 +165,11 @@ TEST(GroupFilter, GivesUpWhereTheDataCannotGiveEnough) {
   ASSERT_FALSE(stopped.ok());
   EXPECT_NE(stopped.error().what.find("only 1 of the 2 groups"), std::string::npos) << stopped.error().what;
   EXPECT_NE(stopped.error().next.find("max_num_gen_batches"), std::string::npos);
+
+  GroupFilter once({true, "seq_reward", 1}, 2);
+  once.begin_step(1);
+  ASSERT_TRUE(once.add(groups_of({{0, 0}})).ok());
+  EXPECT_NE(once.check_more(4).error().what.find("after 1 generation batch "), std::string::npos);
 
   GroupFilter endless({true, "seq_reward", 0}, 2);
   endless.begin_step(1);

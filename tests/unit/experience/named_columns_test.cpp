@@ -8,17 +8,18 @@
 namespace mortise {
 namespace {
 
-ParamInfo text_param(std::string name, std::optional<std::string> default_text, std::string doc) {
-  return {std::move(name), ParamType::kText, std::move(default_text), std::move(doc), std::nullopt, {}};
+ParamInfo text_param(std::string name, std::optional<std::string> default_text, ParamRole role) {
+  return {std::move(name), ParamType::kText, std::move(default_text), "data column", std::nullopt, {}, role};
 }
 
 PluginInfo reward() {
   PluginInfo info;
   info.name = "match";
-  info.params = {text_param("column", "answer", "data column with the answer"),
-                 text_param("level", "", "column of the level; empty: none"),
-                 text_param("must", std::nullopt, "column without a default"),
-                 text_param("mode", "column", "how columns are compared"),
+  info.params = {text_param("column", "answer", ParamRole::kColumn),
+                 text_param("level", "", ParamRole::kColumn),
+                 text_param("must", std::nullopt, ParamRole::kColumn),
+                 text_param("mode", "column", ParamRole::kPlain),
+                 text_param("file", "column", ParamRole::kFile),
                  {"columns", ParamType::kI64, "3", "column count", std::nullopt, {}}};
   return info;
 }
@@ -29,7 +30,7 @@ std::vector<std::string> paths_of(const Json& params) {
   return paths;
 }
 
-TEST(NamedColumns, AreThoseOfTheDescriptions) {
+TEST(NamedColumns, AreTheParametersWithThatRole) {
   EXPECT_THAT(paths_of(Json::object()), testing::ElementsAre("column=answer"));
   EXPECT_THAT(paths_of({{"column", ""}, {"level", "a.b"}, {"must", "m"}, {"mode", "x"}}),
               testing::ElementsAre("level=a.b", "must=m"));
@@ -57,8 +58,8 @@ TEST(NamedColumns, OneRowWithAValueIsEnough) {
   EXPECT_EQ(error.kind, ErrorKind::kData);
   EXPECT_EQ(
       error.to_string(),
-      "the reward 'match' reads the data column 'answer' (column), and no row of data.train_files has a value there; "
-      "did you mean 'asnwer'? Else set 'column' to a column that is there, or take the reward out");
+      "the reward 'match' reads the data column 'answer' (column), but no row of data.train_files has a value there; "
+      "did you mean 'asnwer'? Otherwise set 'column' to a column that exists, or remove the reward");
   EXPECT_THAT(check("zzzzzz").error().next,
               testing::StartsWith("the rows have asnwer, empty, meta, text, late, a.b, a;"));
 }

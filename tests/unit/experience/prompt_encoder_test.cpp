@@ -1,3 +1,4 @@
+// Turning a data row into prompt tokens and columns: the forms of a prompt, templates, length limits.
 #include "experience/data/prompt_encoder.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +77,7 @@ TEST_F(PromptEncoderTest, ASourceWithoutANameIsUnknown) {
     EXPECT_EQ(e.encode(Json::parse(row), "f:1", 100).value().data_source, "unknown") << row;
   const auto number = e.encode(Json::parse(R"({"prompt": "1", "data_source": 3})"), "f:1", 100);
   ASSERT_FALSE(number.ok());
-  EXPECT_NE(number.error().to_string().find("f:1: 'data_source' holds '3', which is no text"), std::string::npos);
+  EXPECT_NE(number.error().to_string().find("f:1: 'data_source' is '3', but must be a text"), std::string::npos);
 }
 
 TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
@@ -86,22 +87,21 @@ TEST_F(PromptEncoderTest, ErrorsNameThePlace) {
     EXPECT_FALSE(result.ok()) << row;
     return result.ok() ? "" : result.error().to_string();
   };
-  EXPECT_EQ(
-      message(R"({"question": "1"})"),
-      "data.jsonl:7: the row has no prompt: neither 'prompt' (text or messages), 'messages' nor "
-      "'prompt_token_ids'; the row has 'question': set data.prompt_key=question if that is the prompt. Else name the "
-      "prompt's column with data.prompt_key");
+  EXPECT_EQ(message(R"({"question": "1"})"),
+            "data.jsonl:7: the row has no prompt: neither 'prompt' (text or messages), 'messages' nor "
+            "'prompt_token_ids'; the row has 'question': set data.prompt_key=question if that is the prompt. Otherwise "
+            "name the prompt's column with data.prompt_key");
   PromptEncoderOptions renamed;
   renamed.prompt_key = "query_text";
   const auto other = encoder(renamed, false).encode(Json::parse(R"({"prompt": "1"})"), "f:1", 100);
   ASSERT_FALSE(other.ok());
   EXPECT_NE(other.error().next.find("the row has 'prompt': set data.prompt_key=prompt"), std::string::npos);
   EXPECT_NE(message(R"({"answer": "1", "promt": "1"})")
-                .find("; the row has 'promt': did you mean 'prompt'? Else name the prompt's column with"),
+                .find("; the row has 'promt': did you mean 'prompt'? Otherwise name the prompt's column with"),
             std::string::npos);
   EXPECT_NE(message(R"({"prompt_token_ids": [1, 10]})").find("token id 10 at position 1"), std::string::npos);
   EXPECT_NE(message(R"({"prompt_token_ids": [1, -1]})").find("token id -1"), std::string::npos);
-  EXPECT_NE(message(R"({"prompt_token_ids": ["x"]})").find("no integer"), std::string::npos);
+  EXPECT_NE(message(R"({"prompt_token_ids": ["x"]})").find("not an integer"), std::string::npos);
   EXPECT_NE(message(R"({"prompt": [{"role": "u", "content": "x"}]})").find("no chat template"), std::string::npos);
   EXPECT_NE(message(R"({"prompt": ""})").find("no tokens"), std::string::npos);
   EXPECT_NE(message(R"([1])").find("must be a JSON object"), std::string::npos);
@@ -125,10 +125,10 @@ TEST_F(PromptEncoderTest, TheTemplateSeesWhatTransformersGivesIt) {
     EXPECT_NE(text_of(e, row).find(text), std::string::npos) << text_of(e, row);
   };
   refused(R"({"prompt": []})", "f:1: the conversation has no messages");
-  refused(R"({"prompt": ["x"]})", "f:1: message 0 of the conversation is no object");
-  refused(R"({"prompt": [{"content": "1"}], "tools": "[3"})", "f:1: the column 'tools' is text, but no JSON");
-  refused(R"({"prompt": [{"content": "1"}], "tools": 3})", "f:1: the column 'tools' has to be a list");
-  refused(R"({"prompt": [{"content": "1"}], "chat_template_kwargs": 3})", "'chat_template_kwargs' has to be an object");
+  refused(R"({"prompt": ["x"]})", "f:1: message 0 of the conversation is not an object");
+  refused(R"({"prompt": [{"content": "1"}], "tools": "[3"})", "f:1: the column 'tools' is text, but not JSON");
+  refused(R"({"prompt": [{"content": "1"}], "tools": 3})", "f:1: the column 'tools' must be a list");
+  refused(R"({"prompt": [{"content": "1"}], "chat_template_kwargs": 3})", "'chat_template_kwargs' must be an object");
 }
 
 TEST_F(PromptEncoderTest, LengthPolicies) {

@@ -1,3 +1,4 @@
+// Batches of prompts over epochs, and a resume at every position.
 #include "experience/data/prompt_source.h"
 
 #include <gtest/gtest.h>
@@ -74,11 +75,12 @@ TEST_F(PromptSourceTest, RefusesAPlaceBehindTheEndOfAnEpoch) {
   ASSERT_TRUE(loaded.add(large).ok());
   const Result<> refused = loaded.load(snapshot, "test");
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().to_string().find("behind batch 3 of its epoch, and an epoch now has 2"), std::string::npos)
+  EXPECT_NE(refused.error().to_string().find("after batch 3 of its epoch, but an epoch now has only 2"),
+            std::string::npos)
       << refused.error().to_string();
 }
 
-// Of a file that was edited between a stop and a resume: the rows are as many, and one is another.
+// A file was edited between a stop and a resume: it has as many rows, but one differs.
 TEST_F(PromptSourceTest, AsksBeforeItGoesOnWithOtherRows) {
   auto source = PromptSource::create(*dataset_, {2, true, 9}).value();
   StatefulRegistry saved;
@@ -100,7 +102,8 @@ TEST_F(PromptSourceTest, AsksBeforeItGoesOnWithOtherRows) {
   for (const char* last : {"{\"prompt\": \"7\"}\n", "{\"prompt\": \"6\", \"answer\": 1}\n"}) {
     const Result<> refused = resume(last, false);
     ASSERT_FALSE(refused.ok());
-    EXPECT_NE(refused.error().to_string().find("the training rows are others"), std::string::npos);
+    EXPECT_NE(refused.error().to_string().find("the training rows differ from those of the checkpoint"),
+              std::string::npos);
     EXPECT_TRUE(resume(last, true).ok());
   }
 }

@@ -9,7 +9,7 @@
 namespace mortise {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoReward = std::numeric_limits<double>::quiet_NaN();
 
 RewardColumn column(double weight, std::vector<double> values) {
   RewardColumn out;
@@ -31,7 +31,7 @@ TEST(NormalizeThenSum, BringsEveryRewardToOneScaleInItsGroup) {
 }
 
 TEST(NormalizeThenSum, LeavesOutWhatDoesNotApply) {
-  const std::vector<double> rewards = {1, kNaN, 3, kNaN, 7, kNaN};
+  const std::vector<double> rewards = {1, kNoReward, 3, kNoReward, 7, kNoReward};
   std::vector<double> sum = normalize_then_sum({column(1.0, rewards)}, kGroups, kAll);
   const double z = 1.0 / (std::sqrt(2.0) + 1e-4);
   EXPECT_NEAR(sum[0], -z, 1e-12);

@@ -1,7 +1,7 @@
-#include <gtest/gtest.h>
-
-#include "experience/advantage/advantage_runner.h"
+// The rows that a reward sees.
 #include "experience/reward/reward_runner.h"
+
+#include <gtest/gtest.h>
 
 namespace mortise {
 namespace {
@@ -37,31 +37,6 @@ TEST(RewardBatch, RowsCarryTheirPromptsColumns) {
   EXPECT_EQ(batch.columns[1].type, ColumnType::kF64) << "that of the data set, not of the batch";
   EXPECT_EQ(batch.columns[2].valid, (std::vector<uint8_t>{0, 0, 0, 0}));
   EXPECT_EQ(batch.columns[1].valid, (std::vector<uint8_t>{1, 1, 0, 0}));
-}
-
-TEST(Layout, AbortedRowsAreMasked) {
-  SampleBatch samples;
-  samples.rows.resize(3);
-  samples.rows[0].token_ids = {1, 2};
-  samples.rows[1].token_ids = {3};
-  samples.rows[1].finish_reason = FinishReason::kAbort;
-  samples.rows[2].token_ids = {4, 5, 6};
-  const AdvantageBatch layout = make_layout(samples);
-  EXPECT_EQ(layout.row_offsets, (std::vector<int64_t>{0, 2, 3, 6}));
-  EXPECT_EQ(layout.response_mask, (std::vector<uint8_t>{1, 1, 0, 1, 1, 1}));
-}
-
-TEST(Layout, CutRowsAreMaskedWhereAsked) {
-  SampleBatch samples;
-  samples.rows.resize(3);
-  samples.rows[0].token_ids = {1, 2};
-  samples.rows[1].token_ids = {3};
-  samples.rows[1].finish_reason = FinishReason::kAbort;
-  samples.rows[2].token_ids = {4, 5, 6};
-  samples.rows[2].finish_reason = FinishReason::kLength;
-  EXPECT_EQ(make_layout(samples).response_mask, (std::vector<uint8_t>{1, 1, 0, 1, 1, 1}));
-  samples.mask_truncated = true;
-  EXPECT_EQ(make_layout(samples).response_mask, (std::vector<uint8_t>{1, 1, 0, 0, 0, 0}));
 }
 
 }  // namespace

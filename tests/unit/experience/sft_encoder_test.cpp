@@ -1,3 +1,4 @@
+// Which tokens of an SFT row carry the loss.
 #include "experience/data/sft_encoder.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +26,7 @@ class SftEncoderTest : public ::testing::Test {
     const SftEncoder encoder = TRY(SftEncoder::create(*prompts_, options_));
     return encoder.encode(Json::parse(row), "sft.jsonl:7");
   }
-  // "context|what is learnt, the rest of it as dots", or the error.
+  // "context|learnt text, the rest of it as dots", or the error.
   std::string learnt(const std::string& row) {
     const auto prompt = encode(row);
     if (!prompt.ok()) return prompt.error().to_string();
@@ -65,7 +66,7 @@ TEST_F(SftEncoderTest, OfAWholeChatAllTokensOrTheAssistants) {
   options_.assistant_only_loss = true;
   EXPECT_EQ(learnt(row), "b:1 a:|23<|end|>......5<|end|>");
   EXPECT_THAT(learnt(R"({"messages": [{"role": "b", "content": "1"}]})"),
-              HasSubstr("sft.jsonl:7: the chat has no token that the assistant wrote"));
+              HasSubstr("sft.jsonl:7: the chat has no token of the assistant"));
 }
 
 TEST_F(SftEncoderTest, ACompletionMayBeMessages) {
@@ -120,11 +121,13 @@ TEST_F(SftEncoderTest, LongChats) {
 TEST_F(SftEncoderTest, RefusesWhatCannotBeLearnt) {
   EXPECT_THAT(
       learnt(R"({"prompt": "1", "response": "1234"})"),
-      HasSubstr("sft.jsonl:7: the completion has 5 tokens with its end, more than data.max_response_length = 4"));
+      HasSubstr(
+          "sft.jsonl:7: the completion has 5 tokens including its end token, more than data.max_response_length = 4"));
   EXPECT_THAT(learnt(R"({"prompt": "1", "response": 7})"), HasSubstr("neither a completion 'response'"));
   EXPECT_THAT(learnt(R"({"prompt": "1", "response": 7})"), testing::Not(HasSubstr("did you mean")));
-  EXPECT_THAT(learnt(R"({"prompt": "1", "respnse": "2"})"),
-              HasSubstr("the row has 'respnse': did you mean 'response'? Else name the column with data.response_key"));
+  EXPECT_THAT(
+      learnt(R"({"prompt": "1", "respnse": "2"})"),
+      HasSubstr("the row has 'respnse': did you mean 'response'? Otherwise name the column with data.response_key"));
   EXPECT_THAT(learnt(R"({"prompt": "1"})"), HasSubstr("data.response_key"));
   EXPECT_THAT(learnt(R"({"messages": "1"})"), HasSubstr("data.messages_key"));
   EXPECT_THAT(learnt("[1]"), HasSubstr("must be a JSON object"));

@@ -37,7 +37,7 @@ TEST(FitColumns, LeavesOutWholeItemsFromTheRight) {
   EXPECT_EQ(fit_columns("abc", 0), "");
 }
 
-// A child that logs on a terminal of its own.
+// A child process that logs to its own terminal.
 class OnATerminal {
  public:
   OnATerminal(unsigned short columns, bool reflows) : screen_(columns, reflows) {
@@ -107,10 +107,11 @@ MetricRow row_of(int64_t step) {
   ::setenv("TERM", "xterm", 1);
   termios settings{};
   tcgetattr(STDIN_FILENO, &settings);
-  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO);  // what is sent must not show
+  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO);  // the sent text must not show
   tcsetattr(STDIN_FILENO, TCSANOW, &settings);
   bool good = log_init({.console_level = LogLevel::kInfo, .file = file}).ok();
-  const auto sink = make_console_sink(default_env(), {.total_steps = 99});
+  // As in a run: without a terminal there would be a line every minute.
+  const auto sink = make_console_sink(default_env(), {.total_steps = 99, .plain_every_s = 60});
   int64_t step = 0;
   for (; step < 20; ++step) {
     good = good && sink->write(row_of(step + 1)).ok();

@@ -1,3 +1,4 @@
+// Durations as users write them, and the injected clock.
 #include "foundation/base/clock.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +43,7 @@ TEST(Duration, Formats) {
   EXPECT_EQ(format_time_utc(int64_t{1'700'000'000} * 1'000'000'000), "2023-11-14T22:13:20Z");
 }
 
-// A clock that stands where the test puts it.
+// A clock that the test sets.
 class StillEnv final : public Env {
  public:
   int64_t now_ns = 0;

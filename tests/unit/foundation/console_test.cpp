@@ -1,3 +1,4 @@
+// The lines that a run prints, and the rows of its metrics files.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -25,7 +26,8 @@ TEST(ProgressText, ShowsWhatTheRowHas) {
 }
 
 TEST(ConsoleSink, PlainLinesWithoutATerminal) {
-  ASSERT_OK(log_init({.console_level = LogLevel::kInfo, .file = {}, .force_plain = true}));
+  const test::TempDir dir;
+  ASSERT_OK(log_init({.console_level = LogLevel::kInfo, .file = dir / "log.txt", .force_plain = true}));
   testing::internal::CaptureStderr();
   const auto sink =
       make_console_sink(default_env(), {.total_steps = 5, .first_step = 0, .plain_every = 2, .plain_every_s = 0});
@@ -38,6 +40,9 @@ TEST(ConsoleSink, PlainLinesWithoutATerminal) {
   EXPECT_THAT(text, HasSubstr("step 5/5"));  // the last one always
   EXPECT_THAT(text, HasSubstr(" left"));
   EXPECT_THAT(text, testing::Not(HasSubstr("\x1b")));
+  const std::string file = dir.read("log.txt");
+  for (int64_t step = 1; step <= 5; ++step)
+    EXPECT_THAT(file, HasSubstr("info step " + std::to_string(step) + "/5")) << "the file has every step";
 }
 
 TEST(JsonlSink, FullPrecisionAndKeysFirst) {
@@ -50,7 +55,7 @@ TEST(JsonlSink, FullPrecisionAndKeysFirst) {
             "{\"update\":14,\"step\":7,\"loss\":0.1,\"lr\":1.0,\"kl\":null,\"x\":0.3333333333333333}\n");
 }
 
-// Rows that did not fit follow as soon as there is room, behind whole lines alone.
+// Rows that did not fit follow as soon as there is room, after complete lines only.
 TEST(JsonlSink, AFullDiskLosesNoRow) {
   const std::string three = "{\"step\":1,\"x\":1.0}\n{\"step\":2,\"x\":2.0}\n{\"step\":3,\"x\":3.0}\n";
   for (uint64_t room = 0; room < three.size(); ++room) {

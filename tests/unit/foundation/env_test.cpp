@@ -111,7 +111,7 @@ TEST(RemoveTree, TakesAllButNeverFollowsLinks) {
   ASSERT_OK(remove_tree(default_env(), dir / "doomed"));
   EXPECT_FALSE(default_env().exists(dir / "doomed"));
   EXPECT_EQ(dir.read("keep/file"), "precious");
-  EXPECT_OK(remove_tree(default_env(), dir / "doomed"));  // gone already: fine
+  EXPECT_OK(remove_tree(default_env(), dir / "doomed"));  // already deleted: fine
 }
 
 TEST(WriteFileAtomic, OldOrNewAtEveryFailure) {
@@ -132,7 +132,7 @@ TEST(WriteFileAtomic, OldOrNewAtEveryFailure) {
   }
 }
 
-// A device or a pipe must not be replaced by a file; a link stays, and what it points to is replaced.
+// A write must not replace a device or a pipe. A link remains, and its target is replaced.
 TEST(WriteFileAtomic, WhatIsNoFileIsWrittenDirectly) {
   const test::TempDir dir;
   ASSERT_EQ(::symlink("/dev/null", (dir / "null").c_str()), 0);
@@ -171,7 +171,7 @@ TEST(Env, WhatIsNoFileIsRefusedAtOnce) {
   }
   EXPECT_TRUE(env.exists(dir / "loop")) << "an error to read, where a missing file may be none";
   EXPECT_THAT(error_of(env.read_file(dir / "loop")), HasSubstr("symbolic links"));
-  EXPECT_THAT(error_of(env.map_file(dir.path())), HasSubstr("this is a folder"));
+  EXPECT_THAT(error_of(env.map_file(dir.path())), HasSubstr("give a file instead of a folder"));
 }
 
 TEST(Env, APipeThatAShellNamesIsRead) {

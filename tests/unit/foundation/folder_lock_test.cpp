@@ -1,4 +1,4 @@
-// Locks of folders, and file systems that have none.
+// Locks of folders, and file systems without locks.
 #include "foundation/base/folder_lock.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// JSON values: numbers keep their bits, faults have places, limits hold.
 #include "foundation/formats/json.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// JSONL files: bad lines, full disks, and rows that survive a killed run.
 #include "foundation/formats/jsonl.h"
 
 #include <gmock/gmock.h>
@@ -111,7 +112,7 @@ TEST(NewJsonlFile, AppearsWholeOrNotAtAll) {
     ASSERT_TRUE(file->write(Json{{"a", 1}}).ok());
     EXPECT_FALSE(default_env().exists(path));
   }
-  EXPECT_EQ(names().size(), 0U);  // not committed: nothing stays
+  EXPECT_EQ(names().size(), 0U);  // not committed: nothing remains
   ASSERT_TRUE(write_file(default_env(), path, "old\n").ok());
   std::filesystem::create_symlink("out.jsonl", dir.path() / "link");
   auto file = NewJsonlFile::create(default_env(), dir.path() / "link");
@@ -172,8 +173,8 @@ TEST(KeepJsonlRows, DropsWhatALaterStepOrACrashLeft) {
   EXPECT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("m.jsonl"));
 }
 
-// After a power loss: zeros, half a line, a row without its key. What can be read is kept, and so is the file as it
-// was.
+// After a power loss: zeros, half a line, a row without its key. The readable rows remain, and so does a copy of the
+// old file.
 TEST(KeepJsonlRows, ADamagedLineSetsTheFileAside) {
   const test::TempDir dir;
   const std::string one = "{\"step\":1}\n", two = "{\"step\":2}\n";

@@ -1,3 +1,4 @@
+// The table of metric names and the page that is made from it.
 #include "foundation/metrics/names.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +34,7 @@ TEST(MetricNames, TheTableIsSound) {
   }
 }
 
-// Names that dashboards of verl and TRL look for, with the way their parts are put together.
+// Names that dashboards of verl and TRL look for, with their reduction.
 TEST(MetricNames, KnowsThePeersNames) {
   const std::vector<std::pair<const char*, Reduction>> names{
       {"actor/pg_loss", Reduction::kMean},
@@ -97,7 +98,7 @@ TEST(MetricNames, KnowsThePeersNames) {
 TEST(MetricNames, ThePageShowsTheTable) {
   const std::string path = std::string(MORTISE_SOURCE_DIR) + "/docs/metrics.md";
   constexpr std::string_view kBegin = "<!-- the table -->\n", kEnd = "<!-- end of the table -->\n";
-  std::string table = "| name | unit | parts are put together by | meaning |\n|---|---|---|---|\n";
+  std::string table = "| name | unit | combined by | meaning |\n|---|---|---|---|\n";
   for (const MetricInfo& info : metric_table()) {
     std::string meaning;
     for (const char c : info.meaning) meaning += c == '|' ? std::string("\\|") : std::string(1, c);

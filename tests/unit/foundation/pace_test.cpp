@@ -6,7 +6,7 @@
 namespace mortise {
 namespace {
 
-// A run at a clock of its own.
+// A run with its own clock.
 class FakeRun {
  public:
   void steps(int64_t count, double seconds_each) {

@@ -1,3 +1,4 @@
+// MetricSet: how values are reduced, and that the split of a batch does not change them.
 #include "foundation/metrics/registry.h"
 
 #include <gmock/gmock.h>
@@ -141,7 +142,7 @@ TEST(MetricSetDeathTest, AnUnknownEngineNameAborts) {
 }
 #endif
 
-// Saved half-way, the numbers go on to the same bits.
+// Numbers that are saved half-way continue to the same bits.
 TEST(MetricSet, SurvivesACheckpoint) {
   const auto first_half = [](MetricSet& set) {
     set.add_mean("actor/pg_loss", 0.1, 3);

@@ -19,6 +19,19 @@ TEST(Philox, PublishedVectors) {
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+TEST(Philox, EightBlocksAtOnceAreTheBlocksOneByOne) {
+  const PhiloxKey key{0xa4093822, 0x299f31d0};
+  for (const uint32_t begin : {0U, 7U, 0xfffffffcU}) {
+    std::array<uint32_t, 32> words{};
+    const PhiloxCounter first{begin, 3, 0x85a308d3, 11};
+    philox_eight_blocks(words, first, key);
+    for (uint32_t l = 0; l < 8; ++l) {
+      const PhiloxCounter block = philox4x32_10({begin + l, first[1], first[2], first[3]}, key);
+      for (size_t w = 0; w < 4; ++w) EXPECT_EQ(words[8 * w + l], block[w]) << begin << " " << l << " " << w;
+    }
+  }
+}
+
 // The numbers of a run must never change between versions. Computed by a separate implementation in another language
 // from the rules in rng.h.
 TEST(RandomStream, FrozenValues) {

@@ -183,7 +183,7 @@ TEST(SafetensorsBad, EveryTruncationIsRefused) {
   ASSERT_NE(refusal(file + "x"), "ok");
 }
 
-// Whatever a mutated file is taken for, what is accepted holds: views inside the file, sizes that fit, no two alike.
+// Every accepted mutated file is sound: views are inside the file, sizes fit, and no two names are equal.
 TEST(SafetensorsBad, MutatedFilesAreRefusedOrSound) {
   const std::string good = golden();
   const int rounds = std::getenv("MORTISE_LONG") != nullptr ? 1'000'000 : 20'000;

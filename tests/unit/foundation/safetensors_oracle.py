@@ -1,7 +1,7 @@
-"""Judges safetensors files with the safetensors package.
+"""Reads safetensors files with the safetensors package.
 
 usage: safetensors_oracle.py BATCH VERDICTS
-BATCH is a sequence of u32 length + file; VERDICTS gets a line a file: "-" where the package refuses it, else the
+BATCH is a sequence of u32 length + file; VERDICTS gets one line per file: "-" if the package refuses it, else the
 SHA-256 of its tensors by name: name, dtype, shape and bytes.
 """
 import hashlib

@@ -1,6 +1,6 @@
-// Mutated files, judged as the safetensors package judges them: what both accept holds the same tensors, nothing is
-// accepted that the package refuses, and what we refuse beyond it is in a list. 20,000 files; a million with
-// MORTISE_LONG. Needs a Python with safetensors in MORTISE_ORACLES_PYTHON; without it the test is skipped, aloud.
+// Mutated files, compared with the safetensors package. Files that both accept have the same tensors, we accept nothing
+// that the package refuses, and a list has what only we refuse. 20,000 files; a million with MORTISE_LONG. Needs a
+// Python with safetensors in MORTISE_ORACLES_PYTHON; without it the test is skipped and says so.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr std::string_view kStricter[] = {
     "'__metadata__' is not an object",  // null is as good as absent there
     "is not described by an object",    // a list of the three members passes there
     "has no dtype",                     // {"F32": null} passes there
-    "not made of whole numbers",        // sizes of 2^63 and more beside a 0
+    "not made of whole numbers",        // sizes of 2^63 and more, next to a 0
     "overflows",                        // the same
     "nested deeper",                    // inside members that it ignores
 };

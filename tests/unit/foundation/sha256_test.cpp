@@ -1,3 +1,4 @@
+// SHA-256 against published vectors and libsodium.
 #include "foundation/formats/sha256.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// What the first and the second stop signal do.
 #include "foundation/base/signal.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Helpers for texts: UTF-8, sizes, hints for misspelt names, counts.
 #include "foundation/base/text.h"
 
 #include <gmock/gmock.h>
@@ -63,6 +64,13 @@ TEST(Text, IsCutBetweenCharacters) {
 TEST(Text, OfOneLineMovesNoCursor) {
   EXPECT_EQ(one_line("a\nb\tc \xC3\xA9"), "a\\nb\\tc \xC3\xA9");
   EXPECT_EQ(one_line("\x1b[2J\r\x7f"), "\\x1b[2J\\x0d\\x7f");
+  EXPECT_EQ(one_line("a\xC2\x9B"
+                     "2Jb"),
+            "a\\xc2\\x9b2Jb");  // the control sequence introducer in one character
+  EXPECT_EQ(one_line("evil\xE2\x80\xAE gnp.exe \xE2\x81\xA7 \xE2\x80\xA8"),
+            "evil\\xe2\\x80\\xae gnp.exe \\xe2\\x81\\xa7 \\xe2\\x80\\xa8");
+  EXPECT_EQ(one_line("\xC3\xA9 \xE2\x82\xAC \xE2\x80\x94 \xD8\xA7"), "\xC3\xA9 \xE2\x82\xAC \xE2\x80\x94 \xD8\xA7");
+  EXPECT_EQ(without_controls("a\n\tb\x1b[1m\r"), "a\n\tb\\x1b[1m\\x0d");
 }
 
 TEST(EditDistance, KnownValues) {
@@ -112,7 +120,18 @@ TEST(Pieces, SplitTrimJoin) {
   EXPECT_THAT(split("", ','), ElementsAre(""));
   EXPECT_EQ(trim(" \t a b\r\n"), "a b");
   EXPECT_EQ(trim("  "), "");
+  EXPECT_EQ(trim("\v\f a \v"), "a");
+  EXPECT_EQ(trim("\v a \n", " \n"), "\v a");
   EXPECT_EQ(join(std::vector<std::string>{"x", "y"}, ", "), "x, y");
+}
+
+TEST(ByteOrderMark, IsSkippedOnceAtTheStart) {
+  EXPECT_EQ(parse::without_byte_order_mark("\xEF\xBB\xBF\xEF\xBB\xBF"
+                                           "a"),
+            "\xEF\xBB\xBF"
+            "a");
+  EXPECT_EQ(parse::without_byte_order_mark("a\xEF\xBB\xBF"), "a\xEF\xBB\xBF");
+  EXPECT_EQ(parse::without_byte_order_mark("\xEF\xBB"), "\xEF\xBB");
 }
 
 TEST(Quote, ShowsBytesThatCannotBeShown) {

@@ -1,3 +1,4 @@
+// TOML with the position of every value.
 #include "foundation/formats/toml.h"
 
 #include <gmock/gmock.h>

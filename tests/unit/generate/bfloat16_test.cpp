@@ -1,5 +1,5 @@
-// Decoding with weights rounded to bfloat16: it is decoding in float32 with a model whose matrices were rounded, bit
-// for bit, and lies as far from the model itself as that rounding.
+// Decoding with weights rounded to bfloat16. It equals float32 decoding with rounded matrices, bit for bit. Its
+// distance from the original model is the effect of that rounding.
 #include <ATen/core/grad_mode.h>
 #include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ TEST(Bfloat16, ProbabilitiesStayNearTheModels) {
   int64_t count = 0;
   for (const auto& [key, sequence] : rounded) {
     const GeneratedSequence& other = exact.at(key);
-    // As long as the tokens are the same, so is what the log-probabilities are conditioned on.
+    // As long as the tokens are equal, the log-probabilities have the same context.
     for (size_t t = 0; t < sequence.ids.size() && sequence.ids[t] == other.ids[t]; ++t, ++count) {
       const double difference = std::abs(std::exp(static_cast<double>(sequence.log_prob[t])) -
                                          std::exp(static_cast<double>(other.log_prob[t])));

@@ -189,7 +189,7 @@ TEST(Engine, FiltersAndBarsLeaveTheLogProbAlone) {
   }
 }
 
-void expect_same(const Sequences& a, const Sequences& b, const char* what) {
+void expect_same_ids(const Sequences& a, const Sequences& b, const char* what) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [key, sequence] : a) {
     ASSERT_EQ(sequence.ids, b.at(key).ids) << what << ": request " << key.first << " sample " << key.second;
@@ -209,14 +209,14 @@ TEST(Engine, TokensDoNotDependOnBatchThreadsOrOrder) {
       options.max_num_seqs = max_num_seqs;
       options.num_threads = threads;
       options.max_batch_tokens = max_num_seqs == 2 ? 8 : 256;  // prompts cut into several passes
-      expect_same(want, run_all(*make_engine(model, options), requests), "slots or threads");
+      expect_same_ids(want, run_all(*make_engine(model, options), requests), "slots or threads");
     }
   }
   std::swap(requests[0], requests[2]);
-  expect_same(want, run_all(*make_engine(model), requests), "order");
+  expect_same_ids(want, run_all(*make_engine(model), requests), "order");
   EngineOptions small_cache;  // room for one sample at a time
   small_cache.kv_cache_bytes = 6 * KvShape{2, 2, 12}.page_bytes();
-  expect_same(want, run_all(*make_engine(model, small_cache), requests), "memory");
+  expect_same_ids(want, run_all(*make_engine(model, small_cache), requests), "memory");
 }
 
 TEST(Engine, ManyRowsTakeTheirOwnWayThroughTheLayers) {
@@ -225,7 +225,7 @@ TEST(Engine, ManyRowsTakeTheirOwnWayThroughTheLayers) {
   EngineOptions options;
   options.max_num_seqs = 3;
   options.num_threads = 1;
-  expect_same(run_all(*make_engine(model), requests), run_all(*make_engine(model, options), requests), "rows");
+  expect_same_ids(run_all(*make_engine(model), requests), run_all(*make_engine(model, options), requests), "rows");
 }
 
 // Passes with enough work that the members share every matrix: a long prompt, and layers beyond a core's cache.
@@ -250,7 +250,7 @@ TEST(Engine, SharedMatricesGiveTheSame) {
   EngineOptions many;
   many.num_threads = 3;
   const Sequences want = run_all(*make_engine(*model, alone), requests);
-  expect_same(want, run_all(*make_engine(*model, many), requests), "threads");
+  expect_same_ids(want, run_all(*make_engine(*model, many), requests), "threads");
   expect_log_probs_of_model(*model, requests, want);
 }
 
@@ -387,7 +387,7 @@ TEST(Engine, RefusesWhatCannotRun) {
   params = sampled(3);
   params.min_new_tokens = 1;
   for (int64_t id = 0; id < 300; ++id) params.stop_ids.push_back(id);
-  expect_error(make_request(42, {1}, 1, params), "every token");
+  expect_error(make_request(42, {1}, 1, params), "no token can be sampled");
   EngineOptions options;
   options.kv_cache_bytes = 1;
   engine = make_engine(model, options);

@@ -93,7 +93,7 @@ TEST_P(KernelsTest, Bf16GemmIsTheGemmOfRoundedWeights) {
   }
 }
 
-// The guarantee under batch independence: the same bits for a row alone and among others.
+// The guarantee behind batch independence: a row has the same bits alone and among others.
 TEST_P(KernelsTest, GemmRowDoesNotDependOnOtherRows) {
   const int64_t k = 131;
   const int64_t m = 23;

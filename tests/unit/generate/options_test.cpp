@@ -276,7 +276,7 @@ TEST(SamplingOptions, WhatCannotBeIsRefused) {
       [](SamplingParams& p) {
         for (int64_t id = 0; id < 300; ++id) p.bad_words.push_back({id});
       },
-      "every token");
+      "no token can be sampled");
 }
 
 }  // namespace

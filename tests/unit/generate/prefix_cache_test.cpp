@@ -1,4 +1,4 @@
-// Pages that prompts share: who may have which, what stays, what goes.
+// Pages that prompts share: who may use which, which remain, and which are freed.
 #include "generate/schedule/prefix_cache.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ std::vector<int64_t> ids(int64_t size, int64_t first = 0) {
   return out;
 }
 
-// Takes what a prompt needs and puts its blocks into the tree; returns their end and what was known.
+// Takes the pages that a prompt needs and puts its blocks into the tree. Returns their end and the known part.
 struct Held {
   PrefixCache::Node* end;
   std::vector<float*> pages;
@@ -74,7 +74,7 @@ TEST(PrefixCache, UnusedPagesStayUpToTheLimitOldestFirst) {
   EXPECT_EQ(pages.size(), 2U);
   EXPECT_EQ(cache.num_unused_pages(), 2);
   cache.make_room(100);
-  EXPECT_EQ(kv.reserved_pages(), 2);  // what is in use stays
+  EXPECT_EQ(kv.reserved_pages(), 2);  // pages in use remain
   cache.release(end);
   cache.clear();
   EXPECT_EQ(kv.reserved_pages(), 0);

@@ -1,4 +1,4 @@
-// The sampler against its plain judge and against exact probabilities.
+// The sampler against its reference implementation and against exact probabilities.
 #include "generate/sample/sampling.h"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ SamplingParams params_of(const Case& c) {
   return params;
 }
 
-// What came before the token at hand: every third id, some of them in the prompt only; and what may not come.
+// The ids before the current token: every third id, some only in the prompt. And the forbidden ids.
 struct OwnedEdits {
   OwnedEdits(const Case& c, std::span<const float> logits) {
     const auto size = static_cast<int64_t>(logits.size());
@@ -205,7 +205,7 @@ TEST(Sampling, FilteredLogProbIsThatOfTheDistribution) {
   }
 }
 
-// What a penalty or a bar does to the draw does not reach the log-probability that is trained on.
+// Penalties and forbidden tokens change the draw, but not the log-probability that training uses.
 TEST(Sampling, LogProbIsTheModelsOwn) {
   const auto logits = random_logits(300, 79, 2.0F);
   double sum = 0;
@@ -253,7 +253,7 @@ TEST(Sampling, EqualLogitsFollowTransformers) {
   const std::vector<float> logits = {1.0F, 3.0F, 3.0F, 3.0F, 0.0F};
   const OwnedLogitRow row(logits, kernels(), 1.0F);
   SamplingParams params;
-  params.top_k = 2;  // all three that equal the second largest stay
+  params.top_k = 2;  // all three that equal the second largest remain
   std::map<int64_t, int> seen;
   for (int i = 0; i < 300; ++i) ++seen[sample(row, params, i / 300.0).id];
   EXPECT_EQ(seen.size(), 3U);

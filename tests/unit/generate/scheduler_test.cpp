@@ -6,9 +6,9 @@
 namespace mortise {
 namespace {
 
-constexpr KvShape kShape{1, 1, 16};
+constexpr KvShape kCacheShape{1, 1, 16};
 
-GenerateRequest request(int64_t id, int64_t prompt, int64_t samples, int64_t max_new) {
+GenerateRequest request_of_length(int64_t id, int64_t prompt, int64_t samples, int64_t max_new) {
   GenerateRequest out;
   out.request_id = id;
   out.prompt_ids.assign(static_cast<size_t>(prompt), 1);
@@ -28,10 +28,10 @@ std::vector<SampledToken> tokens(size_t count) {
 }
 
 TEST(Scheduler, AdmitsInOrderUpToTheRows) {
-  KvCache kv(kShape, 1000);
+  KvCache kv(kCacheShape, 1000);
   Scheduler scheduler(kv, rows(3));
-  scheduler.add(request(1, 4, 2, 2));
-  scheduler.add(request(2, 4, 3, 1));
+  scheduler.add(request_of_length(1, 4, 2, 2));
+  scheduler.add(request_of_length(2, 4, 3, 1));
   scheduler.admit(0);
   ASSERT_EQ(scheduler.running().size(), 3U);
   EXPECT_EQ(scheduler.running()[2]->sequence.request_id, 2);
@@ -51,10 +51,11 @@ TEST(Scheduler, AdmitsInOrderUpToTheRows) {
 }
 
 TEST(Scheduler, ReservesForTheLongestCompletion) {
-  KvCache kv(kShape, 5);
+  KvCache kv(kCacheShape, 5);
   Scheduler scheduler(kv, rows(100));
-  scheduler.add(request(1, 17, 3, 17));  // 2 pages of prompt, 1 for each sample: the last token needs no place
-  scheduler.add(request(2, 1, 1, 1));
+  scheduler.add(
+      request_of_length(1, 17, 3, 17));  // 2 pages of prompt, 1 for each sample: the last token needs no place
+  scheduler.add(request_of_length(2, 1, 1, 1));
   scheduler.admit(0);
   EXPECT_EQ(scheduler.running().size(), 3U);
   EXPECT_EQ(kv.reserved_pages(), 5);
@@ -65,7 +66,7 @@ TEST(Scheduler, ReservesForTheLongestCompletion) {
 }
 
 TEST(Scheduler, PagesComeBack) {
-  KvCache kv(kShape, 8);
+  KvCache kv(kCacheShape, 8);
   std::vector<float*> pages = {kv.take(), kv.take()};
   EXPECT_NE(pages[0], pages[1]);
   EXPECT_GT(kv.allocated_bytes(), 0);
@@ -77,9 +78,9 @@ TEST(Scheduler, PagesComeBack) {
 }
 
 TEST(Scheduler, AbortOfWaitingOnesGivesEmptySequences) {
-  KvCache kv(kShape, 100);
+  KvCache kv(kCacheShape, 100);
   Scheduler scheduler(kv, rows(1));
-  scheduler.add(request(1, 4, 2, 9));
+  scheduler.add(request_of_length(1, 4, 2, 9));
   scheduler.admit(5);
   scheduler.accept(tokens(1));
   scheduler.abort(1, 6);

@@ -1,5 +1,5 @@
-// The team and its barrier: every member takes part in every job, and nobody passes a barrier early or burns a core
-// while it waits.
+// The team and its barrier: every member takes part in every job, and no member passes a barrier early or keeps a core
+// busy while it waits.
 #include "generate/decode/team.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Team, BarrierSeparatesPhases) {
   constexpr int kSize = 3;
   constexpr int kPhases = 300;
   Team team(kSize);
-  std::vector<int> written(kSize);  // plain on purpose: the barrier alone orders the accesses
+  std::vector<int> written(kSize);  // plain on purpose: only the barrier orders the accesses
   std::atomic<int> wrong{0};
   team.run([&](int member) {
     for (int phase = 1; phase <= kPhases; ++phase) {
@@ -117,7 +117,7 @@ TEST(FloatBuffer, IsZeroedAndAligned) {
     FloatBuffer moved = std::move(buffer);
     EXPECT_EQ(moved.data()[size - 1], 1.0F);
     buffer = std::move(moved);
-    buffer.reserve(size / 2);  // keeps what there is
+    buffer.reserve(size / 2);  // keeps the existing one
     EXPECT_EQ(buffer.data()[size - 1], 1.0F);
   }
   buffer.free();

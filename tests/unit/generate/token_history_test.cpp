@@ -1,4 +1,4 @@
-// What penalties count and what is barred, from the ids alone; and texts that end a completion.
+// What penalties count and what is forbidden, from the ids only; and texts that end a completion.
 #include "generate/sample/token_history.h"
 
 #include <gmock/gmock.h>

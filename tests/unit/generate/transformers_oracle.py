@@ -1,8 +1,8 @@
-"""Judges Mortise's sampler by transformers' own logits processors, and its greedy completions by generate.
+"""Compares Mortise's sampler with transformers' logits processors, and its greedy completions with generate.
 
 usage: transformers_oracle.py CASES.json
-Exit code 0: every token that Mortise can draw is one that transformers keeps, none is missing, and the
-log-probabilities are equal. The processors run on float64, so that a boundary is where the definition puts it.
+Exit code 0: Mortise can draw exactly the tokens that transformers keeps, and the log-probabilities are equal. The
+processors run on float64, so that boundaries are exactly where the definition puts them.
 """
 import json
 import sys

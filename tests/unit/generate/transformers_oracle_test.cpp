@@ -57,8 +57,8 @@ Json json_of(const SamplingParams& params) {
           {"max_new_tokens", params.max_new_tokens}};
 }
 
-// What the sampler can draw and with which log-probability: it inverts the distribution function in the order of ids,
-// so a walk along the uniform number meets every token that is kept.
+// Which tokens the sampler can draw, and their log-probabilities. It inverts the distribution function in the order of
+// ids, so a walk along the uniform number visits every remaining token.
 Json drawable(const LogitRow& row, const SamplingParams& params, TokenEdits edits) {
   const Kernels& kernels = *find_kernels(Isa::kAuto);
   constexpr double kStep = 2e-6;  // above the rounding of the sum, below any probability of these logits

@@ -14,7 +14,7 @@ namespace mortise {
 namespace {
 
 TEST(ActorLearner, EveryCutGivesTheSameGradientWithKlAndEntropyInTheLoss) {
-  for (const std::string kl : {"k1", "k2", "low_var_kl", "k3_ratio", "abs", "k3+"}) {
+  for (const std::string kl : {"k1", "k2", "low_var_kl", "k3_ratio", "k3_row_ratio", "abs", "k3+"}) {
     TestObjective run(
         {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=" + kl, "actor.entropy_coeff=0.05"});
     TestPolicy policy("float32");
@@ -53,9 +53,8 @@ TEST(ActorLearner, RowsWithoutAdvantageAreSeenButSendNothingBack) {
   RandomRows data(true);
   UpdateReport report;
   policy.gradients(run.objective, data.batch, cut_by(kAll), &report);
-  EXPECT_EQ(report.sums.num_tokens,
-            std::accumulate(data.batch.response_mask.begin(), data.batch.response_mask.end(), 0));
-  std::fill(data.batch.advantages.begin(), data.batch.advantages.end(), 0.0F);
+  EXPECT_EQ(report.sums.num_tokens, std::ranges::count(data.batch.get<column::ResponseMask>(), uint8_t{1}));
+  data.batch.make<column::Advantages>();  // zeros
   const auto none = policy.gradients(run.objective, data.batch, cut_by({0, 20}), &report);
   for (const at::Tensor& grad : none) {
     ASSERT_TRUE(grad.defined());
@@ -77,10 +76,9 @@ TEST(ActorLearner, AnUpdateWithoutFiniteLogProbsIsSkippedAndTouchesNothing) {
     broken.fill_(std::numeric_limits<float>::infinity());
     std::vector<at::Tensor> before;
     for (const NamedParameter& p : policy.model.parameters()) before.push_back(p.tensor.detach().clone());
-    std::vector<int64_t> rows(static_cast<size_t>(data.batch.num_rows()));
-    std::iota(rows.begin(), rows.end(), 0);
+    const std::vector<int64_t> rows = all_rows(data.batch);
     ActorLearner learner(policy.model, policy.optimizer, run.objective, cut_by({2, 0}));
-    const auto report = learner.update(data.batch, rows, 0.1, 1, 1);
+    const auto report = learner.update(data.batch, rows, {.lr = 0.1});
     ASSERT_TRUE(report.ok()) << report.error().to_string();
     EXPECT_TRUE(report->skipped);
     EXPECT_TRUE(std::isnan(report->grad_norm));
@@ -88,7 +86,7 @@ TEST(ActorLearner, AnUpdateWithoutFiniteLogProbsIsSkippedAndTouchesNothing) {
     for (size_t i = 0; i < before.size(); ++i)
       EXPECT_TRUE(policy.model.parameters()[i].tensor.detach().equal(before[i])) << i;
     broken.copy_(kept);
-    const auto healed = learner.update(data.batch, rows, 0.1, 2, 2);
+    const auto healed = learner.update(data.batch, rows, {.lr = 0.1, .step = 2, .update_index = 2});
     ASSERT_TRUE(healed.ok());
     EXPECT_FALSE(healed->skipped) << loss;
     EXPECT_EQ(policy.optimizer.num_updates(), 1);
@@ -104,32 +102,29 @@ TEST(ActorLearner, MeasuredLogProbsSaveTheFirstPass) {
   const LearnerOptions options = cut_by({3, 0});
   ActorLearner learner(policy.model, policy.optimizer, run.objective, options);
   ASSERT_TRUE(learner.sees_whole_update());
-  data.batch.old_log_prob = learner.log_probs(policy.model, data.batch, nullptr, &data.batch.old_entropy).value();
+  std::vector<float> entropy;
+  data.batch.put<column::OldLogProb>(learner.log_probs(policy.model, data.batch, nullptr, &entropy).value());
+  data.batch.put<column::OldEntropy>(entropy);
   UpdateReport taken, saved;
   const auto with_pass = policy.gradients(run.objective, data.batch, options, &taken);
-  data.batch.old_is_current = true;
-  const auto without = policy.gradients(run.objective, data.batch, options, &saved);
+  const auto without = policy.gradients(run.objective, data.batch, options, &saved, /*old_is_current=*/true);
   EXPECT_LE(worst_relative_l2(without, with_pass), 1e-12);
   EXPECT_NEAR(saved.sums.entropy, taken.sums.entropy, 1e-5);
-  // What was measured is what is used: other numbers give another gradient.
-  for (float& log_prob : data.batch.old_log_prob) log_prob -= 0.5F;
-  std::reverse(data.batch.old_entropy.begin(), data.batch.old_entropy.end());
-  EXPECT_GT(worst_relative_l2(policy.gradients(run.objective, data.batch, options), with_pass), 1e-3);
+  // The measured numbers are used: other numbers give another gradient.
+  for (float& log_prob : data.batch.edit<column::OldLogProb>()) log_prob -= 0.5F;
+  std::ranges::reverse(data.batch.edit<column::OldEntropy>());
+  EXPECT_GT(worst_relative_l2(policy.gradients(run.objective, data.batch, options, nullptr, true), with_pass), 1e-3);
 }
 
-// Hidden 16, intermediate 24, 2 layers, qkv 32, heads together 16, vocabulary 29: a token meets 2 x 1920 weights, a
+// Hidden 16, intermediate 24, 2 layers, qkv 32, heads together 16, vocabulary 29: a token uses 2 x 1920 weights, a
 // target 16 x 29 more, and a pair of tokens costs 4 x 16 in each layer.
 TEST(ActorLearner, CountsTheOperationsOfItsPasses) {
   TestObjective run({"actor.policy_loss.loss_mode=vanilla"});
   TestPolicy policy("float32");
   const std::vector<int64_t> prompt{1, 2, 3}, response{4, 5, 6, 7};
-  TrainBatch batch;
-  batch.prompt_ids = {prompt, prompt};
-  batch.response_ids = {response, response};
-  batch.group_index = {0, 0};
-  batch.row_offsets = {0, 4, 8};
-  batch.response_mask.assign(8, 1);
-  batch.advantages.assign(8, 1.0F);
+  StepTable batch({{prompt, response, 0}, {prompt, response, 0}});
+  batch.put<column::ResponseMask>(std::vector<uint8_t>(8, 1));
+  batch.put<column::Advantages>(std::vector<float>(8, 1.0F));
   FlopCount count;
   LearnerOptions options = cut_by(kAll);
   options.pass.flops = &count;
@@ -139,14 +134,14 @@ TEST(ActorLearner, CountsTheOperationsOfItsPasses) {
   ASSERT_TRUE(learner.log_probs(policy.model, batch).ok());
   EXPECT_EQ(count.total, kForward);
   const std::vector<int64_t> rows{0, 1};
-  ASSERT_TRUE(learner.update(batch, rows, 0.0, 1, 1).ok());
+  ASSERT_TRUE(learner.update(batch, rows, {}).ok());
   EXPECT_EQ(count.total, 4.0 * kForward);
-  batch.advantages.assign(8, 0.0F);
-  ASSERT_TRUE(learner.update(batch, rows, 0.0, 1, 2).ok());
+  batch.make<column::Advantages>();  // zeros
+  ASSERT_TRUE(learner.update(batch, rows, {}).ok());
   EXPECT_EQ(count.total, 5.0 * kForward);  // nothing to send back
 }
 
-// Correction by the current policy: what one micro-batch rejects is told from the whole update.
+// Correction by the current policy: the metrics of rejection in micro-batches cover the whole update.
 TEST(ActorLearner, BypassModeDoesNotDependOnTheCut) {
   const std::string table = "algorithm.rollout_correction.";
   for (const std::string preset : {"bypass_pg_is", "bypass_pg_geo_rs_token_tis", "bypass_ppo_clip_k3_rs"}) {
@@ -164,7 +159,7 @@ TEST(ActorLearner, BypassModeDoesNotDependOnTheCut) {
   }
 }
 
-// What is rejected leaves the token-mean's count too, as in verl.
+// Rejected tokens do not count in the token-mean, as in verl.
 TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
   TestObjective run({"algorithm.rollout_correction.preset=bypass_pg_geo_rs_seq_tis",
                      "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0"});
@@ -174,13 +169,13 @@ TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
                            advantages = {1.0F, 1.0F, 1.0F}, weight = {1.0F / 3, 1.0F / 3, 1.0F / 3};
   const std::vector<uint8_t> mask = {1, 1, 1};
   std::vector<float> grad(3);
-  ObjectiveInput in;
+  StepView in;
   in.layout = {offsets, ids, groups};
-  in.log_prob = log_prob;
-  in.old_log_prob = in.rollout_log_prob = rollout;
-  in.advantages = advantages;
-  in.weight = weight;
-  in.response_mask = mask;
+  in.set<column::LogProb>(log_prob);
+  in.set<column::OldLogProb>(rollout).set<column::RolloutLogProb>(rollout);
+  in.set<column::Advantages>(advantages);
+  in.set<column::Weight>(weight);
+  in.set<column::ResponseMask>(mask);
   MetricSet metrics;
   const ObjectiveSums sums = run.objective.evaluate(in, {grad, {}}, &metrics).value();
   const double w = std::exp(0.1 - 0.4);  // of the first row; the second, at e^-2, is rejected
@@ -190,7 +185,7 @@ TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
   EXPECT_NEAR(metrics.value("rollout_corr/rollout_rs_seq_masked_fraction").value_or(-1), 0.5, 1e-9);
 }
 
-// A correction weight scales the policy term and leaves the KL term alone.
+// A correction weight scales the policy term but not the KL term.
 TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
   TestObjective run({"actor.use_kl_loss=true", "actor.kl_loss_coef=0.5"});
   const std::vector<int64_t> offsets = {0, 2}, ids = {0}, groups = {0};
@@ -198,15 +193,15 @@ TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
                            weight = {0.5F, 0.5F}, threes = {3.0F, 3.0F};
   const std::vector<uint8_t> mask = {1, 1};
   std::vector<float> plain_grad(2), grad(2);
-  ObjectiveInput in;
+  StepView in;
   in.layout = {offsets, ids, groups};
-  in.log_prob = in.old_log_prob = log_prob;
-  in.ref_log_prob = ref;
-  in.advantages = advantages;
-  in.weight = weight;
-  in.response_mask = mask;
+  in.set<column::LogProb>(log_prob).set<column::OldLogProb>(log_prob);
+  in.set<column::RefLogProb>(ref);
+  in.set<column::Advantages>(advantages);
+  in.set<column::Weight>(weight);
+  in.set<column::ResponseMask>(mask);
   const ObjectiveSums plain = run.objective.evaluate(in, {plain_grad, {}}, nullptr).value();
-  in.rollout_is_weights = threes;
+  in.set<column::RolloutIsWeights>(threes);
   const ObjectiveSums corrected = run.objective.evaluate(in, {grad, {}}, nullptr).value();
   EXPECT_NEAR(plain.pg_loss, 0.5, 1e-6);  // -(1 - 2) / 2 at ratio 1
   EXPECT_NEAR(corrected.pg_loss, 1.5, 1e-6);
@@ -231,7 +226,7 @@ TEST(EntropyMask, KeepsTheTokensAboveTheInterpolatedQuantile) {
   EXPECT_EQ(keep, none);
 }
 
-// What is no number is not masked away: it has to show in the loss.
+// A mask must not hide a NaN: the loss has to show it.
 TEST(Masks, NoNumberHides) {
   const std::vector<float> entropy = {NAN, 0.1F, 0.5F, NAN, 0.3F};
   const std::vector<uint8_t> mask = {1, 1, 1, 0, 1};
@@ -243,7 +238,11 @@ TEST(Masks, NoNumberHides) {
   const std::vector<float> behaviour = {-1, NAN, -1, -1}, log_prob(4, -3.0F), advantages(4, -1.0F);
   const std::vector<uint8_t> all(4, 1);
   std::vector<float> weight(4, 0.5F);
-  off_policy_mask({offsets, names, names}, behaviour, log_prob, advantages, all, 1.0, weight);
+  StepView view;
+  view.layout = {offsets, names, names};
+  view.set<column::RolloutLogProb>(behaviour).set<column::LogProb>(log_prob);
+  view.set<column::Advantages>(advantages).set<column::ResponseMask>(all);
+  off_policy_mask(view, 1.0, weight);
   EXPECT_EQ(weight, (std::vector<float>{0.5F, 0.5F, 0, 0}));
 }
 
@@ -262,15 +261,15 @@ TEST(ActorObjective, TheEntropyMaskLeavesTheKlTermAlone) {
                            weight = {0.5F, 0.5F}, entropy = {0.25F, 2.0F};
   const std::vector<uint8_t> mask = {1, 1};
   std::vector<float> all(2), some(2), all_entropy(2), some_entropy(2);
-  ObjectiveInput in;
+  StepView in;
   in.layout = {offsets, ids, groups};
-  in.log_prob = in.old_log_prob = log_prob;
-  in.ref_log_prob = ref;
-  in.advantages = advantages;
-  in.weight = weight;
-  in.response_mask = mask;
+  in.set<column::LogProb>(log_prob).set<column::OldLogProb>(log_prob);
+  in.set<column::RefLogProb>(ref);
+  in.set<column::Advantages>(advantages);
+  in.set<column::Weight>(weight);
+  in.set<column::ResponseMask>(mask);
   EXPECT_FALSE(masked.objective.evaluate(in, {some, {}}, nullptr).ok());  // nothing says which tokens
-  in.entropy = entropy;
+  in.set<column::Entropy>(entropy);
   const ObjectiveSums whole = plain.objective.evaluate(in, {all, all_entropy}, nullptr).value();
   const ObjectiveSums half = masked.objective.evaluate(in, {some, some_entropy}, nullptr).value();
   EXPECT_NEAR(half.pg_loss, 1.0, 1e-6);  // the second token's -(-2) / 2

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <numeric>
 
 #include "foundation/base/rng.h"
 #include "foundation/formats/json.h"
@@ -23,12 +22,12 @@ constexpr int64_t kVocab = 23;
 
 struct Rows {
   std::vector<std::vector<int64_t>> prompts, responses;
-  TrainBatch batch;
-  std::vector<float> values, returns;
+  StepTable batch;
 
   Rows() {
     RandomStream stream({11, RandomPurpose::kTest, 0, 0, 0});
-    batch.row_offsets = {0};
+    std::vector<uint8_t> mask;
+    std::vector<float> values, returns;
     for (int64_t row = 0; row < 6; ++row) {
       const auto ids = [&](uint64_t n) {
         std::vector<int64_t> out(n);
@@ -37,18 +36,18 @@ struct Rows {
       };
       prompts.push_back(ids(3));
       responses.push_back(ids(row == 3 ? 0 : 2 + stream.next_below(5)));
-      batch.group_index.push_back(row / 2);
       for (size_t t = 0; t < responses.back().size(); ++t) {
-        batch.response_mask.push_back(t == 1 ? 0 : 1);
+        mask.push_back(t == 1 ? 0 : 1);
         values.push_back(static_cast<float>(0.3 * stream.next_normal()));
         returns.push_back(static_cast<float>(stream.next_normal()));
       }
-      batch.row_offsets.push_back(static_cast<int64_t>(batch.response_mask.size()));
     }
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      batch.prompt_ids.emplace_back(prompts[i]);
-      batch.response_ids.emplace_back(responses[i]);
-    }
+    std::vector<TableRow> rows;
+    for (size_t i = 0; i < prompts.size(); ++i) rows.push_back({prompts[i], responses[i], static_cast<int64_t>(i) / 2});
+    batch = StepTable(std::move(rows));
+    batch.put<column::ResponseMask>(std::move(mask));
+    batch.put<column::Values>(std::move(values));
+    batch.put<column::Returns>(std::move(returns));
   }
 };
 
@@ -73,8 +72,6 @@ AdamW optimizer_of(Model& model) {
   return {parameters, {}, "critic.optim"};
 }
 
-std::vector<int64_t> all_rows() { return {0, 1, 2, 3, 4, 5}; }
-
 // One case of verl's compute_value_loss (tests/golden/tensors), its rows flat.
 void expect_verls_value_loss(const std::filesystem::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(default_env(), path).value();
@@ -91,8 +88,11 @@ void expect_verls_value_loss(const std::filesystem::path& path) {
   aggregation.mode = parse_loss_agg_mode(params["loss_agg_mode"].get<std::string>()).value();
   ASSERT_TRUE(token_weights(aggregation, count_update(offsets, mask, {}), offsets, mask, {}, weight).ok());
   MetricSet metrics;
-  const double loss = value_objective({floats("in.vpreds"), floats("in.values"), floats("in.returns"), mask, weight},
-                                      params["cliprange_value"].get<double>(), grad, metrics);
+  StepView view;
+  view.set<column::Values>(floats("in.values")).set<column::Returns>(floats("in.returns"));
+  view.set<column::ResponseMask>(mask).set<column::Weight>(weight);
+  const double loss =
+      value_objective(floats("in.vpreds"), view, params["cliprange_value"].get<double>(), grad, metrics);
   const auto expected = static_cast<double>(floats("expected.loss")[0]);
   EXPECT_NEAR(loss, expected, 1e-6 * expected);
   for (size_t t = 0; t < grad.size(); ++t) EXPECT_NEAR(grad[t], floats("expected.grad_vpreds")[t], 1e-6) << t;
@@ -118,13 +118,13 @@ TEST(CriticLearner, ValuesAreReadBeforeEachToken) {
   AdamW optimizer = optimizer_of(model);
   const CriticLearner learner(model, optimizer, {});
   const std::vector<float> values = learner.values(rows.batch).value();
-  // Row 0 alone, by the model's own forward: token j of the response is predicted at prompt length - 1 + j.
+  // Row 0, with the model's own forward: token j of the response is predicted at prompt length - 1 + j.
   std::vector<int64_t> ids = rows.prompts[0];
   ids.insert(ids.end(), rows.responses[0].begin(), rows.responses[0].end());
   const PackedForward alone = forward_rows(model, rows.batch, std::vector<int64_t>{0}).value();
   const at::Tensor scores = at::matmul(alone.hidden_RH, model.head_weight().detach().t());
-  for (int64_t t = 0; t < rows.batch.row_offsets[1]; ++t) {
-    const bool kept = rows.batch.response_mask[static_cast<size_t>(t)] != 0;
+  for (int64_t t = 0; t < rows.batch.row_tokens(0); ++t) {
+    const bool kept = rows.batch.get<column::ResponseMask>()[static_cast<size_t>(t)] != 0;
     EXPECT_NEAR(values[static_cast<size_t>(t)], kept ? scores[t].item<float>() : 0.0F, 1e-5) << t;
   }
 }
@@ -142,7 +142,7 @@ TEST(CriticLearner, EveryCutGivesTheSameGradient) {
       options.learner.grad_clip = 0.0;
       options.aggregation = {parse_loss_agg_mode(mode).value(), LossAggRows::kNonempty, 4.0, true};
       CriticLearner learner(model, optimizer, options);
-      const CriticReport report = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 0.0).value();
+      const CriticReport report = learner.update(rows.batch, all_rows(rows.batch), 0.0).value();
       std::vector<at::Tensor> grads;
       for (const NamedParameter& p : model.parameters()) grads.push_back(p.tensor.grad().clone());
       if (whole.empty()) {
@@ -164,23 +164,22 @@ TEST(CriticLearner, LearnsTheReturns) {
   CriticOptions options;
   options.cliprange_value = 1e6;
   CriticLearner learner(model, optimizer, options);
-  const double first = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 3e-3).value().loss;
+  const double first = learner.update(rows.batch, all_rows(rows.batch), 3e-3).value().loss;
   double last = first;
-  for (int i = 0; i < 150; ++i)
-    last = learner.update(rows.batch, all_rows(), rows.values, rows.returns, 3e-3).value().loss;
+  for (int i = 0; i < 150; ++i) last = learner.update(rows.batch, all_rows(rows.batch), 3e-3).value().loss;
   EXPECT_LT(last, 0.05 * first);
 }
 
 // The gradient of the whole by finite differences of the loss.
 TEST(CriticLearner, GradientIsTheSlopeOfTheLoss) {
-  const Rows rows;
+  Rows rows;
   Model model = critic_model("float64");
   AdamW optimizer = optimizer_of(model);
   CriticOptions options;
   options.learner.grad_clip = 0.0;
   CriticLearner learner(model, optimizer, options);
-  const std::vector<float> near = learner.values(rows.batch).value();
-  const auto loss = [&] { return learner.update(rows.batch, all_rows(), near, rows.returns, 0.0).value().loss; };
+  rows.batch.put<column::Values>(learner.values(rows.batch).value());
+  const auto loss = [&] { return learner.update(rows.batch, all_rows(rows.batch), 0.0).value().loss; };
   loss();
   const NamedParameter* score = model.find_parameter("score.weight");
   ASSERT_NE(score, nullptr);

@@ -12,13 +12,12 @@ const std::vector<std::string> kFull{"actor.use_kl_loss=true", "actor.kl_loss_co
 
 // By autograd over all logits: 0.3 times the mean over the unmasked tokens of sum_v p (log p - log q).
 struct PlainKl {
-  std::vector<at::Tensor> grads;  // of what is trained
+  std::vector<at::Tensor> grads;  // of the trained model
   double mean = 0.0;
 };
 
-PlainKl plain_full_kl(Model& model, const Model& reference, const TrainBatch& batch, double temperature) {
-  std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
-  std::iota(rows.begin(), rows.end(), 0);
+PlainKl plain_full_kl(Model& model, const Model& reference, const StepTable& batch, double temperature) {
+  const std::vector<int64_t> rows = all_rows(batch);
   const PackedForward policy = forward_rows(model, batch, rows).value(),
                       other = forward_rows(reference, batch, rows).value();
   const auto log_probs = [&](const at::Tensor& hidden, const at::Tensor& weight) {
@@ -29,7 +28,7 @@ PlainKl plain_full_kl(Model& model, const Model& reference, const TrainBatch& ba
   const at::Tensor kl = (log_p.exp() * (log_p - log_q)).sum(-1);
   const at::Tensor mask = at::empty({batch.num_tokens()}, at::kDouble);
   for (int64_t t = 0; t < batch.num_tokens(); ++t)
-    mask.mutable_data_ptr<double>()[t] = batch.response_mask[static_cast<size_t>(t)];
+    mask.mutable_data_ptr<double>()[t] = batch.get<column::ResponseMask>()[static_cast<size_t>(t)];
   const at::Tensor mean = (kl * mask).sum() / mask.sum();
   model.zero_grad();
   (mean * 0.3).backward();
@@ -46,8 +45,8 @@ TEST(FullKlTerm, TheFullKlIsThatOfPlainTorch) {
   EXPECT_FALSE(run.objective.needs_ref_log_prob());
   TestPolicy policy("float64"), other("float64", 29, 2, /*seed=*/6);
   RandomRows data(false);
-  data.batch.ref_log_prob.clear();
-  std::fill(data.batch.advantages.begin(), data.batch.advantages.end(), 0.0F);
+  data.batch.drop<column::RefLogProb>();
+  data.batch.make<column::Advantages>();  // zeros
   const Model reference = other.model.clone_frozen();
   const PlainKl want = plain_full_kl(policy.model, reference, data.batch, 0.9);
   LearnerOptions options = cut_by({3, 0});
@@ -65,7 +64,7 @@ TEST(FullKlTerm, TheFullKlIsThatOfPlainTorch) {
   options.reference = nullptr;
   ActorLearner learner(policy.model, policy.optimizer, run.objective, options);
   const std::vector<int64_t> rows{0};
-  EXPECT_FALSE(learner.update(data.batch, rows, 0.0, 1, 1).ok());
+  EXPECT_FALSE(learner.update(data.batch, rows, {}).ok());
 }
 
 TEST(FullKlTerm, TheFullKlDoesNotDependOnTheCut) {
@@ -111,15 +110,14 @@ TEST(FullKlTerm, TheFullKlOfAnAdapterIsToItsBase) {
   for (const NamedParameter& p : model.trainable()) trained.push_back({p.name, p.tensor, true});
   AdamW optimizer(trained, {});
   RandomRows data(false);
-  std::fill(data.batch.advantages.begin(), data.batch.advantages.end(), 0.0F);
+  data.batch.make<column::Advantages>();  // zeros
   const Model view = model.base_view();
   LearnerOptions options = cut_by({5, 0});
   options.reference = &view;
   options.grad_clip = 0.0;
   ActorLearner learner(model, optimizer, run.objective, options);
-  std::vector<int64_t> rows(static_cast<size_t>(data.batch.num_rows()));
-  std::iota(rows.begin(), rows.end(), 0);
-  EXPECT_NEAR(learner.update(data.batch, rows, 0.0, 1, 1).value().sums.kl, 0.0, 1e-10) << "B begins as 0";
+  const std::vector<int64_t> rows = all_rows(data.batch);
+  EXPECT_NEAR(learner.update(data.batch, rows, {}).value().sums.kl, 0.0, 1e-10) << "B begins as 0";
   uint64_t seed = 30;
   for (const NamedParameter& p : model.trainable()) {
     RandomStream stream({seed++, RandomPurpose::kTest, 0, 0, 0});
@@ -127,7 +125,7 @@ TEST(FullKlTerm, TheFullKlOfAnAdapterIsToItsBase) {
     for (int64_t i = 0; i < values.numel(); ++i) values.mutable_data_ptr<double>()[i] = 0.3 * stream.next_normal();
   }
   model.weights_changed();
-  const UpdateReport report = learner.update(data.batch, rows, 0.0, 1, 2).value();
+  const UpdateReport report = learner.update(data.batch, rows, {}).value();
   std::vector<at::Tensor> grads;
   for (const NamedParameter& p : model.trainable()) grads.push_back(p.tensor.grad().clone());
   const PlainKl want = plain_full_kl(model, base, data.batch, 1.0);
@@ -142,7 +140,7 @@ TEST(FullKlTerm, AFullKlWithoutACoefficientIsOnlyMeasured) {
   TestObjective run(overrides);
   TestPolicy policy("float32"), other("float32", 29, 2, /*seed=*/6);
   RandomRows data(false);
-  std::fill(data.batch.advantages.begin(), data.batch.advantages.end(), 0.0F);
+  data.batch.make<column::Advantages>();  // zeros
   LearnerOptions options = cut_by({5, 0});
   options.reference = &other.model;
   UpdateReport report;

@@ -35,7 +35,7 @@ struct RowsShape {
 // Rows of random lengths, with holes in their masks; every second group has no advantage.
 struct RandomRows {
   std::vector<std::vector<int64_t>> prompts, responses;
-  TrainBatch batch;
+  StepTable batch;
 
   explicit RandomRows(bool on_policy, const RowsShape& shape = {}) {
     RandomStream stream({7, RandomPurpose::kTest, 0, 0, 0});
@@ -49,23 +49,28 @@ struct RandomRows {
       for (int64_t s = 0; s < shape.samples; ++s) {
         prompts.push_back(prompt);
         responses.push_back(ids(g == 2 && s == 1 ? 0 : 1 + stream.next_below(shape.max_length)));
-        batch.group_index.push_back(g);
       }
     }
-    batch.row_offsets = {0};
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      batch.prompt_ids.emplace_back(prompts[i]);
-      batch.response_ids.emplace_back(responses[i]);
-      const double advantage = batch.group_index[i] % 2 == 0 ? stream.next_normal() : 0.0;
-      for (size_t t = 0; t < responses[i].size(); ++t) {
-        batch.response_mask.push_back(stream.next_below(5) == 0 ? 0 : 1);
-        batch.advantages.push_back(static_cast<float>(advantage));
+    std::vector<TableRow> rows;
+    for (size_t i = 0; i < prompts.size(); ++i)
+      rows.push_back({prompts[i], responses[i], static_cast<int64_t>(i) / shape.samples});
+    std::vector<uint8_t> mask;
+    std::vector<float> advantages, old, reference;
+    for (const TableRow& row : rows) {
+      const double advantage = row.group % 2 == 0 ? stream.next_normal() : 0.0;
+      for (size_t t = 0; t < row.response_ids.size(); ++t) {
+        mask.push_back(stream.next_below(5) == 0 ? 0 : 1);
+        advantages.push_back(static_cast<float>(advantage));
         const double log_prob = -3.3 + 0.3 * stream.next_normal();
-        if (!on_policy) batch.old_log_prob.push_back(static_cast<float>(log_prob));
-        batch.ref_log_prob.push_back(static_cast<float>(log_prob - 0.1));
+        if (!on_policy) old.push_back(static_cast<float>(log_prob));
+        reference.push_back(static_cast<float>(log_prob - 0.1));
       }
-      batch.row_offsets.push_back(static_cast<int64_t>(batch.response_mask.size()));
     }
+    batch = StepTable(std::move(rows));
+    batch.put<column::ResponseMask>(std::move(mask));
+    batch.put<column::Advantages>(std::move(advantages));
+    batch.put<column::OldLogProb>(std::move(old));
+    batch.put<column::RefLogProb>(std::move(reference));
   }
 };
 
@@ -115,13 +120,11 @@ struct TestPolicy {
   }
 
   // The gradient of every parameter after one update with learning rate 0 and without clipping.
-  std::vector<at::Tensor> gradients(ActorObjective& objective, const TrainBatch& batch, LearnerOptions options,
-                                    UpdateReport* report = nullptr) {
+  std::vector<at::Tensor> gradients(ActorObjective& objective, const StepTable& batch, LearnerOptions options,
+                                    UpdateReport* report = nullptr, bool old_is_current = false) {
     options.grad_clip = 0.0;
     ActorLearner learner(model, optimizer, objective, options);
-    std::vector<int64_t> rows(static_cast<size_t>(batch.num_rows()));
-    std::iota(rows.begin(), rows.end(), 0);
-    auto done = learner.update(batch, rows, 0.0, 1, 1);
+    auto done = learner.update(batch, all_rows(batch), {.old_is_current = old_is_current});
     EXPECT_TRUE(done.ok()) << done.error().to_string();
     if (report != nullptr && done.ok()) *report = std::move(done).value();
     std::vector<at::Tensor> grads;

@@ -1,4 +1,4 @@
-// What a policy loss runs with: what the user sets, then what its paper has, then its own defaults.
+// The settings of a policy loss: first the user's, then its paper's, then its defaults.
 #include "learn/objective/loss_settings.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ LoadedConfig config_of(const std::string& text, const std::vector<std::string>& 
   return loaded.ok() ? *loaded : LoadedConfig{};
 }
 
-Json params_of(const std::string& text) { return policy_loss_params(published_loss(), config_of(text).config.actor); }
+Json params_of(const std::string& text) { return policy_loss_params(published_loss(), config_of(text).config); }
 
 TEST(LossSettings, ThePaperHoldsWhereNobodySetsAnything) {
   EXPECT_EQ(params_of(""), Json({{"clip_ratio_low", 3e-4}, {"clip_ratio_high", 4e-4}, {"tau", 2.0}}));
@@ -71,18 +71,29 @@ TEST(LossSettings, WhatTheUserSetsWins) {
   EXPECT_TRUE(loss_remarks(published_loss(), loaded).empty());
 }
 
-// A loss without a published range keeps its own default: the engine has none of its own that would replace it.
+// Who sets the paper's value is named with the place of that key.
+TEST(LossSettings, APublishedValueThatIsSetIsNamedWithItsPlace) {
+  const LoadedConfig loaded = config_of("[actor.policy_loss]\npublished_tau = 3.0\npublished_clip_ratio_low = 0.1\n",
+                                        {"actor.policy_loss.published_clip_ratio_high=0.5"});
+  EXPECT_EQ(
+      describe_loss(published_loss(), loaded),
+      "policy loss mine: clip_ratio_low 0.1 (run.toml:3:1; its own: 0.0003), clip_ratio_high 0.5 (override "
+      "'actor.policy_loss.published_clip_ratio_high=0.5'; its own: 0.0004), tau 3.0 (run.toml:2:1; its own: 2.0), "
+      "loss_agg_mode seq-mean-token-mean");
+}
+
+// A loss without a published range keeps its own default, because the engine has no default that replaces it.
 TEST(LossSettings, DefaultsAreThePlugins) {
   PluginInfo info;
   info.name = "narrow";
   info.params = {number("clip_ratio", "0.05"), number("clip_ratio_c", "7")};
   const LoadedConfig loaded = config_of("");
-  EXPECT_EQ(policy_loss_params(info, loaded.config.actor), Json::object());
+  EXPECT_EQ(policy_loss_params(info, loaded.config), Json::object());
   EXPECT_EQ(describe_loss(info, loaded), "policy loss narrow: loss_agg_mode token-mean");
   EXPECT_THAT(loss_remarks(info, loaded),
               ElementsAre(Pair("actor.clip_ratio", "narrow: 0.05"), Pair("actor.clip_ratio_c", "narrow: 7.0"),
                           Pair("actor.loss_agg_mode", "narrow: token-mean")));
-  EXPECT_EQ(policy_loss_params(info, config_of("actor.clip_ratio = 0.1").config.actor), Json({{"clip_ratio", 0.1}}));
+  EXPECT_EQ(policy_loss_params(info, config_of("actor.clip_ratio = 0.1").config), Json({{"clip_ratio", 0.1}}));
 }
 
 }  // namespace

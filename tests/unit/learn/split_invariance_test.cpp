@@ -1,8 +1,9 @@
-// The gradient of an update, its loss and its metrics do not depend on how its rows are cut: every built-in policy loss
-// x every aggregation x every split, in float32 to 1e-5 and in float64 to 1e-12 relative L2 of each parameter.
+// The gradient of an update, its loss and its metrics do not depend on the split of its rows. Tests every built-in
+// policy loss x every aggregation x every split, in float32 to 1e-5 and in float64 to 1e-12 relative L2 of each
+// parameter.
 //
-// docs/split_invariance.md shows what was measured: MORTISE_WRITE_DOCS=1 writes its table (with MORTISE_LONG=1: over
-// all splits of every cell), a plain run holds it against the losses and aggregations that there are.
+// docs/split_invariance.md shows the results. MORTISE_WRITE_DOCS=1 writes its table (with MORTISE_LONG=1: over all
+// splits of every cell). A plain run checks that the table has all losses and aggregations.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +20,7 @@
 namespace mortise {
 namespace {
 
-// Of the 9 rows with an advantage, two groups, passes of 3 hold parts of both.
+// The 9 rows with an advantage are two groups, so passes of 3 contain parts of both.
 constexpr RowsShape kShape{.vocab = 17, .groups = 3, .samples = 5, .max_length = 12};
 constexpr double kTolerance32 = 1e-5, kTolerance64 = 1e-12;
 
@@ -56,7 +57,7 @@ struct LossCase {
   bool on_policy = false;
 };
 
-// Settings under which every branch of a loss is taken on rows as few as these.
+// Settings under which so few rows reach every branch of a loss.
 std::vector<std::string> own_settings(const std::string& loss) {
   const std::string table = "actor.policy_loss.";
   if (loss == "dro") return {table + "dro_beta=0.2"};
@@ -84,7 +85,7 @@ std::vector<LossCase> all_cases() {
   cases.push_back({"vanilla, KL and entropy terms",
                    {"actor.policy_loss.loss_mode=vanilla", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.3",
                     "actor.entropy_coeff=0.05"}});
-  // The term of its own, beside losses that are local to tokens and that look at the whole update.
+  // This term, together with losses that look at single tokens and with losses that look at the whole update.
   for (const char* loss : {"vanilla", "kl_cov"}) {
     LossCase& full = cases.emplace_back();
     full.name = std::string(loss) + ", KL over the whole vocabulary";
@@ -93,7 +94,7 @@ std::vector<LossCase> all_cases() {
                           {std::string("actor.policy_loss.loss_mode=") + loss, "actor.use_kl_loss=true",
                            "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full"});
   }
-  // Counted by all rows, the empty one too, and divided by a constant alone.
+  // Counts all rows, also the empty one, and divides only by a constant.
   cases.push_back({"vanilla, loss_agg_rows all, not by rows",
                    {"actor.policy_loss.loss_mode=vanilla", "actor.loss_agg_rows=all", "actor.loss_scale_by_rows=false",
                     "actor.loss_scale_factor=7"}});
@@ -123,49 +124,57 @@ class Data {
     const ActorLearner learner(policy.model, policy.optimizer, any.objective, {});
     const std::vector<float> now = learner.log_probs(policy.model, flat_.batch).value();
     RandomStream stream({11, RandomPurpose::kTest, 0, 0, 0});
-    TrainBatch& batch = flat_.batch;
-    batch.ref_log_prob.clear();
+    std::vector<float> old_log_prob, sampler, reference;
     for (const float log_prob : now) {
       const double old = static_cast<double>(log_prob) + 0.15 * stream.next_normal();
-      if (!on_policy) batch.old_log_prob.push_back(static_cast<float>(old));
-      batch.rollout_log_prob.push_back(static_cast<float>(old + 0.05 * stream.next_normal()));
-      batch.ref_log_prob.push_back(static_cast<float>(old - 0.1));
+      old_log_prob.push_back(static_cast<float>(old));
+      sampler.push_back(static_cast<float>(old + 0.05 * stream.next_normal()));
+      reference.push_back(static_cast<float>(old - 0.1));
     }
+    if (!on_policy) flat_.batch.put<column::OldLogProb>(std::move(old_log_prob));
+    flat_.batch.put<column::RolloutLogProb>(std::move(sampler));
+    flat_.batch.put<column::RefLogProb>(std::move(reference));
     pad();
   }
 
-  [[nodiscard]] const TrainBatch& batch(bool padded) const { return padded ? padded_ : flat_.batch; }
+  [[nodiscard]] const StepTable& batch(bool padded) const { return padded ? padded_ : flat_.batch; }
 
  private:
-  // What stands at padding must not matter.
+  // Values at padding must not matter.
   void pad() {
-    const TrainBatch& from = flat_.batch;
+    const StepTable& from = flat_.batch;
     int64_t width = 0;
     for (int64_t row = 0; row < from.num_rows(); ++row) width = std::max(width, from.row_tokens(row));
-    padded_.prompt_ids = from.prompt_ids;
-    padded_.group_index = from.group_index;
-    padded_.row_offsets = {0};
-    for (size_t row = 0; row < flat_.responses.size(); ++row) {
-      std::vector<int64_t>& ids = padded_ids_.emplace_back(flat_.responses[row]);
-      ids.resize(static_cast<size_t>(width), 3);
-      padded_.row_offsets.push_back(static_cast<int64_t>(row + 1) * width);
-      const auto extend = [&](const auto& values, auto& out, auto filler) {
-        if (values.empty()) return;
-        out.insert(out.end(), values.begin() + from.row_offsets[row], values.begin() + from.row_offsets[row + 1]);
-        out.resize((row + 1) * static_cast<size_t>(width), filler);
-      };
-      extend(from.response_mask, padded_.response_mask, uint8_t{0});
-      extend(from.advantages, padded_.advantages, 2.0F);
-      extend(from.old_log_prob, padded_.old_log_prob, -50.0F);
-      extend(from.rollout_log_prob, padded_.rollout_log_prob, -1.0F);
-      extend(from.ref_log_prob, padded_.ref_log_prob, -40.0F);
+    for (const std::vector<int64_t>& ids : flat_.responses) {
+      padded_ids_.push_back(ids);
+      padded_ids_.back().resize(static_cast<size_t>(width), 3);
     }
-    for (const std::vector<int64_t>& ids : padded_ids_) padded_.response_ids.emplace_back(ids);
+    std::vector<TableRow> rows;
+    for (int64_t row = 0; row < from.num_rows(); ++row)
+      rows.push_back({from.row(row).prompt_ids, padded_ids_[static_cast<size_t>(row)], from.row(row).group});
+    padded_ = StepTable(std::move(rows));
+    extend<column::ResponseMask>(width, 0);
+    extend<column::Advantages>(width, 2.0F);
+    extend<column::OldLogProb>(width, -50.0F);
+    extend<column::RolloutLogProb>(width, -1.0F);
+    extend<column::RefLogProb>(width, -40.0F);
+  }
+
+  template <class C>
+  void extend(int64_t width, typename C::Value filler) {
+    if (!flat_.batch.has<C>()) return;
+    std::vector<typename C::Value> out;
+    for (int64_t row = 0; row < flat_.batch.num_rows(); ++row) {
+      const auto values = flat_.batch.of_row<C>(row);
+      out.insert(out.end(), values.begin(), values.end());
+      out.resize(static_cast<size_t>((row + 1) * width), filler);
+    }
+    padded_.put<C>(std::move(out));
   }
 
   RandomRows flat_;
   std::vector<std::vector<int64_t>> padded_ids_;
-  TrainBatch padded_;
+  StepTable padded_;
 };
 
 struct Bench {
@@ -319,14 +328,12 @@ void expect_page_shows(const Table& table) {
 // The names of the splits say what they are.
 TEST(SplitInvariance, PassesOfThreeRowsCutGroupsAndMixThem) {
   const RandomRows data(false, kShape);
-  std::vector<int64_t> rows(static_cast<size_t>(data.batch.num_rows()));
-  std::iota(rows.begin(), rows.end(), 0);
   std::map<int64_t, std::set<size_t>> passes_of;  // group -> passes that hold rows of it
   bool mixed = false;
-  const auto passes = plan_micro_batches(data.batch, rows, {3, 0});
+  const auto passes = plan_micro_batches(data.batch, all_rows(data.batch), {3, 0});
   for (size_t i = 0; i < passes.size(); ++i) {
     std::set<int64_t> groups;
-    for (const int64_t row : passes[i]) groups.insert(data.batch.group_index[static_cast<size_t>(row)]);
+    for (const int64_t row : passes[i]) groups.insert(data.batch.row(row).group);
     for (const int64_t group : groups) passes_of[group].insert(i);
     mixed = mixed || (groups.contains(0) && groups.contains(2));  // those with an advantage
   }
@@ -360,7 +367,7 @@ TEST(SplitInvariance, EveryLossAndAggregationForEverySplit) {
   expect_page_shows(table);
 }
 
-// Supervised updates: the mean over the tokens of the update, whatever a pass holds of them.
+// Supervised updates: the mean over the tokens of the update, for any split into passes.
 TEST(SplitInvariance, AWarmStartForEverySplit) {
   for (const std::string dtype : {"float32", "float64"}) {
     Bench bench(dtype);
@@ -368,8 +375,8 @@ TEST(SplitInvariance, AWarmStartForEverySplit) {
       LearnerOptions options = Bench::options_of(split);
       options.grad_clip = 0.0;
       TestPolicy& policy = bench.policy;
-      report =
-          sft_update(policy.model, policy.optimizer, bench.off_policy.batch(split.padded), options, /*lr=*/0.0).value();
+      report = sft_update(policy.model, policy.optimizer, bench.off_policy.batch(split.padded), options, {.lr = 0.0})
+                   .value();
       std::vector<at::Tensor> grads;
       for (const NamedParameter& p : policy.model.parameters()) grads.push_back(p.tensor.grad().clone());
       return grads;

@@ -26,7 +26,7 @@ struct TrlCase {
     for (const float m : floats("in.response_mask")) mask.push_back(m != 0.0F ? 1 : 0);
   }
 
-  // Empty where there is none; (B,) is repeated over the row.
+  // Empty if there is none; (B,) is repeated over the row.
   [[nodiscard]] std::vector<float> floats(const std::string& name) const {
     const auto tensor = file.get(name);
     if (!tensor.ok()) return {};
@@ -78,6 +78,8 @@ std::vector<std::string> settings_of(const TrlCase& c) {
   if (c.params.contains("beta")) {
     out.emplace_back("actor.use_kl_loss=true");
     out.push_back("actor.kl_loss_coef=" + c.text("beta", ""));
+    if (c.text("use_bias_correction_kl", "false") == "true")
+      out.emplace_back(sequence ? "actor.kl_loss_type=k3_row_ratio" : "actor.kl_loss_type=k3_ratio");
   }
   for (const char* key : {"top_entropy_quantile", "off_policy_mask_threshold"}) {
     if (c.params.contains(key)) out.push_back(std::string("actor.") + key + "=" + c.text(key, ""));
@@ -93,16 +95,16 @@ void expect_trl_numbers(const TrlCase& c) {
   const UpdateCounts counts = count_update(c.offsets, c.mask, c.ids);
   std::vector<float> weight(log_prob.size()), grad(log_prob.size()), grad_entropy(entropy.size());
   ASSERT_TRUE(token_weights(run.objective.aggregation(), counts, c.offsets, c.mask, c.ids, weight).ok());
-  ObjectiveInput in;
+  StepView in;
   in.layout = {c.offsets, c.ids, c.ids};
-  in.log_prob = log_prob;
-  in.old_log_prob = old;
-  in.advantages = advantages;
-  in.response_mask = c.mask;
-  in.weight = weight;
-  in.ref_log_prob = ref;
-  in.entropy = entropy;
-  in.rollout_is_weights = is_weights;
+  in.set<column::LogProb>(log_prob);
+  in.set<column::OldLogProb>(old);
+  in.set<column::Advantages>(advantages);
+  in.set<column::ResponseMask>(c.mask);
+  in.set<column::Weight>(weight);
+  in.set<column::RefLogProb>(ref);
+  in.set<column::Entropy>(entropy);
+  in.set<column::RolloutIsWeights>(is_weights);
   MetricSet metrics;
   const auto sums = run.objective.evaluate(in, {grad, grad_entropy}, &metrics);
   ASSERT_TRUE(sums.ok()) << sums.error().to_string();
@@ -136,6 +138,23 @@ TEST(Objective, IsTrlsWholeLoss) {
     EXPECT_GE(seen[stage], 3) << stage;
 }
 
+// tests/golden/trl_kl: the KL term of TRL 1.16, which its importance ratio multiplies: the row's at sequence level.
+TEST(Objective, IsTrlsLossWithItsKlAtBothLevels) {
+  int num_corrected_rows = 0, num_cases = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(MORTISE_SOURCE_DIR) / "tests/golden/trl_kl")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const TrlCase c(entry.path());
+    ASSERT_TRUE(c.metrics.contains("kl"));
+    expect_trl_numbers(c);
+    ++num_cases;
+    num_corrected_rows +=
+        c.params["use_bias_correction_kl"] == true && c.params["importance_sampling_level"] == "sequence";
+  }
+  EXPECT_EQ(num_cases, 18);
+  EXPECT_EQ(num_corrected_rows, 5);
+}
+
 // Two rows worked through by TRL's own _compute_loss (July 2026, float64), to eight places.
 struct TwoRows {
   std::vector<float> log_prob{-1, -2, -.5F, -1.5F, -.7F, -3, -1.2F, -.9F},
@@ -166,16 +185,16 @@ double loss_of(const TwoRows& rows, const std::string& settings, std::vector<flo
   std::vector<float> weight(8), grad_entropy(8);
   const UpdateCounts counts = count_update(rows.offsets, rows.mask, rows.ids);
   EXPECT_TRUE(token_weights(run.objective.aggregation(), counts, rows.offsets, rows.mask, rows.ids, weight).ok());
-  ObjectiveInput in;
+  StepView in;
   in.layout = {rows.offsets, rows.ids, rows.ids};
-  in.log_prob = rows.log_prob;
-  in.old_log_prob = rows.old;
-  in.advantages = rows.advantages;
-  in.response_mask = rows.mask;
-  in.weight = weight;
-  in.ref_log_prob = rows.ref;
-  in.entropy = rows.entropy;
-  if (weighted) in.rollout_is_weights = rows.is_weights;
+  in.set<column::LogProb>(rows.log_prob);
+  in.set<column::OldLogProb>(rows.old);
+  in.set<column::Advantages>(rows.advantages);
+  in.set<column::ResponseMask>(rows.mask);
+  in.set<column::Weight>(weight);
+  in.set<column::RefLogProb>(rows.ref);
+  in.set<column::Entropy>(rows.entropy);
+  if (weighted) in.set<column::RolloutIsWeights>(rows.is_weights);
   grad.assign(8, 0.0F);
   const auto sums = run.objective.evaluate(in, {grad, grad_entropy}, nullptr);
   EXPECT_TRUE(sums.ok()) << sums.error().to_string();

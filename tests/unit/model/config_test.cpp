@@ -1,4 +1,4 @@
-// config.json: what is read, and what is refused by file and key.
+// config.json: what the reader accepts, and what it refuses by file and key.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
   expect_refused(incomplete, "rope_parameters.low_freq_factor");
 }
 
-// Inference has none; training would be another one than asked for.
+// Inference does not use it, but training would differ from the requested one.
 TEST(ModelConfig, DropoutIsReadAndRefusedForTraining) {
   Json json = base();
   ASSERT_TRUE(check_trainable(*parse(json), "m").ok());
@@ -103,7 +103,7 @@ TEST(ModelConfig, DropoutIsReadAndRefusedForTraining) {
   expect_refused(json, "attention_dropout");
 }
 
-// The second architecture of each family, with a field of its own that would change the numbers.
+// The second architecture of each family, with a field that would change the numbers.
 TEST(ModelConfig, FamiliesRefuseTheirOwnFieldsByName) {
   struct Refusal {
     const char* model_type;
@@ -139,7 +139,7 @@ TEST(ModelConfig, LongropeAndPartlyRotatedHeadsOfPhi3) {
   Json json = base();
   json["model_type"] = "phi3";
   json["architectures"] = Json::array({"Phi3ForCausalLM"});
-  json["hidden_size"] = 16;  // heads of 8, 4 of whose dimensions turn
+  json["hidden_size"] = 16;  // heads of 8, 4 of whose dimensions rotate
   json["partial_rotary_factor"] = 0.5;
   json["original_max_position_embeddings"] = 32;
   json["max_position_embeddings"] = 128;
@@ -177,7 +177,7 @@ TEST(ModelConfig, LongropeAndPartlyRotatedHeadsOfPhi3) {
   expect_refused(json, "rope_scaling.type");
 }
 
-// Other families may have it too: the inner original_max_position_embeddings counts where there is no outer one.
+// Other families may have it too. The inner original_max_position_embeddings counts if there is no outer one.
 TEST(ModelConfig, LongropeOfOtherFamilies) {
   Json json = base();
   json["rope_parameters"] = {
@@ -301,7 +301,7 @@ TEST(ModelConfig, RopesThatStretchTakeLongerSequences) {
   EXPECT_EQ(length({{"type", "linear"}, {"factor", 1e300}}), 1'000'000'000'000);
   EXPECT_EQ(length({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 100}}), 400);
   EXPECT_EQ(length({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 25}}), 100);
-  // Its rotation depends on the length at hand, so that one sequence would need several.
+  // Its rotation depends on the current length, so that one sequence would need several.
   EXPECT_EQ(length({{"type", "dynamic"}, {"factor", 4.0}}), 100);
 }
 

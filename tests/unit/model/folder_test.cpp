@@ -1,4 +1,4 @@
-// Model folders: save and load again, dtypes, random models, and what is refused.
+// Model folders: saving and loading again, dtypes, random models, and what the loader refuses.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
@@ -144,7 +144,7 @@ TEST(ModelFolder, ShardsHoldNoMoreThanAsked) {
   const auto model = Model::load(default_env(), golden("qwen2_tied"));
   ASSERT_TRUE(model.ok());
   const Path folder = scratch("shards");
-  ASSERT_TRUE(model->save(default_env(), folder).ok());  // one file, which must be gone afterwards
+  ASSERT_TRUE(model->save(default_env(), folder).ok());  // one file, which must not exist afterwards
   constexpr int64_t kMost = 40000;
   ASSERT_TRUE(model->save(default_env(), folder, {.dtype = "bfloat16", .max_shard_bytes = kMost}).ok());
   EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
@@ -178,7 +178,7 @@ TEST(ModelFolder, ShardsHoldNoMoreThanAsked) {
   expect_same_parameters(*model, *Model::load(default_env(), folder));
 }
 
-// A head beside tied embeddings: fine where it is the same matrix, an error where it is not.
+// A head next to tied embeddings is fine if it is the same matrix, and an error if not.
 TEST(ModelFolder, ATiedHeadMustEqualTheEmbeddings) {
   const auto model = Model::load(default_env(), golden("qwen2_tied"));
   ASSERT_TRUE(model.ok());
@@ -296,7 +296,7 @@ TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
   expect_load_error(adapter_with("r", 3), "lora_A.weight' has shape");
   // It matches nothing, which is found without trying.
   EXPECT_TRUE(Model::load(default_env(), adapter_with("rank_pattern", Json{{"([a-z_.0-9]+)+!", 2}})).ok());
-  // No memory is asked for by a rank that the tensors do not have.
+  // The loader allocates no memory for a rank that the tensors do not have.
   expect_load_error(adapter_with("r", 1'000'000), "does not fit the rank 1000000 of its module");
   expect_load_error(adapter_with("rank_pattern", Json{{"([a-z_.0-9]+)+[!?]", 2}}),
                     "cannot be compared with the module");

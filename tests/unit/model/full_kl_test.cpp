@@ -18,7 +18,7 @@ struct Pair {
   std::vector<double> weight;
 };
 
-// The reference has a width of its own, and every third token counts nothing.
+// The reference has another width, and every third token has weight 0.
 Pair make_pair(int64_t rows, int64_t width, int64_t vocab, double softcap = 0.0, at::ScalarType dtype = at::kDouble,
                double scale = 1.0) {
   const auto side = [&](int64_t size, uint64_t seed) {
@@ -47,7 +47,7 @@ struct Judged {
   at::Tensor kl, d_hidden, d_weight;
 };
 
-Judged judge(const Pair& pair, double temperature) {
+Judged judge_kl(const Pair& pair, double temperature) {
   const auto doubled = [](const HeadSide& side) {
     return HeadSide{side.hidden_RH.to(at::kDouble).clone(),
                     VocabularyHead(side.head.weight_VH.to(at::kDouble).clone(), side.head.softcap)};
@@ -64,15 +64,15 @@ Judged judge(const Pair& pair, double temperature) {
 struct Shape {
   int64_t rows, width, vocab;
 };
-constexpr Shape kShapes[] = {{1, 3, 2}, {5, 8, 17}, {65, 4, 2048}, {70, 6, 2049}, {130, 5, 4500}};
+constexpr Shape kKlShapes[] = {{1, 3, 2}, {5, 8, 17}, {65, 4, 2048}, {70, 6, 2049}, {130, 5, 4500}};
 
 TEST(FullKl, ValuesAndGradientsEqualAutograd) {
-  for (const Shape& s : kShapes) {
+  for (const Shape& s : kKlShapes) {
     for (const double softcap : {0.0, 1.7}) {
       for (const double temperature : {1.0, 0.8}) {
         SCOPED_TRACE(std::to_string(s.vocab) + " cap " + std::to_string(softcap));
         const Pair pair = make_pair(s.rows, s.width, s.vocab, softcap);
-        const Judged want = judge(pair, temperature);
+        const Judged want = judge_kl(pair, temperature);
         const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
         const at::Tensor d_weight = random_tensor({s.vocab, s.width}, 9);  // is added to
         const at::Tensor before = d_weight.clone();
@@ -89,7 +89,7 @@ TEST(FullKl, ValuesAndGradientsEqualAutograd) {
 
 TEST(FullKl, Float32IsCloseToDouble) {
   const Pair pair = make_pair(100, 32, 5000, 0.0, at::kFloat, 0.3);
-  const Judged want = judge(pair, 1.0);
+  const Judged want = judge_kl(pair, 1.0);
   const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH),
                    d_weight = at::zeros_like(pair.policy.head.weight_VH);
   const std::vector<double> kl = head_full_kl(pair.policy, pair.reference, 1.0, pair.weight, d_hidden, d_weight);
@@ -109,10 +109,10 @@ TEST(FullKl, OfAPolicyWithItselfIsExactlyNothing) {
   EXPECT_EQ(d_weight.abs().max().item<double>(), 0.0);
 }
 
-// Logits of a token that does not count may be anything; without gradients asked for, values are the same.
+// Logits of a token with weight 0 may be anything. Without gradients the values are the same.
 TEST(FullKl, TokensWithoutWeightSendNothingBack) {
   Pair pair = make_pair(66, 4, 30);
-  const Judged want = judge(pair, 1.0);
+  const Judged want = judge_kl(pair, 1.0);
   pair.reference.hidden_RH[2].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
   const std::vector<double> kl = head_full_kl(pair.policy, pair.reference, 1.0, pair.weight, d_hidden, at::Tensor());

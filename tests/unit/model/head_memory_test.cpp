@@ -1,6 +1,6 @@
-// The memory that the head takes beside its inputs, outputs and the weight's gradient is one chunk, whatever the number
-// of tokens and the size of the vocabulary: the bytes that it asks for are counted. `./dev bench head` measures the
-// same at full size.
+// The head needs memory for one chunk in addition to its inputs, outputs and the weight's gradient, whatever the number
+// of tokens and the size of the vocabulary. The test counts the bytes that it allocates. `./dev bench head` measures
+// the same at full size.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
@@ -24,8 +24,8 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1024, 4096}, {4096, 4096}, {1024, 16384}};
 
-struct Inputs {
-  explicit Inputs(const Size& size)
+struct HeadInputs {
+  explicit HeadInputs(const Size& size)
       : hidden(random_tensor({size.tokens, kWidth}, 1, at::kFloat)),
         weight(random_tensor({size.vocab, kWidth}, 2, at::kFloat)),
         targets(at::full({size.tokens}, 7, at::kLong)),
@@ -37,33 +37,33 @@ struct Inputs {
   std::vector<double> token_weight;
 };
 
-void one_pass(const Inputs& in) {
+void one_pass(const HeadInputs& in) {
   const auto loss = [](const HeadChunk& chunk) {
     std::fill(chunk.grad_log_prob.begin(), chunk.grad_log_prob.end(), 1e-3);
   };
   head_one_pass(in.hidden, in.weight, in.targets, 1.0, EntropyUse::kNone, loss, in.d_hidden, in.d_weight, kOptions);
 }
 
-void one_pass_with_entropy(const Inputs& in) {
+void one_pass_with_entropy(const HeadInputs& in) {
   const auto loss = [](const HeadChunk& chunk) {
     std::fill(chunk.grad_entropy.begin(), chunk.grad_entropy.end(), 1e-3);
   };
   head_one_pass(in.hidden, in.weight, in.targets, 1.0, EntropyUse::kGradient, loss, in.d_hidden, in.d_weight, kOptions);
 }
 
-void two_passes(const Inputs& in) {
+void two_passes(const HeadInputs& in) {
   const LogProbs first = head_log_prob(in.hidden, in.weight, in.targets, 1.0, false, kOptions);
   head_backward(in.hidden, in.weight, in.targets, 1.0, in.grad, {}, in.d_hidden, in.d_weight, first.norms_R, kOptions);
 }
 
-void full_kl(const Inputs& in) {
+void full_kl(const HeadInputs& in) {
   head_full_kl({in.hidden, in.weight}, {in.hidden, in.weight}, 1.0, in.token_weight, in.d_hidden, in.d_weight,
                kOptions);
 }
 
-double extra_bytes(void (*pass)(const Inputs&), const Size& size) {
+double extra_bytes(void (*pass)(const HeadInputs&), const Size& size) {
   CountingAllocator& tensors = CountingAllocator::install();
-  const Inputs in(size);
+  const HeadInputs in(size);
   tensors.reset_peak();
   CountingNew::reset_peak();
   const int64_t before = tensors.bytes() + CountingNew::bytes();
@@ -73,7 +73,7 @@ double extra_bytes(void (*pass)(const Inputs&), const Size& size) {
 
 struct Pass {
   const char* name;
-  void (*run)(const Inputs&);
+  void (*run)(const HeadInputs&);
 };
 
 TEST(HeadMemory, IsOneChunkForAnyNumberOfTokensAndAnyVocabulary) {
@@ -96,12 +96,12 @@ TEST(HeadMemory, IsOneChunkForAnyNumberOfTokensAndAnyVocabulary) {
   at::set_num_threads(num_threads);
 }
 
-// What a dry run tells of it.
+// What a dry run says about it.
 TEST(HeadMemory, IsWhatTheEstimateSays) {
   const int num_threads = at::get_num_threads();
   at::set_num_threads(1);
   for (const Size& size : {Size{100, 3000}, {1024, 16384}}) {
-    const auto near = [&](void (*pass)(const Inputs&), int64_t estimate) {
+    const auto near = [&](void (*pass)(const HeadInputs&), int64_t estimate) {
       const double extra = extra_bytes(pass, size);
       EXPECT_LE(extra, 1.05 * static_cast<double>(estimate)) << size.tokens << " tokens";
       EXPECT_GE(extra, 0.9 * static_cast<double>(estimate)) << size.tokens << " tokens";

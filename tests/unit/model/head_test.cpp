@@ -140,7 +140,7 @@ Gradients second_pass(const Case& c, const VocabularyHead& head, double temperat
   return result;
 }
 
-// Chunks without a gradient are passed over: what stood in d_hidden is gone all the same.
+// The head skips chunks without a gradient, and still overwrites d_hidden there.
 TEST(Head, SecondPassOverTokensWithoutAGradient) {
   const Case c = make_case(130, 5, 2100, at::kDouble);
   c.g.narrow(0, 0, 64).zero_();
@@ -175,7 +175,7 @@ TEST(Head, SecondPassEqualsAutograd) {
 }
 
 TEST(Head, Float32SecondPassIsCloseToDouble) {
-  // Of scale 4: logits of hundreds, whose own rounding is seen.
+  // With scale 4, logits are in the hundreds, and their own rounding shows.
   for (const auto& [scale, tolerance] : {std::pair(0.3, 2e-6), std::pair(4.0, 5e-5)}) {
     for (const bool use_entropy : {false, true}) {
       const Case c = make_case(100, 32, 5000, at::kFloat, scale);

@@ -1,4 +1,4 @@
-// Every fast layer against its plain twin: values and gradients, float64 to rounding and float32 to its precision.
+// Every fast layer against its plain version: values and gradients, float64 to rounding and float32 to its precision.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -145,7 +145,7 @@ TEST(Layers, FusedLinearGivesEachLeafItsSlice) {
   expect_same(fast, plain, inputs);
 }
 
-// Segments: two groups with shared prompts, one prompt without completions, one row alone; lengths around the block
+// Segments: two groups with shared prompts, one prompt without completions, one single row; lengths around the block
 // size.
 struct AttentionCase {
   std::vector<PackedSegment> segments;
@@ -153,7 +153,7 @@ struct AttentionCase {
   int64_t num_tokens = 0;
 };
 
-AttentionCase make_case(const std::vector<std::pair<int64_t, int64_t>>& lengths_and_prefixes) {
+AttentionCase make_attention_case(const std::vector<std::pair<int64_t, int64_t>>& lengths_and_prefixes) {
   AttentionCase out;
   for (const auto& [length, prefix] : lengths_and_prefixes) {
     const int64_t position = prefix < 0 ? 0 : out.segments[static_cast<size_t>(prefix)].length;
@@ -182,20 +182,21 @@ void expect_same_attention(const AttentionCase& c, const AttentionShape& shape, 
 }
 
 TEST(Layers, AttentionWithSharedPrompts) {
-  const AttentionCase groups = make_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  const AttentionCase groups =
+      make_attention_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
   expect_same_attention(groups, {4, 2, 8, 0.35});
   expect_same_attention(groups, {3, 1, 4, 0.5});
   expect_same_attention(groups, {2, 2, 6, 0.4});
 }
 
 TEST(Layers, AttentionOverSeveralQueryBlocks) {
-  expect_same_attention(make_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}}), {2, 1, 4, 0.5});
+  expect_same_attention(make_attention_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}}), {2, 1, 4, 0.5});
 }
 
 // Windows shorter and longer than rows, than prompts and than a block of queries; caps that bite.
 TEST(Layers, AttentionWithWindowsAndCaps) {
-  const AttentionCase small = make_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
-  const AttentionCase large = make_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}});
+  const AttentionCase small = make_attention_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  const AttentionCase large = make_attention_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}});
   for (const double cap : {0.0, 2.0}) {
     for (const int64_t window : {1, 2, 5, 8, 100}) expect_same_attention(small, {4, 2, 8, 0.35, window, cap});
     for (const int64_t window : {1, 100, 129, 200}) expect_same_attention(large, {2, 1, 4, 0.5, window, cap});
@@ -206,7 +207,8 @@ TEST(Layers, AttentionWithWindowsAndCaps) {
 TEST(Layers, AttentionWithPartlyRotatedHeads) {
   RopeConfig rope;
   rope.partial_rotary_factor = 0.5;
-  const AttentionCase groups = make_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  const AttentionCase groups =
+      make_attention_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
   expect_same_attention(groups, {4, 2, 8, 0.35}, rope);
   rope.partial_rotary_factor = 0.75;
   expect_same_attention(groups, {2, 1, 8, 0.35}, rope);
@@ -252,7 +254,7 @@ TEST(Layers, RotationsUndoThemselves) {
   const at::Tensor y = x.clone();
   rope_rotate_(y, positions, table, 2, 8, false);
   EXPECT_GT(max_difference(x, y), 0.1);
-  EXPECT_CLOSE(y.narrow(1, 16, 8), x.narrow(1, 16, 8), 0.0);  // the third head is left alone
+  EXPECT_CLOSE(y.narrow(1, 16, 8), x.narrow(1, 16, 8), 0.0);  // the third head does not change
   rope_rotate_(y, positions, table, 2, 8, true);
   EXPECT_CLOSE(x, y, 1e-14);
 }

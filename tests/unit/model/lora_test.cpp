@@ -1,4 +1,4 @@
-// Adapters in training: gradients, what is frozen, what the reference sees, and PEFT's folder form.
+// Adapters in training: gradients, frozen weights, the reference's weights, and PEFT's folder form.
 #include <filesystem>
 
 #include "foundation/formats/json.h"
@@ -10,15 +10,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Path scratch(const std::string& name) {
+Path scratch_adapter(const std::string& name) {
   const Path folder = Path(MORTISE_BINARY_DIR) / "scratch" / "lora_test" / name;
   fs::remove_all(folder);
   return folder;
 }
 
-Path golden(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name; }
+Path golden_folder(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name; }
 
-// An adapter whose B counts too, as after some updates.
+// An adapter with a B that is not zero, as after some updates.
 void start_adapter(Model& model, const LoraChoice& choice) {
   const auto started = model.train_lora(choice, 5);
   ASSERT_TRUE(started.ok()) << started.error().to_string();
@@ -87,7 +87,7 @@ TEST(Lora, GradientsEqualFiniteDifferences) {
   }
 }
 
-// dA = scale B^T dW and dB = scale dW A^T, with dW from a model whose weights are the merged ones.
+// dA = scale B^T dW and dB = scale dW A^T, with dW from a model with the merged weights.
 TEST(Lora, GradientsAreThoseOfTheMergedWeights) {
   Fixture setup = make_setup(Family::kQwen2, false);
   start_adapter(setup.model, {.rank = 4, .alpha = 2.0, .target_modules = {"q_proj", "v_proj", "down_proj"}});
@@ -158,17 +158,17 @@ TEST(Lora, TheReferenceIsTheBaseInTheSameMemory) {
     EXPECT_CLOSE(p.tensor, before.parameters()[i].tensor, 0.0);
     if (p.tensor.const_data_ptr() != setup.model.parameters()[i].tensor.const_data_ptr()) ++num_own;
   }
-  EXPECT_EQ(num_own, 8U);  // q, k and v lie in one matrix, of which k is adapted; and o; of two layers
+  EXPECT_EQ(num_own, 8U);  // q, k and v are in one matrix, of which k is adapted; and o; of two layers
 }
 
 TEST(Lora, SavedApartItIsReadBackByTheReaderAndGoneOnFrom) {
-  Model model = *Model::load(default_env(), golden("qwen2_tied"));
+  Model model = *Model::load(default_env(), golden_folder("qwen2_tied"));
   start_adapter(model,
                 {.rank = 2, .alpha = 5.0, .target_modules = {"all-linear"}, .exclude_modules = {"1.mlp.up_proj"}});
   EXPECT_FALSE(*model.saves_exactly({}));
-  const Path apart = scratch("apart");
+  const Path apart = scratch_adapter("apart");
   const auto saved =
-      model.save(default_env(), apart, {.lora = LoraSave::kApart, .base_model = golden("qwen2_tied").string()});
+      model.save(default_env(), apart, {.lora = LoraSave::kApart, .base_model = golden_folder("qwen2_tied").string()});
   ASSERT_TRUE(saved.ok()) << saved.error().to_string();
   const Json config = *read_json_file(default_env(), apart / "adapter_config.json");
   EXPECT_EQ(config["peft_type"], "LORA");
@@ -181,10 +181,10 @@ TEST(Lora, SavedApartItIsReadBackByTheReaderAndGoneOnFrom) {
   const Model merged = *Model::load(default_env(), apart);
   for (size_t i = 0; i < merged.parameters().size(); ++i)
     EXPECT_CLOSE(merged.parameters()[i].tensor, model.parameters()[i].tensor, 2e-7);
-  const Path whole = scratch("whole");
+  const Path whole = scratch_adapter("whole");
   ASSERT_TRUE(model.save(default_env(), whole).ok());
   const Model summed = *Model::load(default_env(), whole);
-  Model again = *Model::load(default_env(), golden("qwen2_tied"));
+  Model again = *Model::load(default_env(), golden_folder("qwen2_tied"));
   const auto loaded = again.train_lora(default_env(), apart);
   ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
   for (size_t i = 0; i < merged.parameters().size(); ++i) {
@@ -202,10 +202,10 @@ TEST(Lora, SavedApartItIsReadBackByTheReaderAndGoneOnFrom) {
 TEST(Lora, GoesOnFromPublishedAdapters) {
   for (const auto& [name, base] :
        {std::pair{"lora_qwen2_tied", "qwen2_tied"}, std::pair{"lora_llama_rs", "llama_classic"}}) {
-    Model model = *Model::load(default_env(), golden(base));
-    const auto loaded = model.train_lora(default_env(), golden(name));
+    Model model = *Model::load(default_env(), golden_folder(base));
+    const auto loaded = model.train_lora(default_env(), golden_folder(name));
     ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
-    const Model merged = *Model::load(default_env(), golden(name));
+    const Model merged = *Model::load(default_env(), golden_folder(name));
     for (size_t i = 0; i < merged.parameters().size(); ++i)
       EXPECT_CLOSE(model.parameters()[i].tensor, merged.parameters()[i].tensor, 1e-6) << merged.parameters()[i].name;
     EXPECT_FALSE(model.train_lora({}, 1).ok());  // one adapter at a time

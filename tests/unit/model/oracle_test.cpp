@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Saves the model and, beside its folder, what we say about a few tokens.
+// Saves the model and, next to its folder, our results for a few tokens.
 Path save_case(const Model& model, const std::string& label, const SaveOptions& options = {}) {
   const Path folder = Path(MORTISE_BINARY_DIR) / "scratch" / "oracle" / label;
   fs::remove_all(folder);
@@ -101,7 +101,7 @@ Path save_adapter_case(const std::string& name, const LoraChoice& choice) {
   return save_case(model, "adapter_" + name, {.lora = LoraSave::kApart, .base_model = base});
 }
 
-// What is wrong with our reading of a folder that transformers wrote; empty if nothing is.
+// The differences in our reading of a folder that transformers wrote; empty if there are none.
 std::string fault_of(const Path& out, const Json& row) {
   const auto expect = row["expect"].get<std::string>();
   const auto model = Model::load(default_env(), out / row["folder"].get<std::string>());
@@ -164,6 +164,7 @@ TEST(TransformersOracle, LoadsWhatWeSaveAndGivesOurNumbers) {
   folders.push_back(save_adapter_case("qwen2_tied", {.rank = 4, .alpha = 6.0}));
   folders.push_back(
       save_adapter_case("llama_bias", {.rank = 2, .alpha = 4.0, .target_modules = {"v_proj", "0.mlp.up_proj"}}));
+  folders.push_back(save_adapter_case("qwen3_tied", {.rank = 4, .alpha = 3.0, .use_rslora = true}));
   folders.push_back(save_adapter_case("phi3", {.rank = 3, .alpha = 3.0, .exclude_modules = {"1.self_attn.qkv_proj"}}));
   folders.push_back(save_case(longrope_model("phi3", 0.5, 6.0), "phi3_long"));
   folders.push_back(save_case(longrope_model("phi3", 0.5, 9.0), "phi3_short"));

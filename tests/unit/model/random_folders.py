@@ -1,12 +1,12 @@
 """Random tiny model folders as transformers and PEFT write them, for oracle_test.cpp.
 
 write(out, count, seed) makes OUT/NAME/ (config.json in the form of transformers 4 or 5, weights in one file or shards), NAME.safetensors
-(in.input_ids, in.attention_mask, and transformers' `logits` or `scores` of the folder as it lies there) and OUT/cases.jsonl: {"name", "changed",
-"expect"}. Half of the folders have one key of config.json taken out or set to a value that it was not written with.
-- equal: has to be read, and gives these numbers
+(in.input_ids, in.attention_mask, and transformers' `logits` or `scores` of that folder) and OUT/cases.jsonl: {"name", "changed",
+"expect"}. In half of the folders one key of config.json is removed or changed.
+- equal: Mortise must read it and give these numbers
 - named: gives these numbers, or is refused by the key's name
-- refused: the weights do not fit the configuration, so transformers makes some of them up
-Folders that transformers does not load are left out.
+- refused: the weights do not fit the configuration, so transformers invents some of them
+The script omits folders that transformers does not load.
 """
 import importlib.util
 import json
@@ -154,7 +154,7 @@ def change(rng, config):
 
 
 def numbers(folder, auto, ids, adapter=None, **options):
-    """What transformers computes, and whether the weights fit; nothing where it does not load the folder."""
+    """What transformers computes, and whether the weights fit; nothing if it does not load the folder."""
     try:
         model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True,
                                            ignore_mismatched_sizes=True, **options)
@@ -198,7 +198,7 @@ def save_adapter(rng, auto, base, folder, **labels):
 
 
 def write_folder(rng, out, name, reward):
-    """A folder and its numbers; the row of cases.jsonl, or nothing where transformers does not load it.
+    """A folder and its numbers; the row of cases.jsonl, or nothing if transformers does not load it.
 
     reward: a LoRA reward model as TRL trains it, a language model under an adapter with a score head.
     """

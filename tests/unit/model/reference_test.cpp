@@ -12,7 +12,7 @@
 namespace mortise {
 namespace {
 
-Path golden(const std::string& name) { return test::golden_model(name); }
+Path reference_folder(const std::string& name) { return test::golden_model(name); }
 
 at::Tensor stored(const SafetensorsFile& file, const std::string& name) {
   auto view = file.get(name);
@@ -34,16 +34,16 @@ class Reference : public testing::TestWithParam<Case> {};
 
 // The folder with the asked form of its config, in a scratch folder (files are links).
 Path scratch_folder(const Case& c) {
-  if (c.config == "config.json") return golden(c.name);
+  if (c.config == "config.json") return reference_folder(c.name);
   const Path folder = Path(MORTISE_BINARY_DIR) / "scratch" / "reference" / (c.name + "." + c.config);
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
-  for (const auto& entry : std::filesystem::directory_iterator(golden(c.name))) {
+  for (const auto& entry : std::filesystem::directory_iterator(reference_folder(c.name))) {
     const std::string file = entry.path().filename().string();
     if (file.starts_with("config")) continue;
     std::filesystem::create_symlink(entry.path(), folder / file);
   }
-  std::filesystem::copy_file(golden(c.name) / c.config, folder / "config.json");
+  std::filesystem::copy_file(reference_folder(c.name) / c.config, folder / "config.json");
   return folder;
 }
 
@@ -81,7 +81,7 @@ std::vector<Case> all_cases() {
   for (const std::string& name : test::golden_models("forward.safetensors")) {
     cases.push_back({name, "config.json"});
     for (const char* config : {"config.classic.json", "config.v5.json"}) {
-      if (std::filesystem::exists(golden(name) / config)) cases.push_back({name, config});
+      if (std::filesystem::exists(reference_folder(name) / config)) cases.push_back({name, config});
     }
   }
   return cases;
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Folders, Reference, testing::ValuesIn(all_cases()), [](
 });
 
 TEST(ReferenceFolders, GenerationConfigGoesFirstForEndIds) {
-  const auto config = read_model_config(default_env(), golden("qwen2_multi_eos"));
+  const auto config = read_model_config(default_env(), reference_folder("qwen2_multi_eos"));
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->eos_token_ids, (std::vector<int64_t>{137, 252}));
 }
@@ -107,7 +107,7 @@ TEST(ReferenceFolders, ClassicAndNewFormsMeanTheSame) {
   for (const std::string& name : names) {
     ModelConfig configs[2];
     for (int i = 0; i < 2; ++i) {
-      const Path path = golden(name) / (i == 0 ? "config.classic.json" : "config.v5.json");
+      const Path path = reference_folder(name) / (i == 0 ? "config.classic.json" : "config.v5.json");
       auto config = parse_model_config(*default_env().read_file(path), "", path.string());
       ASSERT_TRUE(config.ok()) << config.error().to_string();
       configs[i] = *config;
@@ -122,7 +122,7 @@ TEST(ReferenceFolders, ClassicAndNewFormsMeanTheSame) {
 }
 
 TEST(ReferenceFolders, IdsOutsideTheVocabularyAreRefusedByRow) {
-  const auto model = Model::load(default_env(), golden("qwen2_tied"));
+  const auto model = Model::load(default_env(), reference_folder("qwen2_tied"));
   ASSERT_TRUE(model.ok());
   at::Tensor ids = at::empty({2, 3}, at::kLong).fill_(1);
   ids.mutable_data_ptr<int64_t>()[5] = 311;

@@ -2,7 +2,7 @@
 
 usage: transformers_oracle.py OUT COUNT SEED FOLDER...
 OUT gets COUNT folders (random_folders.py). FOLDER.ours.safetensors holds in.input_ids, logits, eos_token_id; exit code 0 = equal
-A folder with an adapter is loaded by PEFT where it is installed, else its sum is made here, by PEFT's formula.
+PEFT loads a folder with an adapter if it is installed; else this script adds base and adapter by PEFT's formula.
 """
 import importlib.util
 import json
@@ -28,13 +28,14 @@ def load_adapted(folder: str):
     with torch.no_grad():
         for name in names:
             weight = model.get_submodule(name.removeprefix("base_model.model.")).weight
-            scale = config["lora_alpha"] / config["r"]
+            root = 0.5 if config.get("use_rslora") else 1.0
+            scale = config["lora_alpha"] / config["r"] ** root
             weight += scale * pairs[name + ".lora_B.weight"] @ pairs[name + ".lora_A.weight"]
     return model
 
 
 def check(folder: str) -> str:
-    """What is wrong with the folder; empty if nothing is."""
+    """The differences in the folder; empty if there are none."""
     ours = load_file(folder + ".ours.safetensors")
     if (Path(folder) / "adapter_config.json").exists():
         model = load_adapted(folder)

@@ -1,5 +1,7 @@
+// The JSON reader for untrusted text: limits on depth, size, count and memory.
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <limits>
 
 #include "parse/json.h"
@@ -17,7 +19,7 @@ std::string repeated(std::string_view part, size_t count) {
   return out;
 }
 
-// All three readers see the same fault, or none.
+// All three readers report the same fault, or none.
 std::optional<JsonFault> fault_of(std::string_view text, const JsonLimits& limits = {}) {
   const auto sorted = parse_json(text, limits);
   const auto ordered = parse_ordered_json(text, limits);
@@ -69,6 +71,39 @@ TEST(ParseJson, SizeAndCountLimits) {
   EXPECT_EQ(fault_of("[" + repeated("{},", 10), {.max_values = 4})->kind, Kind::kLimit);
 }
 
+// parse_memory_test measures what is allocated.
+TEST(ParseJson, MemoryIsBoundedByTheSizeOfTheText) {
+  for (const char* piece : {"1,", "{},", "{\"a\":{\"b\":[]}},"}) {
+    const auto list_of = [&](size_t bytes) {
+      std::string text = "[" + repeated(piece, bytes / std::strlen(piece));
+      text.back() = ']';
+      return text;
+    };
+    const std::string text = list_of(size_t{8} << 20);
+    const auto refused = parse_json(text);
+    const auto ordered = parse_ordered_json(text);
+    const auto checked = check_json(text);
+    ASSERT_TRUE(!refused && !ordered && checked) << piece;
+    EXPECT_EQ(refused.fault().kind, Kind::kLimit);
+    EXPECT_EQ(refused.fault().what, "the values take more than 95 MiB of memory, too much for a text of this size");
+    EXPECT_EQ(ordered.fault().what, "the values take more than 127 MiB of memory, too much for a text of this size");
+    EXPECT_EQ(refused.fault().to_string(), checked->to_string());
+    EXPECT_FALSE(fault_of(list_of(size_t{1} << 20)).has_value()) << piece << ": small texts have room for anything";
+  }
+  // Files as there are: a vocabulary, merges in pairs, ids, numbers, prose.
+  std::string vocabulary = "{";
+  for (int i = 0; i < 260'000; ++i) vocabulary += "\"token" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  vocabulary.back() = '}';
+  std::string all = "{\"vocab\":" + vocabulary + ",\"merges\":[" + repeated("[\"abcd\",\"efghij\"],", 300'000);
+  all.back() = ']';
+  all += "}";
+  EXPECT_FALSE(fault_of(all).has_value());
+  EXPECT_FALSE(fault_of("[\"" + std::string(20'000'000, 'x') + "\"]").has_value());
+  std::string numbers = "[" + repeated("-0.1234567,", 1'000'000);
+  numbers.back() = ']';
+  EXPECT_FALSE(fault_of(numbers).has_value());
+}
+
 TEST(ParseJson, CborHasTheSameLimits) {
   const nlohmann::ordered_json value = {{"b", {1, -2, 0.5, std::numeric_limits<double>::infinity(), nullptr}},
                                         {"a", "\0x"}};
@@ -85,7 +120,7 @@ TEST(ParseJson, CborHasTheSameLimits) {
   }
   EXPECT_EQ(parse_cbor(bytes_of({1, 2, 3}), {.max_values = 3}).fault().kind, Kind::kLimit);
   EXPECT_FALSE(
-      parse_cbor("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff").ok());  // an array of 2^63 - 1, of which none is there
+      parse_cbor("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff").ok());  // an array of 2^63 - 1 elements, with none in the file
   EXPECT_FALSE(parse_cbor(bytes_of(value) + "x").ok());
 }
 

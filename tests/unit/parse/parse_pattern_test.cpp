@@ -1,3 +1,4 @@
+// Regular expressions on untrusted text: matches as in Python, and limits that are errors.
 #include <gmock/gmock.h>
 
 #include <string>
@@ -11,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Kind = PatternFault::Kind;
+using PatternKind = PatternFault::Kind;
 
 constexpr size_t kMillion = 1'000'000;
 
@@ -82,7 +83,7 @@ TEST(Pattern, BacktrackingWithoutEndIsAFault) {
   for (const char* source : {"(a+)+$", "(a|a)*$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(*NO_JIT)(a+)+$"}) {
     const auto found = compiled(source).matches(text);
     ASSERT_FALSE(found.ok()) << source;
-    EXPECT_EQ(found.fault().kind, Kind::kLimit);
+    EXPECT_EQ(found.fault().kind, PatternKind::kLimit);
     EXPECT_THAT(found.fault().what, HasSubstr("more than 10000000 steps"));
   }
 }
@@ -103,10 +104,10 @@ TEST(Pattern, AQuadraticSearchIsAFault) {
   while (search.next()) {
   }
   ASSERT_TRUE(search.fault().has_value());
-  EXPECT_EQ(search.fault()->kind, Kind::kLimit);
+  EXPECT_EQ(search.fault()->kind, PatternKind::kLimit);
 }
 
-// A search of a long text advances in parts; that must not be seen.
+// A search in a long text advances in parts. The result must not show it.
 TEST(Pattern, PartsOfASearchDoNotChangeWhatMatches) {
   const std::string e = "\xC3\xA9";
   std::string text;
@@ -145,7 +146,7 @@ TEST(Pattern, BadPatternsSayWhere) {
 TEST(Pattern, TextThatIsNotUtf8IsAFault) {
   const auto found = compiled("a").matches("aa\xFF");
   ASSERT_FALSE(found.ok());
-  EXPECT_EQ(found.fault().kind, Kind::kText);
+  EXPECT_EQ(found.fault().kind, PatternKind::kText);
   EXPECT_EQ(found.fault().what, "the text is not UTF-8 at byte 2");
   EXPECT_FALSE(lower_case("\xFF").ok());
   EXPECT_FALSE(compiled("a").replace_all("\xFF", "").ok());

@@ -29,7 +29,7 @@ int walk(std::span<const std::byte> bytes) {
   return 3;
 }
 
-// Exactly as many bytes as the file, on the heap, so that one byte too far is seen.
+// Exactly as many bytes as the file, on the heap, so that a sanitizer sees a read one byte too far.
 class Mutator {
  public:
   Mutator(const Path& path, uint64_t seed) : random_({.seed = seed, .purpose = RandomPurpose::kTest}) {

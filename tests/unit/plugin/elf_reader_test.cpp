@@ -1,3 +1,4 @@
+// Reading a shared object's headers without loading it.
 #include "plugin/pack/elf_reader.h"
 
 #include <elf.h>

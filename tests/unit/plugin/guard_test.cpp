@@ -28,14 +28,14 @@ struct Batch {
   std::vector<uint8_t> mask = {1, 1, 0, 1, 1, 1};
   std::vector<float> loss = std::vector<float>(6, 7.0F), grad = std::vector<float>(6, 7.0F);
 
-  PolicyLossInput input() const {
-    PolicyLossInput in;
+  StepView input() const {
+    StepView in;
     in.layout = {offsets, row_id, group};
-    in.log_prob = log_prob;
-    in.old_log_prob = old;
-    in.advantages = advantages;
-    in.response_mask = mask;
-    in.weight = weight;
+    in.set<column::LogProb>(log_prob);
+    in.set<column::OldLogProb>(old);
+    in.set<column::Advantages>(advantages);
+    in.set<column::ResponseMask>(mask);
+    in.set<column::Weight>(weight);
     in.step = 12;
     return in;
   }
@@ -203,8 +203,8 @@ TEST_F(RudeTest, ViewsKeepThePromisesOfTheAbi) {
   auto made = PolicyLoss::create(registry_, "checks_views", nlohmann::ordered_json::object(), {});
   ASSERT_OK(made);
   std::vector<float> wide(8, -1.0F), loss(8, 7.0F), grad(8, 7.0F);
-  PolicyLossInput in = batch_.input();
-  in.log_prob = std::span(wide).subspan(1, 6);
+  StepView in = batch_.input();
+  in.set<column::LogProb>(std::span(wide).subspan(1, 6));
   EXPECT_OK(made->compute(in, {std::span(loss).subspan(1, 6), std::span(grad).subspan(1, 6), {}}, nullptr));
   EXPECT_THAT(loss, ElementsAre(7, 1, 1, 0, -1, -1, -1, 7));
 }
@@ -212,8 +212,8 @@ TEST_F(RudeTest, ViewsKeepThePromisesOfTheAbi) {
 TEST_F(RudeTest, WrongSizesAreTheEnginesBug) {
   auto made = PolicyLoss::create(registry_, "plain", nlohmann::ordered_json::object(), {});
   ASSERT_OK(made);
-  PolicyLossInput in = batch_.input();
-  in.advantages = in.advantages.first(5);
+  StepView in = batch_.input();
+  in.set<column::Advantages>(in.get<column::Advantages>().first(5));
   auto result = made->compute(in, batch_.output(), nullptr);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().kind, ErrorKind::kInternal);
@@ -227,7 +227,7 @@ TEST_F(RudeTest, AnEmptyBatchIsFine) {
   auto made = PolicyLoss::create(registry_, "checks_views", nlohmann::ordered_json::object(), {});
   ASSERT_OK(made);
   const std::vector<int64_t> offsets = {0};
-  PolicyLossInput in;
+  StepView in;
   in.layout = {offsets, {}, {}};
   EXPECT_THAT(error_of(made->compute(in, {}, nullptr)), HasSubstr("ok"));
 }
@@ -256,12 +256,12 @@ TEST_F(RudeTest, StraightThroughHasTheGradientOfK2) {
   ASSERT_OK(kl);
   EXPECT_TRUE(kl->straight_through());
   const std::vector<float> ref = {-1, -1, -1, -1, -1, -1};
-  KlEstimatorInput in;
+  StepView in;
   in.layout = {batch_.offsets, batch_.row_id, batch_.group};
-  in.log_prob = batch_.log_prob;
-  in.ref_log_prob = ref;
-  in.response_mask = batch_.mask;
-  in.weight = batch_.weight;
+  in.set<column::LogProb>(batch_.log_prob);
+  in.set<column::RefLogProb>(ref);
+  in.set<column::ResponseMask>(batch_.mask);
+  in.set<column::Weight>(batch_.weight);
   EXPECT_OK(kl->compute(in, {batch_.loss, batch_.grad}, nullptr));
   EXPECT_THAT(batch_.loss, ElementsAre(0.25, 0.25, 0, 0.25, 0.25, 0.25));
   EXPECT_THAT(batch_.grad, ElementsAre(0, -0.5, 0, -1.5, -2, -2.5));
@@ -276,12 +276,12 @@ TEST_F(RudeTest, RequiredInputsAreAskedFor) {
   auto made = AdvantageEstimator::create(registry_, "needs_values", nlohmann::ordered_json::object(), {});
   ASSERT_OK(made);
   AdvantageInput in;
-  in.layout = {batch_.offsets, batch_.row_id, batch_.group};
-  in.token_level_rewards = batch_.log_prob;
-  in.response_mask = batch_.mask;
+  in.columns.layout = {batch_.offsets, batch_.row_id, batch_.group};
+  in.columns.set<column::TokenLevelRewards>(batch_.log_prob);
+  in.columns.set<column::ResponseMask>(batch_.mask);
   EXPECT_THAT(error_of(made->compute(in, {batch_.loss, batch_.grad}, nullptr)),
               HasSubstr("requires the input 'values', which this run does not have"));
-  in.values = batch_.advantages;
+  in.columns.set<column::Values>(batch_.advantages);
   const std::vector<float> rewards = {3, 4, 5, 6}, weights = {1, 1};  // [B=2, K=2]
   in.rewards = rewards;
   in.reward_weights = weights;

@@ -1,6 +1,6 @@
-// Packs whose ELF tables make the dynamic loader do more than the audit of other loaders would see: other libraries
-// that come along, segments that cover one another, a second dynamic section. None of them is loaded, so no constructor
-// of another library runs. And what real linkers make of an ordinary pack still loads.
+// Packs whose ELF tables make the dynamic loader do more than the audits of other loaders would see: load other
+// libraries, overlapping segments, a second dynamic section. The host loads none of them, so no constructor of another
+// library runs. Ordinary packs from real linkers still load.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/resource.h>
@@ -23,7 +23,7 @@ using test::error_of;
 using test::pack_path;
 using testing::HasSubstr;
 
-// Whether the other library's constructor ran in a process of its own that does `work`.
+// Whether the other library's constructor ran in a child process that does `work`.
 bool leaves_mark(const std::function<void()>& work) {
   const test::TempDir temp;
   const Path mark = temp / "mark";

@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Broken{"wrong_abi", "plugin ABI 7, this program has ABI 0", "build the pack again"},
                     Broken{"damaged_note", "the metadata note is damaged: ", "with the SDK's mortise_add_pack()"},
                     Broken{"other_major", "plugin ABI 7, this program has ABI 0", "this version's SDK"},
-                    Broken{"newer_host", "needs a host of plugin ABI 0.99, this one has 0.1", "update mortise"},
+                    Broken{"newer_host", "needs a host of plugin ABI 0.99, this one has 0.2", "update mortise"},
                     Broken{"needs_other", "'libtest_other_library.so', which its note does not list", "NEEDS"},
                     Broken{"needs_openmp", "second OpenMP runtime", "host->parallel_for"},
                     Broken{"run_path", "run path '/tmp/somewhere'", "-rpath"},
@@ -78,7 +78,7 @@ TEST(InspectTest, ANoteMadeByTheSdkIsReadInFull) {
   EXPECT_TRUE(pack.find_plugin("mortise.advantage_estimator/1", "needs_values")->requires_input("values"));
 }
 
-// What no compiler at hand would make of minimal_pack.c.
+// Packs that our compilers would not make from minimal_pack.c.
 TEST(InspectTest, AuditsSayWhatToDo) {
   ElfSummary elf;
   elf.exports = {"mortise_pack_v0"};
@@ -112,7 +112,7 @@ TEST(InspectTest, AuditsSayWhatToDo) {
 TEST(InspectTest, FilesThatAreTooLargeAreNotRead) {
   const test::TempDir temp;
   const Path path = temp.write("large.so", "");
-  std::filesystem::resize_file(path, (uintmax_t{2} << 30) + 1);  // a hole: nothing of it is on the disk
+  std::filesystem::resize_file(path, (uintmax_t{2} << 30) + 1);  // a hole, which takes no room on the disk
   EXPECT_THAT(error_of(inspect_pack(path)), testing::AllOf(HasSubstr("larger than 2 GiB"), HasSubstr("keep data out")));
 }
 

@@ -1,8 +1,9 @@
-// `mortise plugin new`: what is refused, and that the words of a template are replaced. That the projects build, pass
-// their tests and train is tests/sdk/templates.sh.
+// `mortise plugin new`: what it refuses, and how it replaces the words of a template. tests/sdk/templates.sh builds,
+// tests and trains with the projects.
 #include "../../../apps/mortise/plugin_new.h"
 
 #include "foundation/base/env.h"
+#include "plugin/host/kinds/kinds.h"
 #include "test_packs.h"
 
 namespace mortise {
@@ -27,7 +28,7 @@ TEST(PluginNewTest, BadNamesAndLanguages) {
   EXPECT_THAT(error_of(plan_new_plugin("reward", "match", "cpp")), HasSubstr("'match' is not dotted lower-case words"));
   EXPECT_THAT(error_of(plan_new_plugin("reward", "mortise.match", "cpp")), HasSubstr("are kept for the packs of"));
   EXPECT_THAT(error_of(plan_new_plugin("reward", "acme.x/Bad", "cpp")), HasSubstr("the plugin name 'Bad'"));
-  EXPECT_THAT(error_of(plan_new_plugin("reward", "acme.x", "go")), HasSubstr("there are c, cpp, torch, rust"));
+  EXPECT_THAT(error_of(plan_new_plugin("reward", "acme.x", "go")), HasSubstr("use one of: c, cpp, torch, rust"));
 }
 
 TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
@@ -54,20 +55,20 @@ TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
   ASSERT_OK(write_new_plugin(taken));
   EXPECT_EQ(default_env().read_file(temp / "taken/src/option.rs").value(), "struct OptionReward;");
   // Never over something that is there; never half a project.
-  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("there is something already"));
+  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("the path exists and is not an empty folder"));
   plan.dir = temp / "other";
   plan.kind = "kl_estimator";
   EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("no template of the kind kl_estimator in rust"));
   plan.lang = "c";
-  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("the templates of the SDK are not there"));
+  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("the templates of the SDK are missing"));
   EXPECT_FALSE(std::filesystem::exists(temp / "other"));
 }
 
 TEST(PluginNewTest, EveryPromisedTemplateIsThere) {
   const Path templates = Path(MORTISE_SOURCE_DIR) / "sdk/templates";
   for (const std::string lang : {"c", "cpp", "torch", "rust"}) {
-    for (const std::string kind : {"reward", "policy_loss", "kl_estimator", "advantage_estimator", "rollout_backend"}) {
-      const bool promised = lang == "c" || lang == "cpp" || kind == "reward" || kind == "policy_loss";
+    for (const std::string& kind : kind_names()) {
+      const bool promised = lang != "torch" || kind == "reward" || kind == "policy_loss";
       EXPECT_EQ(std::filesystem::is_directory(templates / lang / kind), promised) << lang << " " << kind;
     }
   }

@@ -1,3 +1,4 @@
+// The note in a pack that describes its plugins.
 #include "plugin/pack/note.h"
 
 #include "test_packs.h"
@@ -52,6 +53,27 @@ TEST(NoteTest, OpenEndsAndTorch) {
   ASSERT_OK_AND_ASSIGN(const PackInfo torch, parse_note(note(R"("compiler":"GNU")", R"("torch":"2.11.0")"), "x.so"));
   EXPECT_EQ(torch.tier, "torch-locked");
   EXPECT_EQ(torch.torch, "2.11.0");
+}
+
+TEST(NoteTest, WhatMinor2Added) {
+  const std::string mode = R"("choices":["a","b"])";
+  const auto role = [&](const std::string& text) {
+    auto pack = parse_note(note(mode, R"("role":")" + text + R"(")"), "x.so");
+    EXPECT_TRUE(pack.ok());
+    return pack.ok() ? pack->plugins[0].find_param("mode")->role : ParamRole::kPlain;
+  };
+  EXPECT_EQ(role("column"), ParamRole::kColumn);
+  EXPECT_EQ(role("file"), ParamRole::kFile);
+  EXPECT_EQ(role("folder"), ParamRole::kFolder);
+  EXPECT_EQ(role("model"), ParamRole::kModel);
+  EXPECT_EQ(role("secret"), ParamRole::kSecret);
+  EXPECT_EQ(role("of a later minor"), ParamRole::kPlain);
+  ASSERT_OK_AND_ASSIGN(const PackInfo pack,
+                       parse_note(note(R"("requires":)", R"("update_metrics":["a=b/c"],"requires":)"), "x.so"));
+  EXPECT_EQ(pack.plugins[0].update_metrics, std::vector<std::string>{"a=b/c"});
+  ASSERT_OK_AND_ASSIGN(const PackInfo old, parse_note(note(), "x.so"));
+  EXPECT_TRUE(old.plugins[0].update_metrics.empty());
+  EXPECT_EQ(old.plugins[0].params[1].role, ParamRole::kPlain);
 }
 
 struct BadNote {

@@ -1,6 +1,9 @@
+// A plugin's parameters: defaults, ranges, secrets, and errors with their keys.
 #include "plugin/host/params.h"
 
 #include <cmath>
+
+#include "foundation/base/secrets.h"
 
 #include "test_packs.h"
 
@@ -27,6 +30,23 @@ TEST(ParamsTest, FillsInDefaultsInDeclaredOrder) {
   ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(info(), {{"beta", 1}, {"steps", 5}}));
   EXPECT_EQ(full.dump(),
             R"({"clip_ratio":0.2,"steps":5,"strict":true,"mode":"slow","clip_ratio_low":null,"beta":1.0})");
+}
+
+TEST(ParamsTest, ASecretIsHiddenWhereverItIsSaid) {
+  PluginInfo plugin;
+  plugin.name = "service";
+  plugin.params = {{"api_key", ParamType::kText, "", "", std::nullopt, {}, ParamRole::kSecret}};
+  const auto fault = [&](const char* value) { return error_of(validate_params(plugin, {{"api_key", value}})); };
+  EXPECT_THAT(fault("short"),
+              testing::AllOf(HasSubstr("fewer than 6 bytes"), HasSubstr("env:NAME"), testing::Not(HasSubstr("short"))));
+  EXPECT_THAT(fault("$api_key"), HasSubstr("was taken out when a run wrote its config"));
+  EXPECT_EQ(fault(""), "ok");
+  EXPECT_EQ(fault("env:SERVICE_KEY"), "ok");
+  const std::string secret = "pass\"word of the service";
+  EXPECT_EQ(fault(secret.c_str()), "ok");
+  hide_secrets(plugin, {{"api_key", secret}});
+  EXPECT_EQ(redacted("it is " + secret + "."), "it is $api_key.");
+  EXPECT_EQ(redacted("key = " + ordered_json(secret).dump()), "key = \"$api_key\"") << "as files spell it";
 }
 
 TEST(ParamsTest, NullSetsOnlyWhatMayBeUnset) {

@@ -1,3 +1,4 @@
+// Finding plugins by name over packs, versions and folders.
 #include "plugin/host/registry.h"
 
 #include <elf.h>
@@ -170,6 +171,21 @@ TEST(LoadTest, TheSameBytesAreLoadedOnce) {
   EXPECT_EQ(a.pack, b.pack);
 }
 
+// Structs of 0.1 are shorter; a later minor may have roles that this host does not know.
+TEST(LoadTest, PacksOfOtherMinors) {
+  PluginRegistry registry = open_registry({"minimal", "minor_2", "minor_9"});
+  const auto role_of = [&](const std::string& pack) {
+    const auto loaded = registry.load("reward", pack + "/one");
+    EXPECT_TRUE(loaded.ok()) << loaded.error().to_string();
+    const ParamInfo* param = loaded.ok() ? loaded->plugin->find_param("with_role") : nullptr;
+    return param == nullptr ? "none" : std::string(param_role_name(param->role));
+  };
+  EXPECT_EQ(role_of("test.minimal"), "none");
+  EXPECT_EQ(role_of("test.minor_2"), "column");
+  EXPECT_EQ(role_of("test.minor_9"), "plain");
+  EXPECT_OK(PluginInstance::create(registry, "reward", "test.minimal/one", nlohmann::ordered_json::object(), {}));
+}
+
 TEST(LoadTest, NoteAndTableMustAgree) {
   PluginRegistry versions = open_registry({"note_differs"});
   EXPECT_THAT(error_of(versions.load("reward", "one")),
@@ -211,7 +227,7 @@ TEST(LoadTest, AFileThatIsWrittenOverAfterItWasLoadedChangesNothing) {
   auto registry = PluginRegistry::open(options);
   ASSERT_OK(registry);
   ASSERT_OK(registry->load("reward", "twin"));
-  std::ofstream(path, std::ios::trunc) << "the build writes here";  // a mapped file would be gone now
+  std::ofstream(path, std::ios::trunc) << "the build writes here";  // a mapped file would have changed by now
   auto reward = Reward::create(*registry, "twin", {{"factor", 0.5}}, {});
   ASSERT_OK(reward);
   RewardBatch batch;

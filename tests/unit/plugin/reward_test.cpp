@@ -1,3 +1,4 @@
+// Calling a reward: failed rows, bad outputs, columns of every type.
 #include "plugin/host/kinds/reward.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Calling a rollout backend, and the ledger of what it owes.
 #include "plugin/host/kinds/rollout_backend.h"
 
 #include "mortise/kinds/rollout_backend.h"

@@ -1,5 +1,5 @@
-// Looking for packs runs none of their code, however many there are: a hundred packs whose constructors leave a mark.
-// The time it takes is printed, and is under 50 ms.
+// A search for packs runs none of their code, however many there are. A hundred packs have constructors that leave a
+// mark. The test prints the time, which is under 50 ms.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -28,7 +28,7 @@ TEST(ScanTest, AHundredPacksAreListedWithoutRunningTheirCode) {
   const Path mark = temp / "mark";
   ::setenv("MORTISE_TEST_MARK", mark.c_str(), 1);
   std::filesystem::create_directory(temp / "packs");
-  // Good ones, refused ones and twins: each has a constructor that writes the file.
+  // Good packs, refused packs and duplicates. Each has a constructor that writes the file.
   fill(temp / "packs", {"constructor", "newer_host"});
   RegistryOptions options = test::only({});
   options.paths = {temp / "packs"};

@@ -1,3 +1,4 @@
+// Where packs are searched, and in which order.
 #include "plugin/host/search.h"
 
 #include <cstdlib>
@@ -36,8 +37,8 @@ TEST(SearchTest, OrderIsConfigEnvironmentUserInstalled) {
   options.builtin_dir = "/builtin";
   std::vector<std::string> order;
   for (const SearchPlace& place : search_places(options)) order.push_back(place.path.string());
-  EXPECT_THAT(order,
-              testing::ElementsAre("/files/a.so", "/home/me/packs", "/one", "/two", "/data/mortise/packs", "/builtin"));
+  EXPECT_THAT(order, testing::ElementsAre("/files/a.so", "/home/me/packs", "/one", "/two", "/data/mortise/store",
+                                          "/data/mortise/packs", "/builtin"));
 }
 
 TEST(SearchTest, NeverTheCurrentDirectory) {

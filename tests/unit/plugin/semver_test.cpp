@@ -1,3 +1,4 @@
+// Versions and version ranges.
 #include "plugin/pack/semver.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The simulated operating system of the workers' simulation: virtual time, processes and descriptors.
 #include "sim_system.h"
 
 #include <fcntl.h>

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "plugin/worker/fd.h"
-#include "plugin/worker/system.h"
+#include "support/forwarding_system.h"
 
 namespace mortise::test {
 
@@ -35,7 +35,7 @@ class SimClock {
   void after(int64_t delay_ns, std::function<void()> event) { events_.emplace(now_ns_ + delay_ns, std::move(event)); }
   int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   bool chance(double probability) { return std::uniform_real_distribution<double>()(random_) < probability; }
-  // Runs what is due until then. The pools are asleep meanwhile: what they have asked for may be long over.
+  // Runs the events that are due until then. The pools sleep meanwhile, so what they wait for may be long overdue.
   void run_until(int64_t time_ns);
   [[nodiscard]] std::optional<int64_t> next_event_ns() const;
   void count_poll(int timeout_ms);
@@ -84,25 +84,16 @@ class SimSystem final : public WorkerSystem {
   bool refuses(int code);
 
   SimClock& clock_;
-  int last_end_ = -1;  // of the last socket pair: what a spawned process gets
+  int last_end_ = -1;  // of the last socket pair, which a spawned process gets
 };
 
 // What simulated processes use: the same descriptors and the same clock, and no wait.
-class SimPeerSystem final : public WorkerSystem {
+class SimPeerSystem final : public ForwardingSystem {
  public:
-  explicit SimPeerSystem(SimClock& clock) : clock_(clock), real_(real_worker_system()) {}
+  explicit SimPeerSystem(SimClock& clock) : clock_(clock) {}
   int64_t monotonic_ns() override { return clock_.now_ns(); }
   void sleep_ms(int64_t) override {}
   int poll(pollfd* entries, nfds_t count, int) override { return real_.poll(entries, count, 0); }
-  int socketpair(int ends[2]) override { return real_.socketpair(ends); }
-  ssize_t sendmsg(int fd, const msghdr* message, int flags) override { return real_.sendmsg(fd, message, flags); }
-  ssize_t recvmsg(int fd, msghdr* message, int flags) override { return real_.recvmsg(fd, message, flags); }
-  int memfd_create(const char* name, unsigned flags) override { return real_.memfd_create(name, flags); }
-  int ftruncate(int fd, off_t size) override { return real_.ftruncate(fd, size); }
-  void* mmap(size_t size, int protection, int fd, off_t offset) override {
-    return real_.mmap(size, protection, fd, offset);
-  }
-  int add_seals(int fd, int seals) override { return real_.add_seals(fd, seals); }
   int spawn(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*,
             char* const*) override;
   pid_t waitpid(pid_t, int*, int) override;
@@ -112,7 +103,6 @@ class SimPeerSystem final : public WorkerSystem {
 
  private:
   SimClock& clock_;
-  WorkerSystem& real_;
 };
 
 }  // namespace mortise::test

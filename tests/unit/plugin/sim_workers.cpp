@@ -1,3 +1,4 @@
+// The simulated workers: they answer, crash and hang as the seed says.
 #include "sim_workers.h"
 
 #include <algorithm>

@@ -1,9 +1,8 @@
 // SimMachine: a fork server and workers as events of a SimSystem. They speak the real protocol over real channels and
-// write their rewards into the real output areas; only their processes and the time that they take are simulated.
+// write their rewards into the real output areas. Only their processes and the time that they take are simulated.
 //
-// A row's completion says what becomes of it: "ok...", "crash", "hang", "fail". Its reward is a function of its text
-// and its number, so that a wrong score cannot be taken for a right one. Faults of the machine hit any row, until
-// `quiet`.
+// The completion of a row says what happens to it: "ok...", "crash", "hang", "fail". Its reward is a function of its
+// text and its number, so that no wrong score can look right. Faults of the machine hit any row, until `quiet`.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ struct SimFaults {               // chances
   double server_dies = 0;        // at a message that it gets
   double worker_dies = 0;        // at a row: before, amid, between its report and its mark, or after
   double start_fails = 0;        // a worker ends, fails or hangs before it is ready
-  int64_t quiet_ns = INT64_MAX;  // none of these from then on
+  int64_t quiet_ns = INT64_MAX;  // no faults from then on
   [[nodiscard]] bool any() const { return refusal + fork_fails + server_dies + worker_dies + start_fails > 0; }
 };
 

@@ -1,8 +1,9 @@
-// Tables in memory that cannot be right: every one is refused by what is wrong with it, before a slot is called.
+// Impossible tables in memory: the host refuses each one by its fault, before it calls a slot.
 #include "plugin/host/table.h"
 
 #include <functional>
 
+#include "mortise/kinds/reward.h"
 #include "plugin/host/host_services.h"
 #include "plugin/host/instance.h"
 #include "test_packs.h"
@@ -68,6 +69,26 @@ std::string fault(const std::function<void(Table&)>& spoil) {
 
 TEST(TableTest, AGoodOneIsRead) {
   EXPECT_EQ(fault([](Table&) {}), "ok");
+}
+
+// What lies behind a struct of 0.1 is not of it.
+TEST(TableTest, FieldsOfMinor2AreReadOnlyWhereTheyAre) {
+  Table table;
+  const char* metrics[] = {"a=b", nullptr};
+  table.param.type = MORTISE_PARAM_TEXT;
+  table.param.role = MORTISE_ROLE_FILE;
+  table.descriptor.update_metrics = metrics;
+  PackInfo info;
+  const auto read = [&] { return read_table(table.pack, info).value().plugins[0]; };
+  EXPECT_EQ(read().params[0].role, ParamRole::kFile);
+  EXPECT_EQ(read().update_metrics, std::vector<std::string>{"a=b"});
+  table.param.role = 99;
+  EXPECT_EQ(read().params[0].role, ParamRole::kPlain);
+  table.param.role = MORTISE_ROLE_FILE;
+  table.param.struct_size = 64;
+  table.descriptor.struct_size = 80;
+  EXPECT_EQ(read().params[0].role, ParamRole::kPlain);
+  EXPECT_TRUE(read().update_metrics.empty());
 }
 
 TEST(TableTest, EveryFaultIsNamed) {

@@ -1,3 +1,4 @@
+// Tensors as plugins see them: shapes, strides, alignment, cleared outputs.
 #include "plugin/host/kinds/tensor_args.h"
 
 #include "test_packs.h"

@@ -1,4 +1,4 @@
-// Where tests/host/packs/packs.cmake put the packs of these tests, and registries over some of them.
+// Where tests/host/packs/packs.cmake puts the packs of these tests, and registries over some of them.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What a crash, a hang, an orphan and a slow row cost: the row at hand, told with its reason.
+// A crash, a hang, an orphan and a slow row cost the current row, which fails with its reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST_F(WorkerFaults, ACrashCostsItsRow) {
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(200), rows_of(texts), &metrics));
   const auto failed = failures(out);
   ASSERT_EQ(failed.size(), 4U);
-#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)  // they catch the signal, tell it and exit
+#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)  // they catch the signal, report it and exit
   EXPECT_THAT(failed.at(0), HasSubstr("its worker was ended by"));
   EXPECT_THAT(failed.at(7), HasSubstr("its worker was ended by"));
 #else
@@ -73,7 +73,7 @@ TEST_F(WorkerFaults, AReplacementIsThereWithin200Ms) {
   EXPECT_LT(best, 0.2);
 }
 
-// As while other rows are still being sampled: nobody waits for the batch, only advance() is called.
+// As while other rows are still being sampled: nothing waits for the batch, and only advance() is called.
 TEST_F(WorkerFaults, RowDeadlinesAreKeptBeforeTheBatchIsComplete) {
   auto reward = make("plain", 1);
   ASSERT_OK(reward->begin(request(3, 20'000, 200)));
@@ -105,7 +105,7 @@ TEST_F(WorkerFaults, TheBatchHasADeadlineToo) {
   EXPECT_LT(watch.elapsed_s(), 3.0);
   EXPECT_GT(out.failed_rows.size(), 50U);
   EXPECT_LT(out.failed_rows.size(), 100U);
-  // Said by the worker that comes to the row too late, or by the trainer for rows that no worker came to.
+  // The worker that reaches the row too late says so, or the trainer for rows that no worker reached.
   EXPECT_THAT(out.failed_rows.back().text, HasSubstr("not scored: the batch took longer than"));
 }
 
@@ -139,10 +139,10 @@ TEST_F(WorkerFaults, WhatIsBlamedIsWhatTheCallWasAbout) {
   EXPECT_THAT(failures(row).at(1), HasSubstr("while it scored the row"));
 }
 
-// A run that is stopping tells the rewards at work, waits a little for those that listen, and gives no more rows out.
+// A run that is stopping tells the rewards at work, waits a little for those that listen, and hands out no more rows.
 TEST_F(WorkerFaults, ARunThatIsStoppingTellsItsWorkers) {
   std::atomic<bool> stopping = false;
-  options_.mode = "process";
+  options_.mode = Isolation::kProcess;
   options_.num_workers = 1;
   auto made =
       make_reward_function(registry_, "faulty", nlohmann::ordered_json::object(), RunKey{7, &stopping}, options_);

@@ -55,7 +55,7 @@ class WorkerTest : public testing::Test {
 
   PluginRegistry registry_ = open_registry({"faulty"});
   IsolationOptions options_;
-  std::string mode_ = "process";
+  Isolation mode_ = Isolation::kProcess;
 };
 
 }  // namespace mortise::test

@@ -1,4 +1,4 @@
-// What a worker may do, by rlimits, affinity, CPU timer and bubblewrap, and that the log says what holds.
+// What a worker may do, by rlimits, affinity, CPU timer and bubblewrap; and that the log says which limits hold.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -106,7 +106,7 @@ TEST_F(WorkerLimitsTest, CpuTimeIsOfACallNotOfAWorker) {
 
 #if !defined(MORTISE_ASAN) && !defined(MORTISE_TSAN)  // there memory has no limit
 TEST_F(WorkerLimitsTest, AMemoryLimitWithoutRoomForTheWorkerIsToldWithItsNeed) {
-  options_.mode = "process";
+  options_.mode = Isolation::kProcess;
   options_.limits.memory_bytes = 1 << 20;
   options_.limits.memory_where = "run.toml:3:21";
   const auto made = make_reward_function(registry_, "plain", nlohmann::ordered_json::object(), {}, options_);
@@ -123,7 +123,7 @@ TEST_F(WorkerLimitsTest, AMemoryLimitWithoutRoomForTheWorkerIsToldWithItsNeed) {
   options_.limits.memory_bytes = need << 20;
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, make("plain", 1)->score(request(1), rows_of({"abc"}), nullptr));
   EXPECT_EQ(out.rewards[0], 3);
-  // A worker that ends before it is ready may have run into the limit: the message has it.
+  // A worker that ends before it is ready may have hit the limit, so the message names it.
   options_.limits.memory_bytes = int64_t{1} << 30;
   const auto dead = make_reward_function(registry_, "faulty", {{"dies_in_create", 1}}, {}, options_);
   ASSERT_FALSE(dead.ok());
@@ -171,7 +171,7 @@ TEST_F(WorkerLimitsTest, TheLogSaysWhatHolds) {
   options_.limits.network = true;
   make("plain", 1);
   EXPECT_THAT(log(), HasSubstr(", network, writes no files"));
-  mode_ = "none";
+  mode_ = Isolation::kNone;
   make("plain");
   EXPECT_THAT(log(), HasSubstr("runs in the trainer's own process"));
 }
@@ -196,7 +196,7 @@ TEST_F(WorkerLimitsTest, FilesAreLeftAloneInEveryWay) {
 }
 
 TEST_F(WorkerLimitsTest, BubblewrapIsAskedForWhatTheLimitsSay) {
-  // Notes its arguments and runs what stands behind them.
+  // Records its arguments and runs the program after them.
   put_bwrap("for word; do shift; [ \"$word\" = -- ] && break; echo \"$word\" >> " + (dir_ / "asked").string() +
             "; done\nexec \"$@\"\n");
   options_.limits.network = options_.limits.write_files = false;
@@ -218,6 +218,21 @@ TEST_F(WorkerLimitsTest, ABubblewrapThatCannotRunIsToldAndNotUsed) {
   EXPECT_EQ(out.rewards[0], 3);
   EXPECT_THAT(log(), AllOf(HasSubstr("runs in 1 worker"), HasSubstr("; bubblewrap cannot be used here\n"),
                            Not(HasSubstr("in bubblewrap"))));
+}
+
+// A reward that runs with less around it than configured is told where people look.
+TEST_F(WorkerLimitsTest, AFallBackFromBubblewrapIsOnTheConsole) {
+  put_bwrap("exit 1\n");
+  const auto console_of = [&] {
+    EXPECT_OK(log_init({.console_level = LogLevel::kInfo, .file = dir_ / "log.txt", .force_plain = true}));
+    testing::internal::CaptureStderr();
+    make("plain", 1);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(console_of(), AllOf(HasSubstr("runs in 1 worker (bubblewrap cannot be used here)\n"),
+                                  Not(HasSubstr("its workers have these limits"))));
+  options_.bubblewrap = false;
+  EXPECT_THAT(console_of(), HasSubstr("runs in 1 worker (without bubblewrap, as configured)\n"));
 }
 
 TEST_F(WorkerLimitsTest, WithoutBubblewrapTheLogSaysSo) {
@@ -278,7 +293,7 @@ TEST_F(WorkerLimitsTest, RealBubblewrapEndsWithItsForkServerAndWithTheReward) {
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(1), rows_of({"a"}), nullptr));
   EXPECT_TRUE(out.failed_rows.empty()) << out.failed_rows[0].text;
   EXPECT_THAT(log(), HasSubstr("starting it again"));
-  // The outer process of bubblewrap is shot: what is inside works on, and ends with the reward.
+  // bubblewrap's outer process is killed. The inner process continues, and ends with the reward.
   const std::vector<pid_t> second = descendants();
   ASSERT_GE(second.size(), 4U);
   EXPECT_EQ(name_of(second[0]), "bwrap");

@@ -45,7 +45,7 @@ TEST_F(WorkerPool, ResultsDoNotDependOnTheNumberOfWorkersOrOnTheProcess) {
   EXPECT_THAT(failures(a).at(3), HasSubstr("cannot parse"));
   EXPECT_EQ(metrics_three.value("faulty/length"), metrics_one.value("faulty/length"));
 
-  mode_ = "none";
+  mode_ = Isolation::kNone;
   RewardBatch good = rows_of(std::vector<std::string>(100, "abc"));
   auto local = make("faulty");
   MetricSet metrics_local, metrics_pool;
@@ -96,7 +96,7 @@ TEST_F(WorkerPool, TokenRewardsComeBackAsFromThisProcess) {
     rows.completion_ids.append(std::vector<int64_t>(static_cast<size_t>(i % 7), 4 * i));
   auto two = make("steps", 2);
   ASSERT_OK_AND_ASSIGN(const RewardOutput pool, two->score(request(70), rows, nullptr));
-  mode_ = "none";
+  mode_ = Isolation::kNone;
   ASSERT_OK_AND_ASSIGN(const RewardOutput local, make("steps")->score(request(70), rows, nullptr));
   expect_same(pool, local);
   EXPECT_EQ(failures(pool), failures(local));
@@ -118,7 +118,7 @@ TEST_F(WorkerPool, TokenRewardsComeBackAsFromThisProcess) {
   EXPECT_EQ(again.token_rewards[0], std::vector<float>(5000, 1));
   EXPECT_TRUE(again.token_rewards[1].empty());
   EXPECT_EQ(again.token_rewards[2], std::vector<float>(5000, 3));
-  mode_ = "process";
+  mode_ = Isolation::kProcess;
   EXPECT_TRUE(make("plain")->score(request(3), longer, nullptr)->token_rewards.empty()) << "it declares none";
 }
 
@@ -126,10 +126,10 @@ TEST_F(WorkerPool, TokenRewardsComeBackAsFromThisProcess) {
 TEST_F(WorkerPool, InThisProcessABadRowOrGroupFailsAloneToo) {
   const RewardBatch rows = rows_of({"a", "bc", "throw", "d", "inf", "none"}, 2);
   for (const char* name : {"faulty", "whole_group"}) {
-    mode_ = "process";
+    mode_ = Isolation::kProcess;
     MetricSet of_pool, of_local;
     ASSERT_OK_AND_ASSIGN(const RewardOutput pool, make(name)->score(request(6), rows, &of_pool));
-    mode_ = "none";
+    mode_ = Isolation::kNone;
     ASSERT_OK_AND_ASSIGN(const RewardOutput local, make(name)->score(request(6), rows, &of_local));
     expect_same(pool, local);
     EXPECT_EQ(failures(pool), failures(local)) << name;
@@ -139,14 +139,14 @@ TEST_F(WorkerPool, InThisProcessABadRowOrGroupFailsAloneToo) {
   EXPECT_EQ(failures(groups).size(), 2U);
   EXPECT_EQ(failures(groups).at(2), "cannot parse (INVALID_ARGUMENT)");
   EXPECT_FALSE(make("whole_batch")->score(request(6), rows, nullptr).ok()) << "there are no pieces";
-  // What has state has seen the rows: it is not asked again.
+  // A reward with state has already seen the rows, so the host does not repeat the call.
   auto strict = make("strict_counter");
   EXPECT_FALSE(strict->score(request(6), rows, nullptr).ok());
   EXPECT_EQ(strict->score(request(1), rows_of({"a"}), nullptr)->rewards[0], 2);
 }
 
 TEST_F(WorkerPool, InThisProcessThreadsTakeRowsWhereTheyMay) {
-  mode_ = "none";
+  mode_ = Isolation::kNone;
   MetricSet metrics;
   const auto meets = make("meets");
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, meets->score(request(3), rows_of({"a", "b", "c"}), &metrics));
@@ -193,7 +193,7 @@ TEST_F(WorkerPool, RunsElsewhereAndLeavesNothingOpen) {
     ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(3), rows, nullptr));
     EXPECT_NE(out.rewards[0], static_cast<double>(::getpid()));
     EXPECT_EQ(out.rewards[0], out.rewards[2]);
-    EXPECT_LE(out.rewards[1], 9);  // standard three, connection, pack, areas: none of the trainer's
+    EXPECT_LE(out.rewards[1], 9);  // the standard three, connection, pack, areas: none of the trainer's
   }
   EXPECT_EQ(num_open_files(), before);
 }

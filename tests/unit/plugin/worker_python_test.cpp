@@ -1,4 +1,4 @@
-// The reward `python` in workers: it may start its interpreter without being asked to, and nothing of it outlives its
+// The reward `python` in workers: it may start its interpreter without `allow`, and none of its processes outlives its
 // worker.
 #include <csignal>
 #include <cstdlib>

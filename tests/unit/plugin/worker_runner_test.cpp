@@ -7,6 +7,8 @@
 
 #include "experience/advantage/advantage_runner.h"
 #include "experience/reward/reward_runner.h"
+#include "foundation/base/choice.h"
+#include "support/meeting_point.h"
 #include "support/sanitized.h"
 #include "worker_fixture.h"
 
@@ -27,7 +29,7 @@ class WorkerRunner : public WorkerTest {
   }
   RewardRunner runner(const std::vector<RewardSpec>& specs) {
     IsolationOptions isolation;
-    isolation.mode = "process";
+    isolation.mode = Isolation::kProcess;
     isolation.num_workers = 1;
     auto made = RewardRunner::create(registry_, specs, RunKey{7, nullptr}, /*max_failed_fraction=*/1.0, isolation);
     if (!made.ok()) {
@@ -104,7 +106,7 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
   auto both = runner({steps, plain});
   MetricSet metrics;
   ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, both.score(prompts_, samples_, {}, &metrics));
-  // Of row 0: weight 2 of a reward of 1 and of tokens of 1, 2 and 3, and the length of its text.
+  // Row 0: weight 2 for a reward of 1, for tokens of 1, 2 and 3, and for the length of its text.
   EXPECT_EQ(scored.columns[0].values[0], 1 + 1 + 2 + 3);
   EXPECT_EQ(scored.rewards[0], 2 * 7 + 1);
   ASSERT_EQ(scored.token_scores.size(), 5U);
@@ -117,9 +119,93 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
 
   ASSERT_OK_AND_ASSIGN(AdvantageRunner advantage, AdvantageRunner::create(registry_, "echo", Json::object(), {}));
   samples_.rows[3].finish_reason = FinishReason::kAbort;
-  ASSERT_OK_AND_ASSIGN(const AdvantageBatch batch, advantage.compute(samples_, scored, {}, nullptr));
-  EXPECT_THAT(batch.token_level_scores, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
-  EXPECT_THAT(batch.advantages, testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+  StepTable table = make_step_table(prompts_, samples_);
+  ASSERT_OK(advantage.compute(table, samples_, scored, {}, {}, nullptr));
+  EXPECT_THAT(table.get<column::TokenLevelScores>(), testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+  EXPECT_THAT(table.get<column::Advantages>(), testing::ElementsAre(2, 4, 9, 0, 0, 3, 0, 0, 4, 0, 0, 0));
+}
+
+// What `size` ranks make of the batch together; the outcome of each. The rows of every second prompt are given while
+// others are sampled.
+std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::vector<RewardSpec>& specs, Isolation mode,
+                                         const PromptBatch& prompts, const SampleBatch& samples,
+                                         std::vector<MetricSet>& metrics) {
+  const size_t size = metrics.size();
+  IsolationOptions isolation;
+  isolation.mode = mode;
+  isolation.num_workers = 1;
+  MeetingPoint point(static_cast<int>(size));
+  std::vector<RewardRunner> runners;
+  for (size_t rank = 0; rank < size; ++rank) {
+    runners.push_back(RewardRunner::create(registry, specs, RunKey{7, nullptr}, 1.0, isolation).value());
+    ScoreRanks ranks;
+    ranks.rank = static_cast<int>(rank);
+    ranks.size = static_cast<int>(size);
+    ranks.exchange = [&point, rank](const std::string& own) { return point.meet(static_cast<int>(rank), own); };
+    EXPECT_OK(runners.back().use_ranks(std::move(ranks)));
+  }
+  std::vector<ScoredBatch> out(size);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      RewardRunner& runner = runners[rank];
+      const ScoreContext context{.step = 3};
+      EXPECT_OK(runner.begin(prompts, samples.num_samples_per_prompt, context));
+      for (size_t prompt = 0; prompt < prompts.prompts.size(); prompt += 2)
+        EXPECT_OK(runner.feed(prompts, samples, static_cast<int64_t>(prompt)));
+      auto scored = runner.score(prompts, samples, context, &metrics[rank]);
+      EXPECT_OK(scored);
+      if (scored.ok()) out[rank] = *std::move(scored);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return out;
+}
+
+// Random numbers of rows, failures, tokens, values of rows and metrics; state and whole batches as well, which only rank
+// 0 scores.
+TEST_F(WorkerRunner, RanksThatShareABatchGetTheScoresOfOne) {
+  const std::vector<std::string> texts{"x", "nan", "none", "abc", "ab", "inf", "abcd", "x", "", "abcde", "a", "ab"};
+  samples_.num_samples_per_prompt = 2;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    Sample& sample = samples_.rows.emplace_back();
+    sample.prompt_index = static_cast<int64_t>(i / 2);
+    sample.sample_index = static_cast<int64_t>(i % 2);
+    sample.text = texts[i];
+    sample.token_ids = {4, 8, static_cast<int64_t>(4 * i)};
+  }
+  prompts_.prompts.resize(texts.size() / 2);
+  std::vector<RewardSpec> specs;
+  for (const char* name : {"faulty", "steps", "whole_group", "whole_batch", "counter"})
+    specs.push_back(spec(name, 20'000, 10'000));
+  for (const Isolation mode : {Isolation::kNone, Isolation::kProcess}) {
+    std::vector<MetricSet> one_metrics(1);
+    const ScoredBatch one = scored_by_ranks(registry_, specs, mode, prompts_, samples_, one_metrics)[0];
+    ASSERT_EQ(one.columns.size(), specs.size());
+    EXPECT_EQ(one.columns[0].num_failed, 1);
+    EXPECT_EQ(one.columns[1].num_failed, 1);
+    EXPECT_EQ(one.columns[3].values[0], static_cast<double>(texts.size())) << "the batch was not whole";
+    for (const size_t size : {2U, 3U, 8U}) {  // of 8 ranks two have no prompt
+      SCOPED_TRACE(size);
+      std::vector<MetricSet> metrics(size);
+      for (const ScoredBatch& scored : scored_by_ranks(registry_, specs, mode, prompts_, samples_, metrics)) {
+        for (size_t k = 0; k < specs.size(); ++k) {
+          const RewardColumn &column = scored.columns[k], &expected = one.columns[k];
+          EXPECT_EQ(column.num_failed, expected.num_failed);
+          EXPECT_EQ(column.errors, expected.errors);
+          for (size_t i = 0; i < texts.size(); ++i) {
+            EXPECT_THAT(column.values[i], testing::NanSensitiveDoubleEq(expected.values[i])) << specs[k].use << i;
+          }
+          ASSERT_EQ(column.extra.size(), expected.extra.size());
+          for (const auto& [name, values] : expected.extra)
+            EXPECT_THAT(column.extra.at(name), testing::Pointwise(testing::NanSensitiveDoubleEq(), values)) << name;
+        }
+        EXPECT_EQ(scored.token_scores, one.token_scores);
+        EXPECT_EQ(scored.row_valid, one.row_valid);
+      }
+      for (const MetricSet& set : metrics) EXPECT_EQ(set.value("faulty/length"), one_metrics[0].value("faulty/length"));
+    }
+  }
 }
 
 // Each failed row keeps its own reason, in short; the log has the first row of each.
@@ -150,7 +236,7 @@ TEST_F(WorkerRunner, TooManyFailuresAreAnErrorWithReasonsThatAreShort) {
   take({"throw", "ab"});
   RewardSpec long_words = spec("long_words", 20'000, 10'000);
   IsolationOptions isolation;
-  isolation.mode = "none";
+  isolation.mode = Isolation::kNone;
   ScoreContext validation;
   validation.is_validation = true;
   validation.step = 2;
@@ -179,7 +265,7 @@ TEST_F(WorkerRunner, ABatchThatEndsTheRunIsHandedOverWhole) {
   RewardSpec long_words = spec("long_words", 20'000, 10'000), second = long_words;
   second.label = "second";
   IsolationOptions isolation;
-  isolation.mode = "none";
+  isolation.mode = Isolation::kNone;
   auto made = RewardRunner::create(registry_, {long_words, second}, RunKey{7, nullptr}, 0.0, isolation);
   ASSERT_TRUE(made.ok()) << made.error().to_string();
   ScoredBatch kept;
@@ -212,7 +298,7 @@ TEST_F(WorkerRunner, ABatchThatEndsTheRunIsHandedOverWhole) {
 TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {
   take({"polite", "polite", "polite"});
   std::atomic<bool> stopping = false;
-  for (const char* mode : {"process", "none"}) {
+  for (const Isolation mode : {Isolation::kProcess, Isolation::kNone}) {
     IsolationOptions isolation;
     isolation.mode = mode;
     isolation.num_workers = 1;
@@ -226,7 +312,7 @@ TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {
     });
     const auto scored = made->score(prompts_, samples_, {}, nullptr);
     stop.join();
-    ASSERT_FALSE(scored.ok()) << mode;
+    ASSERT_FALSE(scored.ok()) << choice_name(mode);
     EXPECT_EQ(scored.error().kind, ErrorKind::kSignal) << scored.error().to_string();
   }
 }
@@ -235,7 +321,7 @@ TEST_F(WorkerRunner, ARewardThatCannotBeMadeIsAnErrorInItsLine) {
   RewardSpec bad = spec("faulty", 20'000, 10'000);
   bad.where = "run.toml:7:1";
   bad.params = Json{{"dies_in_create", 2}};
-  for (const char* mode : {"process", "none"}) {
+  for (const Isolation mode : {Isolation::kProcess, Isolation::kNone}) {
     IsolationOptions isolation;
     isolation.mode = mode;
     const auto made = RewardRunner::create(registry_, {spec("plain", 0, 0), bad}, {}, 1.0, isolation);

@@ -1,8 +1,8 @@
-// Rollouts, rewards and workers as a simulation: the real scheduling (RewardRunner, RewardPool, Supervisor, the queue,
-// the account, the retries) over a clock, processes and faults that are a function of a seed. 200 seeds,
-// MORTISE_LONG=1: 2,000.
+// Rollouts, rewards and workers as a simulation: the real scheduling (RolloutRunner, RewardRunner, RewardPool, Supervisor,
+// the queue, the account, the retries) over a clock, a rollout backend, processes and faults that are a function of a
+// seed. Time passes between two polls of the backend. 200 seeds, MORTISE_LONG=1: 2,000.
 //
-// A failing seed is printed with the command that replays it: MORTISE_SIM_SEED=N runs this one alone.
+// A failing seed is printed with the command that replays it: MORTISE_SIM_SEED=N runs only that one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,12 +10,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 
 #include "experience/reward/reward_runner.h"
+#include "experience/rollout/rollout_runner.h"
 #include "foundation/base/log.h"
 #include "plugin/worker/reward_pool.h"
 #include "sim_workers.h"
+#include "test_packs.h"
+#include "text/tokenizer/tokenizer.h"
 #include "worker_fixture.h"
 
 namespace mortise::test {
@@ -26,18 +28,40 @@ struct Function {
   RewardSpec spec;
 };
 
-// What a seed stands for, drawn before anything runs.
+// What a seed decides, drawn before anything runs.
 struct Plan {
   SimFaults faults;
   int num_functions = 1, num_workers = 1, num_steps = 1;
   int64_t num_prompts = 1, num_samples = 1;
   bool has_row_timeout = false, has_batch_timeout = false, stops = false, pauses = false;
   double hostile = 0;  // chance that a row crashes, hangs or fails
+  // Events of the rollout backend.
+  int64_t capacity = 1, slowest = 0;
+  double cut = 0, restart = 0, failure = 0;
+  std::string lie;  // how it breaks its contract
 };
+
+// A completion's text as token ids, and back.
+constexpr int64_t kBetween = 999;  // after each completion in a prompt of the simulated backend
+Tokenizer letters() {
+  CharTokenizerSpec spec;
+  spec.characters = "0123456789acfghiklnors";
+  spec.special_tokens = {"<|pad|>", "<|end|>"};
+  spec.roles = {{"pad_token", "<|pad|>"}, {"eos_token", "<|end|>"}};
+  const CharTokenizerFiles files = make_char_tokenizer(spec).value();
+  const TempDir dir;
+  dir.write("tokenizer.json", files.tokenizer_json);
+  dir.write("tokenizer_config.json", files.tokenizer_config_json);
+  return Tokenizer::load(dir.path()).value();
+}
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed), clock_(seed) { draw_plan(); }
+  Simulation(uint64_t seed, PluginRegistry& backends, const Tokenizer& tokenizer)
+      : seed_(seed), random_(seed), clock_(seed), backends_(backends), tokenizer_(tokenizer) {
+    draw_plan();
+    draw_rollout();
+  }
 
   void run() {
     std::vector<std::unique_ptr<RewardFunction>> rewards;
@@ -48,9 +72,11 @@ class Simulation {
       rewards.push_back(std::move(*made));
       specs.push_back(functions_.back().spec);
     }
+    auto rollout = RolloutRunner::create(backends_, "sim", backend_params(), RunKey());
+    ASSERT_TRUE(rollout.ok()) << rollout.error().to_string();
     {
       RewardRunner runner = RewardRunner::over(specs, std::move(rewards), /*max_failed_fraction=*/1.0);
-      for (int step = 1; step <= plan_.num_steps && may_go_on_; ++step) play_step(runner, step);
+      for (int step = 1; step <= plan_.num_steps && may_go_on_; ++step) play_step(*rollout, runner, step);
     }
     pass_time(2'000);
     for (const Function& function : functions_) {
@@ -84,6 +110,26 @@ class Simulation {
     faults.quiet_ns = 1'000'000'000 + uniform(0, 120'000) * kSimMs;
   }
 
+  // One run in five has a backend that fails or lies: then its step ends with an error.
+  void draw_rollout() {
+    plan_.capacity = uniform(1, 16);
+    plan_.slowest = uniform(0, 20);
+    if (chance(0.5)) plan_.cut = 0.2;
+    if (chance(0.4)) plan_.restart = 0.1;
+    if (chance(0.1)) plan_.failure = 0.05;
+    if (chance(0.1))
+      plan_.lie = std::array{"twice", "forgets", "unknown", "foreign"}[static_cast<size_t>(uniform(0, 3))];
+  }
+  Json backend_params() const {
+    return {{"seed", static_cast<int64_t>(seed_)},
+            {"capacity", plan_.capacity},
+            {"slowest", plan_.slowest},
+            {"cut", plan_.cut},
+            {"restart", plan_.restart},
+            {"failure", plan_.failure},
+            {"lie", plan_.lie}};
+  }
+
   Result<std::unique_ptr<RewardFunction>> make_function(int index) {
     SimReward reward;
     reward.granularity = static_cast<Granularity>(std::array{0, 0, 0, 1, 2}[static_cast<size_t>(uniform(0, 4))]);
@@ -108,68 +154,111 @@ class Simulation {
     return RewardPool::start(PluginRef{&pack_, &plugin_, nullptr}, identity, key, WorkerLimits{}, options);
   }
 
-  void draw_batch() {
+  void draw_batch(int64_t step) {
     prompts_ = PromptBatch();
-    samples_ = SampleBatch();
-    samples_.num_samples_per_prompt = plan_.num_samples;
+    prompts_.step = step;
+    planned_.clear();
     for (int64_t p = 0; p < plan_.num_prompts; ++p) {
-      prompts_.prompts.emplace_back();
+      Prompt& prompt = prompts_.prompts.emplace_back();
       for (int64_t s = 0; s < plan_.num_samples; ++s) {
-        Sample& sample = samples_.rows.emplace_back();
-        sample.prompt_index = p;
-        sample.sample_index = s;
         const bool bad = chance(plan_.hostile);
-        sample.text = bad ? std::array{"crash", "hang", "fail"}[static_cast<size_t>(uniform(0, 2))]
-                          : "ok" + std::to_string(uniform(0, 1'000'000));
+        const std::string text = bad ? std::array{"crash", "hang", "fail"}[static_cast<size_t>(uniform(0, 2))]
+                                     : "ok" + std::to_string(uniform(0, 1'000'000));
+        const std::vector<int64_t> ids = tokenizer_.encode(text).value();
+        prompt.token_ids.insert(prompt.token_ids.end(), ids.begin(), ids.end());
+        prompt.token_ids.push_back(kBetween);
+        planned_.push_back(text);
       }
     }
   }
 
   void pass_time(int64_t ms) { clock_.run_until(clock_.now_ns() + ms * kSimMs); }
 
-  // Prompts come back from sampling in any order, with pauses; some only when all are there.
-  Result<ScoredBatch> sample_and_score(RewardRunner& runner, const ScoreContext& context) {
+  // Prompts return from sampling in any order, with pauses. Some are scored only after all are finished.
+  Result<ScoredBatch> sample_and_score(RolloutRunner& rollout, RewardRunner& runner, const ScoreContext& context) {
     TRY(runner.begin(prompts_, plan_.num_samples, context));
-    std::vector<int64_t> order(static_cast<size_t>(plan_.num_prompts));
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), random_);
+    RolloutPlan sampling;
+    sampling.num_samples = plan_.num_samples;
+    sampling.sampling.max_new_tokens = 16;
+    sampling.vocab_size = kBetween;
     const bool overlaps = chance(0.8);
-    for (const int64_t prompt : order) {
-      if (overlaps && chance(0.9)) TRY(runner.feed(prompts_, samples_, prompt));
-      for (int64_t turn = uniform(0, 3); turn > 0; --turn) {
-        pass_time(uniform(0, 50));
-        TRY(runner.tend());
-      }
-      if (plan_.pauses && chance(0.1)) pass_time(uniform(1'000, 3'600'000));  // the trainer is stopped, the rest is not
-    }
+    std::vector<int> num_told(prompts_.prompts.size(), 0);
+    const auto on_prompt = [&](const SampleBatch& batch, int64_t prompt) -> Result<> {
+      ++num_told[static_cast<size_t>(prompt)];
+      for (int64_t s = 0; s < plan_.num_samples; ++s)
+        EXPECT_FALSE(batch.rows[static_cast<size_t>(prompt * plan_.num_samples + s)].text.empty()) << "told too early";
+      return overlaps && chance(0.9) ? runner.feed(prompts_, batch, prompt) : Result<>();
+    };
+    const auto on_turn = [&]() -> Result<> {
+      if (++num_turns_ > 100'000) throw SimStuck("sampling does not end");
+      pass_time(uniform(0, 50));
+      if (plan_.pauses && chance(0.02))
+        pass_time(uniform(1'000, 3'600'000));  // the trainer is stopped, the rest is not
+      return runner.tend();
+    };
+    auto samples = rollout.collect(prompts_, sampling, tokenizer_, nullptr, {}, on_prompt, on_turn);
+    sampled_ = samples.ok();
+    if (!samples.ok()) return std::move(samples).error();
+    samples_ = *std::move(samples);
+    EXPECT_THAT(num_told, testing::Each(1)) << "each prompt is told once";
+    check_samples();
     return runner.score(prompts_, samples_, context, nullptr);
   }
 
-  void play_step(RewardRunner& runner, int step) {
-    draw_batch();
+  // Every row is there once, with its own completion, whole or a beginning of it.
+  void check_samples() const {
+    ASSERT_EQ(samples_.rows.size(), planned_.size());
+    for (size_t row = 0; row < planned_.size(); ++row) {
+      const Sample& sample = samples_.rows[row];
+      EXPECT_EQ(sample.prompt_index * plan_.num_samples + sample.sample_index, static_cast<int64_t>(row));
+      EXPECT_EQ(sample.weight_version, prompts_.step);
+      if (sample.finish_reason == FinishReason::kStop) {
+        EXPECT_EQ(sample.text, planned_[row]);
+      } else {
+        EXPECT_GT(plan_.cut, 0);
+        EXPECT_TRUE(planned_[row].starts_with(sample.text)) << sample.text;
+      }
+    }
+  }
+
+  // An error of sampling is one that was planned. Returns whether it was one.
+  bool is_backend_to_blame(const Error& error) const {
+    if (sampled_) return false;
+    if (plan_.failure > 0 && error.what.find("the server does not answer") != std::string::npos) return true;
+    return !plan_.lie.empty() && error.to_string().find("sim@test.sim_rollout") != std::string::npos;
+  }
+
+  void play_step(RolloutRunner& rollout, RewardRunner& runner, int step) {
+    draw_batch(step);
+    sampled_ = true;
+    num_turns_ = 0;
+    ASSERT_OK(rollout.set_version(step));
     step_ = step;
     stop_ = false;
     if (plan_.stops && step == plan_.num_steps) {
       clock_.after(uniform(0, 500) * kSimMs, [this] { stop_ = true; });
     }
     const ScoreContext context{.step = step};
-    auto scored = sample_and_score(runner, context);
+    auto scored = sample_and_score(rollout, runner, context);
     if (!scored.ok()) {
       may_go_on_ = false;
       if (scored.error().kind == ErrorKind::kSignal) {
         EXPECT_TRUE(stop_) << "nobody asked for a stop";
         return;
       }
+      if (is_backend_to_blame(scored.error())) return;
       return expect_machine_to_blame(scored.error());
     }
+    const bool has_one_at_a_time = plan_.num_samples == 1 && (plan_.num_prompts == 1 || plan_.capacity == 1);
+    EXPECT_TRUE(plan_.lie.empty() || (plan_.lie == "forgets" && has_one_at_a_time)) << "a lie was not seen";
     for (size_t i = 0; i < functions_.size(); ++i) check_column(functions_[i], scored->columns[i]);
   }
 
   void expect_machine_to_blame(const Error& error) {
     EXPECT_TRUE(plan_.faults.any()) << error.to_string();
-    EXPECT_THAT(error.to_string(),
-                testing::AnyOf(testing::HasSubstr("failed: "), testing::HasSubstr("ended"),
-                               testing::HasSubstr("got ready"), testing::HasSubstr("no memory for")));
+    EXPECT_THAT(error.to_string(), testing::AnyOf(testing::HasSubstr("failed: "), testing::HasSubstr("ended"),
+                                                  testing::HasSubstr("got ready"), testing::HasSubstr("no memory for"),
+                                                  testing::HasSubstr("cannot be started")));
   }
 
   // The rows that one call of the function is about, with this one.
@@ -220,15 +309,21 @@ class Simulation {
   }
 
   static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  uint64_t seed_;
   std::mt19937_64 random_;
   SimClock clock_;
+  PluginRegistry& backends_;
+  const Tokenizer& tokenizer_;
   Plan plan_;
   PackInfo pack_;
   PluginInfo plugin_;
   std::atomic<bool> stop_ = false;
   std::vector<Function> functions_;
   PromptBatch prompts_;
+  std::vector<std::string> planned_;  // the completions, by row
   SampleBatch samples_;
+  bool sampled_ = true;
+  int64_t num_turns_ = 0;
   int64_t step_ = 0;
   bool may_go_on_ = true;
 };
@@ -240,12 +335,15 @@ TEST(WorkerSimulation, EveryRowSettlesOnceWhateverHappens) {
   LogOptions quiet;
   quiet.console_level = only != nullptr ? LogLevel::kDebug : LogLevel::kError;
   (void)log_init(quiet);
+  PluginRegistry backends = open_registry({"sim_rollout"});
+  const Tokenizer tokenizer = letters();
+  ASSERT_TRUE(RolloutRunner::create(backends, "sim", Json::object(), RunKey()).ok());  // its pack stays open
   const size_t open = num_open_files();
   for (uint64_t seed = first; seed < first + count && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("replay: MORTISE_SIM_SEED=" + std::to_string(seed) +
                  " build/release/tests/test_plugin_worker --gtest_filter='WorkerSimulation.*'");
     try {
-      Simulation(seed).run();
+      Simulation(seed, backends, tokenizer).run();
     } catch (const SimStuck& stuck) {
       ADD_FAILURE() << stuck.what();
     }

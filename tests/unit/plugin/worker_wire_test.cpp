@@ -1,4 +1,4 @@
-// Messages, frames and areas: what is read is what was written, and rubbish is refused.
+// Messages, frames and areas: a reader gets what the writer wrote, and refuses garbage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

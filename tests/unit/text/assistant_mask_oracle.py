@@ -1,10 +1,10 @@
-"""Random conversations and what transformers' return_assistant_tokens_mask makes of them, for assistant_mask_test.cpp.
+"""Random conversations with the result of transformers' return_assistant_tokens_mask, for assistant_mask_test.cpp.
 
     python assistant_mask_oracle.py OUT COUNT SEED FOLDER...
 
 Writes OUT with COUNT rows for each model folder (tokenizer.json): {"folder", "template", "messages", "text", "ids", "mask"}.
-Turns neither begin nor end with white space: where a tokenizer trims its offsets, transformers loses such a turn and all
-behind it.
+Turns neither begin nor end with white space: if a tokenizer trims its offsets, transformers loses such a turn and all later
+ones.
 """
 import json
 import os

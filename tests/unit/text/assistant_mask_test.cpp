@@ -15,7 +15,7 @@ using testing_text::is_long;
 using testing_text::oracle_command;
 using testing_text::read_rows;
 
-Tokenizer load(const char* name) {
+Tokenizer load_golden(const char* name) {
   auto tokenizer = Tokenizer::load(golden("tokenizers") / name);
   EXPECT_TRUE(tokenizer.ok());
   return *std::move(tokenizer);
@@ -42,7 +42,7 @@ TEST(AssistantMask, HoldsTheGenerationBlocks) {
   ASSERT_TRUE(chat.ok());
   int num_spans = 0;
   for (const char* const name : {"qwen2", "llama3", "metaspace_first"}) {
-    const Tokenizer tokenizer = load(name);
+    const Tokenizer tokenizer = load_golden(name);
     for (const Json& row : read_rows(golden("chat_templates") / "generation" / "cases.jsonl")) {
       if (!row.contains("expected")) continue;
       RenderInput input;
@@ -73,7 +73,7 @@ TEST(AssistantMask, HoldsTheGenerationBlocks) {
 }
 
 TEST(AssistantMask, CharactersInSeveralTokens) {
-  const Tokenizer tokenizer = load("llama3");
+  const Tokenizer tokenizer = load_golden("llama3");
   const std::string text = "ab 🦜🦜 cd";
   const auto ids = tokenizer.encode(text);
   ASSERT_TRUE(ids.ok());
@@ -112,17 +112,17 @@ std::string joined(const std::vector<std::string>& tokens) {
 }
 
 TEST(AssistantMask, ATextThatTheTokenizerNormalises) {
-  const Tokenizer composes = load("qwen2");  // NFC
+  const Tokenizer composes = load_golden("qwen2");  // NFC
   const std::string text = "cafe\u0301 is <|im_start|>cafe\u0301<|im_end|> or caf\u00e9";
   EXPECT_EQ(joined(masked_tokens(composes, text, "cafe\u0301<|im_end|>")), "caf\u00c3\u00a9<|im_end|>");
-  const Tokenizer prepends = load("llama2_prepend");  // a space in front of every stretch between added tokens
+  const Tokenizer prepends = load_golden("llama2_prepend");  // a space in front of every stretch between added tokens
   EXPECT_EQ(joined(masked_tokens(prepends, "<s>a b</s>c d</s>", "c d</s>")), "\u2581c\u2581d</s>");
   EXPECT_EQ(joined(masked_tokens(prepends, "<s>a b</s> c d</s>", "d</s>")), "\u2581d</s>");
   EXPECT_EQ(joined(masked_tokens(prepends, "<s> x</s>", " x")), "\u2581\u2581x");
 }
 
 TEST(AssistantMask, TokensOfAnotherTextAreRefused) {
-  const Tokenizer tokenizer = load("qwen2");
+  const Tokenizer tokenizer = load_golden("qwen2");
   const auto ids = tokenizer.encode("abc " + std::string(1000, 'x'));
   ASSERT_TRUE(ids.ok());
   const std::vector<TextRange> spans = {{0, 3}};

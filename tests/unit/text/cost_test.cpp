@@ -1,5 +1,5 @@
-// What a tokenizer's files and a chat template may cost: each case here took seconds to days, or filled the memory. The
-// limits are of CPU time, far above what the work takes.
+// The cost of a tokenizer's files and of a chat template. Each case here once took seconds to days, or filled the
+// memory. The limits are in CPU time, far above what the work takes.
 #include <time.h>
 
 #include <gmock/gmock.h>
@@ -132,7 +132,8 @@ TEST(TemplateCost, WorkOutsideOfStepsIsCharged) {
   }
 }
 
-// What a template keeps is bounded by what its rendering may hold at a time, not only by what one text may have.
+// What a template keeps is limited by the total that its rendering may hold at a time, not only by the size of one
+// text.
 TEST(TemplateCost, WhatIsKeptIsBounded) {
   const std::string sources[] = {
       "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = ns.l + ['a' * 100000] %}{% endfor %}",

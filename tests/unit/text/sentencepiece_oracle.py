@@ -2,9 +2,9 @@
 
     python sentencepiece_oracle.py OUT COUNT SEED FOLDER...
 
-FOLDERs lend the words (cases.jsonl). Writes OUT/NAME/tokenizer.model and OUT/NAME/rows.jsonl with COUNT rows
-{"text", "ids", "decoded"}; decoded is null where an unknown piece is in it, which the library shows in a way of its own.
-No text holds the name of a control piece, which the library does not look for.
+The words come from the FOLDERs (cases.jsonl). Writes OUT/NAME/tokenizer.model and OUT/NAME/rows.jsonl with COUNT rows
+{"text", "ids", "decoded"}; decoded is null if the text has an unknown piece, which the library shows in a special way.
+No text has the name of a control piece, because the library does not look for those.
 """
 import json
 import os

@@ -1,5 +1,5 @@
-// Folders with tokenizer.model alone: files made by hand, read and refused; models that the sentencepiece library
-// trained, with its ids and texts (sentencepiece_oracle.py).
+// Folders with only tokenizer.model: hand-made files that are read or refused, and models that the sentencepiece
+// library trained, with its ids and texts (sentencepiece_oracle.py).
 #include <cstring>
 #include <map>
 #include <random>
@@ -39,26 +39,26 @@ std::string pieces() {
   return piece("<unk>", 0, 2) + piece("\xE2\x96\x81", -3, 1) + piece("a", -1, 1) + piece("b", -2, 1) +
          piece("ab", -1.5F, 1);
 }
-const std::string kPlain = bytes(3, number(3, 0) + number(4, 0));  // no space in front, all spaces stay
+const std::string kPlain = bytes(3, number(3, 0) + number(4, 0));  // no space in front, all spaces remain
 
-Result<Tokenizer> load(const std::string& model) {
+Result<Tokenizer> load_sentencepiece(const std::string& model) {
   const test::TempDir dir;
   dir.write("tokenizer.model", model);
   return Tokenizer::load(dir.path());
 }
 
 TEST(SentencePiece, ReadsFilesMadeByHand) {
-  const auto unigram = load(pieces() + kPlain);
+  const auto unigram = load_sentencepiece(pieces() + kPlain);
   ASSERT_OK(unigram);
   EXPECT_THAT(*unigram->encode("ab aa"), ElementsAre(4, 1, 2, 2));
   EXPECT_THAT(*unigram->encode("a??b"), ElementsAre(2, 0, 3));  // unknown ones are one
-  const auto bpe = load(pieces() + kPlain + bytes(2, number(3, 2)));
+  const auto bpe = load_sentencepiece(pieces() + kPlain + bytes(2, number(3, 2)));
   ASSERT_OK(bpe);
   EXPECT_THAT(*bpe->encode("ab ba??"), ElementsAre(4, 1, 3, 2, 0));
-  EXPECT_THAT(*load(pieces())->encode("  a  b "), ElementsAre(1, 2, 1, 3));  // the defaults of the format
+  EXPECT_THAT(*load_sentencepiece(pieces())->encode("  a  b "), ElementsAre(1, 2, 1, 3));  // the defaults of the format
   // Fields that are not known are passed over, negative numbers have ten bytes.
-  const auto odd =
-      load(number(9, 1) + pieces() + kPlain + bytes(2, number(43, ~uint64_t{0}) + bytes(60, "x")) + bytes(77, "y"));
+  const auto odd = load_sentencepiece(number(9, 1) + pieces() + kPlain +
+                                      bytes(2, number(43, ~uint64_t{0}) + bytes(60, "x")) + bytes(77, "y"));
   ASSERT_OK(odd);
   EXPECT_EQ(odd->pad_id(), std::nullopt);
 }
@@ -69,6 +69,11 @@ TEST(SentencePiece, RefusesWhatItCannotReadOrDo) {
       {"bm9wZSAwCg==\n", "byte"},  // tiktoken's kind of file
       {pieces() + "\x0A\x7F", "reaches over its message's end"},
       {pieces() + "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", "ten bytes"},
+      // Keys and lengths of more than 32 bits, whose low ones would be in order.
+      {pieces() + varint((uint64_t{1} << 35) | (9 << 3)) + varint(0), "no valid number"},
+      {pieces() + varint(9 << 3 | 2) + varint((uint64_t{1} << 32) | 1) + "x", "reaches over its message's end"},
+      {pieces() + varint(1 << 3 | 2) + varint((uint64_t{1} << 32) | 1) + "x", "reaches over its message's end"},
+      {pieces() + varint(9 << 3 | 1) + "1234567", "reaches over its message's end"},
       {pieces() + "\x1B", "wire type"},
       {pieces() + std::string(1, '\0'), "no valid number"},
       {pieces() + number(1, 5), "wrong wire type"},
@@ -89,12 +94,12 @@ TEST(SentencePiece, RefusesWhatItCannotReadOrDo) {
       {piece("a", -1, 1), "there are 0"},
   };
   for (const auto& [model, text] : bad) {
-    EXPECT_THAT(error_of(load(model)), HasSubstr(text));
-    EXPECT_THAT(error_of(load(model)), HasSubstr("tokenizer.model"));
+    EXPECT_THAT(error_of(load_sentencepiece(model)), HasSubstr(text));
+    EXPECT_THAT(error_of(load_sentencepiece(model)), HasSubstr("tokenizer.model"));
   }
 }
 
-// As Llama's: byte-pair merges, a space in front, all spaces stay.
+// Like Llama's: byte-pair merges, a space in front, all spaces remain.
 std::string llama_like() {
   return piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3) + piece("\xE2\x96\x81", -5, 1) +
          piece("t", -6, 1) + piece("h", -7, 1) + piece("e", -8, 1) + piece("th", -1, 1) + piece("the", -2, 1) +
@@ -102,7 +107,7 @@ std::string llama_like() {
 }
 
 TEST(SentencePiece, SpecialTokensAsTransformersHasThem) {
-  const auto tokenizer = load(llama_like());
+  const auto tokenizer = load_sentencepiece(llama_like());
   ASSERT_OK(tokenizer);
   EXPECT_EQ(tokenizer->bos_id(), 1);
   EXPECT_EQ(tokenizer->eos_id(), 2);
@@ -127,7 +132,7 @@ TEST(SentencePiece, SpecialTokensAsTransformersHasThem) {
   EXPECT_THAT(*legacy->encode("the", true), ElementsAre(9, 2));
 }
 
-// Damaged files: an error or a tokenizer whose ids are in range; never anything else.
+// Damaged files: an error, or a tokenizer whose ids are in range.
 TEST(SentencePiece, DamagedFilesAreNoHarm) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same files at every run
   const int count = is_long() ? 20000 : 500;
@@ -137,7 +142,7 @@ TEST(SentencePiece, DamagedFilesAreNoHarm) {
       std::string model = good;
       for (uint32_t k = random() % 4; k > 0; --k) model[random() % model.size()] = static_cast<char>(random());
       if (random() % 2 == 0) model.resize(random() % model.size());
-      const auto tokenizer = load(model);
+      const auto tokenizer = load_sentencepiece(model);
       if (!tokenizer.ok()) continue;
       ++num_loaded;
       const auto ids = tokenizer->encode("the ab\xE3\x80\x80 \xF0\x9F\xA6\x9C", true);

@@ -17,7 +17,7 @@ namespace mortise::testing_text {
 
 inline Path golden(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/text" / name; }
 
-// All rows of a JSONL file; a failure where it cannot be read or has none.
+// All rows of a JSONL file. A file that cannot be read or has no row is a failure.
 inline std::vector<Json> read_rows(const Path& path) {
   std::vector<Json> rows;
   auto reader = JsonlReader::open(default_env(), path);

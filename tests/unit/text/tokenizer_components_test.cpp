@@ -26,7 +26,8 @@ TEST(TokenizerComponents, EncodeAndDecodeAsTheLibrary) {
   }
 }
 
-// Whole characters that a run of <0xNN> tokens has shown are not taken back, so only runs that end well must agree.
+// A stream does not take back whole characters that a run of <0xNN> tokens has shown, so only runs that end well must
+// agree.
 TEST(TokenizerComponents, StreamedPiecesJoinToTheDecodedText) {
   const test::TempDir dir;
   size_t num_compared = 0;

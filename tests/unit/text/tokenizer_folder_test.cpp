@@ -1,4 +1,4 @@
-// Folders: what is read, what is refused and how; the files that are written; threads; streams.
+// Folders: what is read, what is refused and how, the written files, threads, streams.
 #include <thread>
 
 #include "text/tokenizer/chat_templates.h"
@@ -153,7 +153,7 @@ TEST(TokenizerFolder, AWordWithoutUnknownTokenIsAnError) {
   EXPECT_THAT(error_of(tokenizer->encode("a c")), HasSubstr("'c'"));
 }
 
-// As the tokenizers library: what falls back is the character as the vocabulary would have it inside or behind a word.
+// As in the tokenizers library: the fallback uses the character as the vocabulary has it inside or after a word.
 TEST(TokenizerFolder, BytesThatFallBackAreThoseOfPrefixAndSuffixToo) {
   Json vocab = {{"a", 0}, {"##b", 1}, {"b", 2}};
   for (int byte = 0; byte < 256; ++byte) {
@@ -238,7 +238,7 @@ TEST(TokenizerFolder, APointerOfGitLfsIsToldAsOne) {
   }
 }
 
-// In a file or under a key: where it stands, and the place in its text.
+// In a file or under a key: the place in the folder, and the place in the text.
 TEST(TokenizerFolder, ABadChatTemplateIsNamedByItsFile) {
   const test::TempDir dir;
   dir.write("tokenizer.json", word_level().dump());

@@ -66,8 +66,8 @@ TEST_P(TokenizerGolden, Streams) {
   }
 }
 
-// Any ids, byte tokens among them more often: what comes out at once is whole characters, and joined it is the decoded
-// text (of a run of bytes that is no text, what was shown before it broke is not taken back).
+// Any ids, with byte tokens more often. A stream shows whole characters, and joined they are the decoded text. If a run
+// of bytes is not text, the characters shown before it broke are not taken back.
 void expect_whole_characters(const Tokenizer& tokenizer, std::mt19937& random, bool skip_special) {
   std::vector<int64_t> bytes;  // <0xNN>, or the byte-level alphabet's tokens
   for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {

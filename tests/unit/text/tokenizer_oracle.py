@@ -1,11 +1,11 @@
-"""Random texts in many scripts and what the tokenizers wheel makes of them, for tokenizer_oracle_test.cpp.
+"""Random texts in many scripts, tokenized by the tokenizers wheel, for tokenizer_oracle_test.cpp.
 
     python tokenizer_oracle.py OUT COUNT SEED FOLDER...
 
 For each model folder (tokenizer.json, or vocab.json and merges.txt) and for four tokenizers made here (three Unigram ones), writes
 OUT/NAME/ (a copy of the folder's files) and OUT/NAME/rows.jsonl with a share of COUNT rows:
 {"text", "special", "ids", "decoded", "skip", "any_ids", "any_decoded"}; the last two are random ids and their text.
-OUT.classes.jsonl: {"pattern", "runs"}, all characters that each of some regular expressions takes, as [first, last].
+OUT.classes.jsonl: {"pattern", "runs"}, all characters that match each of some regular expressions, as [first, last].
 """
 import collections
 import itertools

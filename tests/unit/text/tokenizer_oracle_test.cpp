@@ -1,5 +1,5 @@
 // Random texts in many scripts against the tokenizers wheel (tokenizer_oracle.py): 50,000, with MORTISE_LONG a million.
-// MORTISE_ORACLES_PYTHON names the Python that has it; without it the test is skipped, aloud.
+// MORTISE_ORACLES_PYTHON names the Python that has it; without it the test is skipped and says so.
 #include <gtest/gtest-spi.h>
 
 #include <algorithm>
@@ -71,8 +71,8 @@ int64_t count_different(const Tokenizer& tokenizer, const Path& rows, bool falls
   return different;
 }
 
-// What a regular expression takes of the characters that write_classes of the script knows, as [first, last]. A block
-// at a time: a group that repeats without end needs stack for each turn.
+// Which characters of write_classes (in the script) a regular expression matches, as [first, last]. One block at a
+// time, because a group that repeats without end needs stack for each repetition.
 Json runs_of(const Regex& regex) {
   std::vector<uint32_t> codes;
   for (const auto& [first, end] : {std::pair(0x1U, 0xD800U), std::pair(0xE000U, 0xE200U), std::pair(0xF900U, 0x32400U),

@@ -1,5 +1,5 @@
 // ref = (1 - alpha) ref + alpha policy, for every parameter.
-#include "train/reference_refresh.h"
+#include "train/loop/reference_refresh.h"
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Which settings a resume may find changed: every key of the catalog is either compared or in a list here.
-#include "train/resume.h"
+// Which settings a resume may find changed: for every key what its record says.
+#include "train/resume/resume.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "config/fields.h"
-#include "train/run_parts.h"
+#include "train/run/run_parts.h"
 
 namespace mortise {
 namespace {
@@ -16,9 +16,16 @@ namespace {
 // Another value of the same type; whether the key would allow it does not matter here.
 void change(const FieldRef& ref) {
   std::visit(
-      [](auto* value) {
+      [](auto value) {
         using T = std::remove_pointer_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, bool>)
+        if constexpr (std::is_same_v<T, ChoiceRef>) {
+          const std::vector<size_t> now = value.read();
+          const bool is_list = value.shape == ChoiceRef::Shape::kList;
+          if (is_list)
+            value.write(now.empty() ? std::vector<size_t>{0} : std::vector<size_t>{});
+          else
+            value.write({now.empty() ? 0 : (now[0] + 1) % value.names.size()});
+        } else if constexpr (std::is_same_v<T, bool>)
           *value = !*value;
         else if constexpr (std::is_same_v<T, std::string>)
           *value += "x";
@@ -36,7 +43,7 @@ void change(const FieldRef& ref) {
       ref);
 }
 
-RunConfig base_config(const std::string& scheduler) {
+RunConfig base_config(LrSchedule scheduler) {
   RunConfig config;
   config.reward.resize(1);
   config.actor.optim.lr_scheduler_type = scheduler;
@@ -44,7 +51,7 @@ RunConfig base_config(const std::string& scheduler) {
 }
 
 // Those by which the resume of a `kind` may differ from its run.
-std::set<std::string> free_keys(RunKind kind, const std::string& scheduler = "constant") {
+std::set<std::string> free_keys(RunKind kind, LrSchedule scheduler = LrSchedule::kConstant) {
   std::set<std::string> free;
   for (const Field& field : all_fields()) {
     const RunConfig before = base_config(scheduler);
@@ -64,91 +71,49 @@ std::set<std::string> free_keys(RunKind kind, const std::string& scheduler = "co
   return free;
 }
 
-const std::set<std::string> kFreeOfAll = {"preset",
-                                          "model.enable_gradient_checkpointing",
-                                          "model.activation_memory_mib",
-                                          "data.val_files",
-                                          "data.val_max_samples",
-                                          "actor.ppo_micro_batch_size_per_gpu",
-                                          "actor.use_dynamic_bsz",
-                                          "actor.ppo_max_token_len_per_gpu",
-                                          "rollout.top_log_probs",
-                                          "rollout.max_num_seqs",
-                                          "rollout.kv_cache_mib",
-                                          "rollout.sleep_while_training",
-                                          "rollout.val_kwargs.n",
-                                          "rollout.val_kwargs.temperature",
-                                          "rollout.val_kwargs.top_k",
-                                          "rollout.val_kwargs.top_p",
-                                          "rollout.val_kwargs.do_sample",
-                                          "reward.*.name",
-                                          "reward.*.timeout",
-                                          "reward.*.row_timeout",
-                                          "reward.*.allow",
-                                          "trainer.total_epochs",
-                                          "trainer.total_training_steps",
-                                          "trainer.default_local_dir",
-                                          "trainer.save_freq",
-                                          "trainer.save_freq_updates",
-                                          "trainer.test_freq",
-                                          "trainer.val_before_train",
-                                          "trainer.val_only",
-                                          "trainer.rollout_probs_diff_limit",
-                                          "trainer.kl_limit",
-                                          "trainer.nan_reward_limit",
-                                          "trainer.zero_variance_limit",
-                                          "trainer.limit_patience",
-                                          "trainer.max_actor_ckpt_to_keep",
-                                          "trainer.save_dtype",
-                                          "trainer.max_shard_size",
-                                          "trainer.save_merged_lora",
-                                          "trainer.resume_mode",
-                                          "trainer.resume_from_path",
-                                          "trainer.logger",
-                                          "trainer.log_val_generations",
-                                          "trainer.validation_data_dir",
-                                          "trainer.rollout_data_dir",
-                                          "trainer.num_completions_to_print",
-                                          "trainer.nonfinite_update_limit",
-                                          "trainer.num_threads",
-                                          "sft.total_training_steps",
-                                          "sft.test_freq",
-                                          "sft.stop_val_accuracy"};
-
-// With every key of these tables.
-std::set<std::string> with_tables(std::set<std::string> keys, const std::vector<std::string>& tables) {
+// What the records say.
+std::set<std::string> free_by_record(RunKind kind, bool length_counts) {
+  const Uses command = kind == RunKind::kSft ? kInSft : kInTrain;
+  std::set<std::string> free;
   for (const Field& field : all_fields()) {
-    if (std::ranges::any_of(tables, [&](const std::string& table) { return field.key.starts_with(table); }))
-      keys.insert(field.key);
+    const bool is_length = field.on_resume == OnResume::kLength;
+    if ((field.unread & command) != 0 || field.on_resume == OnResume::kFree || (is_length && !length_counts))
+      free.insert(field.key);
   }
-  return keys;
+  return free;
 }
 
-TEST(ChangedSettings, OfSftAreAllButTheFreeOnes) {
-  const std::vector<std::string> tables{"algorithm.", "critic.", "ref.", "actor.policy_loss.", "plugins."};
-  std::set<std::string> expected = with_tables(kFreeOfAll, tables);
-  EXPECT_EQ(free_keys(RunKind::kSft), expected);
-  // A schedule is cut to the run's length, which is sft's own.
-  expected.erase("sft.total_training_steps");
-  EXPECT_EQ(free_keys(RunKind::kSft, "cosine"), expected);
+TEST(ChangedSettings, AreThoseWhoseRecordSaysSo) {
+  for (const RunKind kind : {RunKind::kTrain, RunKind::kSft}) {
+    EXPECT_EQ(free_keys(kind), free_by_record(kind, false));
+    EXPECT_EQ(free_keys(kind, LrSchedule::kCosine), free_by_record(kind, true)) << "a schedule is cut to the length";
+  }
 }
 
-TEST(ChangedSettings, OfTrainingAreAllButTheFreeOnes) {
-  std::set<std::string> expected = with_tables(kFreeOfAll, {"sft.", "plugins."});
-  for (const char* key :
-       {"data.response_key", "data.messages_key", "algorithm.rollout_correction.preset",
-        "ref.log_prob_micro_batch_size_per_gpu", "ref.log_prob_use_dynamic_bsz", "ref.log_prob_max_token_len_per_gpu",
-        "critic.ppo_micro_batch_size_per_gpu", "critic.ppo_max_token_len_per_gpu"})
-    expected.insert(key);
-  EXPECT_EQ(free_keys(RunKind::kTrain), expected);
-  expected.erase("trainer.total_training_steps");
-  expected.erase("trainer.total_epochs");
-  EXPECT_EQ(free_keys(RunKind::kTrain, "cosine"), expected);
+TEST(ChangedSettings, CompareWhatIsLearntAndNothingElse) {
+  const std::set<std::string> train = free_keys(RunKind::kTrain), sft = free_keys(RunKind::kSft);
+  for (const char* key : {"preset", "trainer.save_freq", "trainer.logger", "trainer.total_training_steps",
+                          "rollout.max_num_seqs", "reward.*.timeout", "actor.use_dynamic_bsz", "data.val_files",
+                          "plugins.isolation", "rollout.val_kwargs.n", "trainer.save_dtype"}) {
+    EXPECT_TRUE(train.contains(key)) << key;
+    EXPECT_TRUE(sft.contains(key)) << key;
+  }
+  for (const char* key : {"model.path", "model.dtype", "data.train_files", "actor.optim.lr", "actor.grad_clip",
+                          "rollout.n", "rollout.dtype", "reward.*.use", "reward.*.params", "trainer.seed"}) {
+    EXPECT_FALSE(train.contains(key)) << key;
+    EXPECT_FALSE(sft.contains(key)) << key;
+  }
+  for (const char* key : {"algorithm.adv_estimator", "actor.policy_loss.loss_mode", "critic.optim.lr"}) {
+    EXPECT_FALSE(train.contains(key)) << key;
+    EXPECT_TRUE(sft.contains(key)) << key << " is not read by sft";
+  }
+  EXPECT_TRUE(train.contains("sft.train_batch_size") && train.contains("data.response_key"));
+  EXPECT_FALSE(sft.contains("sft.train_batch_size") || sft.contains("data.response_key"));
 }
 
 TEST(ChangedSettings, OfSftTheCriticsScheduleDoesNotMatter) {
-  RunConfig before = base_config("constant");
-  before.critic.optim.lr_scheduler_type = "cosine";
+  RunConfig before = base_config(LrSchedule::kConstant);
+  before.critic.optim.lr_scheduler_type = LrSchedule::kCosine;
   RunConfig now = before;
   now.sft.total_training_steps += 1;
   now.trainer.total_training_steps = 7;

@@ -1,10 +1,11 @@
-#include "train/run_state.h"
+// What a checkpoint holds of a run, and what a resume compares with it.
+#include "train/resume/run_state.h"
 
 #include <gmock/gmock.h>
 
 #include <memory>
 
-#include "train/run_inputs.h"
+#include "train/resume/run_inputs.h"
 
 #include "support/temp_dir.h"
 
@@ -29,7 +30,7 @@ StateSnapshot saved(Stateful& object) {
   EXPECT_OK(registry.add(object));
   return registry.save().value();
 }
-Result<> load(Stateful& object, const StateSnapshot& snapshot) {
+Result<> load_state(Stateful& object, const StateSnapshot& snapshot) {
   StatefulRegistry registry;
   TRY(registry.add(object));
   return registry.load(snapshot, "here");
@@ -41,7 +42,7 @@ TEST(RunCounters, AreOfTheirCommandAlone) {
   run.num_tokens = 77;
   const StateSnapshot snapshot = saved(run);
   other.kind = "sft";
-  EXPECT_THAT(error_of(load(other, snapshot)), HasSubstr("is of `mortise train`, this is `mortise sft`"));
+  EXPECT_THAT(error_of(load_state(other, snapshot)), HasSubstr("is of `mortise train`, this is `mortise sft`"));
   // A validation reads those of a training run.
   StateReader reader("run", &snapshot, "here");
   ASSERT_OK(other.load(reader, "train"));
@@ -55,13 +56,13 @@ TEST(OwedValidation, ComesBackWithTheNumbersOfItsStep) {
   EXPECT_EQ(before.last_final(7), 7);
   before.metrics.emplace();
   before.metrics->add_mean("actor/pg_loss", 0.3, 2);
-  ASSERT_OK(load(after, saved(before)));
+  ASSERT_OK(load_state(after, saved(before)));
   ASSERT_TRUE(after.metrics.has_value());
   EXPECT_EQ(after.metrics->value("actor/pg_loss"), 0.3);
   EXPECT_EQ(after.last_final(7), 6) << "the line of step 7 is written anew";
-  ASSERT_OK(load(after, saved(*std::make_unique<OwedValidation>())));
+  ASSERT_OK(load_state(after, saved(*std::make_unique<OwedValidation>())));
   EXPECT_FALSE(after.metrics.has_value());
-  ASSERT_OK(load(before, StateSnapshot()));  // a checkpoint of before there were any
+  ASSERT_OK(load_state(before, StateSnapshot()));  // a checkpoint of before there were any
 }
 
 TEST(PluginStates, ComeBackByRoleAndName) {
@@ -72,7 +73,7 @@ TEST(PluginStates, ComeBackByRoleAndName) {
   const StateSnapshot snapshot = saved(before);
   after.add("advantage:a", fresh);
   after.add("reward.0:b", without);
-  ASSERT_OK(load(after, snapshot));
+  ASSERT_OK(load_state(after, snapshot));
   EXPECT_EQ(fresh.state, "abc");
   EXPECT_EQ(without.state, std::nullopt);
 }
@@ -86,10 +87,11 @@ TEST(PluginStates, NoneStartsAnewInSilence) {
   for (FakePlugin* now : {&other, &stateless}) {
     PluginStates after;
     after.add("advantage:b", *now);
-    EXPECT_THAT(error_of(load(after, snapshot)), HasSubstr(now == &other ? "no state of the plugin advantage:b"
-                                                                         : "state of advantage:a, a plugin that"));
+    EXPECT_THAT(
+        error_of(load_state(after, snapshot)),
+        HasSubstr(now == &other ? "no state of the plugin advantage:b" : "state of advantage:a, a plugin that"));
     after.takes_changes = true;
-    EXPECT_OK(load(after, snapshot));
+    EXPECT_OK(load_state(after, snapshot));
     EXPECT_EQ(other.state, "0");
   }
   // A validation has only some of the run's plugins.
@@ -108,15 +110,15 @@ TEST(RunInputs, WhatDiffersIsNamedAllAtOnce) {
   RunInputs before = inputs({"a", "b", "c"});
   const StateSnapshot snapshot = saved(before);
   RunInputs same = inputs({"a", "b", "c"}), fewer = inputs({"a"}), other = inputs({"x", "b", "z"});
-  EXPECT_OK(load(same, snapshot));
-  EXPECT_OK(load(fewer, snapshot));  // which files a run reads, its settings say
-  const std::string error = error_of(load(other, snapshot));
+  EXPECT_OK(load_state(same, snapshot));
+  EXPECT_OK(load_state(fewer, snapshot));  // which files a run reads, its settings say
+  const std::string error = error_of(load_state(other, snapshot));
   EXPECT_THAT(error, HasSubstr("\n  what reference\n  what reward.0.path; restore it, give --allow-change"));
   other.takes_changes = true;
-  EXPECT_OK(load(other, snapshot));
+  EXPECT_OK(load_state(other, snapshot));
   const StateSnapshot first = saved(fewer);
   RunInputs more = inputs({"a", "b"});
-  EXPECT_OK(load(more, first));
+  EXPECT_OK(load_state(more, first));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Reward models: the scores of transformers for the same texts, and what is said where there can be none.
-#include "train/score_model.h"
+// Reward models: the scores of transformers for the same texts, and the errors if there can be no score.
+#include "train/loop/score_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +8,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
 #include "plugin/host/host_services.h"
 #include "support/temp_dir.h"
-#include "train/critic.h"
-#include "train/score_extension.h"
+#include "train/loop/critic.h"
+#include "train/loop/score_extension.h"
 
 namespace mortise::test {
 namespace {
@@ -61,7 +62,7 @@ ScoreModelOptions options_of(const Json& row) {
   out.folder = kGolden / "model";
   out.plain_text = row.value("plain_text", false);
   out.max_length = row.value("max_length", 0);
-  out.truncation = parse_truncation(row.value("truncation", "error"));
+  out.truncation = parse_choice<Truncation>(row.value("truncation", std::string("error"))).value();
   return out;
 }
 
@@ -74,7 +75,7 @@ ScoreModel load(const ScoreModelOptions& options) {
   return std::move(made).value();
 }
 
-// Errors of loading a copy of the folder with some files written anew.
+// The errors of loading a copy of the folder with some files replaced.
 class ScoreModelFolder : public testing::Test {
  protected:
   ScoreModelFolder() {
@@ -98,7 +99,7 @@ class ScoreModelFolder : public testing::Test {
   TempDir dir_;
 };
 
-// As a plugin meets it: the status and text of open().
+// As a plugin sees it: the status and text of open().
 struct Opening {
   explicit Opening(const Path& folder, int64_t max_length = 0, const std::string& chat_template = "") {
     offer_score_models();
@@ -216,7 +217,7 @@ TEST(ScoreModel, ALoraRewardModelGivesTheScoresOfTransformers) {
     ++num_scored;
   }
   EXPECT_GE(num_scored, 10);
-  // The base alone is a language model.
+  // The base without the adapter is a language model.
   EXPECT_THAT(error_of(read_score_config(default_env(), dir / "base")), HasSubstr("this is a language model"));
 }
 

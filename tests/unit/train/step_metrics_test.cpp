@@ -1,9 +1,12 @@
-#include "train/step_metrics.h"
+// The metrics of a step under the contract's names.
+#include "train/report/step_metrics.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+
+#include "support/thread_ranks.h"
 
 namespace mortise {
 namespace {
@@ -37,6 +40,34 @@ TEST(StepMetrics, Rewards) {
   EXPECT_EQ(*metrics.value("rewards/match/failed"), 2.0);
   EXPECT_EQ(*metrics.value("rewards/match/not_applicable"), 0.0);
   EXPECT_EQ(*metrics.value("critic/score/max"), 1.0);
+}
+
+// Rows of 4, 5, 4 and 5 tokens with their prompts.
+TEST(StepMetrics, TokensOfRanks) {
+  PromptBatch prompts;
+  prompts.prompts.resize(2);
+  prompts.prompts[0].token_ids = {1, 2, 3};
+  prompts.prompts[1].token_ids = {1};
+  const SampleBatch samples = two_groups();
+  const StepTable table = make_step_table(prompts, samples);
+  test::MeetingPoint nowhere(3);
+  test::ThreadRank rank(nowhere, 0, 3);
+  LearnerOptions options;
+  options.micro_batch = {1, 0};
+  options.ranks.communicator = &rank;
+  MetricSet metrics;
+  add_rank_metrics(table, options, metrics);
+  EXPECT_EQ(*metrics.value("global_seqlen/mean"), 6.0);
+  EXPECT_EQ(*metrics.value("global_seqlen/min"), 4.0);
+  EXPECT_EQ(*metrics.value("global_seqlen/max"), 9.0);
+  EXPECT_EQ(*metrics.value("global_seqlen/minmax_diff"), 5.0);
+  EXPECT_EQ(*metrics.value("global_seqlen/balanced_min"), 5.0);
+  EXPECT_EQ(*metrics.value("global_seqlen/balanced_max"), 8.0);
+  MetricSet of_one;
+  add_rank_metrics(table, {}, of_one);
+  for (const char* name : {"mean", "min", "max", "balanced_min", "balanced_max"})
+    EXPECT_EQ(*of_one.value(std::string("global_seqlen/") + name), 18.0) << name;
+  EXPECT_EQ(*of_one.value("global_seqlen/minmax_diff"), 0.0);
 }
 
 TEST(StepMetrics, Lengths) {
@@ -89,15 +120,16 @@ TEST(StepMetrics, ScoresAreOfResponsesThatThereAre) {
   ScoredBatch scored;
   scored.rewards = {1.0, -7.0, 3.0, kNaN};
   scored.row_valid = {1, 1, 1, 0};
-  AdvantageBatch batch;
-  batch.row_offsets = {0, 1, 1, 4, 8};
-  batch.response_mask.assign(8, 1);
-  batch.token_level_rewards = {0.5F, 0.0F, 0.0F, 2.5F, 0.0F, 0.0F, 0.0F, 0.0F};
-  batch.advantages.assign(8, 0.0F);
-  batch.returns.assign(8, 0.0F);
+  const std::vector<int64_t> ids(4);
+  const auto row = [&](size_t n) { return TableRow{ids, std::span(ids).first(n), 0}; };
+  StepTable table({row(1), row(0), row(3), row(4)});
+  table.put<column::ResponseMask>(std::vector<uint8_t>(8, 1));
+  table.put<column::TokenLevelRewards>({0.5F, 0.0F, 0.0F, 2.5F, 0.0F, 0.0F, 0.0F, 0.0F});
+  table.make<column::Advantages>();
+  table.make<column::Returns>();
   MetricSet metrics;
   add_reward_metrics(samples, scored, metrics);
-  add_advantage_metrics(scored, batch, metrics);
+  add_advantage_metrics(scored, table, metrics);
   EXPECT_EQ(*metrics.value("critic/score/mean"), 2.0);
   EXPECT_EQ(*metrics.value("critic/score/min"), 1.0);
   EXPECT_EQ(*metrics.value("critic/rewards/mean"), 1.5);
@@ -106,23 +138,23 @@ TEST(StepMetrics, ScoresAreOfResponsesThatThereAre) {
 
 // Two rows by hand: W = sum of 1 - 2 p + s, its square-weighted form, and the three proxies.
 TEST(StepMetrics, VarianceProxies) {
-  AdvantageBatch batch;
-  batch.row_offsets = {0, 2, 3};
-  batch.group_index = {0, 0};
-  batch.response_mask = {1, 1, 1};
-  batch.advantages = {2.0F, 4.0F, -1.0F};
-  const std::vector<float> log_prob{std::log(0.5F), std::log(0.25F), std::log(0.5F)}, squared{0.5F, 0.25F, 0.75F};
-  const std::vector<float> weights{1.0F, 3.0F, 2.0F};
+  const std::vector<int64_t> ids(2);
+  StepTable table({{ids, ids, 0}, {ids, std::span(ids).first(1), 0}});
+  table.put<column::ResponseMask>({1, 1, 1});
+  table.put<column::Advantages>({2.0F, 4.0F, -1.0F});
+  table.put<column::OldLogProb>({std::log(0.5F), std::log(0.25F), std::log(0.5F)});
+  table.put<column::SumPiSquared>({0.5F, 0.25F, 0.75F});
   const double first = 0.5 + 0.75, second = 0.75;
   MetricSet plain, weighted;
-  add_variance_proxies(batch, {log_prob, squared, {}}, plain);
+  add_variance_proxies(table, plain);
   const auto value = [](const MetricSet& metrics, const char* name) {
     return metrics.value(std::string("variance_proxy/") + name).value_or(kNaN);
   };
   EXPECT_NEAR(value(plain, "proxy2_total_power"), (9 * first + second) / 2, 1e-6);
   EXPECT_NEAR(value(plain, "expected_a_squared"), 5.0, 1e-6);
   EXPECT_NEAR(value(plain, "expected_w"), (first + second) / 2, 1e-6);
-  add_variance_proxies(batch, {log_prob, squared, weights}, weighted);
+  table.put<column::RolloutIsWeights>({1.0F, 3.0F, 2.0F});
+  add_variance_proxies(table, weighted);
   EXPECT_NEAR(value(weighted, "proxy2_total_power"), (4 * 9 * first + 4 * second) / 2, 1e-6);
   EXPECT_NEAR(value(weighted, "expected_w"), (0.5 + 9 * 0.75 + 4 * 0.75) / 2, 1e-6);
   EXPECT_TRUE(std::isnan(value(plain, "proxy1_signal_strength")));  // known once there was an update
@@ -131,16 +163,21 @@ TEST(StepMetrics, VarianceProxies) {
   EXPECT_NEAR(value(plain, "proxy1_signal_strength"), 2.25, 1e-12);
   EXPECT_NEAR(value(plain, "proxy3_pure_noise"), (9 * first + second) / 2 - 2.25, 1e-6);
   MetricSet none;
-  add_variance_proxies(batch, {log_prob, {}, {}}, none);
+  table.drop<column::SumPiSquared>();
+  add_variance_proxies(table, none);
   EXPECT_TRUE(none.empty());
 }
 
 TEST(StepMetrics, RolloutProbabilities) {
   const std::vector<float> rollout{std::log(0.5F), std::log(0.25F), 0.0F},
       train{std::log(0.4F), std::log(0.25F), -9.0F};
-  const std::vector<uint8_t> mask{1, 1, 0};
+  const std::vector<int64_t> ids(3);
+  StepTable table({{ids, ids, 0}});
+  table.put<column::SampleMask>({1, 1, 0});
+  table.put<column::RolloutLogProb>(rollout);
+  table.put<column::FirstLogProb>(train);
   MetricSet metrics;
-  add_rollout_probs_metrics(rollout, train, mask, metrics);
+  add_rollout_probs_metrics(table, metrics);
   EXPECT_NEAR(*metrics.value("training/rollout_probs_diff_max"), 0.1, 1e-6);
   EXPECT_NEAR(*metrics.value("training/rollout_probs_diff_mean"), 0.05, 1e-6);
   EXPECT_NEAR(*metrics.value("training/rollout_actor_probs_pearson_corr"), 1.0, 1e-6);
@@ -152,7 +189,11 @@ TEST(StepMetrics, UpdateRowHasTheContractsNames) {
   update.sums.kl = 2.0;
   update.sums.entropy = 8.0;
   update.metrics.add("clip_ratio/low_mean", 1.0, 4.0);
-  const auto row = update_row(update, true);
+  EXPECT_TRUE(update.metrics.add_user("clip/phi_mean", 3.0, 4.0, Reduction::kMean).ok());
+  EXPECT_TRUE(update.metrics.add_user("reach", 6.0, 4.0, Reduction::kMean).ok());
+  PluginInfo loss;
+  loss.update_metrics = {"phi=clip/phi_mean", "reach", "absent"};
+  const auto row = update_row(update, true, loss);
   const auto value = [&](std::string_view name) {
     for (const MetricValue& v : row) {
       if (v.name == name) return v.value;
@@ -162,6 +203,9 @@ TEST(StepMetrics, UpdateRowHasTheContractsNames) {
   EXPECT_EQ(value("kl"), 0.5);
   EXPECT_EQ(value("entropy"), 2.0);
   EXPECT_EQ(value("clip_ratio_low"), 0.25);
+  EXPECT_EQ(value("phi"), 0.75);
+  EXPECT_EQ(value("reach"), 1.5);
+  EXPECT_TRUE(std::isnan(value("absent")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The work of a step in a checkpoint: all of it comes back, bit by bit.
-#include "train/step_state.h"
+#include "train/loop/step_state.h"
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@
 namespace mortise {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 // Uneven everywhere: rows of 2, 0 and 1 tokens, one without log-probs, a text that is no UTF-8, NaN among the rewards.
 StepWork some_work() {
@@ -26,17 +26,21 @@ StepWork some_work() {
   work.experience.samples.rows.push_back({0, 1, {}, {}, FinishReason::kAbort, 4, ""});
   work.experience.samples.rows.push_back({0, 2, {7}, {}, FinishReason::kLength, 5, "7"});
   work.experience.scored.columns.push_back(
-      {"match", 2.0, {1.0, kNaN, 0.0}, {{"a", {1, kNaN, 3}}, {"b", {4, 5, 6}}}, 1, {"", "crash", ""}});
+      {"match", 2.0, {1.0, kNotMeasured, 0.0}, {{"a", {1, kNotMeasured, 3}}, {"b", {4, 5, 6}}}, 1, {"", "crash", ""}});
   work.experience.scored.columns.push_back({"length", 0.5, {0.1, 0.2, 0.3}, {}});
-  work.experience.scored.rewards = {2.05, kNaN, 0.15};
+  work.experience.scored.rewards = {2.05, kNotMeasured, 0.15};
   work.experience.scored.row_valid = {1, 0, 1};
   work.experience.prompts.step = 8;
   work.experience.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3, {4, 5}, {0, 1}});
-  work.log_probs.old_entropy = {0.5F, 0.25F, 0.125F};
-  work.first_log_prob = {-0.25F, 0.0F, -3.0F};
-  work.corrected = {{1.5F, 0.0F, 1.0F}, {1, 0, 1}};
-  work.log_probs.old_log_prob = {-0.25F, -2.0F, -3.0F};
-  work.advantages = {{0, 2, 2, 3}, {0, 0, 0}, {1, 1, 0}, {0, 2.05F, 0.15F}, {0, 2, 0.1F}, {1, -1, 0.5F}, {3, 4, 5}};
+  work.table = make_step_table(work.experience.prompts, work.experience.samples);
+  work.table.put<column::OldEntropy>({0.5F, 0.25F, 0.125F});
+  work.table.put<column::FirstLogProb>({-0.25F, 0.0F, -3.0F});
+  work.table.put<column::RolloutIsWeights>({1.5F, 0.0F, 1.0F});
+  work.table.put<column::ResponseMask>({1, 0, 1});
+  work.table.put<column::OldLogProb>({-0.25F, -2.0F, -3.0F});
+  work.table.put<column::RowValid>({1, 0, 1});
+  work.table.put<column::TokenLevelRewards>({0, 2, 0.1F});
+  work.table.put<column::Advantages>({1, -1, 0.5F});
   for (const double scale : {1.0, 3.0}) {
     UpdateReport& report = work.updates.emplace_back();
     report.sums = {0.1 * scale, 0.2, 0.3, 0.4, 0.5, 0.6, 11};
@@ -98,8 +102,11 @@ TEST(StepState, ComesBackWhole) {
   EXPECT_EQ(work.experience.samples.rows[2].weight_version, 5);
   EXPECT_THAT(work.experience.scored.columns[0].errors, testing::ElementsAre("", "crash", ""));
   EXPECT_TRUE(std::isnan(work.experience.scored.columns[0].extra.at("a")[1]));
-  EXPECT_TRUE(work.log_probs.ref_log_prob.empty());
-  EXPECT_EQ(work.advantages.token_level_rewards[1], 2.0F);
+  EXPECT_FALSE(work.table.has<column::RefLogProb>());
+  EXPECT_EQ(work.table.get<column::TokenLevelRewards>()[1], 2.0F);
+  EXPECT_THAT(work.table.get<column::ResponseMask>(), testing::ElementsAre(1, 0, 1));
+  EXPECT_THAT(work.table.get<column::SampleMask>(), testing::ElementsAre(1, 1, 1));
+  EXPECT_EQ(work.table.row(0).response_ids.data(), work.experience.samples.rows[0].token_ids.data());
   ASSERT_EQ(work.updates.size(), 2U);
   EXPECT_TRUE(work.updates[1].skipped);
   EXPECT_EQ(work.updates[1].sums.num_tokens, 11);

@@ -1,4 +1,5 @@
-#include "train/stop_limits.h"
+// The limits that end a run early.
+#include "train/loop/stop_limits.h"
 
 #include <gmock/gmock.h>
 

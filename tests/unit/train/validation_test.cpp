@@ -1,4 +1,5 @@
-#include "train/validation.h"
+// Validation metrics: pass@k, best, majority, per data source.
+#include "train/loop/validation.h"
 
 #include <gtest/gtest.h>
 
@@ -61,7 +62,7 @@ TEST(ValidationMetrics, PerSourceMeanBestAndMajority) {
   EXPECT_EQ(*metrics.value("val-aux/num_turns/mean"), 2.0);
 }
 
-// What a reward tells beside its value, and each of several rewards; names of sources may have slashes.
+// The named numbers of a reward, and each of several rewards. Names of sources may have slashes.
 TEST(ValidationMetrics, OtherNumbersOfTheRewards) {
   PromptBatch prompts;
   prompts.prompts.resize(1);

@@ -10,25 +10,16 @@
 #include <string_view>
 #include <utility>
 
+#include "foundation/batch/step_view.h"
 #include "plugin/host/instance.h"
-#include "plugin/host/kinds/layout.h"
 
 namespace mortise {
 
-// Shapes: N tokens, B rows, K reward functions. Empty optional spans mean absent.
+// Shapes: N tokens, B rows, K reward functions.
 struct AdvantageInput {
-  Layout layout{};
-  std::span<const float> token_level_rewards{};  // [N]
-  std::span<const uint8_t> response_mask{};      // [N]
-  std::span<const float> rewards{};              // [B,K] row-major, NaN = does not apply; optional
-  std::span<const float> reward_weights{};       // [K], optional
-  std::span<const uint8_t> row_valid{};          // [B], optional: all valid
-  std::span<const float> values{};               // [N], optional as all below
-  std::span<const float> reward_baselines{};     // [B]
-  std::span<const float> old_log_prob{};         // [N]
-  std::span<const float> sum_pi_squared{};       // [N]
-  std::span<const float> rollout_is_weights{};   // [N]
-  int64_t step = 1;
+  StepView columns{};  // those that mortise_advantage_estimator_in has fields for; the optional ones may be absent
+  std::span<const float> rewards{};         // [B,K] row-major, NaN = does not apply; optional
+  std::span<const float> reward_weights{};  // [K], optional
 };
 
 struct AdvantageOutput {

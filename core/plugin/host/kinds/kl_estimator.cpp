@@ -1,9 +1,11 @@
+// Fills mortise_kl_estimator_in, calls the estimator, and makes the straight-through form.
 #include "plugin/host/kinds/kl_estimator.h"
 
 #include <algorithm>
 
 #include "mortise/kinds/kl_estimator.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/fill_columns.h"
 #include "plugin/host/kinds/slots.h"
 #include "plugin/host/kinds/tensor_args.h"
 
@@ -14,10 +16,11 @@ using Vtable = mortise_kl_estimator_vtable;
 constexpr std::string_view kSlot = "compute";
 
 // d/dx of weight * (x - ref)^2 / 2
-void write_k2_gradient(const KlEstimatorInput& input, std::span<float> grad) {
-  for (size_t t = 0; t < grad.size(); ++t) {
-    grad[t] = input.response_mask[t] == 0 ? 0.0F : input.weight[t] * (input.log_prob[t] - input.ref_log_prob[t]);
-  }
+void write_k2_gradient(const StepView& input, std::span<float> grad) {
+  const auto log_prob = input.get<column::LogProb>(), reference = input.get<column::RefLogProb>(),
+             weight = input.get<column::Weight>();
+  const auto mask = input.get<column::ResponseMask>();
+  for (size_t t = 0; t < grad.size(); ++t) grad[t] = mask[t] == 0 ? 0.0F : weight[t] * (log_prob[t] - reference[t]);
 }
 
 }  // namespace
@@ -38,28 +41,19 @@ Result<KlEstimator> KlEstimator::create(PluginRegistry& registry, std::string_vi
   return kl;
 }
 
-Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimatorOutput& output, MetricSet* metrics,
+Result<void> KlEstimator::compute(const StepView& input, const KlEstimatorOutput& output, MetricSet* metrics,
                                   const CallOptions& options) {
   TRY(check_layout(instance_, kSlot, input.step, input.layout));
   const int64_t n = input.layout.num_tokens();
-  TRY(check_sizes(instance_, kSlot, input.step,
-                  {{"log_prob", input.log_prob.size(), n},
-                   {"ref_log_prob", input.ref_log_prob.size(), n},
-                   {"response_mask", input.response_mask.size(), n},
-                   {"weight", input.weight.size(), n},
-                   {"old_log_prob", input.old_log_prob.size(), n, false},
-                   {"output kl", output.kl.size(), n},
-                   {"output grad_log_prob", output.grad_log_prob.size(), n, false}}));
+  std::vector<InputSize> sizes = column_sizes<mortise_kl_estimator_in>(input);
+  sizes.insert(sizes.end(),
+               {{"output kl", output.kl.size(), n}, {"output grad_log_prob", output.grad_log_prob.size(), n, false}});
+  TRY(check_sizes(instance_, kSlot, input.step, sizes));
   TensorArgs args(instance_.checks_writes(), writes_all(info()));
   const mortise_layout layout = c_layout(input.layout);
   auto in = make_abi_struct<mortise_kl_estimator_in>();
   in.layout = &layout;
-  in.log_prob = args.input(input.log_prob);
-  in.ref_log_prob = args.input(input.ref_log_prob);
-  in.response_mask = args.input(input.response_mask);
-  in.weight = args.input(input.weight);
-  const bool has_old = !input.old_log_prob.empty() || info().requires_input("old_log_prob");
-  in.old_log_prob = has_old ? args.input(input.old_log_prob) : nullptr;
+  fill_columns(input, info(), args, in);
   auto out = make_abi_struct<mortise_kl_estimator_out>();
   out.kl = args.output(output.kl, "kl");
   const bool wants_gradient = !output.grad_log_prob.empty() && !straight_through_;
@@ -72,10 +66,11 @@ Result<void> KlEstimator::compute(const KlEstimatorInput& input, const KlEstimat
   args.finish();
   if (straight_through_) write_k2_gradient(input, output.grad_log_prob);
 
-  TRY(instance_.settle(kSlot, input.step, {{"kl", output.kl}}, input.layout, {input.response_mask}));
+  const auto mask = input.get<column::ResponseMask>();
+  TRY(instance_.settle(kSlot, input.step, {{"kl", output.kl}}, input.layout, {mask}));
   if (output.grad_log_prob.empty()) return {};
   return instance_.settle(kSlot, input.step, {{"grad_log_prob", output.grad_log_prob}}, input.layout,
-                          {input.response_mask, input.weight});
+                          {mask, input.get<column::Weight>()});
 }
 
 }  // namespace mortise

@@ -1,7 +1,7 @@
-// A KL estimator by name: per-token estimate of KL(policy || reference), with its gradient when it is a loss term.
+// A KL estimator by name: per-token estimate of KL(policy || reference), with its gradient as a loss term.
 //
-// "NAME+" is the straight-through form: value of NAME, gradient of k2 (weight * (log_prob - ref_log_prob)); it is
-// composed here, so that every estimator has it. Threading: one call at a time per object.
+// "NAME+" is the straight-through form: value of NAME, gradient of k2 (weight * (log_prob - ref_log_prob)). It is made
+// here, so that every estimator has it. Threading: one call at a time per object.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,20 +11,10 @@
 #include <string>
 #include <string_view>
 
+#include "foundation/batch/step_view.h"
 #include "plugin/host/instance.h"
-#include "plugin/host/kinds/layout.h"
 
 namespace mortise {
-
-struct KlEstimatorInput {
-  Layout layout{};
-  std::span<const float> log_prob{};         // [N]
-  std::span<const float> ref_log_prob{};     // [N]
-  std::span<const uint8_t> response_mask{};  // [N]
-  std::span<const float> weight{};           // [N]
-  std::span<const float> old_log_prob{};     // [N], optional
-  int64_t step = 1;
-};
 
 struct KlEstimatorOutput {
   std::span<float> kl{};             // [N] nats; 0 where masked
@@ -41,7 +31,8 @@ class KlEstimator {
   [[nodiscard]] PluginInstance& instance() { return instance_; }
   [[nodiscard]] const PluginInstance& instance() const { return instance_; }
 
-  Result<void> compute(const KlEstimatorInput& input, const KlEstimatorOutput& output, MetricSet* metrics,
+  // The columns that mortise_kl_estimator_in has fields for; the optional ones may be absent.
+  Result<void> compute(const StepView& input, const KlEstimatorOutput& output, MetricSet* metrics,
                        const CallOptions& options = {});
 
  private:

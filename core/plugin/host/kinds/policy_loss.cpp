@@ -1,7 +1,9 @@
+// Fills mortise_policy_loss_in, calls the loss, and checks the result.
 #include "plugin/host/kinds/policy_loss.h"
 
 #include "mortise/kinds/policy_loss.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/fill_columns.h"
 #include "plugin/host/kinds/slots.h"
 #include "plugin/host/kinds/tensor_args.h"
 
@@ -11,22 +13,14 @@ namespace {
 using Vtable = mortise_policy_loss_vtable;
 constexpr std::string_view kSlot = "compute";
 
-Result<> check_input(const PluginInstance& instance, const PolicyLossInput& in, const PolicyLossOutput& out) {
+Result<> check_input(const PluginInstance& instance, const StepView& in, const PolicyLossOutput& out) {
   TRY(check_layout(instance, kSlot, in.step, in.layout));
   const int64_t n = in.layout.num_tokens();
-  return check_sizes(instance, kSlot, in.step,
-                     {{"log_prob", in.log_prob.size(), n},
-                      {"old_log_prob", in.old_log_prob.size(), n},
-                      {"advantages", in.advantages.size(), n},
-                      {"response_mask", in.response_mask.size(), n},
-                      {"weight", in.weight.size(), n},
-                      {"ref_log_prob", in.ref_log_prob.size(), n, false},
-                      {"rollout_log_prob", in.rollout_log_prob.size(), n, false},
-                      {"rollout_is_weights", in.rollout_is_weights.size(), n, false},
-                      {"entropy", in.entropy.size(), n, false},
-                      {"output loss", out.loss.size(), n},
-                      {"output grad_log_prob", out.grad_log_prob.size(), n, false},
-                      {"output grad_entropy", out.grad_entropy.size(), n, false}});
+  std::vector<InputSize> sizes = column_sizes<mortise_policy_loss_in>(in);
+  sizes.insert(sizes.end(), {{"output loss", out.loss.size(), n},
+                             {"output grad_log_prob", out.grad_log_prob.size(), n, false},
+                             {"output grad_entropy", out.grad_entropy.size(), n, false}});
+  return check_sizes(instance, kSlot, in.step, sizes);
 }
 
 }  // namespace
@@ -38,25 +32,14 @@ Result<PolicyLoss> PolicyLoss::create(PluginRegistry& registry, std::string_view
   return loss;
 }
 
-Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossOutput& output, MetricSet* metrics,
+Result<void> PolicyLoss::compute(const StepView& input, const PolicyLossOutput& output, MetricSet* metrics,
                                  const CallOptions& options) {
   TRY(check_input(instance_, input, output));
   TensorArgs args(instance_.checks_writes(), writes_all(info()));
   const mortise_layout layout = c_layout(input.layout);
-  const auto optional = [&](std::span<const float> values, std::string_view name) {
-    return values.empty() && !info().requires_input(name) ? nullptr : args.input(values);
-  };
   auto in = make_abi_struct<mortise_policy_loss_in>();
   in.layout = &layout;
-  in.log_prob = args.input(input.log_prob);
-  in.old_log_prob = args.input(input.old_log_prob);
-  in.advantages = args.input(input.advantages);
-  in.response_mask = args.input(input.response_mask);
-  in.weight = args.input(input.weight);
-  in.ref_log_prob = optional(input.ref_log_prob, "ref_log_prob");
-  in.rollout_log_prob = optional(input.rollout_log_prob, "rollout_log_prob");
-  in.rollout_is_weights = optional(input.rollout_is_weights, "rollout_is_weights");
-  in.entropy = optional(input.entropy, "entropy");
+  fill_columns(input, info(), args, in);
   in.step = input.step;
   in.update_index = input.update_index;
   auto out = make_abi_struct<mortise_policy_loss_out>();
@@ -73,7 +56,7 @@ Result<void> PolicyLoss::compute(const PolicyLossInput& input, const PolicyLossO
   return instance_.settle(
       kSlot, input.step,
       {{"loss", output.loss}, {"grad_log_prob", output.grad_log_prob}, {"grad_entropy", output.grad_entropy}},
-      input.layout, {input.response_mask, input.weight});
+      input.layout, {input.get<column::ResponseMask>(), input.get<column::Weight>()});
 }
 
 std::string default_loss_agg_mode(const PluginInfo& info) {

@@ -13,26 +13,10 @@
 #include <string_view>
 #include <utility>
 
+#include "foundation/batch/step_view.h"
 #include "plugin/host/instance.h"
-#include "plugin/host/kinds/layout.h"
 
 namespace mortise {
-
-// Borrowed for the call. An empty optional span means absent.
-struct PolicyLossInput {
-  Layout layout{};
-  std::span<const float> log_prob{};            // [N]
-  std::span<const float> old_log_prob{};        // [N]
-  std::span<const float> advantages{};          // [N]
-  std::span<const uint8_t> response_mask{};     // [N]
-  std::span<const float> weight{};              // [N] >= 0
-  std::span<const float> ref_log_prob{};        // [N], optional
-  std::span<const float> rollout_log_prob{};    // [N], optional
-  std::span<const float> rollout_is_weights{};  // [N], optional; only for losses that consume them
-  std::span<const float> entropy{};             // [N], optional
-  int64_t step = 1;
-  int64_t update_index = 1;
-};
 
 // Written whole: the caller need not clear.
 struct PolicyLossOutput {
@@ -50,7 +34,8 @@ class PolicyLoss {
   [[nodiscard]] PluginInstance& instance() { return instance_; }
   [[nodiscard]] const PluginInstance& instance() const { return instance_; }
 
-  Result<void> compute(const PolicyLossInput& input, const PolicyLossOutput& output, MetricSet* metrics,
+  // The columns that mortise_policy_loss_in has fields for; the optional ones may be absent.
+  Result<void> compute(const StepView& input, const PolicyLossOutput& output, MetricSet* metrics,
                        const CallOptions& options = {});
 
  private:
@@ -58,8 +43,8 @@ class PolicyLoss {
   PluginInstance instance_;
 };
 
-// The loss_agg_mode that a loss asks for when the user names none: the default of its declared parameter
-// `loss_agg_mode` if it has one; else seq-mean-token-mean for losses whose ratio is a row's, token-mean for the others.
+// The loss_agg_mode of a loss if the user sets none: the default of its declared parameter `loss_agg_mode` if it has
+// one; else seq-mean-token-mean for losses with a row ratio, token-mean for the others.
 [[nodiscard]] std::string default_loss_agg_mode(const PluginInfo& info);
 
 }  // namespace mortise

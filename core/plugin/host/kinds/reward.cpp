@@ -1,4 +1,7 @@
+// Calls a reward in this process, and collects its values, notes and failures.
 #include "plugin/host/kinds/reward.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -32,17 +35,16 @@ void take_row_value(void* context, int64_t row, mortise_text name, double value)
   const std::lock_guard lock(sink.mutex);
   const std::string_view text = name.data == nullptr ? std::string_view() : std::string_view(name.data, name.size);
   if (row < 0 || row >= sink.num_rows) {
-    sink.misuse = "gave the value " + quote(text) + " for row " + std::to_string(row) + " of a batch of " +
-                  std::to_string(sink.num_rows);
+    sink.misuse = fmt::format("gave the value {} for row {} of a batch of {}", quote(text), row, sink.num_rows);
   } else if (text.empty() || find_invalid_utf8(text)) {
     sink.misuse = "gave a row value under the name " + quote(text);
   } else {
     sink.values.push_back({row, std::string(text), value});
   }
-} catch (...) {  // out of memory: the value is lost, the run goes on
+} catch (...) {  // out of memory: the value is lost, and the run continues
 }
 
-// What a call writes.
+// The outputs of a call.
 struct Written {
   std::vector<double> rewards;
   std::vector<float> token_rewards;  // of all rows, end to end
@@ -64,7 +66,7 @@ class GuardedRewards {
   [[nodiscard]] float* token_rewards() const {
     return tokens_ ? static_cast<float*>(tokens_->data()) : written_->token_rewards.data();
   }
-  // What was written beside them, or nothing.
+  // The fault of a write outside them, or nothing.
   [[nodiscard]] std::string finish() const {
     if (!rewards_) return "";
     if (const std::string damage = rewards_->damage(); !damage.empty()) return damage + " output 'rewards'";
@@ -81,20 +83,20 @@ class GuardedRewards {
 
 void sort_by_row(std::vector<FailedRow>& failed) { std::ranges::sort(failed, {}, &FailedRow::row); }
 
-// Each alone: the others have their rewards.
+// Only these rows fail: the others have their rewards.
 void fail_infinite_rows(RewardOutput& result) {
   for (size_t row = 0; row < result.rewards.size(); ++row) {
     double& reward = result.rewards[row];
     if (!std::isinf(reward)) continue;
     result.failed_rows.push_back(
         {static_cast<int64_t>(row), MORTISE_INVALID_ARGUMENT,
-         "gave the reward " + format_f64(reward) + "; a reward is a number, or NaN where it does not apply"});
+         fmt::format("gave the reward {}; a reward is a number, or NaN where it does not apply", format_f64(reward))});
     reward = std::numeric_limits<double>::quiet_NaN();
   }
   sort_by_row(result.failed_rows);
 }
 
-// Hands every row its own; one whose token rewards are of no use fails alone.
+// Gives every row its token rewards. A row with invalid ones fails alone.
 void take_token_rewards(const mortise_reward_in& in, std::span<const float> tokens, RewardOutput& result) {
   const uint64_t* const offsets = in.completion_ids.offsets;
   result.token_rewards.resize(result.rewards.size());
@@ -120,8 +122,10 @@ bool gives_token_rewards(const PluginInfo& plugin) { return (plugin.flags & MORT
 std::string token_reward_fault(double reward, std::span<const float> tokens) {
   for (size_t t = 0; t < tokens.size(); ++t) {
     if (!std::isfinite(tokens[t]))
-      return "gave the token reward " + format_f64(tokens[t]) + " at token " + std::to_string(t) +
-             " of the completion; a token reward is a finite number (rule R43)";
+      return fmt::format(
+          "gave the token reward {} at token {} of the completion; a token reward is a finite number (rule "
+          "R43)",
+          format_f64(tokens[t]), t);
   }
   const bool any = std::any_of(tokens.begin(), tokens.end(), [](float x) { return x != 0.0F; });
   if (!any || !std::isnan(reward)) return "";
@@ -137,7 +141,7 @@ std::string failures_text(std::span<const FailedRow> failed) {
   for (const FailedRow& row : failed) {
     if (std::ranges::find(seen, row.text) != seen.end()) continue;
     if (seen.size() == kMostReasons) return text + "; others failed for other reasons";
-    text += (seen.empty() ? "row " : "; row ") + std::to_string(row.row) + ": " + one_line(row.text);
+    text += fmt::format("{}{}: {}", seen.empty() ? "row " : "; row ", row.row, one_line(row.text));
     seen.push_back(row.text);
   }
   return text;
@@ -193,7 +197,7 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, MetricSet* metri
                                          [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
   if (const std::string damage = guarded.finish(); !damage.empty()) {
     const std::string last =
-        rows == 0 ? "" : ", whose last row is row " + std::to_string(in.row_id[rows - 1]) + " of the step";
+        rows == 0 ? "" : fmt::format(", whose last row is row {} of the step", in.row_id[rows - 1]);
     return instance_.error(
         kSlot, in.step, damage + last,
         "rewards has num_rows elements, token_rewards those of completion_ids; tell the pack's author (rule R33)");

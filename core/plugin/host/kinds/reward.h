@@ -50,12 +50,12 @@ struct DataColumn {
   std::vector<int64_t> i64{};    // kI64
   std::vector<double> f64{};     // kF64
 
-  // A null pointer or JSON null is "no value". `type` must hold every value (experience/data/column_types.h decides it
-  // for all rows of a run); as text, what is no text is its JSON.
+  // A null pointer or JSON null means "no value". `type` must hold every value (experience/data/column_types.h decides
+  // it for all rows of a run). As text, a value that is not text is its JSON.
   static DataColumn from_json(std::string name, ColumnType type, std::span<const nlohmann::ordered_json* const> values);
 };
 
-// "answer (integer), level (text)": what a reward that finds nothing may have looked past. "none" without columns.
+// "answer (integer), level (text)": the columns that a reward without a value could have used. "none" without columns.
 [[nodiscard]] std::string columns_phrase(std::span<const DataColumn> columns);
 
 // B rows. Columns left empty (size 0) are filled with empty text, no ids, stop, and 0, 1, 2 ... as ids.
@@ -84,7 +84,8 @@ struct RowValue {
 
 struct RewardOutput {
   std::vector<double> rewards{};  // [B] NaN = does not apply, or failed
-  // [B] of a row with a reward: what its tokens get on top, one per completion id. Empty: the plugin declares none.
+  // [B] for a row with a reward: the additional rewards of its tokens, one per completion id. Empty: the plugin
+  // declares none.
   std::vector<std::vector<float>> token_rewards{};
   std::vector<FailedRow> failed_rows{};  // ascending
   std::vector<RowValue> row_values{};    // by row, then in the order given
@@ -92,15 +93,15 @@ struct RewardOutput {
   double seconds = 0;
 };
 
-// Whether it declares rewards of single tokens, which it is then asked for.
+// Whether it declares rewards per token. The engine then asks for them.
 [[nodiscard]] bool gives_token_rewards(const PluginInfo& plugin);
-// What is wrong with the token rewards of a row that has this reward; "" if nothing is.
+// The fault in the token rewards of a row with this reward; "" if there is none.
 [[nodiscard]] std::string token_reward_fault(double reward, std::span<const float> tokens);
 
 // What the error of a whole call says of each of its rows: cause and next step, without the place, which who reads a
 // row's reason knows.
 [[nodiscard]] std::string failure_text(const Error& error);
-// The first row of each reason, of a few: "row 1: cannot parse; row 4: its worker was ended by ...". Of one line.
+// The first row of each of a few reasons: "row 1: cannot parse; row 4: its worker was ended by ...". One line.
 [[nodiscard]] std::string failures_text(std::span<const FailedRow> failed);
 
 // Values are MORTISE_REWARD_*.
@@ -117,9 +118,9 @@ class Reward {
   [[nodiscard]] PluginInstance& instance() { return instance_; }
   [[nodiscard]] const PluginInstance& instance() const { return instance_; }
 
-  // An error only when the whole call failed; rows that fail alone are in failed_rows.
+  // An error only if the whole call failed. Rows that fail alone are in failed_rows.
   Result<RewardOutput> score(const RewardBatch& batch, MetricSet* metrics, const CallOptions& options = {});
-  // The same on rows that lie somewhere else. Every pointer of `in` but messages, prompt_ids and the columns is set.
+  // The same on rows in other memory. Every pointer of `in` except messages, prompt_ids and the columns is set.
   Result<RewardOutput> score(const mortise_reward_in& in, MetricSet* metrics, const CallOptions& options);
 
  private:

@@ -1,4 +1,7 @@
+// Fills the C structs of a reward call from a RewardBatch.
 #include "plugin/host/kinds/reward_args.h"
+
+#include <fmt/core.h>
 
 #include <numeric>
 
@@ -46,7 +49,7 @@ Result<> check_reward_batch(const RewardBatch& batch, std::string_view where) {
   for (const DataColumn& column : batch.columns) good = good && column_fits(column, rows);
   if (good) return {};
   return Error{ErrorKind::kInternal, "was called with columns of different lengths",
-               std::string(where) + ", score, step " + std::to_string(batch.step), "this is a bug of the engine"};
+               fmt::format("{}, score, step {}", where, batch.step), "this is a bug of the engine"};
 }
 
 void RewardArgs::add_columns(const RewardBatch& batch) {

@@ -1,6 +1,6 @@
-// The mortise_reward_in of a RewardBatch: what the C structs of a call point to.
+// The mortise_reward_in of a RewardBatch, and the C structs that it points to.
 //
-// Threading: plain values. The batch must outlive the arguments made of it.
+// Threading: plain values. The batch must outlive the arguments made from it.
 #pragma once
 
 #include <string_view>
@@ -17,7 +17,7 @@ namespace mortise {
 
 class RewardArgs {
  public:
-  // Precondition: check_reward_batch(batch). Columns left empty get the stand-ins that reward.h promises.
+  // Precondition: check_reward_batch(batch). Empty columns get the defaults that reward.h promises.
   explicit RewardArgs(const RewardBatch& batch);
   RewardArgs(const RewardArgs&) = delete;
   RewardArgs& operator=(const RewardArgs&) = delete;

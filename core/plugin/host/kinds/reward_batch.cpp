@@ -1,3 +1,6 @@
+// The columns of a RewardBatch: appends rows, and decides and checks types.
+#include <fmt/core.h>
+
 #include <cstdint>
 
 #include "foundation/formats/json.h"
@@ -76,7 +79,7 @@ DataColumn DataColumn::from_json(std::string name, ColumnType type, std::span<co
 std::string columns_phrase(std::span<const DataColumn> columns) {
   std::string out;
   for (const DataColumn& column : columns) {
-    out += (out.empty() ? "" : ", ") + column.name + " (" + std::string(column_type_name(column.type)) + ")";
+    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", column.name, column_type_name(column.type));
   }
   return out.empty() ? "none" : out;
 }

@@ -1,4 +1,7 @@
+// Calls the slots of a rollout backend, and checks each sequence before the sink gets it.
 #include "plugin/host/kinds/rollout_backend.h"
+
+#include <fmt/core.h>
 
 #include <deque>
 
@@ -77,6 +80,7 @@ int32_t take_sequence(void* context, const mortise_rollout_sequence* given) noex
 
 struct RolloutBackend::Ledger {
   RolloutLedger owed;
+  int64_t step = 0;  // of the last request: what an error of a later poll is about
 };
 
 RolloutBackend::RolloutBackend(PluginInstance instance, std::unique_ptr<Ledger> ledger)
@@ -139,7 +143,7 @@ Result<void> RolloutBackend::end_update() {
 }
 
 Result<size_t> RolloutBackend::submit(std::span<const RolloutRequest> requests) {
-  std::deque<CSampling> samplings;  // a deque: pointers stay valid
+  std::deque<CSampling> samplings;  // a deque, so that pointers remain valid
   std::deque<mortise_rollout_request> structs;
   std::vector<const mortise_rollout_request*> pointers;
   for (const RolloutRequest& request : requests) {
@@ -156,23 +160,22 @@ Result<size_t> RolloutBackend::submit(std::span<const RolloutRequest> requests) 
     out.sampling = &sampling.options;
     pointers.push_back(&out);
   }
-  const int64_t step = requests.empty() ? 0 : requests.front().step;
+  const int64_t step = requests.empty() ? ledger_->step : requests.front().step;
+  ledger_->step = step;
   uint64_t accepted = 0;
   const auto slot = catchable(vtable_of<Vtable>(instance_).submit);
   TRY(instance_.call("submit", step, nullptr, {}, [&](mortise_call* call) {
     return slot(instance_.self(), call, pointers.data(), pointers.size(), &accepted);
   }));
   if (accepted > requests.size()) {
-    return instance_.error(
-        "submit", step,
-        "says that it took " + std::to_string(accepted) + " of " + std::to_string(requests.size()) + " requests",
-        "tell the pack's author");
+    return instance_.error("submit", step,
+                           fmt::format("says that it took {} of {} requests", accepted, requests.size()),
+                           "tell the pack's author");
   }
   for (const RolloutRequest& request : requests.first(accepted)) {
     if (!ledger_->owed.add(request)) {
       return instance_.error(
-          "submit", step,
-          "was given request " + std::to_string(request.request_id) + " while one of this id is outstanding",
+          "submit", step, fmt::format("was given request {} while one of this id is outstanding", request.request_id),
           "this is a bug of the engine");
     }
   }
@@ -187,15 +190,16 @@ Result<uint64_t> RolloutBackend::poll(int64_t timeout_ms, const RolloutSink& sin
   uint64_t outstanding = 0;
   const auto slot = catchable(vtable_of<Vtable>(instance_).poll);
   int32_t status = MORTISE_OK;
-  auto called = instance_.call("poll", 0, metrics, {}, [&](mortise_call* call) {
+  auto called = instance_.call("poll", ledger_->step, metrics, {}, [&](mortise_call* call) {
     return status = slot(instance_.self(), call, &c_sink, timeout_ms * 1'000'000, &outstanding);
   });
   if (!called.ok() && status == MORTISE_DATA_LOSS) called.error().kind = ErrorKind::kNumerics;
   TRY(std::move(called));
-  if (!context.fault.empty()) return instance_.error("poll", 0, context.fault, "tell the pack's author");
+  if (!context.fault.empty()) return instance_.error("poll", ledger_->step, context.fault, "tell the pack's author");
   if (outstanding == 0 && ledger_->owed.num_owed() > 0) {
     return instance_.error(
-        "poll", 0, "says that nothing is outstanding, but " + ledger_->owed.first_owed() + " was not handed over",
+        "poll", ledger_->step,
+        fmt::format("says that nothing is outstanding, but {} was not handed over", ledger_->owed.first_owed()),
         "tell the pack's author");
   }
   return outstanding;
@@ -204,7 +208,7 @@ Result<uint64_t> RolloutBackend::poll(int64_t timeout_ms, const RolloutSink& sin
 Result<void> RolloutBackend::abort(int64_t request_id) {
   const auto slot = catchable(vtable_of<Vtable>(instance_).abort);
   if (slot == nullptr) return {};
-  TRY(instance_.call("abort", 0, nullptr, {},
+  TRY(instance_.call("abort", ledger_->step, nullptr, {},
                      [&](mortise_call* call) { return slot(instance_.self(), call, request_id); }));
   return {};
 }

@@ -40,7 +40,7 @@ struct RolloutSequence {
   std::span<const float> filtered_log_prob{};  // empty: not computed
 };
 
-// Takes one sequence. False: hand over no more now (this one is taken); the rest comes with the next poll.
+// Takes one sequence. False: deliver no more now (this one is taken); the rest comes with the next poll.
 using RolloutSink = std::function<bool(const RolloutSequence&)>;
 
 struct WeightShard {
@@ -70,7 +70,7 @@ class RolloutBackend {
   Result<void> update_weight(const WeightShard& shard);
   Result<void> end_update();
 
-  // Returns how many of `requests`, from the first on, were taken; offer the rest again after a poll.
+  // Returns how many of `requests`, from the first on, it accepted. Offer the rest again after a poll.
   Result<size_t> submit(std::span<const RolloutRequest> requests);
   // Works or waits up to timeout_ms, gives finished sequences to `sink`; returns how many are outstanding. An Error is
   // of kind kNumerics where the backend says that the weights have diverged.

@@ -1,4 +1,7 @@
+// Keeps the list of outstanding samples, and refuses sequences that are not on it.
 #include "plugin/host/kinds/rollout_ledger.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,25 +20,23 @@ bool RolloutLedger::add(const RolloutRequest& request) {
 }
 
 std::string RolloutLedger::take(const RolloutSequence& sequence, bool has_null_ids) {
-  const std::string who =
-      "sample " + std::to_string(sequence.sample_index) + " of request " + std::to_string(sequence.request_id);
+  const std::string who = fmt::format("sample {} of request {}", sequence.sample_index, sequence.request_id);
   const auto it = open_.find(sequence.request_id);
-  if (it == open_.end()) return "handed over " + who + ", a request that is not outstanding";
+  if (it == open_.end()) return fmt::format("handed over {}, a request that is not outstanding", who);
   Entry& entry = it->second;
   if (sequence.sample_index < 0 || sequence.sample_index >= static_cast<int64_t>(entry.delivered.size())) {
-    return "handed over " + who + ", which has only " + std::to_string(entry.delivered.size()) + " samples";
+    return fmt::format("handed over {}, which has only {} samples", who, entry.delivered.size());
   }
   const auto sample = static_cast<size_t>(sequence.sample_index);
-  if (entry.delivered[sample]) return "handed over " + who + " twice";
+  if (entry.delivered[sample]) return fmt::format("handed over {} twice", who);
   if (sequence.finish_reason < MORTISE_FINISH_STOP || sequence.finish_reason > MORTISE_FINISH_ABORT) {
-    return "gave the unknown finish reason " + std::to_string(sequence.finish_reason) + " for " + who;
+    return fmt::format("gave the unknown finish reason {} for {}", sequence.finish_reason, who);
   }
   const auto num_ids = static_cast<int64_t>(sequence.ids.size());
   if (has_null_ids) return "gave no ids for " + who;
   if (num_ids == 0 && sequence.finish_reason != MORTISE_FINISH_ABORT) return "gave an empty completion for " + who;
   if (num_ids > entry.max_new_tokens) {
-    return "gave " + std::to_string(num_ids) + " tokens for " + who + ", which may have " +
-           std::to_string(entry.max_new_tokens);
+    return fmt::format("gave {} tokens for {}, which may have {}", num_ids, who, entry.max_new_tokens);
   }
   if (std::any_of(sequence.ids.begin(), sequence.ids.end(), [](int64_t id) { return id < 0; }))
     return "gave a negative token id in " + who;
@@ -52,7 +53,7 @@ std::string RolloutLedger::take(const RolloutSequence& sequence, bool has_null_i
 std::string RolloutLedger::first_owed() const {
   const auto& [id, entry] = *open_.begin();
   const auto sample = std::find(entry.delivered.begin(), entry.delivered.end(), false) - entry.delivered.begin();
-  return "sample " + std::to_string(sample) + " of request " + std::to_string(id);
+  return fmt::format("sample {} of request {}", sample, id);
 }
 
 }  // namespace mortise

@@ -1,4 +1,4 @@
-// What a rollout backend owes: which samples of which requests are still to come. Judges every sequence handed over.
+// The outstanding samples of a rollout backend. It checks every delivered sequence.
 //
 // Threading: used by one call at a time.
 #pragma once
@@ -16,7 +16,7 @@ class RolloutLedger {
  public:
   // False: a request of this id is still outstanding.
   bool add(const RolloutRequest& request);
-  // "" if the sequence is owed and well formed; it then counts as delivered. Else what is wrong with it.
+  // "" if the sequence is outstanding and well formed; it then counts as delivered. Else the fault.
   std::string take(const RolloutSequence& sequence, bool has_null_ids);
   [[nodiscard]] uint64_t num_owed() const { return num_owed_; }
   // "sample 1 of request 3"; only with num_owed() > 0.

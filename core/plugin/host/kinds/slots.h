@@ -1,5 +1,4 @@
-// The vtable of an instance as far as the pack has it, and the check that its mandatory slots are there. One place for
-// all kinds.
+// The slots that the vtable of an instance has, and the check of its mandatory slots, for all kinds.
 #pragma once
 
 #include <initializer_list>

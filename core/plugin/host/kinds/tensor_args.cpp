@@ -1,4 +1,7 @@
+// Makes aligned tensor views, guards outputs, and copies results back.
 #include "plugin/host/kinds/tensor_args.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -33,7 +36,7 @@ void* TensorArgs::scratch(size_t bytes) {
 
 void* TensorArgs::aligned_copy(const void* data, size_t bytes) {
   if (bytes == 0) return nothing;
-  // Plugins promise to leave inputs alone; the C struct has one pointer type for both.
+  // Plugins promise not to change inputs; the C struct has one pointer type for both.
   if (is_aligned(data)) return const_cast<void*>(data);
   void* memory = scratch(bytes);
   std::memcpy(memory, data, bytes);
@@ -111,7 +114,7 @@ Result<> TensorArgs::check_guards(const PluginInstance& instance, std::string_vi
     if (tokens > 0)
       where =
           behind ? ", whose last is " + token_place(layout, tokens - 1) : ", whose first is " + token_place(layout, 0);
-    return instance.error(slot, step, damage + " output " + quote(one.name) + where,
+    return instance.error(slot, step, fmt::format("{} output {}{}", damage, quote(one.name), where),
                           "an output has num_tokens elements; tell the pack's author (rule R33)");
   }
   return {};
@@ -149,17 +152,17 @@ Result<> check_layout(const PluginInstance& instance, std::string_view slot, int
 }
 
 Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int64_t step,
-                     std::initializer_list<InputSize> inputs) {
+                     std::span<const InputSize> inputs) {
   for (const InputSize& input : inputs) {
     const bool needed = input.mandatory || instance.info().requires_input(input.name);
     if (static_cast<int64_t>(input.size) == input.want || (!needed && input.size == 0)) continue;
     if (input.size == 0 && !input.mandatory) {
-      return instance.error(slot, step, "requires the input " + quote(input.name) + ", which this run does not have",
+      return instance.error(slot, step,
+                            fmt::format("requires the input {}, which this run does not have", quote(input.name)),
                             "switch on what makes it, or choose another plugin");
     }
     Error error = instance.error(
-        slot, step,
-        quote(input.name) + " has " + std::to_string(input.size) + " elements instead of " + std::to_string(input.want),
+        slot, step, fmt::format("{} has {} elements instead of {}", quote(input.name), input.size, input.want),
         "this is a bug of the engine");
     error.kind = ErrorKind::kInternal;
     return error;
@@ -169,7 +172,8 @@ Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int6
     const bool known =
         std::any_of(inputs.begin(), inputs.end(), [&](const InputSize& input) { return input.name == name; });
     if (!known)
-      return instance.error(slot, step, "requires the input " + quote(name) + ", which this host does not know",
+      return instance.error(slot, step,
+                            fmt::format("requires the input {}, which this host does not know", quote(name)),
                             "update mortise");
   }
   return {};

@@ -1,13 +1,12 @@
-// Spans of the engine as tensor views of the C ABI, for the length of one call.
+// Spans of the engine as tensor views of the C ABI, for the duration of one call.
 //
-// The ABI promises 64-byte aligned data: a span that starts elsewhere is copied into aligned scratch, outputs back at
-// the end (finish()). Outputs are cleared to 0 first; in runs with plugins.check they lie between guard words. Cost:
-// nothing for aligned inputs; one pass over outputs.
+// The ABI promises 64-byte aligned data. A span with another alignment is copied into aligned scratch, and outputs are
+// copied back at the end (finish()). Outputs are set to 0 first. In runs with plugins.check they are between guard
+// words. Cost: nothing for aligned inputs; one pass over outputs.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,10 +32,10 @@ class TensorArgs {
   // The shape defaults to one axis.
   const mortise_tensor* input(std::span<const float> values, std::span<const int64_t> shape = {});
   const mortise_tensor* input(std::span<const uint8_t> values);
-  // `name` is that of error texts; it must outlive the call. zeroed_output: zeroed whatever the plugin says.
+  // `name` is for error texts and must outlive the call. zeroed_output: zeroed whatever the plugin declares.
   const mortise_tensor* output(std::span<float> values, std::string_view name = "");
   const mortise_tensor* zeroed_output(std::span<float> values, std::string_view name);
-  // An error where the plugin wrote beside a guarded output.
+  // An error if the plugin wrote outside a guarded output.
   [[nodiscard]] Result<> check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,
                                       const Layout& layout) const;
   // Copies outputs that went through scratch to where they belong.
@@ -63,7 +62,7 @@ class TensorArgs {
   void* scratch(size_t bytes);
   void* aligned_copy(const void* data, size_t bytes);
 
-  std::deque<Slot> slots_;  // a deque: pointers to slots stay valid
+  std::deque<Slot> slots_;  // a deque, so that pointers to slots remain valid
   std::vector<std::unique_ptr<void, FreeAligned>> memory_;
   std::vector<Copy> copies_;
   bool guarded_, writes_all_;
@@ -88,6 +87,6 @@ struct InputSize {
   bool mandatory = true;
 };
 [[nodiscard]] Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int64_t step,
-                                   std::initializer_list<InputSize> inputs);
+                                   std::span<const InputSize> inputs);
 
 }  // namespace mortise

@@ -23,22 +23,22 @@ namespace mortise {
 struct ScoredGroup {
   std::vector<std::int64_t> rows;
   std::vector<double> rewards;  // outcome of each
-  std::int64_t num_rows = 0;    // of the prompt, those without a reward included
+  std::int64_t num_rows = 0;    // of the prompt, with those without a reward
 };
 
-// One step's rows. Spans are valid until compute returns. An input that was not asked for gives empty spans.
+// The rows of one step. Spans are valid until compute returns. An input that was not requested gives empty spans.
 class AdvantageBatch {
  public:
   AdvantageBatch(const mortise_advantage_estimator_in* in, mortise_advantage_estimator_out* out) : in_(in), out_(out) {}
 
   std::int64_t num_rows() const { return in_->layout->num_rows; }
   std::int64_t num_tokens() const { return in_->layout->num_tokens; }
-  // Place of the row's first token among all tokens.
+  // Index of the row's first token among all tokens.
   std::int64_t row_begin(std::int64_t row) const { return in_->layout->row_offsets[row]; }
   std::int64_t step() const { return in_->step; }
   std::int64_t group_index(std::int64_t row) const { return in_->layout->group_index[row]; }
   std::int64_t row_id(std::int64_t row) const { return in_->layout->row_id[row]; }
-  // False where no reward function applied.
+  // False if no reward function applied.
   bool valid(std::int64_t row) const {
     const auto* valid = static_cast<const std::uint8_t*>(mortise_tensor_data(in_->row_valid));
     return valid == nullptr || valid[row] != 0;
@@ -51,9 +51,9 @@ class AdvantageBatch {
   Span<const float> rollout_is_weights(std::int64_t row) const {
     return tokens<const float>(in_->rollout_is_weights, row);
   }
-  // Reward functions; 0 where the host gives outcomes alone.
+  // Number of reward functions; 0 if the host gives only outcomes.
   std::int64_t num_functions() const { return in_->rewards == nullptr ? 0 : in_->rewards->shape[1]; }
-  // What function k gave the row; NaN where it does not apply.
+  // The value of function k for the row; NaN if it does not apply.
   double reward(std::int64_t row, std::int64_t k) const {
     return double(static_cast<const float*>(mortise_tensor_data(in_->rewards))[row * num_functions() + k]);
   }
@@ -61,22 +61,22 @@ class AdvantageBatch {
     const auto* weights = static_cast<const float*>(mortise_tensor_data(in_->reward_weights));
     return weights == nullptr ? 1.0 : double(weights[k]);
   }
-  // Reward of the greedy completion of the row's prompt. Only where requires_inputs names "reward_baselines".
+  // Reward of the greedy completion of the row's prompt. Only if requires_inputs names "reward_baselines".
   double reward_baseline(std::int64_t row) const {
     return double(static_cast<const float*>(mortise_tensor_data(in_->reward_baselines))[row]);
   }
   Span<float> advantages(std::int64_t row) { return tokens<float>(out_->advantages, row); }
   Span<float> returns(std::int64_t row) { return tokens<float>(out_->returns, row); }
 
-  // Sum of the row's token rewards; a reward counts wherever it stands, also on a masked token.
+  // Sum of the row's token rewards. A reward counts at every token, also at a masked one.
   double outcome(std::int64_t row) const {
     double total = 0;
     for (const float r : token_rewards(row)) total += double(r);
     return total;
   }
 
-  // The outcome, or NaN where the row has no reward: not valid, or no number. Such a row is left out of everything and
-  // its advantages stay 0.
+  // The outcome, or NaN if the row has no reward (not valid, or NaN). Such a row has no influence, and its advantages
+  // stay 0.
   double score(std::int64_t row) const { return valid(row) ? outcome(row) : std::numeric_limits<double>::quiet_NaN(); }
   bool has_score(std::int64_t row) const { return !std::isnan(score(row)); }
 
@@ -100,7 +100,7 @@ class AdvantageBatch {
     return scored;
   }
 
-  // One advantage for all unmasked tokens of the row, as its return too; masked tokens get 0.
+  // Sets one advantage, and the same return, for all unmasked tokens of the row. Masked tokens get 0.
   void broadcast(std::int64_t row, double advantage) {
     const auto kept = mask(row);
     const auto to_advantages = advantages(row), to_returns = returns(row);
@@ -134,11 +134,11 @@ class AdvantageEstimator : public Plugin {
 // The rows of one prompt that have a reward.
 struct Group {
   Span<const double> rewards;
-  std::int64_t num_rows;  // of the group, those without a reward included
+  std::int64_t num_rows;  // of the group, with those without a reward
 };
 
-// advantage of a row = f(outcome rewards of its group), the same for all its unmasked tokens; returns are the same.
-// A row without a reward (not valid, or NaN) is left out of its group and has advantage 0.
+// The advantage of a row is a function of its group's outcome rewards, the same for all its unmasked tokens. Returns
+// are equal to advantages. A row without a reward (not valid, or NaN) does not count in its group and has advantage 0.
 class OutcomeEstimator : public AdvantageEstimator {
  public:
   static constexpr std::uint32_t flags = MORTISE_FLAG_COMPARES_GROUP;  // 0 in one that looks at each row alone

@@ -25,7 +25,7 @@ struct BasicDual {
 };
 
 namespace detail {
-// A constant beside a Dual: anything that turns into its N.
+// A constant next to a Dual: anything that converts to its N.
 template <class N>
 struct ConstantOf {
   using Type = N;
@@ -64,7 +64,7 @@ MORTISE_FN BasicDual<N> operator/(Constant<N> c, BasicDual<N> a) {
   return {quotient, -quotient * a.slope / a.value};
 }
 
-// Comparisons look at values alone.
+// Comparisons compare only the values.
 #define MORTISE_DUAL_COMPARE(op)                                                                          \
   MORTISE_FN MORTISE_PURE bool operator op(BasicDual<N> a, BasicDual<N> b) { return a.value op b.value; } \
   MORTISE_FN MORTISE_PURE bool operator op(BasicDual<N> a, Constant<N> c) { return a.value op c; }        \
@@ -89,7 +89,7 @@ MORTISE_FN BasicDual<N> exp(BasicDual<N> x) {
   const N e = detail::exp_of(x.value);
   return {e, e * x.slope};
 }
-// The same for |x| <= 80, as after a clamp: a tenth of a clipped loss goes into the ends of exp.
+// The same for |x| <= 80, as after a clamp. It skips the checks at the ends of exp, a tenth of a clipped loss's time.
 MORTISE_FN BasicDual<N> exp_inside(BasicDual<N> x) {
   const N e = detail::exp_inside(x.value);
   return {e, e * x.slope};
@@ -101,7 +101,7 @@ MORTISE_FN BasicDual<N> abs(BasicDual<N> x) {
 }
 
 namespace detail {
-// a where it was chosen, b elsewhere; at a tie the mean of both slopes. A constant has none to compute with.
+// The slope of the chosen argument; at a tie the mean of both. A constant has no slope.
 MORTISE_FN BasicDual<N> choose(bool first, BasicDual<N> a, BasicDual<N> b) {
   const N chosen = select(first, a.slope, b.slope);
   return {select(first, a.value, b.value), select(a.value == b.value, 0.5 * (a.slope + b.slope), chosen)};
@@ -156,14 +156,14 @@ MORTISE_FN BasicDual<N> expm1(BasicDual<N> x) {
   const N e = detail::expm1_of(x.value);
   return {e, (e + 1.0) * x.slope};
 }
-// NaN for a negative number and an exponent that is not whole.
+// NaN for a negative number with an exponent that is not whole.
 MORTISE_FN BasicDual<N> pow(BasicDual<N> x, Constant<N> exponent) {
   const N zero = 0.0, slope = exponent * detail::pow_of(x.value, exponent - 1.0);
   return {detail::pow_of(x.value, exponent), select(exponent == 0.0, zero, slope) * x.slope};
 }
 
-// Functions of <cmath> that a loss has no use for, or that have another name here: one clear error in place of a list
-// of candidates.
+// Functions of <cmath> that losses do not need, or that have another name here: one clear error instead of a list of
+// candidates.
 #define MORTISE_DUAL_HAS_NO(name)                                                                 \
   MORTISE_FN BasicDual<N> name(BasicDual<N> x) {                                                  \
     static_assert(sizeof(N) == 0, "Dual has no " #name                                            \

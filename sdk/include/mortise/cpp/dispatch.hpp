@@ -54,7 +54,7 @@ inline CpuLevel choose_cpu_level() {
 
 }  // namespace detail
 
-// Tests assign it; everybody else reads it.
+// Tests assign it; all other code only reads it.
 inline CpuLevel& cpu_level() {
   static CpuLevel level = detail::choose_cpu_level();
   return level;

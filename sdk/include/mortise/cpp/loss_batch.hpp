@@ -49,16 +49,16 @@ struct LossBatch {
   std::int64_t begin(std::int64_t row) const { return layout.row_offsets[row]; }
   std::int64_t end(std::int64_t row) const { return layout.row_offsets[row + 1]; }
 
-  // The token's loss, and d loss / d log_prob of this token times its weight, which is the gradient where no other
-  // token's loss depends on it.
+  // Sets the token's loss, and d loss / d log_prob of this token times its weight. That is the gradient if no other
+  // token's loss depends on this log-prob.
   void put(std::int64_t token, Dual value) const { put(token, value.value, double(weight[token]) * value.slope); }
-  // The same with the whole gradient; weight 0 leaves none.
+  // The same with the whole gradient. With weight 0 it is 0.
   void put(std::int64_t token, double value, double gradient) const {
     loss[token] = float(value);
     if (grad != nullptr) grad[token] = weight[token] == 0.0F ? 0.0F : float(gradient);
   }
 
-  // work(row) for every row, on the host's threads; it must not throw.
+  // Calls work(row) for every row, on the host's threads. `work` must not throw.
   template <class F>
   void for_rows(const Call& call, const F& work) const {
     const std::vector<std::int64_t> borders = detail::chunk_borders(layout);
@@ -66,7 +66,7 @@ struct LossBatch {
       for (std::int64_t row = borders[std::size_t(first)]; row < borders[std::size_t(last)]; ++row) work(row);
     });
   }
-  // value(token) summed over the unmasked tokens of every row.
+  // The sum of value(token) over the unmasked tokens of every row.
   template <class F>
   std::vector<double> row_sums(const Call& call, const F& value) const {
     std::vector<double> sums(static_cast<std::size_t>(num_rows()));

@@ -32,14 +32,14 @@
 namespace mortise {
 
 namespace detail {
-// Where LossFunction::select does not hide the others.
+// For code in which LossFunction::select does not hide the others.
 template <class Yes, class No>
 MORTISE_INLINE auto chosen(bool condition, Yes yes, No no) {
   return select(condition, yes, no);
 }
 }  // namespace detail
 
-// Base of them all: select() found without qualification, for plain numbers too.
+// The base of all losses. select() is found without qualification, for plain numbers too.
 class LossFunction : public Plugin {
  public:
   template <class Yes, class No>
@@ -57,25 +57,26 @@ class RolloutLoss : public LossFunction {
   static constexpr const char* requires_inputs[] = {"rollout_log_prob", nullptr};
 };
 
-// Each token with one number about what is around it (its row, group or update), a constant for the gradient:
-// context(batch, call, numbers) fills it for the unmasked tokens, then token(logp, old_logp, adv, number[, meter])
+// Each token with one number from its context (its row, group or update), which is a constant for the gradient.
+// context(batch, call, numbers) fills it for the unmasked tokens; then token(logp, old_logp, adv, number[, meter])
 // runs.
 class ContextLoss : public LossFunction {
  public:
   static constexpr std::int32_t coupling = MORTISE_COUPLING_ROW;
 };
 
-// Anything else: compute(batch, call) puts loss and gradient of every unmasked token (LossBatch::put) by itself.
+// Any other loss: compute(batch, call) sets loss and gradient of every unmasked token (LossBatch::put).
 class BatchLoss : public LossFunction {
  public:
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
 };
 
-// The row's mean log ratio decides: sequence(mean_log_ratio, adv[, meter]) is the loss of each token of the row, with
+// A loss of the row's mean log ratio: sequence(mean_log_ratio, adv[, meter]) is the loss of each token of the row, with
 // mean_log_ratio = sum over unmasked tokens of (log_prob - old_log_prob) / max(their number, 1).
 class SequenceLoss : public LossFunction {
  public:
-  // Where d loss / d mean_log_ratio goes. A class hides `gradient` with its own, a constant or a member set in setup().
+  // Which tokens get d loss / d mean_log_ratio. A class hides `gradient` with its own, a constant or a member set in
+  // setup().
   enum class Gradient {
     kRow,       // to all tokens of the row, 1/n each: the true derivative
     kOwnToken,  // each token's to itself, undivided: GSPO's token form, lp - sg(lp) + sg(mean)
@@ -88,8 +89,8 @@ class KlEstimator : public LossFunction {};
 
 namespace detail {
 
-// Whether an author's class has token(...), sequence(...) or the like, const and public, for these arguments. A
-// template with a return type that is written out is not looked into.
+// Whether an author's class has token(...), sequence(...) or the like, const and public, for these arguments. The body
+// of a template with an explicit return type is not checked.
 template <class Void, class T, class... Args>
 struct HasToken : std::false_type {};
 template <class T, class... Args>

@@ -47,7 +47,7 @@ MORTISE_HD MORTISE_INLINE float from_bits(std::int32_t bits) {
   return x;
 }
 
-// `yes` where the condition holds, else `no`, from bits: a compiler makes branches of `?:` and then no SIMD of the
+// `yes` if the condition holds, else `no`, from bits. A compiler makes branches of `?:` and then does not vectorise the
 // loop.
 MORTISE_HD MORTISE_INLINE double select_of(bool condition, double yes, double no) {
   const std::int64_t chosen = -std::int64_t(condition);
@@ -75,12 +75,12 @@ MORTISE_HD MORTISE_INLINE double abs_of(double x) { return from_bits(bits_of(x) 
 
 MORTISE_HD MORTISE_INLINE float abs_of(float x) { return from_bits(bits_of(x) & 0x7fffffff); }
 
-// exp of a number that is known to be far from the ends of its type's range.
+// exp of a number that is far from the ends of its type's range.
 MORTISE_HD MORTISE_INLINE double exp_inside(double x) {
   const double shifted = x * 1.4426950408889634 + kToInteger;
   const double k = shifted - kToInteger;
   const double r = (x - k * kLn2High) - k * kLn2Low;
-  // 2 exp(r) = 2 + 2r + r^2 q(r), the even and the odd powers of q side by side.
+  // 2 exp(r) = 2 + 2r + r^2 q(r), with the even and the odd powers of q computed in parallel.
   const double r2 = r * r;
   double even = r2 * 0x1.28ad7268ca8edp-21 + 0x1.a0199a0cdab44p-15;
   even = even * r2 + 0x1.6c16c18429e42p-9;
@@ -116,7 +116,7 @@ MORTISE_HD MORTISE_INLINE float exp_of(float x) {
 
 MORTISE_HD MORTISE_INLINE double log_of(double x) {
   constexpr double kTiny = 2.2250738585072014e-308;
-  const bool denormal = x < kTiny;  // scaled into the normal range first, 54 taken off at the end
+  const bool denormal = x < kTiny;  // first scaled into the normal range; 54 is subtracted at the end
   const std::uint64_t bits = std::uint64_t(bits_of(select_of(denormal, x * 18014398509481984.0, x)));
   // k = the exponent that leaves the mantissa in [sqrt 1/2, sqrt 2); biased by 1024 to stay unsigned.
   const std::uint64_t offset = bits - 0x3fe6a09e667f3bcdULL + (1024ULL << 52);
@@ -155,7 +155,7 @@ MORTISE_HD MORTISE_INLINE float log_of(float x) {
 
 MORTISE_HD MORTISE_INLINE double sqrt_of(double x) { return __builtin_sqrt(x); }
 MORTISE_HD MORTISE_INLINE float sqrt_of(float x) { return __builtin_sqrtf(x); }
-// The C library's, one number at a time.
+// The functions of the C library, one number at a time.
 MORTISE_HD MORTISE_INLINE double tanh_of(double x) { return __builtin_tanh(x); }
 MORTISE_HD MORTISE_INLINE float tanh_of(float x) { return __builtin_tanhf(x); }
 MORTISE_HD MORTISE_INLINE double log1p_of(double x) { return __builtin_log1p(x); }
@@ -167,7 +167,7 @@ MORTISE_HD MORTISE_INLINE float pow_of(float x, float exponent) { return __built
 
 }  // namespace detail
 
-// `yes` where the condition holds, else `no`. Both are computed.
+// `yes` if the condition holds, else `no`. Both are computed.
 MORTISE_HD MORTISE_INLINE double select(bool condition, double yes, double no) {
   return detail::select_of(condition, yes, no);
 }

@@ -39,8 +39,8 @@ struct Metric {
 
 namespace detail {
 
-// Tokens that the inner loop takes at once. A sum over a row is kept in so many parts (token i of the row adds to part
-// i % kGroup), which are added up in a fixed order at the row's end: SIMD without a choice of order.
+// The number of tokens that the inner loop takes at once. A sum over a row has that many parts (token i of the row adds
+// to part i % kGroup), which are added in a fixed order at the row's end: SIMD without a choice of order.
 inline constexpr int kGroup = 16;
 
 template <class T, class = void>
@@ -67,7 +67,7 @@ struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
       }(),
       "a second slot goes with Average::kTokens and kRows alone");
   static_assert(slots <= 64, "a class has at most 64 slots");
-  // The slots whose least or greatest value is asked for, a bit each.
+  // The slots whose least or greatest value is wanted, one bit each.
   static constexpr std::uint64_t extremes = [] {
     std::uint64_t slots_asked = 0;
     for (const Metric& m : T::metrics) {
@@ -77,7 +77,7 @@ struct MetricsOf<T, std::void_t<decltype(T::metrics)>> {
   }();
 };
 
-// What was measured, in kGroup parts: sums of the block and of the row at hand, extremes of all rows so far.
+// The measurements, in kGroup parts: sums of the current block and row, extremes of all rows so far.
 template <class T, class N>
 struct Parts {
   static constexpr int kSlots = MetricsOf<T>::slots, kLines = kSlots > 0 ? kSlots : 1;
@@ -117,8 +117,7 @@ MORTISE_INLINE double sum_of(const double (&parts)[kGroup]) {
 
 }  // namespace detail
 
-// What the author's function sees: the place of one token. Masked tokens (`active` 0; all ones elsewhere) count
-// nowhere.
+// What the author's function sees: one token. Masked tokens (`active` 0; else all ones) never count.
 template <class T, class N>
 class Meter {
  public:
@@ -135,7 +134,7 @@ class Meter {
     high = mortise::select(seen > high, seen, high);
   }
   MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
-  // 1 where the condition holds, else 0: what shares are made of.
+  // 1 if the condition holds, else 0, for shares.
   MORTISE_INLINE void count(int slot, bool condition) { add(slot, mortise::select(condition, N(1.0), N(0.0))); }
 
  private:
@@ -157,7 +156,7 @@ class Totals {
  public:
   static constexpr int kSlots = MetricsOf<T>::slots;
 
-  // The row whose sums `parts` holds, with so many unmasked tokens.
+  // The row whose sums are in `parts`, with so many unmasked tokens.
   template <class N>
   MORTISE_INLINE void end_row(const Parts<T, N>& parts, std::int64_t num_tokens) {
     rows_ += 1;
@@ -200,7 +199,7 @@ class Totals {
     }
   }
 
-  // Nothing is reported for what was never seen (no token, no row).
+  // Reports nothing for a metric without a token or row.
   void report(const Call& call) const {
     if constexpr (kSlots > 0) {
       for (const Metric& m : T::metrics) {

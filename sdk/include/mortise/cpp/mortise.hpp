@@ -20,6 +20,7 @@
 #include "advantage.hpp"
 #include "losses.hpp"
 #include "plugin.hpp"
+#include "reads.hpp"
 #include "reward.hpp"
 #include "rollout.hpp"
 #include "state.hpp"

@@ -1,4 +1,4 @@
-/* What every C++ plugin stands on: parameters, the call, errors, and the macros that put a class into the pack.
+/* What every C++ plugin is built on: parameters, the call, errors, and the macros that put a class into the pack.
  *
  * A plugin is a class that derives from its kind's base (losses.hpp, advantage.hpp, reward.hpp, rollout.hpp) and names
  * its parameters where it reads them:
@@ -41,7 +41,7 @@ class Failure : public std::runtime_error {
 inline mortise_text to_text(std::string_view s) { return {s.data(), s.size()}; }
 inline std::string_view view(mortise_text t) { return {t.data == nullptr ? "" : t.data, t.size}; }
 
-// Contiguous elements that somebody else owns.
+// Contiguous elements that another object owns.
 template <class T>
 class Span {
  public:
@@ -60,7 +60,7 @@ class Span {
   std::int64_t size_ = 0;
 };
 
-// The host's services for one slot call. Cheap to copy; never kept after the slot returns.
+// The host's services for one slot call. Cheap to copy; do not keep it after the slot returns.
 class Call {
  public:
   Call(const mortise_host* host, mortise_call* call) : host_(host), call_(call) {}
@@ -80,7 +80,7 @@ class Call {
     host_->random_u64(call_, lane, counter, std::uint64_t(out.size()), out.data());
   }
 
-  // work(begin, end) over [0, n) on the host's threads; inline when it has none. `work` must not throw.
+  // Calls work(begin, end) over [0, n) on the host's threads; inline if it has none. `work` must not throw.
   template <class F>
   void parallel_for(std::int64_t n, std::int64_t grain, const F& work) const {
     if (n <= grain || !MORTISE_HAS(host_, parallel_for)) {
@@ -137,13 +137,13 @@ struct ParamTable {
   }
 };
 
-// The tables of the library that this is compiled into: hidden, so that no two packs share them.
+// The tables of the library that contains this code. They are hidden, so that no two packs share them.
 __attribute__((visibility("hidden"))) inline std::deque<ParamTable>& param_tables() {
   static std::deque<ParamTable> tables;
   return tables;
 }
 
-// Where the plugin under construction gets its parameters: a table to declare them in, or a host to read them from.
+// The source of parameters for the plugin under construction: a table to declare them in, or a host to read them from.
 struct Building {
   ParamTable* table = nullptr;
   const mortise_host* host = nullptr;
@@ -195,7 +195,7 @@ inline std::int32_t read(const Building& b, const char* name, std::string* out) 
 
 }  // namespace detail
 
-// A parameter being declared or read; turns into its value. See Plugin::param.
+// A parameter being declared or read. It converts to its value. See Plugin::param.
 template <class T>
 class Param {
  public:
@@ -206,7 +206,7 @@ class Param {
     entry_.param.type = detail::param_type(static_cast<const T*>(nullptr));
   }
 
-  // Inclusive. A number whose default is `none` may still be left out.
+  // Inclusive. A number whose default is `none` may still be omitted.
   Param& range(double low, double high) { return at_least(low).at_most(high); }
   Param& at_least(double low) {
     open_range();
@@ -225,6 +225,12 @@ class Param {
     entry_.choices.assign(allowed.begin(), allowed.end());
     return *this;
   }
+  // What the text names (MORTISE_ROLE_*, pack.h): the host checks, follows or hides it.
+  Param& column() { return role(1); }
+  Param& file() { return role(2); }
+  Param& folder() { return role(3); }
+  Param& model() { return role(4); }
+  Param& secret() { return role(5); }
 
   operator T() const {  // NOLINT: reads like the value that it is
     const detail::Building* b = detail::building;
@@ -242,6 +248,17 @@ class Param {
 
  private:
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  template <int kTarget = MORTISE_TARGET_MINOR>
+  Param& role(std::int32_t role) {
+    static_assert(std::is_same_v<T, std::string>, "only a text can stand for a column, a file, a folder or a secret");
+    static_assert(kTarget >= 2, "roles are of ABI 0.2: build the pack with mortise_add_pack(... TARGET_MINOR 2)");
+#if MORTISE_TARGET_MINOR >= 2
+    entry_.param.role = role;
+#else
+    (void)role;
+#endif
+    return *this;
+  }
   void open_range() {
     if (entry_.param.has_range != 0) return;
     entry_.param.has_range = 1;
@@ -267,11 +284,16 @@ class Plugin {
   // Null-terminated, eg: static constexpr const char* requires_inputs[] = {"ref_log_prob", nullptr};
   static constexpr const char* const* requires_inputs = nullptr;
   static constexpr const char* const* consumes = nullptr;
+  // As `update_metrics` of the descriptor; null-terminated. Needs TARGET_MINOR 2.
+  static constexpr const char* const* update_metrics = nullptr;
+  // The plugin's table for an extension that needs no instance, eg "mortise.reads/1". A class hides it with a static
+  // function of its own. Needs TARGET_MINOR 2.
+  static const void* plugin_extension(const char*) noexcept { return nullptr; }
 
   virtual ~Plugin() = default;
   // Runs once in `create`, after the parameters are read: compile patterns, open files. May throw.
   virtual void setup(Call) {}
-  // The instance's table for a plugin extension, eg "mortise.state/1"; null when it has none.
+  // The instance's table for a plugin extension, eg "mortise.state/1"; null if it has none.
   virtual const void* extension(const char*) { return nullptr; }
 
  protected:
@@ -299,7 +321,7 @@ class Plugin {
 
 namespace detail {
 
-// Runs `work`; whatever it throws becomes the call's status and text.
+// Runs `work`. An exception becomes the call's status and text.
 template <class F>
 std::int32_t guarded(const mortise_host* host, mortise_call* call, const F& work) noexcept {
   const auto report = [&](std::int32_t code, const char* text) { return host->fail(call, code, to_text(text)); };
@@ -321,7 +343,7 @@ std::int32_t guarded(const mortise_host* host, mortise_call* call, const F& work
   }
 }
 
-// What `self` points to.
+// The object at `self`.
 template <class T>
 using Self = std::pair<const mortise_host*, T*>;
 
@@ -381,6 +403,12 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   d.coupling = coupling;
   d.requires_inputs = T::requires_inputs;
   d.consumes = T::consumes;
+#if MORTISE_TARGET_MINOR >= 2
+  d.update_metrics = T::update_metrics;
+  d.get_extension = T::plugin_extension;
+#else
+  static_assert(T::update_metrics == nullptr, "update_metrics is of ABI 0.2: use mortise_add_pack(... TARGET_MINOR 2)");
+#endif
   try {
     ParamTable* table = &param_tables().emplace_back();
     const Building b{table, nullptr, nullptr};
@@ -403,8 +431,9 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
 }  // namespace detail
 }  // namespace mortise
 
-// A plugin of the pack: its descriptor's address goes into a section of the library, where MORTISE_PACK finds all of
-// them, so that a pack may have a file per plugin. `Adapter` is the kind's, see MORTISE_TOKEN_LOSS and its siblings.
+// A plugin of the pack. Its descriptor's address goes into a section of the library, where MORTISE_PACK finds all of
+// them, so that a pack may have one file per plugin. `Adapter` belongs to the kind; see MORTISE_TOKEN_LOSS and the
+// other macros.
 #define MORTISE_PLUGIN(name, ...) MORTISE_PLUGIN_NUMBERED(__COUNTER__, name, __VA_ARGS__)
 #define MORTISE_PLUGIN_NUMBERED(n, name, ...) MORTISE_PLUGIN_ENTRY(n, name, __VA_ARGS__)
 #define MORTISE_PLUGIN_ENTRY(n, name, ...)                                                                     \
@@ -412,14 +441,14 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   __attribute__((section("mortise_plugins"), used)) static const mortise_descriptor* const mortise_entry_##n = \
       &mortise_descriptor_##n;
 
-// The same for a descriptor written by hand over the C ABI.
+// The same for a hand-written descriptor over the C ABI.
 #define MORTISE_DESCRIPTOR(object)                                                                                  \
   __attribute__((section("mortise_plugins"), used)) static const mortise_descriptor* const mortise_entry_##object = \
       &object;
 
-// Once in every pack: the exported object. Either around the plugins, one or several of any kinds, with nothing between
-// them: MORTISE_PACK(MORTISE_REWARD("match", Match) MORTISE_TOKEN_LOSS("clip", Clip)); or, where each file has its
-// plugins' macros by themselves, alone in one of the files: MORTISE_PACK(). The names of one kind must differ.
+// Once in every pack: the exported object. Write it around the plugins, one or several of any kinds, with nothing
+// between them: MORTISE_PACK(MORTISE_REWARD("match", Match) MORTISE_TOKEN_LOSS("clip", Clip)). Or, if each file has the
+// macros of its plugins, write MORTISE_PACK() in one of the files. The names of one kind must differ.
 // mortise_add_pack() defines MORTISE_PACK_ID and MORTISE_PACK_VERSION.
 #define MORTISE_PACK(...)                                                                                     \
   __VA_ARGS__                                                                                                 \
@@ -427,7 +456,7 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __stop_mortise_plugins[];  \
   const mortise_pack mortise_pack_v0 = {                                                                      \
       sizeof(mortise_pack),    MORTISE_TARGET_MINOR,                                                          \
-      MORTISE_TARGET_MINOR,    std::uint32_t(__stop_mortise_plugins - __start_mortise_plugins),               \
+      MORTISE_MIN_HOST_MINOR,  std::uint32_t(__stop_mortise_plugins - __start_mortise_plugins),               \
       MORTISE_PACK_ID,         MORTISE_PACK_VERSION,                                                          \
       __start_mortise_plugins, nullptr};
 

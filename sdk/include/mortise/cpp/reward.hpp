@@ -1,7 +1,7 @@
 /* Reward: a number per completion, row by row; BatchReward: whole groups or the whole batch at once.
  *
  * score(row) returns the reward, or not_applicable when the function has nothing to say about the row (that is not 0).
- * An exception fails that row alone: its reward stays NaN, is counted, and its text told.
+ * An exception fails that row alone: its reward stays NaN and is counted, and its text is reported.
  * Rewards of single tokens (steps of a proof, say) go into row.token_rewards(), where the class declares them.
  * Cost: that of the author's function. [compute]; the host may cut a row-wise batch and run the pieces in workers.
  */
@@ -24,7 +24,7 @@ inline constexpr double not_applicable = std::numeric_limits<double>::quiet_NaN(
 
 namespace detail {
 
-// Texts that accessors make of other values. They live as long as the object; a copy starts empty. [any]
+// Texts that accessors make from other values. They live as long as the object; a copy starts empty. [any]
 class MadeTexts {
  public:
   MadeTexts() = default;
@@ -58,7 +58,7 @@ inline constexpr double two_to_63 = 9223372036854775808.0;
 
 }  // namespace detail
 
-// One completion with everything known about it. Valid until score returns.
+// One completion with all its data. Valid until score returns.
 class Row {
  public:
   Row(const mortise_reward_in* in, mortise_reward_out* out, std::int64_t index) : in_(in), out_(out), i_(index) {}
@@ -76,14 +76,14 @@ class Row {
   std::int64_t max_response_length() const { return in_->max_response_length; }
   bool is_validation() const { return in_->is_validation != 0; }
 
-  // Of the data columns; the same for every row of a call.
+  // The names of the data columns; the same for every row of a call.
   std::vector<std::string_view> column_names() const {
     std::vector<std::string_view> names;
     for (std::uint64_t k = 0; k < in_->num_columns; ++k) names.push_back(view(in_->columns[k]->name));
     return names;
   }
   bool has_column(std::string_view name) const { return find(name) != nullptr; }
-  // MORTISE_COLUMN_* of a data column, the same for every row of a run; nothing when the row has no value there.
+  // MORTISE_COLUMN_* of a data column, the same for every row of a run; nothing if the row has no value there.
   std::optional<std::int32_t> type(std::string_view name) const {
     const mortise_column* c = valid(name);
     if (c == nullptr) return {};
@@ -128,15 +128,15 @@ class Row {
     return cell(c->text);
   }
 
-  // One for each of completion_ids(), 0 until assigned; they come on top of what score() returns, which counts at the
-  // last token. Empty unless the class has `static constexpr std::uint32_t flags = MORTISE_FLAG_TOKEN_REWARDS`.
+  // One value per id of completion_ids(), 0 until assigned. They add to the value that score() returns, which counts at
+  // the last token. Empty unless the class has `static constexpr std::uint32_t flags = MORTISE_FLAG_TOKEN_REWARDS`.
   Span<float> token_rewards() const {
     if (!MORTISE_HAS(out_, token_rewards) || in_->completion_ids.offsets == nullptr) return {};
     const std::uint64_t begin = in_->completion_ids.offsets[i_];
     return {out_->token_rewards + begin, std::int64_t(in_->completion_ids.offsets[i_ + 1] - begin)};
   }
 
-  // A named number of this row, for the sample tables and the metric reward_extra/NAME.
+  // Adds a named number to this row, for the completion files and the metric reward_extra/NAME.
   void note(std::string_view name, double value) const {
     if (MORTISE_HAS(out_, row_value)) out_->row_value(out_->sink, i_, to_text(name), value);
   }
@@ -167,7 +167,7 @@ class Row {
   detail::MadeTexts made_;
 };
 
-// The derived class has `double score(const mortise::Row& row)`, const or not; any number type will do.
+// The derived class has `double score(const mortise::Row& row)`, const or not, with any number type.
 class Reward : public Plugin {
  public:
   static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;

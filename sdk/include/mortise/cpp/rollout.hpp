@@ -1,7 +1,7 @@
 /* RolloutBackend: completions for prompts, from anywhere.
  *
  * submit() takes requests (copy what you keep), poll() works or waits and hands finished sequences to the sink until
- * the sink says stop. A backend that holds a copy of the weights derives from WeightedRolloutBackend and gets them anew
+ * the sink says stop. A backend that holds a copy of the weights derives from WeightedRolloutBackend and gets them again
  * after each update. All methods may throw; the exception becomes the slot's status. See kinds/rollout_backend.h for
  * the life of a backend and the threads.
  */
@@ -15,7 +15,7 @@ namespace mortise {
 class RolloutBackend : public Plugin {
  public:
   virtual void set_version(std::int64_t version, Call call) = 0;
-  // How many of the requests were taken, from the first on.
+  // How many of the requests it accepted, from the first on.
   virtual std::uint64_t submit(Span<const mortise_rollout_request* const> requests, Call call) = 0;
   // How many sequences are still outstanding.
   virtual std::uint64_t poll(const mortise_rollout_sink& sink, std::int64_t timeout_ns, Call call) = 0;
@@ -29,8 +29,8 @@ struct WeightShard {
   std::string_view name;            // "model.layers.0.mlp.up_proj.weight"
   const mortise_tensor& data;       // the block: contiguous, its own shape
   Span<const std::int64_t> shape;   // of the whole weight
-  Span<const std::int64_t> offset;  // of the block in it, an entry for each dimension
-  // The block is the weight.
+  Span<const std::int64_t> offset;  // of the block in it, one entry per dimension
+  // True if the block is the whole weight.
   bool whole() const {
     for (std::int64_t d = 0; d < shape.size(); ++d)
       if (data.shape[d] != shape[d]) return false;
@@ -39,7 +39,7 @@ struct WeightShard {
 };
 
 // After each update of the policy: begin_update, update_weight for every block of every weight, end_update. Sequences
-// that are sampled after end_update carry the new version; until then the old weights stand.
+// that are sampled after end_update have the new version. Until then the old weights are in use.
 class WeightedRolloutBackend : public RolloutBackend {
  public:
   virtual void begin_update(std::int64_t version, Call call) = 0;
@@ -49,7 +49,7 @@ class WeightedRolloutBackend : public RolloutBackend {
 
 namespace detail {
 
-// The three slots of a backend that holds weights; null for one that does not.
+// The three slots of a backend with its own weights; null for any other.
 template <class T, bool = std::is_base_of<WeightedRolloutBackend, T>::value>
 struct WeightSlots {
   static constexpr decltype(mortise_rollout_backend_vtable::begin_update) begin_update = nullptr;

@@ -1,7 +1,7 @@
 /* Single: a float32 that stays one. Losses whose function takes Number in place of double run on it, twice as many to a
  * SIMD register.
  *
- * A double or int beside it (a parameter, a literal) is rounded to float32 first; with plain floats the expression
+ * A double or int in the same expression (a parameter, a literal) is rounded to float32 first; with plain floats the expression
  * would silently turn to double and halve the speed. No way back: what must be exact is computed in double to begin
  * with.
  */
@@ -15,7 +15,7 @@
 namespace mortise {
 
 #define MORTISE_FN friend MORTISE_HD MORTISE_INLINE constexpr
-// For clang's -Wbitwise-instead-of-logical, which takes a call behind | or & for one with side effects.
+// For clang's -Wbitwise-instead-of-logical, which takes a call after | or & for one with side effects.
 #define MORTISE_PURE __attribute__((const))
 
 struct Single {
@@ -29,7 +29,7 @@ struct Single {
   MORTISE_FN Single operator-(Single a, Single b) { return of(a.value - b.value); }
   MORTISE_FN Single operator*(Single a, Single b) { return of(a.value * b.value); }
   MORTISE_FN Single operator/(Single a, Single b) { return of(a.value / b.value); }
-// With a number beside it too: making a Single of it would be a call, and a call draws the warning.
+// Also with a plain number: converting it to a Single would be a call, and a call triggers the warning.
 #define MORTISE_SINGLE_COMPARE(op)                                                                          \
   MORTISE_FN MORTISE_PURE bool operator op(Single a, Single b) { return a.value op b.value; }               \
   MORTISE_FN MORTISE_PURE bool operator op(Single a, double b) { return a.value op static_cast<float>(b); } \
@@ -67,7 +67,7 @@ using MaskOf = std::conditional_t<std::is_same_v<N, Single>, std::int32_t, std::
 
 MORTISE_HD MORTISE_INLINE double double_of(double x) { return x; }
 MORTISE_HD MORTISE_INLINE double double_of(Single x) { return double(x.value); }
-// What the tensors hold.
+// The type of the tensors' elements.
 template <class N>
 MORTISE_HD MORTISE_INLINE N number_of(float x) {
   if constexpr (std::is_same_v<N, Single>) {
@@ -91,7 +91,7 @@ MORTISE_HD MORTISE_INLINE Single pow_of(Single x, Single exponent) {
   return Single::of(pow_of(x.value, exponent.value));
 }
 MORTISE_HD MORTISE_INLINE Single masked(Single x, std::int32_t mask) { return Single::of(masked(x.value, mask)); }
-// x where the mask is all ones, NaN where it is 0.
+// x if the mask is all ones, NaN if it is 0.
 MORTISE_HD MORTISE_INLINE double unless_masked(double x, std::int64_t mask) { return from_bits(bits_of(x) | ~mask); }
 MORTISE_HD MORTISE_INLINE Single unless_masked(Single x, std::int32_t mask) {
   return Single::of(from_bits(bits_of(x.value) | ~mask));

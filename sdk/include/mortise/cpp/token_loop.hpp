@@ -4,7 +4,7 @@
  * are added up in order, so bits do not depend on threads. A row is run in blocks of whole groups of kGroup tokens: the
  * loop over a group reads floats, runs the author's function in its numbers and writes floats, and has a constant
  * length, so that the compiler turns it into SIMD without a remainder; what a row has beyond whole groups goes through
- * a copy filled up with masked tokens. Masked tokens are zeros to the function: whatever stands there cannot disturb
+ * a copy filled up with masked tokens. Masked tokens are zeros to the function: their values cannot disturb
  * others.
  */
 #ifndef MORTISE_CPP_TOKEN_LOOP_HPP_
@@ -32,8 +32,8 @@ struct TokenArrays {
   float *out = nullptr, *grad = nullptr;
 };
 
-// The tokens of a loop do not depend on one another. clang warns of a loop that it could not turn into SIMD, as under
-// sanitizers; that is no fault of the loss.
+// The tokens of a loop are independent. clang warns about a loop that it could not vectorise, as under sanitizers; that
+// is not a fault of the loss.
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -42,7 +42,7 @@ struct TokenArrays {
 #define MORTISE_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-// `size` tokens of one row, whole groups, in the call's tensors or in a copy. No pointer is null.
+// `size` tokens of one row, in whole groups, in the call's tensors or in a copy. No pointer is null.
 struct Block {
   const float *x, *a, *b, *c, *weight;
   const double* context;
@@ -51,7 +51,7 @@ struct Block {
   int size;
 };
 
-// What stands for arrays that the call does not have, and what a last group is filled up in.
+// Replaces arrays that the call does not have, and pads the last group.
 struct Padding {
   float x[kGroup] = {}, a[kGroup] = {}, b[kGroup] = {}, c[kGroup] = {}, weight[kGroup] = {};
   double context[kGroup] = {};
@@ -67,7 +67,7 @@ struct Padding {
     std::copy_n(array + at, n, copy);
     return copy;
   }
-  // The n tokens from `at` on: whole groups, or less than one.
+  // The n tokens from `at` on: whole groups, or less than one group.
   Block block(const TokenArrays& in, std::int64_t at, int n) {
     const auto given = [&](const float* array, float* copy, const float* otherwise) {
       return array == nullptr ? otherwise : tokens(array, at, n, copy);
@@ -85,7 +85,7 @@ struct Padding {
             whole && in.grad != nullptr ? in.grad + at : grad,
             whole ? n : kGroup};
   }
-  // Hands over the outputs of a group that is not whole.
+  // Copies out the outputs of an incomplete group.
   void finish(const TokenArrays& in, std::int64_t at, int n) const {
     if (n >= kGroup) return;
     std::copy_n(out, n, in.out + at);
@@ -106,7 +106,7 @@ MORTISE_INLINE void over_blocks(const TokenArrays& in, std::int64_t begin, std::
   }
 }
 
-// All ones, or 0 where the token is masked; gives the number of the others.
+// All ones, or 0 if the token is masked. Returns the number of unmasked tokens.
 template <class Mask>
 MORTISE_INLINE std::int64_t activate(const Block& block, Mask (&active)[kBlock]) {
   Mask count = 0;
@@ -117,7 +117,7 @@ MORTISE_INLINE std::int64_t activate(const Block& block, Mask (&active)[kBlock])
   return count;
 }
 
-// What an author's function takes as its third number, and what is differentiated.
+// The third number of an author's function, and the variable of the derivative.
 enum class Third { kNone, kFloats, kContext };
 struct OfToken {
   static constexpr Third third = Third::kNone;
@@ -130,13 +130,13 @@ MORTISE_INLINE N third_of(const Block& block, int i, MaskOf<N> active) {
   return 0.0;
 }
 
-// A row's tokens so far: how many are not masked, and the sum of their slopes.
+// A row's tokens so far: the number of unmasked ones, and the sum of their slopes.
 struct RowSoFar {
   std::int64_t num_tokens = 0;
   double slope[kGroup] = {};
 };
 
-// A masked token, or one whose weight is 0, has gradient 0 whatever its slope.
+// A token that is masked or has weight 0 has gradient 0, whatever its slope.
 template <class T, class Eval, class N>
 MORTISE_INLINE void evaluate(const T& plugin, const Block& block, double row_x, Parts<T, N>& parts, RowSoFar& row) {
   MaskOf<N> active[kBlock];
@@ -161,7 +161,7 @@ MORTISE_INLINE void evaluate(const T& plugin, const Block& block, double row_x, 
   parts.end_block();
 }
 
-// Tokens of rows [first_row, last_row): each by itself.
+// Tokens of rows [first_row, last_row), each alone.
 template <class T, class Eval>
 MORTISE_INLINE void token_rows(const T& plugin, const mortise_layout& layout, const TokenArrays& in,
                                std::int64_t first_row, std::int64_t last_row, Totals<T>& totals) {
@@ -213,7 +213,7 @@ struct SequenceEval : OfToken {
   }
 };
 
-// Two phases for each row: its mean log ratio, then the author's function of it, whose slope goes to the tokens.
+// Two phases per row: its mean log ratio, then the author's function of it, whose slope goes to the tokens.
 template <class T>
 MORTISE_INLINE void sequence_rows(const T& plugin, const mortise_layout& layout, const TokenArrays& in, bool own_token,
                                   std::int64_t first_row, std::int64_t last_row, Totals<T>& totals) {

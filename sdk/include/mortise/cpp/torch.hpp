@@ -26,19 +26,19 @@
 
 namespace mortise {
 
-// One call's inputs as tensors: flat [N] tokens on the call's device. Masked tokens hold 0 everywhere, so that nothing
-// they carry can reach the loss. Valid until loss() returns; log_prob and entropy are the leaves of the gradient.
+// One call's inputs as tensors: flat [N] tokens on the call's device. All inputs of masked tokens are 0, so that they
+// cannot affect the loss. Valid until loss() returns. log_prob and entropy are the leaves of the gradient.
 struct LossIn {
   at::Tensor log_prob, old_log_prob, advantages;  // [N] f32
   at::Tensor mask;                                // [N] bool
   at::Tensor weight;                              // [N] f32: the token's share of the aggregated loss
-  at::Tensor row;                                 // [N] i64: which of the num_rows rows the token is of
+  at::Tensor row;                                 // [N] i64: the token's row, out of num_rows
   std::int64_t num_rows = 0;
   at::Tensor ref_log_prob, rollout_log_prob, rollout_is_weights, entropy;  // [N] f32; undefined when not given
   std::int64_t step = 0, update_index = 0;
   const Call* call = nullptr;
 
-  // Mean of `values` [N] over the unmasked tokens, as a metric that does not depend on how the batch was cut.
+  // Mean of `values` [N] over the unmasked tokens, as a metric that does not depend on the split of the batch.
   void metric(std::string_view name, const at::Tensor& values) const {
     const c10::NoGradGuard no_grad;
     const double count = mask.sum().item<double>();
@@ -52,7 +52,7 @@ struct LossIn {
   }
 };
 
-// loss(x) gives the loss of every token, [N]. The SDK takes the gradient of sum(weight * loss) over unmasked tokens.
+// loss(x) returns the loss of every token, [N]. The SDK takes the gradient of sum(weight * loss) over unmasked tokens.
 class TorchLoss : public Plugin {
  public:
   // How far a token's loss depends on others; `static constexpr coupling = MORTISE_COUPLING_...` in the derived class.

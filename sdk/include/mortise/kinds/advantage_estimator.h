@@ -1,19 +1,21 @@
 /* Kind mortise.advantage_estimator/1: advantages (and returns) of a step's whole batch.
  *
- * Called once per step with every row of every rank in a fixed order, before mini-batches are cut. Optional inputs are
- * null unless requires_inputs names them; the engine plans them before the first step. State that must survive a resume
- * (running means, fitted distributions) is offered through mortise.state/1.
+ * Called once per step with every row in a fixed order, before the engine cuts mini-batches. Optional inputs are null
+ * unless requires_inputs names them; the engine plans them before the first step. State that must survive a resume
+ * (running means, fitted distributions) goes through mortise.state/1.
  */
 #ifndef MORTISE_KINDS_ADVANTAGE_ESTIMATOR_H_
 #define MORTISE_KINDS_ADVANTAGE_ESTIMATOR_H_
 
 #include "../pack.h"
 
+#define MORTISE_KIND_ADVANTAGE_ESTIMATOR "mortise.advantage_estimator/1"
+
 typedef struct mortise_advantage_estimator_in {
   uint32_t struct_size;
   uint32_t flags; /* 0 */
   const mortise_layout* layout;
-  const mortise_tensor* token_level_rewards; /* [N] f32; an outcome reward stands at the row's last response token */
+  const mortise_tensor* token_level_rewards; /* [N] f32; an outcome reward is at the row's last response token */
   const mortise_tensor* response_mask;       /* [N] u8 */
   const mortise_tensor* rewards;        /* [B,K] f32, one column per reward function, NaN = does not apply; or null */
   const mortise_tensor* reward_weights; /* [K] f32; or null */
@@ -36,7 +38,7 @@ typedef struct mortise_advantage_estimator_out {
 
 typedef struct mortise_advantage_estimator_vtable {
   MORTISE_VTABLE_HEAD
-  /* Mandatory. Fills `out` for all rows of the step; there may be none. A row that is not valid gets 0. Failing stops
+  /* Mandatory. Fills `out` for all rows of the step; there may be none. A row that is not valid gets 0. A failure stops
    * the run with the text of host->fail. [compute] */
   int32_t (*compute)(void* self, mortise_call* call, const mortise_advantage_estimator_in* in,
                      mortise_advantage_estimator_out* out) MORTISE_NOEXCEPT;

@@ -1,13 +1,16 @@
 /* Kind mortise.kl_estimator/1: per-token estimate of KL(policy || reference) from the log-probs of the sampled token.
  *
- * With gradient when it is a loss term (actor.use_kl_loss), without when it is subtracted from the reward
- * (algorithm.use_kl_in_reward). Aggregation is the engine's, by `weight`. The straight-through forms "NAME+" (value of
- * NAME, gradient of k2) are composed by the engine for every estimator. See J. Schulman, "Approximating KL divergence".
+ * The engine asks for the gradient if the estimate is a loss term (actor.use_kl_loss), but not if it subtracts the
+ * estimate from the reward (algorithm.use_kl_in_reward). The engine aggregates, by `weight`. It also makes the
+ * straight-through forms "NAME+" (value of NAME, gradient of k2) of every estimator. See J. Schulman, "Approximating KL
+ * divergence".
  */
 #ifndef MORTISE_KINDS_KL_ESTIMATOR_H_
 #define MORTISE_KINDS_KL_ESTIMATOR_H_
 
 #include "../pack.h"
+
+#define MORTISE_KIND_KL_ESTIMATOR "mortise.kl_estimator/1"
 
 typedef struct mortise_kl_estimator_in {
   uint32_t struct_size;
@@ -29,8 +32,8 @@ typedef struct mortise_kl_estimator_out {
 
 typedef struct mortise_kl_estimator_vtable {
   MORTISE_VTABLE_HEAD
-  /* Mandatory. Fills `out` for the tokens of `in`; a call may have none. As a loss term it is called for each
-   * micro-batch, in the reward once per step. Failing stops the run with the text of host->fail. [compute] */
+  /* Mandatory. Fills `out` for the tokens of `in`; a call may have none. The engine calls it for each micro-batch as a
+   * loss term, and once per step in the reward. A failure stops the run with the text of host->fail. [compute] */
   int32_t (*compute)(void* self, mortise_call* call, const mortise_kl_estimator_in* in,
                      mortise_kl_estimator_out* out) MORTISE_NOEXCEPT;
 } mortise_kl_estimator_vtable;

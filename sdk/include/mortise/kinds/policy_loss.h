@@ -1,20 +1,21 @@
 /* Kind mortise.policy_loss/1: per-token loss of the policy and its gradient.
  *
- * Called once per micro-batch (token and row coupling), per whole groups (group) or per update (update coupling).
- * The plugin does not aggregate: the engine has turned loss_agg_mode into `weight`, rollout importance weights and
- * masks included, so that the update's policy loss is sum over tokens of weight * loss. Level, masks and aggregation
- * are the engine's; the plugin returns, for every token t,
+ * Called once per micro-batch (token and row coupling), for whole groups (group) or per update (update coupling).
+ * The plugin does not aggregate. The engine has turned loss_agg_mode, rollout importance weights and masks into
+ * `weight`, so the update's policy loss is sum over tokens of weight * loss. The plugin returns, for every token t,
  *     loss[t]           the loss of that token
  *     grad_log_prob[t]  d( sum_s weight[s] * loss[s] ) / d log_prob[t]
- * Tokens with response_mask 0 or weight 0 carry no gradient; their outputs are set to 0 by the host.
- * Life: create, compute for every micro-batch of every update of the run, destroy at its end. Failing stops the run; so
- * does a loss or gradient that is not finite. A call may have 0 rows or 0 tokens. Flags: a loss that must see whole
- * rows, groups or the update says so by its descriptor's `coupling`.
+ * Tokens with response_mask 0 or weight 0 have no gradient; the host sets their outputs to 0.
+ * Life: create, compute for every micro-batch of every update of the run, destroy at its end. A failure stops the run,
+ * and so does a loss or gradient that is not finite. A call may have 0 rows or 0 tokens. The descriptor's `coupling`
+ * says whether a loss must see whole rows, groups or the update.
  */
 #ifndef MORTISE_KINDS_POLICY_LOSS_H_
 #define MORTISE_KINDS_POLICY_LOSS_H_
 
 #include "../pack.h"
+
+#define MORTISE_KIND_POLICY_LOSS "mortise.policy_loss/1"
 
 typedef struct mortise_policy_loss_in {
   uint32_t struct_size;
@@ -44,9 +45,9 @@ typedef struct mortise_policy_loss_out {
 
 typedef struct mortise_policy_loss_vtable {
   MORTISE_VTABLE_HEAD
-  /* Mandatory. Fills `out` for the tokens of `in`. Called for each micro-batch; calls of one update come in the order
-   * of its rows. Must not keep state between calls unless it offers mortise.state/1. Fails with a status and
-   * host->fail, and the run stops with the text. [compute] */
+  /* Mandatory. Fills `out` for the tokens of `in`. Called for each micro-batch; calls of one update are in the order of
+   * its rows. Keeps no state between calls unless it offers mortise.state/1. Fails with a status and host->fail; the
+   * run then stops with the text. [compute] */
   int32_t (*compute)(void* self, mortise_call* call, const mortise_policy_loss_in* in,
                      mortise_policy_loss_out* out) MORTISE_NOEXCEPT;
 } mortise_policy_loss_vtable;

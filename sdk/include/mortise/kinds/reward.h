@@ -1,13 +1,15 @@
 /* Kind mortise.reward/1: one number per completion.
  *
- * Rows come as typed columns: the prompt and completion as text and as token ids, how the completion ended, and every
- * further column of the data row by its name. `rewards` is prefilled with NaN, which means "this function does not
- * apply to this row"; it is never read as 0. Pointers are valid until the slot returns.
+ * Rows are typed columns: the prompt and completion as text and as token ids, why the completion ended, and every other
+ * column of the data row by its name. `rewards` is prefilled with NaN, which means "this function does not apply to
+ * this row" and is never read as 0. Pointers are valid until the slot returns.
  */
 #ifndef MORTISE_KINDS_REWARD_H_
 #define MORTISE_KINDS_REWARD_H_
 
 #include "../pack.h"
+
+#define MORTISE_KIND_REWARD "mortise.reward/1"
 
 /* column types */
 #define MORTISE_COLUMN_TEXT 0 /* UTF-8 */
@@ -15,13 +17,13 @@
 #define MORTISE_COLUMN_F64 2
 #define MORTISE_COLUMN_JSON 3 /* UTF-8 JSON text of the value */
 
-/* how a completion ended */
+/* why a completion ended */
 #define MORTISE_FINISH_STOP 0   /* an end token, which is its last id, or a stop string */
 #define MORTISE_FINISH_LENGTH 1 /* cut at the longest allowed length */
-#define MORTISE_FINISH_ABORT 2  /* given up by the backend; partial */
+#define MORTISE_FINISH_ABORT 2  /* aborted by the backend; partial */
 
-/* What one slot call may be given. In the vtable's `granularity`. */
-#define MORTISE_REWARD_ROW 0   /* any rows in any order: may be cut and run in parallel */
+/* The rows that one slot call gets: the vtable's `granularity`. */
+#define MORTISE_REWARD_ROW 0   /* any rows in any order: may be split and run in parallel */
 #define MORTISE_REWARD_GROUP 1 /* whole groups */
 #define MORTISE_REWARD_BATCH 2 /* the whole step at once */
 
@@ -73,12 +75,12 @@ typedef struct mortise_reward_out {
   uint32_t flags;
   double* rewards; /* [B], prefilled NaN */
   /* Rewards of single tokens, laid out as completion_ids.ids, prefilled 0; null unless the plugin declares
-   * MORTISE_FLAG_TOKEN_REWARDS, and with a host that does not ask for them. A row is worth rewards[i] plus the sum of
-   * its token rewards: rewards[i] counts at the row's last token, the others where they stand. Finite, and of rows with
-   * a reward only: one that has nothing to say about the row as a whole sets rewards[i] to 0. */
+   * MORTISE_FLAG_TOKEN_REWARDS, and with a host that does not ask for them. The reward of a row is rewards[i] plus the
+   * sum of its token rewards. rewards[i] counts at the row's last token, the others at their tokens. They must be
+   * finite and belong to rows with a reward. If there is nothing to say about the whole row, set rewards[i] to 0. */
   float* token_rewards;
-  /* Any named number of a row, for the sample tables and metrics `reward_extra/NAME`; the first argument is
-   * this struct's `sink`. [any], until the slot returns. */
+  /* A named number of a row, for the completion files and the metric `reward_extra/NAME`. The first argument is this
+   * struct's `sink`. [any], until the slot returns. */
   void (*row_value)(void* sink, int64_t row, mortise_text name, double value) MORTISE_NOEXCEPT;
   void* sink;
 } mortise_reward_out;
@@ -87,10 +89,10 @@ typedef struct mortise_reward_vtable {
   MORTISE_VTABLE_HEAD
   int32_t granularity; /* MORTISE_REWARD_* */
   int32_t padding;
-  /* Mandatory. Sets rewards[i] for the rows that the function applies to, and leaves NaN elsewhere. Called for the rows
-   * of a step, in pieces of any size down to one row (or group, or none at all: num_rows 0), in any order, in any
-   * number of processes with an instance each. One bad row: host->fail_row(call, i, ...) and go on. Returning a status
-   * fails every row of the call. Past its deadline it may be ended by force. [compute] */
+  /* Mandatory. Sets rewards[i] for the rows to which the function applies; the others keep NaN. Called for the rows
+   * of a step in pieces of any size (one row or group, or none: num_rows 0), in any order, in any number of processes
+   * with one instance each. For one bad row call host->fail_row(call, i, ...) and continue. A status fails every row of
+   * the call. The host may kill it after its deadline. [compute] */
   int32_t (*score)(void* self, mortise_call* call, const mortise_reward_in* in,
                    mortise_reward_out* out) MORTISE_NOEXCEPT;
 } mortise_reward_vtable;

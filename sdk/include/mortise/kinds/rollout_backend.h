@@ -1,22 +1,24 @@
 /* Kind mortise.rollout_backend/1: completions for prompts.
  *
  * Life: create, set_version(0), then per step submit one or more batches of requests and poll until nothing is
- * outstanding; after each update set_version(version). Backends that hold copies of the weights also implement
+ * outstanding; after each update set_version(version). Backends with their own copies of the weights also implement
  * begin_update / update_weight / end_update. The built-in `native` backend forwards every slot to the engine's own
- * generator, whose table (extension mortise.generate/1) is this very vtable.
+ * generator, whose table (extension mortise.generate/1) has the same type.
  */
 #ifndef MORTISE_KINDS_ROLLOUT_BACKEND_H_
 #define MORTISE_KINDS_ROLLOUT_BACKEND_H_
 
 #include "../pack.h"
+
+#define MORTISE_KIND_ROLLOUT_BACKEND "mortise.rollout_backend/1"
 #include "reward.h" /* MORTISE_FINISH_* */
 
-/* How to sample. Applied in this order: penalties, bars, temperature, top_k, top_p, min_p, typical_p. */
+/* How to sample, in this order: penalties, forbidden tokens, temperature, top_k, top_p, min_p, typical_p. */
 typedef struct mortise_sampling {
   uint32_t struct_size;
-  int32_t ignore_eos;     /* 1: the end ids are barred, so that max_new_tokens are always produced */
+  int32_t ignore_eos;     /* 1: the end ids are forbidden, so that max_new_tokens are always produced */
   int64_t max_new_tokens; /* >= 1 */
-  int64_t min_new_tokens; /* end ids are barred before */
+  int64_t min_new_tokens; /* end ids are forbidden before */
   double temperature;     /* 0 = greedy */
   double top_p;           /* 1 = off */
   double min_p;           /* 0 = off */
@@ -26,19 +28,19 @@ typedef struct mortise_sampling {
   /* 0 or null turns each of the following off. */
   double typical_p;          /* 1 = off too */
   double repetition_penalty; /* 1 = off too; over prompt and completion: logits > 0 are divided, others multiplied */
-  double presence_penalty;   /* off the logit of each token that the completion has */
-  double frequency_penalty;  /* the same, times how often it has it */
+  double presence_penalty;   /* subtracted from the logit of each token that the completion has */
+  double frequency_penalty;  /* the same, times the token's count */
   uint64_t num_stop_strings;
   const mortise_text* stop_strings; /* [num_stop_strings] ends with the token that completes one in the text */
   uint64_t num_bad_words;
   const int64_t* bad_word_lengths; /* [num_bad_words] ids of each, >= 1 */
-  const int64_t* bad_word_ids;     /* all of them, one after the other: runs of ids that never come */
+  const int64_t* bad_word_ids;     /* all of them, one after the other: runs of ids that are forbidden */
 } mortise_sampling;
 
 typedef struct mortise_rollout_request {
   uint32_t struct_size;
   uint32_t flags;
-  int64_t request_id;        /* the host's; comes back with every sequence */
+  int64_t request_id;        /* chosen by the host; return it with every sequence */
   const int64_t* prompt_ids; /* [num_prompt_ids] */
   int64_t num_prompt_ids;
   int64_t num_samples;  /* n completions of this prompt */
@@ -58,15 +60,15 @@ typedef struct mortise_rollout_sequence {
   int64_t num_ids;
   const int64_t* ids;             /* [num_ids], the end token included */
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
-  const float* filtered_log_prob; /* [num_ids] of what was drawn from, after penalties, bars and filters; or null */
+  const float* filtered_log_prob; /* [num_ids] after penalties, forbidden tokens and filters; or null */
 } mortise_rollout_sequence;
 
 typedef struct mortise_rollout_sink {
   uint32_t struct_size;
   uint32_t flags;
   void* context;
-  /* Takes one sequence, whatever it returns. Non-zero = hand over no more now, keep the others for the next poll
-   * (back-pressure). From the thread that runs the slot, until the slot returns. */
+  /* Takes one sequence, whatever it returns. Non-zero means back-pressure: keep the others for the next poll. Call it
+   * from the thread that runs the slot, until the slot returns. */
   int32_t (*sequence)(void* context, const mortise_rollout_sequence* sequence) MORTISE_NOEXCEPT;
 } mortise_rollout_sink;
 
@@ -74,27 +76,25 @@ typedef struct mortise_rollout_backend_vtable {
   MORTISE_VTABLE_HEAD
   /* The engine's weights now carry this version. Mandatory. [control] */
   int32_t (*set_version)(void* self, mortise_call* call, int64_t version) MORTISE_NOEXCEPT;
-  /* Optional as a trio: new weights for backends with their own copies. `offset`/`global_shape` place the shard.
-   * [control] */
+  /* Optional, all three or none: new weights for backends with their own copies. `offset` and `global_shape` give the
+   * shard's place. [control] */
   int32_t (*begin_update)(void* self, mortise_call* call, int64_t version) MORTISE_NOEXCEPT;
   int32_t (*update_weight)(void* self, mortise_call* call, mortise_text name, const mortise_tensor* shard,
                            const int64_t* global_shape, const int64_t* offset) MORTISE_NOEXCEPT;
   int32_t (*end_update)(void* self, mortise_call* call) MORTISE_NOEXCEPT;
-  /* Queues requests. `accepted` <= num_requests tells how many were taken; offer the rest again after a poll.
-   * Requests and what they point to are copied. Mandatory. [compute] */
+  /* Queues requests. `accepted` <= num_requests is how many it took; the host offers the rest again after a poll. The
+   * backend copies requests and what they point to. Mandatory. [compute] */
   int32_t (*submit)(void* self, mortise_call* call, const mortise_rollout_request* const* requests,
                     uint64_t num_requests, uint64_t* accepted) MORTISE_NOEXCEPT;
-  /* Works or waits up to timeout_ns (0 = hand over what is ready), gives finished sequences to the sink, and tells how
-   * many are still outstanding. MORTISE_DATA_LOSS: the weights give numbers that are not finite, and the run ends as
-   * one that diverged. Mandatory. [compute] */
+  /* Works or waits up to timeout_ns (0 = deliver what is ready), gives finished sequences to the sink, and sets how
+   * many are still outstanding. MORTISE_DATA_LOSS: the weights give numbers that are not finite; the run ends as a
+   * diverged one. Mandatory. [compute] */
   int32_t (*poll)(void* self, mortise_call* call, const mortise_rollout_sink* sink, int64_t timeout_ns,
                   uint64_t* outstanding) MORTISE_NOEXCEPT;
-  /* Gives up request_id (-1 = all); partial sequences come through the next poll with FINISH_ABORT. Optional. [compute]
-   */
+  /* Aborts request_id (-1 = all). The next poll delivers partial sequences with FINISH_ABORT. Optional. [compute] */
   int32_t (*abort)(void* self, mortise_call* call, int64_t request_id) MORTISE_NOEXCEPT;
-  /* Where the user asks for it (rollout.sleep_while_training), between the sampling of two steps: frees what is not
-   * needed while training (level 1: caches, 2: weights too, which then come anew), and takes it back. Optional.
-   * [control] */
+  /* With rollout.sleep_while_training, around the updates of each step: sleep frees what training does not need (level
+   * 1: caches; 2: also the weights, which the host then sends again), and wake takes it back. Optional. [control] */
   int32_t (*sleep)(void* self, mortise_call* call, int32_t level) MORTISE_NOEXCEPT;
   int32_t (*wake)(void* self, mortise_call* call) MORTISE_NOEXCEPT;
 } mortise_rollout_backend_vtable;

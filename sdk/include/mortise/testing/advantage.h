@@ -4,7 +4,7 @@
 
 #include "loss.h"
 
-/* Rows of `length` tokens each; the outcome of a row stands at its last token; group_index tells which rows belong to
+/* Rows of `length` tokens each; the outcome of a row is at its last token; group_index says which rows belong to
  * one prompt. A NaN outcome means that no reward applied to the row. advantages and returns: [num_rows * length]. */
 static inline int32_t mortise_test_advantages(mortise_test_plugin* plugin, int64_t num_rows, int64_t length,
                                               const int64_t* group_index, const float* outcomes, float* advantages,

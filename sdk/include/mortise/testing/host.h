@@ -1,15 +1,15 @@
-/* A small host for an author's own tests: loads the pack, makes an instance, calls it, remembers what it reported.
+/* A small host for an author's own tests: loads the pack, makes an instance, calls it, and keeps its reports.
  *
- * Header-only, C11 or C++17, needs libc and libdl alone; never part of the ABI and never shipped in a pack. A test is a
- * program that gets the pack's path as its argument (mortise_add_pack_test() sees to that):
+ * Header-only, C11 or C++17, needs only libc and libdl. It is not part of the ABI and of no pack. A test is a
+ * program that gets the pack's path as its argument (mortise_add_pack_test() passes it):
  *     int main(int argc, char** argv) {
  *       mortise_test_plugin plugin = mortise_test_open(argc, argv, MORTISE_KIND_REWARD, "exact_match", NULL);
  *       ... MORTISE_CHECK(condition); ...
  *       return mortise_test_close(&plugin);
  *     }
- * The calls of a kind stand in reward.h, loss.h, advantage.h and rollout.h beside this file. One thread; parallel_for
- * hands its pieces out back to front, so that a result that depends on their order shows. What a real host checks
- * besides (buffers, deadlines, limits) is the business of `mortise plugin check`.
+ * reward.h, loss.h, advantage.h and rollout.h have the calls of each kind. One thread; parallel_for runs its pieces in
+ * reverse order, so that a result that depends on their order shows. `mortise plugin check` tests what a real host
+ * also checks (buffers, deadlines, limits).
  */
 #ifndef MORTISE_TESTING_HOST_H_
 #define MORTISE_TESTING_HOST_H_
@@ -30,7 +30,7 @@ typedef struct mortise_test_metric {
   double sum, weight; /* of MAX and MIN: sum is the extreme */
 } mortise_test_metric;
 
-/* What the ABI calls opaque: here the state of the one instance under test. */
+/* The state of the one instance under test, behind the ABI's opaque pointer. */
 struct mortise_call {
   const mortise_descriptor* descriptor;
   const char* const* settings; /* "key=value", null at the end; or null */
@@ -55,7 +55,7 @@ static inline int* mortise_test_faults(void) {
   return &count;
 }
 
-/* Counts and prints a condition that does not hold; the test goes on. */
+/* Counts and prints a false condition; the test continues. */
 #define MORTISE_CHECK(condition) \
   ((condition)                   \
        ? (void)0                 \
@@ -73,7 +73,7 @@ static inline void mortise_test_die(const char* what, const char* detail) {
 
 /* --- the services ------------------------------------------------------------------------------------------------ */
 
-/* The text of a parameter: the test's setting, else the declared default; null when there is none of this type. */
+/* The text of a parameter: the test's setting, else the declared default; null if there is none of this type. */
 static inline const char* mortise_test_setting(mortise_call* call, const char* name, int32_t type) {
   const size_t size = strlen(name);
   for (uint32_t i = 0; i < call->descriptor->num_params; ++i) {
@@ -227,7 +227,7 @@ static inline const mortise_descriptor* mortise_test_find(const char* path, cons
   return NULL;
 }
 
-/* A misspelt setting would leave the default in force without a word. */
+/* A misspelt setting would silently leave the default. */
 static inline void mortise_test_check_settings(const mortise_descriptor* d, const char* const* settings) {
   for (const char* const* s = settings; s != NULL && *s != NULL; ++s) {
     const char* equals = strchr(*s, '=');
@@ -240,8 +240,8 @@ static inline void mortise_test_check_settings(const mortise_descriptor* d, cons
   }
 }
 
-/* An instance with these settings ("key=value", null at the end; null: the defaults). Ask `status` whether create took
- * them; every other fault ends the program. `settings` must outlive the plugin. */
+/* An instance with these settings ("key=value", null at the end; null: the defaults). `status` says whether create
+ * accepted them; every other fault ends the program. `settings` must outlive the plugin. */
 static inline mortise_test_plugin mortise_test_open(int argc, char** argv, const char* kind, const char* name,
                                                     const char* const* settings) {
   if (argc < 2) mortise_test_die("usage: TEST PACK.so", "");
@@ -266,7 +266,7 @@ static inline void* mortise_test_self(const mortise_test_plugin* plugin) {
   return plugin->self;
 }
 
-/* The weighted mean of a MEAN metric, the sum or extreme of the others; NaN when it was not reported. */
+/* The weighted mean of a MEAN metric, the sum or extreme of the others; NaN if it was not reported. */
 static inline double mortise_test_metric_value(const mortise_test_plugin* plugin, const char* name) {
   for (int i = 0; i < plugin->call->num_metrics; ++i) {
     const mortise_test_metric* m = &plugin->call->metrics[i];
@@ -275,7 +275,7 @@ static inline double mortise_test_metric_value(const mortise_test_plugin* plugin
   return (double)NAN;
 }
 
-/* Scratch memory dies with the call that asked for it. */
+/* Scratch memory lives until its call ends. */
 static inline void mortise_test_end_call(mortise_test_plugin* plugin) {
   for (int i = 0; i < plugin->call->num_scratch; ++i) free(plugin->call->scratch[i]);
   plugin->call->num_scratch = 0;
@@ -291,7 +291,7 @@ static inline void mortise_test_clear(mortise_test_plugin* plugin) {
   call->error[0] = 0;
 }
 
-/* Destroys the instance; the program's exit status: 1 when a check failed. */
+/* Destroys the instance. Returns the program's exit status: 1 if a check failed. */
 static inline int mortise_test_close(mortise_test_plugin* plugin) {
   if (plugin->self != NULL) ((const mortise_reward_vtable*)plugin->vtable)->destroy(plugin->self);
   mortise_test_clear(plugin);
@@ -303,7 +303,7 @@ static inline int mortise_test_close(mortise_test_plugin* plugin) {
 
 /* --- views ------------------------------------------------------------------------------------------------------- */
 
-/* A one-dimensional tensor over somebody else's memory. Fill it with mortise_test_f32() or mortise_test_u8(). */
+/* A one-dimensional tensor over borrowed memory. Fill it with mortise_test_f32() or mortise_test_u8(). */
 typedef struct mortise_test_view {
   int64_t shape[1], strides[1];
   mortise_tensor tensor;
@@ -324,7 +324,7 @@ static inline const mortise_tensor* mortise_test_view_of(mortise_test_view* view
   view->tensor.strides = view->strides;
   return &view->tensor;
 }
-/* Null for null: an input that is not given. */
+/* Null for null, an input that is not given. */
 static inline const mortise_tensor* mortise_test_f32(mortise_test_view* view, const float* data, int64_t n) {
   return data == NULL ? NULL : mortise_test_view_of(view, data, n, MORTISE_FLOAT, 32);
 }

@@ -5,8 +5,8 @@
 #include "host.h"
 
 /* Flat tensors of [N] tokens, N = row_offsets[num_rows]; row i is tokens row_offsets[i] .. row_offsets[i+1]. Rows
- * belong to one group. weight null: 1 for each token. Of a KL estimator: log_prob, ref_log_prob, and where it asks for
- * it old_log_prob; of a policy loss: log_prob, old_log_prob, advantages, and what it asks for. */
+ * belong to one group. weight null: 1 for each token. A KL estimator needs log_prob, ref_log_prob, and perhaps
+ * old_log_prob; a policy loss needs log_prob, old_log_prob, advantages, and the inputs that it requires. */
 typedef struct mortise_test_tokens {
   int64_t num_rows;
   const int64_t* row_offsets;
@@ -82,8 +82,8 @@ static inline int32_t mortise_test_call_kl(mortise_test_plugin* plugin, const mo
       ->compute(mortise_test_self(plugin), plugin->call, &in, &out);
 }
 
-/* One call; the plugin's kind tells which. loss[N] and grad[N] are zeroed first; grad may be null: value only. As in a
- * run, outputs of masked tokens are set to 0 afterwards. */
+/* One call, by the plugin's kind. loss[N] and grad[N] are zeroed first; grad may be null: value only. As in a run,
+ * outputs of masked tokens are set to 0 afterwards. */
 static inline int32_t mortise_test_loss(mortise_test_plugin* plugin, const mortise_test_tokens* tokens, float* loss,
                                         float* grad) {
   const int64_t n = mortise_test_num_tokens(tokens), rows = tokens->num_rows;
@@ -119,9 +119,9 @@ static inline double mortise_test_total(const mortise_test_tokens* tokens, const
   return total;
 }
 
-/* The largest |gradient - central difference| over the tokens, relative to 1 + |difference|; infinite when a call
- * fails. Keep the inputs away from kinks of the loss by more than 0.004; a right gradient then stays under about 0.01
- * (floats carry the losses). */
+/* The largest |gradient - central difference| over the tokens, relative to 1 + |difference|; infinite if a call
+ * fails. Keep the inputs away from kinks of the loss by more than 0.004; a right gradient is then below about 0.01
+ * (losses are floats). */
 static inline double mortise_test_gradient_error(mortise_test_plugin* plugin, const mortise_test_tokens* tokens) {
   const float step = 0.00390625F; /* 2^-8: exact in float */
   const int64_t n = mortise_test_num_tokens(tokens);

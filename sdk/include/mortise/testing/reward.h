@@ -16,7 +16,7 @@ typedef struct mortise_test_row {
   const char* columns[2 * MORTISE_TEST_MAX_COLUMNS];
 } mortise_test_row;
 
-/* What a call says beyond its rows, and where the token rewards go. Fill it with zeros first: 0 and null stand for the
+/* The other fields of a call, and the place of the token rewards. Fill it with zeros first: 0 and null mean the
  * default. Arrays have one element per row. */
 typedef struct mortise_test_batch {
   const char* const* messages;  /* JSON of the chat; default: none, as for a plain prompt */
@@ -28,7 +28,7 @@ typedef struct mortise_test_batch {
   int64_t step;
   int64_t max_response_length;
   int32_t is_validation;
-  float* token_rewards; /* takes num_completion_ids numbers of each row, 0 where the plugin gives none */
+  float* token_rewards; /* gets num_completion_ids numbers per row, 0 where the plugin gives none */
 } mortise_test_batch;
 
 static inline void* mortise_test_memory(uint64_t size) {
@@ -159,7 +159,7 @@ static inline void mortise_test_free_ids(mortise_id_column column) {
   free((void*)(uintptr_t)column.offsets);
 }
 
-/* Scores the rows: rewards[i] belongs to rows[i], NaN where the reward does not apply or failed. */
+/* Scores the rows: rewards[i] belongs to rows[i], NaN if the reward does not apply or failed. */
 static inline int32_t mortise_test_score_batch(mortise_test_plugin* plugin, const mortise_test_row* rows, int64_t n,
                                                const mortise_test_batch* batch, double* rewards) {
   const mortise_reward_vtable* vtable = (const mortise_reward_vtable*)plugin->vtable;

@@ -7,7 +7,7 @@
 #define MORTISE_TEST_MAX_SEQUENCES 64
 #define MORTISE_TEST_MAX_IDS 256
 
-/* A sequence as the sink got it, cut at MORTISE_TEST_MAX_IDS. */
+/* A sequence from the sink, cut at MORTISE_TEST_MAX_IDS. */
 typedef struct mortise_test_sequence {
   int64_t request_id, sample_index, weight_version, num_ids;
   int32_t finish_reason;
@@ -39,8 +39,8 @@ static inline int32_t mortise_test_take(void* context, const mortise_rollout_seq
   return 0;
 }
 
-/* Tells the backend `version`, submits one request of `num_samples` completions of at most `max_new_tokens`, and polls
- * until nothing is outstanding. Everything sampled lands in `out`; a backend that is not done after 10,000 polls gives
+/* Sets the backend's `version`, submits one request of `num_samples` completions of at most `max_new_tokens`, and polls
+ * until nothing is outstanding. `out` gets all samples. A backend that is not done after 10,000 polls gives
  * MORTISE_DEADLINE_EXCEEDED. */
 static inline int32_t mortise_test_generate(mortise_test_plugin* plugin, const int64_t* prompt_ids,
                                             int64_t num_prompt_ids, int64_t num_samples, int64_t max_new_tokens,

@@ -1,7 +1,7 @@
 //! A number with its derivative: a loss is written once on `Dual` and its gradient is exact.
 //!
-//! Where a function has a kink the conventions are those of the C++ layer (and torch): at a tie `max` and `min` give the
-//! mean of both slopes, `clamp` lets the gradient through at its edges, and NaN comes through from either side.
+//! At a kink the conventions are those of the C++ layer (and torch): at a tie `max` and `min` give the mean of both
+//! slopes, `clamp` passes the gradient at its edges, and NaN passes from either side.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -12,7 +12,7 @@ pub struct Dual {
 }
 
 impl Dual {
-    /// The number that is differentiated by.
+    /// The variable of the derivative.
     pub fn variable(value: f64) -> Self {
         Dual { value, slope: 1.0 }
     }
@@ -43,7 +43,7 @@ impl Dual {
         let t = self.value.tanh();
         Dual { value: t, slope: (1.0 - t * t) * self.slope }
     }
-    /// `x^exponent`. NaN for a negative number and an exponent that is not whole.
+    /// `x^exponent`. NaN for a negative number with an exponent that is not whole.
     pub fn powf(self, exponent: f64) -> Self {
         let slope = if exponent == 0.0 { 0.0 } else { exponent * self.value.powf(exponent - 1.0) };
         Dual { value: self.value.powf(exponent), slope: slope * self.slope }
@@ -82,7 +82,7 @@ impl Dual {
             self
         }
     }
-    /// The value alone: stop-gradient.
+    /// Only the value: stop-gradient.
     pub fn detach(self) -> f64 {
         self.value
     }

@@ -1,4 +1,4 @@
-//! Plugins for Mortise in Rust: rewards and policy losses over its C ABI, without dependencies.
+//! Plugins for Mortise in Rust: every kind over its C ABI, without dependencies.
 //!
 //! ```ignore
 //! struct Match { hit: f64 }
@@ -20,31 +20,46 @@
 //! }
 //! ```
 //! A panic or an `Err` becomes the call's status and text; nothing unwinds into the host. Link the pack with
-//! `-z nodelete` (the template's build.rs does). Reading order: this file, `reward.rs` or `loss.rs`, `pack.rs`.
+//! `-z nodelete` (the template's build.rs does). Reading order: this file, the file of your kind, `pack.rs`.
 
+mod advantage;
 mod dual;
 mod loss;
 mod pack;
+mod reads;
 mod reward;
+mod rollout;
 pub mod sys;
+mod tensor;
 pub mod testing;
+pub mod testing_tokens;
 
-pub use dual::Dual;
-pub use loss::{Meter, TokenLoss};
 #[doc(hidden)]
-pub use loss::policy_loss_vtable;
+pub use advantage::advantage_estimator_vtable;
+pub use advantage::{AdvantageBatch, AdvantageEstimator, Group, OutcomeEstimator};
+pub use dual::Dual;
+#[doc(hidden)]
+pub use loss::{kl_estimator_vtable, policy_loss_vtable, sequence_loss_vtable};
+pub use loss::{KlEstimator, Meter, SequenceLoss, TokenLoss};
 #[doc(hidden)]
 pub use pack::{note_size, note_text, Note, Piece, Static};
 #[doc(hidden)]
+pub use reads::reads_extension;
+pub use reads::{ReadsSink, TellsReads};
+#[doc(hidden)]
 pub use reward::reward_vtable;
 pub use reward::{FinishReason, Reward, Row};
+#[doc(hidden)]
+pub use rollout::rollout_backend_vtable;
+pub use rollout::{Request, RolloutBackend, Sequence, Sink, WeightShard};
 
 use std::any::Any;
+use std::collections::TryReserveError;
 use std::ffi::CString;
 use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// What went wrong: a canonical status code (`sys::MORTISE_*`) and a text for people.
+/// An error: a canonical status code (`sys::MORTISE_*`) and a text for the user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
     pub code: i32,
@@ -64,13 +79,16 @@ impl Error {
     }
 }
 
-impl<E: std::error::Error> From<E> for Error {
+impl<E: std::error::Error + 'static> From<E> for Error {
     fn from(error: E) -> Self {
+        if (&error as &dyn Any).is::<TryReserveError>() {
+            return Error { code: sys::MORTISE_RESOURCE_EXHAUSTED, text: String::new() }; // a text would need memory
+        }
         Error::internal(error.to_string())
     }
 }
 
-/// The parameters of an instance: as the user set them, else as declared. Valid while `new` runs.
+/// The parameters of an instance: the user's values, else the declared defaults. Valid while `new` runs.
 pub struct Params<'a> {
     host: &'a sys::mortise_host,
     call: *mut sys::mortise_call,
@@ -112,6 +130,27 @@ impl Params<'_> {
     }
 }
 
+/// The call that a slot serves: the host's services in it.
+pub struct Call<'a> {
+    host: &'a sys::mortise_host,
+    raw: *mut sys::mortise_call,
+}
+
+impl Call<'_> {
+    /// True once the run is stopping or the deadline has passed: return soon.
+    pub fn cancelled(&self) -> bool {
+        self.host.cancelled.map_or(false, |cancelled| cancelled(self.raw) != 0)
+    }
+    /// Random numbers that depend on the run's seed, the step, `lane` and `counter`, and on nothing else.
+    pub fn random(&self, lane: u64, counter: u64, out: &mut [u64]) {
+        (self.host.random_u64)(self.raw, lane, counter, out.len() as u64, out.as_mut_ptr());
+    }
+    /// A line in the run's log. `level`: 0 debug, 1 info, 2 warning, 3 error.
+    pub fn log(&self, level: i32, text: &str) {
+        (self.host.log)(self.raw, level, text_of(text));
+    }
+}
+
 /// # Safety
 /// `text` must be null and empty, or point to `size` bytes that live as long as 'a.
 unsafe fn bytes_of<'a>(text: sys::mortise_text) -> &'a [u8] {
@@ -137,7 +176,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::internal(panic_text(panic))))
 }
 
-/// What `self` of a slot points to.
+/// The object behind the `self` of a slot.
 struct Instance<T> {
     host: &'static sys::mortise_host,
     plugin: T,
@@ -177,4 +216,11 @@ fn destroy<T>(this: *mut c_void) {
 fn run<T>(this: *mut c_void, call: *mut sys::mortise_call, work: impl FnOnce(&T, &sys::mortise_host) -> Result<()>) -> i32 {
     let instance = unsafe { &*(this as *const Instance<T>) };
     report(instance.host, call, guarded(|| work(&instance.plugin, instance.host)))
+}
+
+/// The same for a plugin that only one thread uses at a time.
+fn run_mut<T>(this: *mut c_void, raw: *mut sys::mortise_call, work: impl FnOnce(&mut T, &Call) -> Result<()>) -> i32 {
+    let instance = unsafe { &mut *(this as *mut Instance<T>) };
+    let call = Call { host: instance.host, raw };
+    report(instance.host, raw, guarded(|| work(&mut instance.plugin, &call)))
 }

@@ -7,25 +7,25 @@ use std::os::raw::c_void;
 pub trait Reward: Send + Sync + Sized + 'static {
     /// Runs once, in `create`: read the parameters, compile patterns, open files.
     fn new(params: &Params) -> Result<Self>;
-    /// `None` when the reward has nothing to say about the row; that is not a reward of 0. An `Err` or a panic fails this
-    /// row alone: it stays without a reward, is counted, and its text is told.
+    /// `None` if the reward does not apply to the row; that is not a reward of 0. An `Err` or a panic fails only this
+    /// row: it has no reward, it is counted, and the log shows its text.
     fn score(&self, row: &Row) -> Result<Option<f64>>;
-    /// Set to true to give rewards of single tokens too: `row.reward_token`.
+    /// Set it to true to give rewards per token too: `row.reward_token`.
     const TOKEN_REWARDS: bool = false;
 }
 
-/// How a completion ended.
+/// Why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// An end token, which is the completion's last id, or a stop string.
     Stop,
     /// Cut at the longest allowed length.
     Length,
-    /// Given up by the rollout backend; partial.
+    /// Aborted by the rollout backend; partial.
     Abort,
 }
 
-/// One completion with everything known about it. Texts that are not valid UTF-8 are read with replacement characters.
+/// One completion with all its data. Texts that are not valid UTF-8 are read with replacement characters.
 pub struct Row<'a> {
     input: &'a sys::mortise_reward_in,
     output: &'a sys::mortise_reward_out,
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
     pub fn completion_ids(&self) -> &'a [i64] {
         self.ids(self.input.completion_ids)
     }
-    /// How the completion ended. `None` if the host does not say.
+    /// Why the completion ended. `None` if the host does not say.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         match self.at(self.input.finish_reason)? {
             sys::MORTISE_FINISH_STOP => Some(FinishReason::Stop),
@@ -103,8 +103,8 @@ impl<'a> Row<'a> {
             _ => None,
         }
     }
-    /// A column of floats, or of whole numbers; `None` for a whole number that an f64 does not hold exactly. A text is no
-    /// number, whatever it says.
+    /// A column of floats, or of whole numbers; `None` for a whole number that an f64 does not hold exactly. A text is
+    /// not a number, whatever it says.
     pub fn number(&self, name: &str) -> Option<f64> {
         let column = self.column(name)?;
         match column.r#type {
@@ -134,8 +134,8 @@ impl<'a> Row<'a> {
         let column = self.column(name)?;
         if column.r#type == sys::MORTISE_COLUMN_JSON { Some(self.cell(column.text)) } else { None }
     }
-    /// Adds a reward at one of `completion_ids`, on top of what `score` returns, which counts at the last token. Only where
-    /// `TOKEN_REWARDS` is true; panics, which fails the row, where there is no such token.
+    /// Adds a reward at one of `completion_ids`, in addition to what `score` returns, which counts at the last token. Only if
+    /// `TOKEN_REWARDS` is true. Panics, which fails the row, if there is no such token.
     pub fn reward_token(&self, token: usize, reward: f32) {
         if self.output.token_rewards.is_null() {
             return; // a host that does not ask
@@ -146,7 +146,7 @@ impl<'a> Row<'a> {
             *self.output.token_rewards.add(begin + token) += reward;
         }
     }
-    /// A named number of this row, for the sample tables and the metric `reward_extra/NAME`.
+    /// Adds a named number to this row, for the completion files and the metric `reward_extra/NAME`.
     pub fn note(&self, name: &str, value: f64) {
         if let Some(row_value) = self.output.row_value {
             row_value(self.output.sink, self.index as i64, text_of(name), value);

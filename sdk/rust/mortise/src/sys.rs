@@ -1,17 +1,19 @@
-//! The C headers of the plugin ABI (`sdk/include/mortise`), type by type and in their order; see there for what each
-//! field means, when a slot is called and how long a pointer lives. Layouts are tested against `sdk/layout.txt`.
+//! The C headers of the plugin ABI (`sdk/include/mortise`), type by type and in their order. The headers say what
+//! each field means, when a slot is called and how long a pointer lives. Tests compare layouts with `sdk/layout.txt`.
 #![allow(non_camel_case_types, missing_docs)]
 
 use std::os::raw::{c_char, c_void};
 
 pub const MORTISE_ABI_MAJOR: u32 = 0;
-pub const MORTISE_ABI_MINOR: u32 = 1;
-pub const MORTISE_TARGET_MINOR: u32 = 1;
+pub const MORTISE_ABI_MINOR: u32 = 2;
+pub const MORTISE_TARGET_MINOR: u32 = 2;
+pub const MORTISE_MIN_HOST_MINOR: u32 = 1;
 
 pub const MORTISE_OK: i32 = 0;
 pub const MORTISE_CANCELLED: i32 = 1;
 pub const MORTISE_INVALID_ARGUMENT: i32 = 3;
 pub const MORTISE_NOT_FOUND: i32 = 5;
+pub const MORTISE_RESOURCE_EXHAUSTED: i32 = 8;
 pub const MORTISE_INTERNAL: i32 = 13;
 
 pub const MORTISE_PARAM_F64: i32 = 0;
@@ -19,9 +21,21 @@ pub const MORTISE_PARAM_I64: i32 = 1;
 pub const MORTISE_PARAM_BOOL: i32 = 2;
 pub const MORTISE_PARAM_TEXT: i32 = 3;
 
+pub const MORTISE_ROLE_PLAIN: i32 = 0;
+pub const MORTISE_ROLE_COLUMN: i32 = 1;
+pub const MORTISE_ROLE_FILE: i32 = 2;
+pub const MORTISE_ROLE_FOLDER: i32 = 3;
+pub const MORTISE_ROLE_MODEL: i32 = 4;
+pub const MORTISE_ROLE_SECRET: i32 = 5;
+
 pub const MORTISE_COUPLING_TOKEN: i32 = 0;
+pub const MORTISE_COUPLING_ROW: i32 = 1;
+pub const MORTISE_COUPLING_UPDATE: i32 = 3;
 pub const MORTISE_FLAG_CONCURRENT: u32 = 2;
+pub const MORTISE_FLAG_SURROGATE_GRADIENT: u32 = 8;
+pub const MORTISE_FLAG_COMPARES_GROUP: u32 = 128;
 pub const MORTISE_FLAG_TOKEN_REWARDS: u32 = 256;
+pub const MORTISE_FLAG_TELLS_READS: u32 = 4096;
 
 pub const MORTISE_REDUCE_MEAN: i32 = 0;
 pub const MORTISE_REDUCE_SUM: i32 = 1;
@@ -38,7 +52,7 @@ pub const MORTISE_FINISH_ABORT: i32 = 2;
 
 pub const MORTISE_REWARD_ROW: i32 = 0;
 
-/// Opaque: one call of one slot. The host's; valid until the slot returns; never stored.
+/// Opaque: one call of one slot. It belongs to the host and is valid until the slot returns. Never store it.
 #[repr(C)]
 pub struct mortise_call {
     _private: [u8; 0],
@@ -114,6 +128,8 @@ pub struct mortise_param {
     pub has_range: i32,
     pub num_choices: u32,
     pub choices: *const *const c_char,
+    pub role: i32,
+    pub flags: u32,
 }
 
 #[repr(C)]
@@ -130,6 +146,8 @@ pub struct mortise_descriptor {
     pub requires_inputs: *const *const c_char,
     pub consumes: *const *const c_char,
     pub vtable: *const c_void,
+    pub update_metrics: *const *const c_char,
+    pub get_extension: Option<extern "C" fn(id: *const c_char) -> *const c_void>,
 }
 
 #[repr(C)]
@@ -261,4 +279,215 @@ pub struct mortise_reward_vtable {
         input: *const mortise_reward_in,
         output: *mut mortise_reward_out,
     ) -> i32,
+}
+
+#[repr(C)]
+pub struct mortise_kl_estimator_in {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub layout: *const mortise_layout,
+    pub log_prob: *const mortise_tensor,
+    pub ref_log_prob: *const mortise_tensor,
+    pub response_mask: *const mortise_tensor,
+    pub weight: *const mortise_tensor,
+    pub old_log_prob: *const mortise_tensor,
+}
+
+#[repr(C)]
+pub struct mortise_kl_estimator_out {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub kl: *const mortise_tensor,
+    pub grad_log_prob: *const mortise_tensor,
+}
+
+#[repr(C)]
+pub struct mortise_kl_estimator_vtable {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub create: CreateFn,
+    pub destroy: DestroyFn,
+    pub get_extension: Option<ExtensionFn>,
+    pub compute: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        input: *const mortise_kl_estimator_in,
+        output: *mut mortise_kl_estimator_out,
+    ) -> i32,
+}
+
+#[repr(C)]
+pub struct mortise_advantage_estimator_in {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub layout: *const mortise_layout,
+    pub token_level_rewards: *const mortise_tensor,
+    pub response_mask: *const mortise_tensor,
+    pub rewards: *const mortise_tensor,
+    pub reward_weights: *const mortise_tensor,
+    pub row_valid: *const mortise_tensor,
+    pub values: *const mortise_tensor,
+    pub reward_baselines: *const mortise_tensor,
+    pub old_log_prob: *const mortise_tensor,
+    pub sum_pi_squared: *const mortise_tensor,
+    pub rollout_is_weights: *const mortise_tensor,
+    pub step: i64,
+}
+
+#[repr(C)]
+pub struct mortise_advantage_estimator_out {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub advantages: *const mortise_tensor,
+    pub returns: *const mortise_tensor,
+}
+
+#[repr(C)]
+pub struct mortise_advantage_estimator_vtable {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub create: CreateFn,
+    pub destroy: DestroyFn,
+    pub get_extension: Option<ExtensionFn>,
+    pub compute: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        input: *const mortise_advantage_estimator_in,
+        output: *mut mortise_advantage_estimator_out,
+    ) -> i32,
+}
+
+#[repr(C)]
+pub struct mortise_sampling {
+    pub struct_size: u32,
+    pub ignore_eos: i32,
+    pub max_new_tokens: i64,
+    pub min_new_tokens: i64,
+    pub temperature: f64,
+    pub top_p: f64,
+    pub min_p: f64,
+    pub top_k: i64,
+    pub num_stop_ids: u64,
+    pub stop_ids: *const i64,
+    pub typical_p: f64,
+    pub repetition_penalty: f64,
+    pub presence_penalty: f64,
+    pub frequency_penalty: f64,
+    pub num_stop_strings: u64,
+    pub stop_strings: *const mortise_text,
+    pub num_bad_words: u64,
+    pub bad_word_lengths: *const i64,
+    pub bad_word_ids: *const i64,
+}
+
+#[repr(C)]
+pub struct mortise_rollout_request {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub request_id: i64,
+    pub prompt_ids: *const i64,
+    pub num_prompt_ids: i64,
+    pub num_samples: i64,
+    pub first_row_id: i64,
+    pub seed: u64,
+    pub step: i64,
+    pub sampling: *const mortise_sampling,
+}
+
+#[repr(C)]
+pub struct mortise_rollout_sequence {
+    pub struct_size: u32,
+    pub finish_reason: i32,
+    pub request_id: i64,
+    pub sample_index: i64,
+    pub weight_version: i64,
+    pub num_ids: i64,
+    pub ids: *const i64,
+    pub log_prob: *const f32,
+    pub filtered_log_prob: *const f32,
+}
+
+#[repr(C)]
+pub struct mortise_rollout_sink {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub context: *mut c_void,
+    pub sequence: extern "C" fn(context: *mut c_void, sequence: *const mortise_rollout_sequence) -> i32,
+}
+
+#[repr(C)]
+pub struct mortise_rollout_backend_vtable {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub create: CreateFn,
+    pub destroy: DestroyFn,
+    pub get_extension: Option<ExtensionFn>,
+    pub set_version: extern "C" fn(this: *mut c_void, call: *mut mortise_call, version: i64) -> i32,
+    pub begin_update: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, version: i64) -> i32>,
+    pub update_weight: Option<
+        extern "C" fn(
+            this: *mut c_void,
+            call: *mut mortise_call,
+            name: mortise_text,
+            shard: *const mortise_tensor,
+            global_shape: *const i64,
+            offset: *const i64,
+        ) -> i32,
+    >,
+    pub end_update: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
+    pub submit: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        requests: *const *const mortise_rollout_request,
+        num_requests: u64,
+        accepted: *mut u64,
+    ) -> i32,
+    pub poll: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        sink: *const mortise_rollout_sink,
+        timeout_ns: i64,
+        outstanding: *mut u64,
+    ) -> i32,
+    pub abort: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, request_id: i64) -> i32>,
+    pub sleep: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, level: i32) -> i32>,
+    pub wake: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
+}
+
+#[repr(C)]
+pub struct mortise_file_set {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub param: mortise_text,
+    pub name: mortise_text,
+    pub what: mortise_text,
+    pub folder: mortise_text,
+    pub num_files: u64,
+    pub files: *const mortise_text,
+}
+
+#[repr(C)]
+pub struct mortise_needed_column {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub param: mortise_text,
+    pub name: mortise_text,
+    pub who: mortise_text,
+    pub next: mortise_text,
+}
+
+#[repr(C)]
+pub struct mortise_reads_sink {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub context: *mut c_void,
+    pub files: extern "C" fn(context: *mut c_void, set: *const mortise_file_set),
+    pub column: extern "C" fn(context: *mut c_void, column: *const mortise_needed_column),
+}
+
+#[repr(C)]
+pub struct mortise_reads {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub tell: extern "C" fn(host: *const mortise_host, call: *mut mortise_call, sink: *const mortise_reads_sink) -> i32,
 }

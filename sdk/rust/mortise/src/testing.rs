@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::raw::{c_char, c_void};
 
-/// What the ABI calls opaque: here the state of the one instance under test.
+/// The state of the one instance under test, behind the ABI's opaque pointer.
 struct Call {
     descriptor: &'static sys::mortise_descriptor,
     settings: BTreeMap<String, CString>,
@@ -22,7 +22,7 @@ unsafe fn string_of(text: sys::mortise_text) -> String {
     String::from_utf8_lossy(bytes_of(text)).into_owned()
 }
 
-/// What the test set, else the declared default.
+/// The test's setting, else the declared default.
 unsafe fn setting(call: *mut sys::mortise_call, name: *const c_char, r#type: i32) -> Option<&'static CStr> {
     let call = state(call);
     let name = CStr::from_ptr(name);
@@ -139,8 +139,8 @@ static HOST: sys::mortise_host = sys::mortise_host {
 
 /// One instance under test.
 pub struct Plugin {
-    vtable: *const c_void,
-    this: *mut c_void,
+    pub(crate) vtable: *const c_void,
+    pub(crate) this: *mut c_void,
     call: Box<Call>,
 }
 
@@ -153,7 +153,7 @@ pub struct Row<'a> {
     pub columns: &'a [(&'a str, &'a str)],
 }
 
-/// What a call says beyond the rows. An empty list stands for the default of every row.
+/// The other fields of a call. An empty list means the default of every row.
 #[derive(Default)]
 pub struct Batch<'a> {
     /// JSON of each row's chat. Default: empty, as for a plain prompt.
@@ -164,7 +164,7 @@ pub struct Batch<'a> {
     pub group_index: &'a [i64],
     /// Place of each row in its group. Default: its place in the call.
     pub sample_index: &'a [i64],
-    /// Each row has the prompt ids 0, 1 ... and as many completion ids as asked for.
+    /// Each row has the prompt ids 0, 1 ... and this many completion ids.
     pub num_prompt_ids: usize,
     pub num_completion_ids: usize,
     /// Step of the run. Default: 0, outside a run.
@@ -264,9 +264,20 @@ impl Texts {
 }
 
 impl Plugin {
-    /// An instance of the pack's only plugin with these settings; what `new` refused is the Err.
+    /// An instance of the pack's first plugin with these settings; the Err is that of `new`.
     pub fn open(pack: &'static Static<sys::mortise_pack>, settings: &[(&str, &str)]) -> Result<Plugin> {
-        let descriptor = unsafe { &**pack.0.plugins };
+        Plugin::make(unsafe { &**pack.0.plugins }, settings)
+    }
+
+    /// The same of the plugin with this name.
+    pub fn open_named(pack: &'static Static<sys::mortise_pack>, name: &str, settings: &[(&str, &str)]) -> Result<Plugin> {
+        (0..pack.0.num_plugins as usize)
+            .map(|i| unsafe { &**pack.0.plugins.add(i) })
+            .find(|descriptor| unsafe { CStr::from_ptr(descriptor.name) }.to_bytes() == name.as_bytes())
+            .map_or_else(|| Err(Error::invalid(format!("the pack has no plugin '{name}'"))), |found| Plugin::make(found, settings))
+    }
+
+    fn make(descriptor: &'static sys::mortise_descriptor, settings: &[(&str, &str)]) -> Result<Plugin> {
         let mut texts = BTreeMap::new();
         for (name, value) in settings {
             texts.insert(name.to_string(), CString::new(*value)?);
@@ -288,10 +299,14 @@ impl Plugin {
         plugin.done(status).map(|()| plugin)
     }
 
-    fn raw(&mut self) -> *mut sys::mortise_call {
+    /// Runs `work` in a call of this instance, with the test's host, for tables that `Plugin` has no method for.
+    pub fn with_call<T>(&mut self, work: impl FnOnce(*const sys::mortise_host, *mut sys::mortise_call) -> T) -> T {
+        work(&HOST, self.raw())
+    }
+    pub(crate) fn raw(&mut self) -> *mut sys::mortise_call {
         &mut *self.call as *mut Call as *mut sys::mortise_call
     }
-    fn done(&mut self, status: i32) -> Result<()> {
+    pub(crate) fn done(&mut self, status: i32) -> Result<()> {
         self.call.scratch.clear();
         if status == sys::MORTISE_OK { Ok(()) } else { Err(Error { code: status, text: self.call.error.text.clone() }) }
     }
@@ -305,7 +320,7 @@ impl Plugin {
         &self.call.failed_rows
     }
 
-    /// Calls a reward: one number per row, None where it does not apply or failed.
+    /// Calls a reward: one number per row, None if it does not apply or failed.
     pub fn score(&mut self, rows: &[Row]) -> Result<Vec<Option<f64>>> {
         self.score_tokens(rows, 0).map(|(rewards, _)| rewards)
     }
@@ -364,83 +379,6 @@ impl Plugin {
         let rewards = rewards.into_iter().map(|r| if r.is_nan() { None } else { Some(r) }).collect();
         let tokens = (0..n).map(|i| tokens[i * num_ids..(i + 1) * num_ids].to_vec()).collect();
         Ok((rewards, tokens))
-    }
-
-    /// Calls a policy loss on one row, each token with weight 1: its losses and gradients.
-    pub fn loss(&mut self, log_prob: &[f32], old_log_prob: &[f32], advantages: &[f32], mask: &[u8]) -> Result<(Vec<f32>, Vec<f32>)> {
-        let n = log_prob.len();
-        let (mut shape, mut strides) = ([n as i64], [1i64]);
-        let ones = vec![1.0f32; n];
-        let (mut loss, mut grad) = (vec![0.0f32; n], vec![0.0f32; n]);
-        let mut view = |data: *const c_void, dtype_code: u8, dtype_bits: u8| sys::mortise_tensor {
-            data: data as *mut c_void,
-            device_type: 1,
-            device_id: 0,
-            ndim: 1,
-            dtype_code,
-            dtype_bits,
-            dtype_lanes: 1,
-            shape: shape.as_mut_ptr(),
-            strides: strides.as_mut_ptr(),
-            byte_offset: 0,
-        };
-        let floats = [log_prob, old_log_prob, advantages, &ones].map(|x| view(x.as_ptr() as *const c_void, 2, 32));
-        let bytes = view(mask.as_ptr() as *const c_void, 1, 8);
-        let outputs = [view(loss.as_mut_ptr() as *const c_void, 2, 32), view(grad.as_mut_ptr() as *const c_void, 2, 32)];
-        let (offsets, index) = ([0i64, n as i64], [0i64]);
-        let layout = sys::mortise_layout {
-            struct_size: std::mem::size_of::<sys::mortise_layout>() as u32,
-            flags: 0,
-            num_rows: 1,
-            num_tokens: n as i64,
-            row_offsets: offsets.as_ptr(),
-            row_id: index.as_ptr(),
-            group_index: index.as_ptr(),
-        };
-        let input = sys::mortise_policy_loss_in {
-            struct_size: std::mem::size_of::<sys::mortise_policy_loss_in>() as u32,
-            flags: 0,
-            layout: &layout,
-            log_prob: &floats[0],
-            old_log_prob: &floats[1],
-            advantages: &floats[2],
-            response_mask: &bytes,
-            weight: &floats[3],
-            ref_log_prob: std::ptr::null(),
-            rollout_log_prob: std::ptr::null(),
-            rollout_is_weights: std::ptr::null(),
-            entropy: std::ptr::null(),
-            step: 1,
-            update_index: 1,
-        };
-        let mut output = sys::mortise_policy_loss_out {
-            struct_size: std::mem::size_of::<sys::mortise_policy_loss_out>() as u32,
-            flags: 0,
-            loss: &outputs[0],
-            grad_log_prob: &outputs[1],
-            grad_entropy: std::ptr::null(),
-        };
-        let compute = unsafe { &*(self.vtable as *const sys::mortise_policy_loss_vtable) }.compute;
-        let status = compute(self.this, self.raw(), &input, &mut output);
-        self.done(status).map(|()| (loss, grad))
-    }
-
-    /// The largest |gradient - central difference| of a loss, relative to 1 + |difference|. Keep away from kinks by 0.004.
-    pub fn gradient_error(&mut self, log_prob: &[f32], old_log_prob: &[f32], advantages: &[f32], mask: &[u8]) -> Result<f64> {
-        let step = 1.0f32 / 256.0;
-        let (_, grad) = self.loss(log_prob, old_log_prob, advantages, mask)?;
-        let mut worst = 0.0f64;
-        for t in 0..log_prob.len() {
-            let mut total = [0.0f64; 2];
-            for (side, total) in total.iter_mut().enumerate() {
-                let mut moved = log_prob.to_vec();
-                moved[t] += if side == 0 { -step } else { step };
-                *total = self.loss(&moved, old_log_prob, advantages, mask)?.0.iter().map(|&x| x as f64).sum();
-            }
-            let slope = (total[1] - total[0]) / (2.0 * step as f64);
-            worst = worst.max((grad[t] as f64 - slope).abs() / (1.0 + slope.abs()));
-        }
-        Ok(worst)
     }
 }
 

@@ -45,11 +45,11 @@ fn layouts_are_those_of_the_c_headers() {
         stream, parallel_for, random_u64, param_f64, param_i64, param_bool, param_text
     });
     check!(text, checked, mortise_param {
-        struct_size, r#type, name, default_text, doc, min, max, has_range, num_choices, choices
+        struct_size, r#type, name, default_text, doc, min, max, has_range, num_choices, choices, role, flags
     });
     check!(text, checked, mortise_descriptor {
         struct_size, flags, kind, name, summary, doc, coupling, num_params, params, requires_inputs, consumes,
-        vtable
+        vtable, update_metrics, get_extension
     });
     check!(text, checked, mortise_pack {
         struct_size, abi_minor, min_host_minor, num_plugins, id, version, plugins, open
@@ -71,5 +71,38 @@ fn layouts_are_those_of_the_c_headers() {
     check!(text, checked, mortise_reward_vtable {
         struct_size, flags, create, destroy, get_extension, granularity, padding, score
     });
-    assert_eq!(checked, 16);
+    check!(text, checked, mortise_kl_estimator_in {
+        struct_size, flags, layout, log_prob, ref_log_prob, response_mask, weight, old_log_prob
+    });
+    check!(text, checked, mortise_kl_estimator_out { struct_size, flags, kl, grad_log_prob });
+    check!(text, checked, mortise_kl_estimator_vtable { struct_size, flags, create, destroy, get_extension, compute });
+    check!(text, checked, mortise_advantage_estimator_in {
+        struct_size, flags, layout, token_level_rewards, response_mask, rewards, reward_weights, row_valid, values,
+        reward_baselines, old_log_prob, sum_pi_squared, rollout_is_weights, step
+    });
+    check!(text, checked, mortise_advantage_estimator_out { struct_size, flags, advantages, returns });
+    check!(text, checked, mortise_advantage_estimator_vtable {
+        struct_size, flags, create, destroy, get_extension, compute
+    });
+    check!(text, checked, mortise_sampling {
+        struct_size, ignore_eos, max_new_tokens, min_new_tokens, temperature, top_p, min_p, top_k, num_stop_ids, stop_ids,
+        typical_p, repetition_penalty, presence_penalty, frequency_penalty, num_stop_strings, stop_strings, num_bad_words,
+        bad_word_lengths, bad_word_ids
+    });
+    check!(text, checked, mortise_rollout_request {
+        struct_size, flags, request_id, prompt_ids, num_prompt_ids, num_samples, first_row_id, seed, step, sampling
+    });
+    check!(text, checked, mortise_rollout_sequence {
+        struct_size, finish_reason, request_id, sample_index, weight_version, num_ids, ids, log_prob, filtered_log_prob
+    });
+    check!(text, checked, mortise_rollout_sink { struct_size, flags, context, sequence });
+    check!(text, checked, mortise_rollout_backend_vtable {
+        struct_size, flags, create, destroy, get_extension, set_version, begin_update, update_weight, end_update, submit,
+        poll, abort, sleep, wake
+    });
+    check!(text, checked, mortise_file_set { struct_size, flags, param, name, what, folder, num_files, files });
+    check!(text, checked, mortise_needed_column { struct_size, flags, param, name, who, next });
+    check!(text, checked, mortise_reads_sink { struct_size, flags, context, files, column });
+    check!(text, checked, mortise_reads { struct_size, flags, tell });
+    assert_eq!(checked, 31);
 }

@@ -1,0 +1,27 @@
+// Joins the ranks of the run, and tells them how this one ended.
+#include "as_rank.h"
+
+#include <exception>
+#include <memory>
+
+#include "dist/join.h"
+
+namespace mortise {
+
+Result<int> run_as_rank(const RunConfig& config, const std::function<Result<int>(Communicator&)>& work) {
+  const std::unique_ptr<Communicator> ranks = TRY(join_ranks(config.ranks));
+  try {
+    Result<int> code = work(*ranks);
+    if (!code.ok()) {
+      ranks->fail(code.error());
+      return code;
+    }
+    TRY(ranks->leave());
+    return code;
+  } catch (const std::exception& exception) {  // the others must not wait for this rank
+    ranks->fail({ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});
+    throw;
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,236 @@
+// `mortise pack trust|lock`: whose packs are taken, and which exactly.
+#include <fmt/core.h>
+#include <algorithm>
+#include <iostream>
+
+#include "command_line.h"
+#include "config/check.h"
+#include "config/load.h"
+#include "experience/plugin_settings.h"
+#include "foundation/base/choice.h"
+#include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
+#include "foundation/base/text.h"
+#include "model/tensor/torch_version.h"
+#include "pack_command.h"
+#include "packs/admission.h"
+#include "plugin/host/registry.h"
+#include "train/resume/pack_lock.h"
+#include "train/run/run_parts.h"
+
+namespace mortise {
+
+namespace po = boost::program_options;
+
+namespace {
+
+bool is_whole(const std::string& key) { return !key.empty() && !parse_key_id(key); }
+
+Json trust_json(const Trust& trust) {
+  Json out = {{"keys", Json::array()}, {"revoked", Json::array()}};
+  for (const TrustedKey& key : trust.keys)
+    out["keys"].push_back({{"key", key.key.id_text()},
+                           {"public", key.key.text()},
+                           {"ids", key.ids},
+                           {"name", key.name},
+                           {"index", key.index},
+                           {"of_machine", key.of_machine}});
+  for (const Revocation& one : trust.revoked)
+    out["revoked"].push_back({{"key", shown_key(one.key)},
+                              {"public", is_whole(one.key) ? one.key : ""},
+                              {"sha256", one.sha256},
+                              {"id", one.id},
+                              {"reason", one.reason}});
+  return out;
+}
+
+// Names, places and reasons may come from an index: none may hold what a terminal would obey.
+void print_trust(const Trust& trust) {
+  const auto after = [](const char* space, const std::string& text) {
+    return text.empty() ? std::string() : space + one_line(text);
+  };
+  for (const TrustedKey& key : trust.keys)
+    std::cout << key.key.id_text() << "  " << join(key.ids, ", ") << after("  ", key.name) << after("  ", key.index)
+              << (key.of_machine ? "  (of this machine)" : "") << "\n";
+  if (trust.keys.empty()) std::cout << "no key is trusted\n";
+  for (const Revocation& one : trust.revoked)
+    std::cout << "revoked " << (one.key.empty() ? one.sha256 : shown_key(one.key)) << after(": ", one.reason) << "\n";
+}
+
+struct TrustRequest {
+  SigningPublicKey key;                        // to trust
+  std::optional<PackWords> ids;                // --ids
+  std::optional<std::string> name, index;      // --name, --index
+  std::string file, removed, revoked, reason;  // KEY.pub, --remove, --revoke, --reason
+};
+
+// A key that is already trusted keeps its ids unless --ids gives others.
+Result<> add_key(const TrustRequest& request, Trust& trust) {
+  if (const Revocation* revoked = trust.revocation_of_key(request.key.text()); revoked != nullptr)
+    return Error{ErrorKind::kPlugin, fmt::format("the key {} is revoked", request.key.id_text()), request.file,
+                 "ask the publisher for the new key"};
+  TrustedKey key;
+  for (const TrustedKey& one : trust.keys)
+    if (one.key == request.key) key = one;
+  key.key = request.key;
+  key.of_machine = false;
+  if (request.ids) key.ids = *request.ids;
+  if (key.ids.empty()) key.ids = {"*"};
+  if (request.name) key.name = *request.name;
+  if (request.index) key.index = *request.index;
+  std::erase_if(trust.keys, [&](const TrustedKey& one) { return !one.of_machine && one.key == key.key; });
+  trust.keys.push_back(std::move(key));
+  return {};
+}
+
+Result<> remove_key(const std::string& word, Trust& trust) {
+  std::vector<SigningPublicKey> own;
+  for (const TrustedKey& one : trust.keys)
+    if (!one.of_machine) own.push_back(one.key);
+  const auto key = find_key(default_env(), word, own);
+  const size_t count =
+      key.ok() ? std::erase_if(trust.keys, [&](const TrustedKey& one) { return !one.of_machine && one.key == *key; })
+               : 0;
+  if (count > 0) return {};
+  const bool is_ambiguous = !key.ok() && std::any_of(own.begin(), own.end(), [&](const SigningPublicKey& one) {
+    return one.id == parse_key_id(word);
+  });
+  if (is_ambiguous) return key.error();
+  return Error{ErrorKind::kData, fmt::format("the key {} is not one that you trust", quote(word)), "mortise pack trust",
+               "`mortise pack trust --list` shows them"};
+}
+
+// A trusted key is revoked as a whole. The id of a key that is not trusted counts for every key of this id.
+Result<> revoke_key(const TrustRequest& request, Trust& trust) {
+  std::vector<SigningPublicKey> known;
+  for (const TrustedKey& one : trust.keys) known.push_back(one.key);
+  const auto key_id = parse_key_id(request.revoked);
+  const bool is_known =
+      std::any_of(known.begin(), known.end(), [&](const SigningPublicKey& one) { return key_id && one.id == *key_id; });
+  Revocation out;
+  out.reason = request.reason;
+  out.key = key_id && !is_known ? key_id_text(*key_id) : TRY(find_key(default_env(), request.revoked, known)).text();
+  std::erase_if(trust.revoked, [&](const Revocation& one) { return !one.of_machine && one.key == out.key; });
+  trust.revoked.push_back(std::move(out));
+  return {};
+}
+
+Result<TrustRequest> trust_request(const po::variables_map& given) {
+  TrustRequest request;
+  const auto words = words_of(given);
+  request.removed = option_text(given, "remove");
+  request.revoked = option_text(given, "revoke");
+  request.reason = option_text(given, "reason");
+  const size_t num_tasks = words.size() + given.count("list") + given.count("remove") + given.count("revoke");
+  if (num_tasks != 1) return pack_usage_error("trust takes one key file, --list, --remove ID or --revoke ID");
+  if (given.count("ids") != 0) request.ids = given["ids"].as<PackWords>();
+  for (const std::string& pattern : request.ids.value_or(PackWords()))
+    if (!is_id_pattern(pattern)) return pack_usage_error(quote(pattern) + " is no pattern of ids such as acme.*");
+  if (given.count("name") != 0) request.name = option_text(given, "name");
+  if (const std::string index = option_text(given, "index"); !index.empty()) request.index = TRY(normal_place(index));
+  if (words.empty()) return request;
+  request.file = words[0];
+  const std::string text = TRY(default_env().read_file(request.file, kMaxSigningKeyBytes));
+  request.key = TRY(parse_public_key(text, request.file));
+  return request;
+}
+
+void print_change(const TrustRequest& request, const Trust& trust) {
+  if (request.file.empty()) {
+    std::cout << (request.removed.empty() ? "revoked: " + request.revoked : "no longer trusted: " + request.removed)
+              << "\n";
+    return;
+  }
+  const auto key = std::find_if(trust.keys.rbegin(), trust.keys.rend(),
+                                [&](const TrustedKey& one) { return one.key == request.key; });
+  std::cout << "trusted: " << key->key.id_text() << " for " << join(key->ids, ", ") << "\n";
+  if (key->ids == PackWords{"*"}) std::cout << "It may sign packs of any id. Limit it with --ids 'acme.*'.\n";
+}
+
+}  // namespace
+
+Result<> pack_trust(Arguments args) {
+  po::options_description options("options", kHelpWidth);
+  options.add_options()(
+      "ids", po::value<PackWords>()->composing(),
+      "ids that the key may sign, as in acme.*; may be repeated; default: those that it has, of a new key * (any that no "
+      "other key owns)")("name", po::value<std::string>(), "whose key it is")(
+      "index", po::value<std::string>(), "where the publisher's index is")("list", "show what is trusted and revoked")(
+      "remove", po::value<std::string>(), "stop trusting this key: its id or KEY.pub")(
+      "revoke", po::value<std::string>(), "refuse this key from now on: its id or KEY.pub")(
+      "reason", po::value<std::string>()->default_value(""), "why, with --revoke")("json", "as JSON")("help,h",
+                                                                                                      "this text");
+  const auto given = TRY(
+      pack_words(args, "trust KEY.pub [--ids 'acme.*'] [--index URL] | --list | --remove ID | --revoke ID", options));
+  if (!given) return {};
+  const TrustRequest request = TRY(trust_request(*given));
+  const PackPlaces places = TRY(pack_places());
+  const bool list = given->count("list") != 0;
+  const auto change = [&](Trust& trust) -> Result<> {
+    if (!request.file.empty()) return add_key(request, trust);
+    return request.removed.empty() ? revoke_key(request, trust) : remove_key(request.removed, trust);
+  };
+  const Trust trust = list ? TRY(read_trust(default_env(), places)) : TRY(change_trust(default_env(), places, change));
+  if (given->count("json") != 0) {
+    std::cout << dump_json(trust_json(trust), 2) << "\n";
+  } else if (list) {
+    print_trust(trust);
+  } else {
+    print_change(request, trust);
+  }
+  return {};
+}
+
+namespace {
+
+// The packs that the run may use, but for the lock that is to be written.
+Result<PluginRegistry> open_unlocked(const LoadedConfig& config) {
+  const PackPlaces places = known_pack_places();
+  const TrustPolicy machine = TRY(machine_policy(default_env(), places));
+  TrustPolicy policy = TRY(parse_trust_policy(choice_name(config.config.plugins.trust), config.where("plugins.trust")));
+  policy = tighter(policy, machine);
+  policy.must_be_locked = false;
+  RegistryOptions options = registry_options(config, kTorchVersion);
+  options.admit = TRY(pack_admission(default_env(), places, policy));
+  return PluginRegistry::open(options);
+}
+
+}  // namespace
+
+Result<> pack_lock(Arguments args) {
+  po::options_description options("options", kHelpWidth);
+  options.add_options()("output,o", po::value<std::string>(), "the lock; default: mortise.lock next to RUN.toml")(
+      "json", "the lock, to standard output too")("help,h", "this text");
+  const auto given = TRY(pack_words(args, "lock RUN.toml [key=value ...] [-o FILE]", options));
+  if (!given) return {};
+  std::vector<std::string> overrides;
+  std::string file;
+  for (const std::string& word : words_of(*given)) {
+    if (word.find('=') != std::string::npos) {
+      overrides.push_back(word);
+    } else if (file.empty()) {
+      file = word;
+    } else {
+      return pack_usage_error("lock takes one TOML file and key=value settings");
+    }
+  }
+  if (file.empty()) return pack_usage_error("lock takes a run's TOML file");
+  const LoadedConfig config = TRY(load_config(default_env(), file, overrides));
+  for (const Error& warning : TRY(check_config(config, ConfigUse::kTrain))) log_warn(warning.to_string());
+  const PluginRegistry registry = TRY(open_unlocked(config));
+  TRY(check_plugins(registry, config, RunKind::kTrain));
+  const Json lock = TRY(run_lock_json(registry, config.config));
+  std::string output = option_text(*given, "output");
+  if (output.empty()) output = (Path(file).parent_path() / "mortise.lock").string();
+  TRY(check_distinct({"the run's file", file}, {"-o", output}, "mortise pack lock"));
+  const std::string text = dump_json(lock, 2) + "\n";
+  TRY(write_file_atomic(default_env(), output, text));
+  if (given->count("json") != 0) {
+    std::cout << text;
+    return {};
+  }
+  std::cout << output << ": " << lock["packs"].size() << " packs\n";
+  return {};
+}
+
+}  // namespace mortise

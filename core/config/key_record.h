@@ -1,0 +1,244 @@
+// How the records of fields.h are written down, in keys/<section>.h:
+//
+//   keys.compared("lr", &OptimConfig::lr, "Learning rate.").at_least(0).trl("learning_rate", "5e-05");
+//   keys.free("save_freq", &TrainerConfig::save_freq, "Steps between checkpoints.").at_least(-1);
+//
+// The verb says what a resume does with the key (OnResume), so no key is without a rule. Private to this room; runs
+// once, at the first look at the list.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "config/fields.h"
+#include "foundation/base/choice.h"
+
+namespace mortise {
+
+// The choice types of a member and how it holds them; the primary template is for all other types.
+template <class T>
+struct ChoiceMember {
+  static constexpr bool kIs = false;
+};
+template <NamedChoice E>
+struct ChoiceMember<E> {
+  static constexpr bool kIs = true;
+  using Enum = E;
+  static constexpr ChoiceRef::Shape kShape = ChoiceRef::Shape::kOne;
+  static constexpr bool kAuto = false;
+  static std::vector<size_t> read(const E& value) { return {static_cast<size_t>(value)}; }
+  static void write(E& value, const std::vector<size_t>& at) { value = static_cast<E>(at[0]); }
+};
+template <NamedChoice E>
+struct ChoiceMember<OrAuto<E>> {
+  static constexpr bool kIs = true;
+  using Enum = E;
+  static constexpr ChoiceRef::Shape kShape = ChoiceRef::Shape::kOne;
+  static constexpr bool kAuto = true;  // its name is the last
+  static constexpr size_t kSize = choice_names(E{}).size();
+  static std::vector<size_t> read(const OrAuto<E>& value) {
+    return {value.value ? static_cast<size_t>(*value.value) : kSize};
+  }
+  static void write(OrAuto<E>& value, const std::vector<size_t>& at) {
+    value = at[0] == kSize ? OrAuto<E>() : OrAuto<E>(static_cast<E>(at[0]));
+  }
+};
+template <NamedChoice E>
+struct ChoiceMember<std::optional<E>> {
+  static constexpr bool kIs = true;
+  using Enum = E;
+  static constexpr ChoiceRef::Shape kShape = ChoiceRef::Shape::kNullable;
+  static constexpr bool kAuto = false;
+  static std::vector<size_t> read(const std::optional<E>& value) {
+    return value ? std::vector<size_t>{static_cast<size_t>(*value)} : std::vector<size_t>{};
+  }
+  static void write(std::optional<E>& value, const std::vector<size_t>& at) {
+    value = at.empty() ? std::optional<E>() : static_cast<E>(at[0]);
+  }
+};
+template <NamedChoice E>
+struct ChoiceMember<std::vector<E>> {
+  static constexpr bool kIs = true;
+  using Enum = E;
+  static constexpr ChoiceRef::Shape kShape = ChoiceRef::Shape::kList;
+  static constexpr bool kAuto = false;
+  static std::vector<size_t> read(const std::vector<E>& values) {
+    std::vector<size_t> at;
+    for (const E value : values) at.push_back(static_cast<size_t>(value));
+    return at;
+  }
+  static void write(std::vector<E>& values, const std::vector<size_t>& at) {
+    values.clear();
+    for (const size_t i : at) values.push_back(static_cast<E>(i));
+  }
+};
+
+template <class T>
+std::vector<std::string_view> names_of_choices() {
+  constexpr auto kNames = choice_names(typename ChoiceMember<T>::Enum{});
+  std::vector<std::string_view> names(kNames.begin(), kNames.end());
+  if (ChoiceMember<T>::kAuto) names.push_back("auto");
+  return names;
+}
+
+template <class T>
+FieldRef ref_of(T& member) {
+  if constexpr (ChoiceMember<T>::kIs) {
+    using Choices = ChoiceMember<T>;
+    return ChoiceRef{Choices::kShape, &member, [&member] { return Choices::read(member); },
+                     [&member](const std::vector<size_t>& at) { Choices::write(member, at); }, names_of_choices<T>()};
+  } else {
+    return &member;
+  }
+}
+
+// A rule of a condition and a reason, which is a text or makes one from the config.
+template <class Condition, class Reason>
+NoEffectRule no_effect_rule(Uses when, Condition condition, Reason reason) {
+  return [=](const KeyUse& k) -> std::optional<std::string> {
+    if ((uses(k.use) & when) == 0 || !condition(k)) return std::nullopt;
+    if constexpr (std::is_invocable_v<Reason, const KeyUse&>)
+      return reason(k);
+    else
+      return reason;
+  };
+}
+
+// One record being written. Valid until the next one is begun.
+class KeyRecord {
+ public:
+  explicit KeyRecord(Field& field) : field_(field) {}
+  KeyRecord& at_least(double min) { return field_.min = min, *this; }
+  KeyRecord& above(double min) { return field_.min = min, field_.min_is_open = true, *this; }
+  KeyRecord& at_most(double max) { return field_.max = max, *this; }
+  KeyRecord& below(double max) { return field_.max = max, field_.max_is_open = true, *this; }
+  KeyRecord& items(size_t count) { return field_.num_items = count, *this; }
+  KeyRecord& plugin(std::string kind) { return field_.plugin_kind = std::move(kind), *this; }
+  KeyRecord& or_number() { return field_.takes_number = true, *this; }
+  KeyRecord& inline_table() { return field_.inline_params = true, *this; }
+  // Plugins of this kind get the value if they have a parameter of the key's name. The parameter itself, in the table
+  // `table` of a config (`params` gives it), wins.
+  template <class Params>
+  KeyRecord& given_to(std::string kind, Params params, const std::string& table) {
+    field_.given_to = std::move(kind);
+    const std::string leaf = field_.key.substr(field_.key.rfind('.') + 1);
+    return no_effect(
+        kInTrain | kInObjective, [params, leaf](const KeyUse& k) { return params(k).contains(leaf); },
+        table + "." + leaf + " wins");
+  }
+  KeyRecord& unread_by(Uses commands) { return field_.unread |= commands, *this; }
+  KeyRecord& read_by(Uses commands) { return field_.read_by |= commands, *this; }
+
+  // Another framework's name for it. With `fallback`, its default as JSON or "": the meaning is the same, and the
+  // import copies the value. Without: the import computes the key, or no import reads it.
+  KeyRecord& verl(std::string name) { return add({Peer::kVerl, std::move(name), std::nullopt}); }
+  KeyRecord& as_in_verl(std::string fallback) { return add({Peer::kVerl, field_.key, std::move(fallback)}); }
+  KeyRecord& trl(std::string name) { return add({Peer::kTrl, std::move(name), std::nullopt}); }
+  KeyRecord& trl(std::string name, std::string fallback) { return add({Peer::kTrl, std::move(name), fallback}); }
+  KeyRecord& swift(std::string name, std::string fallback) { return add({Peer::kSwift, std::move(name), fallback}); }
+  KeyRecord& transformers(std::string name, std::string fallback) {
+    return add({Peer::kTransformers, std::move(name), fallback});
+  }
+
+  // In the commands `when`, a key that was set has no effect if the condition holds: a warning with the reason.
+  template <class Condition, class Reason = std::string>
+  KeyRecord& no_effect(Uses when, Condition condition, Reason reason) {
+    return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
+  }
+
+ private:
+  KeyRecord& add(PeerName name) { return field_.peers.push_back(std::move(name)), *this; }
+
+  Field& field_;
+};
+
+struct FieldCatalog {
+  std::vector<Field> fields;
+  std::vector<TableInfo> tables;
+
+  template <class Section>
+  auto table(std::string name, std::string doc, Section section);
+  template <class Section>
+  auto reward_table(std::string doc, Section section);
+};
+
+// The keys of one table; Owner is RunConfig or RewardConfig, Section the struct of the table.
+template <class Owner, class Section>
+class KeyTable {
+ public:
+  KeyTable(FieldCatalog& catalog, std::string name, std::string doc, std::function<Section&(Owner&)> section)
+      : catalog_(catalog), name_(std::move(name)), section_(std::move(section)) {
+    if (!name_.empty()) catalog_.tables.push_back({name_, std::move(doc), {}});
+  }
+
+  template <class T>
+  KeyRecord compared(const std::string& leaf, T Section::*member, std::string doc) {
+    return add(OnResume::kCompared, leaf, member, std::move(doc));
+  }
+  template <class T>
+  KeyRecord free(const std::string& leaf, T Section::*member, std::string doc) {
+    return add(OnResume::kFree, leaf, member, std::move(doc));
+  }
+  template <class T>
+  KeyRecord length(const std::string& leaf, T Section::*member, std::string doc) {
+    return add(OnResume::kLength, leaf, member, std::move(doc));
+  }
+
+  // All keys that follow.
+  KeyTable& unread_by(Uses commands) { return unread_ |= commands, *this; }
+  // The whole table, if it was set; call it before the keys of the next table.
+  template <class Condition, class Reason = std::string>
+  KeyTable& no_effect(Uses when, Condition condition, Reason reason) {
+    catalog_.tables.back().no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason)));
+    return *this;
+  }
+  // Each key that follows.
+  template <class Condition, class Reason = std::string>
+  KeyTable& none_has_effect(Uses when, Condition condition, Reason reason) {
+    return rules_.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
+  }
+
+ private:
+  template <class T>
+  KeyRecord add(OnResume on_resume, const std::string& leaf, T Section::*member, std::string doc) {
+    Field& field = catalog_.fields.emplace_back();
+    field.key = name_.empty() ? leaf : name_ + "." + leaf;
+    field.doc = std::move(doc);
+    field.on_resume = on_resume;
+    field.unread = unread_;
+    field.no_effect = rules_;
+    if constexpr (ChoiceMember<T>::kIs) {
+      for (const std::string_view name : names_of_choices<T>()) field.choices.emplace_back(name);
+    }
+    auto reference = [section = section_, member](Owner& owner) -> FieldRef { return ref_of(section(owner).*member); };
+    if constexpr (std::is_same_v<Owner, RunConfig>) {
+      field.in_run = std::move(reference);
+    } else {
+      field.in_reward = std::move(reference);
+    }
+    return KeyRecord(field);
+  }
+
+  FieldCatalog& catalog_;
+  std::string name_;
+  std::function<Section&(Owner&)> section_;
+  Uses unread_ = 0;
+  std::vector<NoEffectRule> rules_;
+};
+
+template <class Section>
+auto FieldCatalog::table(std::string name, std::string doc, Section section) {
+  using Struct = std::remove_reference_t<decltype(section(std::declval<RunConfig&>()))>;
+  return KeyTable<RunConfig, Struct>(*this, std::move(name), std::move(doc), std::move(section));
+}
+
+template <class Section>
+auto FieldCatalog::reward_table(std::string doc, Section section) {
+  return KeyTable<RewardConfig, RewardConfig>(*this, "reward.*", std::move(doc), std::move(section));
+}
+
+}  // namespace mortise

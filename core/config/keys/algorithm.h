@@ -1,0 +1,295 @@
+// [algorithm]: from rewards to advantages, and which samples count.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "config/keys/control.h"
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+// How several rewards become one: normalize their sum, or each of them, within its group.
+enum class RewardAggregation { kSumThenNormalize, kNormalizeThenSum };
+constexpr auto choice_names(RewardAggregation) {
+  return std::array<std::string_view, 2>{"sum_then_normalize", "normalize_then_sum"};
+}
+
+// One importance weight for each token, or for each row by the sum or the mean over its tokens.
+enum class WeightLevel { kToken, kSequence, kGeometric };
+constexpr auto choice_names(WeightLevel) { return std::array<std::string_view, 3>{"token", "sequence", "geometric"}; }
+
+// What happens to a weight outside its bounds.
+enum class OutsideWeights { kAuto, kTruncate, kMask };
+constexpr auto choice_names(OutsideWeights) { return std::array<std::string_view, 3>{"auto", "truncate", "mask"}; }
+
+// The loss of bypass mode.
+enum class BypassLoss { kPpoClip, kReinforce };
+constexpr auto choice_names(BypassLoss) { return std::array<std::string_view, 2>{"ppo_clip", "reinforce"}; }
+
+struct KlControlConfig {
+  Control type = Control::kFixed;
+  double kl_coef = 0.001;    // coefficient, or its first value if adaptive
+  double horizon = 10000.0;  // rows over which the adaptive controller acts
+  double target_kl = 0.1;    // nats per token, adaptive only
+  bool operator==(const KlControlConfig&) const = default;
+};
+
+struct RolloutCorrectionConfig {             // what is done where the sampler was not the policy trained (verl's names)
+  std::optional<std::string> preset;         // verl's named set of the keys below
+  std::optional<WeightLevel> rollout_is;     // importance weights; null = none
+  std::string rollout_is_threshold = "2.0";  // upper bound of a weight, or "lower_upper"
+  OutsideWeights rollout_is_outside = OutsideWeights::kAuto;  // auto: masked only where there is a lower bound
+  bool rollout_is_batch_normalize = false;                    // divide by the batch's mean weight
+  std::optional<std::string> rollout_rs;            // statistics that a token or row must keep, with commas between
+  std::optional<std::string> rollout_rs_threshold;  // one bound, or one for each statistic
+  bool bypass_mode = false;                         // the sampler's log-probs stand for the old ones
+  BypassLoss loss_type = BypassLoss::kPpoClip;      // of bypass mode
+  bool operator==(const RolloutCorrectionConfig&) const = default;
+};
+
+struct FilterGroupsConfig {           // dynamic sampling of DAPO
+  bool enable = false;                // learn only from groups whose metric differs between rows; draw until enough
+  std::string metric = "seq_reward";  // or a reward's name, or a number that a reward gives
+  int64_t max_num_gen_batches = 10;   // generation batches per step; 0 = no limit
+  bool operator==(const FilterGroupsConfig&) const = default;
+};
+
+struct AlgorithmConfig {
+  std::string adv_estimator = "grpo";   // advantage plugin (verl's default is gae, which needs a critic)
+  bool norm_adv_by_std_in_grpo = true;  // given to the plugin where its table has a parameter of this name
+  double gamma = 1.0;                   // discount, given to the plugin if it has the parameter
+  double lam = 1.0;                     // lambda of gae, the same
+  Json adv_params = Json::object();     // further parameters of the advantage plugin, e.g. epsilon
+  RewardAggregation multi_objective_aggregation = RewardAggregation::kSumThenNormalize;
+  bool use_kl_in_reward = false;    // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
+  std::string kl_penalty = "kl";    // KL plugin of the reward penalty
+  Json kl_params = Json::object();  // further parameters of that plugin, e.g. max_kl
+  KlControlConfig kl_ctrl;
+  bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
+  FilterGroupsConfig filter_groups;
+  RolloutCorrectionConfig rollout_correction;
+  bool operator==(const AlgorithmConfig&) const = default;
+};
+
+#ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+inline constexpr auto estimator_params = [](const auto& k) -> const Json& { return k.config.algorithm.adv_params; };
+
+template <class Keys>
+void describe_estimator(Keys& keys) {
+  keys.compared("adv_estimator", &AlgorithmConfig::adv_estimator,
+                "Advantage estimator, by plugin name. gae (verl's default) also trains a critic.")
+      .plugin("advantage_estimator");
+  keys.compared(
+          "norm_adv_by_std_in_grpo", &AlgorithmConfig::norm_adv_by_std_in_grpo,
+          "Divide group-relative advantages by the standard deviation of the group. false: Dr. GRPO. The estimator "
+          "gets it if it has a parameter of this name.")
+      .as_in_verl("true")
+      .trl("scale_rewards (group = true, none = false)")
+      .given_to("advantage_estimator", estimator_params, "algorithm.adv_params");
+  keys.compared("gamma", &AlgorithmConfig::gamma,
+                "Discount per token. The estimator gets it if it has a parameter of this name.")
+      .at_least(0)
+      .at_most(1)
+      .given_to("advantage_estimator", estimator_params, "algorithm.adv_params");
+  keys.compared("lam", &AlgorithmConfig::lam,
+                "Lambda of gae. The estimator gets it if it has a parameter of this name.")
+      .at_least(0)
+      .at_most(1)
+      .given_to("advantage_estimator", estimator_params, "algorithm.adv_params");
+  keys.compared(
+      "adv_params", &AlgorithmConfig::adv_params,
+      "Further parameters of the advantage estimator: adv_params.epsilon = 1e-4. An unknown name is an error.");
+  keys.compared(
+          "multi_objective_aggregation", &AlgorithmConfig::multi_objective_aggregation,
+          "How several rewards become the number that the estimator sees. sum_then_normalize: their weighted sum. "
+          "normalize_then_sum: each reward minus its group's mean, divided by its group's standard deviation + 1e-4, "
+          "then the weighted sum. To get TRL's numbers, combine that with adv_estimator = \"grpo\", adv_params.std = "
+          "\"batch\" and adv_params.epsilon = 1e-4. The estimator gdpo normalizes rewards itself.")
+      .trl("multi_objective_aggregation");
+}
+
+template <class Keys>
+void describe_reward_kl(Keys& keys) {
+  keys.compared("use_kl_in_reward", &AlgorithmConfig::use_kl_in_reward,
+                "Subtract kl_ctrl.kl_coef times the KL of the sampling policy to the reference from the token rewards, "
+                "before advantages are computed.")
+      .as_in_verl("false");
+  keys.compared("kl_penalty", &AlgorithmConfig::kl_penalty,
+                "KL estimator of use_kl_in_reward, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3).")
+      .plugin("kl_estimator")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
+          "algorithm.use_kl_in_reward is false");
+  keys.compared(
+          "kl_params", &AlgorithmConfig::kl_params,
+          "Further parameters of that estimator (the clamps max_log_ratio and max_kl). An unknown name is an error.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
+          "algorithm.use_kl_in_reward is false");
+  keys.compared("mask_truncated_completions", &AlgorithmConfig::mask_truncated_completions,
+                "Learn nothing from completions that were cut at the length limit. Their rewards still count in the "
+                "statistics of their group (ms-swift: overlong_filter).")
+      .trl("mask_truncated_completions", "false")
+      .swift("overlong_filter", "false");
+}
+
+inline constexpr auto keeps_kl_coef = [](const auto& k) -> bool {
+  return k.config.algorithm.use_kl_in_reward && k.config.algorithm.kl_ctrl.type == Control::kFixed;
+};
+
+template <class Keys>
+void describe_kl_control(Keys& keys) {
+  keys.compared(
+      "type", &KlControlConfig::type,
+      "fixed keeps kl_coef. adaptive changes it by the proportional controller of arXiv 1909.08593, so that the "
+      "measured KL approaches target_kl.");
+  keys.compared("kl_coef", &KlControlConfig::kl_coef, "The coefficient, or its first value if type is adaptive.")
+      .at_least(0)
+      .at_most(1e6);
+  keys.compared("horizon", &KlControlConfig::horizon,
+                "Rows over which the adaptive controller reacts; larger is slower. Only used if type is adaptive.")
+      .above(0)
+      .no_effect(kInTrain, keeps_kl_coef, "algorithm.kl_ctrl.type is fixed");
+  keys.compared("target_kl", &KlControlConfig::target_kl,
+                "KL in nats per token that the adaptive controller aims at. Only used if type is adaptive.")
+      .above(0)
+      .no_effect(kInTrain, keeps_kl_coef, "algorithm.kl_ctrl.type is fixed");
+}
+
+template <class Keys>
+void describe_filter_groups(Keys& keys) {
+  keys.compared("enable", &FilterGroupsConfig::enable,
+                "Leave out groups in which all rows have the same metric. The step then draws data.gen_batch_size more "
+                "prompts until it has data.train_batch_size groups. Surplus groups wait for the next step.")
+      .as_in_verl("false")
+      .trl("dynamic_sample")
+      .swift("dynamic_sample", "false")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.algorithm.filter_groups.enable && k.config.rollout.n < 2; },
+          "rollout.n is 1, and a group of one row is always kept");
+  keys.compared(
+          "metric", &FilterGroupsConfig::metric,
+          "The value that must differ within a group: seq_reward (sum of rewards), a reward's name, or a number that "
+          "a reward reports (acc).")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
+          "algorithm.filter_groups.enable is false");
+  keys.compared(
+          "max_num_gen_batches", &FilterGroupsConfig::max_num_gen_batches,
+          "Generation batches that a step may draw before the run stops. 0: the run stops only after a pass over all "
+          "the data without a group.")
+      .at_least(0)
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
+          "algorithm.filter_groups.enable is false");
+}
+
+inline constexpr auto only_measures_weights = [](const auto& k) -> bool {
+  const RolloutCorrectionConfig& correction = k.config.algorithm.rollout_correction;
+  return correction.bypass_mode && correction.loss_type == BypassLoss::kPpoClip;
+};
+
+template <class Keys>
+void describe_importance_weights(Keys& keys) {
+  keys.free("preset", &RolloutCorrectionConfig::preset,
+            "verl's name for a set of keys of this table, such as decoupled_token_is, decoupled_seq_is or "
+            "bypass_ppo_clip. The error for an unknown name lists them all. Keys that you set replace those of the "
+            "preset.");
+  keys.compared(
+          "rollout_is", &RolloutCorrectionConfig::rollout_is,
+          "Weight the loss by exp(log_prob - rollout_log_prob): token (each token), sequence (the sum over the row) "
+          "or geometric (the mean over the row). null: no weights.")
+      .as_in_verl("null")
+      .trl("vllm_importance_sampling_mode")
+      .no_effect(kInTrain | kInObjective, only_measures_weights,
+                 "the ratio in bypass mode's loss is already the correction, so weights are only measured");
+  keys.compared("rollout_is_threshold", &RolloutCorrectionConfig::rollout_is_threshold,
+                "Upper bound of the weights, or \"lower_upper\" (\"0.5_5.0\").")
+      .or_number()
+      .trl("vllm_importance_sampling_cap")
+      .no_effect(
+          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_is; },
+          "algorithm.rollout_correction.rollout_is is null");
+  keys.compared(
+          "rollout_is_outside", &RolloutCorrectionConfig::rollout_is_outside,
+          "What happens to a weight outside its bounds. truncate sets it to the bound. mask sets it to 0 (IcePop). "
+          "auto masks if there is a lower bound and truncates otherwise, as verl does.")
+      .no_effect(
+          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_is; },
+          "algorithm.rollout_correction.rollout_is is null");
+  keys.compared("rollout_is_batch_normalize", &RolloutCorrectionConfig::rollout_is_batch_normalize,
+                "Divide the weights by their mean over the batch, over tokens or rows as in rollout_is.")
+      .no_effect(
+          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_is; },
+          "algorithm.rollout_correction.rollout_is is null");
+}
+
+template <class Keys>
+void describe_rejection(Keys& keys) {
+  keys.compared(
+          "rollout_rs", &RolloutCorrectionConfig::rollout_rs,
+          "Statistics that must stay within rollout_rs_threshold, separated by commas. A token or row that fails one "
+          "of them is masked out. Names: token_k1, token_k2, token_k3, seq_sum_k1, _k2, _k3, seq_mean_k1, _k2, _k3, "
+          "seq_max_k2, _k3.")
+      .as_in_verl("null");
+  keys.compared(
+          "rollout_rs_threshold", &RolloutCorrectionConfig::rollout_rs_threshold,
+          "Bounds of rollout_rs, separated by commas: one for all statistics, or one for each. k1 takes "
+          "\"lower_upper\" of the ratio of the sampler's probability to the policy's; a single u means 1/u to u. The "
+          "others take an upper bound.")
+      .or_number()
+      .no_effect(
+          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_rs; },
+          "algorithm.rollout_correction.rollout_rs is null");
+  keys.compared(
+          "bypass_mode", &RolloutCorrectionConfig::bypass_mode,
+          "Use the sampler's log-probs as the old ones, and correct by the current policy in every update. Saves the "
+          "pass for old log-probs.")
+      .as_in_verl("false");
+  keys.compared(
+          "loss_type", &RolloutCorrectionConfig::loss_type,
+          "The loss in bypass mode. ppo_clip leaves actor.policy_loss as it is, without weights, because its ratio "
+          "is the correction. reinforce uses the loss reinforce, weighted by rollout_is.")
+      .no_effect(
+          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.bypass_mode; },
+          "algorithm.rollout_correction.bypass_mode is false");
+}
+
+template <class Catalog>
+void describe_algorithm_section(Catalog& catalog) {
+  auto keys = catalog.table("algorithm", "From rewards to advantages.",
+                            [](auto& run) -> AlgorithmConfig& { return run.algorithm; });
+  keys.unread_by(kInSft);
+  describe_estimator(keys);
+  describe_reward_kl(keys);
+  auto control = catalog.table("algorithm.kl_ctrl", "The coefficient of the KL that is subtracted from the rewards.",
+                               [](auto& run) -> KlControlConfig& { return run.algorithm.kl_ctrl; });
+  control.unread_by(kInSft);
+  control.no_effect(
+      kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
+      "algorithm.use_kl_in_reward is false");
+  describe_kl_control(control);
+  auto groups =
+      catalog.table("algorithm.filter_groups",
+                    "Dynamic sampling (DAPO, arXiv 2503.14476): a step learns from groups whose rewards differ.",
+                    [](auto& run) -> FilterGroupsConfig& { return run.algorithm.filter_groups; });
+  groups.unread_by(kInSft);
+  describe_filter_groups(groups);
+  auto correction = catalog.table(
+      "algorithm.rollout_correction",
+      "Correction for completions that were sampled with other numbers or older weights than those that learn from "
+      "them. Needs the sampler's log-probs.",
+      [](auto& run) -> RolloutCorrectionConfig& { return run.algorithm.rollout_correction; });
+  correction.unread_by(kInSft);
+  describe_importance_weights(correction);
+  describe_rejection(correction);
+}
+
+#endif  // MORTISE_CONFIG_RECORDS
+
+}  // namespace mortise

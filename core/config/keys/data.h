@@ -1,0 +1,172 @@
+// [data]: the rows: where they are, how long, in which order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+// Which part of a prompt that is too long is cut away; error: the run stops.
+enum class Truncation { kError, kLeft, kRight, kMiddle };
+constexpr auto choice_names(Truncation) { return std::array<std::string_view, 4>{"error", "left", "right", "middle"}; }
+
+struct DataConfig {
+  std::vector<std::string> train_files;  // JSONL; a single path may be written as a string
+  std::vector<std::string> val_files;
+  std::string prompt_key = "prompt";           // column of the prompt (text, or list of {role, content})
+  std::string response_key = "response";       // `mortise sft`: column of the completion to learn
+  std::string messages_key = "messages";       // `mortise sft`: column of a whole chat to learn
+  int64_t max_prompt_length = 512;             // tokens
+  int64_t max_response_length = 512;           // tokens (TRL: max_completion_length)
+  bool filter_overlong_prompts = false;        // drop rows with prompts longer than max_prompt_length before training
+  Truncation truncation = Truncation::kError;  // what happens to a longer prompt
+  bool shuffle = true;                         // a new order each epoch (TRL: shuffle_dataset)
+  std::optional<int64_t> seed;                 // of the data order; null = trainer.seed
+  int64_t train_batch_size = 1024;             // prompts per step
+  std::optional<int64_t> gen_batch_size;  // prompts drawn at once by algorithm.filter_groups; null = train_batch_size
+  int64_t train_max_samples = -1;         // rows kept of the training files; -1 = all
+  int64_t val_max_samples = -1;           // rows kept of the validation files; -1 = all
+  std::optional<std::string> system_prompt;          // system message of chats that have none; null = none
+  Json columns = Json::object();                     // column -> text, integer, number or json
+  Json apply_chat_template_kwargs = Json::object();  // extra variables of the chat template
+  bool operator==(const DataConfig&) const = default;
+};
+
+#ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+template <class Keys>
+void describe_data_files(Keys& keys) {
+  keys.compared(
+          "train_files", &DataConfig::train_files,
+          "Training rows: a JSONL file, or a list of files that are read in this order. Relative paths start at the "
+          "working directory.")
+      .trl("dataset_name");
+  keys.free("val_files", &DataConfig::val_files, "Validation rows: a JSONL file or a list of files.");
+  keys.compared("prompt_key", &DataConfig::prompt_key,
+                "Column of the prompt: text, or a list of {role, content} messages.")
+      .as_in_verl("\"prompt\"")
+      .read_by(kInGenerate);
+  keys.compared(
+          "response_key", &DataConfig::response_key,
+          "Column of the completion to learn: text, or a list of {role, content} messages that continue the prompt's "
+          "(TRL: completion). Only `mortise sft` reads it.")
+      .unread_by(kInTrain)
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.loaded.is_set("sft"); }, "only `mortise sft` reads it");
+  keys.compared(
+          "messages_key", &DataConfig::messages_key,
+          "Column of a whole chat to learn, for rows without a completion: a list of {role, content} messages. Only "
+          "`mortise sft` reads it.")
+      .unread_by(kInTrain)
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.loaded.is_set("sft"); }, "only `mortise sft` reads it");
+}
+
+template <class Keys>
+void describe_data_lengths(Keys& keys) {
+  keys.compared("max_prompt_length", &DataConfig::max_prompt_length,
+                "Longest prompt in tokens, including the chat template. truncation says what happens to longer ones.")
+      .at_least(1)
+      .at_most(1 << 24)
+      .as_in_verl("512");
+  keys.compared("max_response_length", &DataConfig::max_response_length, "Longest completion in tokens.")
+      .at_least(1)
+      .at_most(1 << 24)
+      .as_in_verl("512")
+      .trl("max_completion_length", "512")
+      .read_by(kInGenerate);
+  keys.compared(
+          "filter_overlong_prompts", &DataConfig::filter_overlong_prompts,
+          "Drop rows whose prompt is longer than max_prompt_length when the files are read. The run logs how many.")
+      .as_in_verl("false");
+  keys.compared(
+          "truncation", &DataConfig::truncation,
+          "What happens to a prompt longer than max_prompt_length. error stops the run. left and right cut tokens "
+          "from that side. middle keeps both ends.")
+      .as_in_verl("\"error\"")
+      .no_effect(
+          kInTrain | kInSft | kInEval,
+          [](const auto& k) {
+            return k.config.data.filter_overlong_prompts && k.config.data.truncation != Truncation::kError;
+          },
+          "data.filter_overlong_prompts drops such rows");
+}
+
+template <class Keys>
+void describe_data_order(Keys& keys) {
+  keys.compared("shuffle", &DataConfig::shuffle,
+                "Read the training rows in a new random order each epoch. false keeps the order of the files.")
+      .as_in_verl("true")
+      .trl("shuffle_dataset");
+  keys.compared("seed", &DataConfig::seed, "Seed of the order of the rows. null: trainer.seed.")
+      .at_least(0)
+      .as_in_verl("null")
+      .transformers("data_seed", "null")
+      .no_effect(
+          kLearning, [](const auto& k) { return !k.config.data.shuffle; }, "data.shuffle is false");
+  keys.compared("train_batch_size", &DataConfig::train_batch_size,
+                "Prompts per step. Each prompt gets rollout.n completions. The last, incomplete batch of an epoch is "
+                "dropped.")
+      .at_least(1)
+      .as_in_verl("1024")
+      .trl("generation_batch_size (there in completions)")
+      .no_effect(
+          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.train_batch_size"); },
+          "sft has its own key, sft.train_batch_size");
+  keys.compared(
+          "gen_batch_size", &DataConfig::gen_batch_size,
+          "Prompts in one generation batch of algorithm.filter_groups. A step draws such batches until it has enough "
+          "groups. null: train_batch_size.")
+      .at_least(1)
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
+          "algorithm.filter_groups.enable is false");
+  keys.compared("train_max_samples", &DataConfig::train_max_samples,
+                "Use only the first N training rows (verl draws them at random if shuffle is true). -1: all.")
+      .at_least(-1)
+      .as_in_verl("-1");
+  keys.free("val_max_samples", &DataConfig::val_max_samples, "Use only the first N validation rows. -1: all.")
+      .at_least(-1)
+      .as_in_verl("-1")
+      .no_effect(
+          kInTrain | kInSft | kInEval, [](const auto& k) { return k.config.data.val_files.empty(); },
+          "data.val_files is not given");
+}
+
+template <class Keys>
+void describe_data_columns(Keys& keys) {
+  keys.compared("system_prompt", &DataConfig::system_prompt,
+                "System message that is added to every chat without one. Rows whose prompt is text are then an error. "
+                "null: none. ms-swift calls it system.")
+      .read_by(kInGenerate);
+  keys.compared(
+      "columns", &DataConfig::columns,
+      "Types of data columns as rewards see them: columns = { answer = \"text\" }. The types are text, integer, "
+      "number and json. Set it only if the values of a column have several types. text and json take every "
+      "value; a list becomes its JSON text. Other columns get their type from all training and validation rows.");
+  keys.compared("apply_chat_template_kwargs", &DataConfig::apply_chat_template_kwargs,
+                "Further variables for the chat template, for example enable_thinking = false.")
+      .as_in_verl("{}")
+      .trl("chat_template_kwargs", "null")
+      .read_by(kInGenerate);
+}
+
+template <class Catalog>
+void describe_data_section(Catalog& catalog) {
+  auto keys = catalog.table("data", "The rows: their files, lengths and order.",
+                            [](auto& run) -> DataConfig& { return run.data; });
+  describe_data_files(keys);
+  describe_data_lengths(keys);
+  describe_data_order(keys);
+  describe_data_columns(keys);
+}
+
+#endif  // MORTISE_CONFIG_RECORDS
+
+}  // namespace mortise

@@ -1,0 +1,139 @@
+// [model]: the model that is trained.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mortise {
+
+// Numbers of weights, gradients and activations.
+enum class ModelDtype { kFloat32, kFloat64 };
+constexpr auto choice_names(ModelDtype) { return std::array<std::string_view, 2>{"float32", "float64"}; }
+
+[[nodiscard]] constexpr int64_t num_bytes(ModelDtype dtype) { return dtype == ModelDtype::kFloat64 ? 8 : 4; }
+
+// What computes the layers in training: kernels, or the operations of libtorch that check them.
+enum class LayerPasses { kFast, kPlain };
+constexpr auto choice_names(LayerPasses) { return std::array<std::string_view, 2>{"fast", "plain"}; }
+
+struct ModelSection {
+  std::string path;                                 // Hugging Face folder (TRL: model_name_or_path); "" = not given
+  ModelDtype dtype = ModelDtype::kFloat32;          // weights, gradients, activations
+  LayerPasses layers = LayerPasses::kFast;          // what computes them in training
+  bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
+  std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
+  std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
+  int64_t lora_rank = 0;      // rank of the adapter that is trained instead of the weights; 0 = none (PEFT: r)
+  double lora_alpha = 16.0;   // the adapter's product counts lora_alpha / lora_rank times
+  bool use_rslora = false;    // lora_alpha / sqrt(lora_rank) times
+  double lora_dropout = 0.0;  // probability that an update drops a feature of the adapter's input
+  std::vector<std::string> target_modules = {"all-linear"};  // ends of names of the adapted matrices
+  std::vector<std::string> exclude_modules;                  // exceptions from target_modules
+  std::optional<std::string> lora_adapter_path;  // PEFT folder of an adapter to continue; sets rank, modules
+  bool operator==(const ModelSection&) const = default;
+};
+
+#ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+inline constexpr const char* kAdapterSaysIt = "the adapter of model.lora_adapter_path has its own";
+
+inline constexpr auto starts_no_adapter = [](const auto& k) -> bool {
+  return k.config.model.lora_rank == 0 || k.config.model.lora_adapter_path;
+};
+
+inline constexpr auto why_no_fresh_adapter = [](const auto& k) -> std::string {
+  return k.config.model.lora_adapter_path ? kAdapterSaysIt : "model.lora_rank is 0, so all weights are trained";
+};
+
+template <class Keys>
+void describe_lora(Keys& keys) {
+  keys.compared(
+          "lora_rank", &ModelSection::lora_rank,
+          "Rank of a LoRA adapter (arXiv 2106.09685). The adapter is trained and the weights are frozen. It starts "
+          "as in PEFT, without biases. The reference model is the base without the adapter. 0: no "
+          "adapter; all weights are trained.")
+      .at_least(0)
+      .at_most(65536)
+      .trl("lora_r")
+      .no_effect(
+          kLearning, [](const auto& k) { return k.config.model.lora_adapter_path.has_value(); }, kAdapterSaysIt);
+  keys.compared("lora_alpha", &ModelSection::lora_alpha,
+                "Scale of the adapter: its product is multiplied by lora_alpha / lora_rank.")
+      .above(0)
+      .at_most(1e9)
+      .trl("lora_alpha")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("use_rslora", &ModelSection::use_rslora,
+                "Multiply the adapter's product by lora_alpha / sqrt(lora_rank) instead (rsLoRA, arXiv 2312.03732).")
+      .trl("use_rslora")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("lora_dropout", &ModelSection::lora_dropout,
+                "Probability that an update drops a feature of an adapter's input (PEFT: lora_dropout). Sampling, "
+                "old_log_prob and the reference have no dropout.")
+      .at_least(0)
+      .below(1)
+      .trl("lora_dropout")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared(
+          "target_modules", &ModelSection::target_modules,
+          "Matrices that get an adapter, given by the end of their name after a dot (q_proj, layers.0.mlp.up_proj). "
+          "all-linear: every matrix of the layers.")
+      .trl("lora_target_modules")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared(
+          "exclude_modules", &ModelSection::exclude_modules,
+          "Matrices that get no adapter although target_modules matches them. The names work as in target_modules.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("lora_adapter_path", &ModelSection::lora_adapter_path,
+                "Folder of a LoRA adapter in PEFT's format to continue training. Its rank, scale, modules and "
+                "dropout are used. "
+                "null: a new adapter if lora_rank is above 0.")
+      .as_in_verl("null");
+}
+
+template <class Keys>
+void describe_model(Keys& keys) {
+  keys.compared("path", &ModelSection::path,
+                "Folder in Hugging Face layout: config.json, safetensors weights, tokenizer files.")
+      .trl("model_name_or_path");
+  keys.compared("dtype", &ModelSection::dtype,
+                "Number format of weights, gradients, optimizer state and activations. Use float64 to check numbers.")
+      .read_by(kInGenerate);
+  keys.compared(
+      "layers", &ModelSection::layers,
+      "What computes the layers in training. fast uses Mortise's own kernels. plain uses the libtorch operations "
+      "that the kernels are tested against, and takes several times the time and memory. Use plain to find out "
+      "whether a number depends on the kernels. rollout.kernels does the same for sampling.");
+  keys.free("enable_gradient_checkpointing", &ModelSection::enable_gradient_checkpointing,
+            "Recompute the layers in the backward pass instead of keeping their activations. This saves memory and "
+            "takes about a third more time. It does not change any gradient, not even the last bit.")
+      .as_in_verl("")
+      .transformers("gradient_checkpointing", "");
+  keys.free("activation_memory_mib", &ModelSection::activation_memory_mib,
+            "MiB of activations that a pass may keep, with enable_gradient_checkpointing. Only layers that do not fit "
+            "are recomputed. null: all layers are recomputed.")
+      .at_least(0)
+      .at_most(1 << 30)
+      .no_effect(
+          kLearning, [](const auto& k) { return !k.config.model.enable_gradient_checkpointing; },
+          "model.enable_gradient_checkpointing is false, so all activations are kept");
+  keys.compared("custom_chat_template", &ModelSection::custom_chat_template,
+                "File with a Jinja chat template to use instead of the one in the model's folder.")
+      .read_by(kInGenerate);
+}
+
+template <class Catalog>
+void describe_model_section(Catalog& catalog) {
+  auto keys =
+      catalog.table("model", "The model that is trained.", [](auto& run) -> ModelSection& { return run.model; });
+  describe_model(keys);
+  describe_lora(keys);
+}
+
+#endif  // MORTISE_CONFIG_RECORDS
+
+}  // namespace mortise

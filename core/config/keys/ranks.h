@@ -1,0 +1,44 @@
+// [ranks]: how the processes of a run wait for each other. The launcher says how many there are (docs/ranks.md).
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace mortise {
+
+struct RanksConfig {
+  std::chrono::milliseconds join_timeout{600'000};    // until all ranks have started
+  std::chrono::milliseconds answer_timeout{30'000};   // a rank that is silent for longer hangs
+  std::chrono::milliseconds wait_timeout{1'800'000};  // in one collective (TRL: ddp_timeout)
+  std::optional<std::string> store_file;              // instead of a TCP store
+  bool operator==(const RanksConfig&) const = default;
+};
+
+#ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+template <class Catalog>
+void describe_ranks_section(Catalog& catalog) {
+  auto keys = catalog.table("ranks", "How the processes of a run wait for each other.",
+                            [](auto& run) -> RanksConfig& { return run.ranks; });
+  keys.free("join_timeout", &RanksConfig::join_timeout,
+            "Longest time from the start of a rank until all ranks have started. After it the run stops with exit code "
+            "7 and names the ranks that are missing.")
+      .above(0);
+  keys.free("answer_timeout", &RanksConfig::answer_timeout,
+            "Ranks tell each other several times a second that they live. If one is silent for longer than this, its "
+            "process hangs or its machine is gone. The other ranks then stop with exit code 7 and name it.")
+      .above(0);
+  keys.free("wait_timeout", &RanksConfig::wait_timeout,
+            "Longest time that ranks wait in one collective for a rank that lives but does not arrive. They then stop "
+            "with exit code 7 and name it. Raise it if one rank may work for longer than the others, for example on "
+            "slow rewards. (TRL: ddp_timeout; verl: nccl_timeout.)")
+      .above(0);
+  keys.free("store_file", &RanksConfig::store_file,
+            "A new file on a file system that all ranks share. They find each other through it instead of a TCP "
+            "connection to rank 0. null: the TCP store at MASTER_ADDR and MASTER_PORT.");
+}
+
+#endif  // MORTISE_CONFIG_RECORDS
+
+}  // namespace mortise

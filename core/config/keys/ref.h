@@ -1,0 +1,85 @@
+// [ref]: the reference model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace mortise {
+
+struct RefConfig {  // log_prob_* change memory and speed only; null = the actor's
+  std::optional<int64_t> log_prob_micro_batch_size_per_gpu;  // rows per pass
+  std::optional<bool> log_prob_use_dynamic_bsz;              // cut by tokens even if a row count is given
+  std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
+  std::optional<int64_t> sync_steps;                         // steps between refreshes; null = the initial model stays
+  double mixup_alpha = 0.6;                                  // share of the policy in a refresh; 1 = a copy
+  bool operator==(const RefConfig&) const = default;
+};
+
+#ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+// Whether the reference's passes are cut by tokens or by rows, and the keys that decide it.
+inline constexpr auto cuts_reference_by_tokens = [](const auto& k) -> bool {
+  return k.config.ref.log_prob_use_dynamic_bsz.value_or(k.config.actor.use_dynamic_bsz);
+};
+
+inline constexpr auto cuts_reference_by_rows = [](const auto& k) -> bool {
+  return !cuts_reference_by_tokens(k) &&
+         (k.config.ref.log_prob_micro_batch_size_per_gpu || k.config.actor.ppo_micro_batch_size_per_gpu);
+};
+
+inline constexpr auto why_reference_by_tokens = [](const auto& k) -> std::string {
+  const bool own = k.config.ref.log_prob_use_dynamic_bsz.has_value();
+  return std::string(own ? "ref.log_prob_use_dynamic_bsz" : "actor.use_dynamic_bsz") + " cuts passes by tokens";
+};
+
+inline constexpr auto why_reference_by_rows = [](const auto& k) -> std::string {
+  const bool own = k.config.ref.log_prob_micro_batch_size_per_gpu.has_value();
+  return std::string("passes are cut by ") +
+         (own ? "ref.log_prob_micro_batch_size_per_gpu" : "actor.ppo_micro_batch_size_per_gpu") +
+         " (set ref.log_prob_use_dynamic_bsz=true)";
+};
+
+template <class Keys>
+void describe_reference(Keys& keys) {
+  keys.free("log_prob_micro_batch_size_per_gpu", &RefConfig::log_prob_micro_batch_size_per_gpu,
+            "Rows in one forward pass of the reference. null: actor.ppo_micro_batch_size_per_gpu.")
+      .at_least(1)
+      .as_in_verl("null")
+      .no_effect(kInTrain, cuts_reference_by_tokens, why_reference_by_tokens);
+  keys.free("log_prob_use_dynamic_bsz", &RefConfig::log_prob_use_dynamic_bsz,
+            "Cut the reference's passes by tokens even if a number of rows is set. null: actor.use_dynamic_bsz.")
+      .as_in_verl("null");
+  keys.free("log_prob_max_token_len_per_gpu", &RefConfig::log_prob_max_token_len_per_gpu,
+            "Tokens in one pass of the reference, if passes are cut by tokens. null: actor.ppo_max_token_len_per_gpu.")
+      .at_least(1)
+      .as_in_verl("null")
+      .no_effect(kInTrain, cuts_reference_by_rows, why_reference_by_rows);
+  keys.compared("sync_steps", &RefConfig::sync_steps,
+                "Steps between refreshes of the reference: ref = (1 - mixup_alpha) ref + mixup_alpha policy. null: the "
+                "reference stays the initial policy (TRL: sync_ref_model = false).")
+      .at_least(1)
+      .trl("ref_model_sync_steps");
+  keys.compared(
+          "mixup_alpha", &RefConfig::mixup_alpha,
+          "Share of the policy in a refresh of the reference. 1 copies the policy. Small values in every step make a "
+          "moving average.")
+      .above(0)
+      .at_most(1)
+      .trl("ref_model_mixup_alpha")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.ref.sync_steps; }, "ref.sync_steps is null");
+}
+
+template <class Catalog>
+void describe_ref_section(Catalog& catalog) {
+  auto keys = catalog.table(
+      "ref", "The reference model: the initial policy, unless it is refreshed. A run has one if a KL needs it.",
+      [](auto& run) -> RefConfig& { return run.ref; });
+  keys.unread_by(kInSft);
+  describe_reference(keys);
+}
+
+#endif  // MORTISE_CONFIG_RECORDS
+
+}  // namespace mortise

@@ -1,0 +1,310 @@
+// [trainer]: the length of a run, its files and its limits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/choice.h"
+
+namespace mortise {
+
+// Numbers of the weights in a checkpoint's huggingface folder.
+enum class SaveDtype { kTrain, kStored, kFloat32, kBfloat16, kFloat16, kFloat64 };
+constexpr auto choice_names(SaveDtype) {
+  return std::array<std::string_view, 6>{"train", "stored", "float32", "bfloat16", "float16", "float64"};
+}
+
+enum class ResumeMode { kAuto, kDisable, kResumePath };
+constexpr auto choice_names(ResumeMode) { return std::array<std::string_view, 3>{"auto", "disable", "resume_path"}; }
+
+// Where metrics go in addition to metrics.jsonl and updates.jsonl.
+enum class LogTarget { kConsole, kTensorboard };
+constexpr auto choice_names(LogTarget) { return std::array<std::string_view, 2>{"console", "tensorboard"}; }
+
+struct TrainerConfig {
+  int64_t total_epochs = 1;  // passes over the training files (verl: 30)
+  std::optional<int64_t>
+      total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
+  int64_t seed = 42;         // of everything random
+  std::string default_local_dir = "runs/mortise";  // what the run writes (TRL: output_dir)
+  int64_t save_freq = -1;                          // steps between checkpoints; -1 = only the last
+  int64_t save_freq_updates = -1;                  // updates between checkpoints inside a step; -1 = none
+  int64_t test_freq = -1;                          // steps between validations; -1 = only before and after
+  bool val_before_train = true;
+  bool val_only = false;                          // validate and stop
+  std::optional<int64_t> max_actor_ckpt_to_keep;  // newest kept; null = all (TRL: save_total_limit)
+  SaveDtype save_dtype = SaveDtype::kTrain;       // of huggingface/
+  std::optional<std::string> max_shard_size;      // of a weight file, "5GB"; null = one file, or as read if stored
+  bool save_merged_lora = false;                  // huggingface/ is the sum of base and adapter, not the adapter alone
+  ResumeMode resume_mode = ResumeMode::kAuto;
+  std::optional<std::string> resume_from_path;  // with resume_path: the global_step_N folder
+  std::vector<LogTarget> logger = {LogTarget::kConsole,
+                                   LogTarget::kTensorboard};  // metrics.jsonl and updates.jsonl are always written
+  int64_t log_val_generations = 0;                 // validation completions kept in the log at each validation
+  std::optional<std::string> validation_data_dir;  // the same for the completions of every validation
+  std::optional<std::string> rollout_data_dir;  // JSONL of all completions with rewards and advantages, a file a step
+  int64_t num_completions_to_print = 0;         // rows of the console table each step
+  int64_t nonfinite_update_limit = 10;          // non-finite updates skipped in all before the run stops
+  int64_t critic_warmup = 0;                    // the policy learns from this step on
+  std::optional<double>
+      rollout_probs_diff_limit;               // of training/rollout_probs_diff_mean; null = none, as the next three
+  std::optional<double> kl_limit;             // of the KL to the reference, nats per token
+  std::optional<double> nan_reward_limit;     // share of rows without a reward
+  std::optional<double> zero_variance_limit;  // share of groups whose rewards are all equal
+  int64_t limit_patience = 1;                 // steps in a row above one of these four before the run stops
+  std::optional<int64_t> num_threads;         // null = all cores
+  bool deterministic = false;                 // the bits do not depend on the number of ranks
+  int64_t rank_check_freq = 20;               // steps between comparisons of the ranks' weights; -1 = never
+  bool operator==(const TrainerConfig&) const = default;
+};
+
+#ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+template <class Keys>
+void describe_trainer_length(Keys& keys) {
+  keys.length("total_epochs", &TrainerConfig::total_epochs,
+              "Number of passes over the training files. Ignored if total_training_steps is set. (verl's default: 30.)")
+      .at_least(1)
+      .at_most(1'000'000'000)
+      .trl("num_train_epochs")
+      .unread_by(kInSft)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.trainer.total_training_steps.has_value(); },
+          "trainer.total_training_steps wins")
+      .no_effect(
+          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.total_training_steps"); },
+          "sft has its own key, sft.total_training_steps");
+  keys.length("total_training_steps", &TrainerConfig::total_training_steps,
+              "Steps (batches of prompts) of the whole run. null: total_epochs times the batches of an epoch.")
+      .at_least(1)
+      .as_in_verl("null")
+      .trl("max_steps (there in updates)")
+      .unread_by(kInSft)
+      .no_effect(
+          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.total_training_steps"); },
+          "sft has its own key, sft.total_training_steps");
+  keys.compared("seed", &TrainerConfig::seed, "Seed of everything random that has no seed of its own.")
+      .at_least(0)
+      .transformers("seed", "42")
+      .read_by(kInGenerate | kInEval);
+  keys.free("default_local_dir", &TrainerConfig::default_local_dir,
+            "Folder that the run writes: metrics, logs, checkpoints, the resolved config.")
+      .as_in_verl("")
+      .transformers("output_dir", "");
+}
+
+template <class Keys>
+void describe_saving_and_testing(Keys& keys) {
+  keys.free("save_freq", &TrainerConfig::save_freq,
+            "Steps between checkpoints. The last step is always saved. -1 or 0: only the last.")
+      .at_least(-1)
+      .as_in_verl("-1")
+      .trl("save_steps");
+  keys.free("save_freq_updates", &TrainerConfig::save_freq_updates,
+            "Updates between checkpoints within a step. The first is saved as soon as the samples are scored. Such a "
+            "checkpoint (unfinished_step_N_update_U) holds the samples, and is deleted when the next one is complete. "
+            "-1 or 0: none; a killed run starts its current step again.")
+      .at_least(-1)
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "a step of sft is one update");
+  keys.free("test_freq", &TrainerConfig::test_freq,
+            "Steps between validations. The last step is always validated. -1 or 0: only the last.")
+      .at_least(-1)
+      .trl("eval_steps")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given")
+      .no_effect(
+          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.test_freq"); },
+          "sft has its own key, sft.test_freq");
+  keys.free("val_before_train", &TrainerConfig::val_before_train, "Validate before the first step.")
+      .trl("eval_on_start")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.data.val_files.empty() && k.config.trainer.val_before_train; },
+          "data.val_files is not given")
+      .no_effect(
+          kInSft, [](const auto& k) { return k.config.trainer.val_before_train; },
+          "sft validates every sft.test_freq updates and after the last");
+  keys.free("val_only", &TrainerConfig::val_only, "Validate once and stop.").as_in_verl("false");
+}
+
+inline constexpr auto trains_adapter = [](const auto& k) {
+  return k.config.model.lora_rank > 0 || k.config.model.lora_adapter_path;
+};
+
+template <class Keys>
+void describe_checkpoints(Keys& keys) {
+  keys.free("max_actor_ckpt_to_keep", &TrainerConfig::max_actor_ckpt_to_keep,
+            "Number of checkpoints to keep. When a new one is complete, the oldest ones above this number are deleted. "
+            "null: all.")
+      .at_least(1)
+      .as_in_verl("null")
+      .transformers("save_total_limit", "null");
+  keys.free("save_dtype", &TrainerConfig::save_dtype,
+            "Number format of the weights in a checkpoint's huggingface folder. train: model.dtype. stored: the format "
+            "of each file of model.path, with the same bytes for weights that were not trained. If a format rounds, "
+            "the checkpoint's state also holds the exact weights, so that a resume loses nothing. You may change it on "
+            "a resume.");
+  keys.free("max_shard_size", &TrainerConfig::max_shard_size,
+            "Maximum size of a weight file in that folder, as \"5GB\" or \"500MB\". More weights go into more files "
+            "with an index. null: one file, or the files of model.path if save_dtype is stored.")
+      .no_effect(
+          kLearning, [](const auto& k) { return trains_adapter(k) && !k.config.trainer.save_merged_lora; },
+          "an adapter is saved as one file");
+  keys.free("save_merged_lora", &TrainerConfig::save_merged_lora,
+            "What that folder holds with a LoRA adapter. true: a whole model, the sum of base and adapter. false: only "
+            "the adapter, in PEFT's format. A resume is exact with either.")
+      .no_effect(
+          kLearning, [](const auto& k) { return !trains_adapter(k); }, "no adapter is trained (model.lora_rank)");
+  keys.free("resume_mode", &TrainerConfig::resume_mode,
+            "auto resumes the newest checkpoint in default_local_dir if there is one. disable starts over. resume_path "
+            "resumes resume_from_path. The command line's --resume replaces this key.")
+      .as_in_verl("\"auto\"");
+  keys.free("resume_from_path", &TrainerConfig::resume_from_path,
+            "The checkpoint (a global_step_N folder) that resume_mode = \"resume_path\" resumes.")
+      .trl("resume_from_checkpoint")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.trainer.resume_mode != ResumeMode::kResumePath; },
+          [](const auto& k) -> std::string {
+            return "trainer.resume_mode is " + std::string(choice_name(k.config.trainer.resume_mode));
+          });
+}
+
+template <class Keys>
+void describe_logs(Keys& keys) {
+  keys.free("logger", &TrainerConfig::logger,
+            "Where metrics go in addition to metrics.jsonl and updates.jsonl, which are always written.")
+      .trl("report_to");
+  keys.free("log_val_generations", &TrainerConfig::log_val_generations,
+            "Validation completions shown in the log at each validation, also by sft and eval.")
+      .at_least(0)
+      .as_in_verl("0")
+      .read_by(kInEval)
+      .no_effect(
+          kLearning,
+          [](const auto& k) { return k.config.data.val_files.empty() && k.config.trainer.log_val_generations != 0; },
+          "data.val_files is not given");
+  keys.free("validation_data_dir", &TrainerConfig::validation_data_dir,
+            "Folder for the completions of every validation with their rewards. Each validation is a JSONL file named "
+            "by its step; `mortise eval` writes eval.jsonl. null: none are written.")
+      .as_in_verl("null")
+      .read_by(kInEval)
+      .no_effect(
+          kLearning,
+          [](const auto& k) { return k.config.data.val_files.empty() && k.config.trainer.validation_data_dir; },
+          "data.val_files is not given");
+  keys.free("rollout_data_dir", &TrainerConfig::rollout_data_dir,
+            "Folder for all completions of training with their rewards, their advantages and the reasons of failed "
+            "rewards. Each step is a JSONL file (docs/metrics.md lists its fields). null: none are written.")
+      .as_in_verl("null")
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("num_completions_to_print", &TrainerConfig::num_completions_to_print,
+            "Completions shown on the console after each step, as a table with the reasons of failed rewards. 0: none.")
+      .at_least(0)
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("nonfinite_update_limit", &TrainerConfig::nonfinite_update_limit,
+            "Updates with a gradient that is not finite are skipped and counted. The run stops if there are more than "
+            "this many.")
+      .at_least(0);
+  keys.compared("critic_warmup", &TrainerConfig::critic_warmup,
+                "First step in which the policy learns too. Only the critic learns before it.")
+      .at_least(0)
+      .as_in_verl("0");
+}
+
+inline constexpr auto has_no_limit = [](const auto& k) {
+  const TrainerConfig& t = k.config.trainer;
+  return !t.kl_limit && !t.rollout_probs_diff_limit && !t.nan_reward_limit && !t.zero_variance_limit;
+};
+
+template <class Keys>
+void describe_limits(Keys& keys) {
+  keys.free("rollout_probs_diff_limit", &TrainerConfig::rollout_probs_diff_limit,
+            "Stop the run (exit code 5) if training/rollout_probs_diff_mean is above this. It is the mean difference "
+            "between the sampler's and the trainer's probabilities. null: never.")
+      .at_least(0)
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from")
+      .no_effect(
+          kInTrain,
+          [](const auto& k) {
+            const auto& config = k.config;
+            return config.model.lora_dropout > 0 && config.model.lora_rank > 0 && config.actor.ppo_epochs == 1 &&
+                   config.actor.ppo_mini_batch_size >= config.data.train_batch_size;
+          },
+          "a step has one update, and with model.lora_dropout its log-probs are not those of the sampler's policy");
+  keys.free("kl_limit", &TrainerConfig::kl_limit,
+            "Stop the run (exit code 5) if the KL to the reference (kl, else actor/reward_kl_penalty) is above this, "
+            "in nats per token. null: never.")
+      .above(0)
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("nan_reward_limit", &TrainerConfig::nan_reward_limit,
+            "Stop the run (exit code 9) if frac_reward_nan is above this. It is the share of completions without a "
+            "reward, because none applies or all failed. null: never.")
+      .at_least(0)
+      .below(1)
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("zero_variance_limit", &TrainerConfig::zero_variance_limit,
+            "Stop the run (exit code 9) if frac_reward_zero_std is above this. It is the share of groups whose rewards "
+            "are all the same. null: never.")
+      .at_least(0)
+      .below(1)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.algorithm.filter_groups.enable; },
+          "algorithm.filter_groups drops the groups that it counts")
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("limit_patience", &TrainerConfig::limit_patience,
+            "Steps in a row that must be above rollout_probs_diff_limit, kl_limit, nan_reward_limit or "
+            "zero_variance_limit before the run stops.")
+      .at_least(1)
+      .no_effect(kInTrain, has_no_limit, "none of its limits is set")
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("num_threads", &TrainerConfig::num_threads,
+            "Threads that compute. The last bits of a run depend on it. null: OMP_NUM_THREADS, else as many as the "
+            "process may use by its CPU affinity and the quota of its control group (container).")
+      .at_least(1)
+      .at_most(4096)
+      .read_by(kInGenerate | kInEval);
+}
+
+template <class Keys>
+void describe_trainer_ranks(Keys& keys) {
+  keys.compared("deterministic", &TrainerConfig::deterministic,
+                "Learn the same bits with any number of ranks. Gradients are added in a fixed tree over the "
+                "micro-batches of an update. All ranks must compute with the same number of threads. "
+                "docs/ranks.md says what it costs. false: the last bits depend on the number of ranks.");
+  keys.free("rank_check_freq", &TrainerConfig::rank_check_freq,
+            "Steps between comparisons of the weights that the ranks hold. The run stops (exit code 7) and names the "
+            "rank if one has other weights. The last step is always compared. -1 or 0: never.")
+      .at_least(-1);
+}
+
+template <class Catalog>
+void describe_trainer_section(Catalog& catalog) {
+  auto keys = catalog.table("trainer", "The run: its length, its files and its limits.",
+                            [](auto& run) -> TrainerConfig& { return run.trainer; });
+  // `eval` shares the file of a run, and reads little of [trainer]. Only keys on its command line get a warning.
+  keys.none_has_effect(
+      kInEval,
+      [](const auto& k) { return (k.field->read_by & kInEval) == 0 && k.loaded.where(k.key).starts_with("override"); },
+      "`mortise eval` validates once and does not write a run folder");
+  describe_trainer_length(keys);
+  describe_saving_and_testing(keys);
+  describe_checkpoints(keys);
+  describe_logs(keys);
+  describe_limits(keys);
+  describe_trainer_ranks(keys);
+}
+
+#endif  // MORTISE_CONFIG_RECORDS
+
+}  // namespace mortise

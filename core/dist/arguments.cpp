@@ -1,0 +1,58 @@
+#include "dist/arguments.h"
+
+#include <fmt/core.h>
+
+#include <string>
+
+namespace mortise {
+
+namespace {
+
+Error wrong_argument(std::string_view call, std::string_view stage, const std::string& what) {
+  return {ErrorKind::kInternal, fmt::format("{} in stage '{}': {}", call, stage, what), {}, "please report this"};
+}
+
+}  // namespace
+
+Result<> check_moved_argument(const at::Tensor& tensor, std::string_view call, std::string_view stage) {
+  if (!tensor.defined()) return wrong_argument(call, stage, "the tensor is undefined");
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous())
+    return wrong_argument(call, stage, "the tensor is not contiguous on the CPU");
+  return {};
+}
+
+Result<> check_sum_argument(const at::Tensor& tensor, std::string_view call, std::string_view stage) {
+  TRY(check_moved_argument(tensor, call, stage));
+  const at::ScalarType type = tensor.scalar_type();
+  if (type != at::kFloat && type != at::kDouble && type != at::kLong)
+    return wrong_argument(call, stage, fmt::format("ranks do not sum numbers of type {}", at::toString(type)));
+  return {};
+}
+
+Result<> check_parts(const at::Tensor& whole, const at::Tensor& part, int size, std::string_view call,
+                     std::string_view stage) {
+  TRY(check_moved_argument(whole, call, stage));
+  TRY(check_moved_argument(part, call, stage));
+  if (whole.scalar_type() != part.scalar_type())
+    return wrong_argument(
+        call, stage,
+        fmt::format("types {} and {} differ", at::toString(whole.scalar_type()), at::toString(part.scalar_type())));
+  if (whole.numel() != part.numel() * size)
+    return wrong_argument(call, stage,
+                          fmt::format("{} numbers are not {} parts of {} each", whole.numel(), size, part.numel()));
+  return {};
+}
+
+Result<> check_root(int root, int size, std::string_view call, std::string_view stage) {
+  if (root < 0 || root >= size)
+    return wrong_argument(call, stage, fmt::format("there is no rank {} in a group of {}", root, size));
+  return {};
+}
+
+Result<> check_peer(int peer, int rank, int size, std::string_view call, std::string_view stage) {
+  TRY(check_root(peer, size, call, stage));
+  if (peer == rank) return wrong_argument(call, stage, fmt::format("rank {} cannot be its own partner", rank));
+  return {};
+}
+
+}  // namespace mortise

@@ -1,0 +1,21 @@
+// What every communicator demands of the arguments of a call. Wrong ones are a bug of the caller: kind kInternal.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+Result<> check_sum_argument(const at::Tensor& tensor, std::string_view call, std::string_view stage);
+Result<> check_moved_argument(const at::Tensor& tensor, std::string_view call, std::string_view stage);
+// Both of one type, `whole` with exactly `size` times the numbers of `part`.
+Result<> check_parts(const at::Tensor& whole, const at::Tensor& part, int size, std::string_view call,
+                     std::string_view stage);
+Result<> check_root(int root, int size, std::string_view call, std::string_view stage);
+// Another rank of the group.
+Result<> check_peer(int peer, int rank, int size, std::string_view call, std::string_view stage);
+
+}  // namespace mortise

@@ -1,0 +1,101 @@
+// Communicator: what the ranks of a run tell each other. A rank is one process of a run.
+//
+// A run of one process has a communicator too (one_process.h): every call answers at once with this rank's own values.
+// Callers therefore never ask whether a run is distributed.
+//
+// Order rule: every rank calls the same collectives, in the same order, with the same sizes and types. all_reduce_sum,
+// start_all_reduce_sum, reduce_scatter_sum, all_gather, broadcast, barrier, exchange and broadcast_bytes are
+// collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
+//
+// Thread rule: one call at a time. The calls may come from different threads (autograd's start the reduction of a
+// bucket), if the order rule holds. enter, check and fail may be called by any thread at any time.
+//
+// Stage: every call takes the name of the stage that waits ("gradients"), for the errors' texts. It must be a literal,
+// or live as long as the communicator.
+//
+// Errors: kind kRankFailure (exit code 7) means that a rank died, hangs, or ended with an error of its own. The text
+// names that rank, the stage where it was, and the stage in which this rank waited. The group is broken after any
+// Error. The contents of the tensors are undefined, every later call fails with the same Error, and the process should
+// end with it. kind kInternal means that the arguments were wrong (a type, a size); nothing was sent.
+//
+// Numbers: all ranks receive the same bits. The order of a sum depends on size(), so its last bits do too. For sums
+// that do not depend on the number of ranks, gather the terms and add them in an order of your own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dist/rank_failure.h"
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+// A reduction that runs while the caller computes. The tensor is untouchable until wait() has returned; the handle keeps
+// it alive. Handles may be waited for in any order. A handle that was never waited for waits in its destructor.
+class PendingReduce {
+ public:
+  virtual ~PendingReduce() = default;
+  virtual Result<> wait() = 0;
+};
+
+// The largest or smallest value of all ranks, for metrics such as the time of the slowest rank.
+enum class Extreme { kMax, kMin };
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual int local_rank() const = 0;  // number of this rank on its machine
+  [[nodiscard]] bool is_main() const { return rank() == 0; }
+
+  // Tensors are contiguous and on the CPU. Sums take float32, float64 and int64; the others take every type.
+
+  // tensor = the sum over ranks, in place, on every rank.
+  virtual Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) = 0;
+  Result<> all_reduce_sum(std::span<float> values, std::string_view stage);
+  Result<> all_reduce_sum(std::span<double> values, std::string_view stage);
+  Result<> all_reduce_sum(std::span<int64_t> values, std::string_view stage);
+  // The same without waiting: gradients go out in buckets while the backward pass runs. Never null.
+  virtual Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                                      std::string_view stage) = 0;
+  virtual Result<> all_reduce_extreme(std::span<double> values, Extreme extreme, std::string_view stage) = 0;
+
+  // output [n] = this rank's part of the sum over ranks of input [size() * n]. The ranks are added in the order 0, 1, ...
+  virtual Result<> reduce_scatter_sum(const at::Tensor& input, const at::Tensor& output, std::string_view stage) = 0;
+  // output [size() * n] = the inputs [n] of all ranks, in rank order.
+  virtual Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) = 0;
+  // tensor = that of the rank `root`.
+  virtual Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) = 0;
+  // Returns when every rank has called it.
+  virtual Result<> barrier(std::string_view stage) = 0;
+
+  // To and from another rank, never this one.
+  virtual Result<> send(const at::Tensor& tensor, int to, std::string_view stage) = 0;
+  virtual Result<> recv(const at::Tensor& tensor, int from, std::string_view stage) = 0;
+
+  // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0.
+  virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) = 0;
+  // The bytes of the rank `root`, on every rank; those of the others are ignored.
+  virtual Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) = 0;
+
+  // Says where this rank is now. If this rank dies, the others name the stage and the step. Costs no message.
+  virtual void enter(std::string_view stage, int64_t step) = 0;
+  // The Error of the group, if it is known that a rank has failed. Long stages without collectives call it now and then.
+  // Costs no message.
+  [[nodiscard]] virtual Result<> check(std::string_view stage) = 0;
+  // This rank ends with this Error: the others learn of it and end too, naming it. Call it before the destructor.
+  virtual void fail(const Error& error) = 0;
+  // A run that is done: returns when all ranks have called it. Without it, and without fail(), the others take this
+  // rank for dead when its process ends.
+  virtual Result<> leave() = 0;
+};
+
+}  // namespace mortise

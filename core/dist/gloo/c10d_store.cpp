@@ -1,0 +1,104 @@
+#include "dist/gloo/c10d_store.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
+#include <fmt/core.h>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+
+#include "dist/gloo/c10d_handle.h"
+#include "dist/launch/listener.h"
+#include "dist/rank_failure.h"
+
+namespace mortise {
+
+namespace {
+
+// c10d's stores throw.
+template <class Body>
+auto guard_store(const Body& body) -> Result<decltype(body())> {
+  try {
+    return body();
+  } catch (const c10::Error& error) {
+    return Error{kRankFailure, error.what_without_backtrace(), "store", {}};
+  } catch (const std::exception& error) {
+    return Error{kRankFailure, error.what(), "store", {}};
+  }
+}
+
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+// When a connection closes, c10d warns with twenty lines of a stack. The watch says what happened in one.
+void no_warnings_of_c10d() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const StorePlace& place, std::chrono::milliseconds timeout) {
+  if (!place.file.empty()) return c10::make_intrusive<c10d::FileStore>(place.file, place.size);
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(place.port);
+  options.isServer = place.serve;
+  options.waitWorkers = false;  // join_ranks waits itself, and names the ranks that do not come
+  options.timeout = timeout;
+  return c10::make_intrusive<c10d::TCPStore>(place.address, options);
+}
+
+}  // namespace
+
+C10dStore::C10dStore(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
+
+Result<> C10dStore::set(const std::string& key, const std::string& value) {
+  TRY(guard_store([&] {
+    handle_->store->set(key, value);
+    return true;
+  }));
+  return {};
+}
+
+Result<bool> C10dStore::has(const std::string& key) {
+  return guard_store([&] { return handle_->store->check({key}); });
+}
+
+Result<std::vector<std::string>> C10dStore::get_all(const std::vector<std::string>& keys) {
+  return guard_store([&] {
+    std::vector<std::string> values;
+    for (const auto& bytes : handle_->store->multiGet(keys)) values.push_back(text_of(bytes));
+    return values;
+  });
+}
+
+Result<int64_t> C10dStore::add(const std::string& key, int64_t amount) {
+  return guard_store([&] { return handle_->store->add(key, amount); });
+}
+
+Result<std::string> C10dStore::compare_set(const std::string& key, const std::string& expected,
+                                           const std::string& desired) {
+  return guard_store([&] { return handle_->store->compareSet(key, expected, desired); });
+}
+
+Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::chrono::milliseconds timeout) {
+  no_warnings_of_c10d();
+  const bool is_client = place.file.empty() && !place.serve;
+  if (is_client && !wait_for_listener(place.address, place.port, timeout))
+    return Error{kRankFailure, "nothing listens there", "store", ""};
+  return guard_store([&] {
+    auto store = open_store(place, timeout);
+    store->setTimeout(timeout);
+    auto handle = std::make_shared<C10dStore::Handle>();
+    handle->store = c10::make_intrusive<c10d::PrefixStore>(place.prefix, std::move(store));
+    return std::make_unique<C10dStore>(std::move(handle));
+  });
+}
+
+std::unique_ptr<C10dStore> memory_store() {
+  auto handle = std::make_shared<C10dStore::Handle>();
+  handle->store = c10::make_intrusive<c10d::HashStore>();
+  return std::make_unique<C10dStore>(std::move(handle));
+}
+
+}  // namespace mortise

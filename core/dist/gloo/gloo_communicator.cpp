@@ -1,0 +1,314 @@
+#include "dist/gloo/gloo_communicator.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <fmt/core.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "dist/arguments.h"
+#include "dist/gloo/c10d_handle.h"
+
+namespace mortise {
+
+namespace {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+std::string text_of(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  return torch != nullptr ? torch->what_without_backtrace() : error.what();
+}
+
+// Gloo moves bytes of any type this way.
+at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+
+at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
+  at::Tensor tensor = at::zeros({padded}, at::kByte);
+  if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+// One call that Gloo's threads work on.
+class Call {
+ public:
+  Call(std::shared_ptr<RankWatch> watch, std::string_view stage, Work work)
+      : watch_(std::move(watch)), stage_(stage), work_(std::move(work)), completion_(watch_->new_completion()) {
+    work_->getFuture()->addCallback([completion = completion_](c10::ivalue::Future&) { completion->finish(); });
+  }
+  Result<> wait() {
+    if (done_) return {};
+    done_ = true;
+    TRY(watch_->wait(completion_, stage_));
+    try {
+      work_->wait();
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(stage_, text_of(error));
+    }
+    return {};
+  }
+
+ private:
+  std::shared_ptr<RankWatch> watch_;
+  std::string stage_;
+  Work work_;
+  std::shared_ptr<Completion> completion_;
+  bool done_ = false;
+};
+
+class PendingCall : public PendingReduce {
+ public:
+  explicit PendingCall(Call call) : call_(std::move(call)) {}
+  ~PendingCall() override { static_cast<void>(call_.wait()); }
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+  Result<> wait() override {
+    const Result<> done = call_.wait();
+    if (!done.ok()) failure_ = done.error();
+    if (failure_) return *failure_;
+    return {};
+  }
+
+ private:
+  Call call_;
+  std::optional<Error> failure_;
+};
+
+class NothingToReduce : public PendingReduce {
+ public:
+  Result<> wait() override { return {}; }
+};
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::shared_ptr<RankWatch> watch,
+                   const GlooOptions& options)
+      : group_(std::move(group)), watch_(std::move(watch)), options_(options) {}
+  GlooCommunicator(const GlooCommunicator&) = delete;
+  GlooCommunicator& operator=(const GlooCommunicator&) = delete;
+
+  // Gloo's threads may wait for a rank that never answers, and its destructor would wait for them.
+  ~GlooCommunicator() override {
+    if (!left_) static_cast<void>(group_.release());
+  }
+
+  [[nodiscard]] int rank() const override { return options_.rank; }
+  [[nodiscard]] int size() const override { return options_.size; }
+  [[nodiscard]] int local_rank() const override { return options_.local_rank; }
+
+  using Communicator::all_reduce_sum;
+  Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) override {
+    TRY(check_sum_argument(tensor, "all_reduce_sum", stage));
+    return reduce(tensor, c10d::ReduceOp::SUM, stage);
+  }
+
+  Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                              std::string_view stage) override {
+    TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
+    if (tensor.numel() == 0) return std::unique_ptr<PendingReduce>(std::make_unique<NothingToReduce>());
+    Call call = TRY(start(stage, [&] { return start_reduce(tensor, c10d::ReduceOp::SUM); }));
+    return std::unique_ptr<PendingReduce>(std::make_unique<PendingCall>(std::move(call)));
+  }
+
+  Result<> all_reduce_extreme(std::span<double> values, Extreme extreme, std::string_view stage) override {
+    const at::Tensor copy = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+    std::copy(values.begin(), values.end(), copy.data_ptr<double>());
+    TRY(reduce(copy, extreme == Extreme::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN, stage));
+    std::copy_n(copy.data_ptr<double>(), values.size(), values.begin());
+    return {};
+  }
+
+  // Every rank gets all terms of its part and adds them itself. As many bytes as a ring moves.
+  Result<> reduce_scatter_sum(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
+    TRY(check_sum_argument(input, "reduce_scatter_sum", stage));
+    TRY(check_parts(input, output, size(), "reduce_scatter_sum", stage));
+    if (output.numel() == 0) return {};
+    at::Tensor terms = at::empty({size(), output.numel()}, input.options());
+    at::Tensor parts = input.view({size(), output.numel()});
+    TRY(run(stage, [&] {
+      std::vector<int64_t> equal;
+      return group_->alltoall_base(terms, parts, equal, equal);
+    }));
+    const at::Tensor sum = output.view({-1});
+    sum.copy_(terms[0]);
+    for (int64_t rank = 1; rank < size(); ++rank) sum.add_(terms[rank]);
+    return {};
+  }
+
+  Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
+    TRY(check_parts(output, input, size(), "all_gather", stage));
+    if (input.numel() == 0) return {};
+    at::Tensor part = as_bytes(input);
+    at::Tensor whole = as_bytes(output);
+    return run(stage, [&] { return group_->_allgather_base(whole, part); });
+  }
+
+  Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
+    TRY(check_root(root, size(), "broadcast", stage));
+    TRY(check_moved_argument(tensor, "broadcast", stage));
+    if (tensor.numel() == 0) return {};
+    std::vector<at::Tensor> tensors{as_bytes(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return run(stage, [&] { return group_->broadcast(tensors, options); });
+  }
+
+  Result<> barrier(std::string_view stage) override {
+    return run(stage, [&] { return group_->barrier(); });
+  }
+
+  Result<> send(const at::Tensor& tensor, int to, std::string_view stage) override {
+    TRY(check_peer(to, rank(), size(), "send", stage));
+    TRY(check_moved_argument(tensor, "send", stage));
+    if (tensor.numel() == 0) return {};
+    std::vector<at::Tensor> tensors{as_bytes(tensor)};
+    return run_pair(stage, [&] { return group_->send(tensors, to, 0); });
+  }
+  Result<> recv(const at::Tensor& tensor, int from, std::string_view stage) override {
+    TRY(check_peer(from, rank(), size(), "recv", stage));
+    TRY(check_moved_argument(tensor, "recv", stage));
+    if (tensor.numel() == 0) return {};
+    std::vector<at::Tensor> tensors{as_bytes(tensor)};
+    return run_pair(stage, [&] { return group_->recv(tensors, from, 0); });
+  }
+
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+    const at::Tensor sizes = at::zeros({size()}, at::kLong);
+    const at::Tensor own = at::zeros({1}, at::kLong);
+    own.data_ptr<int64_t>()[0] = static_cast<int64_t>(bytes.size());
+    TRY(all_gather(own, sizes, stage));
+    const int64_t* lengths = sizes.data_ptr<int64_t>();
+    const int64_t longest = *std::max_element(lengths, lengths + size());
+    const at::Tensor all = at::empty({size() * longest}, at::kByte);
+    TRY(all_gather(byte_tensor(bytes, longest), all, stage));
+    std::vector<std::string> texts;
+    const auto* data = reinterpret_cast<const char*>(all.data_ptr());
+    for (int64_t i = 0; i < size(); ++i) texts.emplace_back(data + i * longest, static_cast<size_t>(lengths[i]));
+    return texts;
+  }
+
+  Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
+    TRY(check_root(root, size(), "broadcast_bytes", stage));
+    const at::Tensor length = at::zeros({1}, at::kLong);
+    length.data_ptr<int64_t>()[0] = static_cast<int64_t>(bytes.size());
+    TRY(broadcast(length, root, stage));
+    const int64_t count = length.data_ptr<int64_t>()[0];
+    const at::Tensor data = rank() == root ? byte_tensor(bytes, count) : at::empty({count}, at::kByte);
+    TRY(broadcast(data, root, stage));
+    return std::string(reinterpret_cast<const char*>(data.data_ptr()), static_cast<size_t>(count));
+  }
+
+  void enter(std::string_view stage, int64_t step) override { watch_->enter(stage, step); }
+  Result<> check(std::string_view stage) override { return watch_->check(stage); }
+  void fail(const Error& error) override { watch_->fail(error); }
+  Result<> leave() override {
+    TRY(watch_->leave());
+    left_ = true;
+    return {};
+  }
+
+ private:
+  Work start_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op) {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    return group_->allreduce(tensors, options);
+  }
+  Result<> reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op, std::string_view stage) {
+    if (tensor.numel() == 0) return {};
+    return run(stage, [&] { return start_reduce(tensor, op); });
+  }
+
+  template <class Start>
+  Result<Call> start(std::string_view stage, const Start& begin) {
+    TRY(watch_->begin_call(stage, true));
+    try {
+      return Call(watch_, stage, begin());
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(stage, text_of(error));
+    }
+  }
+  template <class Start>
+  Result<> run(std::string_view stage, const Start& begin) {
+    Call call = TRY(start(stage, begin));
+    return call.wait();
+  }
+
+  // send and recv have no future: a thread waits for them. abort() ends it when the group has failed.
+  template <class Start>
+  Result<> run_pair(std::string_view stage, const Start& begin) {
+    TRY(watch_->begin_call(stage, false));
+    Work work;
+    try {
+      work = begin();
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(stage, text_of(error));
+    }
+    std::string failure;
+    const std::shared_ptr<Completion> completion = watch_->new_completion();
+    std::thread waiter([&] {
+      try {
+        work->wait();
+      } catch (const std::exception& error) {
+        failure = text_of(error);
+      }
+      completion->finish();
+    });
+    const Result<> done = watch_->wait(completion, stage);
+    if (!done.ok()) work->abort();
+    waiter.join();
+    if (!done.ok()) return done.error();
+    if (!failure.empty()) return watch_->explain_failure(stage, failure);
+    return {};
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::shared_ptr<RankWatch> watch_;
+  GlooOptions options_;
+  bool left_ = false;
+};
+
+// GLOO_SOCKET_IFNAME names the network interfaces, as in PyTorch.
+std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const std::string& address) {
+  std::vector<std::shared_ptr<::gloo::transport::Device>> found;
+  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
+    std::string rest = names;
+    while (!rest.empty()) {
+      const size_t end = rest.find(',');
+      found.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(rest.substr(0, end)));
+      rest = end == std::string::npos ? "" : rest.substr(end + 1);
+    }
+  } else if (!address.empty()) {
+    found.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  } else {
+    found.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> gloo_communicator(std::unique_ptr<C10dStore> store,
+                                                        std::unique_ptr<RankWatch> watch, const GlooOptions& options) {
+  const std::shared_ptr<RankWatch> kept = std::move(watch);
+  TRY(kept->begin_call("start", true));
+  try {
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    gloo->devices = devices(options.address);
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", store->handle()->store), options.rank, options.size, gloo);
+    return std::unique_ptr<Communicator>(std::make_unique<GlooCommunicator>(std::move(group), kept, options));
+  } catch (const std::exception& error) {
+    return kept->explain_failure("start", text_of(error));
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,193 @@
+#include "dist/join.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "dist/gloo/c10d_store.h"
+#include "dist/gloo/gloo_communicator.h"
+#include "dist/launch/local_address.h"
+#include "dist/one_process.h"
+#include "dist/watch/rank_state.h"
+#include "dist/watch/rank_watch.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// The store has just been reached: if it cannot be reached again, its rank has died.
+constexpr milliseconds kSecondConnection{10'000};
+
+std::string join_key(int rank) { return fmt::format("join/{}", rank); }
+
+double seconds_of(milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+Error join_error(const std::string& what, const std::string& next) { return {kRankFailure, what, "start", next}; }
+
+// Often enough to say where a rank is; less often in large groups, where each beat is a message of every rank's state to
+// every rank.
+milliseconds beat_of(int size, const RanksConfig& config) {
+  const milliseconds wanted(std::clamp(4 * size, 250, 2000));
+  return std::min(wanted, std::max(milliseconds(20), config.answer_timeout / 4));
+}
+
+StorePlace store_place(const RankPlace& place, const RanksConfig& config) {
+  StorePlace store;
+  store.address = place.address;
+  store.port = place.port;
+  store.serve = place.rank == 0 && !place.store_served;
+  store.file = config.store_file.value_or("");
+  store.size = 2 * place.size;  // connections: each rank has two
+  store.prefix = "mortise/" + place.attempt;
+  return store;
+}
+
+std::string store_text(const StorePlace& store) {
+  return store.file.empty() ? fmt::format("{}:{}", store.address, store.port) : store.file;
+}
+
+// Two processes with one rank would wait for each other, and an old file would answer with an old run's keys.
+Result<> claim_rank(RankStore& store, const RankPlace& place, const StorePlace& where) {
+  const auto count = TRY(store.add(fmt::format("claim/{}", place.rank), 1));
+  if (count == 1) return {};
+  if (!where.file.empty())
+    return join_error(fmt::format("{} belongs to an earlier run, or two processes are rank {}", where.file, place.rank),
+                      "delete the file, and start all ranks again");
+  return join_error(fmt::format("two processes say that they are rank {} of {}", place.rank, place.size),
+                    fmt::format("give every process its own rank ({})", place.launcher));
+}
+
+// An Error if one of the ranks that have come is dead: the others would wait for it until their limits. It can be seen
+// on this machine only.
+Result<> check_arrived(RankStore& store, const RankPlace& place) {
+  const RankProcess self = this_process(place.size);
+  for (int rank = 0; rank < place.size; ++rank) {
+    if (rank == place.rank || !TRY(store.has(join_key(rank)))) continue;
+    const std::vector<std::string> texts = TRY(store.get_all({join_key(rank)}));
+    const auto process = decode_rank_process(texts.front());
+    if (process && has_ended(*process, self))
+      return join_error(
+          fmt::format("rank {} (process {}) was killed or crashed while the ranks joined", rank, process->pid),
+          fmt::format("look into the log of rank {}, then start the run again", rank));
+  }
+  return {};
+}
+
+Result<> wait_for_all(RankStore& store, const RankPlace& place, const RanksConfig& config, const std::string& where) {
+  const auto deadline = std::chrono::steady_clock::now() + config.join_timeout;
+  constexpr int kLooksPerCheck = 25;  // every half second
+  int num_looks = 0;
+  std::vector<std::string> absent;
+  for (int rank = 0; rank < place.size; ++rank) {
+    while (!TRY(store.has(join_key(rank)))) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        absent.push_back(std::to_string(rank));
+        break;
+      }
+      std::this_thread::sleep_for(milliseconds(20));
+      if (++num_looks % kLooksPerCheck == 0) TRY(check_arrived(store, place));
+    }
+  }
+  if (absent.empty()) return {};
+  constexpr size_t kMaxNamed = 16;
+  const size_t count = absent.size();
+  absent.resize(std::min(count, kMaxNamed));
+  return join_error(
+      fmt::format("{} of {} ranks did not come to {} within {} s: {}{}", count, place.size, where,
+                  format_f64(seconds_of(config.join_timeout)), join(absent, ", "), count > kMaxNamed ? ", ..." : ""),
+      "look into the logs of these ranks, or raise ranks.join_timeout");
+}
+
+Result<std::vector<RankProcess>> processes_of_all(RankStore& store, const RankPlace& place) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < place.size; ++rank) keys.push_back(join_key(rank));
+  std::vector<RankProcess> processes;
+  for (const std::string& text : TRY(store.get_all(keys))) {
+    const auto process = decode_rank_process(text);
+    if (!process || process->size != place.size)
+      return join_error(fmt::format("rank {} was started in a group of {}, this rank ({}) in one of {}",
+                                    processes.size(), process ? process->size : 0, place.rank, place.size),
+                        "start every rank with the same size and the same program");
+    processes.push_back(*process);
+  }
+  return processes;
+}
+
+Result<std::vector<RankProcess>> meet(RankStore& store, const RankPlace& place, const RanksConfig& config,
+                                      const StorePlace& where) {
+  TRY(claim_rank(store, place, where));
+  if (place.rank == 0) TRY(store.set(kVerdictKey, kNoVerdict));
+  RankState start;
+  start.stage = "start";
+  TRY(store.set(state_key(place.rank), encode(start)));
+  TRY(store.set(join_key(place.rank), encode(this_process(place.size))));
+  TRY(wait_for_all(store, place, config, store_text(where)));
+  return processes_of_all(store, place);
+}
+
+Error unreachable(const Error& error, const RankPlace& place, const StorePlace& where, const RanksConfig& config) {
+  if (where.serve)
+    return join_error(fmt::format("rank 0 cannot serve the store at {}: {}", store_text(where), error.what),
+                      "choose another MASTER_PORT for all ranks");
+  return join_error(fmt::format("rank {} did not reach the store at {} within {} s: {}", place.rank, store_text(where),
+                                format_f64(seconds_of(config.join_timeout)), error.what),
+                    "check MASTER_ADDR, MASTER_PORT and that rank 0 runs");
+}
+
+// The interface through which this machine reaches the store is one that all ranks share. A host's own name often
+// belongs to a loopback address, which other machines cannot reach.
+std::string address_of(const std::vector<RankProcess>& processes, const StorePlace& where) {
+  const std::string& network = processes.front().network;
+  const bool one_machine =
+      !network.empty() &&
+      std::all_of(processes.begin(), processes.end(), [&](const RankProcess& one) { return one.network == network; });
+  if (one_machine) return "127.0.0.1";
+  return where.file.empty() ? address_toward(where.address, where.port) : std::string();
+}
+
+Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const RanksConfig& config) {
+  StorePlace where = store_place(place, config);
+  const milliseconds timeout = config.join_timeout;
+  auto store = connect_store(where, timeout);
+  if (!store.ok()) return unreachable(store.error(), place, where, config);
+  WatchOptions options;
+  options.processes = TRY(meet(**store, place, config, where));
+  options.rank = place.rank;
+  options.size = place.size;
+  options.store_rank = place.store_served || !where.file.empty() ? -1 : 0;
+  options.store_address = store_text(where);
+  options.beat = beat_of(place.size, config);
+  options.limits.answer_s = seconds_of(config.answer_timeout);
+  options.limits.wait_s = seconds_of(config.wait_timeout);
+  GlooOptions gloo;
+  gloo.rank = place.rank;
+  gloo.size = place.size;
+  gloo.local_rank = place.local_rank;
+  gloo.address = address_of(options.processes, where);
+  // Gloo's own limit is only a last resort: the watch ends calls earlier, and knows the rank.
+  gloo.timeout = config.wait_timeout + std::chrono::minutes(1);
+  where.serve = false;  // the watch has a connection of its own, which may block
+  auto second = connect_store(where, std::min(timeout, kSecondConnection));
+  if (!second.ok()) return unreachable(second.error(), place, where, config);
+  auto watch = std::make_unique<RankWatch>(std::move(*second), std::move(options));
+  return gloo_communicator(std::move(*store), std::move(watch), gloo);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> join_ranks(const RankPlace& place, const RanksConfig& config) {
+  if (place.size == 1) return one_process_communicator();
+  return join_group(place, config);
+}
+
+Result<std::unique_ptr<Communicator>> join_ranks(const RanksConfig& config) {
+  return join_ranks(TRY(find_rank_place(process_variables())), config);
+}
+
+}  // namespace mortise

@@ -1,0 +1,66 @@
+#include "dist/launch/local_address.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+namespace mortise {
+
+namespace {
+
+// A datagram socket that is connected has sent nothing, but the kernel has chosen its interface.
+std::string address_toward(const addrinfo& to) {
+  const int fd = socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return {};
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  auto* address = reinterpret_cast<sockaddr*>(&own);
+  std::array<char, NI_MAXHOST> text{};
+  const bool known = connect(fd, to.ai_addr, to.ai_addrlen) == 0 && getsockname(fd, address, &size) == 0 &&
+                     getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  close(fd);
+  return known ? std::string(text.data()) : std::string();
+}
+
+bool is_loopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
+
+}  // namespace
+
+std::string address_toward(const std::string& host, int port) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return {};
+  std::string address;
+  for (const addrinfo* one = found; one != nullptr && address.empty(); one = one->ai_next) {
+    address = address_toward(*one);
+    if (is_loopback(address)) address.clear();
+  }
+  freeaddrinfo(found);
+  return address;
+}
+
+Result<int> free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  const bool found = fd >= 0 && bind(fd, any, size) == 0 && getsockname(fd, any, &size) == 0;
+  const std::string problem = std::strerror(errno);
+  if (fd >= 0) close(fd);
+  if (!found)
+    return Error{ErrorKind::kInternal, fmt::format("no TCP port of this machine is free: {}", problem), {}, {}};
+  return static_cast<int>(ntohs(address.sin_port));
+}
+
+}  // namespace mortise

@@ -1,0 +1,17 @@
+// Addresses of this machine.
+#pragma once
+
+#include <string>
+
+#include "foundation/base/result.h"
+
+namespace mortise {
+
+// The address from which this machine reaches a host: that of the interface on which the ranks can reach it. Empty if
+// the host is unknown, or if it is this machine by a loopback address. Sends nothing.
+std::string address_toward(const std::string& host, int port);
+
+// A TCP port of the loopback interface that was free a moment ago.
+Result<int> free_port();
+
+}  // namespace mortise

@@ -1,0 +1,79 @@
+#include "dist/one_process.h"
+
+#include <cstring>
+#include <utility>
+
+#include "dist/arguments.h"
+
+namespace mortise {
+
+namespace {
+
+class NothingPending : public PendingReduce {
+ public:
+  Result<> wait() override { return {}; }
+};
+
+class OneProcess : public Communicator {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 1; }
+  [[nodiscard]] int local_rank() const override { return 0; }
+
+  using Communicator::all_reduce_sum;
+  Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) override {
+    return check_sum_argument(tensor, "all_reduce_sum", stage);
+  }
+  Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                              std::string_view stage) override {
+    TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
+    return std::unique_ptr<PendingReduce>(std::make_unique<NothingPending>());
+  }
+  Result<> all_reduce_extreme(std::span<double>, Extreme, std::string_view) override { return {}; }
+
+  Result<> reduce_scatter_sum(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
+    TRY(check_sum_argument(input, "reduce_scatter_sum", stage));
+    return copy(input, output, "reduce_scatter_sum", stage);
+  }
+  Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
+    return copy(input, output, "all_gather", stage);
+  }
+  Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
+    TRY(check_root(root, 1, "broadcast", stage));
+    return check_moved_argument(tensor, "broadcast", stage);
+  }
+  Result<> barrier(std::string_view) override { return {}; }
+
+  Result<> send(const at::Tensor&, int to, std::string_view stage) override {
+    return check_peer(to, 0, 1, "send", stage);
+  }
+  Result<> recv(const at::Tensor&, int from, std::string_view stage) override {
+    return check_peer(from, 0, 1, "recv", stage);
+  }
+
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
+    return std::vector<std::string>{bytes};
+  }
+  Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
+    TRY(check_root(root, 1, "broadcast_bytes", stage));
+    return bytes;
+  }
+
+  void enter(std::string_view, int64_t) override {}
+  Result<> check(std::string_view) override { return {}; }
+  void fail(const Error&) override {}
+  Result<> leave() override { return {}; }
+
+ private:
+  static Result<> copy(const at::Tensor& from, const at::Tensor& to, std::string_view call, std::string_view stage) {
+    TRY(check_parts(from, to, 1, call, stage));
+    if (from.nbytes() > 0) std::memmove(to.data_ptr(), from.data_ptr(), from.nbytes());
+    return {};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> one_process_communicator() { return std::make_unique<OneProcess>(); }
+
+}  // namespace mortise

@@ -1,0 +1,109 @@
+#include "dist/watch/diagnosis.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+namespace {
+
+Verdict blame(int rank, std::string cause) { return {rank, std::move(cause)}; }
+
+bool is_alive(const RankView& view) { return view.state.status == RankStatus::kRunning && !view.has_ended; }
+
+// Errors that a rank reported, and processes that are no more: certain, whatever this rank does.
+std::optional<Verdict> certain_failure(const Situation& s) {
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const RankView& view = s.ranks[i];
+    const int rank = static_cast<int>(i);
+    if (rank == s.rank) continue;
+    if (view.state.status == RankStatus::kFailed)
+      return blame(rank, fmt::format("{} ended {} with an error: {}", view.description, place_text(view.state),
+                                     view.state.error));
+    if (view.has_ended && view.state.status == RankStatus::kRunning)
+      return blame(rank, fmt::format("{} was killed or crashed {}", view.description, place_text(view.state)));
+  }
+  return std::nullopt;
+}
+
+std::optional<Verdict> store_failure(const Situation& s, const WatchLimits& limits) {
+  const bool silent = s.store_silent_s > limits.answer_s;
+  if (!s.store_lost && !silent) return std::nullopt;
+  const bool by_rank = s.store_rank >= 0 && static_cast<size_t>(s.store_rank) < s.ranks.size();
+  const std::string last =
+      by_rank ? fmt::format(": it was last {}", place_text(s.ranks[static_cast<size_t>(s.store_rank)].state)) : "";
+  const std::string who = by_rank ? s.ranks[static_cast<size_t>(s.store_rank)].description
+                                  : fmt::format("the store of the group at {}", s.store_address);
+  if (s.store_lost) return blame(s.store_rank, fmt::format("{} has closed its connections{}", who, last));
+  return blame(s.store_rank, fmt::format("{} has not answered for {:.0f} s{}", who, s.store_silent_s, last));
+}
+
+// The rank whose messages stay away, the longest silent one.
+std::optional<Verdict> silent_rank(const Situation& s, const WatchLimits& limits) {
+  const double limit = s.call_failed ? std::min(limits.dead_s, limits.answer_s) : limits.answer_s;
+  int worst = -1;
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const RankView& view = s.ranks[i];
+    if (static_cast<int>(i) == s.rank || !is_alive(view) || view.silent_s <= limit) continue;
+    if (worst < 0 || view.silent_s > s.ranks[static_cast<size_t>(worst)].silent_s) worst = static_cast<int>(i);
+  }
+  if (worst < 0) return std::nullopt;
+  const RankView& view = s.ranks[static_cast<size_t>(worst)];
+  return blame(worst, fmt::format("{} has not answered for {:.0f} s: it was last {}", view.description, view.silent_s,
+                                  place_text(view.state)));
+}
+
+// Ranks that answer, but do not come to the collective in which this rank waits.
+std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) {
+  if (!s.waits) return std::nullopt;
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const RankState& state = s.ranks[i].state;
+    const bool done = state.status == RankStatus::kLeft || state.status == RankStatus::kGone;
+    if (static_cast<int>(i) != s.rank && done && s.waited_s > std::min(limits.dead_s, limits.wait_s))
+      return blame(static_cast<int>(i),
+                   fmt::format("{} has finished its run while others still work", s.ranks[i].description));
+  }
+  if (s.waited_s <= limits.wait_s) return std::nullopt;
+  std::vector<std::string> late;
+  int first = -1;
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const RankView& view = s.ranks[i];
+    if (static_cast<int>(i) == s.rank || view.state.calls >= s.calls) continue;
+    if (first < 0) first = static_cast<int>(i);
+    late.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
+  }
+  if (late.empty())
+    return blame(-1, fmt::format("all ranks wait for each other for {:.0f} s in the same collective", s.waited_s));
+  constexpr size_t kMaxNamed = 8;
+  if (late.size() > kMaxNamed) {
+    const size_t more = late.size() - kMaxNamed;
+    late.resize(kMaxNamed);
+    late.push_back(fmt::format("{} more", more));
+  }
+  return blame(first, fmt::format("ranks waited {:.0f} s: {}", s.waited_s, join(late, ", ")));
+}
+
+}  // namespace
+
+std::string encode(const Verdict& verdict) { return fmt::format("{}\n{}", verdict.rank, verdict.cause); }
+
+std::optional<Verdict> decode_verdict(std::string_view text) {
+  const size_t end = text.find('\n');
+  if (end == std::string_view::npos) return std::nullopt;
+  const auto rank = parse_i64(text.substr(0, end));
+  if (!rank) return std::nullopt;
+  return Verdict{static_cast<int>(*rank), std::string(text.substr(end + 1))};
+}
+
+std::optional<Verdict> diagnose(const Situation& s, const WatchLimits& limits) {
+  if (auto verdict = certain_failure(s)) return verdict;
+  if (auto verdict = store_failure(s, limits)) return verdict;
+  if (auto verdict = silent_rank(s, limits)) return verdict;
+  return late_rank(s, limits);
+}
+
+}  // namespace mortise

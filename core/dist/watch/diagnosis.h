@@ -1,0 +1,51 @@
+// Which rank is to blame, from what one rank knows about the others. A pure function, so that tests can stage all cases.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "dist/watch/rank_state.h"
+
+namespace mortise {
+
+struct WatchLimits {
+  double answer_s = 30;  // a rank whose messages stay away for this long hangs
+  double wait_s = 1800;  // a rank that answers, but lets the others wait for this long, hangs too
+  double dead_s = 5;     // as answer_s, once a collective has failed: somebody's connection has closed
+};
+
+// What this rank knows about one rank.
+struct RankView {
+  RankState state;
+  double silent_s = 0;      // since its last message
+  bool has_ended = false;   // this machine runs its process no more
+  std::string description;  // "rank 2 (process 77 on node1)"
+};
+
+struct Situation {
+  int rank = 0;  // this one
+  std::span<const RankView> ranks;
+  int64_t calls = 0;  // of this rank
+  bool waits = false;
+  double waited_s = 0;  // in the current call
+  bool call_failed = false;
+  int store_rank = 0;         // the rank that serves the store; -1: another program, or a file
+  std::string store_address;  // for people
+  bool store_lost = false;    // its connection has closed
+  double store_silent_s = 0;  // since its last answer
+};
+
+// The first verdict counts for all ranks, so that all name the same rank.
+struct Verdict {
+  int rank = -1;  // -1: none
+  std::string cause;
+  bool operator==(const Verdict&) const = default;
+};
+std::string encode(const Verdict& verdict);
+std::optional<Verdict> decode_verdict(std::string_view text);
+
+// Nothing while all is well, or while the cause does not show yet.
+std::optional<Verdict> diagnose(const Situation& situation, const WatchLimits& limits);
+
+}  // namespace mortise

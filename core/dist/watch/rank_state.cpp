@@ -1,0 +1,132 @@
+#include "dist/watch/rank_state.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+namespace {
+
+std::string read_small_file(const std::string& path) {
+  std::ifstream file(path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+std::string link_of(const char* path) {
+  char target[256];
+  const ssize_t size = readlink(path, target, sizeof target);
+  return size > 0 ? std::string(target, static_cast<size_t>(size)) : std::string();
+}
+
+struct ProcessStat {
+  char state = 0;
+  int64_t start_ticks = 0;
+};
+
+// proc(5): the name in parentheses may hold anything, so fields are counted from the last parenthesis.
+std::optional<ProcessStat> stat_of(int64_t pid) {
+  const std::string text = read_small_file(fmt::format("/proc/{}/stat", pid));
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
+  const auto fields = split(std::string_view(text).substr(name_end + 2), ' ');
+  constexpr size_t kStartTime = 19;  // field 22 of the line
+  if (fields.size() <= kStartTime || fields[0].empty()) return std::nullopt;
+  const auto start = parse_i64(fields[kStartTime]);
+  if (!start) return std::nullopt;
+  return ProcessStat{fields[0][0], *start};
+}
+
+// The first `count` lines and the rest.
+std::optional<std::vector<std::string_view>> lines_of(std::string_view text, size_t count) {
+  std::vector<std::string_view> lines;
+  while (lines.size() < count) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return std::nullopt;
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  lines.push_back(text);
+  return lines;
+}
+
+}  // namespace
+
+std::string encode(const RankState& state) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step, state.waits ? 1 : 0,
+                     static_cast<int>(state.status), state.stage, state.error);
+}
+
+std::optional<RankState> decode_rank_state(std::string_view text) {
+  const auto lines = lines_of(text, 6);
+  if (!lines) return std::nullopt;
+  const auto beats = parse_i64((*lines)[0]);
+  const auto calls = parse_i64((*lines)[1]);
+  const auto step = parse_i64((*lines)[2]);
+  const auto waits = parse_i64((*lines)[3]);
+  const auto status = parse_i64((*lines)[4]);
+  if (!beats || !calls || !step || !waits || !status || *status < 0 || *status > 4) return std::nullopt;
+  return RankState{*beats,
+                   *calls,
+                   *step,
+                   *waits != 0,
+                   static_cast<RankStatus>(*status),
+                   std::string((*lines)[5]),
+                   std::string((*lines)[6])};
+}
+
+std::string place_text(const RankState& state) {
+  if (state.step <= 0) return fmt::format("in '{}'", state.stage);
+  return fmt::format("in '{}' of step {}", state.stage, state.step);
+}
+
+RankProcess this_process(int size) { return describe_process(getpid(), size); }
+
+RankProcess describe_process(int64_t pid, int size) {
+  RankProcess process;
+  const std::string boot = read_small_file("/proc/sys/kernel/random/boot_id");
+  const std::string space = link_of("/proc/self/ns/pid");
+  if (!boot.empty() && !space.empty()) process.machine = boot + " " + space;
+  const std::string network = link_of("/proc/self/ns/net");
+  if (!boot.empty() && !network.empty()) process.network = boot + " " + network;
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  process.host = host;
+  process.size = size;
+  if (const auto stat = stat_of(pid)) {
+    process.pid = pid;
+    process.start_ticks = stat->start_ticks;
+  }
+  return process;
+}
+
+std::string encode(const RankProcess& process) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", process.machine, process.network, process.pid, process.start_ticks,
+                     process.size, process.host);
+}
+
+std::optional<RankProcess> decode_rank_process(std::string_view text) {
+  const auto lines = lines_of(text, 5);
+  if (!lines) return std::nullopt;
+  const auto pid = parse_i64((*lines)[2]);
+  const auto start = parse_i64((*lines)[3]);
+  const auto size = parse_i64((*lines)[4]);
+  if (!pid || !start || !size) return std::nullopt;
+  return RankProcess{std::string((*lines)[0]), std::string((*lines)[1]), std::string((*lines)[5]), *pid, *start,
+                     static_cast<int>(*size)};
+}
+
+bool has_ended(const RankProcess& process, const RankProcess& self) {
+  if (process.pid == 0 || process.machine.empty() || process.machine != self.machine) return false;
+  const auto stat = stat_of(process.pid);
+  return !stat || stat->start_ticks != process.start_ticks || stat->state == 'Z' || stat->state == 'X';
+}
+
+}  // namespace mortise

@@ -1,0 +1,55 @@
+// What a rank tells the others about itself through the store of the group, several times a second.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace mortise {
+
+enum class RankStatus : int {
+  kRunning = 0,
+  kFailed = 1,   // it ended with an error of its own
+  kStopped = 2,  // it ended because another rank failed
+  kLeft = 3,     // its run is done; it waits for the others
+  kGone = 4,     // it has seen that all ranks are done
+};
+
+struct RankState {
+  int64_t beats = 0;  // grows with each message
+  int64_t calls = 0;  // collectives that it has begun
+  int64_t step = 0;
+  bool waits = false;  // inside a collective
+  RankStatus status = RankStatus::kRunning;
+  std::string stage;
+  std::string error;  // of kFailed
+  bool operator==(const RankState&) const = default;
+};
+
+std::string encode(const RankState& state);
+std::optional<RankState> decode_rank_state(std::string_view text);
+
+// "in 'rollout' of step 12".
+std::string place_text(const RankState& state);
+
+// A process of the group, for ranks on the same machine.
+struct RankProcess {
+  std::string machine;      // the same text for processes that can see each other; empty if unknown
+  std::string network;      // the same text for processes that share a loopback interface; empty if unknown
+  std::string host;         // for people
+  int64_t pid = 0;          // 0 if unknown
+  int64_t start_ticks = 0;  // a process id may be used again: the start tells them apart
+  int size = 0;             // of the group, by that process's environment
+  bool operator==(const RankProcess&) const = default;
+};
+
+RankProcess describe_process(int64_t pid, int size);
+RankProcess this_process(int size);
+std::string encode(const RankProcess& process);
+std::optional<RankProcess> decode_rank_process(std::string_view text);
+
+// True if this machine runs it no more. False if it is on another machine, or that cannot be told.
+bool has_ended(const RankProcess& process, const RankProcess& self);
+
+}  // namespace mortise

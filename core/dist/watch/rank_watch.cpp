@@ -1,0 +1,370 @@
+#include "dist/watch/rank_watch.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "dist/rank_failure.h"
+#include "dist/watch/thread_stacks.h"
+#include "foundation/base/log.h"
+
+namespace mortise {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+double seconds_of(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// What a rank waits for at its end: the store must have heard it, and the others must have heard the store.
+constexpr milliseconds kFlushLimit{2000};
+constexpr milliseconds kOthersLimit{10000};
+// A collective that failed for no reason that shows in this time.
+constexpr milliseconds kExplainLimit{20000};
+// The judge looks this often, and no gap counts for more than kMaxGap: this process may have been stopped.
+constexpr milliseconds kTick{100};
+constexpr milliseconds kMaxGap{1000};
+
+void end_this_process(const Error& error) {
+  log_error(error);
+  log_flush();
+  std::_Exit(static_cast<int>(error.kind));
+}
+
+}  // namespace
+
+std::string state_key(int rank) { return fmt::format("rank/{}", rank); }
+
+struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
+  std::mutex mutex;
+  std::condition_variable changed;  // of anything below
+  WatchOptions options;
+  std::unique_ptr<RankStore> store;  // of the thread `talk`
+  RankState mine;
+  int64_t written = 0;  // version of `mine` that the store has
+  int64_t version = 1;
+  std::vector<RankView> views;
+  std::optional<Verdict> verdict;
+  std::optional<Verdict> proposal;
+  bool store_lost = false;
+  double store_silent_s = 0;
+  double waited_s = 0;
+  double stopped_s = 0;  // the longest time in which this process did not run
+  bool call_failed = false;
+  bool leaving = false;
+  bool stop = false;
+  bool talk_ended = false;
+  std::thread talker;
+  std::thread judge;
+
+  void change() {  // with the mutex
+    ++version;
+    changed.notify_all();
+  }
+  void talk();
+  bool exchange_states(int64_t now_version, const std::string& text, const std::optional<Verdict>& mine_proposed);
+  void take_answer(const std::vector<std::string>& values, int64_t now_version);
+  void judge_loop();
+  void judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s);
+  void look_for_ended_processes(std::unique_lock<std::mutex>& lock);
+  void settle(std::unique_lock<std::mutex>& lock, const Verdict& found);
+  void set_verdict(const Verdict& found);
+  [[nodiscard]] Error error_of(const Verdict& found, std::string_view stage) const;
+  bool others_have_ended();
+};
+
+// One exchange with the store. False if it is lost.
+bool RankWatch::Shared::exchange_states(int64_t now_version, const std::string& text,
+                                        const std::optional<Verdict>& mine_proposed) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.size; ++rank) keys.push_back(state_key(rank));
+  keys.emplace_back(kVerdictKey);
+  bool ok = store->set(state_key(options.rank), text).ok();
+  if (ok && mine_proposed) ok = store->compare_set(kVerdictKey, kNoVerdict, encode(*mine_proposed)).ok();
+  Result<std::vector<std::string>> values = Error{};
+  if (ok) values = store->get_all(keys);
+  const std::lock_guard lock(mutex);
+  if (!ok || !values.ok() || values->size() != keys.size()) {
+    store_lost = true;
+  } else {
+    take_answer(*values, now_version);
+  }
+  changed.notify_all();
+  return !store_lost;
+}
+
+void RankWatch::Shared::take_answer(const std::vector<std::string>& values, int64_t now_version) {
+  store_silent_s = 0;
+  written = now_version;
+  for (size_t i = 0; i + 1 < values.size(); ++i) {
+    const auto state = decode_rank_state(values[i]);
+    if (!state || *state == views[i].state) continue;
+    views[i].state = *state;
+    views[i].silent_s = 0;
+  }
+  if (values.back() != kNoVerdict && !verdict) {
+    if (const auto found = decode_verdict(values.back())) set_verdict(*found);
+  }
+}
+
+void RankWatch::Shared::set_verdict(const Verdict& found) {  // with the mutex
+  verdict = found;
+  if (mine.status == RankStatus::kRunning) mine.status = RankStatus::kStopped;
+  change();
+}
+
+void RankWatch::Shared::talk() {
+  std::unique_lock lock(mutex);
+  while (!stop || written < version) {
+    changed.wait_for(lock, options.beat, [this] { return stop || written < version; });
+    ++mine.beats;
+    const int64_t now_version = version;
+    const std::string text = encode(mine);
+    const std::optional<Verdict> proposed = verdict ? std::nullopt : proposal;
+    lock.unlock();
+    const bool answered = exchange_states(now_version, text, proposed);
+    lock.lock();
+    if (!answered) break;
+  }
+  talk_ended = true;
+  changed.notify_all();
+}
+
+Error RankWatch::Shared::error_of(const Verdict& found, std::string_view stage) const {
+  const std::string here = found.rank == options.rank
+                               ? fmt::format("the other ranks have given this rank up: {}", found.cause)
+                               : found.cause;
+  const std::string stopped =
+      stopped_s > options.limits.dead_s ? fmt::format(", after it had been stopped for {:.0f} s", stopped_s) : "";
+  return {kRankFailure,
+          fmt::format("{}; this rank ({}) was in '{}'{}", here, options.rank, stage, stopped),
+          {},
+          found.rank >= 0 && found.rank != options.rank
+              ? fmt::format("look into the log of rank {}, then start the run again", found.rank)
+              : "start the run again"};
+}
+
+void RankWatch::Shared::look_for_ended_processes(std::unique_lock<std::mutex>& lock) {
+  const RankProcess self = options.processes[static_cast<size_t>(options.rank)];
+  lock.unlock();
+  std::vector<bool> ended(options.processes.size());
+  for (size_t i = 0; i < ended.size(); ++i) ended[i] = has_ended(options.processes[i], self);
+  lock.lock();
+  for (size_t i = 0; i < ended.size(); ++i) views[i].has_ended = ended[i];
+}
+
+// The store decides whose verdict counts; without an answer, this rank's does.
+void RankWatch::Shared::settle(std::unique_lock<std::mutex>& lock, const Verdict& found) {
+  if (!store_lost) {
+    proposal = found;
+    change();
+    changed.wait_for(lock, kFlushLimit, [this] { return verdict || store_lost || stop; });
+  }
+  if (!verdict) set_verdict(found);
+}
+
+void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s) {
+  store_silent_s += elapsed_s;
+  for (RankView& view : views) view.silent_s += elapsed_s;
+  if (mine.waits) waited_s += elapsed_s;
+  if (verdict || leaving) return;
+  Situation s;
+  s.rank = options.rank;
+  s.ranks = views;
+  s.calls = mine.calls;
+  s.waits = mine.waits;
+  s.waited_s = waited_s;
+  s.call_failed = call_failed;
+  s.store_rank = options.store_rank == options.rank ? -1 : options.store_rank;
+  s.store_address = options.store_address;
+  s.store_lost = store_lost;
+  s.store_silent_s = store_silent_s;
+  if (const auto found = diagnose(s, options.limits)) settle(lock, *found);
+}
+
+void RankWatch::Shared::judge_loop() {
+  std::unique_lock lock(mutex);
+  Clock::time_point last = Clock::now();
+  double since_look_s = 0;
+  double since_verdict_s = 0;
+  while (!stop) {
+    changed.wait_for(lock, kTick, [this] { return stop; });
+    const Clock::time_point now = Clock::now();
+    const double elapsed_s = seconds_of(std::min<Clock::duration>(now - last, kMaxGap));
+    stopped_s = std::max(stopped_s, seconds_of(now - last));
+    last = now;
+    since_look_s += elapsed_s;
+    if (since_look_s > seconds_of(options.beat) || call_failed || store_lost) {
+      look_for_ended_processes(lock);
+      since_look_s = 0;
+    }
+    judge_once(lock, elapsed_s);
+    if (!verdict || mine.status == RankStatus::kFailed) continue;
+    since_verdict_s += elapsed_s;
+    if (since_verdict_s < seconds_of(options.end_grace)) continue;
+    const Error error = error_of(*verdict, mine.stage);
+    lock.unlock();
+    log_info(fmt::format("rank {} ends while it works; its threads were here:\n{}", options.rank, thread_stacks()));
+    options.end_process(error);
+    return;
+  }
+}
+
+RankWatch::RankWatch(std::unique_ptr<RankStore> store, WatchOptions options) : shared_(std::make_shared<Shared>()) {
+  Shared& shared = *shared_;
+  shared.options = std::move(options);
+  if (!shared.options.end_process) shared.options.end_process = end_this_process;
+  shared.store = std::move(store);
+  shared.mine.stage = "start";
+  shared.views.resize(static_cast<size_t>(shared.options.size));
+  for (size_t i = 0; i < shared.views.size(); ++i) {
+    const RankProcess& process = shared.options.processes[i];
+    shared.views[i].state.stage = "start";
+    shared.views[i].description = process.pid != 0
+                                      ? fmt::format("rank {} (process {} on {})", i, process.pid, process.host)
+                                      : fmt::format("rank {}", i);
+  }
+  const std::shared_ptr<Shared> kept = shared_;
+  shared.talker = std::thread([kept] { kept->talk(); });
+  shared.judge = std::thread([kept] { kept->judge_loop(); });
+}
+
+void RankWatch::enter(std::string_view stage, int64_t step) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->mine.stage = stage;
+  shared_->mine.step = step;
+}
+
+Result<> RankWatch::begin_call(std::string_view stage, bool is_collective) {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->verdict) return shared_->error_of(*shared_->verdict, stage);
+  if (is_collective) ++shared_->mine.calls;
+  return {};
+}
+
+namespace {
+
+template <class Shared>
+class SharedCompletion : public Completion {
+ public:
+  explicit SharedCompletion(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  void finish() override {
+    const std::lock_guard lock(shared_->mutex);
+    done_ = true;
+    shared_->changed.notify_all();
+  }
+  [[nodiscard]] bool done() const { return done_; }  // with the mutex
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<Completion> RankWatch::new_completion() { return std::make_shared<SharedCompletion<Shared>>(shared_); }
+
+Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage) {
+  const auto& call = static_cast<const SharedCompletion<Shared>&>(*completion);
+  std::unique_lock lock(shared_->mutex);
+  const std::string before = shared_->mine.stage;
+  shared_->mine.stage = stage;
+  shared_->mine.waits = true;
+  shared_->waited_s = 0;
+  shared_->changed.wait(lock, [&] { return call.done() || shared_->verdict; });
+  shared_->mine.waits = false;
+  if (!call.done()) return shared_->error_of(*shared_->verdict, stage);
+  shared_->mine.stage = before;
+  return {};
+}
+
+Error RankWatch::explain_failure(std::string_view stage, const std::string& text) {
+  std::unique_lock lock(shared_->mutex);
+  shared_->mine.stage = stage;
+  shared_->call_failed = true;
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, kExplainLimit, [this] { return shared_->verdict.has_value(); });
+  if (!shared_->verdict)
+    shared_->settle(lock, {-1, fmt::format("a collective failed, but all ranks answer: {}", text)});
+  return shared_->error_of(*shared_->verdict, stage);
+}
+
+Result<> RankWatch::check(std::string_view stage) const {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->verdict) return shared_->error_of(*shared_->verdict, stage);
+  return {};
+}
+
+void RankWatch::fail(const Error& error) {
+  std::unique_lock lock(shared_->mutex);
+  if (shared_->mine.status == RankStatus::kRunning) {
+    shared_->mine.status = RankStatus::kFailed;
+    shared_->mine.error = error.to_string();
+    shared_->change();
+  }
+  shared_->changed.wait_for(lock, kFlushLimit,
+                            [this] { return shared_->written >= shared_->version || shared_->talk_ended; });
+}
+
+// With the mutex.
+bool RankWatch::Shared::others_have_ended() {
+  for (size_t i = 0; i < views.size(); ++i) {
+    const RankView& view = views[i];
+    const bool lives = view.state.status == RankStatus::kRunning || view.state.status == RankStatus::kLeft;
+    if (static_cast<int>(i) != options.rank && lives && !view.has_ended && view.silent_s < options.limits.dead_s)
+      return false;
+  }
+  return true;
+}
+
+Result<> RankWatch::leave() {
+  Shared& shared = *shared_;
+  std::unique_lock lock(shared.mutex);
+  if (shared.verdict) return shared.error_of(*shared.verdict, "end");
+  shared.mine.status = RankStatus::kLeft;
+  shared.mine.stage = "end";
+  shared.change();
+  const auto all_have_left = [&shared] {
+    return std::all_of(shared.views.begin(), shared.views.end(), [](const RankView& view) {
+      return view.state.status == RankStatus::kLeft || view.state.status == RankStatus::kGone;
+    });
+  };
+  shared.changed.wait(lock, [&] { return shared.verdict || all_have_left(); });
+  if (!all_have_left()) return shared.error_of(*shared.verdict, "end");
+  shared.leaving = true;
+  shared.mine.status = RankStatus::kGone;
+  shared.change();
+  return {};
+}
+
+RankWatch::~RankWatch() {
+  const RankStatus status = [this] {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->mine.status;
+  }();
+  if (status == RankStatus::kRunning || status == RankStatus::kLeft)
+    fail({ErrorKind::kInternal, "it ended early", {}, {}});
+  Shared& shared = *shared_;
+  std::unique_lock lock(shared.mutex);
+  shared.changed.wait_for(lock, kFlushLimit, [&] { return shared.written >= shared.version || shared.talk_ended; });
+  if (shared.options.store_rank == shared.options.rank)  // the others still read what this rank serves
+    shared.changed.wait_for(lock, kOthersLimit, [&] { return shared.talk_ended || shared.others_have_ended(); });
+  shared.stop = true;
+  shared.changed.notify_all();
+  // The talker may be blocked by a store that does not answer. It then keeps what it uses.
+  const bool talked = shared.changed.wait_for(lock, kMaxGap, [&] { return shared.talk_ended; });
+  lock.unlock();
+  shared.judge.join();
+  if (talked)
+    shared.talker.join();
+  else
+    shared.talker.detach();
+}
+
+}  // namespace mortise

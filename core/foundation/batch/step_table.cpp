@@ -1,0 +1,154 @@
+// See step_table.h. No column is named here but those that come with the samples.
+#include "foundation/batch/step_table.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace mortise {
+
+namespace {
+
+// Keys of columns in a checkpoint, by their level.
+constexpr std::string_view kTokenKeys = "tokens.", kRowKeys = "rows.";
+
+std::string key_of(Level level, std::string_view name) {
+  return std::string(level == Level::kRow ? kRowKeys : kTokenKeys).append(name);
+}
+
+}  // namespace
+
+StepTable::StepTable(std::vector<TableRow> rows, std::vector<int64_t> row_id)
+    : rows_(std::move(rows)), row_id_(std::move(row_id)) {
+  for (const TableRow& row : rows_) {
+    row_offsets_.push_back(row_offsets_.back() + static_cast<int64_t>(row.response_ids.size()));
+    group_index_.push_back(row.group);
+  }
+  if (!row_id_.empty()) return;
+  row_id_.resize(rows_.size());
+  std::iota(row_id_.begin(), row_id_.end(), 0);
+}
+
+template <class T>
+void StepTable::put(std::string_view name, Level level, std::vector<T> values) {
+  const std::string key(name);
+  if (values.empty())
+    columns_.erase(key);
+  else
+    columns_.insert_or_assign(key, Stored{level, std::move(values)});
+}
+template void StepTable::put(std::string_view name, Level level, std::vector<float> values);
+template void StepTable::put(std::string_view name, Level level, std::vector<uint8_t> values);
+
+StepView StepTable::view() const {
+  StepView out;
+  out.layout = layout();
+  for (const auto& [name, stored] : columns_) {
+    std::visit(
+        [&, column = std::string_view(name)](const auto& values) {
+          out.set(column, std::span<const typename std::decay_t<decltype(values)>::value_type>(values));
+        },
+        stored.values);
+  }
+  return out;
+}
+
+StepView StepTable::view(size_t begin, size_t end, const Layout& layout) const {
+  StepView out;
+  out.layout = layout;
+  for (const auto& [name, stored] : columns_) {
+    if (stored.level != Level::kToken) continue;
+    std::visit(
+        [&, column = std::string_view(name)](const auto& values) {
+          using T = typename std::decay_t<decltype(values)>::value_type;
+          out.set(column, std::span<const T>(values).subspan(begin, end - begin));
+        },
+        stored.values);
+  }
+  return out;
+}
+
+StepTable StepTable::take(std::span<const int64_t> rows, std::vector<int64_t> row_id) const {
+  std::vector<TableRow> taken;
+  for (const int64_t r : rows) taken.push_back(row(r));
+  StepTable out(std::move(taken), std::move(row_id));
+  for (const auto& [name, stored] : columns_) {
+    std::visit(
+        [&, column = std::string_view(name), level = stored.level](const auto& from) {
+          std::decay_t<decltype(from)> to;
+          to.reserve(out.size_of(level));
+          for (const int64_t r : rows) {
+            const auto begin = level == Level::kRow ? r : row_offsets_[static_cast<size_t>(r)];
+            const auto count = level == Level::kRow ? 1 : row_tokens(r);
+            to.insert(to.end(), from.begin() + begin, from.begin() + begin + count);
+          }
+          out.put(column, level, std::move(to));
+        },
+        stored.values);
+  }
+  return out;
+}
+
+void StepTable::save_columns(StateWriter& writer) const {
+  for (const auto& [name, stored] : columns_) {
+    std::visit([&, key = key_of(stored.level, name)](const auto& values) { writer.put_vector(key, values); },
+               stored.values);
+  }
+}
+
+template <class C>
+Result<> StepTable::load_column(StateReader& reader, const std::string& key) {
+  auto values = TRY(reader.get_vector<typename C::Value>(key));
+  if (values.size() != size_of(C::level)) {
+    return Error{ErrorKind::kData,
+                 fmt::format("the column {} has {} values, but the step has {} {}", C::name, values.size(),
+                             size_of(C::level), C::level == Level::kRow ? "rows" : "tokens"),
+                 "state 'step'", "resume from another checkpoint"};
+  }
+  put<C>(std::move(values));
+  return {};
+}
+
+template <class... Columns>
+Result<> StepTable::load_columns(StateReader& reader, std::tuple<Columns...>*) {
+  for (const std::string& key : reader.unread_keys()) {
+    if (!key.starts_with(kTokenKeys) && !key.starts_with(kRowKeys)) continue;
+    Result<> loaded;
+    const bool is_known =
+        ((key == key_of(Columns::level, Columns::name) && (loaded = load_column<Columns>(reader, key), true)) || ...);
+    TRY(std::move(loaded));
+    if (is_known) continue;
+    return Error{ErrorKind::kData,
+                 fmt::format("the step has the column {}, which this build of Mortise does not know", key),
+                 "state 'step'", "resume from a checkpoint between steps (global_step_N)"};
+  }
+  return {};
+}
+
+Result<> StepTable::load_columns(StateReader& reader) {
+  return load_columns(reader, static_cast<column::All*>(nullptr));
+}
+
+StepTable make_step_table(const PromptBatch& prompts, const SampleBatch& samples) {
+  std::vector<TableRow> rows;
+  std::vector<uint8_t> mask;
+  std::vector<float> sampler_log_prob;
+  bool has_log_probs = true;
+  for (const Sample& sample : samples.rows) {
+    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
+    rows.push_back({prompt.token_ids, sample.token_ids, sample.prompt_index});
+    const bool is_masked = sample.finish_reason == FinishReason::kAbort ||
+                           (samples.mask_truncated && sample.finish_reason == FinishReason::kLength);
+    mask.insert(mask.end(), sample.token_ids.size(), is_masked ? 0 : 1);
+    has_log_probs = has_log_probs && sample.log_prob.size() == sample.token_ids.size();
+    sampler_log_prob.insert(sampler_log_prob.end(), sample.log_prob.begin(), sample.log_prob.end());
+  }
+  StepTable table(std::move(rows));
+  table.put<column::SampleMask>(mask);
+  table.put<column::ResponseMask>(std::move(mask));
+  if (has_log_probs) table.put<column::RolloutLogProb>(std::move(sampler_log_prob));
+  return table;
+}
+
+}  // namespace mortise

@@ -1,0 +1,73 @@
+// The translators of the frameworks: what their tables call kCompute. Private to this room.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "import/translation.h"
+
+namespace mortise {
+
+// Processes that share a batch. `is_said`: by the script's launcher or --processes.
+struct Processes {
+  int64_t count = 1;
+  bool is_said = false;
+};
+
+void translate_trl(Translation& t, const Processes& processes);
+void prepare_verl(Translation& t);  // before the rules are applied
+void translate_verl(Translation& t);
+void translate_verl_rewards(Translation& t);  // the part of it in verl_rewards.cpp
+void translate_swift(Translation& t, const Processes& processes);
+
+// --- shared by the two that are built on transformers.Trainer (hf_run.cpp) ---
+
+// The batch arithmetic of GRPO trainers that count completions per process, as their __post_init__ does it.
+struct HfBatches {
+  int64_t updates_per_step = 1;
+  bool is_known = false;  // false: a problem was reported
+};
+// `default_accumulation`: gradient_accumulation_steps where it is null.
+HfBatches translate_hf_batches(Translation& t, const Processes& processes);
+// Length of the run, learning-rate schedule, optimizer. `learning_rate`: the framework's, which a floor is a share of.
+void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
+// Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy
+// or eval_steps is not given, the settings of saving count (ms-swift with validation rows).
+void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);
+// vanilla, gspo or luspo with clip edges and delta, as the importance-sampling level asks.
+void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level);
+// sync_ref_model: the reference that follows the policy. After the KL has been set.
+void translate_reference(Translation& t, const HfBatches& batches);
+
+// --- rewards (rewards.cpp); each gives the table's place ---
+
+// A Python reward "pkg.module.function" as our reward `python`.
+std::string add_python_reward(Translation& t, const std::string& path, std::string_view name);
+// A sequence classifier with one label as our reward `reward_model`.
+std::string add_reward_model(Translation& t, const std::string& folder, std::string_view name);
+
+// The file names no reward: a table for each of its weights, to be filled in.
+void ask_for_rewards(Translation& t, std::string_view hint);
+// reward_weights, as many as rewards or none; nothing if their number is wrong, which is a problem. `of`: what was
+// counted, "reward_funcs".
+std::optional<std::vector<double>> reward_weights(Translation& t, size_t num_rewards, std::string_view of);
+// The weight of the reward at that index; `table` may be empty: there is no such reward.
+void set_reward_weight(Translation& t, const std::string& table, const std::vector<double>& weights, size_t place);
+
+// The names of an adapter's settings in a framework; an empty name is one that it does not have.
+struct LoraNames {
+  std::string_view rank, alpha, dropout, modules, rslora;  // empty: the framework has none
+};
+// An adapter is requested. `modules`: what the framework adapts if its setting is null.
+void translate_lora(Translation& t, const LoraNames& names, const Json& modules);
+
+// The remark for a length reward whose limit is below the longest completion.
+inline constexpr std::string_view kNoFloor =
+    "completions may be longer than the limit of this reward: beyond it the punishment there grows on, here it stays";
+
+// Means "no cap" for a parameter that must be finite.
+inline constexpr double kNoCap = 1e300;
+
+}  // namespace mortise

@@ -1,0 +1,335 @@
+// The settings that TRL and ms-swift share through transformers.Trainer: batches, schedule, checkpoints, validation.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "foundation/base/text.h"
+#include "import/frameworks.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kMostRows = int64_t{1} << 40;  // products of the counts below stay exact
+
+// A count of at least 1; anything else is a problem and gives 1.
+int64_t count_of(Translation& t, std::string_view name) {
+  const int64_t value = t.integer(name);
+  if (value >= 1 && value <= 1'000'000) return value;
+  t.problem(name, fmt::format("{} must be from 1 to 1,000,000, but is {}", quote(name), value), "");
+  return 1;
+}
+
+// Micro-steps that one generation batch is cut into.
+int64_t steps_per_generation(Translation& t, int64_t rows, int64_t accumulation) {
+  if (!t.is_null("generation_batch_size") && !t.is_null("steps_per_generation")) {
+    t.problem("generation_batch_size", "generation_batch_size and steps_per_generation are both given", "give one");
+    return accumulation;
+  }
+  if (!t.is_null("steps_per_generation")) return count_of(t, "steps_per_generation");
+  if (t.is_null("generation_batch_size")) return accumulation;
+  const int64_t batch = count_of(t, "generation_batch_size");
+  if (batch % rows == 0) return batch / rows;
+  t.problem("generation_batch_size",
+            fmt::format("generation_batch_size ({}) is not a multiple of the rows of a micro-step ({})", batch, rows),
+            "per_device_train_batch_size times --processes must divide it");
+  return accumulation;
+}
+
+// How a generation batch is cut, in completions.
+struct Cut {
+  int64_t rows, steps, accumulation, group;
+};
+
+// Batches without whole groups for the known processes may have them for the real number of processes.
+std::string more_processes(const Processes& processes) {
+  if (processes.is_said) return "";
+  return "if several processes run, give --processes N; otherwise ";
+}
+
+bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
+  const auto& [rows, steps, accumulation, group] = cut;
+  const std::string of = fmt::format(" of {}{}", processes.count, processes.count == 1 ? " process" : " processes");
+  const std::string per_update = std::to_string(rows * accumulation);
+  if (rows * steps > kMostRows || rows * accumulation > kMostRows) {
+    t.problem("per_device_train_batch_size", "a step has more completions than Mortise supports", "");
+    return false;
+  }
+  if (steps % accumulation != 0) {
+    t.problem("gradient_accumulation_steps",
+              fmt::format("an update of {} micro-steps (gradient_accumulation_steps) does not divide the {} of a "
+                          "generation batch (steps_per_generation)",
+                          accumulation, steps),
+              "updates over parts of several generation batches are not supported; make one a multiple of the other");
+    return false;
+  }
+  if ((rows * steps) % group != 0) {
+    t.problem("num_generations",
+              fmt::format("a generation batch of {} completions{} does not hold whole groups of {} (num_generations)",
+                          rows * steps, of, group),
+              more_processes(processes) + "change num_generations; the framework refuses it too");
+    return false;
+  }
+  if ((rows * accumulation) % group != 0) {
+    t.problem(
+        "num_generations",
+        fmt::format("an update of {} completions{} does not hold whole groups of {} (num_generations), and updates "
+                    "here are counted in prompts",
+                    per_update, of, group),
+        fmt::format("{}make per_device_train_batch_size x gradient_accumulation_steps x --processes a multiple of {}",
+                    more_processes(processes), group));
+    return false;
+  }
+  return true;
+}
+
+void set_run_length(Translation& t, const HfBatches& batches) {
+  const int64_t updates = t.integer("max_steps");
+  const int64_t per_step = batches.updates_per_step;
+  if (updates > 0) t.note_given({"num_train_epochs"}, "max_steps is given");
+  if (updates > 0 && updates % per_step != 0) {
+    const int64_t below = updates / per_step * per_step;
+    t.problem("max_steps",
+              fmt::format("max_steps counts updates, and {} is not a multiple of the {} updates of a generation batch",
+                          updates, per_step),
+              fmt::format("set {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_step));
+  } else if (updates > 0) {
+    t.set("trainer.total_training_steps", updates / per_step, {"max_steps"},
+          per_step == 1 ? "" : "there in updates, here in generation batches of " + std::to_string(per_step));
+  } else {
+    const double epochs = t.number("num_train_epochs");
+    if (epochs >= 1 && epochs == std::floor(epochs) && epochs <= 1e9) {
+      t.set("trainer.total_epochs", static_cast<int64_t>(epochs), {"num_train_epochs"});
+    } else {
+      t.problem("num_train_epochs",
+                fmt::format("num_train_epochs is {}, but Mortise trains whole epochs only", format_f64(epochs)),
+                "give max_steps instead");
+    }
+  }
+}
+
+void set_warmup(Translation& t, const HfBatches& batches, bool ignored) {
+  if (ignored) {
+    if (t.is_given("warmup_steps")) t.note("warmup_steps", "lr_scheduler_type constant has no warm-up");
+    if (t.is_given("warmup_ratio")) t.note("warmup_ratio", "lr_scheduler_type constant has no warm-up");
+    return;
+  }
+  double steps = t.number("warmup_steps");
+  std::string_view name = "warmup_steps";
+  if (steps == 0 && t.is_given("warmup_ratio")) {
+    name = "warmup_ratio";
+    steps = t.number("warmup_ratio");
+  }
+  if (steps < 0 || steps > 1e12) return t.problem(name, fmt::format("{} is {}", quote(name), format_f64(steps)), "");
+  if (steps >= 1 || steps == 0) {
+    if (steps >= 1) t.set("actor.optim.lr_warmup_steps", static_cast<int64_t>(steps), {name});
+    return;
+  }
+  const int64_t updates = t.integer("max_steps");
+  if (updates > 0) {
+    t.set("actor.optim.lr_warmup_steps", static_cast<int64_t>(std::ceil(static_cast<double>(updates) * steps)),
+          {name, "max_steps"});
+  } else {
+    t.set("actor.optim.lr_warmup_steps_ratio", steps, {name},
+          batches.updates_per_step > 0 ? "rounded down here, up there" : "");
+  }
+}
+
+void set_floor(Translation& t, const Json& kwargs, const std::string& type, double learning_rate) {
+  for (const auto& [key, value] : kwargs.items()) {
+    const bool of_floor = type == "cosine_with_min_lr" && (key == "min_lr" || key == "min_lr_rate");
+    const bool cosine = type.starts_with("cosine");
+    if (value.is_null()) continue;
+    if (!value.is_number() || !((cosine && key == "num_cycles") || of_floor)) {
+      t.problem("lr_scheduler_kwargs", fmt::format("lr_scheduler_kwargs.{} is not supported with {}", key, quote(type)),
+                "cosine has num_cycles, cosine_with_min_lr also min_lr and min_lr_rate");
+    } else if (key == "num_cycles") {
+      t.set("actor.optim.num_cycles", value.get<double>(), {"lr_scheduler_kwargs"});
+    } else {
+      const double ratio = key == "min_lr" ? value.get<double>() / learning_rate : value.get<double>();
+      t.set("actor.optim.min_lr_ratio", ratio, {"lr_scheduler_kwargs", "learning_rate"});
+    }
+  }
+}
+
+// `otherwise`: the steps if eval_steps is not given.
+void set_validation(Translation& t, const HfBatches& batches, const std::string& strategy, std::string_view name,
+                    std::string_view otherwise) {
+  double every = 0;
+  std::string_view of = "eval_steps";
+  if (strategy == "steps") {
+    if (t.is_null("eval_steps")) of = otherwise;
+    every = t.is_null(of) ? 0 : t.number(of);
+  }
+  if (every >= 1) {
+    const auto steps = static_cast<int64_t>(std::ceil(every / static_cast<double>(batches.updates_per_step)));
+    t.set("trainer.test_freq", steps, {name, of}, "there in updates, here in steps");
+  } else {
+    t.note(name, "validations here come every trainer.test_freq steps; the last step is always validated");
+  }
+  const bool own = !t.is_null("num_generations_eval");
+  t.set("rollout.val_kwargs.n", t.integer(own ? "num_generations_eval" : "num_generations"),
+        {name, own ? "num_generations_eval" : "num_generations"});
+  t.set("rollout.val_kwargs.do_sample", true, {name}, "validated as it is trained");
+  t.set("rollout.val_kwargs.temperature", t.number("temperature"), {name, "temperature"});
+  if (!t.is_null("top_k")) t.set("rollout.val_kwargs.top_k", t.integer("top_k"), {name, "top_k"});
+  t.set("rollout.val_kwargs.top_p", t.number("top_p"), {name, "top_p"});
+  if (!t.is_set("data.val_files")) t.ask("data", "val_files = [\"val.jsonl\"]  # eval_strategy asks for validations");
+}
+
+void set_logging(Translation& t) {
+  if (t.is_given("report_to")) {
+    const std::vector<std::string> targets = t.texts("report_to");
+    const auto has = [&targets](std::string_view name) { return std::ranges::find(targets, name) != targets.end(); };
+    Json logger = Json::array({"console"});
+    if (has("tensorboard") || has("all")) logger.push_back("tensorboard");
+    t.set("trainer.logger", logger, {"report_to"}, "metrics.jsonl is always written");
+  }
+  if (!t.flag("log_completions")) return;
+  if (!t.is_null("num_completions_to_print")) {
+    t.set("trainer.num_completions_to_print", t.integer("num_completions_to_print"), {"num_completions_to_print"});
+  } else {
+    t.set("trainer.num_completions_to_print", t.integer("num_generations"), {"log_completions"},
+          "all of them: trainer.rollout_data_dir");
+  }
+}
+
+}  // namespace
+
+HfBatches translate_hf_batches(Translation& t, const Processes& processes) {
+  HfBatches plan;
+  const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
+  const int64_t accumulation =
+      t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");
+  const int64_t group = count_of(t, "num_generations");
+  const int64_t passes = count_of(t, "num_iterations");
+  const int64_t steps = steps_per_generation(t, rows, accumulation);
+  if (!check_cut(t, {rows, steps, accumulation, group}, processes)) return plan;
+  if (group < 2)
+    t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with", "");
+  plan.updates_per_step = steps / accumulation * passes;
+  plan.is_known = true;
+  t.set("rollout.n", group, {"num_generations"});
+  t.set("data.train_batch_size", rows * steps / group,
+        {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
+         "num_generations"},
+        processes.count == 1 ? "in prompts" : fmt::format("in prompts, of {} processes", processes.count));
+  t.set("actor.ppo_mini_batch_size", rows * accumulation / group,
+        {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
+        steps == accumulation ? "in prompts"
+                              : "in prompts; there the rows of a generation batch are dealt out at random");
+  t.set("actor.ppo_micro_batch_size_per_gpu", t.integer("per_device_train_batch_size"), {"per_device_train_batch_size"},
+        "changes memory and speed only");
+  if (passes != 1) t.set("actor.ppo_epochs", passes, {"num_iterations"});
+  return plan;
+}
+
+void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate) {
+  if (batches.is_known) set_run_length(t, batches);
+  const std::string type = t.text("lr_scheduler_type");
+  const bool plain = type == "constant";
+  if (type == "linear" || type == "cosine") {
+    t.set("actor.optim.lr_scheduler_type", type, {"lr_scheduler_type"});
+  } else if (type == "cosine_with_min_lr") {
+    t.set("actor.optim.lr_scheduler_type", "cosine", {"lr_scheduler_type"});
+  } else if (plain || type == "constant_with_warmup") {
+    t.set("actor.optim.lr_scheduler_type", "constant", {"lr_scheduler_type"});
+  } else {
+    t.problem("lr_scheduler_type", fmt::format("lr_scheduler_type {} is not supported", quote(type)),
+              "there are constant, constant_with_warmup, linear, cosine and cosine_with_min_lr");
+  }
+  set_warmup(t, batches, plain);
+  set_floor(t, t.table("lr_scheduler_kwargs"), type, learning_rate);
+  const double beta1 = t.number("adam_beta1"), beta2 = t.number("adam_beta2");
+  if (beta1 != 0.9 || beta2 != 0.999 || t.is_given("adam_beta1") || t.is_given("adam_beta2"))
+    t.set("actor.optim.betas", Json::array({beta1, beta2}), {"adam_beta1", "adam_beta2"});
+  if (t.is_null("max_grad_norm")) {
+    t.set("actor.grad_clip", 0.0, {"max_grad_norm"});
+  } else {
+    t.set("actor.grad_clip", t.number("max_grad_norm"), {"max_grad_norm"});
+  }
+}
+
+void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves) {
+  const std::string save = t.text("save_strategy");
+  if (save == "steps") {
+    const double every = t.number("save_steps");
+    if (every >= 1 && every < 1e12) {
+      t.set("trainer.save_freq", static_cast<int64_t>(std::ceil(every / static_cast<double>(batches.updates_per_step))),
+            {"save_strategy", "save_steps"}, "there in updates, here in steps");
+    } else {
+      t.note("save_steps", "a share of the run; set trainer.save_freq, the last step is always saved");
+    }
+  } else if (t.is_given("save_strategy")) {
+    t.note("save_strategy", "trainer.save_freq counts steps; the last step is always saved");
+  }
+  const std::string_view name = t.is_given("eval_strategy") ? "eval_strategy" : "evaluation_strategy";
+  const bool as_saved = validates_as_it_saves && !t.is_given(name);
+  const std::string strategy = as_saved ? save : t.is_given(name) ? t.text(name) : t.text("eval_strategy");
+  const bool validates = strategy == "steps" || strategy == "epoch";
+  t.set("trainer.val_before_train", validates && t.flag("eval_on_start"), {"eval_on_start"});
+  if (validates) {
+    const std::string_view otherwise = validates_as_it_saves ? "save_steps" : "logging_steps";
+    set_validation(t, batches, strategy,
+                   as_saved           ? "save_strategy"
+                   : t.is_given(name) ? name
+                                      : "eval_strategy",
+                   otherwise);
+  }
+  set_logging(t);
+  if (t.is_given("resume_from_checkpoint") && !t.is_null("resume_from_checkpoint")) {
+    const Json resume = t.value("resume_from_checkpoint");
+    if (resume.is_boolean()) {
+      t.set("trainer.resume_mode", resume.get<bool>() ? "auto" : "disable", {"resume_from_checkpoint"});
+    } else {
+      t.problem("resume_from_checkpoint", "a run cannot continue from a checkpoint of transformers",
+                "give its folder as the model");
+    }
+  }
+}
+
+void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level) {
+  const bool token = level == "token";
+  const std::string_view name = token                  ? "vanilla"
+                                : loss_type == "luspo" ? "luspo"
+                                : level == "sequence"  ? "gspo"
+                                                       : "gspo_token";
+  t.set("actor.policy_loss.loss_mode", std::string(name), {"loss_type", "importance_sampling_level"});
+  const double low = t.number("epsilon");
+  t.set("actor.clip_ratio_low", low, {"epsilon"});
+  t.set("actor.clip_ratio_high", t.is_null("epsilon_high") ? low : t.number("epsilon_high"),
+        {t.is_null("epsilon_high") ? "epsilon" : "epsilon_high"});
+  if (!t.is_null("delta")) t.set("actor.policy_loss.delta", t.number("delta"), {"delta"});
+  if (token) {
+    t.set("actor.clip_ratio_c", 0.0, {"loss_type"}, "no dual clip");
+    return;
+  }
+  if (name == "gspo") t.set("actor.policy_loss.gradient", "row", {"importance_sampling_level"});
+  t.set("actor.policy_loss.max_log_ratio", kNoCap, {"importance_sampling_level"}, "no cap");
+}
+
+void translate_reference(Translation& t, const HfBatches& batches) {
+  if (!t.flag("sync_ref_model")) {
+    for (const std::string_view name : {"ref_model_sync_steps", "ref_model_mixup_alpha"}) {
+      if (t.is_given(name)) t.note(name, "only with sync_ref_model");
+    }
+    return;
+  }
+  if (!t.is_set("actor.kl_loss_coef") && !t.is_set("algorithm.use_kl_in_reward")) {
+    return t.problem("sync_ref_model", "sync_ref_model is true, but beta is 0, so there is no reference to refresh",
+                     "remove it, or set beta");
+  }
+  const int64_t updates = count_of(t, "ref_model_sync_steps");
+  if (updates % batches.updates_per_step != 0) {
+    return t.problem(
+        "ref_model_sync_steps",
+        fmt::format("ref_model_sync_steps counts updates, and {} is not a multiple of the {} updates of a generation "
+                    "batch",
+                    updates, batches.updates_per_step),
+        "set it to a multiple: Mortise refreshes the reference between steps");
+  }
+  t.set("ref.sync_steps", updates / batches.updates_per_step, {"sync_ref_model", "ref_model_sync_steps"});
+  t.set("ref.mixup_alpha", t.number("ref_model_mixup_alpha"), {"ref_model_mixup_alpha"});
+}
+
+}  // namespace mortise

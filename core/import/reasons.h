@@ -1,0 +1,18 @@
+// Why a setting of another framework changes nothing here, in words that several tables of rules use. Constant data.
+#pragma once
+
+#include <string_view>
+
+namespace mortise::reasons {
+
+inline constexpr std::string_view kEngine = "Mortise samples in the trainer's process, on its own weights";
+inline constexpr std::string_view kMemory = "trades memory for time; numbers do not change";
+inline constexpr std::string_view kPrecision = "Mortise computes in model.dtype (float32), which rounds less";
+inline constexpr std::string_view kHydra = "used only by Hydra";
+inline constexpr std::string_view kPython = "Python code is not loaded";
+inline constexpr std::string_view kWhereItRuns = "changes where and how the work runs, not what is computed";
+inline constexpr std::string_view kMismatch =
+    "corrects the difference between vLLM's log-probs and the trainer's; here both are the "
+    "same weights and code, and the ratio is 1";
+
+}  // namespace mortise::reasons

@@ -1,0 +1,400 @@
+// ms-swift's GRPO arguments: the settings that are read together (swift_rules.cpp says which).
+//
+// ms-swift trains LoRA adapters unless train_type (tuner_type) is full, so the file must set it. Its dapo, cispo
+// and fipo divide by gradient_accumulation_steps once too often in some versions; here they are means over the update's
+// tokens.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "foundation/base/text.h"
+#include "import/frameworks.h"
+
+namespace mortise {
+namespace {
+
+struct Loss {
+  std::string_view type;
+  std::string_view aggregation;
+  bool clips;  // takes part in the choice vanilla, gspo, gspo_token by level
+};
+constexpr Loss kLosses[] = {
+    {"grpo", "seq-mean-token-mean", true}, {"bnpo", "token-mean", true},
+    {"dapo", "token-mean", true},          {"dr_grpo", "seq-mean-token-sum-norm", true},
+    {"cispo", "token-mean", false},        {"sapo", "seq-mean-token-mean", false},
+    {"real", "prompt-mean", false},        {"fipo", "token-mean", false},
+};
+
+void copy_params(Translation& t, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    if (!t.is_null(name)) t.set("actor.policy_loss." + std::string(name), t.value(name), {name});
+  }
+}
+
+void set_aggregation(Translation& t, const Loss& loss) {
+  const std::string mode(loss.aggregation);
+  if (mode == "token-mean" && loss.type != "bnpo" && t.flag("overlong_filter"))
+    t.set("algorithm.mask_truncated_completions", true, {"overlong_filter"},
+          "their tokens are not in the divisor here; in ms-swift they are");
+  t.set("actor.loss_agg_mode", mode, {"loss_type"}, mode == "token-mean" ? "over all tokens of the update" : "");
+  if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {"loss_type"}, "rows without tokens count");
+  if (loss.type == "dr_grpo") t.set("actor.loss_scale_by_rows", true, {"loss_type"});
+}
+
+void set_loss(Translation& t) {
+  // The command line gives one item as a list of one.
+  const std::vector<std::string> types = t.texts("loss_type");
+  const auto* loss = types.size() == 1 ? std::ranges::find(kLosses, types[0], &Loss::type) : std::end(kLosses);
+  if (loss == std::end(kLosses)) {
+    return t.problem("loss_type", fmt::format("loss_type {} is not known", quote(join(types, ", "))),
+                     "use one of: grpo, bnpo, dr_grpo, dapo, cispo, sapo, real, fipo");
+  }
+  const std::string level = t.text("importance_sampling_level");
+  if (level != "token" && level != "sequence" && level != "sequence_token") {
+    return t.problem("importance_sampling_level",
+                     fmt::format("importance_sampling_level {} is not known", quote(level)),
+                     "use one of: token, sequence, sequence_token");
+  }
+  if (level != "token" && !loss->clips) {
+    return t.problem("importance_sampling_level",
+                     fmt::format("level {} with loss_type {} is not supported", level, types[0]),
+                     types[0] + " here has one ratio for each token, as its paper");
+  }
+  if (loss->clips) {
+    translate_clipped_loss(t, types[0], level);
+  } else {
+    t.set("actor.policy_loss.loss_mode", types[0], {"loss_type"});
+  }
+  const std::string_view high = t.is_null("epsilon_high") ? "epsilon" : "epsilon_high";
+  if (types[0] == "cispo") {
+    t.set("actor.policy_loss.cap", t.number(high), {high}, "the cap itself in ms-swift, not 1 + it");
+  } else if (types[0] == "sapo") {
+    copy_params(t, {"tau_pos", "tau_neg"});
+  } else if (types[0] == "real") {
+    copy_params(t, {"real_tau"});
+  } else if (types[0] == "fipo") {
+    t.set("actor.clip_ratio_low", t.number("epsilon"), {"epsilon"});
+    t.set("actor.clip_ratio_high", t.number(high), {high});
+    copy_params(t, {"delta", "fipo_decay_rate", "fipo_clip_high_only"});
+    const bool clips = !t.is_null("fipo_clip_range") && t.number("fipo_clip_range") != 0;
+    const bool bounds = !t.is_null("fipo_safety_threshold");
+    t.set("actor.policy_loss.fipo_clip_range", clips ? t.value("fipo_clip_range") : Json("inf"), {"fipo_clip_range"},
+          clips ? "" : "not clipped");
+    t.set("actor.policy_loss.fipo_safety_threshold", bounds ? t.value("fipo_safety_threshold") : Json("inf"),
+          {"fipo_safety_threshold"}, bounds ? "" : "off");
+  }
+  set_aggregation(t, *loss);
+}
+
+std::string scale_of(Translation& t, const std::string& estimator) {
+  if (t.texts("loss_type") == std::vector<std::string>{"real"}) return "none";
+  const Json scale = t.value("scale_rewards");
+  if (scale.is_boolean()) return scale.get<bool>() ? "group" : "none";
+  if (!scale.is_null()) return t.text("scale_rewards");
+  return estimator == "grpo" ? "group" : estimator == "rloo" ? "none" : "batch";
+}
+
+// ms-swift removes the rows of its off-policy mask from the mask itself. Here they only leave the policy term.
+void refuse_mask_of_more_than_the_loss(Translation& t, bool kl_in_loss) {
+  const std::string_view name = "off_policy_sequence_mask_delta";
+  const bool counts_tokens = t.texts("loss_type") == std::vector<std::string>{"bnpo"};
+  if (t.is_null(name) || (!kl_in_loss && !counts_tokens)) return;
+  t.problem(
+      name,
+      fmt::format("{}{} is not supported: ms-swift leaves the rows out of {} too, here they leave the policy term "
+                  "alone",
+                  name, (kl_in_loss ? " with a KL in the loss (beta)" : " with loss_type bnpo"),
+                  kl_in_loss ? "that term" : "the divisor"),
+      kl_in_loss ? "set beta to 0, or kl_in_reward to true" : "use loss_type dapo");
+}
+
+// ms-swift computes this loss from the rows' ratios, outside of the loss per token that its stages scale, and adds a KL
+// that is a mean over the tokens of the batch. Here all stages act on it, and the KL has its aggregation, prompt-mean.
+void refuse_with_real(Translation& t, bool kl_in_loss) {
+  if (t.texts("loss_type") != std::vector<std::string>{"real"}) return;
+  const auto refuse = [&t](std::string_view name, std::string_view why, std::string_view next) {
+    t.problem(name, fmt::format("{} with loss_type real is not supported: {}", name, why), std::string(next));
+  };
+  constexpr std::string_view kUnread = "ms-swift's real does not read it, here it would count";
+  if (kl_in_loss)
+    refuse("beta", "ms-swift's KL is a mean over tokens there, here over prompts as the loss", "set beta to 0");
+  if (t.number("top_entropy_quantile") < 1) refuse("top_entropy_quantile", kUnread, "leave it out");
+  if (!t.is_null("rollout_importance_sampling_mode"))
+    refuse("rollout_importance_sampling_mode", kUnread, "leave it out");
+  if (!t.is_null("off_policy_sequence_mask_delta"))
+    refuse("off_policy_sequence_mask_delta", "ms-swift counts such rows as bad ones with ratio 1", "leave it out");
+}
+
+void set_kl(Translation& t) {
+  const double beta = t.is_null("beta") ? 0.04 : t.number("beta");
+  const std::string estimator = t.text("advantage_estimator");
+  const bool asked = t.is_null("kl_in_reward") ? estimator != "grpo" : t.flag("kl_in_reward");
+  const bool in_reward = asked && scale_of(t, estimator) != "gdpo";  // as ms-swift
+  t.set("actor.use_kl_loss", beta != 0 && !in_reward, {"beta", "kl_in_reward", "advantage_estimator"});
+  refuse_mask_of_more_than_the_loss(t, beta != 0 && !in_reward);
+  refuse_with_real(t, beta != 0 && !in_reward);
+  if (beta == 0) return;
+  if (in_reward) {
+    t.set("algorithm.use_kl_in_reward", true, {"kl_in_reward", "advantage_estimator"});
+    t.set("algorithm.kl_penalty", "kl", {"kl_in_reward"});
+    t.set("algorithm.kl_ctrl.type", "fixed", {"kl_in_reward"});
+    t.set("algorithm.kl_ctrl.kl_coef", beta, {"beta"});
+  } else {
+    t.set("actor.kl_loss_coef", beta, {"beta"});
+    t.set("actor.kl_loss_type", "low_var_kl", {"beta"});
+  }
+}
+
+void set_advantages(Translation& t) {
+  const std::string estimator = t.text("advantage_estimator");
+  if (estimator != "grpo" && estimator != "rloo" && estimator != "reinforce_plus_plus") {
+    return t.problem("advantage_estimator", fmt::format("advantage_estimator {} is not known", quote(estimator)),
+                     "use one of: grpo, rloo, reinforce_plus_plus");
+  }
+  const std::string scale = scale_of(t, estimator);
+  if (scale != "group" && scale != "batch" && scale != "none" && scale != "gdpo") {
+    return t.problem("scale_rewards", fmt::format("scale_rewards {} is not known", quote(scale)),
+                     "use one of: group, batch, none, gdpo");
+  }
+  const auto choose = [&t](std::string_view name) {
+    t.set("algorithm.adv_estimator", std::string(name), {"advantage_estimator", "scale_rewards"});
+  };
+  const auto param = [&t](std::string_view name, Json value) {
+    t.set("algorithm.adv_params." + std::string(name), std::move(value), {"scale_rewards"});
+  };
+  if (scale == "gdpo") {
+    if (estimator == "reinforce_plus_plus")
+      return t.problem("scale_rewards", "scale_rewards gdpo with reinforce_plus_plus is not supported", "use grpo");
+    choose("gdpo");
+    param("epsilon", 1e-8);
+    param("whiten", "rows");
+    param("whiten_epsilon", 1e-8);
+  } else if (estimator == "rloo") {
+    choose("rloo");
+    if (scale != "none") {
+      param("std", scale);
+      param("epsilon", 1e-4);
+    }
+  } else if (scale == "none") {
+    choose("dr_grpo");
+  } else {
+    choose("grpo");
+    param("epsilon", 1e-4);
+    if (scale == "batch") param("std", estimator == "grpo" ? "batch" : "batch_centred");
+  }
+}
+
+constexpr LoraNames kLora{"lora_rank", "lora_alpha", "lora_dropout", "target_modules", "use_rslora"};
+
+// The newer name of train_type wins.
+std::string_view tuner_name(const Translation& t) { return t.is_given("tuner_type") ? "tuner_type" : "train_type"; }
+
+// ms-swift's default is ten times as large for an adapter as for all weights.
+double set_learning_rate(Translation& t) {
+  const std::string_view key = "actor.optim.lr", name = "learning_rate";
+  if (!t.is_null(name)) {
+    t.set(key, t.number(name), {name});
+    return t.number(name);
+  }
+  const bool adapter = t.is_given(tuner_name(t)) && t.text(tuner_name(t)) == "lora";
+  const double rate = adapter ? 1e-4 : 1e-5;
+  t.set(key, rate, {name}, adapter ? "of adapters" : "of all weights");
+  return rate;
+}
+
+void set_model(Translation& t) {
+  if (t.is_null("model")) {
+    t.ask("model", "path = \"...\"  # the model's folder");
+  } else {
+    t.set("model.path", t.text("model"), {"model"}, "a folder, not a name of a hub");
+  }
+  const std::string_view name = tuner_name(t);
+  if (!t.is_given(name) || t.is_null(name)) {
+    t.warn(name, "ms-swift trains LoRA adapters unless it is full; here all weights are trained");
+  } else if (t.text(name) == "lora") {
+    translate_lora(t, kLora, Json::array({"all-linear"}));
+  } else if (t.text(name) != "full") {
+    t.problem(name, fmt::format("{} {} is not supported", name, quote(t.text(name))), "use full or lora");
+  } else {
+    t.note(name, "as here");
+  }
+  if (!t.is_given(name) || t.text(name) != "lora") {
+    for (const std::string_view one : {kLora.rank, kLora.alpha, kLora.dropout, kLora.modules, kLora.rslora}) {
+      if (t.is_given(one)) t.note(one, "only with train_type lora");
+    }
+  }
+  if (t.is_given("torch_dtype")) t.note("torch_dtype", "Mortise computes in model.dtype, float32 unless set");
+  if (!t.is_null("ref_model") && t.text("ref_model") != t.text("model")) {
+    t.problem("ref_model", "a reference other than the model is not supported", "leave ref_model out");
+  } else if (t.is_given("ref_model")) {
+    t.note("ref_model", "the reference is the initial model");
+  }
+}
+
+void set_files(Translation& t, std::string_view name, std::string_view key) {
+  const std::vector<std::string> files = t.texts(name);
+  const bool jsonl = std::ranges::all_of(files, [](const std::string& file) { return file.ends_with(".jsonl"); });
+  if (!files.empty() && jsonl) {
+    t.set(key, files, {name});
+  } else if (!files.empty() || name == "dataset") {
+    if (!files.empty()) t.note(name, "the data are JSONL files: write the rows to one");
+    t.ask("data", fmt::format("{} = [\"{}.jsonl\"]", key.substr(5), name == "dataset" ? "train" : "val"));
+  }
+}
+
+// The setting that bounds a completion.
+std::string_view length_name(const Translation& t) {
+  std::string_view length = "max_completion_length";
+  for (const std::string_view older : {"max_new_tokens", "response_length"}) {
+    if (!t.is_null(older)) length = older;
+  }
+  return length;
+}
+
+void set_data(Translation& t) {
+  set_files(t, "dataset", "data.train_files");
+  set_files(t, "val_dataset", "data.val_files");
+  const std::string_view length = length_name(t);
+  t.set("data.max_response_length", t.integer(length), {length});
+  const std::string strategy = t.is_null("truncation_strategy") ? "left" : t.text("truncation_strategy");
+  if (t.is_null("max_length")) {
+    t.ask("data", "max_prompt_length = 512  # ms-swift: max_length; here a longer prompt stops the run");
+    if (t.is_given("truncation_strategy")) t.note("truncation_strategy", "only with max_length");
+  } else {
+    t.set("data.max_prompt_length", t.integer("max_length"), {"max_length"});
+    if (strategy == "left") {
+      t.set("data.truncation", "left", {"truncation_strategy"});
+    } else if (strategy == "delete") {
+      t.set("data.filter_overlong_prompts", true, {"truncation_strategy"},
+            "Mortise drops such rows; ms-swift draws others");
+    } else {
+      t.problem("truncation_strategy", fmt::format("truncation_strategy {} is not known", quote(strategy)),
+                "use left or delete");
+    }
+  }
+  if (!t.flag("dataset_shuffle") && !t.flag("train_dataloader_shuffle"))
+    t.set("data.shuffle", false, {"dataset_shuffle", "train_dataloader_shuffle"});
+  const std::string system = t.text("system");
+  if (system.ends_with(".txt")) {
+    t.problem("system", fmt::format("system names the file {}, which is not read", quote(system)),
+              "give its text as system, or as data.system_prompt in the result");
+  } else if (!system.empty()) {
+    t.set("data.system_prompt", system, {"system"});
+  }
+  const std::vector<std::string> stop = t.texts("stop_words");
+  if (!stop.empty()) t.set("rollout.stop", stop, {"stop_words"});
+}
+
+// A reward that uses ms-swift's `accuracy` to judge the answer.
+std::string add_accuracy(Translation& t, std::string_view reward) {
+  const std::string_view from = "reward_funcs";
+  std::string table = t.add_reward(reward, {from});
+  t.set(table + ".column", "solution", {from});
+  t.set(table + ".extract", "marked", {from});
+  t.set(table + ".tag", "answer", {from});
+  t.set(table + ".gold", "marked", {from});
+  t.set(table + ".on_unreadable_gold", "miss", {from}, "a solution that math-verify finds nothing in");
+  return table;
+}
+
+std::string add_cosine(Translation& t) {
+  std::string table = add_accuracy(t, "cosine");
+  if (!t.is_null("cosine_max_len")) t.set(table + ".max_length", t.integer("cosine_max_len"), {"cosine_max_len"});
+  constexpr std::pair<std::string_view, std::string_view> kEnds[] = {{"correct_start", "cosine_min_len_value_correct"},
+                                                                     {"correct_end", "cosine_max_len_value_correct"},
+                                                                     {"wrong_start", "cosine_min_len_value_wrong"},
+                                                                     {"wrong_end", "cosine_max_len_value_wrong"}};
+  for (const auto& [parameter, name] : kEnds) t.set(fmt::format("{}.{}", table, parameter), t.number(name), {name});
+  return table;
+}
+
+// The index of the table, or nothing if there is no such reward.
+std::string add_reward(Translation& t, const std::string& function) {
+  const std::string_view from = "reward_funcs";
+  if (function == "accuracy") return add_accuracy(t, "math_equal");
+  if (function == "soft_overlong") {
+    if (t.is_null("soft_cache_length")) {
+      t.problem(from, "soft_overlong needs soft_cache_length", "set it");
+      return "";
+    }
+    std::string table = t.add_reward("length", {from});
+    t.set(table + ".name", "soft_overlong", {from});
+    if (!t.is_null("soft_max_length")) t.set(table + ".limit", t.integer("soft_max_length"), {"soft_max_length"});
+    t.set(table + ".buffer", t.integer("soft_cache_length"), {"soft_cache_length"}, "never below -1 here");
+    if (!t.is_null("soft_max_length") && t.integer("soft_max_length") < t.integer(length_name(t)))
+      t.warn("soft_max_length", kNoFloor);
+    return table;
+  }
+  if (function == "format" || function == "react_format") {
+    std::string table = t.add_reward("format", {from});
+    t.set(table + ".name", function, {from});
+    t.set(table + ".layout", function == "format" ? "think_answer" : "react", {from});
+    return table;
+  }
+  if (function == "cosine") return add_cosine(t);
+  if (function == "repetition") {
+    std::string table = t.add_reward("repetition", {from});
+    t.set(table + ".unit", "words", {from});
+    t.set(table + ".ngram_size", t.integer("repetition_n_grams"), {"repetition_n_grams"});
+    t.set(table + ".max_penalty", t.number("repetition_max_penalty"), {"repetition_max_penalty"});
+    return table;
+  }
+  t.problem(from, fmt::format("the reward {} does not exist in Mortise", quote(function)),
+            "call its Python function by a [[reward]] table with use = \"python\" (docs/plugins/python_rewards.md)");
+  return "";
+}
+
+// ms-swift counts the reward models behind the functions.
+void set_rewards(Translation& t) {
+  const std::vector<std::string> functions = t.texts("reward_funcs"), models = t.texts("reward_model");
+  if (functions.empty() && models.empty()) return ask_for_rewards(t, "one table for each reward function");
+  const std::string_view counted = models.empty() ? "reward_funcs" : "reward_funcs and reward models";
+  const auto weights = reward_weights(t, functions.size() + models.size(), counted);
+  if (!weights) return;
+  size_t place = 0;
+  for (const std::string& function : functions) set_reward_weight(t, add_reward(t, function), *weights, place++);
+  for (const std::string& model : models)
+    set_reward_weight(t, add_reward_model(t, model, "reward_model"), *weights, place++);
+}
+
+// Settings that the chosen loss and rewards do not read.
+void note_unused(Translation& t) {
+  const std::vector<std::string> types = t.texts("loss_type");
+  const std::vector<std::string> rewards = t.texts("reward_funcs");
+  const auto unless = [&t](const std::vector<std::string>& chosen, std::string_view wanted,
+                           std::initializer_list<std::string_view> names) {
+    if (std::ranges::find(chosen, wanted) != chosen.end()) return;
+    for (const std::string_view name : names) {
+      if (t.is_given(name)) t.note(name, "only with " + std::string(wanted));
+    }
+  };
+  unless(types, "sapo", {"tau_pos", "tau_neg"});
+  unless(types, "real", {"real_tau"});
+  unless(types, "fipo", {"fipo_decay_rate", "fipo_clip_range", "fipo_clip_high_only", "fipo_safety_threshold"});
+  unless(rewards, "cosine",
+         {"cosine_min_len_value_wrong", "cosine_max_len_value_wrong", "cosine_min_len_value_correct",
+          "cosine_max_len_value_correct", "cosine_max_len"});
+  unless(rewards, "repetition", {"repetition_n_grams", "repetition_max_penalty"});
+  unless(rewards, "soft_overlong", {"soft_max_length", "soft_cache_length"});
+  if (!t.texts("external_plugins").empty()) {
+    t.note("external_plugins", "a reward of a Python file is called by a [[reward]] table with use = \"python\"");
+  }
+}
+
+}  // namespace
+
+void translate_swift(Translation& t, const Processes& processes) {
+  const HfBatches batches = translate_hf_batches(t, processes);
+  translate_hf_schedule(t, batches, set_learning_rate(t));
+  set_data(t);
+  translate_hf_files(t, batches, !t.texts("val_dataset").empty());
+  set_loss(t);
+  note_unused(t);
+  set_kl(t);
+  translate_reference(t, batches);
+  set_advantages(t);
+  set_model(t);
+  set_rewards(t);
+}
+
+}  // namespace mortise

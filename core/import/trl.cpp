@@ -1,0 +1,316 @@
+// TRL's GRPOConfig: the settings that depend on each other (trl_rules.cpp lists them).
+//
+// If TRL 1.16 and the exact formula differ, the exact one is kept and a remark says so. TRL's mean over tokens divides
+// by the mean token count of a generation batch's updates, and bnpo by that of each micro-batch.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "foundation/base/text.h"
+#include "import/frameworks.h"
+
+namespace mortise {
+namespace {
+
+struct Aggregation {
+  std::string_view loss_type;
+  std::string_view mode;
+};
+constexpr Aggregation kAggregations[] = {
+    {"grpo", "seq-mean-token-mean"}, {"sapo", "seq-mean-token-mean"},
+    {"bnpo", "token-mean"},          {"dapo", "token-mean"},
+    {"cispo", "token-mean"},         {"vespo", "token-mean"},
+    {"luspo", "seq-mean-token-sum"}, {"dr_grpo", "seq-mean-token-sum-norm"},
+};
+
+void set_aggregation(Translation& t, const std::string& type) {
+  const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
+  const std::string mode(found->mode);
+  t.set("actor.loss_agg_mode", mode, {"loss_type"}, mode == "token-mean" ? "over all tokens of the update" : "");
+  if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {"loss_type"}, "rows without tokens count");
+  if (type == "dr_grpo") t.set("actor.loss_scale_by_rows", true, {"loss_type"});
+}
+
+void set_loss(Translation& t) {
+  const std::string type = t.text("loss_type"), level = t.text("importance_sampling_level");
+  if (std::ranges::find(kAggregations, type, &Aggregation::loss_type) == std::end(kAggregations)) {
+    return t.problem("loss_type", fmt::format("loss_type {} is not known", quote(type)),
+                     "use one of: grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo, vespo");
+  }
+  if (level != "token" && level != "sequence") {
+    return t.problem("importance_sampling_level",
+                     "importance_sampling_level must be token or sequence, but is " + quote(level), "");
+  }
+  if (type == "cispo" || type == "sapo" || type == "vespo") {
+    if (level == "sequence" && type != "vespo") {
+      return t.problem("importance_sampling_level",
+                       fmt::format("level sequence with loss_type {} is not supported", type),
+                       type + " here has one ratio for each token, as its paper");
+    }
+    t.set("actor.policy_loss.loss_mode", type, {"loss_type"});
+  }
+  if (type == "cispo") {
+    const std::string_view cap = t.is_null("epsilon_high") ? "epsilon" : "epsilon_high";
+    t.set("actor.policy_loss.cap", t.number(cap), {cap}, "the cap itself in TRL, not 1 + it");
+  } else if (type == "sapo") {
+    t.set("actor.policy_loss.tau_pos", t.number("sapo_temperature_pos"), {"sapo_temperature_pos"});
+    t.set("actor.policy_loss.tau_neg", t.number("sapo_temperature_neg"), {"sapo_temperature_neg"});
+  } else if (type == "vespo") {
+    for (const std::string_view name : {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"})
+      t.set("actor.policy_loss." + std::string(name), t.number(name), {name});
+  } else {
+    translate_clipped_loss(t, type, level);
+  }
+  set_aggregation(t, type);
+}
+
+// Settings that the chosen loss does not read.
+void note_unused(Translation& t) {
+  const std::string type = t.text("loss_type");
+  const auto unused = [&t, &type](std::initializer_list<std::string_view> names) {
+    t.note_given(names, "not read with loss_type " + type);
+  };
+  if (type != "sapo") unused({"sapo_temperature_pos", "sapo_temperature_neg"});
+  if (type != "vespo") unused({"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
+  if (type == "sapo" || type == "vespo") unused({"epsilon", "epsilon_high", "delta"});
+  if (type == "cispo") unused({"delta"});
+  if (type == "cispo" && !t.is_null("epsilon_high")) unused({"epsilon"});
+}
+
+void set_kl(Translation& t) {
+  const double beta = t.number("beta");
+  if (beta == 0) {
+    t.set("actor.use_kl_loss", false, {"beta"});
+    if (t.is_given("use_bias_correction_kl")) t.note("use_bias_correction_kl", "beta is 0");
+    return;
+  }
+  const bool corrected = t.flag("use_bias_correction_kl");
+  const std::string_view ratio = t.text("importance_sampling_level") == "sequence" ? "k3_row_ratio" : "k3_ratio";
+  t.set("actor.use_kl_loss", true, {"beta"});
+  t.set("actor.kl_loss_coef", beta, {"beta"});
+  t.set("actor.kl_loss_type", corrected ? std::string(ratio) : "low_var_kl", {"use_bias_correction_kl"});
+  t.set("actor.kl_params.max_log_ratio", kNoCap, {"beta"}, "TRL clamps nothing");
+  t.set("actor.kl_params.max_kl", kNoCap, {"beta"}, "TRL clamps nothing");
+}
+
+// TRL's bonus is a mean over tokens for every loss_type; here it is aggregated like the loss.
+bool is_mean_over_tokens(Translation& t) {
+  const std::string type = t.text("loss_type");
+  const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
+  return found == std::end(kAggregations) || found->mode == "token-mean";  // an unknown type is reported elsewhere
+}
+
+void set_entropy(Translation& t) {
+  constexpr std::pair<std::string_view, std::string_view> kAdaptive[] = {{"entropy_coef_min", "min_coeff"},
+                                                                         {"entropy_coef_max", "max_coeff"},
+                                                                         {"entropy_coef_delta", "delta"},
+                                                                         {"entropy_target", "target_entropy"}};
+  const bool adaptive = t.flag("use_adaptive_entropy");
+  for (const auto& [name, key] : kAdaptive) {
+    if (adaptive) t.set("actor.entropy_ctrl." + std::string(key), t.number(name), {name});
+    if (!adaptive && t.is_given(name)) t.note(name, "only with use_adaptive_entropy");
+  }
+  const double coefficient = t.number("entropy_coef");
+  if (coefficient == 0 && !adaptive) return;
+  if (!is_mean_over_tokens(t)) {
+    return t.problem(
+        "entropy_coef",
+        fmt::format("entropy_coef with loss_type {} is not supported: TRL's bonus is a mean over tokens, here it is "
+                    "aggregated as the loss is",
+                    quote(t.text("loss_type"))),
+        "use a loss_type that is a mean over tokens: dapo, bnpo, cispo, vespo");
+  }
+  if (t.number("top_entropy_quantile") < 1) {
+    return t.problem("entropy_coef",
+                     "entropy_coef with top_entropy_quantile below 1 is not supported: TRL's bonus is a mean over the "
+                     "tokens of that mask, here it is divided by all tokens",
+                     "remove one of the two");
+  }
+  t.set("actor.entropy_coeff", coefficient, {"entropy_coef"});
+  if (adaptive) t.set("actor.entropy_ctrl.type", "adaptive", {"use_adaptive_entropy"});
+}
+
+void set_advantages(Translation& t) {
+  const std::string order = t.text("multi_objective_aggregation");
+  const Json scale = t.value("scale_rewards");
+  const std::string std_of = scale.is_boolean() ? (scale.get<bool>() ? "group" : "none") : t.text("scale_rewards");
+  const auto param = [&t](std::string_view name, Json value, std::string_view from) {
+    t.set("algorithm.adv_params." + std::string(name), std::move(value), {from});
+  };
+  if (order == "normalize_then_sum") {
+    t.set("algorithm.adv_estimator", "gdpo", {"multi_objective_aggregation"});
+    param("epsilon", 1e-4, "multi_objective_aggregation");
+    param("whiten", "rows", "multi_objective_aggregation");
+    param("whiten_epsilon", 1e-4, "multi_objective_aggregation");
+    if (t.is_given("scale_rewards")) t.note("scale_rewards", "not read with normalize_then_sum");
+  } else if (order != "sum_then_normalize") {
+    t.problem("multi_objective_aggregation", fmt::format("multi_objective_aggregation {} is not known", quote(order)),
+              "use one of: sum_then_normalize, normalize_then_sum");
+  } else if (std_of == "none") {
+    t.set("algorithm.adv_estimator", "dr_grpo", {"scale_rewards"});
+  } else if (std_of == "group" || std_of == "batch") {
+    t.set("algorithm.adv_estimator", "grpo", {"scale_rewards"});
+    param("epsilon", 1e-4, "scale_rewards");
+    if (std_of == "batch") param("std", "batch", "scale_rewards");
+  } else {
+    t.problem("scale_rewards", fmt::format("scale_rewards {} is not known", quote(std_of)),
+              "use one of: group, batch, none");
+  }
+}
+
+struct GenerationKey {
+  std::string_view name;
+  std::string_view target;
+};
+constexpr GenerationKey kGenerationKeys[] = {
+    {"temperature", "rollout.temperature"},
+    {"top_p", "rollout.top_p"},
+    {"top_k", "rollout.top_k"},
+    {"min_p", "rollout.min_p"},
+    {"typical_p", "rollout.typical_p"},
+    {"repetition_penalty", "rollout.repetition_penalty"},
+    {"presence_penalty", "rollout.presence_penalty"},
+    {"frequency_penalty", "rollout.frequency_penalty"},
+    {"max_new_tokens", "rollout.response_length"},
+    {"max_tokens", "rollout.response_length"},
+    {"min_new_tokens", "rollout.min_new_tokens"},
+    {"min_tokens", "rollout.min_new_tokens"},
+    {"stop_strings", "rollout.stop"},
+    {"stop", "rollout.stop"},
+    {"stop_token_ids", "rollout.stop_token_ids"},
+    {"bad_words", "rollout.bad_words"},
+    {"ignore_eos", "rollout.ignore_eos"},
+    {"seed", "rollout.seed"},
+};
+
+void set_generation(Translation& t) {
+  const Json kwargs = t.table("generation_kwargs");
+  for (const auto& [key, value] : kwargs.items()) {
+    const auto* found = std::ranges::find(kGenerationKeys, key, &GenerationKey::name);
+    const bool as_here =
+        (key == "do_sample" && value == true) || (key == "num_beams" && value == 1) || key == "use_cache";
+    if (as_here || value.is_null()) continue;
+    if (found == std::end(kGenerationKeys)) {
+      t.problem("generation_kwargs", fmt::format("generation_kwargs.{} = {} is not supported", key, dump_json(value)),
+                "");
+    } else if (key == "temperature" && value != t.value("temperature")) {
+      // TRL divides logits by its own temperature, for every sampler.
+      t.problem("generation_kwargs", "generation_kwargs.temperature differs from temperature, which divides the logits",
+                "set temperature alone");
+    } else {
+      Json fitted = value;
+      if (found->target == "rollout.stop" && value.is_string()) fitted = Json::array({value});
+      t.set(found->target, fitted, {"generation_kwargs"});
+    }
+  }
+}
+
+void set_model(Translation& t) {
+  if (!t.is_null("model_name_or_path")) {
+    t.set("model.path", t.text("model_name_or_path"), {"model_name_or_path"}, "a folder, not a name of the hub");
+  } else {
+    t.ask("model", "path = \"...\"  # the model's folder");
+  }
+  for (const std::string_view name : {"dtype", "torch_dtype"}) {
+    if (!t.is_given(name)) continue;
+    if (t.text(name) == "float64") t.set("model.dtype", "float64", {name});
+    t.note(name, "Mortise computes in model.dtype, float32 unless set");
+  }
+  constexpr LoraNames kLora{"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora"};
+  if (t.flag("use_peft")) {
+    translate_lora(t, kLora, Json::array({"q_proj", "v_proj"}));  // PEFT's own choice for these families
+  } else {
+    t.note_given({kLora.rank, kLora.alpha, kLora.dropout, kLora.modules, kLora.rslora}, "only with use_peft");
+  }
+  constexpr std::string_view kHarmless[] = {"attn_implementation", "revision",          "device_map", "use_cache",
+                                            "trust_remote_code",   "low_cpu_mem_usage", "use_kernels"};
+  const Json kwargs = t.table("model_init_kwargs");
+  for (const auto& [key, value] : kwargs.items()) {
+    if (key == "dtype" || key == "torch_dtype") {
+      if (value == "float64") t.set("model.dtype", "float64", {"model_init_kwargs"});
+    } else if (std::ranges::find(kHarmless, key) == std::end(kHarmless)) {
+      t.problem("model_init_kwargs", fmt::format("model_init_kwargs.{} is not supported", key),
+                "change the model's folder instead");
+    }
+  }
+  if (t.is_given("model_init_kwargs"))
+    t.note("model_init_kwargs", "Mortise computes in model.dtype, float32 unless set");
+}
+
+void set_data(Translation& t) {
+  const std::string name = t.text("dataset_name");
+  if (name.ends_with(".jsonl")) {
+    t.set("data.train_files", Json::array({name}), {"dataset_name"});
+  } else {
+    if (!name.empty()) t.note("dataset_name", "the data are JSONL files: write the rows to one");
+    t.ask("data", "train_files = [\"train.jsonl\"]  # rows with a prompt; other columns reach the rewards");
+  }
+  if (!t.is_null("max_prompt_length")) {
+    t.set("data.max_prompt_length", t.integer("max_prompt_length"), {"max_prompt_length"});
+    t.set("data.truncation", "left", {"max_prompt_length"});
+  } else {
+    t.ask("data", "max_prompt_length = 512  # TRL has none; here a longer prompt stops the run");
+  }
+  if (!t.flag("shuffle_dataset")) t.set("data.shuffle", false, {"shuffle_dataset"});
+}
+
+// The table of one of reward_funcs; empty if there is no such reward, which is a problem.
+std::string add_reward(Translation& t, const std::string& function) {
+  const std::string_view from = "reward_funcs";
+  if (function == "accuracy_reward" || function == "reasoning_accuracy_reward") {
+    std::string table = t.add_reward("math_equal", {from});
+    t.set(table + ".name", function, {from});
+    t.set(table + ".column", "solution", {from});
+    t.set(table + ".extract", "marked", {from});
+    t.set(table + ".gold", "marked", {from});
+    t.set(table + ".on_unreadable_gold", "skip", {from}, "TRL skips rows whose solution math-verify finds nothing in");
+    if (function != "accuracy_reward") t.set(table + ".after", "</think>", {from});
+    return table;
+  }
+  if (function == "think_format_reward") return t.add_reward("think_format", {from});
+  if (function == "get_soft_overlong_punishment") {
+    std::string table = t.add_reward("length", {from});
+    t.set(table + ".limit", 1280, {from});
+    t.set(table + ".buffer", 256, {from});
+    return table;
+  }
+  if (function.find('/') != std::string::npos) return add_reward_model(t, function, from);  // a model's name or folder
+  if (function.find('.') != std::string::npos) return add_python_reward(t, function, from);
+  t.problem(from, fmt::format("the reward {} does not exist in Mortise", quote(function)),
+            "give a Python path, package.module.function, or the folder of a reward model, with a / in it");
+  return "";
+}
+
+// `trl grpo` puts the reward model before the functions; the weights count in that order.
+void set_rewards(Translation& t) {
+  const std::string_view model = "reward_model_name_or_path";
+  const std::vector<std::string> functions = t.texts("reward_funcs");
+  const bool has_model = !t.is_null(model);
+  if (functions.empty() && !has_model) return ask_for_rewards(t, "TRL's rewards are given in Python: name one here");
+  const std::string_view counted = has_model ? "reward_funcs and the reward model" : "reward_funcs";
+  const auto weights = reward_weights(t, functions.size() + (has_model ? 1 : 0), counted);
+  if (!weights) return;
+  size_t place = 0;
+  if (has_model) set_reward_weight(t, add_reward_model(t, t.text(model), model), *weights, place++);
+  for (const std::string& function : functions) set_reward_weight(t, add_reward(t, function), *weights, place++);
+}
+
+}  // namespace
+
+void translate_trl(Translation& t, const Processes& processes) {
+  const HfBatches batches = translate_hf_batches(t, processes);
+  translate_hf_schedule(t, batches, t.number("learning_rate"));
+  translate_hf_files(t, batches, false);
+  set_loss(t);
+  note_unused(t);
+  set_kl(t);
+  translate_reference(t, batches);
+  set_entropy(t);
+  set_advantages(t);
+  set_generation(t);
+  set_model(t);
+  set_data(t);
+  set_rewards(t);
+}
+
+}  // namespace mortise

@@ -1,0 +1,26 @@
+// LeafReport: what one micro-batch of an update gave besides its gradient. Reports are added up in the order of the plan
+// on every rank, so that the numbers of an update are the same on all ranks and for any number of ranks.
+// Private to this folder.
+#pragma once
+
+#include <vector>
+
+#include "foundation/metrics/registry.h"
+#include "learn/objective/actor_objective.h"
+#include "learn/update/rank_share.h"
+
+namespace mortise {
+
+struct LeafReport {
+  ObjectiveSums sums;
+  MetricSet metrics;
+  bool skipped = false;       // a log-prob was not finite: it has no sums and no gradient
+  bool has_gradient = false;  // it ran backward
+  std::vector<float> kept;    // of its tokens, if the update keeps their log-probs
+};
+
+// `leaves` by micro-batch: those of this rank before the call, all of them after it. Leaves of a rank behind its first
+// skipped one are empty: nobody needs them.
+Result<> exchange_leaves(const RankShare& share, std::vector<LeafReport>& leaves);
+
+}  // namespace mortise

@@ -1,0 +1,34 @@
+// How the rows of a table are cut into micro-batches.
+//
+// The cut never changes a gradient beyond rounding: token weights come from the whole update's counts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "foundation/batch/step_table.h"
+
+namespace mortise {
+
+struct MicroBatchOptions {
+  int64_t rows = 0;             // > 0: as few as hold at most so many rows each
+  int64_t token_budget = 2048;  // else: as few as hold at most so many tokens each
+  // Rows whose advantages are all 0 mostly get no gradient. In micro-batches of their own they need no backward pass.
+  bool sets_idle_rows_apart = true;
+};
+
+// Cuts `rows` (indices into the table) into micro-batches that are alike in tokens, so that the largest, which decides
+// on memory, is as small as their number allows. A group stays together where it fits, so that its prompt is computed
+// once, and apart from groups without advantage (but where all rows fit into one by their number); a row longer than
+// the budget gets a micro-batch of its own. Deterministic.
+std::vector<std::vector<int64_t>> plan_micro_batches(const StepTable& table, std::span<const int64_t> rows,
+                                                     const MicroBatchOptions& options);
+
+// Some token of the row has an advantage that is not 0; false in a table without advantages.
+[[nodiscard]] bool has_advantage(const StepTable& table, int64_t row);
+
+// 0, 1, 2 ...: all rows of the table.
+std::vector<int64_t> all_rows(const StepTable& table);
+
+}  // namespace mortise

@@ -1,0 +1,81 @@
+// Deals micro-batches to ranks, and exchanges their results.
+#include "learn/update/rank_share.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "dist/one_process.h"
+#include "plugin/worker/channel.h"
+
+namespace mortise {
+
+Communicator& alone() {
+  static const std::unique_ptr<Communicator> communicator = one_process_communicator();
+  return *communicator;
+}
+
+std::vector<int64_t> micro_tokens(const StepTable& table, const MicroPlan& plan) {
+  std::vector<int64_t> tokens;
+  for (const std::vector<int64_t>& micro : plan) {
+    int64_t sum = 0, group = -1;
+    for (const int64_t row : micro) {
+      if (table.row(row).group != group) sum += static_cast<int64_t>(table.row(row).prompt_ids.size());
+      group = table.row(row).group;
+      sum += table.row_tokens(row);
+    }
+    tokens.push_back(sum);
+  }
+  return tokens;
+}
+
+std::vector<int> deal_by_load(std::span<const int64_t> loads, int num_ranks) {
+  std::vector<size_t> order(loads.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return loads[a] > loads[b]; });
+  std::vector<int64_t> sums(static_cast<size_t>(num_ranks), 0);
+  std::vector<int> owners(loads.size(), 0);
+  for (const size_t i : order) {
+    const auto least = std::min_element(sums.begin(), sums.end());
+    *least += std::max<int64_t>(1, loads[i]);
+    owners[i] = static_cast<int>(least - sums.begin());
+  }
+  return owners;
+}
+
+std::vector<int> deal_in_ranges(std::span<const int64_t> loads, int num_ranks) {
+  const auto total =
+      static_cast<double>(std::accumulate(loads.begin(), loads.end(), int64_t{0}) + static_cast<int64_t>(loads.size()));
+  std::vector<int> owners;
+  double before = 0.0;
+  for (const int64_t load : loads) {
+    const double own = static_cast<double>(load) + 1.0;  // an empty micro-batch has a place too
+    const auto rank = static_cast<int>((before + own / 2.0) / total * num_ranks);
+    owners.push_back(std::min(rank, num_ranks - 1));
+    before += own;
+  }
+  return owners;
+}
+
+Result<> RankShare::exchange(std::vector<std::string>& parts, std::string_view stage) const {
+  Encoder own;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (is_mine(i)) own.text(parts[i]);
+  }
+  const std::vector<std::string> all = TRY(communicator_->exchange(own.bytes(), stage));
+  std::vector<Decoder> readers(all.begin(), all.end());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Decoder& in = readers[static_cast<size_t>(owners_[i])];
+    if (!is_mine(i))
+      parts[i] = in.text();
+    else
+      in.text();
+    if (!in.ok()) {
+      return Error{ErrorKind::kInternal, "rank " + std::to_string(owners_[i]) + " sent fewer results than its share",
+                   std::string(stage), "start all ranks from one build of Mortise with the same settings"};
+    }
+  }
+  return {};
+}
+
+}  // namespace mortise

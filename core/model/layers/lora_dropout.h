@@ -1,0 +1,29 @@
+// Dropout of the adapter's input (as PEFT: before A), with counted random numbers.
+//
+// Whether a feature is dropped is a function of (seed, update, module, owner and position of the token, feature), see
+// foundation/base/rng.h and token_owner. It does not depend on micro-batches, padding, threads, prefix sharing or
+// recomputed layers, and a resumed run drops the same features. Nothing is kept for backward: the mask is made again.
+// Cost: about 1 ns per feature and pass on one thread with AVX2. Thread rule: as libtorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace mortise {
+
+// Of one pass.
+struct LoraDropout {
+  double probability = 0.0;  // of a feature to be dropped; in (0, 1)
+  uint64_t seed = 0;
+  uint64_t update = 0;     // every update has its own masks
+  at::Tensor owners_N;     // int64
+  at::Tensor positions_N;  // int64
+};
+
+// drop(x): dropped features are 0, the others x / (1 - probability). `module`: the adapter's matrix.
+at::Tensor lora_dropped(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module);
+// drop(x) - x.
+at::Tensor lora_dropout_change(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module);
+
+}  // namespace mortise

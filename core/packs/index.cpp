@@ -1,0 +1,297 @@
+// Reads, checks and writes the signed list of an index.
+#include "packs/index.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "foundation/base/rename_target.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+#include "foundation/formats/sha256.h"
+#include "packs/archive.h"
+#include "packs/description.h"
+#include "packs/json_text.h"
+#include "packs/rules.h"
+#include "plugin/pack/semver.h"
+
+namespace mortise {
+namespace {
+
+constexpr size_t kMaxIndexedPacks = 20'000;
+
+Error bad_index(PackRule rule, std::string what, std::string_view where, std::string next) {
+  return broken_rule(rule, std::move(what), where, std::move(next));
+}
+
+Error malformed(std::string what, std::string_view where) {
+  return bad_index(PackRule::kIndex, std::move(what), where,
+                   "tell the publisher: `mortise pack publish` writes it again");
+}
+
+Result<> only_keys(const Json& object, std::initializer_list<std::string_view> keys, std::string_view where) {
+  if (!object.is_object()) return malformed("an entry is no object", where);
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      return malformed("there is no key " + quote(key), where);
+  }
+  return {};
+}
+
+Result<uint64_t> count_of(const Json& object, std::string_view key, std::string_view where) {
+  const Json* value = json_find(object, key);
+  if (value == nullptr || !value->is_number_unsigned() || value->get<uint64_t>() > INT64_MAX)
+    return malformed(quote(key) + " must be a whole number", where);
+  return value->get<uint64_t>();
+}
+
+Result<IndexedPack> parse_pack(const Json& object, std::string_view where) {
+  TRY(only_keys(object, {"id", "version", "file", "size", "sha256"}, where));
+  IndexedPack pack{text_or_empty(object, "id"), text_or_empty(object, "version"), text_or_empty(object, "file"),
+                   text_or_empty(object, "sha256"), 0};
+  pack.size = TRY(count_of(object, "size", where));
+  if (pack.size > kMaxArchiveBytes)
+    return malformed("an archive is larger than " + format_bytes(kMaxArchiveBytes), where);
+  TRY(check_pack_id(pack.id, where));
+  TRY(check_pack_version(pack.version, where));
+  if (pack.file != pack.id + "-" + pack.version + ".mpack")
+    return malformed("the file of " + pack.id + "@" + pack.version + " cannot be " + quote(pack.file), where);
+  if (!is_sha256_text(pack.sha256)) return malformed("a sha256 is not 64 hex digits", where);
+  return pack;
+}
+
+Result<IndexedKey> parse_key(const Json& object, std::string_view where) {
+  TRY(only_keys(object, {"public", "ids"}, where));
+  IndexedKey key;
+  auto parsed = parse_public_key(text_or_empty(object, "public"), where);
+  if (!parsed.ok()) return malformed(parsed.error().what, where);
+  key.key = *parsed;
+  const Json* ids = json_find(object, "ids");
+  if (ids == nullptr || !ids->is_array()) return malformed("'ids' must be a list", where);
+  for (const Json& id : *ids) {
+    if (!id.is_string() || !is_id_pattern(id.get<std::string>())) return malformed("an id is no pattern of ids", where);
+    key.ids.push_back(id.get<std::string>());
+  }
+  return key;
+}
+
+Result<Revocation> parse_revocation(const Json& object, std::string_view where) {
+  TRY(only_keys(object, {"key", "sha256", "id", "reason"}, where));
+  Revocation out{text_or_empty(object, "key"), text_or_empty(object, "sha256"), text_or_empty(object, "id"),
+                 text_or_empty(object, "reason"), false};
+  if (out.key.empty() == out.sha256.empty() || out.id.empty() != out.sha256.empty())
+    return malformed("a revocation names a key, or a sha256 and its id", where);
+  if (!out.key.empty()) {  // its id alone would meet the key of anybody who chose the same one
+    const auto key = parse_public_key(out.key, where);
+    if (!key.ok()) return malformed("a revoked key is not written as a whole", where);
+    out.key = key->text();
+  }
+  return out;
+}
+
+template <class Item, class Parse>
+Result<> parse_list(const Json& json, std::string_view key, std::string_view where, std::vector<Item>& out,
+                    Parse parse) {
+  const Json* list = json_find(json, key);
+  if (list == nullptr) return {};
+  if (!list->is_array() || list->size() > kMaxIndexedPacks)
+    return malformed(quote(key) + " must be a list of at most 20,000", where);
+  for (const Json& item : *list) out.push_back(TRY(parse(item, where)));
+  return {};
+}
+
+// May the key speak for a pattern of ids? A trusted entry of it covers the pattern, and no other key owns some of these
+// ids by a pattern that is more specific: a key for "*" must not hand "acme.*" to anybody if Acme's own key is trusted.
+bool speaks_for(const Trust& trust, const SigningPublicKey& signer, const std::string& pattern) {
+  std::optional<size_t> own;  // weight of the best
+  for (const TrustedKey& key : trust.keys) {
+    if (key.key != signer) continue;
+    for (const std::string& ids : key.ids)
+      if (pattern_covers(ids, pattern)) own = std::max(own.value_or(0), pattern_weight(ids));
+  }
+  if (!own) return false;
+  for (const TrustedKey& key : trust.keys) {
+    if (key.key == signer) continue;
+    for (const std::string& ids : key.ids) {
+      const bool overlaps = pattern_covers(ids, pattern) || pattern_covers(pattern, ids);
+      if (overlaps && pattern_weight(ids) > *own && pattern_weight(pattern) >= pattern_weight(ids)) return false;
+    }
+  }
+  return true;
+}
+
+// Rule P20: the signer speaks for its own ids only.
+Result<> check_speaker(const Trust& trust, const PackIndex& index, const TrustedKey& signer, const std::string& where) {
+  const auto foreign = [&](const std::string& what) {
+    return bad_index(PackRule::kIndex,
+                     "the key " + signer.key.id_text() + " that signed the index may not speak for " + what, where,
+                     "tell the publisher; trust the key for more ids if that is what you want");
+  };
+  std::set<std::string> seen;
+  for (const IndexedPack& pack : index.packs) {
+    const auto owners = trust.owners(pack.id);
+    const bool owns =
+        std::any_of(owners.begin(), owners.end(), [&](const TrustedKey* owner) { return owner->key == signer.key; });
+    if (!owns) return foreign(quote(pack.id));
+    if (!seen.insert(pack.id + "@" + pack.version).second) return malformed("a pack is listed twice", where);
+  }
+  for (const IndexedKey& key : index.keys) {
+    for (const std::string& pattern : key.ids)
+      if (!speaks_for(trust, signer.key, pattern)) return foreign("a key of " + quote(pattern));
+  }
+  for (const Revocation& revoked : index.revoked) {
+    if (!revoked.id.empty() && !speaks_for(trust, signer.key, revoked.id))
+      return foreign("a revocation of " + quote(revoked.id));
+    for (const TrustedKey& key : trust.keys) {
+      if (revoked.key != key.key.text()) continue;
+      for (const std::string& pattern : key.ids)
+        if (!speaks_for(trust, signer.key, pattern)) return foreign("a revocation of the key of " + quote(pattern));
+    }
+  }
+  return {};
+}
+
+// What was seen last of an index: rules P21 and P22.
+Result<> check_age(Env& env, const PackPlaces& places, const std::string& place, const PackIndex& index,
+                   const std::string& digest) {
+  const int64_t now = env.wall_time_ns() / 1'000'000'000;
+  if (index.expires <= now)
+    return bad_index(PackRule::kFreeze,
+                     "the index expired " + std::to_string((now - index.expires) / 86'400) +
+                         " days ago: it is old, or somebody keeps newer ones from you",
+                     place, "tell the publisher, and check this machine's clock");
+  const Path memory = places.user_config / "index" / (sha256_hex(place).substr(0, 32) + ".json");
+  if (env.exists(memory)) {
+    const Json seen = TRY(read_json_file(env, memory, {.error_kind = ErrorKind::kPlugin}));
+    const uint64_t version = TRY(count_of(seen, "version", memory.string()));
+    if (index.version < version)
+      return bad_index(PackRule::kRollback,
+                       "the index has version " + std::to_string(index.version) + ", but version " +
+                           std::to_string(version) + " was seen before",
+                       place, "somebody may be showing you an old one: tell the publisher");
+    if (index.version == version && text_or_empty(seen, "sha256") != digest)
+      return bad_index(PackRule::kRollback, "there are two different indexes of version " + std::to_string(version),
+                       place, "tell the publisher: one of them is forged, or a version was used twice");
+  }
+  TRY(create_dirs_synced(env, memory.parent_path()));
+  return write_file_atomic(env, memory,
+                           dump_json({{"place", place}, {"version", index.version}, {"sha256", digest}}, 2) + "\n");
+}
+
+// Keys and revocations that are new here.
+std::vector<std::string> take_over(const PackIndex& index, const std::string& place, Trust& trust) {
+  std::vector<std::string> news;
+  for (const IndexedKey& key : index.keys) {
+    const bool known =
+        std::any_of(trust.keys.begin(), trust.keys.end(), [&](const TrustedKey& one) { return one.key == key.key; });
+    if (known || trust.revocation_of_key(key.key.text()) != nullptr) continue;
+    trust.keys.push_back({key.key, key.ids, index.name, is_url(place) ? place : "", false});
+    news.push_back("the key " + key.key.id_text() + " is now trusted for " + join(key.ids, ", "));
+  }
+  for (const Revocation& revoked : index.revoked) {
+    const auto same = [&](const Revocation& one) {
+      return one.key == revoked.key && one.sha256 == revoked.sha256 && (one.id.empty() || one.id == revoked.id);
+    };
+    if (std::any_of(trust.revoked.begin(), trust.revoked.end(), same)) continue;
+    const auto is_it = [&](const TrustedKey& key) { return key.key.text() == revoked.key; };
+    // A key that nobody trusts here needs no revocation, and its owner is not known: this publisher may be another.
+    if (!revoked.key.empty() && std::none_of(trust.keys.begin(), trust.keys.end(), is_it)) continue;
+    trust.revoked.push_back(revoked);
+    news.push_back((revoked.key.empty() ? "an archive of " + revoked.id : "the key " + shown_key(revoked.key)) +
+                   " is revoked" + (revoked.reason.empty() ? "" : ": " + revoked.reason));
+  }
+  return news;
+}
+
+}  // namespace
+
+Result<const IndexedPack*> PackIndex::newest(std::string_view id, std::string_view range) const {
+  std::optional<VersionRange> wanted;
+  if (!range.empty()) wanted = TRY(VersionRange::parse(range));
+  const IndexedPack* best = nullptr;
+  std::optional<SemVer> best_version;
+  for (const IndexedPack& pack : packs) {
+    const auto number = SemVer::parse(pack.version);
+    if (pack.id != id || !number) continue;
+    if (wanted ? !wanted->matches(*number) : !number->prerelease.empty()) continue;
+    if (best != nullptr && compare(*number, *best_version) <= 0) continue;
+    best = &pack;
+    best_version = number;
+  }
+  return best;
+}
+
+Result<PackIndex> parse_index(std::string_view text, std::string_view where) {
+  auto parsed =
+      parse_json(text, where, {.limits = {.max_bytes = kMaxPackIndexBytes}, .error_kind = ErrorKind::kPlugin});
+  if (!parsed.ok()) return malformed(parsed.error().what, parsed.error().where);
+  const Json& json = *parsed;
+  TRY(only_keys(json, {"format", "name", "version", "created", "expires", "packs", "keys", "revoked"}, where));
+  if (TRY(count_of(json, "format", where)) != 1) return malformed("this program reads indexes of format 1", where);
+  PackIndex index;
+  index.name = text_or_empty(json, "name");
+  index.version = TRY(count_of(json, "version", where));
+  index.created = static_cast<int64_t>(TRY(count_of(json, "created", where)));
+  index.expires = static_cast<int64_t>(TRY(count_of(json, "expires", where)));
+  TRY(parse_list(json, "packs", where, index.packs, parse_pack));
+  TRY(parse_list(json, "keys", where, index.keys, parse_key));
+  TRY(parse_list(json, "revoked", where, index.revoked, parse_revocation));
+  return index;
+}
+
+std::string index_text(const PackIndex& index) {
+  Json json = {{"format", 1},
+               {"name", index.name},
+               {"version", index.version},
+               {"created", index.created},
+               {"expires", index.expires},
+               {"packs", Json::array()},
+               {"keys", Json::array()},
+               {"revoked", Json::array()}};
+  for (const IndexedPack& pack : index.packs)
+    json["packs"].push_back({{"id", pack.id},
+                             {"version", pack.version},
+                             {"file", pack.file},
+                             {"size", pack.size},
+                             {"sha256", pack.sha256}});
+  for (const IndexedKey& key : index.keys) json["keys"].push_back({{"public", key.key.text()}, {"ids", key.ids}});
+  for (const Revocation& one : index.revoked) {
+    Json entry = one.key.empty() ? Json{{"sha256", one.sha256}, {"id", one.id}} : Json{{"key", one.key}};
+    entry["reason"] = one.reason;
+    json["revoked"].push_back(std::move(entry));
+  }
+  return dump_json(json, 1) + "\n";
+}
+
+Result<CheckedIndex> read_index(Env& env, const PackPlaces& places, const std::string& place, FileSource& source,
+                                Trust& trust) {
+  const std::string address = TRY(normal_place(place));
+  const std::string where = address + "/" + kPackIndexFile;
+  const std::string text = TRY(source.get(kPackIndexFile, kMaxPackIndexBytes));
+  const std::string signature_text = TRY(source.get(std::string(kPackIndexFile) + ".minisig", kMaxSignatureFileBytes));
+  const FileSignature signature = TRY(parse_signature(signature_text, where + ".minisig"));
+  // Another command may have changed what is trusted, or have seen a newer index, while this one was fetched.
+  const FolderLock held = TRY(lock_trust(env, places));
+  trust = TRY(read_trust(env, places));
+  CheckedIndex out;
+  out.signer = TRY(find_signer(trust, signature, text, where));
+  out.index = TRY(parse_index(text, where));  // nothing of it is read before the signature was good
+  TRY(check_speaker(trust, out.index, out.signer, where));
+  TRY(check_age(env, places, address, out.index, sha256_hex(text)));
+  out.news = take_over(out.index, address, trust);
+  if (!out.news.empty()) TRY(write_trust(env, places, trust));
+  return out;
+}
+
+Result<IndexedArchive> fetch_indexed(FileSource& source, const IndexedPack& pack, const std::string& place) {
+  IndexedArchive out;
+  out.bytes = TRY(source.get(pack.file, pack.size));
+  if (out.bytes.size() != pack.size || sha256_hex(out.bytes) != pack.sha256)
+    return bad_index(PackRule::kTarget, "the file is not the one that the index names", place + "/" + pack.file,
+                     "try again later: the publisher may be replacing it; tell the publisher if it stays so");
+  bool missing = false;
+  out.signature = TRY(source.get(pack.file + ".minisig", kMaxSignatureFileBytes, &missing));
+  return out;
+}
+
+}  // namespace mortise

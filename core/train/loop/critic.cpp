@@ -1,0 +1,133 @@
+// Loads the critic, and runs its value and update stages.
+#include "train/loop/critic.h"
+
+#include <fmt/core.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <vector>
+
+#include "foundation/base/choice.h"
+#include "foundation/base/log.h"
+#include "train/report/stage_timer.h"
+#include "train/report/step_metrics.h"
+#include "train/run/run_options.h"
+
+namespace mortise {
+
+namespace {
+
+CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount* flops) {
+  const CriticConfig& critic = config.critic;
+  CriticOptions options;
+  options.cliprange_value = critic.cliprange_value;
+  options.aggregation.mode = critic.loss_agg_mode;
+  options.aggregation.rows = config.actor.loss_agg_rows;
+  options.aggregation.loss_scale_factor =
+      config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
+  options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
+  options.learner = learner_options(config, ranks);
+  options.learner.micro_batch = critic_pass_options(config);
+  options.learner.grad_clip = critic.grad_clip;
+  options.learner.pass.flops = flops;
+  return options;
+}
+
+int64_t prompts_per_update(const RunConfig& config) {
+  return config.critic.ppo_mini_batch_size.value_or(config.actor.ppo_mini_batch_size);
+}
+
+int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs.value_or(config.actor.ppo_epochs); }
+
+}  // namespace
+
+Critic::Critic(Model model_in, const RunSettings& run, FlopCount* flops)
+    : model(std::move(model_in)),
+      state("critic.model", model),
+      optimizer(optimized_parameters(model), adamw_options(run.config.critic.optim), "critic.optim"),
+      schedule(schedule_options(
+          run.config.critic.optim, run.total_steps,
+          run.config.data.train_batch_size / prompts_per_update(run.config) * num_epochs_of(run.config))),
+      learner(model, optimizer, options_of(run.config, run.ranks, flops)),
+      rows_per_update(prompts_per_update(run.config) * run.config.rollout.n),
+      num_epochs(num_epochs_of(run.config)) {}
+
+MicroBatchOptions critic_pass_options(const RunConfig& config) {
+  const CriticConfig& critic = config.critic;
+  RunConfig passes = config;
+  if (critic.ppo_micro_batch_size_per_gpu)
+    passes.actor.ppo_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu;
+  if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
+  return micro_batch_options(passes);
+}
+
+Result<ModelConfig> critic_config(Env& env, const Path& folder) {
+  ModelConfig config = TRY(read_model_folder_config(env, folder));
+  const Path base = TRY(find_model_folder(env, folder));
+  TRY(check_trainable(config, base));
+  if (!config.is_classifier) return as_classifier(std::move(config), 1);
+  if (config.num_labels == 1) return config;
+  return Error{ErrorKind::kData, "a critic has one label, and this model has " + std::to_string(config.num_labels),
+               folder.string(), "name a language model or a classifier of one label in critic.model.path"};
+}
+
+Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed) {
+  ModelConfig config = TRY(critic_config(env, folder));
+  Model base = TRY(Model::load(env, folder, dtype));
+  if (base.config().is_classifier) return base;
+  Model critic = TRY(Model::random(std::move(config), seed, dtype));
+  const at::NoGradGuard no_grad;
+  for (NamedParameter& parameter : critic.parameters()) {
+    const NamedParameter* trained = base.find_parameter(parameter.name);
+    if (trained != nullptr) parameter.tensor.copy_(trained->tensor.detach());
+  }
+  return critic;
+}
+
+Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
+  const RunConfig& config = run.config;
+  const Path folder = config.critic.model.path.value_or(config.model.path);
+  Model model = TRY(load_critic_model(run.env, folder, std::string(choice_name(config.model.dtype)), run.key.seed));
+  if (model.config().vocab_size != policy.config().vocab_size) {
+    return Error{ErrorKind::kData,
+                 fmt::format("the critic's vocabulary has {} tokens, the policy's {}", model.config().vocab_size,
+                             policy.config().vocab_size),
+                 run.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
+  }
+  if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
+  return std::make_unique<Critic>(std::move(model), run, flops);
+}
+
+Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics) {
+  if (critic == nullptr) return {};
+  const StageTimer timer(metrics, "timing_s/values");
+  table.put<column::Values>(TRY(critic->learner.values(table)));
+  return {};
+}
+
+Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse& compute, const StepTable& table,
+                      int64_t step, RunCounters& counters, MetricSet& metrics) {
+  if (critic == nullptr) return {};
+  const ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
+  const std::vector<int64_t> rows = all_rows(table);
+  for (int64_t pass = 0; pass < critic->num_epochs; ++pass) {
+    for (int64_t begin = 0; begin < table.num_rows(); begin += critic->rows_per_update) {
+      const auto part =
+          std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(critic->rows_per_update));
+      const int64_t unit =
+          config.critic.optim.schedule_unit == ScheduleUnit::kStep ? step - 1 : critic->optimizer.num_updates();
+      const double lr = learning_rate(critic->schedule, unit);
+      const CriticReport report = TRY(critic->learner.update(table, part, lr));
+      TRY(metrics.merge(report.metrics));
+      metrics.add_mean("critic/grad_norm", report.grad_norm, 1.0);
+      metrics.add("critic/lr", lr);
+      if (!report.skipped) continue;
+      ++counters.num_skipped;
+      log_warn("an update of the critic was skipped: its gradient is not finite");
+    }
+  }
+  add_critic_metrics(table, metrics);
+  return {};
+}
+
+}  // namespace mortise

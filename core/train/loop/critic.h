@@ -1,0 +1,51 @@
+// The critic of a run: loaded where the advantage estimator asks for values, and its two stages of a step.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "config/run_config.h"
+#include "foundation/batch/step_table.h"
+#include "learn/optim/schedule.h"
+#include "learn/update/critic_learner.h"
+#include "train/loop/parts.h"
+#include "train/resume/model_state.h"
+
+namespace mortise {
+
+struct Critic {
+  Critic(Model model_in, const RunSettings& run, FlopCount* flops);
+  Critic(const Critic&) = delete;
+  Critic& operator=(const Critic&) = delete;
+
+  Model model;
+  ModelState state;
+  AdamW optimizer;
+  ScheduleOptions schedule;
+  CriticLearner learner;
+  int64_t rows_per_update = 1;
+  int64_t num_epochs = 1;
+};
+
+// A folder (also a reward model's adapter) with a head of one label is used as it is. A language model gets a new
+// random head, by `seed`, instead of its own.
+Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed);
+
+// How its passes are cut: as [critic] says, else as the actor's.
+MicroBatchOptions critic_pass_options(const RunConfig& config);
+
+// The config of such a model. An Error (kData) where the folder is no start for a critic.
+Result<ModelConfig> critic_config(Env& env, const Path& folder);
+
+// [critic] for this policy. `flops` counts what its passes compute.
+Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops);
+
+// Puts the values of the response tokens into the table, before anything is learnt; nothing without a critic.
+Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics);
+
+// The critic's updates of the step towards the table's returns; nothing without one. Those that are skipped count
+// towards trainer.nonfinite_update_limit, as the policy's.
+Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse& compute, const StepTable& table,
+                      int64_t step, RunCounters& counters, MetricSet& metrics);
+
+}  // namespace mortise

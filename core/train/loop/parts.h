@@ -1,0 +1,102 @@
+// The parts of a run in groups, as the stages of a step take them. Who makes them: train/run/run_parts.h.
+//
+// Thread rule: one thread. Parts point at one another, so that nothing here moves once it is made.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "config/check.h"
+#include "config/load.h"
+#include "experience/advantage/advantage_runner.h"
+#include "experience/data/dataset.h"
+#include "experience/data/prompt_source.h"
+#include "experience/selection/group_filter.h"
+#include "foundation/base/env.h"
+#include "learn/objective/entropy_controller.h"
+#include "learn/objective/kl_controller.h"
+#include "learn/optim/adamw.h"
+#include "learn/optim/schedule.h"
+#include "learn/update/actor_learner.h"
+#include "model/model.h"
+#include "plugin/host/kinds/reward.h"
+#include "train/loop/step_state.h"
+#include "train/loop/stop_limits.h"
+#include "train/report/stage_timer.h"
+#include "train/resume/model_state.h"
+#include "train/resume/run_inputs.h"
+#include "train/resume/run_state.h"
+#include "train/run/policy_folder.h"
+
+namespace mortise {
+
+// Which command the parts are for; each has only what it needs.
+enum class RunKind { kTrain, kSft, kEval };
+
+// What a run is set to. Nothing of it changes once the parts are made.
+struct RunSettings {
+  RunSettings(Env& env_in, const LoadedConfig& loaded_in, Communicator& ranks_in)
+      : env(env_in), loaded(loaded_in), config(loaded_in.config), ranks(ranks_in) {}
+
+  Env& env;
+  const LoadedConfig& loaded;
+  const RunConfig& config;
+  Communicator& ranks;  // the processes of the run
+  RunKey key;
+  RunKind kind = RunKind::kTrain;
+  BatchPlan plan;           // of `train`
+  int64_t total_steps = 0;  // of a run that learns
+};
+
+// The policy, what it is read with, and what it started from.
+struct PolicyParts {
+  std::optional<PolicyFolder> folder;
+  std::optional<PromptEncoder> encoder;
+  std::optional<Model> model;
+  // Frozen initial policy, where the objective or the reward penalty needs one; of an adapter's run, a view of its
+  // base.
+  std::optional<Model> reference;
+  std::optional<ModelState> model_state;      // where the checkpoint's model folder does not hold the weights exactly
+  std::optional<ModelState> reference_state;  // where ref.sync_steps changes the reference
+};
+
+struct DataParts {
+  std::optional<Dataset> train, val;
+  ColumnTypes columns;  // of the data, as rewards see them
+  std::optional<PromptSource> source;
+  std::optional<GroupFilter> filter;  // of algorithm.filter_groups
+};
+
+struct AdvantageParts {
+  std::optional<AdvantageRunner> estimator;
+  std::optional<KlEstimator> reward_kl;  // of algorithm.use_kl_in_reward
+  std::optional<KlController> kl_controller;
+};
+
+struct LearnerParts {
+  std::optional<AdamW> optimizer;
+  ScheduleOptions schedule;
+  std::optional<ActorObjective> objective;
+  std::optional<EntropyController> entropy_controller;
+  ComputeUse compute;  // of the learners' passes
+  std::optional<ActorLearner> learner;
+};
+
+// How far the run is.
+struct RunProgress {
+  explicit RunProgress(const RunConfig& config) : limits(config.trainer) {}
+
+  RunCounters counters;
+  StepState step;
+  StopLimits limits;
+  OwedValidation owed_validation;
+};
+
+// What checkpoints hold besides their model folder.
+struct SavedParts {
+  PluginStates plugins;
+  RunInputs inputs;           // of a run that learns
+  StatefulRegistry stateful;  // all of it
+};
+
+}  // namespace mortise

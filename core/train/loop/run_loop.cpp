@@ -1,0 +1,154 @@
+// Opens or resumes a run, and runs its steps until the end or a stop request.
+#include "train/loop/run_loop.h"
+
+#include <fmt/core.h>
+
+#include "config/show.h"
+#include "foundation/base/log.h"
+#include "foundation/base/signal.h"
+#include "foundation/base/text.h"
+#include "train/loop/decision.h"
+#include "train/resume/resume.h"
+#include "train/resume/set_aside.h"
+#include "train/run/threads.h"
+
+namespace mortise {
+
+namespace {
+
+void tell_resumed(const RunParts& parts, const Path& checkpoint, int64_t num_unfinished) {
+  const RunProgress& progress = parts.progress;
+  const std::string unit = parts.run.kind == RunKind::kSft ? "update" : "step";
+  const std::string inside =
+      progress.step.work.step > 0 ? fmt::format(" and {} updates of the next", num_unfinished) : "";
+  log_info(fmt::format("resumed from {} after {} {}{}", checkpoint.string(), unit, progress.counters.step, inside));
+}
+
+void tell_finished(const RunConfig& config, RunKind kind) {
+  const std::string key = kind == RunKind::kSft ? "sft.total_training_steps" : "trainer.total_training_steps";
+  const std::vector<std::string> plan = keys_that_plan_ahead(config, kind);
+  std::string more = "raise " + key;
+  if (!plan.empty()) {
+    more += fmt::format(" and give --allow-change (the learning rate follows another course then, because of {})",
+                        join(plan, " and "));
+  }
+  log_info(
+      fmt::format("this run is finished: nothing to do; {}, start over with --resume never, or choose another "
+                  "trainer.default_local_dir",
+                  more));
+}
+
+bool is_check_due(const RunSettings& settings, int64_t step) {
+  const int64_t frequency = settings.config.trainer.rank_check_freq;
+  return frequency > 0 && (step % frequency == 0 || step == settings.total_steps);
+}
+
+// All ranks hold the same weights of everything that learns. They are the same by construction; a rank whose memory or
+// processor fails differs.
+Result<> compare_weights(const RunParts& parts) {
+  const RunSettings& settings = parts.run;
+  if (settings.config.trainer.rank_check_freq <= 0 || settings.ranks.size() == 1) return {};
+  std::string digests = digest_of_model(*parts.policy.model);
+  if (parts.critic) digests += digest_of_model(parts.critic->model);
+  return check_same_on_ranks(settings.ranks, "comparing the weights", digests,
+                             {kRankFailure, "the weights", "step " + std::to_string(parts.progress.counters.step),
+                              "resume from the last checkpoint without the machine of that rank, whose memory or "
+                              "processor may be faulty"});
+}
+
+}  // namespace
+
+Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded) {
+  if (!ranks.is_main()) {
+    LogOptions options;
+    options.console_level = LogLevel::kError;
+    TRY(log_init(options));
+  }
+  use_threads(loaded.config.trainer);
+  TRY(check_same_on_ranks(
+      ranks, "comparing the settings", config_to_toml(loaded),
+      {ErrorKind::kConfig, "the settings", loaded.file, "start all ranks with the same file and settings"}));
+  if (!loaded.config.trainer.deterministic) return {};
+  return check_same_on_ranks(ranks, "comparing the settings", std::to_string(at::get_num_threads()),
+                             {ErrorKind::kConfig, "the numbers of threads", loaded.where("trainer.deterministic"),
+                              "set trainer.num_threads, or OMP_NUM_THREADS to the same number for all ranks"});
+}
+
+Result<RunLog> open_log_on_ranks(const RunSettings& run, const PluginRegistry* registry, const RunLogOptions& options) {
+  std::optional<RunLog> log;
+  const auto open = [&]() -> Result<> {
+    log.emplace(TRY(RunLog::open(run.env, run.loaded, registry, options)));
+    return {};
+  };
+  TRY(do_on_main_rank(run.ranks, "opening the log", open));
+  if (log) return *std::move(log);
+  return RunLog::open_silent(run.env, run.config.trainer, run.ranks.rank());
+}
+
+Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ranks, PluginRegistry registry,
+                         RunKind kind, const std::optional<Checkpoint>& checkpoint, bool allow_change) {
+  OpenRun out;
+  out.parts = TRY(assemble(env, loaded, ranks, std::move(registry), kind, resume_weights(checkpoint)));
+  RunParts& parts = *out.parts;
+  if (checkpoint) TRY(load_run(*checkpoint, allow_change, parts));
+  const RunProgress& progress = parts.progress;
+  const RunCounters& counters = progress.counters;
+  // The updates of an unfinished step are written when it ends.
+  const auto num_unfinished = static_cast<int64_t>(progress.step.work.updates.size());
+  const RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
+                              parts.run.total_steps, checkpoint.has_value()};
+  const auto make_room = [&]() -> Result<> {
+    if (checkpoint)
+      TRY(set_later_checkpoints_aside(env, loaded.config.trainer.default_local_dir, checkpoint->manifest().place));
+    TRY(check_room(parts, checkpoint.has_value()));
+    return checkpoint ? Result<>() : set_earlier_run_aside(env, loaded.config.trainer.default_local_dir);
+  };
+  TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
+  out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
+  if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
+  if (!checkpoint) return out;
+  tell_resumed(parts, checkpoint->path(), num_unfinished);
+  if (counters.step >= parts.run.total_steps && !progress.owed_validation.metrics) {
+    tell_finished(loaded.config, kind);
+    out.finished_in = checkpoint->path();
+  }
+  return out;
+}
+
+Result<TrainSummary> close_finished(const OpenRun& run) {
+  TRY(run.log->close());
+  return TrainSummary{run.parts->progress.counters.step, run.finished_in->string(), false};
+}
+
+std::function<Result<ValidationReport>(int64_t step)> validation_of(RunParts& parts) {
+  if (!parts.validator) return {};
+  return [&parts](int64_t step) { return parts.validator->validate(step, parts.progress.counters.weight_version); };
+}
+
+Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,
+                               const std::function<Result<bool>(int64_t)>& step) {
+  const RunSettings& settings = run.parts->run;
+  const RunCounters& counters = run.parts->progress.counters;
+  take_stop_requests();
+  TRY(compare_weights(*run.parts));
+  bool stops = false;
+  while (counters.step < settings.total_steps && !is_done) {
+    stops = TRY(on_any_rank(settings.ranks, "asking for stop requests", stop_requested()));
+    if (stops) break;
+    const int64_t num_updates = counters.num_updates;
+    settings.ranks.enter("step", counters.step + 1);
+    auto done = step(counters.step + 1);
+    if (!done.ok()) {
+      if (counters.num_updates == num_updates) saver.keep_finished_steps(done.error());
+      return std::move(done).error();
+    }
+    is_done = *done;
+    if (is_check_due(settings, counters.step)) TRY(compare_weights(*run.parts));
+  }
+  TRY(saver.finish());
+  TRY(run.log->close());
+  if (!stops) stops = TRY(on_any_rank(settings.ranks, "asking for stop requests", stop_requested()));
+  return TrainSummary{counters.step, saver.last_checkpoint(), stops};
+}
+
+}  // namespace mortise

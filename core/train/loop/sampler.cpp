@@ -1,0 +1,59 @@
+// Sends the weights to the backend, samples, and lets the backend sleep.
+#include "train/loop/sampler.h"
+
+#include <algorithm>
+
+#include "train/loop/shared_rollout.h"
+#include "train/report/stage_timer.h"
+
+namespace mortise {
+
+// A backend with a copy of the weights gets the current ones.
+Result<> Sampler::send_weights(int64_t version, MetricSet& metrics) {
+  RolloutBackend& backend = runner_.backend();
+  if (!backend.holds_weights() || sent_version_ == version) return {};
+  const StageTimer timer(metrics, "timing_s/update_weights");
+  TRY(backend.begin_update(version));
+  for (const NamedParameter& parameter : model_->parameters()) {
+    const at::Tensor values = parameter.tensor.detach().to(at::kCPU, at::kFloat).contiguous();
+    const std::vector<int64_t> shape = values.sizes().vec(), offset(shape.size(), 0);
+    const std::span<const float> data(values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
+    TRY(backend.update_weight({parameter.name, data, shape, shape, offset}));
+  }
+  TRY(backend.end_update());
+  sent_version_ = version;
+  return {};
+}
+
+Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version,
+                                    RewardRunner& reward, const ScoreContext& context, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/gen");
+  RolloutPlan plan = plan_;
+  plan.first_row_id = batch * static_cast<int64_t>(prompts.prompts.size()) * plan.num_samples;
+  TRY(runner_.wake());
+  TRY(send_weights(weight_version, metrics));
+  TRY(runner_.set_version(weight_version));
+  TRY(reward.begin(prompts, plan.num_samples, context));
+  SampleBatch samples = TRY(collect_on_ranks(
+      *ranks_, runner_, prompts, plan, *tokenizer_, &metrics,
+      [&](const SampleBatch& rows, int64_t prompt) { return reward.feed(prompts, rows, prompt); },
+      [&] { return reward.tend(); }));
+  samples.mask_truncated = config_->algorithm.mask_truncated_completions;
+  return samples;
+}
+
+Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metrics) {
+  RolloutPlan plan = plan_;
+  plan.num_samples = 1;
+  plan.sampling.temperature = 0.0;
+  return collect_on_ranks(*ranks_, runner_, prompts, plan, *tokenizer_, &metrics);
+}
+
+Result<> Sampler::rest() {
+  if (!config_->rollout.sleep_while_training) return {};
+  const bool gets_weights = runner_.backend().holds_weights();
+  if (gets_weights) sent_version_ = -1;  // it may forget them
+  return runner_.sleep(gets_weights ? 2 : 1);
+}
+
+}  // namespace mortise

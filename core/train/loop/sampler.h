@@ -1,0 +1,52 @@
+// Sampler: the completions of a step, from the configured backend with the policy's newest weights. Every rank samples
+// its share, and gets the whole batch (shared_rollout.h).
+//
+// Thread rule: one thread.
+#pragma once
+
+#include <utility>
+
+#include "config/run_config.h"
+#include "dist/communicator.h"
+#include "experience/reward/reward_runner.h"
+#include "experience/rollout/rollout_runner.h"
+#include "model/model.h"
+
+namespace mortise {
+
+class Sampler {
+ public:
+  // `plan` is that of a step's first batch. Borrows the tokenizer, the model, the config and the communicator.
+  Sampler(RolloutRunner runner, RolloutPlan plan, const Tokenizer& tokenizer, const Model& model,
+          const RunConfig& config, Communicator& ranks)
+      : runner_(std::move(runner)),
+        plan_(std::move(plan)),
+        tokenizer_(&tokenizer),
+        model_(&model),
+        config_(&config),
+        ranks_(&ranks) {}
+
+  // The `batch`-th of the step, from 0: its rows have random streams of their own. `reward` begins with the rows of a
+  // prompt while others are still being sampled. `weight_version` is that of the model's weights.
+  Result<SampleBatch> sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version, RewardRunner& reward,
+                             const ScoreContext& context, MetricSet& metrics);
+  // One greedy completion of each prompt, after sample().
+  Result<SampleBatch> greedy(const PromptBatch& prompts, MetricSet& metrics);
+  // Nothing is sampled before the next step (rollout.sleep_while_training).
+  Result<> rest();
+
+  [[nodiscard]] RolloutBackend& backend() { return runner_.backend(); }
+
+ private:
+  Result<> send_weights(int64_t version, MetricSet& metrics);
+
+  RolloutRunner runner_;
+  RolloutPlan plan_;
+  const Tokenizer* tokenizer_;
+  const Model* model_;
+  const RunConfig* config_;
+  Communicator* ranks_;
+  int64_t sent_version_ = -1;  // of the weights that the backend holds, where it holds any
+};
+
+}  // namespace mortise

@@ -1,0 +1,81 @@
+// Samples this rank's prompts, and exchanges the rows.
+#include "train/loop/shared_rollout.h"
+
+#include <utility>
+
+#include "foundation/batch/float_bytes.h"
+#include "plugin/worker/channel.h"
+#include "plugin/worker/metric_bytes.h"
+
+namespace mortise {
+
+namespace {
+
+std::string encode_rows(std::span<const Sample> rows, const MetricSet& metrics) {
+  Encoder out;
+  for (const Sample& row : rows) {
+    const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text] = row;
+    out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
+    out.u64(token_ids.size());
+    for (const int64_t id : token_ids) out.i64(id);
+    out.text(float_bytes(log_prob));
+  }
+  out.text(encode_metrics(metrics));
+  return out.bytes();
+}
+
+Result<MetricSet> decode_rows(std::string_view bytes, std::span<Sample> rows) {
+  Decoder in(bytes);
+  for (Sample& row : rows) {
+    row.prompt_index = in.i64();
+    row.sample_index = in.i64();
+    row.finish_reason = static_cast<FinishReason>(in.i64());
+    row.weight_version = in.i64();
+    row.text = in.text();
+    row.token_ids.resize(in.count(sizeof(int64_t)));
+    for (int64_t& id : row.token_ids) id = in.i64();
+    row.log_prob = floats_of_bytes(in.text());
+  }
+  MetricSet metrics = TRY(decode_metrics(in.text()));
+  if (!in.done()) {
+    return Error{ErrorKind::kInternal, "the completions of another rank cannot be read", "",
+                 "start all ranks from one build of Mortise with the same settings"};
+  }
+  return metrics;
+}
+
+}  // namespace
+
+Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
+                                     RolloutPlan plan, const Tokenizer& tokenizer, MetricSet* metrics,
+                                     const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
+                                     const std::function<Result<>()>& on_turn) {
+  const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
+  const auto num_prompts = static_cast<int64_t>(prompts.prompts.size());
+  const auto block_of = [&](int rank) {
+    return keeps_state ? main_block(num_prompts, rank) : rank_block(num_prompts, rank, ranks.size());
+  };
+  plan.block = block_of(ranks.rank());
+  // Sampling takes long: a rank that fails meanwhile ends the others at once.
+  const auto turn = [&]() -> Result<> {
+    TRY(ranks.check("rollout"));
+    return on_turn ? on_turn() : Result<>();
+  };
+  MetricSet measured;
+  SampleBatch samples =
+      TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr ? &measured : nullptr, {}, on_prompt, turn));
+  const auto rows_of = [&](const RankBlock& block) {
+    return std::span(samples.rows)
+        .subspan(static_cast<size_t>(block.begin * plan.num_samples),
+                 static_cast<size_t>((block.end - block.begin) * plan.num_samples));
+  };
+  const std::vector<std::string> all = TRY(ranks.exchange(encode_rows(rows_of(*plan.block), measured), "completions"));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const bool is_own = rank == ranks.rank();
+    if (!is_own) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], rows_of(block_of(rank))));
+    if (metrics != nullptr) TRY(metrics->merge(measured));
+  }
+  return samples;
+}
+
+}  // namespace mortise

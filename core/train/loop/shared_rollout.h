@@ -1,0 +1,22 @@
+// Samples a batch of prompts with the engines of all ranks. Each rank takes a block of neighbouring prompts, with all
+// completions of each; then every rank has the whole batch in prompt order. Random numbers depend on the row, so the
+// completions are the same for any number of ranks.
+//
+// A backend that keeps state (mortise.state/1: its place in a file) would give other completions if it saw only some of
+// the prompts. The main rank samples all of them then.
+#pragma once
+
+#include <functional>
+
+#include "dist/communicator.h"
+#include "experience/rollout/rollout_runner.h"
+
+namespace mortise {
+
+// As RolloutRunner::collect. `on_prompt` is called for the prompts of this rank only.
+Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
+                                     RolloutPlan plan, const Tokenizer& tokenizer, MetricSet* metrics,
+                                     const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
+                                     const std::function<Result<>()>& on_turn = {});
+
+}  // namespace mortise

@@ -1,0 +1,284 @@
+// The stages of a step. Each one calls the room that does the work, and times it.
+#include "train/loop/stages.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "config/check.h"
+#include "foundation/base/at_place.h"
+#include "foundation/base/log.h"
+#include "foundation/base/rng.h"
+#include "train/report/stage_timer.h"
+#include "train/report/step_metrics.h"
+#include "train/run/run_options.h"
+
+namespace mortise {
+
+namespace {
+
+// KL(old || reference) per token times the coefficient, and the controller's next coefficient.
+Result<std::vector<float>> reward_penalty(AdvantageParts& parts, const StepTable& table, int64_t step,
+                                          MetricSet& metrics) {
+  const auto num_tokens = static_cast<size_t>(table.num_tokens());
+  std::vector<float> kl(num_tokens);
+  const std::vector<float> weight(num_tokens, 1.0F);
+  const auto mask = table.get<column::SampleMask>();
+  StepView input;
+  input.layout = table.layout();
+  input.step = step;
+  input.set<column::LogProb>(table.get<column::OldLogProb>()).set<column::RefLogProb>(table.get<column::RefLogProb>());
+  input.set<column::ResponseMask>(mask).set<column::Weight>(weight);
+  TRY(parts.reward_kl->compute(input, {kl, {}}, &metrics));
+  double mean_over_rows = 0.0;
+  int64_t num_rows = 0;
+  const auto offsets = table.row_offsets();
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    double sum = 0.0, count = 0.0;
+    for (auto t = static_cast<size_t>(offsets[i]); t < static_cast<size_t>(offsets[i + 1]); ++t) {
+      if (mask[t] == 0) continue;
+      sum += static_cast<double>(kl[t]);
+      count += 1.0;
+    }
+    if (count == 0.0) continue;
+    mean_over_rows += sum / count;
+    ++num_rows;
+  }
+  if (num_rows > 0) mean_over_rows /= static_cast<double>(num_rows);
+  const double coefficient = parts.kl_controller->kl_coef();
+  metrics.add_mean("actor/reward_kl_penalty", mean_over_rows, 1.0);
+  metrics.add("actor/reward_kl_penalty_coeff", coefficient);
+  parts.kl_controller->update(mean_over_rows, table.num_rows());
+  for (float& value : kl) value = static_cast<float>(coefficient * static_cast<double>(value));
+  return kl;
+}
+
+ScoreContext score_context(const RunSettings& run, int64_t step) {
+  ScoreContext context;
+  context.step = step;
+  context.max_response_length = response_length(run.config);
+  return context;
+}
+
+// The rows of each update: mini-batches of whole prompts, in order, or in a new order each pass.
+std::vector<int64_t> row_order(const RunSettings& run, int64_t step, int64_t pass) {
+  const int64_t prompts = run.plan.prompts_per_step;
+  const int64_t n = run.config.rollout.n;
+  std::vector<int64_t> order(static_cast<size_t>(prompts));
+  std::iota(order.begin(), order.end(), 0);
+  if (run.config.actor.shuffle) {
+    const auto key = static_cast<uint64_t>(step * run.config.actor.ppo_epochs + pass);
+    order = random_permutation(prompts, run.key.seed, RandomPurpose::kMinibatchShuffle, key);
+  }
+  std::vector<int64_t> rows;
+  for (const int64_t prompt : order) {
+    for (int64_t j = 0; j < n; ++j) rows.push_back(prompt * n + j);
+  }
+  return rows;
+}
+
+// Whatever corrects by the sampler's log-probs cannot do without them.
+Result<> check_sampler_log_probs(const RunSettings& run, const StepTable& table) {
+  if (table.has<column::RolloutLogProb>() || table.num_tokens() == 0) return {};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("'algorithm.rollout_correction' needs the log-probs of the sampler, and the rollout backend '{}' "
+                  "gave none",
+                  run.config.rollout.name),
+      run.loaded.where("algorithm.rollout_correction"),
+      "take a backend that gives them (native does), or remove the table"};
+}
+
+Result<Experience> sample_and_score(const RunSettings& run, PromptSource& source, Sampler& sampler,
+                                    RewardRunner& reward, int64_t step, int64_t batch, int64_t weight_version,
+                                    MetricSet& metrics) {
+  Experience out;
+  out.prompts = source.next(step);
+  const ScoreContext context = score_context(run, step);
+  out.samples = TRY(sampler.sample(out.prompts, batch, weight_version, reward, context, metrics));
+  const StageTimer timer(metrics, "timing_s/reward");
+  out.scored = TRY(reward.score(out.prompts, out.samples, context, &metrics));
+  return out;
+}
+
+}  // namespace
+
+Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
+                                    int64_t step, int64_t weight_version, MetricSet& metrics) {
+  const auto next = [&](int64_t batch) {
+    return sample_and_score(run, *data.source, sampler, reward, step, batch, weight_version, metrics);
+  };
+  if (!data.filter) return next(0);
+  GroupFilter& filter = *data.filter;
+  filter.begin_step(step);
+  while (!filter.is_full()) {
+    if (filter.num_batches() > 0) TRY(filter.check_more(data.train->size()));
+    const Experience batch = TRY(next(filter.num_batches()));
+    TRY(at_place(run.loaded.where("algorithm.filter_groups.metric"), filter.add(batch)));
+  }
+  return filter.take(metrics);
+}
+
+Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
+                               const Experience& experience, StepTable& table, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/gen_max");
+  MetricSet unused;  // of rows that are not learnt from
+  const SampleBatch greedy = TRY(sampler.greedy(experience.prompts, unused));
+  const ScoreContext context = score_context(run, experience.prompts.step);
+  const ScoredBatch scored = TRY(reward.score(experience.prompts, greedy, context, &unused));
+  std::vector<float> baselines;
+  for (const Sample& sample : experience.samples.rows)
+    baselines.push_back(static_cast<float>(scored.rewards[static_cast<size_t>(sample.prompt_index)]));
+  table.put<column::RewardBaselines>(std::move(baselines));
+  return {};
+}
+
+Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& learner, StepTable& table,
+                             MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/sum_pi_squared");
+  table.put<column::SumPiSquared>(TRY(learner.sums_of_squared_probs(*policy.model, table)));
+  return {};
+}
+
+Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const LearnerParts& learning,
+                        LogProbNeeds needs, StepTable& table, MetricSet& metrics) {
+  const ActorLearner& learner = *learning.learner;
+  if (learning.objective->correction().is_bypass()) {
+    TRY(check_sampler_log_probs(run, table));
+    const auto sampler = table.get<column::RolloutLogProb>();
+    table.put<column::OldLogProb>({sampler.begin(), sampler.end()});
+  } else if (needs.old) {
+    const ComputeTimer timer(metrics, "timing_s/old_log_prob", "perf/mfu/actor_infer", learning.compute);
+    // The first update is at these weights still: one that looks at all its rows at once need not run them again.
+    std::vector<float> entropy;
+    std::vector<float>* const measured = learner.sees_whole_update() ? &entropy : nullptr;
+    table.put<column::OldLogProb>(TRY(learner.log_probs(*policy.model, table, nullptr, measured)));
+    table.put<column::OldEntropy>(std::move(entropy));
+  }
+  if (needs.reference) {
+    const StageTimer timer(metrics, "timing_s/ref");
+    const MicroBatchOptions passes = reference_pass_options(run.config);
+    table.put<column::RefLogProb>(TRY(learner.log_probs(*policy.reference, table, &passes)));
+  }
+  return {};
+}
+
+Result<> correction_stage(const RunSettings& run, const RolloutCorrection& correction, StepTable& table,
+                          MetricSet& metrics) {
+  if (correction.is_bypass() || !correction.is_active()) return {};
+  TRY(check_sampler_log_probs(run, table));
+  CorrectedBatch corrected = correction.apply({table.row_offsets(), table.get<column::SampleMask>(),
+                                               table.get<column::OldLogProb>(), table.get<column::RolloutLogProb>()},
+                                              &metrics);
+  table.put<column::RolloutIsWeights>(std::move(corrected.weights));
+  table.put<column::ResponseMask>(std::move(corrected.mask));
+  return {};
+}
+
+Result<> advantage_stage(const RunSettings& run, AdvantageParts& advantage, const Experience& experience, int64_t step,
+                         StepTable& table, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/adv");
+  AdvantageOptions options;
+  options.step = step;
+  options.normalize_then_sum = run.config.algorithm.multi_objective_aggregation == RewardAggregation::kNormalizeThenSum;
+  std::vector<float> penalty;
+  if (advantage.reward_kl) penalty = TRY(reward_penalty(advantage, table, step, metrics));
+  return advantage.estimator->compute(table, experience.samples, experience.scored, options, penalty, &metrics);
+}
+
+namespace {
+
+// How far the sampler lies from the policy that the step began with, once that is known.
+void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
+                          MetricSet& metrics) {
+  if (!table.has<column::RolloutLogProb>() || !config.rollout.calculate_log_probs) return;
+  add_rollout_probs_metrics(table, metrics);
+  if (correction.is_active()) return;
+  const LogRatios ratios{table.row_offsets(), table.get<column::SampleMask>(), table.get<column::FirstLogProb>(),
+                         table.get<column::RolloutLogProb>()};
+  (void)RolloutCorrection().apply(ratios, &metrics);
+}
+
+// One update with the entropy coefficient of now, which moves on by what the update measured.
+Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table, std::span<const int64_t> rows,
+                                 const UpdatePlace& place) {
+  EntropyController& entropy = *learning.entropy_controller;
+  learning.objective->set_entropy_coeff(entropy.applied_coeff());
+  UpdateReport done = TRY(learning.learner->update(table, rows, place));
+  if (entropy.is_adaptive()) done.metrics.add("actor/entropy_coeff", learning.objective->entropy_coeff());
+  if (done.sums.num_tokens > 0 && !done.skipped)
+    entropy.update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
+  if (entropy.is_on()) {  // by TRL's names: also of an update that applied none
+    done.metrics.add_mean("policy_loss", done.sums.pg_loss, 1.0);
+    done.metrics.add("entropy_coef", entropy.coeff());
+  }
+  return done;
+}
+
+}  // namespace
+
+Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounters& counters, StepWork& work,
+                      const std::function<Result<>()>& before_update) {
+  const ActorConfig& actor = run.config.actor;
+  if (work.step < run.config.trainer.critic_warmup) return {};
+  ComputeTimer timer(work.metrics, "timing_s/update_actor", "perf/mfu/actor", learning.compute);
+  StepTable& table = work.table;
+  // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
+  const RolloutCorrection& correction = learning.objective->correction();
+  const bool measures_old = !table.has<column::OldLogProb>() || correction.is_bypass();
+  if (work.updates.empty())
+    std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
+  const std::span<float> first_log_prob = table.edit<column::FirstLogProb>();
+
+  size_t index = 0;
+  for (int64_t pass = 0; pass < actor.ppo_epochs; ++pass) {
+    const std::vector<int64_t> rows = row_order(run, work.step, pass);
+    for (int64_t begin = 0; begin < static_cast<int64_t>(rows.size()); begin += run.plan.rows_per_update) {
+      if (index++ < work.updates.size()) continue;  // done before a resume
+      const Stopwatch aside;                        // a checkpoint may be saved
+      TRY(before_update());
+      timer.leave_out(aside.elapsed_s());
+      const auto part =
+          std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(run.plan.rows_per_update));
+      const int64_t unit = actor.optim.schedule_unit == ScheduleUnit::kStep ? work.step - 1 : counters.num_updates;
+      UpdatePlace place;
+      place.lr = learning_rate(learning.schedule, unit);
+      place.step = work.step;
+      place.update_index = counters.num_updates + 1;
+      place.old_is_current = pass == 0 && begin == 0 && !correction.is_bypass();
+      if (measures_old && pass == 0) place.log_prob_out = first_log_prob;
+      work.updates.push_back(TRY(update_once(learning, table, part, place)));
+      record_update(counters, work.updates.back().skipped);
+    }
+  }
+  // A skipped update has measured nothing, and one with dropout another policy than the one that sampled.
+  const bool measured =
+      !measures_old || (!learning.learner->has_dropout() && std::ranges::none_of(work.updates, &UpdateReport::skipped));
+  if (measured) compare_with_sampler(run.config, correction, table, work.metrics);
+  return {};
+}
+
+void record_update(RunCounters& counters, bool skipped) {
+  ++counters.num_updates;
+  if (!skipped) {
+    ++counters.weight_version;
+    return;
+  }
+  ++counters.num_skipped;
+  log_warn(fmt::format("update {} was skipped: its log-probs or its gradient are not finite ({} so far)",
+                       counters.num_updates, counters.num_skipped));
+}
+
+Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters) {
+  const int64_t limit = config.trainer.nonfinite_update_limit;
+  if (counters.num_skipped <= limit) return {};
+  return Error{
+      ErrorKind::kNumerics,
+      fmt::format("{} updates had gradients that are not finite, more than trainer.nonfinite_update_limit = {}",
+                  counters.num_skipped, limit),
+      "step " + std::to_string(counters.step),
+      "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
+}
+
+}  // namespace mortise

@@ -1,0 +1,51 @@
+// The stages of a step, one function each. A stage's signature says what it reads and changes; its result, or the
+// columns that it puts into the step's table, are what it is for.
+#pragma once
+
+#include <functional>
+
+#include "train/loop/parts.h"
+#include "train/loop/sampler.h"
+
+namespace mortise {
+
+// The next prompts, sampled on the current weights and scored: one batch of them, or with algorithm.filter_groups as
+// many as it takes.
+Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
+                                    int64_t step, int64_t weight_version, MetricSet& metrics);
+
+// reward_baselines: the reward of each prompt's greedy completion, on all its rows (ReMax).
+Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
+                               const Experience& experience, StepTable& table, MetricSet& metrics);
+
+// sum_pi_squared, under the current policy.
+Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& learner, StepTable& table,
+                             MetricSet& metrics);
+
+// old_log_prob with old_entropy, and ref_log_prob, as far as something reads them.
+struct LogProbNeeds {
+  bool old = false, reference = false;
+};
+Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const LearnerParts& learning,
+                        LogProbNeeds needs, StepTable& table, MetricSet& metrics);
+
+// What the rollout correction makes of the samples: rollout_is_weights, and what it leaves of response_mask.
+Result<> correction_stage(const RunSettings& run, const RolloutCorrection& correction, StepTable& table,
+                          MetricSet& metrics);
+
+// Scores, rewards with the KL penalty, advantages and returns.
+Result<> advantage_stage(const RunSettings& run, AdvantageParts& advantage, const Experience& experience, int64_t step,
+                         StepTable& table, MetricSet& metrics);
+
+// The updates of the step that are still to do: mini-batches of prompts, ppo_epochs passes. Measures first_log_prob.
+// `before_update` is called ahead of each.
+Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounters& counters, StepWork& work,
+                      const std::function<Result<>()>& before_update);
+
+// Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
+void record_update(RunCounters& counters, bool skipped);
+
+// An Error of kind kNumerics once more updates were skipped than trainer.nonfinite_update_limit allows.
+Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters);
+
+}  // namespace mortise

@@ -1,0 +1,241 @@
+// The loop, read top to bottom: one step is sample, score, log-probs, advantages, updates; then it is counted, logged,
+// validated and saved. What each stage does is in stages.cpp; what exists, in run_parts.h.
+#include "train/loop/trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "foundation/base/clock.h"
+#include "foundation/base/log.h"
+#include "learn/objective/loss_settings.h"
+#include "train/loop/reference_refresh.h"
+#include "train/loop/run_loop.h"
+#include "train/loop/stages.h"
+#include "train/report/journal.h"
+#include "train/report/step_metrics.h"
+#include "train/resume/checkpointing.h"
+#include "train/run/run_options.h"
+
+namespace mortise {
+
+namespace {
+
+RunJournal::Plan journal_plan(RunParts& parts) {
+  RunJournal::Plan plan;
+  plan.total_steps = parts.run.total_steps;
+  plan.test_freq = parts.run.config.trainer.test_freq;
+  plan.validate = validation_of(parts);
+  plan.on_validation = [](const ValidationReport&, double seconds, MetricSet& metrics) {
+    metrics.add("timing_s/testing", seconds);
+  };
+  return plan;
+}
+
+class Trainer {
+ public:
+  explicit Trainer(OpenRun& open)
+      : open_(open),
+        parts_(*open.parts),
+        run_(parts_.run),
+        progress_(parts_.progress),
+        counters_(progress_.counters),
+        saver_(parts_, *open.log),
+        journal_(run_.env, counters_, progress_.owed_validation, *open.log, journal_plan(parts_)) {}
+
+  Result<TrainSummary> run() {
+    const bool is_fresh = counters_.step == 0 && progress_.step.work.step == 0;
+    if (run_.config.trainer.val_before_train && parts_.validator && is_fresh) TRY(journal_.write_first_validation());
+    if (TRY(journal_.write_owed())) saver_.step_changes();
+    return run_steps(open_, saver_, /*is_done=*/false, [this](int64_t number) -> Result<bool> {
+      TRY(step(number));
+      return false;
+    });
+  }
+
+ private:
+  // The step with this number, or what a resume has left of it.
+  Result<> step(int64_t number) {
+    const Stopwatch watch(run_.env);
+    if (progress_.step.work.step == 0) progress_.step.work = TRY(sample_and_score(number));
+    StepWork& work = progress_.step.work;
+    TRY(learn(work, watch));
+    count(work);
+    run_.ranks.enter("report", number);
+    TRY(report(work));
+    Result<> validated;
+    TRY(journal_.write_step(number, work.metrics, validated));
+    Result<> good = progress_.limits.check(number, work.metrics, has_learnt(work));
+    if (!good.ok() && !validated.ok()) log_warn("the validation failed too: " + validated.error().to_string());
+    if (good.ok()) good = std::move(validated);
+    work = {};
+    if (!good.ok()) {
+      saver_.keep_last_step(good.error());
+      return good;
+    }
+    TRY(saver_.save_if_due());
+    return check_skipped_updates(run_.config, counters_);
+  }
+
+  // Everything before the first update: completions with their rewards, and the columns of the table that updates
+  // read. The critic learns here, before the policy.
+  Result<StepWork> sample_and_score(int64_t number) {
+    saver_.step_begins();
+    StepWork work;
+    MetricSet& metrics = work.metrics;
+    run_.ranks.enter("rollout", number);
+    work.experience = TRY(experience_stage(run_, parts_.data, *parts_.sampler, *parts_.reward, number,
+                                           counters_.weight_version, metrics));
+    const auto& [prompts, samples, scored] = work.experience;
+    add_staleness_metrics(samples, counters_.weight_version, metrics);
+    StepTable& table = work.table = make_step_table(prompts, samples);
+    run_.ranks.enter("log-probs", number);
+    TRY(put_baselines(work.experience, table, metrics));
+    TRY(log_prob_stage(run_, parts_.policy, parts_.learning, log_prob_needs(parts_), table, metrics));
+    TRY(correction_stage(run_, parts_.learning.objective->correction(), table, metrics));
+    TRY(advantage_stage(run_, parts_.advantage, work.experience, number, table, metrics));
+    add_variance_proxies(table, metrics);
+    if (parts_.critic) saver_.learning_begins();
+    run_.ranks.enter("updates", number);
+    TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, table, number, counters_, metrics));
+    if (parts_.data.filter) parts_.data.filter->commit();
+    work.step = number;
+    return work;
+  }
+
+  // What the advantage estimator compares with, as far as it asks for it.
+  Result<> put_baselines(const Experience& experience, StepTable& table, MetricSet& metrics) {
+    const PluginInfo& estimator = parts_.advantage.estimator->info();
+    TRY(value_stage(parts_.critic.get(), table, metrics));
+    if (estimator.requires_input(column::RewardBaselines::name))
+      TRY(greedy_baseline_stage(run_, *parts_.sampler, *parts_.reward, experience, table, metrics));
+    if (estimator.requires_input(column::SumPiSquared::name))
+      TRY(squared_probs_stage(parts_.policy, *parts_.learning.learner, table, metrics));
+    return {};
+  }
+
+  // The updates; work.seconds is then the time that the step took, in all processes.
+  Result<> learn(StepWork& work, const Stopwatch& watch) {
+    const double seconds_before = work.seconds;
+    const auto before_update = [&] {
+      work.seconds = seconds_before + watch.elapsed_s();
+      return saver_.save_inside_if_due();
+    };
+    TRY(parts_.sampler->rest());
+    TRY(update_stage(run_, parts_.learning, counters_, work, before_update));
+    if (parts_.policy.reference_state && work.step % *run_.config.ref.sync_steps == 0)
+      refresh_reference(*parts_.policy.model, *parts_.policy.reference, run_.config.ref.mixup_alpha);
+    work.seconds = seconds_before + watch.elapsed_s();
+    return {};
+  }
+
+  void count(const StepWork& work) {
+    counters_.step = work.step;
+    counters_.num_tokens += count_tokens(work.experience.prompts, work.experience.samples);
+    counters_.train_seconds += work.seconds;
+  }
+
+  // The numbers of a step whose updates are done, to the logs but for the step's own line.
+  Result<> report(StepWork& work) {
+    MetricSet& metrics = work.metrics;
+    const auto& [prompts, samples, scored] = work.experience;
+    int64_t update = counters_.num_updates - static_cast<int64_t>(work.updates.size());
+    const ActorObjective& objective = *parts_.learning.objective;
+    for (const UpdateReport& done : work.updates) {
+      TRY(open_.log->write_update(++update, work.step,
+                                  update_row(done, objective.uses_kl_loss(), objective.loss_info())));
+      TRY(metrics.merge(done.metrics));
+    }
+    const Stopwatch dump(run_.env);
+    TRY(open_.log->write_samples(work.step, prompts, samples, scored, &work.table));
+    if (run_.config.trainer.rollout_data_dir) metrics.add("timing_s/dump_rollout_generations", dump.elapsed_s());
+    add_length_metrics(prompts, samples, run_.config.data.max_prompt_length, metrics);
+    add_reward_metrics(samples, scored, metrics);
+    add_advantage_metrics(scored, work.table, metrics);
+    add_update_metrics(work.updates, objective, metrics);
+    finish_variance_proxies(work.table.num_rows(), metrics);
+    StepTally tally{prompts.step, prompts.epoch};
+    tally.steps_per_epoch = parts_.data.train->size() / run_.plan.prompts_per_step;
+    tally.num_tokens = count_tokens(prompts, samples);
+    tally.seconds = work.seconds;
+    tally.num_failed_saves = saver_.num_failed();
+    tally.num_ranks = run_.ranks.size();
+    add_run_metrics(counters_, tally, metrics);
+    add_timing_metrics(samples, tally, metrics);
+    add_rank_metrics(work.table, learner_options(run_.config, run_.ranks), metrics);
+    if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
+    return {};
+  }
+
+  static bool has_learnt(const StepWork& work) {
+    return !work.updates.empty() && std::ranges::all_of(work.updates, [](const UpdateReport& update) {
+      return !update.skipped && update.sums.num_tokens > 0;
+    });
+  }
+
+  OpenRun& open_;
+  RunParts& parts_;
+  const RunSettings& run_;
+  RunProgress& progress_;
+  RunCounters& counters_;
+  RunSaver saver_;
+  RunJournal journal_;
+};
+
+// trainer.val_only: the parts of `eval` on the run's latest weights. What the run has written is added to, never cut.
+Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, Communicator& ranks, PluginRegistry registry,
+                                   const std::optional<Checkpoint>& checkpoint) {
+  const auto parts = TRY(assemble(env, loaded, ranks, std::move(registry), RunKind::kEval, resume_weights(checkpoint)));
+  RunCounters& counters = parts->progress.counters;
+  if (checkpoint) {
+    const std::string where = checkpoint->path().string();
+    StateReader run(counters.state_name(), &checkpoint->state(), where);
+    StateReader plugins(parts->saved.plugins.state_name(), &checkpoint->state(), where);
+    TRY(counters.load(run, "train"));
+    TRY(parts->saved.plugins.load_own(plugins));
+    TRY(load_policy_state(*checkpoint, *parts->policy.model));
+  }
+  RunLogOptions options;
+  options.first_step = counters.step;
+  options.only_validates = true;
+  RunLog log = TRY(open_log_on_ranks(parts->run, &*parts->registry, options));
+  log.keep_failed_batches_of(*parts->reward);
+  const ValidationReport report = TRY(parts->validator->validate(counters.step, counters.weight_version));
+  TRY(log.write_validation(counters.step, report.prompts, report.samples, report.scored, report.metrics));
+  TRY(log.write_step(counters.step, report.metrics));
+  TRY(log.close());
+  return TrainSummary{counters.step, "", false};
+}
+
+}  // namespace
+
+Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume, Communicator& ranks) {
+  TRY(meet_ranks(ranks, loaded));
+  PluginRegistry registry = TRY(open_registry(loaded));
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kTrain, resume));
+  if (loaded.config.trainer.val_only) return validate_only(env, loaded, ranks, std::move(registry), checkpoint);
+  OpenRun run =
+      TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kTrain, checkpoint, resume.allow_change));
+  if (run.finished_in) return close_finished(run);
+  log_info(describe_loss(run.parts->learning.objective->policy_loss().info(), loaded));
+  return Trainer(run).run();
+}
+
+Result<Json> evaluate(Env& env, const LoadedConfig& loaded, Communicator& ranks) {
+  TRY(meet_ranks(ranks, loaded));
+  PluginRegistry registry = TRY(open_registry(loaded));
+  const auto parts = TRY(assemble(env, loaded, ranks, std::move(registry), RunKind::kEval, std::nullopt));
+  if (ranks.is_main()) {
+    parts->reward->keep_failed_batches([&](const auto& prompts, const auto& samples, const auto& scored, const auto&) {
+      return write_eval_completions(env, loaded.config.trainer, prompts, samples, scored);
+    });
+  }
+  const ValidationReport report = TRY(parts->validator->validate(0, parts->progress.counters.weight_version));
+  if (ranks.is_main())
+    TRY(write_eval_completions(env, loaded.config.trainer, report.prompts, report.samples, report.scored));
+  Json out = Json::object();
+  for (const MetricValue& metric : report.metrics.values()) out[metric.name] = metric.value;
+  out["num_rows"] = report.num_rows;
+  return out;
+}
+
+}  // namespace mortise

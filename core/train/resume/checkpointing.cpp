@@ -1,0 +1,246 @@
+// Collects the contents of a checkpoint, checks for room, and saves at the configured steps.
+#include "train/resume/checkpointing.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/room.h"
+#include "config/show.h"
+#include "foundation/base/clock.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "train/loop/decision.h"
+#include "train/report/run_log.h"
+#include "train/resume/pack_lock.h"
+#include "train/run/run_options.h"
+
+namespace mortise {
+
+namespace {
+
+// The policy as a Hugging Face folder: config, weights (or an adapter in PEFT's form), tokenizer files as they came.
+Result<std::vector<CheckpointFile>> policy_files(const RunParts& parts) {
+  std::vector<CheckpointFile> files;
+  for (FolderFile& file : TRY(parts.policy.model->plan_save(save_options(parts.run.config))))
+    files.push_back({"huggingface/" + file.name, std::move(file.write)});
+  const Path& folder = parts.policy.folder->tokenizer_path;
+  for (const std::string& name : TRY(list_tokenizer_files(folder, parts.run.env)))
+    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(parts.run.env.read_file(folder / name))));
+  return files;
+}
+
+Result<CheckpointRequest> checkpoint_request(const RunParts& parts, const CheckpointPlace& place, StateSnapshot state) {
+  CheckpointRequest request;
+  request.place = place;
+  request.state = std::move(state);
+  request.files = TRY(policy_files(parts));
+  request.files.push_back(checkpoint_text_file(std::string(kSettingsFile), config_to_toml(parts.run.loaded)));
+  request.files.push_back(
+      checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(*parts.registry, parts.run.config)));
+  return request;
+}
+
+int64_t num_kept(const RunConfig& config) { return config.trainer.max_actor_ckpt_to_keep.value_or(0); }
+
+std::string count_of_checkpoints(int64_t count) {
+  return count == 1 ? "1 checkpoint" : std::to_string(count) + " checkpoints";
+}
+
+// What a user can do about `missing` bytes.
+std::string how_to_make_room(const SaveRoom& room, const SavePlan& plan, uint64_t missing) {
+  std::string text = fmt::format("free {} there, or choose another trainer.default_local_dir", format_bytes(missing));
+  if (room.num_existing > (plan.starts_over ? 0 : 1))
+    text += fmt::format(
+        "; {} in this folder take {}: delete old ones, or set trainer.max_actor_ckpt_to_keep to keep "
+        "fewer",
+        count_of_checkpoints(room.num_existing), format_bytes(room.existing_bytes));
+  return text;
+}
+
+// To come in this run, those inside steps aside. The last step is always saved.
+int64_t num_saves_to_come(const RunParts& parts) {
+  const int64_t frequency = parts.run.config.trainer.save_freq;
+  if (frequency <= 0) return 1;
+  return (parts.run.total_steps + frequency - 1) / frequency - parts.progress.counters.step / frequency;
+}
+
+// The run keeps more than fits, by its own settings.
+Result<> warn_of_all_saves(const RunParts& parts, const Path& run_dir, SavePlan plan) {
+  const int64_t num_saves = num_saves_to_come(parts);
+  // Beyond the kept ones nothing more is needed.
+  plan.num_saves = plan.keep_last > 0 ? std::min(num_saves, plan.keep_last + 1) : 1;
+  SaveRoom room = TRY(measure_room(parts.run.env, run_dir, plan));
+  if (plan.keep_last == 0) room.needed_bytes += static_cast<uint64_t>(num_saves - 1) * plan.checkpoint_bytes;
+  if (room.is_enough()) return {};
+  log_warn(fmt::format("the disk will be full before the run ends: the {} to come need {} and {} are free at {}{}",
+                       count_of_checkpoints(num_saves), format_bytes(room.needed_bytes), format_bytes(room.free_bytes),
+                       run_dir.string(),
+                       (plan.keep_last > 0 ? fmt::format("; lower trainer.max_actor_ckpt_to_keep ({})", plan.keep_last)
+                                           : "; set trainer.max_actor_ckpt_to_keep to keep only the newest")));
+  return {};
+}
+
+}  // namespace
+
+Result<> check_room(const RunParts& parts, bool resumes) {
+  if (parts.progress.counters.step >= parts.run.total_steps) return {};  // nothing more is learnt
+  const Path run_dir = parts.run.config.trainer.default_local_dir;
+  SavePlan plan;
+  plan.place = {parts.progress.counters.step, {}};
+  plan.keep_last = num_kept(parts.run.config);
+  StateSnapshot state = TRY(parts.saved.stateful.save());
+  const CheckpointRequest request = TRY(checkpoint_request(parts, plan.place, std::move(state)));
+  plan.checkpoint_bytes = TRY(measure_checkpoint(request));
+  plan.starts_over = !resumes;
+  if (parts.run.config.trainer.save_freq_updates <= 0)
+    plan.num_saves = std::min(plan.num_saves, num_saves_to_come(parts));
+  const std::string planned = plan.num_saves == 1
+                                  ? "one more checkpoint of " + format_bytes(plan.checkpoint_bytes)
+                                  : fmt::format("two more checkpoints of {} each", format_bytes(plan.checkpoint_bytes));
+  Result<SaveRoom> measured = measure_room(parts.run.env, run_dir, plan);
+  if (!measured.ok()) {
+    log_warn("cannot tell whether there is room for checkpoints: " + measured.error().to_string());
+    return {};
+  }
+  SaveRoom room = *measured;
+  if (resumes && parts.run.config.trainer.save_freq_updates > 0) {
+    plan.inside_step = true;
+    room.needed_bytes = std::max(room.needed_bytes, TRY(measure_room(parts.run.env, run_dir, plan)).needed_bytes);
+    plan.inside_step = false;
+  }
+  if (room.is_enough()) return warn_of_all_saves(parts, run_dir, plan);
+  return Error{ErrorKind::kDisk,
+               fmt::format("there is no room for {}: {} are needed and {} are free", planned,
+                           format_bytes(room.needed_bytes), format_bytes(room.free_bytes)),
+               run_dir.string(), how_to_make_room(room, plan, room.needed_bytes - room.free_bytes)};
+}
+
+void RunSaver::step_begins() {
+  before_step_.reset();
+  auto state = parts_->saved.stateful.save();
+  if (state.ok())
+    before_step_ = BeforeStep{parts_->progress.counters.step, *std::move(state)};  // else the next checkpoint tells why
+}
+
+Result<> RunSaver::save_inside_if_due() {
+  const int64_t frequency = parts_->run.config.trainer.save_freq_updates;
+  const auto done = static_cast<int64_t>(parts_->progress.step.work.updates.size());
+  if (frequency <= 0 || done % frequency != 0) return {};
+  return save_state({parts_->progress.counters.step, done}, TRY(parts_->saved.stateful.save()), Kind::kDue);
+}
+
+Result<> RunSaver::save_if_due() {
+  const int64_t step = parts_->progress.counters.step;
+  const int64_t frequency = parts_->run.config.trainer.save_freq;
+  const bool is_last = step == parts_->run.total_steps;
+  if (!is_last && (frequency <= 0 || step % frequency != 0)) return {};
+  return save(is_last ? Kind::kLast : Kind::kDue);
+}
+
+Result<> RunSaver::finish() { return saved_step_ == parts_->progress.counters.step ? Result<>() : save(Kind::kLast); }
+
+void RunSaver::keep_finished_steps(const Error& why) {
+  if (!before_step_ || why.kind == ErrorKind::kNumerics || !parts_->run.ranks.is_main()) return;
+  // The counters may be further: a step without updates (trainer.critic_warmup) can fail after it was counted.
+  auto [step, state] = std::move(*before_step_);
+  before_step_.reset();
+  if (step == 0 || saved_step_ >= step) return;
+  if (save_state({step, {}}, std::move(state), Kind::kKept).ok()) tell_kept(step);
+}
+
+void RunSaver::keep_last_step(const Error& why) {
+  const int64_t step = parts_->progress.counters.step;
+  if (why.kind == ErrorKind::kNumerics || !parts_->run.ranks.is_main()) return;
+  if (save(Kind::kKept).ok()) tell_kept(step);
+}
+
+void RunSaver::tell_kept(int64_t step) const {
+  if (saved_step_ == step) log_info(fmt::format("the {} finished steps are saved in {}", step, last_checkpoint_));
+}
+
+double RunSaver::take_seconds() { return std::exchange(seconds_, 0.0); }
+
+Result<> RunSaver::save(Kind kind) {
+  return save_state({parts_->progress.counters.step, {}}, TRY(parts_->saved.stateful.save()), kind);
+}
+
+// The rows come first, so that a resume finds them. Old checkpoints go behind it (trainer.max_actor_ckpt_to_keep).
+Result<Path> RunSaver::save_once(const CheckpointRequest& request) {
+  TRY(log_->sync());
+  CheckpointWriterOptions options;
+  options.keep_last = num_kept(parts_->run.config);
+  CheckpointWriter writer(parts_->run.env, parts_->run.config.trainer.default_local_dir, options);
+  SavedCheckpoint saved = TRY(writer.save(request));
+  if (saved.not_announced) return *std::move(saved.not_announced);
+  for (const std::string& warning : saved.warnings) log_warn(warning);
+  return saved.path;
+}
+
+// What the run has learnt since the checkpoint before depends on it, and a full disk may be full for a moment.
+Result<Path> RunSaver::save_at_last(const CheckpointRequest& request) {
+  std::chrono::milliseconds wait(250);
+  for (int64_t attempt = 1;; ++attempt, wait *= 4) {
+    Result<Path> saved = save_once(request);
+    if (saved.ok() || saved.error().kind != ErrorKind::kDisk || attempt == kLastAttempts) return saved;
+    log_warn(fmt::format("the last save failed and is tried again ({} of {}): {}", attempt + 1, kLastAttempts,
+                         saved.error().to_string()));
+    std::this_thread::sleep_for(wait);
+  }
+}
+
+Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind) {
+  const Stopwatch watch(parts_->run.env);
+  const auto save_all = [&]() -> Result<std::string> {
+    const CheckpointRequest request = TRY(checkpoint_request(*parts_, place, std::move(state)));
+    return TRY(kind == Kind::kDue ? save_once(request) : save_at_last(request)).string();
+  };
+  // Every rank counts the failures alike, and stops in the same step. A run that ends by another error has no others to
+  // ask: they may be gone.
+  const Result<std::string> saved =
+      kind == Kind::kKept ? save_all() : on_main_rank(parts_->run.ranks, "saving the checkpoint", save_all);
+  if (!saved.ok()) return tell_failed(place, saved.error(), kind);
+  if (num_failed_ > 0)
+    log_warn(
+        fmt::format("saving works again after {}{}", num_failed_, num_failed_ == 1 ? " failed save" : " failed saves"));
+  num_failed_ = 0;
+  if (!place.update) saved_step_ = place.step;
+  last_checkpoint_ = *saved;
+  seconds_ += watch.elapsed_s();
+  return {};
+}
+
+Result<> RunSaver::tell_failed(const CheckpointPlace& place, Error error, Kind kind) {
+  ++num_failed_;
+  std::string last_good = last_checkpoint_;
+  if (last_good.empty()) {
+    const auto found = find_newest_valid(parts_->run.env, parts_->run.config.trainer.default_local_dir);
+    if (found.ok() && found->has_value()) last_good = (*found)->ref.path.string();
+  }
+  const bool has_one = !last_good.empty();
+  last_good = has_one ? "the last good checkpoint is " + last_good : "the run has no checkpoint yet";
+  error.what = fmt::format("the checkpoint {} could not be saved: {}", checkpoint_name(place), error.what);
+  if (kind == Kind::kLast || (kind == Kind::kDue && num_failed_ >= kMaxFailedSaves)) {
+    if (num_failed_ > 1) error.what = fmt::format("{} saves in a row failed; {}", num_failed_, error.what);
+    error.what += "; " + last_good;
+    error.next += fmt::format("{}start the same command again{}", error.next.empty() ? "" : "; then ",
+                              has_one ? " to resume from it" : "");
+    return error;
+  }
+  const std::string count = fmt::format("SAVE FAILED ({} in a row", num_failed_);
+  if (kind == Kind::kKept) {
+    log_error(fmt::format("{}): {}; {}", count, error.to_string(), last_good));
+  } else {
+    log_error(
+        fmt::format("{}, the run stops after {}): {}; training continues and saves again when the next save is due; "
+                    "{}",
+                    count, kMaxFailedSaves, error.to_string(), last_good));
+  }
+  return {};
+}
+
+}  // namespace mortise

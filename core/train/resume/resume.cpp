@@ -1,0 +1,235 @@
+// Chooses the checkpoint, and compares its settings and packs with those of the run.
+#include "train/resume/resume.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+#include "config/fields.h"
+#include "config/show.h"
+#include "foundation/base/choice.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "train/loop/decision.h"
+#include "train/resume/checkpointing.h"
+#include "train/resume/model_state.h"
+#include "train/resume/pack_lock.h"
+#include "train/run/run_parts.h"
+
+namespace mortise {
+
+namespace {
+
+void flatten(const Json& value, const std::string& key, std::map<std::string, std::string>& out) {
+  const bool inner = (value.is_object() || (value.is_array() && !value.empty() && value[0].is_object()));
+  if (!inner) {
+    out[key] = dump_json(value);
+    return;
+  }
+  size_t index = 0;
+  for (const auto& [name, item] : value.items()) {
+    flatten(item, (key.empty() ? "" : key + ".") + (value.is_array() ? std::to_string(index++) : name), out);
+  }
+}
+
+void add_plan_keys(const OptimConfig& optim, const std::string& table, std::vector<std::string>& keys) {
+  if (optim.lr_scheduler_type != LrSchedule::kConstant)
+    keys.push_back(fmt::format("{}.lr_scheduler_type = \"{}\"", table, choice_name(optim.lr_scheduler_type)));
+  else if (optim.lr_warmup_steps < 0 && optim.lr_warmup_steps_ratio > 0.0)
+    keys.push_back(table + ".lr_warmup_steps_ratio");
+}
+
+// The settings that a resume compares: what each key's record says (config/fields.h).
+std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind, bool length_counts) {
+  std::map<std::string, std::string> out;
+  flatten(config_to_json(config), "", out);
+  const Uses command = kind == RunKind::kSft ? kInSft : kInTrain;
+  std::erase_if(out, [&](const auto& entry) {
+    const Field* record = find_record(entry.first);
+    if (record == nullptr) return false;
+    if ((record->unread & command) != 0) return true;  // a file may serve several commands
+    return record->on_resume == OnResume::kFree || (record->on_resume == OnResume::kLength && !length_counts);
+  });
+  return out;
+}
+
+// Users' packs that differ from the run's. For the program's own packs there is only a log line.
+Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry,
+                                  const Path& lock) {
+  const PackChanges changes = TRY(pack_changes(env, lock, registry, loaded.config));
+  if (!changes.builtin.empty())
+    log_warn("the program's own plugins are others than those that began the run:" + changes.builtin);
+  return changes.others;
+}
+
+Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegistry& registry, RunKind kind,
+                        const Checkpoint& checkpoint, bool allow_change) {
+  const Path lock = TRY(checkpoint.entry(kPackLockFile));
+  const Path settings = TRY(checkpoint.entry(kSettingsFile));
+  std::string changed = TRY(changed_packs(env, loaded, registry, lock));
+  const auto before = load_config(env, settings, {});
+  if (before.ok())
+    changed = changed_settings(before->config, loaded.config, kind) + changed;
+  else
+    log_warn("the settings of the run cannot be compared: " + before.error().to_string());
+  if (changed.empty()) return {};
+  if (allow_change) {
+    log_warn("the run continues with changed settings:" + changed);
+    return {};
+  }
+  return Error{ErrorKind::kConfig, "the run of this checkpoint had other settings or packs:" + changed,
+               checkpoint.path().string(),
+               "give --allow-change to go on with the new ones, --resume never to start over, or "
+               "another trainer.default_local_dir"};
+}
+
+std::string mode_of(const TrainerConfig& trainer, const ResumeRequest& request) {
+  if (!request.mode.empty()) return request.mode;
+  switch (trainer.resume_mode) {
+    case ResumeMode::kDisable:
+      return "never";
+    case ResumeMode::kResumePath:
+      return trainer.resume_from_path.value_or("");
+    case ResumeMode::kAuto:
+      break;
+  }
+  return "auto";
+}
+
+// What people name instead of a checkpoint: a run's folder, a checkpoint's name alone, its huggingface folder.
+Result<> check_is_checkpoint(Env& env, const Path& path, const Path& run_dir) {
+  if (env.exists(path / kManifestFile)) return {};
+  const auto error = [&](std::string what, std::string next, ErrorKind kind = ErrorKind::kConfig) {
+    return Error{kind, std::move(what), path.string(), std::move(next)};
+  };
+  if (env.exists(path.parent_path() / kManifestFile))
+    return error("this is a folder inside a checkpoint", fmt::format("name {}", path.parent_path().string()));
+  if (!env.exists(path)) {
+    const Path there = run_dir / path.filename();
+    const std::string next = env.exists(there / kManifestFile) ? fmt::format("did you mean {}?", there.string())
+                                                               : "name a global_step_N folder, or use --resume auto";
+    return error("there is no such checkpoint", next, ErrorKind::kData);
+  }
+  const std::vector<CheckpointRef> inside = TRY(list_checkpoints(env, path));
+  if (inside.empty()) return {};  // Checkpoint::open says what is missing
+  return error("this is the folder of a run, and --resume takes one checkpoint",
+               fmt::format("name {}, or set trainer.default_local_dir to this folder", inside.front().path.string()));
+}
+
+}  // namespace
+
+std::vector<std::string> keys_that_plan_ahead(const RunConfig& config, RunKind kind) {
+  std::vector<std::string> keys;
+  add_plan_keys(config.actor.optim, "actor.optim", keys);
+  if (kind != RunKind::kSft) add_plan_keys(config.critic.optim, "critic.optim", keys);
+  return keys;
+}
+
+std::string changed_settings(const RunConfig& before, const RunConfig& now, RunKind kind) {
+  const bool length_counts = !keys_that_plan_ahead(before, kind).empty() || !keys_that_plan_ahead(now, kind).empty();
+  std::map<std::string, std::string> was = settings_of(before, kind, length_counts);
+  const std::map<std::string, std::string> is = settings_of(now, kind, length_counts);
+  for (const auto& [key, value] : is) was.try_emplace(key, "not set");
+  std::string out;
+  for (const auto& [key, value] : was) {
+    const auto it = is.find(key);
+    const std::string current = it == is.end() ? "not set" : it->second;
+    if (value == current) continue;
+    out += fmt::format("\n  {}: {} -> {}", key, value, current);
+    const Field* record = find_record(key);
+    if (record == nullptr || record->on_resume != OnResume::kLength) continue;
+    std::vector<std::string> keys = keys_that_plan_ahead(now, kind);
+    if (keys.empty()) keys = keys_that_plan_ahead(before, kind);
+    out += fmt::format(" (the length of the run counts because of {})", join(keys, " and "));
+  }
+  return out;
+}
+
+std::optional<Path> resume_weights(const std::optional<Checkpoint>& checkpoint) {
+  if (!checkpoint || checkpoint->state().scalars.contains(ModelState::kPolicy)) return std::nullopt;
+  return checkpoint->path() / "huggingface";
+}
+
+Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, Communicator& ranks,
+                                              const PluginRegistry& registry, RunKind kind,
+                                              const ResumeRequest& request) {
+  const TrainerConfig& trainer = loaded.config.trainer;
+  const auto choose = [&]() -> Result<std::string> {
+    const std::string mode = mode_of(trainer, request);
+    if (mode == "never") return std::string();
+    if (mode != "auto") return mode;
+    auto found = TRY(find_newest_valid(env, trainer.default_local_dir));
+    if (!found) return std::string();
+    for (const std::string& warning : found->warnings) log_warn(warning);
+    return found->ref.path.string();
+  };
+  const Path path = TRY(on_main_rank(ranks, "choosing the checkpoint", choose));
+  if (path.empty()) return std::optional<Checkpoint>{};
+  TRY(check_is_checkpoint(env, path, trainer.default_local_dir));
+  Checkpoint checkpoint = TRY(Checkpoint::open(env, path));
+  TRY(check_plugins(registry, loaded, kind));  // a misspelt name is no change of settings
+  TRY(check_settings(env, loaded, registry, kind, checkpoint, request.allow_change));
+  return std::optional<Checkpoint>(std::move(checkpoint));
+}
+
+namespace {
+
+// trainer.save_dtype decides where the exact weights are saved, in the model folder or in the state, and may differ
+// from the checkpoint's. They are read from where the checkpoint has them.
+Result<> load_objects(const Checkpoint& checkpoint, RunParts& parts) {
+  StatefulRegistry objects = parts.saved.stateful;
+  const bool in_state = checkpoint.state().scalars.contains(ModelState::kPolicy);
+  std::optional<ModelState> saved;
+  if (in_state && !parts.policy.model_state) TRY(objects.add(saved.emplace(ModelState::kPolicy, *parts.policy.model)));
+  // resume_weights has had them read from the folder. An adapter's are in the state alone.
+  if (!in_state && parts.policy.model_state && !parts.policy.model->trains_lora())
+    objects.remove(*parts.policy.model_state);
+  return checkpoint.load_into(objects);
+}
+
+// An unfinished step continues only if the settings still have the same meaning for it.
+Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
+  const StepWork& work = parts.progress.step.work;
+  if (work.step == 0) return {};
+  const BatchPlan& plan = parts.run.plan;
+  const bool any_token = work.table.num_tokens() > 0;
+  const bool has_old = !any_token || plan.updates_per_step == 1 || work.table.has<column::OldLogProb>();
+  const bool has_reference = !any_token || !log_prob_needs(parts).reference || work.table.has<column::RefLogProb>();
+  const bool has_returns = !parts.critic || work.table.has<column::Returns>();
+  if (any_token && (!work.table.has<column::Advantages>() || !has_returns)) {
+    return Error{ErrorKind::kData,
+                 fmt::format("the checkpoint was saved inside step {} by another build of Mortise: it has no column {}",
+                             work.step, has_returns ? column::Advantages::name : column::Returns::name),
+                 path.string(), "give --resume and a global_step_N folder to start that step again"};
+  }
+  if (static_cast<int64_t>(work.experience.samples.rows.size()) == plan.rows_per_step &&
+      static_cast<int64_t>(work.updates.size()) < plan.updates_per_step && has_old && has_reference)
+    return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("the checkpoint was saved inside step {}, which the changed settings would cut into other "
+                           "updates or give a reference",
+                           work.step),
+               path.string(), "give --resume and a global_step_N folder to change them between steps"};
+}
+
+}  // namespace
+
+Result<> load_policy_state(const Checkpoint& checkpoint, Model& policy) {
+  if (!checkpoint.state().scalars.contains(ModelState::kPolicy)) return {};
+  ModelState model(ModelState::kPolicy, policy);
+  StateReader reader(ModelState::kPolicy, &checkpoint.state(), checkpoint.path().string());
+  return model.load_state(reader);
+}
+
+Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts) {
+  StateReader counters(parts.progress.counters.state_name(), &checkpoint.state(), checkpoint.path().string());
+  TRY(parts.progress.counters.load_state(counters));
+  parts.saved.plugins.takes_changes = allow_change;
+  parts.saved.inputs.takes_changes = allow_change;
+  if (parts.data.source) parts.data.source->takes_changes = allow_change;
+  TRY(load_objects(checkpoint, parts));
+  return check_unfinished_step(parts, checkpoint.path());
+}
+
+}  // namespace mortise

@@ -1,0 +1,204 @@
+// See run_inputs.h.
+#include "train/resume/run_inputs.h"
+
+#include <fmt/core.h>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "experience/data/column_types.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/sha256.h"
+#include "model/adapters/lora_config.h"
+#include "train/run/plugin_files.h"
+#include "train/run/run_parts.h"
+
+namespace mortise {
+
+namespace {
+
+// SHA-256 of the SHA-256s of pieces of 1 MiB.
+Sha256Digest digest_of(std::span<const std::byte> bytes) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  std::vector<Sha256Digest> pieces((bytes.size() + kPiece - 1) / kPiece);
+  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      pieces[i] = sha256(bytes.subspan(i * kPiece, std::min(kPiece, bytes.size() - i * kPiece)));
+  });
+  return sha256(std::as_bytes(std::span(pieces)));
+}
+
+Result<std::string> digest_of_files(Env& env, const Path& folder, const std::vector<std::string>& names) {
+  Sha256 all;
+  for (const std::string& name : names) {
+    const MappedFile file = TRY(env.map_file(folder / name));
+    const Sha256Digest digest = digest_of(file.bytes());
+    all.update(name);
+    all.update(std::as_bytes(std::span(digest)));
+  }
+  return to_hex(all.finish());
+}
+
+Result<std::string> digest_of_file(Env& env, const Path& file) {
+  return digest_of_files(env, file.parent_path(), {file.filename().string()});
+}
+
+// Relative to the folder, sorted. Links to folders are not followed.
+Result<std::vector<std::string>> files_below(Env& env, const Path& folder, const Path& inner = {}) {
+  std::vector<std::string> names;
+  for (const std::string& name : TRY(env.list_dir(folder / inner))) {
+    const Path path = inner / name;
+    const auto info = env.info(folder / path);  // a link may lead nowhere
+    if (!info.ok()) continue;
+    if (info->is_file) names.push_back(path.string());
+    if (!info->is_directory || std::filesystem::is_symlink(folder / path)) continue;
+    for (std::string& below : TRY(files_below(env, folder, path))) names.push_back(std::move(below));
+  }
+  return names;
+}
+
+// Configuration, weights, tokenizer and template; of an adapter its base's too.
+Result<std::string> digest_of_model_folder(Env& env, const Path& folder) {
+  constexpr std::string_view kRead[] = {".json", ".safetensors", ".jinja", ".model", ".txt"};
+  std::vector<std::string> names;
+  for (const std::string& name : TRY(env.list_dir(folder))) {
+    const bool is_read = std::ranges::count(kRead, std::string_view(Path(name).extension().native())) > 0;
+    if (!is_read) continue;
+    const auto info = env.info(folder / name);  // a link may lead nowhere
+    if (info.ok() && info->is_file) names.push_back(name);
+  }
+  std::string digest = TRY(digest_of_files(env, folder, names));
+  if (!is_adapter_folder(env, folder)) return digest;
+  const Path base = TRY(find_model_folder(env, folder));
+  if (base == folder) return digest;
+  digest += TRY(digest_of_model_folder(env, base));
+  return sha256_hex(digest);
+}
+
+void add_models(RunParts& parts) {
+  RunInputs& inputs = parts.saved.inputs;
+  if (parts.policy.model->trains_lora()) {
+    const Model base = parts.policy.model->base_view();
+    inputs.add("base", "model.path: the model under the adapter",
+               sha256_hex(digest_of_model(base) + base.config().generation_config_text));
+  } else if (parts.policy.reference && !parts.policy.reference_state) {
+    inputs.add("reference", "model.path: the weights of the reference", digest_of_model(*parts.policy.reference));
+  } else if (parts.policy.reference) {  // whose weights the checkpoint holds
+    inputs.add("reference_config", "model.path: config.json of the reference",
+               sha256_hex(parts.policy.reference->config().config_text));
+  }
+  if (parts.critic)
+    inputs.add("critic_config", "critic.model.path: config.json of the critic",
+               sha256_hex(parts.critic->model.config().config_text));
+}
+
+Result<> add_policy_files(RunParts& parts) {
+  const ModelSection& model = parts.run.config.model;
+  const Path& tokenizer = parts.policy.folder->tokenizer_path;
+  const std::vector<std::string> names = TRY(list_tokenizer_files(tokenizer, parts.run.env));
+  std::string digest = TRY(digest_of_files(parts.run.env, tokenizer, names));
+  parts.saved.inputs.add("tokenizer", "model.path: the tokenizer's files", std::move(digest));
+  if (model.custom_chat_template) {
+    digest = TRY(digest_of_file(parts.run.env, *model.custom_chat_template));
+    parts.saved.inputs.add("chat_template", "model.custom_chat_template: the file", std::move(digest));
+  }
+  if (model.lora_adapter_path) {
+    digest = TRY(digest_of_file(parts.run.env, Path(*model.lora_adapter_path) / kAdapterConfigFile));
+    parts.saved.inputs.add("adapter_config", "model.lora_adapter_path: adapter_config.json", std::move(digest));
+  }
+  return {};
+}
+
+// The types of the training rows' columns, which validation rows have a say in.
+void add_columns(RunParts& parts) {
+  if (!parts.reward || !parts.learning.learner || parts.data.columns.empty()) return;
+  ColumnTypes seen;
+  for (const auto& column : parts.data.columns) {
+    bool in_train = false;
+    for (int64_t row = 0; row < parts.data.train->size() && !in_train; ++row)
+      in_train = (*parts.data.train)[row].columns.contains(column.first);
+    if (in_train) seen.push_back(column);
+  }
+  const std::string types = describe_columns(seen);
+  parts.saved.inputs.add("data_columns",
+                         "data.train_files, data.val_files: the types of the data columns, now " + types, types);
+}
+
+Result<std::string> digest_of_plugin_file(Env& env, const PluginFile& file) {
+  if (file.role == ParamRole::kModel) return digest_of_model_folder(env, file.path);
+  if (file.role == ParamRole::kFolder) return digest_of_files(env, file.path, TRY(files_below(env, file.path)));
+  return digest_of_file(env, file.path);
+}
+
+Result<> add_file_sets(RunParts& parts, const ToldReads& told) {
+  for (const FileSet& set : told.reads.files) {
+    const std::string key = fmt::format("{}.{}", told.key, set.param);
+    std::string digest = TRY(digest_of_files(parts.run.env, set.folder, set.files));
+    const std::string names = set.files.empty() ? "none are left" : join(set.files, ", ");
+    parts.saved.inputs.add(fmt::format("{}.{}", key, set.name), fmt::format("{}: {} ({})", key, set.what, names),
+                           std::move(digest));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string digest_of_model(const Model& model) {
+  Sha256 all;
+  all.update(model.config().config_text);
+  for (const NamedParameter& parameter : model.parameters()) {
+    const at::Tensor tensor = parameter.tensor.detach();
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
+    const Sha256Digest digest = digest_of(bytes);
+    all.update(parameter.name);
+    all.update(std::as_bytes(std::span(digest)));
+  }
+  return to_hex(all.finish());
+}
+
+void RunInputs::add(std::string name, std::string what, std::string digest) {
+  inputs_.push_back({std::move(name), std::move(what), std::move(digest)});
+}
+
+Result<> RunInputs::save_state(StateWriter& writer) const {
+  for (const Input& input : inputs_) writer.put_text(input.name, input.digest);
+  return {};
+}
+
+Result<> RunInputs::load_state(StateReader& reader) {
+  std::string changed;
+  for (const Input& input : inputs_) {
+    if (!reader.has(input.name)) continue;
+    if (TRY(reader.get_text(input.name)) != input.digest) changed += "\n  " + input.what;
+  }
+  for (const std::string& name : reader.unread_keys()) TRY(reader.get_text(name));
+  if (changed.empty()) return {};
+  if (takes_changes) {
+    log_warn("the run continues although these changed since the checkpoint:" + changed);
+    return {};
+  }
+  return Error{ErrorKind::kData, "what the run reads is other than when the checkpoint was made:" + changed, "",
+               "restore it, give --allow-change to continue with what is there now, or start over with --resume never"};
+}
+
+Result<> add_inputs(RunParts& parts) {
+  add_models(parts);
+  TRY(add_policy_files(parts));
+  add_columns(parts);
+  for (const PluginFile& file : plugin_files(*parts.registry, parts.run.config)) {
+    if (!parts.learning.learner && !file.key.starts_with("reward.")) continue;  // a warm start makes no backend
+    std::string digest = TRY(digest_of_plugin_file(parts.run.env, file));
+    parts.saved.inputs.add(file.key, fmt::format("{}: {}", file.key, file.path.string()), std::move(digest));
+  }
+  for (const ToldReads& told : TRY(told_reads(*parts.registry, parts.run.config))) {
+    if (parts.learning.learner || told.key.starts_with("reward.")) TRY(add_file_sets(parts, told));
+  }
+  return {};
+}
+
+}  // namespace mortise

@@ -1,0 +1,346 @@
+// `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps
+// and updates that follow from the data, the checkpoint that it would continue from, and estimates of memory by part
+// and of a checkpoint's size. The rows are read and checked as the run reads them; files that plugins name are looked
+// for.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "checkpoint/room.h"
+#include "config/check.h"
+#include "config/full_kl.h"
+#include "config/show.h"
+#include "foundation/base/shown_text.h"
+#include "foundation/base/text.h"
+#include "learn/objective/loss_settings.h"
+#include "model/adapters/trained_lora.h"
+#include "model/head/full_kl.h"
+#include "model/layers/recompute.h"
+#include "model/weights/model_config.h"
+#include "train/loop/trainer.h"
+#include "train/run/plugin_files.h"
+#include "train/run/policy_folder.h"
+#include "train/run/run_data.h"
+#include "train/run/run_options.h"
+#include "train/run/run_parts.h"
+
+namespace mortise {
+
+namespace {
+
+struct MemoryEstimate {
+  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
+  double head = 0, critic = 0, reward_models = 0;
+  [[nodiscard]] double total() const {
+    return weights + gradients + moments + reference + activations + head + rollout + kv_cache + critic + reward_models;
+  }
+};
+
+// Bytes that the layers keep for backward in a pass over so many tokens.
+double activation_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+  const int64_t element = num_bytes(config.model.dtype);
+  const LayerMemory layer = layer_memory(model, element);
+  const auto kept = tokens * static_cast<double>(layer.kept);
+  const auto layers = static_cast<double>(model.num_layers);
+  const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
+  if (!budget) return kept * layers;
+  const int64_t again = layers_to_recompute(model, element, static_cast<int64_t>(tokens), *budget);
+  const auto recomputed = static_cast<double>(again);
+  // One of them is complete while backward is in it, when the other kept ones are freed.
+  const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
+  return again == model.num_layers ? at_rest + kept : at_rest;
+}
+
+// Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
+// comes before the loss's, while the reference runs and the policy's layers keep nothing.
+double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+  const int64_t element = num_bytes(config.model.dtype);
+  const auto rows = static_cast<int64_t>(tokens);
+  const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, model.vocab_size, element));
+  if (!config.actor.use_kl_loss || config.actor.kl_loss_type != kFullKl) return loss;
+  const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+  const double one_layer = tokens * static_cast<double>(layer_memory(model, element).kept);
+  return std::max(loss, std::max(chunk, one_layer));
+}
+
+// Bytes.
+MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const auto parameters = static_cast<double>(model.num_parameters());
+  const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
+  MemoryEstimate bytes;
+  bytes.weights = parameters * element;
+  if (lora) bytes.weights += static_cast<double>(lora->num_trained + lora->num_adapted) * element;
+  bytes.gradients = trained * element;
+  bytes.moments = 2.0 * trained * element;
+  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+  if (has_reference && !lora) bytes.reference = parameters * element;  // with an adapter it is a view of the base
+  const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
+  const MicroBatchOptions pass = micro_batch_options(config);
+  auto tokens = static_cast<double>(pass.token_budget);
+  if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
+  const BatchPlan plan = plan_batches(config);
+  tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
+  bytes.activations = activation_bytes(model, config, tokens);
+  bytes.head = head_pass_bytes(model, config, tokens);
+  // The generator's own copy of the matrices.
+  if (config.model.dtype == ModelDtype::kFloat32 && config.rollout.kernels != DecodeKernels::kPlain)
+    bytes.rollout = parameters * (config.rollout.dtype == DecodeDtype::kBfloat16 ? 2.0 : 4.0);
+  const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
+  bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
+                            static_cast<double>(config.rollout.kv_cache_mib << 20));
+  return bytes;
+}
+
+// Bytes of the adapter that would be trained. Memory for the weights is allocated but never touched.
+Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
+  const ModelSection& section = loaded.config.model;
+  if (section.lora_rank == 0 && !section.lora_adapter_path) return std::optional<LoraSize>();
+  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  if (section.lora_adapter_path) {
+    const LoraConfig config = TRY(read_lora_config(env, *section.lora_adapter_path));
+    const auto modules = TRY(list_lora_modules(env, *section.lora_adapter_path, store.parameters));
+    return std::optional(measure_lora(store.parameters, modules, TRY(config.ranks_of(modules))));
+  }
+  const LoraChoice choice = lora_choice(section);
+  auto modules = choose_lora_modules(store.parameters, choice);
+  if (!modules.ok()) {
+    modules.error().where = loaded.where("model.target_modules");
+    return std::move(modules).error();
+  }
+  const LoraConfig config = make_lora_config(choice, *modules, store.parameters);
+  return std::optional(measure_lora(store.parameters, *modules, TRY(config.ranks_of(*modules))));
+}
+
+// Bytes of a critic: weights, gradients and moments, all of them trained.
+Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
+  const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
+  if (!estimator.plugin->requires_input(column::Values::name)) return 0.0;
+  const Path folder = config.critic.model.path.value_or(config.model.path);
+  const ModelConfig critic = TRY(critic_config(env, folder));
+  return 4.0 * static_cast<double>(critic.num_parameters()) * static_cast<double>(num_bytes(config.model.dtype));
+}
+
+// Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
+struct SavedWeights {
+  double bytes = 0;
+  bool is_exact = false;
+};
+
+Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std::optional<LoraSize>& lora,
+                                   const RunConfig& config) {
+  const SaveOptions save = save_options(config);
+  const bool is_double = config.model.dtype == ModelDtype::kFloat64;
+  const auto count =
+      static_cast<double>(lora && save.lora == LoraSave::kApart ? lora->num_trained : model.num_parameters());
+  double element = is_double ? 8.0 : 4.0;
+  if (save.dtype == "stored") {
+    uint64_t stored = 0;
+    for (const std::string& name : TRY(env.list_dir(config.model.path))) {
+      if (name.ends_with(".safetensors")) stored += TRY(env.info(Path(config.model.path) / name)).size_bytes;
+    }
+    element = static_cast<double>(stored) / static_cast<double>(model.num_parameters());
+  } else if (!save.dtype.empty()) {
+    element = save.dtype == "float64" ? 8.0 : save.dtype == "float32" ? 4.0 : 2.0;
+  }
+  return SavedWeights{count * element, !lora && element >= (is_double ? 8.0 : 4.0)};
+}
+
+// How a step is shared by the ranks of the run, and what a rank sends for it.
+struct RankEstimate {
+  int num_ranks = 1;
+  int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples and scores
+  int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
+  double gradient_bytes = 0;                     // sent by each rank in an update
+  double row_bytes = 0;  // sent by each rank in a step for its completions and log-probs, at most
+};
+
+RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, double trained_bytes, int num_ranks) {
+  RankEstimate out;
+  out.num_ranks = num_ranks;
+  out.fewest_prompts = plan.prompts_per_step / num_ranks;
+  out.most_prompts = (plan.prompts_per_step + num_ranks - 1) / num_ranks;
+  const MicroBatchOptions cut = micro_batch_options(config);
+  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
+  const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
+  out.most_passes = (plan.rows_per_update + rows_per_pass - 1) / rows_per_pass;
+  const double share = static_cast<double>(num_ranks - 1) / num_ranks;
+  out.gradient_bytes = 2.0 * trained_bytes * share;
+  // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
+  // log-prob. Every other rank gets them.
+  constexpr double kBytesPerToken = 28.0;
+  out.row_bytes = static_cast<double>(plan.rows_per_step * response_length(config)) * kBytesPerToken * share;
+  return out;
+}
+
+struct RunEstimate {
+  ModelConfig model;
+  std::optional<LoraSize> lora;
+  int64_t train_rows = 0, val_rows = 0, steps = 0;
+  BatchPlan plan;
+  MemoryEstimate memory;
+  RankEstimate ranks;
+  double checkpoint_bytes = 0;
+  std::optional<uint64_t> free_bytes;  // where the run saves; nothing if the system cannot tell
+  std::string resumes_from;            // the checkpoint; empty: a fresh start
+};
+
+// Bytes of one: the policy's folder, and the state that a resume needs.
+Result<double> checkpoint_bytes(Env& env, const PolicyFolder& folder, const RunEstimate& run, const RunConfig& config) {
+  const ModelConfig& model = run.model;
+  const SavedWeights weights = TRY(saved_weights(env, model, run.lora, config));
+  const auto trained = static_cast<double>(run.lora ? run.lora->num_trained : model.num_parameters());
+  const double element = config.model.dtype == ModelDtype::kFloat64 ? 8.0 : 4.0;
+  double bytes = weights.bytes + run.memory.moments;
+  if (!weights.is_exact) bytes += trained * element;
+  if (config.ref.sync_steps && run.memory.reference > 0) bytes += static_cast<double>(model.num_parameters()) * element;
+  bytes += run.memory.critic * 0.75;  // without its gradients
+  for (const std::string& name : TRY(list_tokenizer_files(folder.tokenizer_path, env)))
+    bytes += static_cast<double>(TRY(env.info(folder.tokenizer_path / name)).size_bytes);
+  return bytes;
+}
+
+Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
+  const RunConfig& config = loaded.config;
+  RunEstimate out;
+  const PolicyFolder folder = TRY(PolicyFolder::load(env, config));
+  out.model = TRY(read_model_folder_config(env, config.model.path));
+  out.lora = TRY(estimate_lora(env, out.model, loaded));
+  const PromptEncoder encoder = folder.encoder(config);
+  const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
+  const RowSource rows{env, loaded, registry, encoder, out.model, kind};
+  std::optional<Dataset> train, val;
+  if (kind == RunKind::kTrain) {
+    TRY(check_policy(env, config.model.path));
+    train = TRY(load_train_prompts(rows));
+    TRY(PromptSource::create(*train, train_source_options(config)));
+    out.train_rows = train->size();
+  }
+  if (!config.data.val_files.empty()) {
+    val = TRY(load_val_prompts(rows));
+    out.val_rows = val->size();
+  }
+  TRY(settle_columns(rows, train ? &*train : nullptr, val ? &*val : nullptr));
+  out.plan = plan_batches(config);
+  out.steps = plan_total_steps(config, out.train_rows);
+  out.memory = estimate_memory(out.model, out.lora, config);
+  out.ranks = estimate_ranks(config, out.plan, out.memory.gradients, num_ranks);
+  out.memory.critic = TRY(critic_bytes(env, registry, config));
+  out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
+  out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
+  if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;
+  return out;
+}
+
+Json json_of(const RunEstimate& run, const RunConfig& config) {
+  const MemoryEstimate& memory = run.memory;
+  const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
+  Json free;
+  if (run.free_bytes) free = *run.free_bytes;
+  return {{"config", config_to_json(config)},
+          {"parameters", run.model.num_parameters()},
+          {"trained_parameters", run.lora ? run.lora->num_trained : run.model.num_parameters()},
+          {"train_rows", run.train_rows},
+          {"val_rows", run.val_rows},
+          {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
+          {"prompts_per_step", run.plan.prompts_per_step},
+          {"rows_per_step", run.plan.rows_per_step},
+          {"rows_per_update", run.plan.rows_per_update},
+          {"updates_per_step", run.plan.updates_per_step},
+          {"steps", run.steps},
+          {"updates", run.steps * run.plan.updates_per_step},
+          {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
+          {"ranks",
+           {{"num_ranks", run.ranks.num_ranks},
+            {"most_prompts_per_rank", run.ranks.most_prompts},
+            {"fewest_prompts_per_rank", run.ranks.fewest_prompts},
+            {"passes_per_update", run.ranks.most_passes},
+            {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
+            {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
+          {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
+          {"free_bytes", free},
+          {"memory_bytes",
+           {{"weights", bytes(memory.weights)},
+            {"gradients", bytes(memory.gradients)},
+            {"optimizer", bytes(memory.moments)},
+            {"reference", bytes(memory.reference)},
+            {"activations", bytes(memory.activations)},
+            {"head", bytes(memory.head)},
+            {"rollout_weights", bytes(memory.rollout)},
+            {"kv_cache", bytes(memory.kv_cache)},
+            {"critic", bytes(memory.critic)},
+            {"reward_models", bytes(memory.reward_models)},
+            {"total", bytes(memory.total())}}}};
+}
+
+std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
+  if (ranks.num_ranks == 1) return "";
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  std::string prompts = std::to_string(ranks.fewest_prompts);
+  if (ranks.most_prompts != ranks.fewest_prompts) prompts += " or " + std::to_string(ranks.most_prompts);
+  std::string out = fmt::format(
+      "# ranks: {} processes; each samples and scores {} prompts of a step; they share about {} passes of an update\n",
+      ranks.num_ranks, prompts, ranks.most_passes);
+  if (ranks.most_passes < ranks.num_ranks)
+    out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
+  const double per_step = ranks.gradient_bytes * static_cast<double>(plan.updates_per_step) + ranks.row_bytes;
+  return out + fmt::format("# wire: each rank sends {} of gradients in an update, and at most {} in a step\n",
+                           size(ranks.gradient_bytes), size(per_step));
+}
+
+std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, const PluginInfo& loss) {
+  const BatchPlan& plan = run.plan;
+  const MemoryEstimate& memory = run.memory;
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  ShowOptions show;
+  show.remarks = loss_remarks(loss, loaded);
+  std::string out = config_to_toml(loaded, show);
+  for (const std::string& note : loaded.notes) out += "\n# " + one_line(note);
+  out += fmt::format("\n# {}\n", one_line(describe_loss(loss, loaded)));
+  out +=
+      fmt::format("# model: {} parameters, {} layers", format_count(run.model.num_parameters()), run.model.num_layers);
+  out += (run.lora ? "; trained: an adapter of " + format_count(run.lora->num_trained) : "") + "\n";
+  out += fmt::format("# data: {} training rows, {} steps per epoch", format_count(run.train_rows),
+                     run.train_rows / plan.prompts_per_step);
+  out += (run.val_rows > 0 ? fmt::format("; {} validation rows", format_count(run.val_rows)) : "") + "\n";
+  out += fmt::format("# step: {} prompts x {} samples = {} rows; {} updates of {} rows\n", plan.prompts_per_step,
+                     loaded.config.rollout.n, plan.rows_per_step, plan.updates_per_step, plan.rows_per_update);
+  out += fmt::format("# run: {} steps, {} updates\n", format_count(run.steps),
+                     format_count(run.steps * plan.updates_per_step));
+  if (!run.resumes_from.empty())
+    out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
+  out += ranks_text(run.ranks, plan);
+  out += fmt::format("# memory, about: weights {}, gradients {}, optimizer {}", size(memory.weights),
+                     size(memory.gradients), size(memory.moments));
+  if (memory.reference > 0) out += ", reference " + size(memory.reference);
+  if (memory.critic > 0) out += ", critic " + size(memory.critic);
+  if (memory.reward_models > 0) out += ", reward models " + size(memory.reward_models);
+  out += fmt::format(
+      ", activations {} at most, the head {}, the generator's copy of the weights {}, KV cache {} at "
+      "most; {} in all\n",
+      size(memory.activations), size(memory.head), size(memory.rollout), size(memory.kv_cache), size(memory.total()));
+  out += fmt::format("# disk: {} for each checkpoint, about", size(run.checkpoint_bytes));
+  if (run.free_bytes)
+    out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),
+                       one_line(loaded.config.trainer.default_local_dir));
+  return out + "\n";
+}
+
+}  // namespace
+
+Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json, const ResumeRequest& resume,
+                            int num_ranks) {
+  const PluginRegistry registry = TRY(open_registry(loaded));
+  TRY(check_plugins(registry, loaded, RunKind::kTrain));
+  TRY(check_plugin_files(env, registry, loaded));
+  RunEstimate run = TRY(estimate(env, registry, loaded, num_ranks));
+  // Refused here as it would be by the run.
+  const std::optional<Checkpoint> checkpoint =
+      TRY(find_resume(env, loaded, alone(), registry, RunKind::kTrain, resume));
+  if (checkpoint) run.resumes_from = checkpoint->path().string();
+  if (json) return dump_json(json_of(run, loaded.config), 2) + "\n";
+  const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
+  return estimate_text(run, loaded, *loss.plugin);
+}
+
+}  // namespace mortise

@@ -1,0 +1,268 @@
+// Loads the data sets of a run, and checks lengths, columns and rewards against them.
+#include "train/run/run_data.h"
+
+#include <fmt/core.h>
+
+#include <mortise/pack.h>
+
+#include <algorithm>
+
+#include "config/check.h"
+#include "config/fields.h"
+#include "experience/data/column_types.h"
+#include "experience/data/sft_encoder.h"
+#include "experience/reward/named_columns.h"
+#include "foundation/base/at_place.h"
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "train/run/plugin_files.h"
+#include "train/run/policy_folder.h"
+
+namespace mortise {
+
+namespace {
+
+// f(reward, its place in the list, a column that it reads) for each.
+template <class F>
+Result<> for_named_columns(const RowSource& rows, F&& f) {
+  const std::vector<RewardConfig>& rewards = rows.loaded.config.reward;
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    const PluginRef ref = TRY(rows.registry.find("reward", rewards[i].use));
+    for (const NamedColumn& column : named_columns(*ref.plugin, rewards[i].params)) TRY(f(*ref.plugin, i, column));
+  }
+  return {};
+}
+
+// The optional keys of data rows, without the prompt's, that the command or a reward of the config reads.
+Result<std::vector<std::string>> read_row_keys(const RowSource& rows) {
+  std::vector<std::string> keys{"tools", "documents", "chat_template_kwargs"};
+  if (rows.kind == RunKind::kSft) {
+    keys.push_back(rows.loaded.config.data.response_key);
+    return keys;
+  }
+  keys.insert(keys.end(), {"data_source", "reward_model", "extra_info", "ground_truth"});
+  TRY(for_named_columns(rows, [&](const PluginInfo&, size_t, const NamedColumn& column) -> Result<> {
+    keys.push_back(column.path);
+    keys.push_back(column.row_key());
+    return {};
+  }));
+  return keys;
+}
+
+Result<DatasetOptions> train_options(const RowSource& rows) {
+  const DataConfig& data = rows.loaded.config.data;
+  DatasetOptions options;
+  options.filter_overlong_prompts = data.filter_overlong_prompts;
+  options.vocab_size = rows.model.vocab_size;
+  options.read_keys = TRY(read_row_keys(rows));
+  options.files = data.train_files;
+  options.max_samples = data.train_max_samples;
+  options.key = "data.train_files";
+  return options;
+}
+
+// The generator takes no prompt behind which the longest completion does not fit.
+Result<> check_lengths(const RunConfig& config, const ModelConfig& model, const Dataset& data) {
+  const int64_t most = model.max_length();
+  const int64_t room = most - response_length(config);
+  for (int64_t row = 0; row < data.size(); ++row) {
+    const auto length = static_cast<int64_t>(data[row].token_ids.size());
+    if (length <= room) continue;
+    const std::string response = std::to_string(response_length(config));
+    return Error{
+        ErrorKind::kData,
+        fmt::format("the prompt has {} tokens and a completion up to {} (rollout.response_length, else "
+                    "data.max_response_length), the model has {} positions (max_position_embeddings)",
+                    length, response, most),
+        data.where(row),
+        room < 1
+            ? "lower the length of completions"
+            : fmt::format("lower the length of completions, or leave longer prompts out: data.max_prompt_length={} "
+                          "data.filter_overlong_prompts=true",
+                          room)};
+  }
+  return {};
+}
+
+// A row as a whole, which the learner would stop at.
+Result<> check_whole_rows(const ModelConfig& model, const Dataset& data) {
+  const int64_t most = model.max_length();
+  for (int64_t row = 0; row < data.size(); ++row) {
+    const auto length = static_cast<int64_t>(data[row].token_ids.size() + data[row].response_ids.size());
+    if (length <= most) continue;
+    return Error{
+        ErrorKind::kData,
+        fmt::format("the row has {} tokens, the model has {} positions (max_position_embeddings)", length, most),
+        data.where(row),
+        fmt::format("leave such rows out with data.filter_overlong_prompts=true, chats above sft.max_length={}, "
+                    "texts above data.max_prompt_length",
+                    most)};
+  }
+  return {};
+}
+
+Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
+    const std::string where = rows.loaded.where(fmt::format("reward.{}.{}", i, column.param));
+    if (rows.kind == RunKind::kTrain)
+      TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
+    if (val == nullptr) return {};
+    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
+    if (good.ok() || rows.kind == RunKind::kEval) return good;
+    log_warn(good.error().to_string());
+    return {};
+  });
+}
+
+// The columns of data.train_files for a command that does not encode them. Files that are not there, or lines that do
+// not parse, are that command's concern only when it trains.
+void see_train_files(const RowSource& rows, ColumnCensus& census, std::vector<std::string>& places) {
+  const DataConfig& data = rows.loaded.config.data;
+  int64_t num_read = 0;
+  for (const std::string& file : data.train_files) {
+    auto reader = JsonlReader::open(rows.env, file);
+    if (!reader.ok()) continue;
+    while (data.train_max_samples < 0 || num_read < data.train_max_samples) {
+      const auto line = reader->next_line();
+      if (!line) break;
+      const auto row = reader->parse(*line);
+      if (!row.ok() || !row->is_object()) continue;
+      ++num_read;
+      const std::string place = fmt::format("{}:{}", file, line->line);
+      if (data.filter_overlong_prompts) {  // a run does not see such rows
+        const auto prompt = rows.encoder.encode(*row, place, rows.model.vocab_size);
+        if (prompt.ok() && rows.encoder.is_overlong(*prompt)) continue;
+      }
+      census.see_row(rows.encoder.columns_of(*row), static_cast<int64_t>(places.size()));
+      places.push_back(place);
+    }
+  }
+}
+
+Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  const RunConfig& config = rows.loaded.config;
+  if (config.reward.empty()) return ColumnTypes();  // nothing reads them
+  ColumnCensus census(declared_columns(config.data.columns));
+  std::vector<std::string> scanned;  // places of rows that are no prompts here
+  if (rows.kind == RunKind::kEval && train == nullptr) see_train_files(rows, census, scanned);
+  const auto num_scanned = static_cast<int64_t>(scanned.size());
+  const int64_t num_train = train == nullptr ? 0 : train->size();
+  for (int64_t row = 0; row < num_train; ++row) census.see_row((*train)[row].columns, num_scanned + row);
+  for (int64_t row = 0; val != nullptr && row < val->size(); ++row)
+    census.see_row((*val)[row].columns, num_scanned + num_train + row);
+  const std::vector<std::string> unseen = census.unseen();
+  if (rows.kind == RunKind::kTrain && !unseen.empty()) {
+    const std::vector<std::string> names = census.names();
+    const std::string hint = did_you_mean(unseen.front(), names);
+    return Error{ErrorKind::kConfig,
+                 fmt::format("'data.columns' declares the column {}, and no data row has it", quote(unseen.front())),
+                 rows.loaded.where("data.columns." + unseen.front()),
+                 hint.empty() ? "The rows have " + join(names, ", ") : hint};
+  }
+  return census.decide([&](int64_t row) {
+    if (row < num_scanned) return scanned[static_cast<size_t>(row)];
+    row -= num_scanned;
+    return row < num_train ? train->where(row) : val->where(row - num_train);
+  });
+}
+
+// The columns that plugins say they cannot do without: each must be there before step 1.
+Result<> check_needed_columns(const RowSource& rows, const ColumnTypes& types) {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : types) names.push_back(name);
+  for (const ToldReads& told : TRY(told_reads(rows.registry, rows.loaded.config))) {
+    if (!told.key.starts_with("reward.")) continue;  // the others see no columns
+    for (const NeededColumn& column : told.reads.columns) {
+      if (std::ranges::find(names, column.name) != names.end()) continue;
+      std::string next = did_you_mean(column.name, names);
+      if (next.empty()) next = names.empty() ? "The rows have no columns" : "The rows have " + join(names, ", ");
+      if (!column.next.empty()) next += ". " + column.next;
+      return Error{ErrorKind::kData,
+                   fmt::format("{} needs {}, and no data row has such a column", column.who, quote(column.name)),
+                   rows.loaded.where(fmt::format("{}.{}", told.key, column.param)), next};
+    }
+  }
+  return {};
+}
+
+PromptSourceOptions common_source_options(const RunConfig& config) {
+  PromptSourceOptions source;
+  source.shuffle = config.data.shuffle;
+  source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
+  return source;
+}
+
+}  // namespace
+
+Result<Dataset> load_train_prompts(const RowSource& rows) {
+  const RunConfig& config = rows.loaded.config;
+  const DatasetOptions options = TRY(train_options(rows));
+  Dataset data = TRY(Dataset::load(rows.env, rows.encoder, options));
+  // A backend that does without the engine has limits of its own: a replay holds what was sampled elsewhere.
+  const auto backend = rows.registry.find("rollout_backend", config.rollout.name);
+  if (backend.ok() && (backend->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0)
+    TRY(check_lengths(config, rows.model, data));
+  TRY(check_run_length(rows.loaded, data.size()));
+  return data;
+}
+
+Result<Dataset> load_val_prompts(const RowSource& rows) {
+  const RunConfig& config = rows.loaded.config;
+  DatasetOptions options = TRY(train_options(rows));
+  options.files = config.data.val_files;
+  options.max_samples = config.data.val_max_samples;
+  options.key = "data.val_files";
+  Dataset data = TRY(Dataset::load(rows.env, rows.encoder, options));
+  if (!config.reward.empty()) TRY(check_lengths(config, rows.model, data));  // else nothing is sampled
+  TRY(check_num_rows(rows.loaded, data.size(), "rollout.val_kwargs.n"));
+  return data;
+}
+
+Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer) {
+  const RunConfig& config = rows.loaded.config;
+  DatasetOptions options = TRY(train_options(rows));
+  SftEncoderOptions encoding;
+  encoding.response_key = config.data.response_key;
+  encoding.messages_key = config.data.messages_key;
+  const std::vector<int64_t> stop_ids = stop_ids_of(rows.model, &tokenizer);
+  if (!stop_ids.empty()) encoding.end_id = stop_ids.front();
+  encoding.max_response_length = config.data.max_response_length;
+  encoding.max_length = config.sft.max_length.value_or(config.data.max_prompt_length + config.data.max_response_length);
+  encoding.filter_overlong = config.data.filter_overlong_prompts;
+  encoding.assistant_only_loss = config.sft.assistant_only_loss;
+  encoding.completion_only_loss = config.sft.completion_only_loss;
+  encoding.vocab_size = options.vocab_size;
+  const SftEncoder sft = TRY(SftEncoder::create(rows.encoder, std::move(encoding)));
+  options.left_out = "that are too long, or hold nothing to learn within sft.max_length";
+  const auto encode = [&](const Json& row, const std::string& where) { return sft.encode(row, where); };
+  Dataset data = TRY(Dataset::load(rows.env, RowEncoder(encode), options));
+  TRY(check_whole_rows(rows.model, data));
+  return data;
+}
+
+Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+  TRY(check_reward_columns(rows, train, val));
+  ColumnTypes types = TRY(decide_types(rows, train, val));
+  TRY(check_needed_columns(rows, types));
+  return types;
+}
+
+PromptSourceOptions train_source_options(const RunConfig& config) {
+  PromptSourceOptions source = common_source_options(config);
+  source.batch_size = config.data.train_batch_size;
+  if (config.algorithm.filter_groups.enable && config.data.gen_batch_size) {
+    source.batch_size = *config.data.gen_batch_size;
+    source.batch_size_key = "data.gen_batch_size";
+  }
+  return source;
+}
+
+PromptSourceOptions sft_source_options(const RunConfig& config) {
+  PromptSourceOptions source = common_source_options(config);
+  source.batch_size = config.sft.train_batch_size;
+  source.batch_size_key = "sft.train_batch_size";
+  return source;
+}
+
+}  // namespace mortise

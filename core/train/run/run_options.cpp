@@ -1,0 +1,85 @@
+// Converts the configuration to the options of learning, saving and scheduling.
+#include "train/run/run_options.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "config/check.h"
+#include "foundation/base/choice.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+MicroBatchOptions micro_batch_options(const RunConfig& config) {
+  // Larger passes cost memory and, on a CPU whose caches they overflow, time.
+  constexpr int64_t kTokens = 2048;
+  const ActorConfig& actor = config.actor;
+  MicroBatchOptions options;
+  options.token_budget = actor.ppo_max_token_len_per_gpu.value_or(
+      std::max(kTokens, config.data.max_prompt_length + response_length(config)));
+  if (actor.ppo_micro_batch_size_per_gpu && !actor.use_dynamic_bsz) options.rows = *actor.ppo_micro_batch_size_per_gpu;
+  return options;
+}
+
+LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
+  LearnerOptions options;
+  options.ranks = {&ranks, config.trainer.deterministic};
+  options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
+  options.grad_clip = config.actor.grad_clip;
+  options.seed = static_cast<uint64_t>(config.trainer.seed);
+  options.micro_batch = micro_batch_options(config);
+  if (config.model.layers == LayerPasses::kPlain) options.pass.path = LayerPath::kPlain;
+  if (config.model.enable_gradient_checkpointing)
+    options.pass.activation_bytes = config.model.activation_memory_mib.value_or(0) << 20;
+  return options;
+}
+
+MicroBatchOptions reference_pass_options(const RunConfig& config) {
+  const RefConfig& ref = config.ref;
+  RunConfig merged = config;
+  ActorConfig& actor = merged.actor;
+  if (ref.log_prob_micro_batch_size_per_gpu) actor.ppo_micro_batch_size_per_gpu = ref.log_prob_micro_batch_size_per_gpu;
+  if (ref.log_prob_max_token_len_per_gpu) actor.ppo_max_token_len_per_gpu = ref.log_prob_max_token_len_per_gpu;
+  actor.use_dynamic_bsz = ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz);
+  return micro_batch_options(merged);
+}
+
+LoraChoice lora_choice(const ModelSection& model) {
+  return {model.lora_rank,       model.lora_alpha,   model.target_modules,
+          model.exclude_modules, model.lora_dropout, model.use_rslora};
+}
+
+SaveOptions save_options(const RunConfig& config) {
+  const TrainerConfig& trainer = config.trainer;
+  const bool has_adapter = config.model.lora_rank > 0 || config.model.lora_adapter_path;
+  SaveOptions options;
+  if (trainer.save_dtype != SaveDtype::kTrain) options.dtype = choice_name(trainer.save_dtype);
+  if (trainer.max_shard_size) options.max_shard_bytes = parse_byte_size(*trainer.max_shard_size).value_or(0);
+  if (has_adapter && !trainer.save_merged_lora) options.lora = LoraSave::kApart;
+  // A relative path would lead elsewhere from the checkpoint's folder.
+  options.base_model = std::filesystem::absolute(config.model.path).lexically_normal().string();
+  return options;
+}
+
+std::vector<OptimizedParameter> optimized_parameters(Model& model) {
+  std::vector<OptimizedParameter> out;
+  for (const NamedParameter& p : model.trainable()) out.push_back({p.name, p.tensor, p.decay});
+  return out;
+}
+
+AdamWOptions adamw_options(const OptimConfig& optim) {
+  return {optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay};
+}
+
+ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {
+  ScheduleOptions out;
+  out.type = optim.lr_scheduler_type;
+  out.lr = optim.lr;
+  out.total_units = optim.schedule_unit == ScheduleUnit::kStep ? total_steps : total_steps * updates_per_step;
+  out.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, out.total_units);
+  out.min_lr_ratio = optim.min_lr_ratio;
+  out.num_cycles = optim.num_cycles;
+  return out;
+}
+
+}  // namespace mortise

@@ -1,0 +1,69 @@
+// RunParts: the objects of a run, made once, in the order they depend on one another.
+//
+// This is the wiring alone: a stage takes the groups of parts that it needs (train/loop/stages.h), and what a part does
+// is in its own room.
+// Thread rule: one thread. Not movable: parts point at one another.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "config/load.h"
+#include "experience/reward/reward_runner.h"
+#include "plugin/host/registry.h"
+#include "train/loop/critic.h"
+#include "train/loop/parts.h"
+#include "train/loop/sampler.h"
+#include "train/loop/stages.h"
+#include "train/loop/validation.h"
+
+namespace mortise {
+
+struct RunParts {
+  RunParts(Env& env, const LoadedConfig& loaded, Communicator& ranks)
+      : run(env, loaded, ranks), progress(loaded.config) {}
+  RunParts(const RunParts&) = delete;
+  RunParts& operator=(const RunParts&) = delete;
+  ~RunParts();
+
+  RunSettings run;
+  std::optional<PluginRegistry> registry;
+  PolicyParts policy;
+  DataParts data;
+  std::optional<Sampler> sampler;  // of training
+  std::optional<RewardRunner> reward;
+  std::optional<Validator> validator;  // where there is something to validate
+  AdvantageParts advantage;
+  LearnerParts learning;
+  std::unique_ptr<Critic> critic;  // where the advantage estimator asks for values
+  RunProgress progress;
+  SavedParts saved;
+};
+
+// Makes the parts. `weights_from` is the folder to read the policy's weights from where it is not model.path (see
+// resume_weights in resume.h).
+Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, Communicator& ranks,
+                                           PluginRegistry registry, RunKind kind,
+                                           const std::optional<Path>& weights_from);
+
+// Which log-probs the stages before the updates take: something reads them. A KL over the whole vocabulary runs the
+// reference by itself.
+LogProbNeeds log_prob_needs(const RunParts& parts);
+
+// The packs that [plugins] names, and those found without.
+Result<PluginRegistry> open_registry(const LoadedConfig& loaded);
+
+// A plugin that keeps state over micro-batches would see only some of them on each rank. One that looks at the whole
+// update sees it on every rank.
+Result<> check_state_of_losses(const RunSettings& run, ActorObjective& objective);
+
+// Every plugin name and plugin parameter that a user wrote, against the plugins' own tables: all that is wrong at once,
+// each with the place where it was written. Warns of settings that a plugin can do little with.
+Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind);
+// Only for the plugins of these kinds.
+Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded,
+                       std::span<const std::string_view> kinds);
+
+}  // namespace mortise

@@ -1,0 +1,428 @@
+# The Python side of the reward `python`: runs one function of the user's file for the process that started it.
+#
+# One socket, file descriptor 3; frames of 8 bytes length (little endian) and that much JSON. First the settings come,
+# and "ready" or an error goes back; then a frame of rows at a time. Standard library only, Python 3.8 or newer.
+# What the function prints goes to standard error (the parent sees to that), never into the socket.
+import asyncio
+import errno
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import math
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+import traceback
+
+RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+MAX_NAME_BYTES = 200
+
+
+class Wire:
+    """Frames over the socket, which no child of the user's code inherits."""
+
+    def __init__(self):
+        self.fd = os.dup(3)
+        os.close(3)
+
+    def read(self):
+        head = self._exactly(8)
+        return None if head is None else json.loads(self._exactly(struct.unpack("<Q", head)[0]))
+
+    def _exactly(self, size):
+        parts = []
+        while size > 0:
+            part = os.read(self.fd, min(size, 1 << 20))
+            if not part:
+                return None
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def write(self, message):
+        body = json.dumps(message, allow_nan=False).encode("utf-8", "replace")
+        rest = memoryview(struct.pack("<Q", len(body)) + body)
+        while rest:
+            rest = rest[os.write(self.fd, rest) :]
+
+
+class Unusable(Exception):
+    """The user's file or function cannot be used; the text says what to do."""
+
+
+def place(frame):
+    return "%s:%d, in %s" % (frame.filename, frame.lineno, frame.name)
+
+
+def describe(error, path):
+    """The last line of the traceback, where in the user's file it came from, and a hint where a limit is the cause."""
+    text = traceback.format_exception_only(type(error), error)[-1].strip()
+    if isinstance(error, SyntaxError) and error.filename:
+        return "%s (%s:%s)" % (text, error.filename, error.lineno)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != "<string>"]
+    own = [f for f in frames if f.filename == path]
+    if own:
+        text += " (%s%s)" % (place(own[-1]), "" if own[-1] is frames[-1] else "; raised at " + place(frames[-1]))
+    elif frames:
+        text += " (%s)" % place(frames[-1])
+    return text + hint(error, frames)
+
+
+def hint(error, frames):
+    code = getattr(error, "errno", None)
+    in_socket = any(os.path.basename(f.filename) in ("socket.py", "connection.py") for f in frames)
+    if code == errno.EACCES and (in_socket or "socket" in str(error)):
+        return '; if the reward is to use the network, add allow = ["network"] to its [[reward]] table'
+    withheld = [name for name in os.environ.get("MORTISE_ENV_WITHHELD", "").split(",") if re.search(r"\b%s\b" % re.escape(name), str(error)) and len(name) > 3]
+    if withheld:
+        return '; rewards do not get the variable %s by default: add env = ["%s"] to the table [plugins]' % (
+            withheld[0],
+            withheld[0],
+        )
+    # The resolver gives up without saying why; a limit is the usual cause.
+    if isinstance(error, socket.gaierror):
+        return '; if the network is not allowed here, add allow = ["network"] to the [[reward]] table'
+    return ""
+
+
+def load(path):
+    folder, name = os.path.split(path)
+    if sys.path and sys.path[0] == "":
+        del sys.path[0]
+    sys.path.insert(0, folder)  # as `python FILE` would have it
+    name = os.path.splitext(name)[0]
+    if not name.isidentifier() or name in sys.modules:
+        name = "mortise_reward_file"
+    spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def functions_of(module):
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def choose(module, name, path):
+    """The function by its name ("Class.method" too); without one compute_score, reward, or the only public one."""
+    found = functions_of(module)
+    if not name:
+        named = [n for n in ("compute_score", "reward") if n in found]
+        if not named and len(found) == 1:
+            named = found
+        if not named:
+            raise Unusable("%s has %s: say which with function = \"NAME\"" % (path, listed(found)))
+        name = named[0]
+    value = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise Unusable("%s has no function '%s'; it has %s" % (path, name, listed(found)))
+        if inspect.isclass(value) and inspect.isfunction(inspect.getattr_static(value, part)):
+            value = value()  # an ordinary method: of an object made without arguments
+        value = getattr(value, part)
+    if inspect.isclass(value):
+        value = value()  # of callable objects, made without arguments
+    if not callable(value):
+        raise Unusable("'%s' in %s is a %s, not a function" % (name, path, type(value).__name__))
+    return name, value
+
+
+def listed(names):
+    return ", ".join(names[:20]) if names else "no functions of its own"
+
+
+class Signature:
+    def __init__(self, name, function, given):
+        self.name, self.names, self.required, self.takes_all = name, [], [], False
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):  # made in C: it must take what there is
+            self.takes_all = True
+            return
+        for p in parameters:
+            if p.kind == p.VAR_KEYWORD:
+                self.takes_all = True
+            elif p.kind == p.POSITIONAL_ONLY:
+                raise Unusable("parameter '%s' can be given by position only; arguments are given by name" % p.name)
+            elif p.kind != p.VAR_POSITIONAL:
+                self.names.append(p.name)
+                if p.default is p.empty and p.name not in given:
+                    self.required.append(p.name)
+
+    def filter(self, arguments):
+        if self.takes_all:
+            return arguments
+        return {k: v for k, v in arguments.items() if k in self.names}
+
+    def check(self, arguments, there):
+        missing = [name for name in self.required if name not in arguments]
+        if missing:
+            raise Unusable(
+                "'%s' needs %s, which is not there; it can have %s, and what kwargs = '{...}' gives in the config"
+                % (self.name, ", ".join("'%s'" % m for m in missing), ", ".join(there))
+            )
+
+
+def style_of(asked, signature, path, name):
+    if asked != "auto":
+        return asked
+    verl = [n for n in signature.names if n in VERL]
+    if "solution_str" in verl or len(verl) >= 2:
+        return "verl"
+    if signature.takes_all or any(n in RESERVED for n in signature.names):
+        return "trl"
+    raise Unusable(
+        "'%s' in %s takes (%s): neither (prompts, completions, ...) nor (data_source, solution_str, ground_truth, "
+        'extra_info); name its parameters so, or set style = "trl" or "verl"' % (name, path, ", ".join(signature.names))
+    )
+
+
+def number(value):
+    """A float, None for "does not apply"; raises TypeError or ValueError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes, bytearray, dict)) or not hasattr(value, "__float__"):
+        if not hasattr(value, "__index__"):
+            raise TypeError("gave %s (%s) where a number belongs" % (shown(value), type(value).__name__))
+    value = float(value)
+    if math.isinf(value):
+        raise ValueError("gave the reward %r" % value)
+    return None if math.isnan(value) else value
+
+
+def shown(value):
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def note_of(value):
+    """A finite number of a row for the tables, else None."""
+    if isinstance(value, (str, bytes, bytearray, dict, list)):
+        return None
+    try:
+        return number(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def name_of(name):
+    name = str(name)
+    if not name or not name.isprintable() or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        raise ValueError("the name %r must be printable and of 1 to %d bytes" % (name, MAX_NAME_BYTES))
+    return name
+
+
+class TrainerState:
+    """What a TRL reward may ask of `trainer_state`; attributes that have no meaning here say so."""
+
+    is_local_process_zero = True
+    is_world_process_zero = True
+
+    def __init__(self, global_step, max_steps):
+        self.global_step = global_step
+        if max_steps > 0:
+            self.max_steps = max_steps
+
+    def __getattr__(self, name):
+        if name == "max_steps":
+            raise AttributeError("trainer_state.max_steps is not known: set max_steps in the [[reward]] table")
+        raise AttributeError("trainer_state has no '%s' here: it has %s" % (name, ", ".join(sorted(vars(self)))))
+
+
+class Runner:
+    def __init__(self, settings):
+        self.path = settings["path"]
+        self.warned = set()
+        self.log = []
+        self.loop = None
+        self.name, self.function = choose(load(self.path), settings["function"], self.path)
+        self.given = settings["kwargs"]
+        self.signature = Signature(self.name, self.function, self.given)
+        self.style = style_of(settings["style"], self.signature, self.path, self.name)
+        if self.style == "verl":
+            self.signature.check(VERL, VERL)
+        call = self.function if inspect.isroutine(self.function) else getattr(self.function, "__call__")
+        self.is_async = inspect.iscoroutinefunction(call)
+
+    def ready(self):
+        wants = None if self.signature.takes_all else self.signature.names
+        at_once = self.is_async and self.style == "verl"
+        return {"ready": True, "style": self.style, "function": self.name, "wants": wants, "at_once": at_once,
+                "version": "%d.%d.%d" % sys.version_info[:3]}
+
+    def warn(self, text):
+        if text not in self.warned:  # once in a process, not once a step
+            self.warned.add(text)
+            self.log.append(text)
+
+    def take_log(self):
+        log, self.log = self.log, []
+        return log
+
+    def wait_for(self, awaitable):
+        if self.loop is None:  # one for all calls, as clients that the user's file keeps are bound to theirs
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        return self.loop.run_until_complete(awaitable)
+
+    def call(self, arguments):
+        return self.function(**{**self.signature.filter(arguments), **self.given})  # the config's kwargs win
+
+    # TRL: all rows in one call.
+
+    def score_batch(self, request):
+        n = request["rows"]
+        extra, metrics = {}, {}
+
+        def log_extra(column, values):
+            extra.setdefault(name_of(column), []).extend(values)
+
+        def log_metric(name, value):
+            value = float(value)
+            if not math.isfinite(value):
+                return self.warn("log_metric('%s'): values that are not finite are left out" % name)
+            metric = metrics.setdefault(name_of(name), [0.0, 0])
+            metric[0] += value
+            metric[1] += 1
+
+        arguments = dict(request["columns"])
+        arguments.update({k: request[k] for k in ("prompts", "completions", "completion_ids") if k in request})
+        arguments["trainer_state"] = TrainerState(max(request["step"] - 1, 0), request["max_steps"])
+        arguments["log_extra"] = log_extra
+        arguments["log_metric"] = log_metric
+        self.signature.check(arguments, RESERVED + tuple(request["names"]))
+        result = self.call(arguments)
+        if inspect.isawaitable(result):
+            result = self.wait_for(result)
+        rewards, errors = self.rewards_of(result, n)
+        return {"rewards": rewards, "errors": errors, "values": self.extra_of(extra, n), "metrics": metrics}
+
+    def rewards_of(self, result, n):
+        if result is None or isinstance(result, (str, bytes, dict)) or not hasattr(result, "__iter__"):
+            raise Unusable("'%s' returned %s (%s), not a list of %d rewards"
+                           % (self.name, shown(result), type(result).__name__, n))
+        result = list(result)
+        if len(result) != n:
+            raise Unusable("'%s' returned %d rewards for %d completions" % (self.name, len(result), n))
+        rewards, errors = [], {}
+        for i, value in enumerate(result):
+            try:
+                rewards.append(number(value))
+            except Exception as error:  # a type of the user's may raise anything
+                rewards.append(None)
+                errors[i] = "'%s' %s" % (self.name, error)
+        return rewards, errors
+
+    def extra_of(self, extra, n):
+        values = {}
+        for column, cells in extra.items():
+            if len(cells) != n:
+                self.warn("log_extra('%s'): %d values for %d rows; left out" % (column, len(cells), n))
+                continue
+            numbers = [note_of(cell) for cell in cells]
+            if any(cell is not None and x is None for cell, x in zip(cells, numbers)):
+                self.warn("log_extra('%s'): only finite numbers are kept" % column)
+            if any(x is not None for x in numbers):
+                values[column] = numbers
+        return values
+
+    # verl: one row per call, reported as soon as it is done.
+
+    def row_arguments(self, request, i):
+        return {name: request[name][i] for name in VERL if name in request}
+
+    def row_answer(self, i, result):
+        values = {}
+        if isinstance(result, dict):
+            if "score" not in result:
+                raise Unusable("'%s' returned a dict without 'score': it has %s"
+                               % (self.name, ", ".join(map(str, result)) or "nothing"))
+            for key, value in result.items():
+                if key != "score" and note_of(value) is not None:
+                    values[name_of(key)] = note_of(value)
+            result = result["score"]
+        try:
+            return {"row": i, "reward": number(result), "values": values}
+        except Exception as error:
+            return {"row": i, "error": "'%s' %s" % (self.name, error)}
+
+    def row_error(self, i, error):
+        return {"row": i, "error": str(error) if isinstance(error, Unusable) else describe(error, self.path)}
+
+    def score_rows(self, request, wire):
+        for i in range(request["rows"]):
+            try:
+                arguments = self.row_arguments(request, i)
+                result = self.call(arguments)
+                if inspect.isawaitable(result):
+                    result = self.wait_for(result)
+                answer = self.row_answer(i, result)
+            except BaseException as error:  # exit() in a reward is an error of its row
+                answer = self.row_error(i, error)
+            wire.write(answer)
+
+    async def score_rows_at_once(self, request, wire):
+        async def one(i):
+            try:
+                arguments = self.row_arguments(request, i)
+                answer = self.row_answer(i, await self.call(arguments))
+            except (Exception, SystemExit) as error:
+                answer = self.row_error(i, error)
+            wire.write(answer)
+
+        await asyncio.gather(*(one(i) for i in range(request["rows"])))
+
+
+def die_with_parent():
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    except Exception:  # a Python without ctypes ends when it next reads
+        pass
+
+
+def main():
+    die_with_parent()
+    wire = Wire()
+    settings = wire.read()
+    if settings is None:
+        return
+    try:
+        runner = Runner(settings)
+    except Unusable as error:
+        return wire.write({"error": str(error)})
+    except BaseException as error:
+        return wire.write({"error": "importing %s failed: %s" % (settings["path"], describe(error, settings["path"]))})
+    wire.write(runner.ready())
+    while True:
+        request = wire.read()
+        if request is None:
+            return
+        try:
+            if runner.style == "trl":
+                answer = runner.score_batch(request)
+            else:
+                if runner.is_async:
+                    runner.wait_for(runner.score_rows_at_once(request, wire))
+                else:
+                    runner.score_rows(request, wire)
+                answer = {}
+        except Unusable as error:
+            answer = {"error": str(error)}
+        except BaseException as error:
+            answer = {"error": describe(error, runner.path)}
+        wire.write(dict(answer, done=True, log=runner.take_log()))
+
+
+main()

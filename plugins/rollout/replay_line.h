@@ -1,0 +1,27 @@
+// A line of a replay file, as far as the line alone can be judged; replay.cpp compares it with the request. Cost: the
+// parsed line and its ids in memory. No exception of the JSON library leaves read_replay_line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parse/outcome.h"
+
+namespace mortise {
+
+struct ReplayCompletion {
+  std::int32_t finish_reason = 0;  // MORTISE_FINISH_*
+  std::vector<std::int64_t> ids;   // may be empty if aborted
+};
+
+struct ReplayLine {
+  std::vector<std::int64_t> prompt_ids;
+  std::vector<ReplayCompletion> completions;
+};
+
+// The line, or what is wrong with it.
+parse::Outcome<ReplayLine, std::string> read_replay_line(std::string_view line);
+
+}  // namespace mortise

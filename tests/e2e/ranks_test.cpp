@@ -1,0 +1,341 @@
+// Runs of several processes: the same numbers as of one, whatever they use; files, checkpoints and stops.
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cmath>
+#include <deque>
+
+#include "checkpoint/retention.h"
+#include "foundation/base/clock.h"
+#include "foundation/base/rng.h"
+#include "process.h"
+#include "run_table.h"
+
+namespace mortise::test {
+namespace {
+
+// A port that nobody listens on now.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+// The processes of one run, with the environment of torchrun.
+class Group {
+ public:
+  // Consoles go to `dir`, where the ranks start too, but for the last one if it has a folder of its own.
+  Group(const std::vector<std::vector<std::string>>& words_by_rank, const Path& dir, const Path& dir_of_last = {})
+      : dir_(dir) {
+    const std::string port = std::to_string(free_port()), size = std::to_string(words_by_rank.size());
+    for (size_t rank = 0; rank < words_by_rank.size(); ++rank) {
+      const std::string number = std::to_string(rank);
+      std::vector<std::string> words{"/usr/bin/env",       "RANK=" + number,           "LOCAL_RANK=" + number,
+                                     "WORLD_SIZE=" + size, "LOCAL_WORLD_SIZE=" + size, "MASTER_ADDR=127.0.0.1",
+                                     "MASTER_PORT=" + port};
+      words.insert(words.end(), words_by_rank[rank].begin(), words_by_rank[rank].end());
+      const bool is_apart = !dir_of_last.empty() && rank + 1 == words_by_rank.size();
+      processes_.emplace_back(words, is_apart ? dir_of_last : dir, console_of(rank));
+    }
+  }
+
+  [[nodiscard]] Path console_of(size_t rank) const { return dir_ / ("console_" + std::to_string(rank) + ".txt"); }
+  [[nodiscard]] std::string text_of(size_t rank) const { return default_env().read_file(console_of(rank)).value(); }
+  Process& operator[](size_t rank) { return processes_[rank]; }
+
+  // The exit codes of all ranks.
+  std::vector<int> wait() {
+    std::vector<int> codes;
+    for (Process& process : processes_) codes.push_back(process.wait());
+    return codes;
+  }
+  void expect_all(int code) {
+    const std::vector<int> codes = wait();
+    for (size_t rank = 0; rank < codes.size(); ++rank) EXPECT_EQ(codes[rank], code) << rank << ": " << text_of(rank);
+  }
+  // All ranks end with the code and the text, but for those that saw another rank end before they could tell.
+  void expect_refused(int code, const std::string& text) {
+    const std::vector<int> codes = wait();
+    int num_telling = 0;
+    for (size_t rank = 0; rank < codes.size(); ++rank) {
+      EXPECT_TRUE(codes[rank] == code || codes[rank] == 7) << codes[rank] << ": " << text_of(rank);
+      num_telling += text_of(rank).find(text) != std::string::npos ? 1 : 0;
+    }
+    EXPECT_GT(num_telling, 0) << text_of(0);
+  }
+
+ private:
+  Path dir_;
+  std::deque<Process> processes_;
+};
+
+// Numbers that say how the work was shared.
+std::map<std::string, std::string> without_shares(std::map<std::string, std::string> bits) {
+  std::string kept;
+  std::string& text = bits["metrics.jsonl"];
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    Json row = parse_json(text.substr(begin, end - begin), "metrics").value();
+    std::vector<std::string> names;
+    for (const auto& [name, value] : row.items()) {
+      if (name.starts_with("global_seqlen/")) names.push_back(name);
+    }
+    for (const std::string& name : names) row.erase(name);
+    kept += dump_json(row) + "\n";
+    begin = end + 1;
+  }
+  text = kept;
+  return bits;
+}
+
+class Ranks : public testing::Test {
+ protected:
+  static constexpr int64_t kSteps = 3;
+
+  // Passes of a few rows, so that every rank has some.
+  [[nodiscard]] std::vector<std::string> words(const std::string& command, const std::string& out,
+                                               const std::vector<std::string>& more) const {
+    std::vector<std::string> settings{
+        "actor.ppo_max_token_len_per_gpu=20", "trainer.logger=[]",
+        (command == "sft" ? "sft" : "trainer") + std::string(".total_training_steps=") + std::to_string(kSteps)};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return task_.words(command, out, settings);
+  }
+  void run_alone(const std::string& command, const std::string& out, const std::vector<std::string>& more) {
+    Process process(words(command, out, more), task_.path(), task_.path() / "console.txt");
+    ASSERT_EQ(process.wait(), 0) << default_env().read_file(task_.path() / "console.txt").value();
+  }
+  void run_group(size_t size, const std::string& command, const std::string& out,
+                 const std::vector<std::string>& more) {
+    Group group(std::vector(size, words(command, out, more)), task_.path());
+    group.expect_all(0);
+  }
+  [[nodiscard]] std::map<std::string, std::string> bits(const std::string& out) const {
+    return without_shares(bits_of_run(task_.path() / out, kSteps));
+  }
+
+  TinyTask task_;
+};
+
+// Two runs to rounding: every number of every step and update, and the same samples.
+void expect_near_rows(const Path& a, const Path& b, const char* file, double tolerance) {
+  const std::vector<Json> rows_a = rows_of(a / file), rows_b = rows_of(b / file);
+  ASSERT_EQ(rows_a.size(), rows_b.size());
+  ASSERT_FALSE(rows_a.empty());
+  for (size_t i = 0; i < rows_a.size(); ++i) {
+    for (const auto& [name, value] : rows_b[i].items()) {
+      if (is_time(name) || name.starts_with("global_seqlen/") || !value.is_number()) continue;
+      ASSERT_TRUE(rows_a[i].contains(name)) << name;
+      const double expected = value.get<double>(), actual = rows_a[i][name].get<double>();
+      EXPECT_NEAR(actual, expected, tolerance * (1.0 + std::abs(expected))) << file << " " << i << " " << name;
+    }
+  }
+}
+
+std::vector<RunCase> more_cases() {
+  std::vector<RunCase> cases = run_table();
+  std::erase_if(cases, [](const RunCase& one) { return std::string(one.name) == "code_reward"; });
+  cases.push_back({"gspo", "train", {"actor.policy_loss.loss_mode=gspo"}});
+  cases.push_back({"clip_cov", "train", {"actor.policy_loss.loss_mode=clip_cov"}});
+  return cases;
+}
+
+class EqualRanks : public Ranks, public testing::WithParamInterface<RunCase> {};
+
+TEST_P(EqualRanks, DeterministicRunsHaveTheSameBits) {
+  std::vector<std::string> settings = GetParam().settings;
+  settings.emplace_back("trainer.deterministic=true");
+  run_alone(GetParam().command, "alone", settings);
+  const auto expected = bits("alone");
+  for (const size_t size : {2, 3}) {
+    if (HasFailure()) return;
+    const std::string out = "ranks_" + std::to_string(size);
+    run_group(size, GetParam().command, out, settings);
+    expect_same_bits(bits(out), expected, out);
+  }
+}
+
+TEST_P(EqualRanks, Float64RunsAreEqualToRounding) {
+  std::vector<std::string> settings = GetParam().settings;
+  settings.emplace_back("model.dtype=float64");
+  run_alone(GetParam().command, "alone", settings);
+  run_group(4, GetParam().command, "ranks", settings);
+  const Path alone = task_.path() / "alone", ranks = task_.path() / "ranks";
+  expect_near_rows(ranks, alone, "metrics.jsonl", 1e-11);
+  expect_near_rows(ranks, alone, "updates.jsonl", 1e-11);
+  if (std::string(GetParam().command) == "sft") return;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const std::string file = "dump/" + std::to_string(step) + ".jsonl";
+    const std::vector<Json> a = rows_of(ranks / file), b = rows_of(alone / file);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i]["token_ids"], b[i]["token_ids"]) << file << " " << i;
+      EXPECT_EQ(a[i]["rewards"], b[i]["rewards"]) << file << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EqualRanks, testing::ValuesIn(more_cases()),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+TEST_F(Ranks, OnlyTheMainRankWritesTheRunAndEachHasALog) {
+  run_group(2, "train", "out", {});
+  EXPECT_TRUE(default_env().exists(task_.path() / "out/log.txt"));
+  EXPECT_TRUE(default_env().exists(task_.path() / "out/rank_1.log"));
+  EXPECT_FALSE(default_env().exists(task_.path() / "out/rank_0.log"));
+  const std::vector<Json> rows = rows_of(task_.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), static_cast<size_t>(kSteps));
+  for (const Json& row : rows) {
+    const auto number = [&](const char* name) { return row.at(name).get<double>(); };
+    EXPECT_DOUBLE_EQ(number("global_seqlen/min") + number("global_seqlen/max"), number("perf/total_num_tokens"));
+    EXPECT_DOUBLE_EQ(number("global_seqlen/mean"), number("perf/total_num_tokens") / 2.0);
+    EXPECT_DOUBLE_EQ(number("global_seqlen/balanced_min") + number("global_seqlen/balanced_max"),
+                     number("perf/total_num_tokens"));
+    EXPECT_DOUBLE_EQ(number("global_seqlen/minmax_diff"), number("global_seqlen/max") - number("global_seqlen/min"));
+  }
+}
+
+// 1 -> 4 -> 2 ranks.
+TEST_F(Ranks, ARunResumesWithAnotherNumberOfRanks) {
+  const std::vector<std::string> settings{"trainer.deterministic=true"};
+  run_alone("train", "alone", settings);
+  const auto until = [&](int64_t step) {
+    std::vector<std::string> more = settings;
+    more.push_back("trainer.total_training_steps=" + std::to_string(step));
+    more.emplace_back("actor.optim.lr_scheduler_type=constant");
+    more.emplace_back("actor.optim.lr_warmup_steps=0");
+    return more;
+  };
+  run_alone("train", "straight", until(3));
+  run_alone("train", "out", until(1));
+  run_group(4, "train", "out", until(2));
+  run_group(2, "train", "out", until(3));
+  if (HasFailure()) return;
+  expect_same_bits(bits("out"), bits("straight"), "resumed");
+}
+
+// Any rank may die at any moment. The others end soon and name it, and the same command started again gives the same bits.
+TEST_F(Ranks, AKilledRankEndsTheOthersAndARestartGivesTheSameBits) {
+  const bool is_long = std::getenv("MORTISE_LONG") != nullptr;
+  const int wanted = is_long ? 100 : 5;
+  const std::vector<std::string> settings{"trainer.deterministic=true", "ranks.join_timeout=20s"};
+  const size_t num_ranks = is_long ? 4 : 3;
+  const Stopwatch watch;
+  run_group(num_ranks, "train", "straight", settings);
+  if (HasFailure()) return;
+  const auto expected = bits("straight");
+  const auto run_us = static_cast<uint64_t>(watch.elapsed_ns() / 1000);
+  RandomStream random({.seed = 19});
+  int num_kills = 0;
+  for (int run = 0; num_kills < wanted && !HasFailure(); ++run) {
+    const std::string out = "run" + std::to_string(run);
+    for (int tries = 0; !HasFailure(); ++tries) {
+      Group group(std::vector(num_ranks, words("train", out, settings)), task_.path());
+      const size_t victim = random.next_below(num_ranks);
+      if (tries < 2 && num_kills < wanted) {
+        usleep(static_cast<useconds_t>(random.next_below(run_us)));
+        group[victim].signal(SIGKILL);
+      }
+      const Stopwatch after;
+      const std::vector<int> codes = group.wait();
+      if (codes[victim] != -SIGKILL) {
+        for (size_t rank = 0; rank < num_ranks; ++rank) EXPECT_EQ(codes[rank], 0) << group.text_of(rank);
+        break;
+      }
+      ++num_kills;
+      EXPECT_LT(after.elapsed_s(), 30.0);
+      std::string told;
+      for (size_t rank = 0; rank < num_ranks; ++rank) {
+        if (rank == victim || codes[rank] == 0) continue;  // it was done before
+        EXPECT_EQ(codes[rank], 7) << group.text_of(rank);
+        told += group.text_of(rank);
+      }
+      // Who has just joined may only see that the store is gone, which rank 0 serves.
+      const std::string name = std::to_string(victim);
+      const bool is_named = told.empty() || told.find("rank " + name) != std::string::npos ||
+                            told.find("did not come") != std::string::npos ||
+                            (victim == 0 && told.find("store") != std::string::npos);
+      EXPECT_TRUE(is_named) << "rank " << name << " was killed: " << told;
+    }
+    if (HasFailure()) return;
+    expect_same_bits(bits(out), expected, out + " after " + std::to_string(num_kills) + " kills");
+    ASSERT_OK(remove_tree(default_env(), task_.path() / out));
+  }
+}
+
+// A reward that counts its rows, and a backend that reads a file line by line: rank 0 runs them.
+TEST_F(Ranks, PluginsWithStateSeeAllRows) {
+  const std::string packs = "plugins.paths=[\"" + std::string(MORTISE_BINARY_DIR) + "/tests/packs/faulty\"]";
+  run_alone("train", "recorded", {});
+  std::string lines;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    Json line;
+    for (const Json& row : rows_of(task_.path() / ("recorded/dump/" + std::to_string(step) + ".jsonl"))) {
+      if (row["sample_index"] == 0) line = Json{{"prompt_token_ids", row["prompt_token_ids"]}};
+      line["completions"].push_back(row["token_ids"]);
+      line["finish_reasons"].push_back(row["finish_reason"]);
+      if (row["sample_index"] == 3) lines += dump_json(line) + "\n";
+    }
+  }
+  task_.write("replay.jsonl", lines);
+  const std::vector<std::string> settings{
+      "trainer.deterministic=true", "rollout.name=replay", "rollout.replay.path=replay.jsonl", packs,
+      "reward.0.use=counter",       "~reward.0.pattern"};
+  run_alone("train", "alone", settings);
+  run_group(3, "train", "ranks", settings);
+  if (HasFailure()) return;
+  expect_same_bits(bits("ranks"), bits("alone"), "ranks");
+}
+
+TEST_F(Ranks, ASignalToOneRankStopsAllAfterTheSameStep) {
+  std::vector<std::string> long_run{"trainer.total_training_steps=100000", "trainer.save_freq=-1"};
+  Group group(std::vector<std::vector<std::string>>(3, words("train", "out", long_run)), task_.path());
+  const Path rows = task_.path() / "out/metrics.jsonl";
+  for (int i = 0; i < 3000 && rows_of(rows).size() < 2 && !group[1].poll(); ++i) usleep(20'000);
+  group[1].signal(SIGTERM);
+  group.expect_all(8);
+  const size_t num_steps = rows_of(rows).size();
+  EXPECT_GE(num_steps, 2U);
+  EXPECT_TRUE(default_env().exists(task_.path() / ("out/global_step_" + std::to_string(num_steps))));
+}
+
+TEST_F(Ranks, RanksWithOtherSettingsAreRefused) {
+  std::vector<std::vector<std::string>> all(3, words("train", "out", {}));
+  all[2].emplace_back("actor.optim.lr=1e-3");
+  Group group(all, task_.path());
+  group.expect_refused(2, "the settings of rank 2 differ");
+  EXPECT_FALSE(default_env().exists(task_.path() / "out"));
+}
+
+// The same settings, and another model behind the same relative path.
+TEST_F(Ranks, ARankWithOtherWeightsIsNamed) {
+  const TempDir other;
+  const Outcome made = run(program("make_task") + " . --seed 4 --tiny", other.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  other.write("rl.toml", default_env().read_file(task_.path() / "rl.toml").value());
+  const std::string out = (task_.path() / "out").string();
+  const std::vector<std::string> word = words("train", "out", {"trainer.default_local_dir=" + out});
+  Group group({word, word, word}, task_.path(), other.path());
+  group.expect_refused(7, "the weights of rank 2 differ");
+}
+
+TEST_F(Ranks, DeterministicRanksNeedTheSameNumberOfThreads) {
+  std::vector<std::string> word = words("train", "out", {"trainer.deterministic=true", "~trainer.num_threads"});
+  std::vector<std::string> two = word, one = word;
+  two.insert(two.begin(), {"/usr/bin/env", "OMP_NUM_THREADS=2"});
+  one.insert(one.begin(), {"/usr/bin/env", "OMP_NUM_THREADS=1"});
+  Group group({one, one, two}, task_.path());
+  group.expect_refused(2, "the numbers of threads of rank 2 differ");
+}
+
+}  // namespace
+}  // namespace mortise::test

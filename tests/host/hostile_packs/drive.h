@@ -1,0 +1,28 @@
+// Makes a hostile pack, and uses one of its plugins as a run does, in a process of its own that it may ruin.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "misdeeds.h"
+
+namespace mortise::test {
+
+// Compiles hostile.c into `folder`/NAME.so; "" or what the compiler said.
+std::string build_pack(const Misdeed& misdeed, const Path& folder);
+
+inline constexpr int kKilled = -99;
+struct Ended {
+  int code = -1;  // exit code; negative for a signal; kKilled: it had not ended after 20 s
+  std::string output;
+  double seconds = 0;
+};
+
+// For each kind, at the same time: two steps with its plugin "hostile", which misbehaves at the second one. Rewards run
+// in workers and misbehave at one of four rows. Limits: 2 s for a call, 4 s for a row, 2 GiB of memory. Each process
+// tells its errors and exits as the program does. `mark` is a file that the pack's static constructor makes.
+std::map<std::string, Ended> use_plugins(const Path& pack, const std::vector<std::string>& kinds, const Path& mark);
+
+}  // namespace mortise::test

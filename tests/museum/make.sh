@@ -1,0 +1,77 @@
+#!/bin/bash
+# make.sh BUILD: makes the pieces of the museum with each compiler, and manifest.json. BUILD has bin/mortise_note.
+#
+# It needs the compilers named below under these names, and cargo (Debian 12: apt-get install gcc-11 g++-11 gcc-12 g++-12
+# clang-13 clang-14 clang-15 clang-16; bookworm has no gcc-10). CI does not: it only loads what this made.
+set -euo pipefail
+build=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+sdk=$here/../../sdk
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$here/pieces"
+rm -f "$here"/pieces/*.so
+entries=()
+
+# finish NAME LANGUAGE COMPILER GROWTH KINDS FLAGS: hashes the piece and notes how it was made.
+finish() {
+  local file=$here/pieces/$1.so
+  entries+=("{\"file\":\"$1.so\",\"sha256\":\"$(sha256sum "$file" | cut -d' ' -f1)\",\"language\":\"$2\",\"compiler\":\"$3\",\"growth\":\"$4\",\"kinds\":\"$5\",\"flags\":\"$6\"}")
+}
+
+kinds_of() {
+  case $1 in
+    *TOKENS=1*) echo "policy_loss kl_estimator" ;;
+    *TOKENS=0*) echo "advantage_estimator reward rollout_backend" ;;
+    *) echo all ;;
+  esac
+}
+
+# piece NAME LANGUAGE GROWTH SOURCE COMPILER FLAG ...: links twice, as mortise_add_pack() does; the note is made in between.
+piece() {
+  local name=$1 language=$2 growth=$3 source=$4 cc=$5
+  shift 5
+  local minor=2 link=(-shared "-Wl,--version-script=$sdk/cmake/pack.map" -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro
+    -Wl,-z,noexecstack -Wl,-z,noseparate-code -Wl,--as-needed -Wl,--gc-sections -s)
+  [[ $growth != older ]] || minor=1
+  "$cc" "$@" -ffp-contract=off -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -I "$sdk/include" \
+    -DMORTISE_PACK_ID='"museum.piece"' -DMORTISE_PACK_VERSION='"1.0.0"' -DMORTISE_TARGET_MINOR=$minor -c "$source" -o "$work/piece.o"
+  "$cc" "$work/piece.o" "${link[@]}" -o "$work/fresh.so"
+  "$build/bin/mortise_note" "$work/fresh.so" compiler="$cc" >"$work/note.c"
+  "$cc" -x c -fPIC -c "$work/note.c" -o "$work/note.o"
+  "$cc" "$work/piece.o" "$work/note.o" "${link[@]}" -o "$here/pieces/$name.so"
+  mapfile -t version < <("$cc" --version)
+  finish "$name" "$language" "${version[0]}" "$growth" "$(kinds_of "$*")" "$*"
+}
+
+for cc in gcc-11 gcc-12 clang-13 clang-14 clang-15 clang-16; do
+  for level in -O0 -O3; do
+    piece "c11-$cc$level" C11 none "$here/source/museum.c" "$cc" -std=c11 $level
+  done
+done
+for cc in gcc-11 clang-16; do
+  piece "c11-$cc-O3-older" C11 older "$here/source/museum.c" "$cc" -std=c11 -O3 -DOLDER
+  piece "c11-$cc-O3-newer" C11 newer "$here/source/museum.c" "$cc" -std=c11 -O3 -DNEWER
+done
+# Without optimisation the C++ layer is large: only the losses are kept of it.
+for cc in g++-11 clang++-16; do
+  piece "cpp17-$cc-O0-tokens" C++17 none "$here/source/museum.cpp" "$cc" -std=c++17 -O0 -DTOKENS=1
+done
+for cc in g++-12 clang++-13 clang++-14 clang++-15; do
+  for tokens in 0 1; do
+    part=$([[ $tokens == 1 ]] && echo tokens || echo rows)
+    piece "cpp20-$cc-O3-$part" C++20 none "$here/source/museum.cpp" "$cc" -std=c++20 -O3 -DTOKENS=$tokens
+  done
+done
+
+(cd "$here/source/rust" && CARGO_TARGET_DIR=$work/rust cargo build --release --offline)
+install -m 644 "$work/rust/release/libmuseum.so" "$here/pieces/rust-O3.so"
+finish rust-O3 Rust "$(rustc --version)" none all "-C opt-level=3 -C lto -C strip=symbols"
+rm -f "$here/source/rust/Cargo.lock"
+
+{
+  echo '{"abi": "0.2", "pieces": ['
+  printf '%s\n' "${entries[@]}" | sed '$!s/$/,/'
+  echo ']}'
+} >"$here/manifest.json"
+ls -l "$here/pieces"

@@ -1,0 +1,211 @@
+// Binary packs of other days and compilers: each loads, and gives the bits of expected.json.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/core.h>
+
+#include <bit>
+#include <filesystem>
+#include <set>
+
+#include "foundation/base/env.h"
+#include "foundation/formats/json.h"
+#include "foundation/formats/sha256.h"
+#include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/advantage_estimator.h"
+#include "plugin/host/kinds/kl_estimator.h"
+#include "plugin/host/kinds/policy_loss.h"
+#include "plugin/host/kinds/reward.h"
+#include "plugin/host/kinds/rollout_backend.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+namespace {
+
+const Path kMuseum = Path(MORTISE_SOURCE_DIR) / "tests" / "museum";
+
+Json read_json(const std::string& name) {
+  const auto text = default_env().read_file(kMuseum / name);
+  auto json = parse_json(text.ok() ? *text : "null", name, {});
+  if (!json.ok()) ADD_FAILURE() << json.error().to_string();
+  return json.ok() ? *std::move(json) : Json();
+}
+
+std::string bits_of(float value) { return fmt::format("{:08x}", std::bit_cast<uint32_t>(value)); }
+std::string bits_of(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:016x}", std::bit_cast<uint64_t>(value));
+}
+template <class T>
+Json all_bits(const std::vector<T>& values) {
+  Json out = Json::array();
+  for (const T value : values) out.push_back(bits_of(value));
+  return out;
+}
+
+// The token tensors of expected.json.
+struct Tokens {
+  explicit Tokens(const Json& json) {
+    const auto read = [&](const char* name) { return json.at(name).get<std::vector<float>>(); };
+    offsets = json.at("row_offsets").get<std::vector<int64_t>>();
+    group = json.at("group_index").get<std::vector<int64_t>>();
+    for (size_t row = 0; row < group.size(); ++row) row_id.push_back(static_cast<int64_t>(row));
+    mask = json.at("mask").get<std::vector<uint8_t>>();
+    valid = json.at("row_valid").get<std::vector<uint8_t>>();
+    log_prob = read("log_prob"), old = read("old_log_prob"), ref = read("ref_log_prob");
+    advantages = read("advantages"), weight = read("weight"), rewards = read("token_level_rewards");
+    first.resize(mask.size()), second.resize(mask.size());
+  }
+  [[nodiscard]] StepView view() const {
+    StepView in;
+    in.layout = {offsets, row_id, group};
+    in.step = 1;
+    in.set<column::LogProb>(log_prob).set<column::OldLogProb>(old).set<column::RefLogProb>(ref);
+    in.set<column::Advantages>(advantages).set<column::ResponseMask>(mask).set<column::Weight>(weight);
+    in.set<column::TokenLevelRewards>(rewards).set<column::RowValid>(valid);
+    return in;
+  }
+  [[nodiscard]] Json outputs() const { return {{"first", all_bits(first)}, {"second", all_bits(second)}}; }
+
+  std::vector<int64_t> offsets, group, row_id;
+  std::vector<uint8_t> mask, valid;
+  std::vector<float> log_prob, old, ref, advantages, weight, rewards, first, second;
+};
+
+Result<Json> run_loss(PluginRegistry& registry, const Json& params, const Json& inputs) {
+  PolicyLoss loss = TRY(PolicyLoss::create(registry, "piece", params, {}));
+  Tokens tokens(inputs.at("tokens"));
+  MetricSet metrics;
+  TRY(loss.compute(tokens.view(), {tokens.first, tokens.second, {}}, &metrics));
+  EXPECT_EQ(metrics.value("museum/tokens"), 1.0);
+  return tokens.outputs();
+}
+
+Result<Json> run_kl(PluginRegistry& registry, const Json& params, const Json& inputs) {
+  KlEstimator kl = TRY(KlEstimator::create(registry, "piece", params, {}));
+  Tokens tokens(inputs.at("tokens"));
+  TRY(kl.compute(tokens.view(), {tokens.first, tokens.second}, nullptr));
+  return tokens.outputs();
+}
+
+Result<Json> run_advantage(PluginRegistry& registry, const Json& params, const Json& inputs) {
+  AdvantageEstimator estimator = TRY(AdvantageEstimator::create(registry, "piece", params, {}));
+  Tokens tokens(inputs.at("tokens"));
+  AdvantageInput in;
+  in.columns = tokens.view();
+  TRY(estimator.compute(in, {tokens.first, tokens.second}, nullptr));
+  return tokens.outputs();
+}
+
+Result<Json> run_reward(PluginRegistry& registry, const Json& params, const Json& inputs) {
+  Reward reward = TRY(Reward::create(registry, "piece", params, {}));
+  RewardBatch rows;
+  DataColumn answer;
+  answer.name = params.contains("column") ? params.at("column").get<std::string>() : "answer";
+  for (const Json& text : inputs.at("rewards").at("completions")) {
+    rows.completion.append(text.get<std::string>());
+    rows.row_id.push_back(rows.num_rows);
+    rows.group_index.push_back(rows.num_rows++);
+  }
+  for (const Json& text : inputs.at("rewards").at("answers")) {
+    answer.text.append(text.is_null() ? "" : text.get<std::string>());
+    answer.valid.push_back(text.is_null() ? 0 : 1);
+  }
+  rows.columns.push_back(std::move(answer));
+  const RewardOutput out = TRY(reward.score(rows, nullptr));
+  return Json{{"rewards", all_bits(out.rewards)}};
+}
+
+Result<Json> run_rollout(PluginRegistry& registry, const Json& params, const Json& inputs) {
+  RolloutBackend backend = TRY(RolloutBackend::create(registry, "piece", params, {}));
+  const Json& rollout = inputs.at("rollout");
+  TRY(backend.set_version(rollout.at("version").get<int64_t>()));
+  Sampling sampling;
+  sampling.max_new_tokens = rollout.at("max_new_tokens").get<int64_t>();
+  const auto prompts = rollout.at("prompts").get<std::vector<std::vector<int64_t>>>();
+  std::vector<RolloutRequest> requests;
+  for (const auto& prompt : prompts) {
+    RolloutRequest& request = requests.emplace_back();
+    const auto place = static_cast<int64_t>(requests.size() - 1);
+    request.request_id = 100 + place;
+    request.prompt_ids = prompt;
+    request.num_samples = rollout.at("num_samples").get<int64_t>();
+    request.first_row_id = place * request.num_samples;
+    request.step = 1;
+    request.sampling = &sampling;
+  }
+  if (TRY(backend.submit(requests)) != requests.size())
+    return Error{ErrorKind::kPlugin, "did not take all requests", "", ""};
+  Json sequences = Json::array();
+  const auto take = [&](const RolloutSequence& s) {
+    const std::vector<float> log_prob(s.log_prob.begin(), s.log_prob.end());
+    sequences.push_back({{"request_id", s.request_id},
+                         {"sample_index", s.sample_index},
+                         {"weight_version", s.weight_version},
+                         {"ids", std::vector<int64_t>(s.ids.begin(), s.ids.end())},
+                         {"log_prob", all_bits(log_prob)}});
+    return true;
+  };
+  const uint64_t outstanding = TRY(backend.poll(100, take, nullptr));
+  EXPECT_EQ(outstanding, 0U);
+  return Json{{"sequences", std::move(sequences)}};
+}
+
+Result<Json> run(const Path& piece, const Json& one, const Json& inputs) {
+  RegistryOptions options;
+  options.use_environment = false;
+  options.use_user_packs = false;
+  options.builtin_dir = "/nonexistent/packs";
+  options.files.emplace_back(piece);
+  PluginRegistry registry = TRY(PluginRegistry::open(options));
+  const std::string kind = one.at("kind").get<std::string>();
+  const Json& params = one.at("params");
+  if (kind == "policy_loss") return run_loss(registry, params, inputs);
+  if (kind == "kl_estimator") return run_kl(registry, params, inputs);
+  if (kind == "advantage_estimator") return run_advantage(registry, params, inputs);
+  if (kind == "reward") return run_reward(registry, params, inputs);
+  return run_rollout(registry, params, inputs);
+}
+
+TEST(Museum, EveryPieceGivesItsBits) {
+  const Json manifest = read_json("manifest.json"), inputs = read_json("expected.json");
+  ASSERT_GE(manifest.at("pieces").size(), 20U);
+  ASSERT_EQ(inputs.at("cases").size(), 10U);
+  for (const Json& piece : manifest.at("pieces")) {
+    const Path path = kMuseum / "pieces" / piece.at("file").get<std::string>();
+    const std::string kinds = piece.at("kinds").get<std::string>();
+    for (const Json& one : inputs.at("cases")) {
+      if (kinds != "all" && kinds.find(one.at("kind").get<std::string>()) == std::string::npos) continue;
+      SCOPED_TRACE(piece.dump() + "\n" + one.at("kind").dump() + " " + one.at("params").dump());
+      const auto got = run(path, one, inputs);
+      ASSERT_TRUE(got.ok()) << got.error().to_string();
+      EXPECT_EQ(*got, one.at("expected"));
+    }
+  }
+}
+
+// Nobody makes a piece anew without saying so, and the museum stays small.
+TEST(Museum, PiecesAreThoseOfTheManifest) {
+  const Json manifest = read_json("manifest.json");
+  std::set<std::string> listed;
+  std::set<std::string> growth, languages;
+  uint64_t total = 0;
+  for (const Json& piece : manifest.at("pieces")) {
+    const std::string file = piece.at("file").get<std::string>();
+    const auto bytes = default_env().read_file(kMuseum / "pieces" / file, 1 << 20);
+    ASSERT_TRUE(bytes.ok()) << bytes.error().to_string();
+    EXPECT_EQ(sha256_hex(*bytes), piece.at("sha256").get<std::string>()) << file;
+    EXPECT_LT(bytes->size(), piece.at("language") == "Rust" ? 400'000U : 130'000U) << file;
+    total += bytes->size();
+    growth.insert(piece.at("growth").get<std::string>());
+    languages.insert(piece.at("language").get<std::string>());
+    EXPECT_TRUE(listed.insert(file).second) << file << " twice";
+  }
+  EXPECT_LT(total, 1'600'000U);
+  EXPECT_EQ(growth, (std::set<std::string>{"none", "older", "newer"}));
+  EXPECT_EQ(languages, (std::set<std::string>{"C11", "C++17", "C++20", "Rust"}));
+  for (const auto& entry : std::filesystem::directory_iterator(kMuseum / "pieces"))
+    EXPECT_EQ(listed.count(entry.path().filename().string()), 1U) << entry.path() << " is not in the manifest";
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,41 @@
+// What the tests of the reward `code` share: the plugin, one program against one set of tests, and a skip where no
+// program can be run in a sandbox.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "reward_call.h"
+
+namespace mortise::test {
+
+class CodeFixture : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1") != 0)
+      GTEST_SKIP() << "bubblewrap does not work here: no program was run in a sandbox";
+    if (::access("/usr/bin/python3", X_OK) != 0)
+      GTEST_SKIP() << "no /usr/bin/python3: the reward `code` was not tested";
+  }
+
+  static RewardCall make_code(std::map<std::string, std::string> params) {
+    static const mortise_pack* pack =
+        load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_code.so");
+    params.try_emplace("python", "/usr/bin/python3");
+    return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "code"), std::move(params));
+  }
+  static double score(RewardCall& plugin, const std::string& program, const std::string& tests) {
+    const TestColumn column{"test_cases", MORTISE_COLUMN_JSON, {tests}, {}};
+    return plugin.score({{program}, {column}, {}, {}, 0})[0];
+  }
+  // Does the program end well and print "ok"?
+  static bool runs(RewardCall& plugin, const std::string& program) {
+    return score(plugin, program, R"({"inputs": [""], "outputs": ["ok"]})") == 1;
+  }
+};
+
+}  // namespace mortise::test

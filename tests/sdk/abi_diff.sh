@@ -1,0 +1,69 @@
+#!/bin/bash
+# abi_diff.sh SDK TESTS_SDK [--update]: the ABI that the headers give, against the stored description of each minor
+# (tests/sdk/abi/minor_N.abi). libabigail reads the types from the debugging data of a small C library, so it sees what
+# layout_file.sh cannot: the types of fields and of the arguments of function pointers. Changes three copies of the
+# headers, too, to see that a change would be found. --update writes the description of the newest minor, and those that
+# are missing; the others never change. Exits with 77 (skipped) if libabigail is missing.
+set -euo pipefail
+sdk=$1 tests=$2
+for tool in abidw abidiff; do
+  command -v "$tool" >/dev/null || { echo "abi_diff.sh: skipped: $tool is not installed (Debian: abigail-tools)"; exit 77; }
+done
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "abi_diff.sh: $*" >&2; exit 1; }
+newest=$(awk '$2 == "MORTISE_ABI_MINOR" { print $3 }' "$sdk/include/mortise/abi.h")
+
+# library HEADERS MINOR OUT: a function for each struct, so that the library's ABI has all of them.
+library() {
+  local headers=$1 minor=$2 out=$3
+  { echo '#include "mortise/mortise.h"'
+    for header in "$headers"/mortise/ext/*.h; do echo "#include \"mortise/ext/$(basename "$header")\""; done
+  } >"$scratch/all.c"
+  gcc -std=c11 -E -P -DMORTISE_TARGET_MINOR="$minor" -I"$headers" "$scratch/all.c" |
+    grep -oE 'typedef struct mortise_[a-z0-9_]+' | awk '{ print $3 }' | sort -u >"$scratch/structs"
+  [[ $(wc -l <"$scratch/structs") -ge 25 ]] || fail "found too few structs"
+  cp "$scratch/all.c" "$scratch/library.c"
+  while read -r name; do
+    echo "void use_$name(const $name* value);"
+    echo "void use_$name(const $name* value) { (void)value; }"
+  done <"$scratch/structs" >>"$scratch/library.c"
+  gcc -std=c11 -g -O0 -gno-record-gcc-switches -fPIC -shared -Wall -Werror -DMORTISE_TARGET_MINOR="$minor" -I"$headers" \
+    -o "$out" "$scratch/library.c"
+}
+describe() { abidw --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed "$1" --out-file "$2"; }
+
+if [[ ${3:-} == --update ]]; then
+  for minor in $(seq 1 "$newest"); do
+    [[ $minor == "$newest" || ! -e $tests/abi/minor_$minor.abi ]] || continue
+    library "$sdk/include" "$minor" "$scratch/libabi.so"
+    describe "$scratch/libabi.so" "$tests/abi/minor_$minor.abi"
+    echo "wrote tests/sdk/abi/minor_$minor.abi"
+  done
+  exit 0
+fi
+
+for minor in $(seq 1 "$newest"); do
+  base=$tests/abi/minor_$minor.abi
+  [[ -s $base ]] || fail "there is no description of minor $minor: run abi_diff.sh SDK TESTS_SDK --update"
+  library "$sdk/include" "$minor" "$scratch/libabi.so"
+  abidiff "$base" "$scratch/libabi.so" >"$scratch/report" 2>&1 ||
+    fail "the ABI of minor $minor has changed. Packs that were built with it would break:
+$(head -n 60 "$scratch/report")"
+done
+
+# changed FILE SED: the test finds a change of the headers that keeps every size and offset.
+changed() {
+  rm -rf "$scratch/headers"
+  cp -r "$sdk/include" "$scratch/headers"
+  sed -i -E "$2" "$scratch/headers/mortise/$1"
+  ! diff -r "$sdk/include" "$scratch/headers" >/dev/null || fail "'$2' changes nothing in $1"
+  library "$scratch/headers" "$newest" "$scratch/libabi.so"
+  if abidiff "$tests/abi/minor_$newest.abi" "$scratch/libabi.so" >"$scratch/report" 2>&1; then
+    fail "'$2' in $1 was not noticed"
+  fi
+}
+changed tensor.h 's/int32_t device_id;/uint32_t device_id;/'
+changed pack.h 's/uint32_t num_params;/int32_t num_params;/'
+changed kinds/reward.h 's/\(\*score\)\(void\* self, mortise_call\* call,/(*score)(mortise_call* call, void* self,/'
+echo "$newest minors compared, $(wc -l <"$scratch/structs") structs; 3 changes noticed"

@@ -1,0 +1,52 @@
+// Where threads that stand for ranks meet and exchange bytes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/result.h"
+
+namespace mortise::test {
+
+class MeetingPoint {
+ public:
+  explicit MeetingPoint(int size) : bytes_(static_cast<size_t>(size)) {}
+
+  // Returns when all ranks have come with their bytes.
+  Result<std::vector<std::string>> meet(int rank, std::string bytes) {
+    std::unique_lock lock(mutex_);
+    num_sent_ += bytes.size();
+    bytes_[static_cast<size_t>(rank)] = std::move(bytes);
+    const int64_t turn = turn_;
+    if (++num_here_ == static_cast<int>(bytes_.size())) {
+      shown_ = bytes_;
+      num_here_ = 0;
+      ++turn_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return turn_ != turn || failed_; });
+    if (turn_ == turn) return Error{ErrorKind::kInternal, "another rank failed", "", ""};
+    return shown_;
+  }
+  void fail() {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    changed_.notify_all();
+  }
+  [[nodiscard]] size_t num_sent() const { return num_sent_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> bytes_, shown_;
+  int64_t turn_ = 0;
+  int num_here_ = 0;
+  size_t num_sent_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,124 @@
+// Ranks as threads of one process, for tests of what ranks compute: a Communicator over shared memory. Sums run in rank
+// order. Real processes over Gloo are in tests/e2e.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "support/meeting_point.h"
+
+namespace mortise::test {
+
+class ThreadRank : public Communicator {
+ public:
+  ThreadRank(MeetingPoint& point, int rank, int size) : point_(&point), rank_(rank), size_(size) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] int local_rank() const override { return rank_; }
+
+  using Communicator::all_reduce_sum;
+  Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) override {
+    const std::vector<std::string> all = TRY(exchange(bytes_of(tensor), stage));
+    tensor.zero_();
+    for (const std::string& bytes : all) {
+      at::Tensor other = at::empty_like(tensor);
+      copy(bytes, other);
+      tensor.add_(other);
+    }
+    return {};
+  }
+  Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                              std::string_view stage) override {
+    TRY(all_reduce_sum(tensor, stage));
+    class Done : public PendingReduce {
+      Result<> wait() override { return {}; }
+    };
+    return std::unique_ptr<PendingReduce>(std::make_unique<Done>());
+  }
+  Result<> all_reduce_extreme(std::span<double> values, Extreme extreme, std::string_view stage) override {
+    std::string own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+    for (const std::string& bytes : TRY(exchange(own, stage))) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        double other = 0.0;
+        std::memcpy(&other, bytes.data() + i * sizeof other, sizeof other);
+        values[i] = extreme == Extreme::kMax ? std::max(values[i], other) : std::min(values[i], other);
+      }
+    }
+    return {};
+  }
+  Result<> reduce_scatter_sum(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
+    const at::Tensor sum = input.clone();
+    TRY(all_reduce_sum(sum, stage));
+    output.copy_(sum.narrow(0, rank_ * output.numel(), output.numel()));
+    return {};
+  }
+  Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
+    const std::vector<std::string> all = TRY(exchange(bytes_of(input), stage));
+    std::string joined;
+    for (const std::string& bytes : all) joined += bytes;
+    copy(joined, output);
+    return {};
+  }
+  Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
+    copy(TRY(broadcast_bytes(root == rank_ ? bytes_of(tensor) : "", root, stage)), tensor);
+    return {};
+  }
+  Result<> barrier(std::string_view stage) override {
+    TRY(exchange("", stage));
+    return {};
+  }
+  Result<> send(const at::Tensor&, int, std::string_view) override { return unused(); }
+  Result<> recv(const at::Tensor&, int, std::string_view) override { return unused(); }
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
+    return point_->meet(rank_, bytes);
+  }
+  Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
+    return TRY(exchange(bytes, stage))[static_cast<size_t>(root)];
+  }
+  void enter(std::string_view, int64_t) override {}
+  [[nodiscard]] Result<> check(std::string_view) override { return {}; }
+  void fail(const Error&) override { point_->fail(); }
+  Result<> leave() override { return barrier("leave"); }
+
+ private:
+  static std::string bytes_of(const at::Tensor& tensor) {
+    return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+  }
+  static void copy(const std::string& bytes, const at::Tensor& tensor) {
+    EXPECT_EQ(bytes.size(), tensor.nbytes()) << "the ranks sent tensors of different sizes";
+    if (bytes.size() == tensor.nbytes()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  }
+  static Result<> unused() { return Error{ErrorKind::kInternal, "ranks of threads have no point to point", "", ""}; }
+
+  MeetingPoint* point_;
+  int rank_, size_;
+};
+
+// Runs `work` as so many ranks at once. Returns the bytes that they sent.
+inline size_t on_ranks(int size, const std::function<void(Communicator&)>& work) {
+  MeetingPoint point(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      ThreadRank communicator(point, rank, size);
+      work(communicator);
+      if (testing::Test::HasFailure()) communicator.fail({});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return point.num_sent();
+}
+
+}  // namespace mortise::test

@@ -1,0 +1,369 @@
+// Rules between keys: what stops, what warns, and the batch arithmetic.
+#include "config/check.h"
+
+#include "config_test_support.h"
+
+namespace mortise::test {
+namespace {
+
+constexpr const char* kGood = R"(
+model.path = "m"
+[data]
+train_files = "t.jsonl"
+val_files = "v.jsonl"
+train_batch_size = 32
+[actor]
+ppo_mini_batch_size = 16
+[rollout]
+n = 8
+[[reward]]
+use = "regex"
+)";
+
+std::string check_error(const std::vector<std::string>& overrides, ConfigUse use = ConfigUse::kTrain) {
+  Result<LoadedConfig> loaded = load(kGood, overrides);
+  return loaded ? error_of(check_config(*loaded, use)) : "does not load: " + loaded.error().to_string();
+}
+
+std::vector<std::string> warnings(const std::vector<std::string>& overrides, ConfigUse use = ConfigUse::kTrain) {
+  Result<LoadedConfig> loaded = load(kGood, overrides);
+  if (!loaded) return {"does not load: " + loaded.error().to_string()};
+  Result<std::vector<Error>> checked = check_config(*loaded, use);
+  if (!checked) return {"refused: " + checked.error().to_string()};
+  std::vector<std::string> lines;
+  for (const Error& warning : *checked) lines.push_back(warning.to_string());
+  return lines;
+}
+
+TEST(Check, AGoodConfigIsQuiet) {
+  for (const ConfigUse use : {ConfigUse::kTrain, ConfigUse::kEval, ConfigUse::kGenerate, ConfigUse::kObjective}) {
+    EXPECT_THAT(warnings({}, use), ElementsAre());
+  }
+  EXPECT_THAT(warnings({"sft.train_batch_size=32"}, ConfigUse::kSft), ElementsAre());
+}
+
+TEST(Check, WhatMustBeGiven) {
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig empty, load(""));
+  const std::string train = error_of(check_config(empty, ConfigUse::kTrain));
+  EXPECT_THAT(train, HasSubstr("'model.path' is not set"));
+  EXPECT_THAT(train, HasSubstr("'data.train_files' is not set"));
+  EXPECT_THAT(train, HasSubstr("there is no reward"));
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig none, load("data.train_files = []\n"));
+  EXPECT_THAT(error_of(check_config(none, ConfigUse::kTrain)), HasSubstr("'data.train_files' is an empty list"));
+  EXPECT_THAT(error_of(check_config(empty, ConfigUse::kEval)), HasSubstr("'data.val_files' is not set"));
+  EXPECT_EQ(error_of(check_config(empty, ConfigUse::kObjective)), "ok");
+  EXPECT_EQ(error_of(check_config(empty, ConfigUse::kGenerate)), "ok");
+  EXPECT_THAT(check_error({"trainer.val_only=true", "data.val_files=[]"}),
+              HasSubstr("'data.val_files' is an empty list"));
+  const std::vector<std::string> no_folder = {"trainer.default_local_dir=\"\""};
+  EXPECT_THAT(check_error(no_folder), HasSubstr("'trainer.default_local_dir' is empty, but a run needs a folder"));
+  EXPECT_THAT(check_error(no_folder, ConfigUse::kEval), ::testing::Not(HasSubstr("is empty")));
+  EXPECT_EQ(check_error({"trainer.val_only=true", "data.train_files=[]"}), "ok");
+}
+
+TEST(Check, BatchesMustDivide) {
+  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=64"}),
+            "override 'actor.ppo_mini_batch_size=64': an update of 64 prompts does not fit into a step of 32 "
+            "(actor.ppo_mini_batch_size, data.train_batch_size); set actor.ppo_mini_batch_size=32");
+  EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=12"}),
+              HasSubstr("(32) is not a multiple of actor.ppo_mini_batch_size (12)"));
+  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=12"}, ConfigUse::kSft), "ok");
+  EXPECT_THAT(check_error({"data.train_batch_size=4611686018427387904"}), HasSubstr("too many: at most 16,777,216"));
+  EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=129"}),
+              ElementsAre(HasSubstr("a pass of 129 rows is larger than an update, which has 128")));
+  EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=128"}), ElementsAre());
+}
+
+TEST(Check, NormaliseThenSumNeedsGroups) {  // which estimators it suits is in train/run/check_plugins
+  const std::string on = "algorithm.multi_objective_aggregation=normalize_then_sum";
+  EXPECT_EQ(check_error({on}), "ok");
+  EXPECT_EQ(check_error({on, "algorithm.adv_estimator=rloo"}), "ok");
+  EXPECT_THAT(check_error({on, "rollout.n=1"}), HasSubstr("set rollout.n=2 or more"));
+  EXPECT_THAT(check_error({"algorithm.multi_objective_aggregation=normalise_then_sum"}),
+              HasSubstr("normalize_then_sum"));
+}
+
+TEST(Check, AllProblemsAtOnce) {
+  const std::string error = check_error({"model.path=", "actor.ppo_mini_batch_size=12", "rollout.temperature=0"});
+  EXPECT_THAT(error, HasSubstr("3 problems"));
+}
+
+TEST(Check, TokenBudget) {
+  EXPECT_THAT(check_error({"actor.ppo_max_token_len_per_gpu=1023"}), HasSubstr("one row may have 1024 tokens"));
+  EXPECT_EQ(check_error({"actor.ppo_max_token_len_per_gpu=1024"}), "ok");
+  EXPECT_EQ(check_error({"actor.ppo_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4"}), "ok");
+  EXPECT_THAT(check_error({"actor.ppo_max_token_len_per_gpu=1023", "actor.ppo_micro_batch_size_per_gpu=4",
+                           "actor.use_dynamic_bsz=true"}),
+              HasSubstr("one row may have 1024 tokens"));
+  EXPECT_THAT(check_error({"rollout.response_length=20000", "actor.ppo_max_token_len_per_gpu=16384"}),
+              HasSubstr("one row may have 20512 tokens"));
+  EXPECT_EQ(check_error({"rollout.response_length=20000"}), "ok") << "unset, it is as long as the longest row";
+}
+
+TEST(Check, Errors) {
+  EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("it must be above 1"));
+  EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");
+  EXPECT_THAT(check_error({"rollout.temperature=0"}), HasSubstr("but log-probabilities are divided by it"));
+  EXPECT_EQ(check_error({"rollout.temperature=0"}, ConfigUse::kEval), "ok");
+  EXPECT_EQ(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full"}), "ok");
+  EXPECT_THAT(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full+"}), HasSubstr("use full"));
+  EXPECT_THAT(check_error({"actor.use_kl_loss=true", "actor.kl_loss_type=full", "actor.kl_params.max_kl=3"}),
+              HasSubstr("'actor.kl_params' is for an estimator"));
+  EXPECT_EQ(config_of("", {"algorithm.use_kl_in_reward=true", "algorithm.kl_params.max_kl=3"}).algorithm.kl_params,
+            Json({{"max_kl", 3}}));
+  EXPECT_THAT(check_error({"algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=full"}),
+              HasSubstr("works only in the loss"));
+  EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
+  EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("keeps them from ending"));
+  EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
+              HasSubstr("only a float32 model can decode in another"));
+  EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
+  EXPECT_THAT(check_error({"rollout.kernels=plain", "rollout.dtype=bfloat16"}),
+              HasSubstr("override 'rollout.kernels=plain': 'rollout.kernels' is plain, but the plain path has no"));
+  EXPECT_THAT(check_error({"model.layers=plain", "model.enable_gradient_checkpointing=true"}),
+              HasSubstr("only the fast layers can be recomputed"));
+  EXPECT_THAT(check_error({"rollout.kernels=avx2", "model.dtype=float64"}), HasSubstr("computes in float32"));
+  for (const char* dtype : {"model.dtype=float32", "model.dtype=float64", "rollout.dtype=float32"})
+    EXPECT_EQ(check_error({"rollout.kernels=plain", dtype}), "ok") << dtype;
+  EXPECT_THAT(check_error({"rollout.stop=[\"x\", \"\"]"}), HasSubstr("'rollout.stop' contains an empty text"));
+  EXPECT_THAT(check_error({"rollout.bad_words=[\"\"]"}), HasSubstr("'rollout.bad_words' contains an empty text"));
+  EXPECT_THAT(check_error({"trainer.resume_mode=resume_path"}), HasSubstr("set trainer.resume_from_path"));
+  EXPECT_THAT(check_error({"reward.1.use=regex"}), HasSubstr("two rewards are named 'regex'"));
+  EXPECT_EQ(check_error({"reward.1.use=python", "reward.1.function=a", "reward.2.use=python", "reward.2.function=b"}),
+            "ok");
+  EXPECT_THAT(
+      check_error({"reward.1.use=python", "reward.1.function=a", "reward.2.use=acme/python", "reward.2.function=a"}),
+      HasSubstr("two rewards are named 'a'; give one of them another name, as in name = \"a_2\""));
+  EXPECT_EQ(check_error({"reward.1.use=regex", "reward.1.name=other"}), "ok");
+  EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3"}, ConfigUse::kSft),
+              HasSubstr("needs validations during the run"));
+  EXPECT_THAT(check_error({"sft.stop_val_accuracy=0.3", "~data.val_files"}, ConfigUse::kSft),
+              HasSubstr("needs validation rows"));
+  EXPECT_EQ(check_error({"sft.stop_val_accuracy=0.3", "sft.test_freq=5"}, ConfigUse::kSft), "ok");
+}
+
+// Told with their places before anything is loaded, in a dry run and in `objective eval` too.
+TEST(Check, RulesOfTheRolloutCorrection) {
+  const std::string table = "algorithm.rollout_correction.";
+  for (const ConfigUse use : {ConfigUse::kTrain, ConfigUse::kObjective}) {
+    EXPECT_THAT(check_error({table + "rollout_rs=token_k9", table + "rollout_rs_threshold=1"}, use),
+                HasSubstr("override 'algorithm.rollout_correction.rollout_rs=token_k9': "
+                          "'algorithm.rollout_correction.rollout_rs' names an unknown statistic, 'token_k9'"));
+    EXPECT_THAT(check_error({table + "rollout_is=token", table + "rollout_is_threshold=5_2"}, use),
+                HasSubstr("override 'algorithm.rollout_correction.rollout_is_threshold=5_2': "));
+    EXPECT_THAT(check_error({table + "rollout_rs=token_k1"}, use), HasSubstr("is not set, but rollout_rs needs it"));
+    EXPECT_EQ(check_error({table + "rollout_rs=token_k1,seq_max_k2", table + "rollout_rs_threshold=0.5_2,3"}, use),
+              "ok");
+  }
+}
+
+TEST(Check, AnAdaptersReferenceStays) {
+  EXPECT_THAT(check_error({"ref.sync_steps=2", "model.lora_rank=4"}),
+              HasSubstr("override 'ref.sync_steps=2': 'ref.sync_steps' cannot be used with an adapter"));
+  EXPECT_THAT(check_error({"ref.sync_steps=2", "model.lora_adapter_path=a"}), HasSubstr("with an adapter"));
+  EXPECT_EQ(check_error({"ref.sync_steps=2"}), "ok");
+}
+
+TEST(Check, SizesHaveLimits) {
+  EXPECT_THAT(check_error({"rollout.n=65537"}), HasSubstr("'rollout.n' must be at least 1 and at most 65536"));
+  EXPECT_THAT(check_error({"rollout.val_kwargs.n=65537"}), HasSubstr("at most 65536"));
+  EXPECT_THAT(check_error({"actor.optim.num_cycles=1e308"}), HasSubstr("must be above 0 and at most 1000000"));
+  EXPECT_THAT(check_error({"rollout.temperature=1e-300"}), HasSubstr("logits divided by it overflow"));
+  EXPECT_THAT(
+      check_error({"rollout.temperature=1e60"}),
+      HasSubstr("override 'rollout.temperature=1e60': 'rollout.temperature' must be at least 0 and at most 1000000"));
+  EXPECT_EQ(check_error({"rollout.temperature=1e6", "rollout.top_k=9223372036854775807", "rollout.top_p=1e-300",
+                         "rollout.typical_p=1e-300", "rollout.presence_penalty=-1e6", "rollout.frequency_penalty=1e6",
+                         "rollout.repetition_penalty=1e6"}),
+            "ok");
+  EXPECT_THAT(check_error({"rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.temperature=1e-300"}),
+              HasSubstr("logits divided by it overflow"));
+
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig many, load(kGood, {"rollout.val_kwargs.n=4096"}));
+  ASSERT_OK(check_num_rows(many, 4096, "rollout.val_kwargs.n"));
+  ASSERT_OK(check_num_rows(many, kMaxRows / 8, "rollout.n"));
+  EXPECT_EQ(
+      error_of(check_num_rows(many, 4097, "rollout.val_kwargs.n")),
+      "override 'rollout.val_kwargs.n=4096': 4,097 prompts with 4,096 completions each (rollout.val_kwargs.n) are "
+      "too many: at most 16,777,216 at once; lower rollout.val_kwargs.n or the number of prompts");
+}
+
+TEST(Check, TheWholeRunHasALimit) {
+  const auto error = [](const std::vector<std::string>& overrides, int64_t prompts) {
+    Result<LoadedConfig> loaded = load(kGood, overrides);
+    return loaded ? error_of(check_run_length(*loaded, prompts)) : loaded.error().to_string();
+  };
+  EXPECT_EQ(error({}, 1'000'000'000), "ok");
+  EXPECT_THAT(error({"trainer.total_epochs=1000000000", "actor.ppo_epochs=1000000"}, 1'000'000),
+              HasSubstr("override 'trainer.total_epochs=1000000000': the run would have"));
+  EXPECT_THAT(error({"trainer.total_training_steps=9223372036854775807"}, 32),
+              HasSubstr("lower trainer.total_training_steps"));
+  EXPECT_EQ(error({"trainer.total_training_steps=4503599627370496"}, 32), "ok") << "2^52 steps of two updates";
+}
+
+TEST(Check, SftTellsWhatItDoesNotRead) {
+  const auto sft = [](std::vector<std::string> overrides) {
+    overrides.push_back("sft.train_batch_size=32");
+    return warnings(overrides, ConfigUse::kSft);
+  };
+  EXPECT_THAT(sft({"trainer.val_only=true"}), ElementsAre(HasSubstr("use `mortise eval`")));
+  EXPECT_THAT(sft({"trainer.total_training_steps=5"}), ElementsAre(HasSubstr("sft.total_training_steps")));
+  EXPECT_THAT(sft({"trainer.total_training_steps=5", "sft.total_training_steps=5"}), ElementsAre());
+  EXPECT_THAT(sft({"trainer.test_freq=5"}), ElementsAre(HasSubstr("sft.test_freq")));
+  EXPECT_THAT(sft({"trainer.val_before_train=true"}),
+              ElementsAre(HasSubstr("'trainer.val_before_train' has no effect")));
+  EXPECT_THAT(sft({"trainer.val_before_train=false"}), ElementsAre());
+  EXPECT_THAT(sft({"trainer.rollout_data_dir=x"}), ElementsAre(HasSubstr("'trainer.rollout_data_dir' has no effect")));
+  EXPECT_THAT(sft({"trainer.validation_data_dir=x", "trainer.log_val_generations=3"}), ElementsAre());
+  EXPECT_THAT(warnings({}, ConfigUse::kSft), ElementsAre(HasSubstr("'data.train_batch_size' has no effect")));
+  EXPECT_THAT(sft({"reward=[]"}), ElementsAre(HasSubstr("the validation rows are not used")));
+}
+
+TEST(Check, EvalTellsWhatItsCommandLineAsksInVain) {
+  EXPECT_THAT(warnings({"trainer.save_freq=5"}, ConfigUse::kEval),
+              ElementsAre(HasSubstr("'trainer.save_freq' has no")));
+  EXPECT_THAT(warnings({"trainer.validation_data_dir=x", "trainer.log_val_generations=3", "trainer.seed=1",
+                        "trainer.num_threads=1"},
+                       ConfigUse::kEval),
+              ElementsAre());
+}
+
+TEST(Check, PassesOfReferenceAndCriticAreNotJudgedBeforeTheyAreKnownToBe) {
+  EXPECT_EQ(check_error({"ref.log_prob_max_token_len_per_gpu=1023", "critic.ppo_max_token_len_per_gpu=1023"}), "ok");
+}
+
+struct WarnCase {
+  std::vector<std::string> overrides;
+  const char* message;
+};
+
+class CheckWarns : public ::testing::TestWithParam<WarnCase> {};
+
+TEST_P(CheckWarns, Once) { EXPECT_THAT(warnings(GetParam().overrides), ElementsAre(HasSubstr(GetParam().message))); }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CheckWarns,
+    ::testing::Values(
+        WarnCase{{"reward.0.weight=0"}, "all rewards have weight 0"},
+        WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_scale_factor=8"},
+                 "'actor.loss_scale_factor' has no effect"},
+        WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_scale_by_rows=false"},
+                 "'actor.loss_scale_by_rows' has no effect"},
+        WarnCase{{"actor.loss_agg_mode=token-mean", "actor.loss_agg_rows=all"}, "'actor.loss_agg_rows' has no effect"},
+        WarnCase{{"algorithm.filter_groups.enable=true", "rollout.n=1"},
+                 "'algorithm.filter_groups.enable' has no effect: rollout.n is 1"},
+        WarnCase{{"actor.kl_loss_coef=0.1"}, "'actor.kl_loss_coef' has no effect: actor.use_kl_loss is false"},
+        WarnCase{{"actor.use_kl_loss=true", "actor.kl_loss_coef=0"}, "kl_loss_coef is 0"},
+        WarnCase{{"actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true"}, "counts twice"},
+        WarnCase{{"algorithm.kl_penalty=k3"}, "'algorithm.kl_penalty' has no effect"},
+        WarnCase{{"algorithm.kl_params.max_kl=3"}, "'algorithm.kl_params' has no effect"},
+        WarnCase{{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.target_kl=1"},
+                 "algorithm.kl_ctrl.type is fixed"},
+        WarnCase{{"actor.optim.min_lr_ratio=0.1"}, "lr_scheduler_type is constant"},
+        WarnCase{{"actor.optim.lr_scheduler_type=linear", "actor.optim.num_cycles=1"}, "lr_scheduler_type is linear"},
+        WarnCase{{"actor.optim.lr_warmup_steps=3", "actor.optim.lr_warmup_steps_ratio=0.1"}, "lr_warmup_steps wins"},
+        WarnCase{{"actor.optim.lr=0"}, "nothing will be learnt"},
+        WarnCase{{"actor.clip_ratio=0.1", "actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.2"},
+                 "'actor.clip_ratio' has no effect"},
+        WarnCase{{"actor.policy_loss.clip_ratio_c=4", "actor.clip_ratio_c=5"},
+                 "'actor.clip_ratio_c' has no effect: actor.policy_loss.clip_ratio_c wins"},
+        WarnCase{{"algorithm.adv_estimator=gae", "algorithm.lam=0.9", "algorithm.adv_params.lam=0.5"},
+                 "'algorithm.lam' has no effect: algorithm.adv_params.lam wins"},
+        WarnCase{{"preset=sapo", "actor.policy_loss.loss_agg_mode=token-mean"},
+                 "'actor.policy_loss.loss_agg_mode' has no effect: actor.loss_agg_mode is seq-mean-token-mean"},
+        WarnCase{{"actor.clip_ratio_low=0.1", "actor.policy_loss.clip_ratio_low=0.2"},
+                 "actor.policy_loss.clip_ratio_low wins"},
+        WarnCase{{"trainer.total_epochs=2", "trainer.total_training_steps=3"}, "trainer.total_training_steps wins"},
+        WarnCase{{"trainer.resume_from_path=x"}, "trainer.resume_mode is auto"},
+        WarnCase{{"trainer.zero_variance_limit=0.9", "algorithm.filter_groups.enable=true"},
+                 "'trainer.zero_variance_limit' has no effect"},
+        WarnCase{{"rollout.val_kwargs.n=4"}, "greedy ones are all the same"},
+        WarnCase{{"model.activation_memory_mib=64"}, "model.enable_gradient_checkpointing is false"},
+        WarnCase{{"rollout.top_log_probs=3"}, "only `mortise generate` writes them"},
+        WarnCase{{"rollout.val_kwargs.temperature=1"}, "validation is greedy"},
+        WarnCase{{"rollout.val_kwargs.do_sample=true"}, "rollout.val_kwargs.temperature is 0: validation is greedy"},
+        WarnCase{{"rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.n=4"},
+                 "set rollout.val_kwargs.temperature=1.0"},
+        WarnCase{{"data.val_files=[]", "trainer.test_freq=3"}, "data.val_files is not given"},
+        WarnCase{{"data.val_files=[]", "trainer.val_before_train=true"}, "data.val_files is not given"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.ppo_max_token_len_per_gpu=2048"},
+                 "'actor.ppo_max_token_len_per_gpu' has no effect"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "actor.use_dynamic_bsz=true"},
+                 "'actor.ppo_micro_batch_size_per_gpu' has no effect"},
+        WarnCase{{"ref.log_prob_micro_batch_size_per_gpu=4", "ref.log_prob_max_token_len_per_gpu=2048"},
+                 "'ref.log_prob_max_token_len_per_gpu' has no effect: passes are cut by "
+                 "ref.log_prob_micro_batch_size_per_gpu (set ref.log_prob_use_dynamic_bsz=true)"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "ref.log_prob_max_token_len_per_gpu=2048"},
+                 "passes are cut by actor.ppo_micro_batch_size_per_gpu (set ref.log_prob_use_dynamic_bsz=true)"},
+        WarnCase{{"ref.log_prob_micro_batch_size_per_gpu=4", "ref.log_prob_use_dynamic_bsz=true"},
+                 "'ref.log_prob_micro_batch_size_per_gpu' has no effect: ref.log_prob_use_dynamic_bsz cuts"},
+        WarnCase{{"actor.ppo_micro_batch_size_per_gpu=4", "critic.ppo_max_token_len_per_gpu=2048"},
+                 "'critic.ppo_max_token_len_per_gpu' has no effect: passes are cut by "
+                 "actor.ppo_micro_batch_size_per_gpu (set actor.use_dynamic_bsz=true)"},
+        WarnCase{{"actor.use_dynamic_bsz=true", "critic.ppo_micro_batch_size_per_gpu=4"},
+                 "'critic.ppo_micro_batch_size_per_gpu' has no effect: actor.use_dynamic_bsz cuts passes by tokens"},
+        WarnCase{{"critic.optim.min_lr_ratio=0.1"}, "critic.optim.lr_scheduler_type is constant"},
+        WarnCase{{"actor.ppo_mini_batch_size=32", "actor.shuffle=true"}, "an update has all rows of its step"},
+        WarnCase{{"data.shuffle=false", "data.seed=3"}, "'data.seed' has no effect: data.shuffle is false"},
+        WarnCase{{"data.filter_overlong_prompts=true", "data.truncation=left"}, "'data.truncation' has no effect"},
+        WarnCase{{"data.response_key=text"}, "only `mortise sft` reads it"},
+        WarnCase{{"data.val_files=[]", "data.val_max_samples=3"}, "data.val_files is not given"},
+        WarnCase{{"data.val_files=[]", "rollout.val_kwargs.top_p=0.9"}, "'rollout.val_kwargs' has no effect"},
+        WarnCase{{"data.val_files=[]", "trainer.validation_data_dir=x"}, "data.val_files is not given"},
+        WarnCase{{"rollout.ignore_eos=true", "rollout.min_new_tokens=3"}, "'rollout.min_new_tokens' has no effect"},
+        WarnCase{{"plugins.isolation=none", "reward.0.row_timeout=1s"},
+                 "'reward.0.row_timeout' has no effect: plugins.isolation is none, so there are no workers"},
+        WarnCase{{"plugins.isolation=none", "plugins.num_workers=2"}, "'plugins.num_workers' has no effect"}));
+
+TEST(Check, GreedyCompletionsAreNotFiltered) {
+  const std::vector<std::string> greedy{"rollout.temperature=0", "rollout.top_p=0.9", "rollout.n=1"};
+  EXPECT_THAT(warnings(greedy, ConfigUse::kGenerate), ElementsAre(HasSubstr("'rollout.top_p' has no effect")));
+  EXPECT_THAT(warnings({"rollout.top_p=0.9"}, ConfigUse::kGenerate), ElementsAre());
+}
+
+TEST(Check, WhatHasAnEffectDoesNotWarn) {
+  EXPECT_THAT(warnings({"model.enable_gradient_checkpointing=true", "model.activation_memory_mib=64"}), ElementsAre());
+  EXPECT_THAT(warnings({"data.val_files=[]", "trainer.val_before_train=false"}), ElementsAre());
+  EXPECT_THAT(warnings({"data.val_files=[]", "trainer.validation_data_dir=null", "trainer.log_val_generations=0"}),
+              ElementsAre());
+  EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=4", "ref.log_prob_use_dynamic_bsz=true",
+                        "ref.log_prob_max_token_len_per_gpu=2048"}),
+              ElementsAre());
+  EXPECT_THAT(warnings({"critic.ppo_max_token_len_per_gpu=2048"}), ElementsAre());
+  EXPECT_THAT(warnings({"data.filter_overlong_prompts=true", "data.truncation=error", "data.seed=3"}), ElementsAre());
+  EXPECT_THAT(warnings({"actor.shuffle=true"}), ElementsAre());
+  EXPECT_THAT(warnings({"sft.train_batch_size=4", "data.response_key=text"}), ElementsAre());
+  EXPECT_THAT(warnings({"actor.loss_agg_mode=token-mean", "critic.loss_agg_mode=seq-mean-token-sum-norm",
+                        "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
+              ElementsAre())
+      << "the critic's loss takes them from there";
+  EXPECT_THAT(
+      warnings({"actor.loss_agg_mode=seq-mean-token-sum-norm", "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
+      ElementsAre());
+  EXPECT_THAT(warnings({"actor.use_kl_loss=true", "actor.kl_loss_coef=0.1", "actor.kl_loss_type=k1"}), ElementsAre());
+  EXPECT_THAT(
+      warnings({"actor.optim.lr_scheduler_type=cosine", "actor.optim.num_cycles=1", "actor.optim.min_lr_ratio=0.1"}),
+      ElementsAre());
+  EXPECT_THAT(
+      warnings({"rollout.val_kwargs.n=4", "rollout.val_kwargs.do_sample=true", "rollout.val_kwargs.temperature=1"}),
+      ElementsAre());
+}
+
+TEST(BatchPlan, Arithmetic) {
+  const BatchPlan plan = plan_batches(config_of(kGood, {"actor.ppo_epochs=3"}));
+  EXPECT_EQ(plan.prompts_per_step, 32);
+  EXPECT_EQ(plan.rows_per_step, 256);
+  EXPECT_EQ(plan.rows_per_update, 128);
+  EXPECT_EQ(plan.updates_per_epoch_pass, 2);
+  EXPECT_EQ(plan.updates_per_step, 6);
+}
+
+TEST(BatchPlan, TotalSteps) {
+  EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_epochs=3"}), 100), 9)
+      << "the last 4 rows of an epoch drop";
+  EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_training_steps=7"}), 100), 7);
+  EXPECT_EQ(plan_total_steps(config_of(kGood), 31), 0);
+}
+
+}  // namespace
+}  // namespace mortise::test

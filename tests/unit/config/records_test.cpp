@@ -1,0 +1,147 @@
+// One record per key: everything that is known about a key is in keys/<section>.h, and no other file lists keys.
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "config/fields.h"
+#include "config_test_support.h"
+
+namespace mortise::test {
+namespace {
+
+std::string text_of(const Path& file) {
+  std::ifstream in(file);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The sources of the program by their path from the source root, without the records.
+std::map<std::string, std::string> sources_without_records() {
+  std::map<std::string, std::string> texts;
+  const Path root = MORTISE_SOURCE_DIR;
+  for (const char* folder : {"core", "apps/mortise"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      const std::string path = entry.path().lexically_relative(root).string();
+      if (!path.ends_with(".cpp") && !path.ends_with(".h")) continue;
+      if (!path.starts_with("core/config/keys/")) texts[path] = text_of(entry.path());
+    }
+  }
+  return texts;
+}
+
+// The whole keys that a text has in quotes.
+std::set<std::string> keys_named_by(const std::string& text) {
+  std::set<std::string> named;
+  for (const Field& field : all_fields()) {
+    const bool is_special = field.inline_params || field.key == "reward.*.use" || field.key == "reward.*.name";
+    if (is_special || field.key.find('.') == std::string::npos) continue;
+    if (text.find("\"" + field.key + "\"") != std::string::npos) named.insert(field.key);
+  }
+  return named;
+}
+
+TEST(Records, WhatReadsTheListNamesNoKey) {
+  const std::map<std::string, std::string> texts = sources_without_records();
+  for (const char* file :
+       {"core/config/assign.cpp", "core/config/decode.cpp", "core/config/explain.cpp", "core/config/fields.cpp",
+        "core/config/schema.cpp", "core/config/show.cpp", "core/config/unused.cpp", "core/import/rules.cpp",
+        "core/import/translation.cpp", "core/train/resume/resume.cpp"}) {
+    ASSERT_TRUE(texts.contains(file)) << file;
+    for (const std::string& key : keys_named_by(texts.at(file)))
+      ADD_FAILURE() << file << " names " << key << ": say it in the record of the key";
+  }
+}
+
+// Files that name many keys must be about something else than keys: rules between keys, presets, translations of another
+// framework's settings that need a formula, or the plugins that a config names.
+TEST(Records, NoOtherFileListsKeys) {
+  const std::set<std::string> expected{"core/config/check.cpp",
+                                       "core/config/presets.cpp",
+                                       "core/import/hf_run.cpp",
+                                       "core/import/swift.cpp",
+                                       "core/import/trl.cpp",
+                                       "core/import/trl_rules.cpp",
+                                       "core/import/hf_rules.cpp",
+                                       "core/import/swift_rules.cpp",
+                                       "core/import/verl.cpp",
+                                       "core/import/verl_rules.cpp",
+                                       "core/import/verl_service_rules.cpp",
+                                       "core/train/resume/pack_lock.cpp",
+                                       "core/train/run/check_plugins.cpp"};
+  constexpr size_t kMany = 8;
+  for (const auto& [file, text] : sources_without_records()) {
+    const std::set<std::string> named = keys_named_by(text);
+    if (expected.contains(file)) continue;
+    EXPECT_LT(named.size(), kMany) << file << " lists keys: say it in their records";
+  }
+}
+
+TEST(Records, FindTheRecordOfEveryValue) {
+  const auto record_of = [](std::string_view key) {
+    const Field* field = find_record(key);
+    return field == nullptr ? std::string("none") : field->key;
+  };
+  EXPECT_EQ(record_of("actor.optim.lr"), "actor.optim.lr");
+  EXPECT_EQ(record_of("reward.3.weight"), "reward.*.weight");
+  EXPECT_EQ(record_of("reward.0.kwargs.name"), "reward.*.params");
+  EXPECT_EQ(record_of("reward.0.timeout_extra"), "reward.*.params");
+  EXPECT_EQ(record_of("algorithm.adv_params.epsilon"), "algorithm.adv_params");
+  EXPECT_EQ(record_of("actor.policy_loss.tau_pos"), "actor.policy_loss.params");
+  EXPECT_EQ(record_of("rollout.replay.path"), "rollout.params");
+  EXPECT_EQ(record_of("rollout.val_kwargs.n"), "rollout.val_kwargs.n");
+  EXPECT_EQ(record_of("preset"), "preset");
+  EXPECT_EQ(record_of("model.no_such_key"), "none");
+  EXPECT_EQ(record_of("nothing"), "none");
+}
+
+TEST(Records, CommandsThatReadAKey) {
+  EXPECT_EQ(find_field("rollout.temperature")->read_by, kInGenerate);
+  EXPECT_EQ(find_field("trainer.seed")->read_by, kInGenerate | kInEval);
+  EXPECT_EQ(find_field("sft.max_length")->unread, kInTrain);
+  EXPECT_EQ(find_field("critic.optim.lr")->unread, kInSft);
+  EXPECT_EQ(find_field("actor.optim.lr")->unread, 0U);
+}
+
+TEST(Records, WhatPluginsGetFromKeys) {
+  const auto offered = offered_params(config_of("", {"algorithm.gamma=0.9"}), "advantage_estimator");
+  ASSERT_EQ(offered.size(), 3U);
+  EXPECT_EQ(offered[1].first, "gamma");
+  EXPECT_EQ(offered[1].second, Json(0.9));
+  EXPECT_EQ(offered_params(RunConfig{}, "policy_loss").size(), 4U);
+  EXPECT_TRUE(offered_params(RunConfig{}, "reward").empty());
+}
+
+TEST(Records, NamesOfOtherFrameworks) {
+  EXPECT_EQ(find_field("actor.optim.lr")->name_in(Peer::kTrl), "learning_rate");
+  EXPECT_EQ(find_field("trainer.default_local_dir")->name_in(Peer::kTrl), "output_dir") << "of TrainingArguments";
+  EXPECT_EQ(find_field("actor.off_policy_mask_threshold")->name_in(Peer::kSwift), "off_policy_sequence_mask_delta");
+  EXPECT_EQ(find_field("actor.grad_clip")->name_in(Peer::kVerl), "") << "verl's name is ours";
+}
+
+// The names of a choice stand once: in its enum's table.
+TEST(Records, ChoicesAreReadAndWrittenByTheirNames) {
+  const RunConfig config = config_of("", {"actor.loss_agg_mode=prompt-mean", "trainer.logger=[tensorboard]",
+                                          "algorithm.rollout_correction.rollout_is=sequence"});
+  EXPECT_EQ(config.actor.loss_agg_mode, LossAggMode::kPromptMean);
+  EXPECT_THAT(config.trainer.logger, ElementsAre(LogTarget::kTensorboard));
+  EXPECT_EQ(config.algorithm.rollout_correction.rollout_is, WeightLevel::kSequence);
+  EXPECT_TRUE(config_of("", {"actor.loss_agg_mode=auto"}).actor.loss_agg_mode.is_auto());
+  EXPECT_EQ(config_of("", {"algorithm.rollout_correction.rollout_is=null"}).algorithm.rollout_correction.rollout_is,
+            std::nullopt);
+  RunConfig written;
+  for (const Field& field : all_fields()) {
+    if (!field.in_run || field.choices.empty()) continue;
+    for (const std::string& choice : field.choices) {
+      SCOPED_TRACE(field.key + "=" + choice);
+      written = config_of("", {field.key + "=" + choice});
+      const Json value = field_value(field.in_run(written));
+      EXPECT_EQ(value.is_array() ? value[0] : value, Json(choice));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,146 @@
+// Who is to blame, in every staged case.
+#include "dist/watch/diagnosis.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
+
+namespace mortise {
+namespace {
+
+RankView view_of(const std::string& description, const std::string& stage, int64_t step, int64_t calls) {
+  RankView view;
+  view.description = description;
+  view.state.stage = stage;
+  view.state.step = step;
+  view.state.calls = calls;
+  return view;
+}
+
+class Diagnosis : public testing::Test {
+ protected:
+  std::vector<RankView> ranks{view_of("rank 0", "gradients", 12, 7), view_of("rank 1", "gradients", 12, 7),
+                              view_of("rank 2", "rollout", 12, 6)};
+  WatchLimits limits;
+  Situation s = [] {
+    Situation situation;
+    situation.rank = 1;
+    situation.calls = 7;
+    situation.waits = true;
+    situation.store_rank = 0;
+    situation.store_address = "node0:29500";
+    return situation;
+  }();
+
+  std::optional<Verdict> verdict() {
+    s.ranks = ranks;
+    return diagnose(s, limits);
+  }
+};
+
+TEST_F(Diagnosis, NothingWhileAllAnswer) {
+  s.waited_s = 1700;
+  ranks[2].silent_s = 29;
+  EXPECT_EQ(verdict(), std::nullopt);
+}
+
+TEST_F(Diagnosis, ARankThatReportedAnError) {
+  ranks[2].state.status = RankStatus::kFailed;
+  ranks[2].state.error = "data.jsonl:7: no prompt";
+  EXPECT_EQ(verdict(), (Verdict{2, "rank 2 ended in 'rollout' of step 12 with an error: data.jsonl:7: no prompt"}));
+}
+
+TEST_F(Diagnosis, AProcessThatIsNoMore) {
+  ranks[2].has_ended = true;
+  EXPECT_EQ(verdict(), (Verdict{2, "rank 2 was killed or crashed in 'rollout' of step 12"}));
+}
+
+TEST_F(Diagnosis, ARankThatStoppedForAnotherIsNotToBlame) {
+  ranks[0].state.status = RankStatus::kStopped;
+  ranks[0].has_ended = true;
+  EXPECT_EQ(verdict(), std::nullopt);
+  ranks[2].silent_s = 31;
+  EXPECT_EQ(verdict()->rank, 2);
+}
+
+TEST_F(Diagnosis, ASilentRankIsNamedAfterTheLimitAndSoonerIfAConnectionClosed) {
+  ranks[2].silent_s = 31;
+  EXPECT_EQ(verdict(), (Verdict{2, "rank 2 has not answered for 31 s: it was last in 'rollout' of step 12"}));
+  ranks[2].silent_s = 6;
+  EXPECT_EQ(verdict(), std::nullopt);
+  s.call_failed = true;
+  EXPECT_EQ(verdict()->rank, 2);
+  ranks[0].silent_s = 9;
+  EXPECT_EQ(verdict()->rank, 0) << "the longest silent one";
+}
+
+TEST_F(Diagnosis, TheRankThatServesTheStore) {
+  s.store_silent_s = 31;
+  EXPECT_EQ(verdict(), (Verdict{0, "rank 0 has not answered for 31 s: it was last in 'gradients' of step 12"}));
+  s.store_silent_s = 0;
+  s.store_lost = true;
+  EXPECT_EQ(verdict(), (Verdict{0, "rank 0 has closed its connections: it was last in 'gradients' of step 12"}));
+  s.store_rank = -1;
+  EXPECT_EQ(verdict(), (Verdict{-1, "the store of the group at node0:29500 has closed its connections"}));
+  ranks[2].has_ended = true;
+  EXPECT_EQ(verdict()->rank, 2) << "what is certain comes first";
+}
+
+TEST_F(Diagnosis, ARankThatLivesButDoesNotArrive) {
+  s.waited_s = 1801;
+  EXPECT_EQ(verdict(), (Verdict{2, "ranks waited 1801 s: rank 2 is still in 'rollout' of step 12"}));
+  ranks[2].state.calls = 7;
+  EXPECT_EQ(verdict(), (Verdict{-1, "all ranks wait for each other for 1801 s in the same collective"}));
+  s.waits = false;
+  EXPECT_EQ(verdict(), std::nullopt) << "this rank computes";
+}
+
+TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
+  ranks[2].state.status = RankStatus::kLeft;
+  s.waited_s = 4;
+  EXPECT_EQ(verdict(), std::nullopt);
+  s.waited_s = 6;
+  EXPECT_EQ(verdict(), (Verdict{2, "rank 2 has finished its run while others still work"}));
+}
+
+TEST(RankTexts, ReadBack) {
+  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines"};
+  EXPECT_EQ(decode_rank_state(encode(state)), state);
+  for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
+    EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
+  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4};
+  EXPECT_EQ(decode_rank_process(encode(process)), process);
+  EXPECT_EQ(decode_rank_process("boot 1\n7"), std::nullopt);
+  const Verdict verdict{2, "rank 2: a\nb"};
+  EXPECT_EQ(decode_verdict(encode(verdict)), verdict);
+  EXPECT_EQ(decode_verdict("none"), std::nullopt);
+}
+
+TEST(RankProcesses, OfThisMachineEndWhenTheyAreKilledAndNotReaped) {
+  const RankProcess self = this_process(2);
+  EXPECT_FALSE(has_ended(self, self));
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const RankProcess other = describe_process(child, 2);
+  EXPECT_FALSE(has_ended(other, self));
+  RankProcess reused = other;
+  reused.start_ticks -= 1;
+  EXPECT_TRUE(has_ended(reused, self)) << "another process has its id now";
+  reused.machine = "another";
+  EXPECT_FALSE(has_ended(reused, self)) << "it cannot be seen from here";
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(has_ended(other, self)) << "killed, and its parent has not asked yet";
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(has_ended(other, self));
+}
+
+}  // namespace
+}  // namespace mortise

@@ -1,0 +1,182 @@
+// Ranks that are killed, stopped, slow, missing or wrong, as processes: the others end in time and name them.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rank_processes.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+constexpr int kRankFailureCode = 7;
+
+int num_rounds(int short_run, int long_run) { return std::getenv("MORTISE_LONG") != nullptr ? long_run : short_run; }
+
+TEST(Processes, RunToTheEnd) {
+  for (const int size : {2, 3, 4}) {
+    RankProcesses ranks(size, {"50"});
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(ranks.code(rank, seconds(60)), 0) << ranks.output(rank);
+      EXPECT_EQ(ranks.output(rank), fmt::format("joined {} of {}\ndone\n", rank, size));
+    }
+  }
+}
+
+TEST(Processes, MeetThroughAFile) {
+  const test::TempDir folder;
+  const std::string file = (folder / "store").string();
+  RankProcesses ranks(3, {"20"}, {{"STORE_FILE", file}});
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(60)), 0) << ranks.output(rank);
+}
+
+// kill -9 of every rank at moments that a seed chooses, the one that serves the store as well.
+TEST(Processes, KilledAtAnyMomentAreNamedByAllSurvivors) {
+  constexpr int kSize = 4;
+  std::mt19937 random(20260);
+  for (int round = 0; round < num_rounds(4, 100); ++round) {
+    const int victim = round % kSize;
+    const auto moment = milliseconds(random() % 700);
+    SCOPED_TRACE(fmt::format("round {}: rank {} after {} ms", round, victim, moment.count()));
+    RankProcesses ranks(kSize, {"0", std::to_string(static_cast<int>(random() % 5)), "30"});
+    ranks.wait_until_joined();
+    std::this_thread::sleep_for(moment);
+    ranks.send(victim, SIGKILL);
+    EXPECT_EQ(ranks.code(victim, seconds(10)), -SIGKILL);
+    const auto killed_at = Clock::now();
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(ranks.code(rank, seconds(30)), kRankFailureCode) << ranks.output(rank);
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+      EXPECT_THAT(ranks.output(rank), HasSubstr(") was killed or crashed in '"));
+    }
+    EXPECT_LT(Clock::now() - killed_at, seconds(30));
+  }
+}
+
+// SIGSTOP: the process is there, its connections are open, and it says nothing.
+TEST(Processes, StoppedAreNamedByAllOthers) {
+  constexpr int kSize = 3;
+  std::mt19937 random(20261);
+  for (int round = 0; round < num_rounds(3, 30); ++round) {
+    const int victim = round % kSize;
+    SCOPED_TRACE(fmt::format("round {}: rank {}", round, victim));
+    RankProcesses ranks(kSize, {"0", "1", "20"}, {{"ANSWER_MS", "4000"}});
+    ranks.wait_until_joined();
+    std::this_thread::sleep_for(milliseconds(random() % 700));
+    ranks.send(victim, SIGSTOP);
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(ranks.code(rank, seconds(60)), kRankFailureCode) << ranks.output(rank);
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+      EXPECT_THAT(ranks.output(rank), HasSubstr(") has not answered for "));
+    }
+    ranks.send(victim, SIGCONT);
+    EXPECT_EQ(ranks.code(victim, seconds(60)), kRankFailureCode) << "it learns that it was given up";
+  }
+}
+
+TEST(Processes, ThatStopForLessThanTheLimitGoOn) {
+  RankProcesses ranks(2, {"200", "1", "10"}, {{"ANSWER_MS", "20000"}});
+  ranks.wait_until_joined();
+  for (const int rank : {1, 0}) {
+    ranks.send(rank, SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(1500));
+    ranks.send(rank, SIGCONT);
+  }
+  EXPECT_EQ(ranks.code(0, seconds(60)), 0) << ranks.output(0);
+  EXPECT_EQ(ranks.code(1, seconds(60)), 0) << ranks.output(1);
+}
+
+TEST(Processes, SlowRanksAreWaitedForUntilTheLimit) {
+  RankProcesses patient(2, {"2", "1", "6000"}, {{"WAIT_MS", "60000"}, {"ANSWER_MS", "2000"}});
+  EXPECT_EQ(patient.code(0, seconds(60)), 0) << "a rank that answers is not taken for hung: " << patient.output(0);
+  RankProcesses ranks(2, {"2", "1", "600000"}, {{"WAIT_MS", "3000"}});
+  EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr("is still in 'rollout' of step 1; this rank (0) was in 'metrics'"));
+  EXPECT_EQ(ranks.code(1, seconds(60)), kRankFailureCode) << "its watch ends it, though its main thread sleeps";
+  EXPECT_THAT(ranks.output(1), HasSubstr("rank 1 ends while it works; its threads were here:\nthread "));
+  EXPECT_THAT(ranks.output(1), HasSubstr("(main):\n")) << "the main thread's stack";
+  EXPECT_THAT(ranks.output(1), HasSubstr("nanosleep"));
+  EXPECT_THAT(ranks.output(1), HasSubstr("the other ranks have given this rank up: ranks waited"));
+}
+
+TEST(Processes, AnErrorOfOneRankReachesTheOthers) {
+  RankProcesses ranks(3, {"0"}, {{"FAIL_RANK", "0"}});
+  EXPECT_EQ(ranks.code(0, seconds(60)), 3) << ranks.output(0);
+  for (const int rank : {1, 2}) {
+    EXPECT_EQ(ranks.code(rank, seconds(30)), kRankFailureCode);
+    EXPECT_THAT(ranks.output(rank), HasSubstr("ended in 'rollout' of step 3 with an error: data.jsonl:7: row 7 has no "
+                                              "prompt; this rank"));
+  }
+}
+
+TEST(Processes, MissingRanksAreNamed) {
+  RankProcesses ranks(1, {"1"}, {{"WORLD_SIZE", "3"}, {"JOIN_MS", "1500"}});
+  EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr("2 of 3 ranks did not come to 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: 1, 2; "));
+}
+
+TEST(Processes, TwoWithOneRankAreRefused) {
+  const test::TempDir folder;
+  const Environment environment{{"WORLD_SIZE", "3"}, {"JOIN_MS", "8000"}, {"STORE_FILE", (folder / "store").string()}};
+  RankProcesses ranks(2, {"1"}, [&] {
+    Environment same = environment;
+    same["RANK"] = "1";
+    return same;
+  }());
+  const int first = ranks.code(0, seconds(30));
+  const int second = ranks.code(1, seconds(30));
+  EXPECT_EQ(first, kRankFailureCode);
+  EXPECT_EQ(second, kRankFailureCode);
+  EXPECT_THAT(ranks.output(0) + ranks.output(1), HasSubstr("or two processes are rank 1"));
+}
+
+// Runs a command with its output in a file. Returns its exit code.
+int run_command(const std::string& command, const test::TempDir& folder) {
+  const int status = std::system((command + " > " + (folder / "out").string() + " 2>&1").c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// The launcher of the pinned PyTorch: it serves the store, and starts the ranks again after a failure.
+TEST(Processes, StartedByTorchrun) {
+  const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: torchrun did not start ranks";
+  const test::TempDir folder;
+  const std::string torchrun =
+      fmt::format("{} -m torch.distributed.run --no-python --standalone --nproc-per-node 3 --max-restarts 1 ", python);
+  const std::string program = MORTISE_BINARY_DIR "/tests/rank_program";
+  EXPECT_EQ(run_command(torchrun + program + " 20", folder), 0) << folder.read("out");
+  const std::string out = folder.read("out");
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(out, HasSubstr(fmt::format("joined {} of 3", rank)));
+  const std::string once =
+      fmt::format("sh -c '[ $TORCHELASTIC_RESTART_COUNT = 0 ] && export FAIL_RANK=1; exec {} 20'", program);
+  EXPECT_EQ(run_command(torchrun + once, folder), 0) << "the second attempt must not read the first one's keys\n"
+                                                     << folder.read("out");
+  EXPECT_THAT(folder.read("out"), HasSubstr("row 7 has no prompt"));
+}
+
+TEST(Processes, NobodyAtTheAddress) {
+  RankProcesses ranks(1, {"1"}, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"JOIN_MS", "1500"}});
+  EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr("start: rank 1 did not reach the store at 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(0), HasSubstr("check MASTER_ADDR, MASTER_PORT and that rank 0 runs"));
+}
+
+}  // namespace
+}  // namespace mortise

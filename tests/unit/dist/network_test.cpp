@@ -1,0 +1,108 @@
+// Ranks on several networks: each has its own network namespace behind one bridge, as machines behind a switch have.
+// Needs root and `ip`; without them the tests are skipped, aloud.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "rank_processes.h"
+
+namespace mortise {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+bool run_quietly(const std::string& command) { return std::system((command + " > /dev/null 2>&1").c_str()) == 0; }
+
+class Network {
+ public:
+  explicit Network(int size) : size_(size) {
+    is_there_ = run_quietly("ip netns add " + name("switch")) &&
+                run_quietly(fmt::format("ip -n {} link add br0 type bridge", name("switch"))) &&
+                run_quietly(fmt::format("ip -n {} link set br0 up", name("switch")));
+    for (int rank = 0; rank < size && is_there_; ++rank) is_there_ = add_machine(rank);
+  }
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+  ~Network() {
+    for (int rank = 0; rank < size_; ++rank) run_quietly("ip netns del " + machine(rank));
+    run_quietly("ip netns del " + name("switch"));
+  }
+  [[nodiscard]] bool is_there() const { return is_there_; }
+  [[nodiscard]] std::string machine(int rank) const { return name(std::to_string(rank)); }
+  void cut(int rank) const {
+    EXPECT_TRUE(run_quietly(fmt::format("ip -n {} link set v{} down", name("switch"), rank)));
+  }
+
+ private:
+  static std::string name(const std::string& what) { return fmt::format("mortise_{}_{}", getpid(), what); }
+  bool add_machine(int rank) const {
+    const std::string own = machine(rank);
+    const std::string bridge = name("switch");
+    return run_quietly("ip netns add " + own) &&
+           run_quietly(fmt::format("ip -n {} link add v{} type veth peer name eth0 netns {}", bridge, rank, own)) &&
+           run_quietly(fmt::format("ip -n {} link set v{} master br0 up", bridge, rank)) &&
+           run_quietly(fmt::format("ip -n {} addr add 10.99.7.{}/24 dev eth0", own, rank + 1)) &&
+           run_quietly(fmt::format("ip -n {} link set eth0 up", own)) &&
+           run_quietly(fmt::format("ip -n {} link set lo up", own));
+  }
+
+  int size_;
+  bool is_there_ = false;
+};
+
+class Networks : public testing::Test {
+ protected:
+  static RankProcesses start(const Network& network, const std::vector<std::string>& words) {
+    Environment environment{{"MASTER_ADDR", "10.99.7.1"}, {"MASTER_PORT", "29500"}, {"ANSWER_MS", "4000"}};
+    return RankProcesses(3, words, environment, [&](int rank) { return network.machine(rank); });
+  }
+};
+
+TEST_F(Networks, RanksOnSeveralMachinesFindEachOther) {
+  const Network network(3);
+  if (!network.is_there()) GTEST_SKIP() << "no network namespaces: ranks did not run on several networks";
+  RankProcesses ranks = start(network, {"20"});
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(60)), 0) << ranks.output(rank);
+}
+
+// The kernel says nothing about a process of another machine: its closed connections and its silence must do.
+TEST(Machines, ARankThatIsKilledOnAnotherMachineIsNamed) {
+  if (!run_quietly("unshare -pf --mount-proc true")) GTEST_SKIP() << "no process namespaces: no rank was killed so";
+  for (const int victim : {0, 1, 2}) {
+    SCOPED_TRACE(fmt::format("rank {}", victim));
+    RankProcesses ranks(3, {"0", "1", "20"}, {{"OWN_PROCESSES", "1"}});
+    ranks.wait_until_joined();
+    ranks.send(victim, SIGKILL);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(ranks.code(rank, seconds(30)), 7) << ranks.output(rank);
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("error: rank {} (process ", victim)));
+    }
+  }
+}
+
+// The process lives and its connections stay open, but no packet comes through.
+TEST_F(Networks, AMachineWhoseCableIsCutIsNamed) {
+  for (const int victim : {2, 0}) {
+    SCOPED_TRACE(fmt::format("rank {}", victim));
+    const Network network(3);
+    if (!network.is_there()) GTEST_SKIP() << "no network namespaces: no cable was cut";
+    RankProcesses ranks = start(network, {"0", "1", "20"});
+    ranks.wait_until_joined();
+    network.cut(victim);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(ranks.code(rank, seconds(60)), 7) << ranks.output(rank);
+      if (rank == victim) continue;
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+      EXPECT_THAT(ranks.output(rank), HasSubstr(") has not answered for "));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mortise

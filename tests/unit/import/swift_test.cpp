@@ -1,0 +1,206 @@
+// ms-swift's GRPO arguments, as a list of arguments and as YAML.
+#include "config/fields.h"
+#include "foundation/base/choice.h"
+#include "import/frameworks.h"
+#include "import_support.h"
+
+namespace mortise::test {
+namespace {
+
+RunConfig swift(std::string_view arguments) {
+  return imported("swift", "--train_type full " + std::string(arguments), "run.sh");
+}
+std::string swift_error(std::string_view arguments) {
+  return import_error("swift", "--train_type full " + std::string(arguments), "run.sh");
+}
+// Eight completions in a step: the smallest batch that holds a group.
+constexpr std::string_view kBatch = "--per_device_train_batch_size 8 ";
+
+TEST(ImportSwift, DefaultsAreSwifts) {
+  const RunConfig config = swift(kBatch);
+  EXPECT_EQ(choice_name(config.actor.loss_agg_mode), "seq-mean-token-mean");
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "vanilla");
+  EXPECT_EQ(config.actor.clip_ratio_c, 0.0);
+  EXPECT_TRUE(config.actor.use_kl_loss);
+  EXPECT_EQ(config.actor.kl_loss_coef, 0.04);
+  EXPECT_EQ(config.actor.kl_loss_type, "low_var_kl");
+  EXPECT_EQ(config.algorithm.adv_params, Json({{"epsilon", 1e-4}}));
+  EXPECT_EQ(config.rollout.temperature, 0.9);
+  EXPECT_EQ(config.actor.optim.lr, 1e-5);
+  EXPECT_EQ(config.actor.optim.weight_decay, 0.1);
+  EXPECT_EQ(config.actor.optim.betas, (std::vector<double>{0.9, 0.95}));
+  EXPECT_EQ(choice_name(config.actor.optim.lr_scheduler_type), "cosine");
+  EXPECT_EQ(config.rollout.n, 8);
+  EXPECT_EQ(config.data.train_batch_size, 1);
+}
+
+TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
+  const Result<ImportedConfig> silent = import_text("swift", "per_device_train_batch_size: 8");
+  ASSERT_TRUE(silent.ok());
+  ASSERT_EQ(silent->warnings.size(), 1U);
+  EXPECT_THAT(silent->warnings[0], HasSubstr("LoRA adapters unless it is full"));
+  EXPECT_THAT(import_error("swift", "train_type: longlora\nper_device_train_batch_size: 8"),
+              HasSubstr("use full or lora"));
+  const std::string lora = "train_type: lora\nper_device_train_batch_size: 8\n";
+  EXPECT_THAT(imported_toml("swift", lora), HasSubstr("lora_rank = 8  # "));
+  const RunConfig stock = imported("swift", lora);
+  EXPECT_EQ(stock.model.lora_dropout, 0.05);
+  EXPECT_EQ(stock.actor.optim.lr, 1e-4) << "its default for adapters";
+  EXPECT_TRUE(imported("swift", lora + "use_rslora: true").model.use_rslora);
+  EXPECT_EQ(imported("swift", lora + "lora_dropout: 0").model.lora_dropout, 0.0);
+  EXPECT_EQ(imported("swift", lora + "learning_rate: 3e-6").actor.optim.lr, 3e-6);
+  const std::string floor = "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5}\n";
+  EXPECT_DOUBLE_EQ(imported("swift", lora + floor).actor.optim.min_lr_ratio, 0.1);
+}
+
+TEST(ImportSwift, APunishmentThatGrowsOnIsTold) {
+  const std::string reward = std::string(kBatch) + "--reward_funcs soft_overlong --soft_cache_length 100 ";
+  const auto warnings_of = [&](const std::string& more) {
+    const auto result = import_text("swift", "--train_type full " + reward + more, "run.sh");
+    return result ? result->warnings : std::vector<std::string>{result.error().to_string()};
+  };
+  EXPECT_THAT(warnings_of(""), ElementsAre());
+  EXPECT_THAT(warnings_of("--soft_max_length 512"), ElementsAre());
+  EXPECT_THAT(warnings_of("--soft_max_length 400"), ElementsAre(HasSubstr("beyond it the punishment there grows on")));
+  EXPECT_THAT(warnings_of("--soft_max_length 512 --max_completion_length 600"), ElementsAre(HasSubstr("grows on")));
+}
+
+TEST(ImportSwift, LossesLevelsAndEstimators) {
+  EXPECT_EQ(swift(std::string(kBatch) + "--loss_type cispo --epsilon_high 5").actor.policy_loss.params["cap"], 5.0);
+  RunConfig config = swift(std::string(kBatch) + "--loss_type real --beta 0");
+  EXPECT_EQ(choice_name(config.actor.loss_agg_mode), "prompt-mean");
+  EXPECT_EQ(config.algorithm.adv_estimator, "dr_grpo") << "forced by ms-swift";
+  config = swift(std::string(kBatch) + "--loss_type fipo --fipo_clip_high_only false --delta 10");
+  EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_high_only"], false);
+  EXPECT_EQ(config.actor.policy_loss.params["delta"], 10);
+  EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_range"], 0.2);
+  EXPECT_EQ(config.actor.policy_loss.params["fipo_safety_threshold"], 4.0);
+  const std::string fipo = "train_type: full\nper_device_train_batch_size: 8\nloss_type: fipo\n";
+  for (const std::string off : {"null", "0"}) {  // both mean that nothing is clipped
+    config = imported("swift", fipo + "fipo_clip_range: " + off + "\nfipo_safety_threshold: null\n");
+    EXPECT_EQ(config.actor.policy_loss.params["fipo_clip_range"], "inf") << off;
+    EXPECT_EQ(config.actor.policy_loss.params["fipo_safety_threshold"], "inf");
+  }
+  EXPECT_EQ(swift(std::string(kBatch) + "--importance_sampling_level sequence_token").actor.policy_loss.loss_mode,
+            "gspo_token");
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--loss_type sapo --importance_sampling_level sequence"),
+              HasSubstr("is not supported"));
+
+  // What ms-swift's real does not see, or sees in another way.
+  const std::string real = std::string(kBatch) + "--loss_type real ";
+  EXPECT_THAT(swift_error(real), HasSubstr("set beta to 0"));
+  for (const std::string name : {"top_entropy_quantile 0.2", "rollout_importance_sampling_mode token_mask",
+                                 "off_policy_sequence_mask_delta 0.1"}) {
+    const std::string flag = name.substr(0, name.find(' '));
+    EXPECT_THAT(swift_error(real + "--beta 0 --" + name), HasSubstr(flag + " with loss_type real is not supported"));
+  }
+
+  config = swift(std::string(kBatch) + "--advantage_estimator rloo --beta 0.05");
+  EXPECT_EQ(config.algorithm.adv_estimator, "rloo");
+  EXPECT_TRUE(config.algorithm.use_kl_in_reward);
+  EXPECT_EQ(config.algorithm.kl_ctrl.kl_coef, 0.05);
+  EXPECT_FALSE(config.actor.use_kl_loss);
+  config = swift(std::string(kBatch) + "--advantage_estimator reinforce_plus_plus --beta 0");
+  EXPECT_EQ(config.algorithm.adv_params, Json({{"epsilon", 1e-4}, {"std", "batch_centred"}}));
+  config = swift(std::string(kBatch) + "--scale_rewards gdpo --kl_in_reward true");
+  EXPECT_EQ(config.algorithm.adv_estimator, "gdpo");
+  EXPECT_EQ(config.algorithm.adv_params["epsilon"], 1e-8);
+  EXPECT_TRUE(config.actor.use_kl_loss) << "ms-swift puts it back into the loss";
+}
+
+TEST(ImportSwift, AShellScriptOfItsExamples) {
+  const RunConfig config = imported("swift", R"(CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 \
+swift rlhf \
+    --rlhf_type grpo \
+    --model /models/qwen \
+    --external_plugins plugin.py \
+    --reward_funcs format soft_overlong \
+    --reward_weights 1 0.5 \
+    --soft_cache_length 64 \
+    --use_vllm true --vllm_mode colocate \
+    --train_type full --torch_dtype bfloat16 \
+    --dataset data.jsonl \
+    --max_length 1024 --max_completion_length 256 \
+    --per_device_train_batch_size 4 --gradient_accumulation_steps 4 \
+    --learning_rate 1e-6 --warmup_ratio 0.05 \
+    --num_generations 8 --stop_words '</answer>' \
+    --deepspeed zero2 --report_to tensorboard
+)",
+                                    "run.sh", 2);
+  EXPECT_EQ(config.model.path, "/models/qwen");
+  EXPECT_EQ(config.data.train_batch_size, 4);
+  EXPECT_EQ(config.data.max_prompt_length, 1024);
+  EXPECT_EQ(choice_name(config.data.truncation), "left");
+  EXPECT_EQ(config.data.max_response_length, 256);
+  EXPECT_EQ(config.actor.optim.lr_warmup_steps_ratio, 0.05);
+  EXPECT_THAT(config.rollout.stop, ElementsAre("</answer>"));
+  ASSERT_EQ(config.reward.size(), 2U);
+  EXPECT_EQ(config.reward[0].use, "format");
+  EXPECT_EQ(config.reward[0].params, Json({{"layout", "think_answer"}}));
+  EXPECT_EQ(config.reward[1].use, "length");
+  EXPECT_EQ(config.reward[1].params, Json({{"buffer", 64}}));
+  EXPECT_EQ(config.reward[1].weight, 0.5);
+}
+
+TEST(ImportSwift, AccuracyAndCosineJudgeAsSwiftDoes) {
+  const RunConfig config = swift(std::string(kBatch) + "--reward_funcs accuracy cosine --cosine_max_len 64");
+  ASSERT_EQ(config.reward.size(), 2U);
+  EXPECT_EQ(config.reward[0].use, "math_equal");
+  const Json accuracy{{"column", "solution"},
+                      {"extract", "marked"},
+                      {"tag", "answer"},
+                      {"gold", "marked"},
+                      {"on_unreadable_gold", "miss"}};
+  EXPECT_EQ(config.reward[0].params, accuracy);
+  EXPECT_EQ(config.reward[1].use, "cosine");
+  for (const auto& [name, value] : accuracy.items()) EXPECT_EQ(config.reward[1].params[name], value) << name;
+}
+
+// With validation rows ms-swift validates as often as it saves.
+TEST(ImportSwift, ValidationFollowsSaving) {
+  EXPECT_EQ(swift(kBatch).trainer.test_freq, -1);
+  const std::string rows = std::string(kBatch) + "--dataset t.jsonl --val_dataset v.jsonl ";
+  const RunConfig config = swift(rows);
+  EXPECT_THAT(config.data.val_files, ElementsAre("v.jsonl"));
+  EXPECT_EQ(config.trainer.test_freq, 500);
+  EXPECT_FALSE(config.trainer.val_before_train);
+  EXPECT_EQ(config.rollout.val_kwargs.n, 8);
+  EXPECT_EQ(config.rollout.val_kwargs.temperature, 0.9);
+  EXPECT_EQ(swift(rows + "--save_steps 20").trainer.test_freq, 20);
+  EXPECT_EQ(swift(rows + "--eval_steps 5").trainer.test_freq, 5);
+  EXPECT_EQ(swift(rows + "--eval_strategy no").trainer.test_freq, -1);
+}
+
+TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {
+  const RunConfig config =
+      swift(std::string(kBatch) + "--reward_model /models/a /models/b --reward_funcs format --reward_weights 1 2 3");
+  ASSERT_EQ(config.reward.size(), 3U);
+  EXPECT_EQ(config.reward[0].use, "format");
+  for (const size_t place : {1U, 2U}) {
+    EXPECT_EQ(config.reward[place].use, "reward_model");
+    EXPECT_EQ(config.reward[place].params, Json({{"model", place == 1 ? "/models/a" : "/models/b"}}));
+    EXPECT_EQ(config.reward[place].weight, static_cast<double>(place + 1));
+  }
+  EXPECT_NE(config.reward[1].name, config.reward[2].name);
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_model /models/a --reward_model_plugin genrm"),
+              HasSubstr("is not supported: "));
+}
+
+TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
+  for (const char* arguments : {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x",
+                                "--teacher_model m", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
+    EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
+  }
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs mine"),
+              HasSubstr("the reward 'mine' does not exist in Mortise"));
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs soft_overlong"), HasSubstr("soft_cache_length"));
+  EXPECT_THAT(swift_error("--per_device_train_batch_size 4"), HasSubstr("does not hold whole groups of 8"));
+  const std::string mask = std::string(kBatch) + "--off_policy_sequence_mask_delta 0.5 ";
+  EXPECT_THAT(swift_error(mask), HasSubstr("with a KL in the loss (beta) is not supported"));
+  EXPECT_THAT(swift_error(mask + "--beta 0 --loss_type bnpo"), HasSubstr("with loss_type bnpo is not supported"));
+  EXPECT_EQ(swift(mask + "--beta 0").actor.off_policy_mask_threshold, 0.5);
+  EXPECT_EQ(swift(mask + "--kl_in_reward true").actor.off_policy_mask_threshold, 0.5);
+}
+
+}  // namespace
+}  // namespace mortise::test

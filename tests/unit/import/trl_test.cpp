@@ -1,0 +1,304 @@
+// TRL's GRPOConfig: what each setting becomes, and the settings of the replayed runs.
+#include "config/check.h"
+#include "config/fields.h"
+#include "foundation/base/choice.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "import/frameworks.h"
+#include "import_support.h"
+
+namespace mortise::test {
+namespace {
+
+RunConfig trl(std::string_view text, int64_t num_processes = 1) {
+  return imported("trl", text, "grpo.yaml", num_processes);
+}
+
+TEST(ImportTrl, DefaultsAreTrls) {
+  const RunConfig config = trl("");
+  EXPECT_EQ(config.data.train_batch_size, 1) << "8 completions, 8 for each prompt";
+  EXPECT_EQ(config.actor.ppo_mini_batch_size, 1);
+  EXPECT_EQ(config.actor.ppo_micro_batch_size_per_gpu, 8);
+  EXPECT_EQ(config.rollout.n, 8);
+  EXPECT_EQ(config.data.max_response_length, 512);
+  EXPECT_EQ(config.rollout.temperature, 1.0);
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "vanilla");
+  EXPECT_EQ(config.actor.clip_ratio_low, 0.2);
+  EXPECT_EQ(config.actor.clip_ratio_high, 0.2);
+  EXPECT_EQ(config.actor.clip_ratio_c, 0.0) << "no dual clip";
+  EXPECT_EQ(choice_name(config.actor.loss_agg_mode), "token-mean");
+  EXPECT_FALSE(config.actor.use_kl_loss);
+  EXPECT_EQ(config.algorithm.adv_estimator, "grpo");
+  EXPECT_EQ(config.algorithm.adv_params, Json({{"epsilon", 1e-4}}));
+  EXPECT_EQ(config.actor.optim.lr, 1e-6);
+  EXPECT_EQ(config.actor.optim.weight_decay, 0.0);
+  EXPECT_EQ(choice_name(config.actor.optim.lr_scheduler_type), "linear");
+  EXPECT_EQ(choice_name(config.actor.optim.schedule_unit), "update");
+  EXPECT_EQ(config.actor.grad_clip, 1.0);
+  EXPECT_EQ(config.trainer.total_epochs, 3);
+  EXPECT_FALSE(config.trainer.val_before_train);
+}
+
+TEST(ImportTrl, BatchesAreCountedAsTrlCountsThem) {
+  const std::string text =
+      "per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nsteps_per_generation: 8\nnum_generations: 8\n"
+      "num_iterations: 2\nmax_steps: 24\n";
+  const RunConfig config = trl(text, 4);
+  EXPECT_EQ(config.data.train_batch_size, 4 * 4 * 8 / 8);
+  EXPECT_EQ(config.actor.ppo_mini_batch_size, 4 * 4 * 2 / 8);
+  EXPECT_EQ(config.actor.ppo_epochs, 2);
+  EXPECT_EQ(config.trainer.total_training_steps, 24 / (8 / 2 * 2));
+  EXPECT_EQ(config.trainer.save_freq, 63) << "500 updates, 8 in a step";
+  EXPECT_EQ(trl("generation_batch_size: 64").data.train_batch_size, 8);
+  EXPECT_EQ(trl("gradient_accumulation_steps: 4").data.train_batch_size, 4);
+
+  const auto error = [](std::string_view more) { return import_error("trl", more); };
+  EXPECT_THAT(error("generation_batch_size: 64\nsteps_per_generation: 8"), HasSubstr("both given"));
+  EXPECT_THAT(error("generation_batch_size: 60"), HasSubstr("not a multiple of the rows of a micro-step (8)"));
+  EXPECT_THAT(error("num_generations: 3"), HasSubstr("does not hold whole groups of 3"));
+  EXPECT_THAT(error("per_device_train_batch_size: 4\nsteps_per_generation: 2"),
+              HasSubstr("an update of 4 completions"));
+  EXPECT_THAT(error("gradient_accumulation_steps: 4\nsteps_per_generation: 2"), HasSubstr("does not divide"));
+  EXPECT_THAT(error("num_iterations: 2\nmax_steps: 5"), HasSubstr("set 4 or 6"));
+  EXPECT_THAT(error("num_generations: 1"), HasSubstr("nothing to compare"));
+  EXPECT_THAT(error("num_train_epochs: 1.5"), HasSubstr("give max_steps instead"));
+  EXPECT_THAT(error("per_device_train_batch_size: 1.5"), HasSubstr("must be an integer"));
+}
+
+TEST(ImportTrl, EveryLossType) {
+  struct Case {
+    const char* type;
+    const char* loss;
+    const char* aggregation;
+  };
+  for (const Case& c : {Case{"grpo", "vanilla", "seq-mean-token-mean"}, Case{"bnpo", "vanilla", "token-mean"},
+                        Case{"dapo", "vanilla", "token-mean"}, Case{"dr_grpo", "vanilla", "seq-mean-token-sum-norm"},
+                        Case{"cispo", "cispo", "token-mean"}, Case{"sapo", "sapo", "seq-mean-token-mean"},
+                        Case{"vespo", "vespo", "token-mean"}, Case{"luspo", "vanilla", "seq-mean-token-sum"}}) {
+    SCOPED_TRACE(c.type);
+    const RunConfig config = trl("loss_type: " + std::string(c.type));
+    EXPECT_EQ(config.actor.policy_loss.loss_mode, c.loss);
+    EXPECT_EQ(choice_name(config.actor.loss_agg_mode), c.aggregation);
+    EXPECT_EQ(choice_name(config.actor.loss_agg_rows), std::string(c.aggregation) == "token-mean" ? "nonempty" : "all");
+  }
+  EXPECT_EQ(trl("loss_type: cispo\nepsilon_high: 5.0").actor.policy_loss.params, Json({{"cap", 5.0}}));
+  EXPECT_EQ(trl("loss_type: cispo\nepsilon: 0.3").actor.policy_loss.params, Json({{"cap", 0.3}}));
+  EXPECT_EQ(trl("loss_type: sapo\nsapo_temperature_neg: 2").actor.policy_loss.params,
+            Json({{"tau_pos", 1.0}, {"tau_neg", 2.0}}));
+  EXPECT_EQ(trl("loss_type: vespo\nvespo_k_neg: 4").actor.policy_loss.params["vespo_k_neg"], 4.0);
+  EXPECT_THAT(import_error("trl", "loss_type: ppo"), HasSubstr("'ppo' is not known"));
+}
+
+TEST(ImportTrl, SequenceLevelAndClips) {
+  RunConfig config = trl("importance_sampling_level: sequence\nepsilon: 3e-4\nepsilon_high: 4e-4\ndelta: 1.5");
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "gspo");
+  EXPECT_EQ(config.actor.policy_loss.params, Json({{"delta", 1.5}, {"gradient", "row"}, {"max_log_ratio", kNoCap}}));
+  EXPECT_EQ(config.actor.clip_ratio_low, 3e-4);
+  EXPECT_EQ(config.actor.clip_ratio_high, 4e-4);
+  config = trl("importance_sampling_level: sequence\nloss_type: luspo");
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "luspo");
+  EXPECT_EQ(trl("delta: 1.5").actor.policy_loss.params, Json({{"delta", 1.5}}));
+  EXPECT_EQ(trl("epsilon_high: 0.28").actor.clip_ratio_low, 0.2);
+  for (const char* type : {"cispo", "sapo"}) {
+    EXPECT_THAT(import_error("trl", "importance_sampling_level: sequence\nloss_type: " + std::string(type)),
+                HasSubstr("is not supported"));
+  }
+  EXPECT_THAT(import_error("trl", "importance_sampling_level: word"), HasSubstr("must be token or sequence"));
+}
+
+TEST(ImportTrl, KlIsUnclampedAndCorrectedUnlessToldOtherwise) {
+  RunConfig config = trl("beta: 0.04");
+  EXPECT_TRUE(config.actor.use_kl_loss);
+  EXPECT_EQ(config.actor.kl_loss_coef, 0.04);
+  EXPECT_EQ(config.actor.kl_loss_type, "k3_ratio") << "TRL 1.16 multiplies by the ratio";
+  EXPECT_EQ(config.actor.kl_params, Json({{"max_log_ratio", kNoCap}, {"max_kl", kNoCap}}));
+  config = trl("beta: 0.04\nuse_bias_correction_kl: false");
+  EXPECT_EQ(config.actor.kl_loss_type, "low_var_kl");
+  config = trl("beta: 0.04\nimportance_sampling_level: sequence");
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "gspo");
+  EXPECT_EQ(config.actor.kl_loss_type, "k3_row_ratio") << "with the ratio of the row";
+  config = trl("beta: 0.04\nimportance_sampling_level: sequence\nuse_bias_correction_kl: false");
+  EXPECT_EQ(config.actor.kl_loss_type, "low_var_kl");
+}
+
+TEST(ImportTrl, TheStockAdapter) {
+  const RunConfig config = trl("use_peft: true");
+  EXPECT_EQ(config.model.lora_rank, 16);
+  EXPECT_EQ(config.model.lora_alpha, 32.0);
+  EXPECT_EQ(config.model.lora_dropout, 0.05);
+  EXPECT_EQ(trl("use_peft: true\nlora_dropout: 0").model.lora_dropout, 0.0);
+  EXPECT_FALSE(config.model.use_rslora);
+  EXPECT_TRUE(trl("use_peft: true\nuse_rslora: true").model.use_rslora);
+}
+
+TEST(ImportTrl, EntropyIsAMeanOverTokens) {
+  EXPECT_EQ(trl("entropy_coef: 0.01").actor.entropy_coeff, 0.01);
+  EXPECT_THAT(import_error("trl", "entropy_coef: 0.01\nloss_type: grpo"),
+              HasSubstr("entropy_coef with loss_type 'grpo'"));
+  for (const char* bonus : {"entropy_coef: 0.01\n", "use_adaptive_entropy: true\n"}) {
+    EXPECT_THAT(import_error("trl", bonus + std::string("top_entropy_quantile: 0.2")),
+                HasSubstr("entropy_coef with top_entropy_quantile below 1"))
+        << "TRL divides by the mask's tokens";
+  }
+}
+
+TEST(ImportTrl, Advantages) {
+  EXPECT_EQ(trl("scale_rewards: batch").algorithm.adv_params, Json({{"epsilon", 1e-4}, {"std", "batch"}}));
+  EXPECT_EQ(trl("scale_rewards: none").algorithm.adv_estimator, "dr_grpo");
+  EXPECT_EQ(trl("scale_rewards: false").algorithm.adv_estimator, "dr_grpo");
+  EXPECT_EQ(trl("scale_rewards: true").algorithm.adv_estimator, "grpo");
+  const RunConfig config = trl("multi_objective_aggregation: normalize_then_sum");
+  EXPECT_EQ(config.algorithm.adv_estimator, "gdpo");
+  EXPECT_EQ(config.algorithm.adv_params, Json({{"epsilon", 1e-4}, {"whiten", "rows"}, {"whiten_epsilon", 1e-4}}));
+  EXPECT_THAT(import_error("trl", "scale_rewards: rows"), HasSubstr("use one of: group, batch, none"));
+}
+
+TEST(ImportTrl, SchedulesAndWarmups) {
+  RunConfig config = trl("lr_scheduler_type: cosine\nwarmup_steps: 10\nmax_steps: 100");
+  EXPECT_EQ(choice_name(config.actor.optim.lr_scheduler_type), "cosine");
+  EXPECT_EQ(config.actor.optim.lr_warmup_steps, 10);
+  config = trl("warmup_steps: 0.1\nmax_steps: 15");
+  EXPECT_EQ(config.actor.optim.lr_warmup_steps, 2) << "rounded up";
+  EXPECT_EQ(trl("warmup_ratio: 0.1").actor.optim.lr_warmup_steps_ratio, 0.1) << "the older name";
+  EXPECT_EQ(trl("lr_scheduler_type: constant\nwarmup_steps: 5").actor.optim.lr_warmup_steps, -1)
+      << "transformers ignores it";
+  EXPECT_EQ(trl("lr_scheduler_type: constant_with_warmup\nwarmup_steps: 5").actor.optim.lr_warmup_steps, 5);
+  config = trl("lr_scheduler_type: cosine_with_min_lr\nlearning_rate: 1e-5\nlr_scheduler_kwargs: {min_lr: 1e-6}");
+  EXPECT_DOUBLE_EQ(config.actor.optim.min_lr_ratio, 0.1);
+  EXPECT_THAT(import_error("trl", "lr_scheduler_type: polynomial"), HasSubstr("'polynomial' is not supported"));
+  EXPECT_THAT(import_error("trl", "lr_scheduler_kwargs: {power: 2}"), HasSubstr("lr_scheduler_kwargs.power"));
+}
+
+TEST(ImportTrl, SamplingRewardsAndValidation) {
+  RunConfig config =
+      trl("temperature: 0.7\ntop_p: 0.9\ntop_k: 50\nmin_p: 0.05\nrepetition_penalty: 1.1\n"
+          "generation_kwargs: {min_new_tokens: 4, stop_strings: ['</s>']}\nshuffle_dataset: false\n");
+  EXPECT_EQ(config.rollout.top_k, 50);
+  EXPECT_EQ(config.rollout.min_new_tokens, 4);
+  EXPECT_THAT(config.rollout.stop, ElementsAre("</s>"));
+  EXPECT_FALSE(config.data.shuffle);
+  EXPECT_THAT(import_error("trl", "generation_kwargs: {num_beams: 4}"), HasSubstr("generation_kwargs.num_beams"));
+
+  config = trl("reward_funcs: [get_soft_overlong_punishment, my_lib.rewards.good]\nreward_weights: [0.5, 2]\n");
+  ASSERT_EQ(config.reward.size(), 2U);
+  EXPECT_EQ(config.reward[0].params, Json({{"limit", 1280}, {"buffer", 256}}));
+  EXPECT_EQ(config.reward[0].weight, 0.5);
+  EXPECT_EQ(config.reward[1].use, "python");
+  EXPECT_EQ(config.reward[1].params, Json({{"path", "my_lib/rewards.py"}, {"function", "good"}}));
+  EXPECT_EQ(config.reward[1].weight, 2.0);
+  EXPECT_THAT(import_error("trl", "reward_funcs: [good]"), HasSubstr("the reward 'good' does not exist in Mortise"));
+  EXPECT_THAT(import_error("trl", "reward_funcs: [a.b]\nreward_weights: [1, 2]"), HasSubstr("2 reward_weights for 1"));
+
+  config =
+      trl("reward_funcs: [my_lib.rewards.good, models/other.v2]\nreward_model_name_or_path: /models/rm\n"
+          "reward_weights: [0.5, 2, 3]\n");
+  ASSERT_EQ(config.reward.size(), 3U);
+  EXPECT_EQ(config.reward[0].use, "reward_model") << "TRL's script has it before the functions";
+  EXPECT_EQ(config.reward[0].params, Json({{"model", "/models/rm"}}));
+  EXPECT_EQ(config.reward[0].weight, 0.5);
+  EXPECT_EQ(config.reward[1].use, "python");
+  EXPECT_EQ(config.reward[2].params, Json({{"model", "models/other.v2"}}));
+  EXPECT_EQ(config.reward[2].weight, 3.0);
+  EXPECT_NE(config.reward[0].name, config.reward[2].name);
+  EXPECT_THAT(import_error("trl", "reward_model_name_or_path: /models/rm\nreward_weights: [1, 2]"),
+              HasSubstr("2 reward_weights for 1 reward_funcs and the reward model"));
+
+  config = trl("reward_funcs: [accuracy_reward]");
+  const Json accuracy{
+      {"column", "solution"}, {"extract", "marked"}, {"gold", "marked"}, {"on_unreadable_gold", "skip"}};
+  EXPECT_EQ(config.reward[0].params, accuracy);
+
+  config = trl("eval_strategy: steps\neval_steps: 50\neval_on_start: yes\nnum_generations_eval: 4\ntop_p: 0.9");
+  EXPECT_EQ(config.trainer.test_freq, 50);
+  EXPECT_TRUE(config.trainer.val_before_train);
+  EXPECT_EQ(config.rollout.val_kwargs.n, 4);
+  EXPECT_TRUE(config.rollout.val_kwargs.do_sample);
+  EXPECT_EQ(config.rollout.val_kwargs.top_p, 0.9);
+}
+
+// What `trl grpo` reads in addition to the trainer's settings.
+TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
+  const std::string toml = imported_toml("trl", "datasets:\n- path: a/b\nenv: {X: 1}\nstreaming: true\n");
+  EXPECT_THAT(toml, HasSubstr("#   datasets = [{\"path\":\"a/b\"}] (peer.yaml:1:1): "));
+  EXPECT_THAT(toml, HasSubstr("# train_files = [\"train.jsonl\"]"));
+  EXPECT_THAT(import_error("trl", "test_split_size: 0.1"), HasSubstr("is not supported: "));
+  EXPECT_THAT(import_error("trl", "--config grpo.yaml --beta 0.1", "run.sh"), HasSubstr("one file is read"));
+  EXPECT_FALSE(imported("trl", "--no_shuffle_dataset", "run.sh").data.shuffle);
+  EXPECT_THAT(import_error("trl", "--no_such", "run.sh"), HasSubstr("unknown setting 'no_such'"));
+}
+
+// TRL counts updates, and refuses to refresh a missing reference.
+TEST(ImportTrl, TheReferenceIsRefreshedBySteps) {
+  const std::string sync = "sync_ref_model: true\nsteps_per_generation: 2\nref_model_sync_steps: ";
+  const RunConfig config = trl(sync + "4\nbeta: 0.1\nref_model_mixup_alpha: 0.9\n");
+  EXPECT_EQ(config.ref.sync_steps, 2);
+  EXPECT_EQ(config.ref.mixup_alpha, 0.9);
+  EXPECT_THAT(import_error("trl", sync + "3\nbeta: 0.1\n"), HasSubstr("is not a multiple of the 2 updates"));
+  EXPECT_THAT(import_error("trl", sync + "4\n"), HasSubstr("peer.yaml:1:1: sync_ref_model is true, but beta is 0"));
+  EXPECT_EQ(trl("ref_model_sync_steps: 4\n").ref.sync_steps, std::nullopt);
+}
+
+// A setting without its own effect still has a line.
+TEST(ImportTrl, NoSettingIsLost) {
+  const std::string text =
+      "max_steps: 10\nnum_train_epochs: 1\nadam_beta1: 0.9\nimportance_sampling_level: token\nwarmup_ratio: 0\n"
+      "use_peft: false\nepsilon_high: null\nlr_scheduler_kwargs: {}\nlog_completions: false\nsync_ref_model: false\n"
+      "generation_kwargs: {}\nreward_weights: null\nentropy_coef: 0\nuse_adaptive_entropy: false\neval_strategy: "
+      "'no'\n";
+  const std::string toml = imported_toml("trl", text);
+  size_t line = 0;
+  for (const std::string_view setting : split(text, '\n')) {
+    if (setting.empty()) continue;
+    const std::string place = "peer.yaml:" + std::to_string(++line) + ":1";
+    EXPECT_THAT(toml, HasSubstr(place)) << setting;
+  }
+  EXPECT_THAT(toml, HasSubstr("num_train_epochs = 1 (peer.yaml:2:1): max_steps is given"));
+}
+
+TEST(ImportTrl, CommentsSayWhatCameFromWhere) {
+  const std::string toml = imported_toml("trl", "learning_rate: 5e-6\nbf16: true\nsave_strategy: no\n", "grpo.yaml");
+  EXPECT_THAT(toml, HasSubstr("lr = 5e-06  # grpo.yaml:1:1: learning_rate\n"));
+  EXPECT_THAT(toml, HasSubstr("weight_decay = 0.0  # TRL's default of weight_decay\n"));
+  EXPECT_THAT(toml, HasSubstr("#   bf16 = true (grpo.yaml:2:1): Mortise computes in model.dtype"));
+  EXPECT_THAT(toml, HasSubstr("# path = \"...\"  # the model's folder"));
+  EXPECT_THAT(toml, HasSubstr("save_strategy = false (grpo.yaml:3:1)")) << "YAML's no";
+}
+
+TEST(ImportTrl, ErrorsOfTheCheckNameTheSetting) {
+  EXPECT_THAT(import_error("trl", "temperature: 0", "grpo.yaml"), HasSubstr("grpo.yaml:1:1: temperature: "));
+  EXPECT_THAT(import_error("trl", "top_p: 7", "grpo.yaml"), HasSubstr("grpo.yaml:1:1: top_p: "));
+  EXPECT_THAT(import_error("trl", "beta: many", "grpo.yaml"), HasSubstr("'beta' must be a number"));
+}
+
+// The settings of TRL's recorded runs: each imports, and the batches are TRL's. tests/golden/replay_test.cpp runs them.
+TEST(ImportTrl, TheReplayedRuns) {
+  auto reader =
+      JsonlReader::open(default_env(), Path(MORTISE_SOURCE_DIR) / "tests/golden/import/trl_replay.jsonl").value();
+  int num_cases = 0;
+  while (auto row = reader.next().value()) {
+    const Json& settings = row->value["trl"];
+    const Json& derived = row->value["derived"];
+    SCOPED_TRACE(row->value["case"].get<std::string>());
+    ++num_cases;
+    const Result<ImportedConfig> result = import_text("trl", settings.dump(), "params.json");
+    ASSERT_TRUE(result.ok()) << result.error().to_string();
+    EXPECT_THAT(result->warnings, ElementsAre());
+    const RunConfig config = config_of(result->toml);
+    EXPECT_EQ(config.data.train_batch_size, derived["prompts_per_generation_batch"]);
+    EXPECT_EQ(config.actor.ppo_mini_batch_size, derived["prompts_per_optimizer_step"]);
+    EXPECT_EQ(config.trainer.total_training_steps, derived["generation_batches"].get<int64_t>());
+    EXPECT_EQ(plan_batches(config).updates_per_step, derived["optimizer_steps_per_generation_batch"]);
+    EXPECT_EQ(plan_batches(config).rows_per_update, derived["completions_per_optimizer_step"]);
+    EXPECT_EQ(config.actor.optim.lr, settings["learning_rate"]);
+    EXPECT_EQ(config.actor.optim.eps, settings["adam_epsilon"]);
+    EXPECT_EQ(config.actor.optim.weight_decay, settings["weight_decay"]);
+    EXPECT_EQ(config.actor.grad_clip, settings["max_grad_norm"]);
+    EXPECT_EQ(config.actor.use_kl_loss, settings["beta"] != 0.0);
+    EXPECT_EQ(config.rollout.temperature, settings["temperature"]);
+    EXPECT_EQ(config.data.max_response_length, settings["max_completion_length"]);
+  }
+  EXPECT_EQ(num_cases, 21);
+}
+
+}  // namespace
+}  // namespace mortise::test

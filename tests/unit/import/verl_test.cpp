@@ -1,0 +1,413 @@
+// verl's ppo_trainer: resolved YAML and Hydra overrides.
+#include "foundation/base/choice.h"
+#include "import_support.h"
+
+namespace mortise::test {
+namespace {
+
+RunConfig verl(std::string_view overrides) { return imported("verl", overrides, "run.sh"); }
+std::string verl_error(std::string_view overrides) { return import_error("verl", overrides, "run.sh"); }
+
+// GRPO, as every example of verl's begins.
+constexpr std::string_view kGrpo = "algorithm.adv_estimator=grpo\n";
+std::string grpo(std::string_view more) { return std::string(kGrpo) + std::string(more); }
+
+TEST(ImportVerl, TheWholeFileWithItsDefaultsImports) {
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       default_env().read_file(Path(MORTISE_SOURCE_DIR) / "tests/golden/import/verl_ppo_trainer.yaml"));
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig result, import_text("verl", text, "ppo_trainer.yaml"));
+  EXPECT_THAT(result.warnings, ElementsAre());
+  const RunConfig config = config_of(result.toml);
+  EXPECT_EQ(config.model.path, "~/models/deepseek-llm-7b-chat");
+  EXPECT_EQ(config.algorithm.adv_estimator, "gae");
+  EXPECT_EQ(config.trainer.total_epochs, 30);
+  EXPECT_EQ(config.trainer.default_local_dir, "checkpoints/verl_examples/gsm8k");
+  EXPECT_EQ(choice_name(config.actor.loss_agg_mode), "token-mean");
+  EXPECT_EQ(config.actor.clip_ratio_low, 0.2);
+  EXPECT_EQ(config.actor.clip_ratio_high, 0.2);
+  EXPECT_EQ(config.actor.clip_ratio_c, 3.0);
+  EXPECT_EQ(choice_name(config.actor.optim.schedule_unit), "step");
+  EXPECT_EQ(config.critic.cliprange_value, 0.5);
+  EXPECT_EQ(choice_name(config.critic.loss_agg_mode), "token-mean");
+  EXPECT_THAT(result.toml, HasSubstr("# train_files = [\"train.jsonl\"]"));
+  EXPECT_THAT(result.toml, HasSubstr("actor.fsdp_config.*"));
+
+  // Equals the result of an empty file, except for the required settings.
+  const RunConfig empty = verl("");
+  EXPECT_EQ(config.actor, empty.actor);
+  EXPECT_EQ(config.algorithm, empty.algorithm);
+  EXPECT_EQ(config.data, empty.data);
+}
+
+TEST(ImportVerl, AShellScriptOfItsExamples) {
+  const RunConfig config = verl(R"(set -x
+python3 -m verl.trainer.main_ppo \
+    algorithm.adv_estimator=grpo \
+    data.train_files=train.jsonl \
+    data.train_batch_size=1024 \
+    actor_rollout_ref.actor.optim.lr=1e-6 \
+    actor_rollout_ref.model.use_remove_padding=True \
+    actor_rollout_ref.actor.fsdp_config.param_offload=False \
+    actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \
+    actor_rollout_ref.rollout.n=5 \
+    trainer.logger='["console","wandb"]' \
+    trainer.total_epochs=15 "$@")");
+  EXPECT_EQ(config.rollout.name, "native");
+  EXPECT_EQ(config.rollout.n, 5);
+  EXPECT_EQ(config.trainer.total_epochs, 15);
+  EXPECT_THAT(config.data.train_files, ElementsAre("train.jsonl"));
+}
+
+TEST(ImportVerl, LossesAndTheirParameters) {
+  RunConfig config =
+      verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.clip_ratio_low=3e-4 "
+                "actor_rollout_ref.actor.clip_ratio_high=4e-4"));
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "gspo");
+  EXPECT_EQ(config.actor.clip_ratio_low, 3e-4);
+  config = verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=clip-cov"));
+  EXPECT_EQ(config.actor.policy_loss.loss_mode, "clip_cov");
+  EXPECT_EQ(config.actor.policy_loss.params["clip_cov_ratio"], 2e-4);
+  config = verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=sapo actor_rollout_ref.actor.tau_neg=1.5"));
+  EXPECT_EQ(config.actor.policy_loss.params["tau_neg"], 1.5);
+  EXPECT_EQ(choice_name(config.actor.loss_agg_mode), "seq-mean-token-mean") << "what verl forces";
+  EXPECT_EQ(choice_name(config.actor.loss_agg_rows), "all");
+  config =
+      verl(grpo("actor_rollout_ref.actor.policy_loss.loss_mode=dro actor_rollout_ref.actor.policy_loss.dro_beta=0.1"));
+  EXPECT_EQ(config.actor.policy_loss.params, Json({{"dro_beta", 0.1}}));
+  EXPECT_THAT(verl_error("actor_rollout_ref.actor.policy_loss.loss_mode=mine"),
+              HasSubstr("is not one of verl's losses"));
+  EXPECT_THAT(verl_error("actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"), HasSubstr("not supported"));
+}
+
+// Since version 0.9 verl reads loss_agg_mode with gspo; before, it took the mean over rows, as the paper does.
+TEST(ImportVerl, GspoIsAggregatedAsTheFileSays) {
+  const std::string gspo = grpo("actor_rollout_ref.actor.policy_loss.loss_mode=gspo ");
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig silent, import_text("verl", gspo, "run.sh"));
+  EXPECT_EQ(choice_name(config_of(silent.toml).actor.loss_agg_mode), "seq-mean-token-mean");
+  ASSERT_EQ(silent.warnings.size(), 1U);
+  EXPECT_THAT(silent.warnings[0], HasSubstr("before 0.9"));
+  for (const std::string mode : {"seq-mean-token-mean", "token-mean"}) {
+    const std::string named = gspo + "actor_rollout_ref.actor.loss_agg_mode=" + mode;
+    ASSERT_OK_AND_ASSIGN(const ImportedConfig said, import_text("verl", named, "run.sh"));
+    EXPECT_EQ(choice_name(config_of(said.toml).actor.loss_agg_mode), mode);
+    EXPECT_THAT(said.warnings, ElementsAre());
+  }
+}
+
+// Hydra refuses an unknown name, and so does the import, even next to the settings of an engine.
+TEST(ImportVerl, MisspeltNamesAreErrors) {
+  for (const char* name : {"actor_rollout_ref.rollout.temprature=0.7", "actor_rollout_ref.rollout.topp=0.9",
+                           "actor_rollout_ref.ref.log_prob_batch=1", "critic.cliprange=0.2", "critic.optim.lrr=1e-5",
+                           "reward.reward_kwarg=1", "reward_model.max_len=5"}) {
+    EXPECT_THAT(verl_error(grpo(name)), HasSubstr("unknown setting ")) << name;
+  }
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.rollout.temprature=0.7")), HasSubstr("temperature"));
+}
+
+TEST(ImportVerl, MisspeltNamesBelowATableAreErrors) {
+  for (const char* name :
+       {"critic.model.lora_alfa=8", "critic.model.tiled_mlp.shards=2", "critic.fsdp.param_ofload=True",
+        "critic.profiler.ranks_=1", "actor_rollout_ref.actor.fsdp_config.param_ofload=True",
+        "actor_rollout_ref.actor.fsdp_config.qat.enabled=True", "actor_rollout_ref.model.lora.rnk=8",
+        "actor_rollout_ref.rollout.multi_turn.enabled=True", "actor_rollout_ref.rollout.engine_kwargs.vlm.seed=1",
+        "reward_model.model.inputs=x", "trainer.v1.trainer_modes=sync", "distillation.enable=True",
+        "skip.rollout.enabled=True", "algorithm.pf_ppo.power=2"}) {
+    for (const char* estimator : {"grpo", "gae"}) {  // without and with a critic
+      EXPECT_THAT(verl_error("algorithm.adv_estimator=" + std::string(estimator) + " +" + name),
+                  HasSubstr("unknown setting "))
+          << name;
+    }
+  }
+  EXPECT_THAT(verl_error(grpo("critic.model.use_remove_paddin=True")), HasSubstr("did you mean 'critic.model.use_rem"));
+  EXPECT_THAT(import_error("verl", "critic: {fsdp: {wrap_policy: {min_params: 1}}}"),
+              HasSubstr("peer.yaml:1:31: unknown setting 'critic.fsdp.wrap_policy.min_params'"));
+}
+
+// Settings for another library have no list of names. The report lists each by its own name.
+TEST(ImportVerl, NamesOfOpenTablesAreToldOneByOne) {
+  const std::string toml = imported_toml("verl",
+                                         grpo("+actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4 "
+                                              "+actor_rollout_ref.actor.megatron.override_transformer_config.depth=2 "
+                                              "actor_rollout_ref.actor.fsdp_config.param_offload=True"),
+                                         "run.sh");
+  EXPECT_THAT(toml, HasSubstr("#   actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space = 4 (run.sh:2): "));
+  EXPECT_THAT(toml, HasSubstr("override_transformer_config.depth = 2 (run.sh:2): "));
+  EXPECT_THAT(toml, HasSubstr("#   actor.fsdp_config.* (run.sh:2): "));
+}
+
+// A resolved file has all of the critic's keys, which follow the actor's, also where no critic is built.
+TEST(ImportVerl, WithoutACriticItsSettingsCountForNothing) {
+  const std::string text =
+      "algorithm: {adv_estimator: grpo}\n"
+      "actor_rollout_ref: {actor: {shuffle: true, loss_agg_mode: seq-mean-token-sum-norm, loss_scale_factor: 64}}\n"
+      "critic: {shuffle: '${actor_rollout_ref.actor.shuffle}', optim: {clip_grad: 0.5, lr: 1},\n"
+      "         loss_scale_factor: '${actor_rollout_ref.actor.loss_scale_factor}'}\n";
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig result, import_text("verl", text));
+  EXPECT_THAT(result.warnings, ElementsAre());
+  EXPECT_THAT(result.toml, HasSubstr("#   critic.* (peer.yaml:3:10): algorithm.adv_estimator asks for no values"));
+  EXPECT_EQ(config_of(result.toml).critic, RunConfig().critic);
+  const std::string with_critic = import_error("verl", text.substr(text.find('\n') + 1));
+  EXPECT_THAT(with_critic, HasSubstr("'critic.shuffle = true' is not supported"));
+  EXPECT_THAT(with_critic, HasSubstr("'critic.loss_scale_factor = 64' is not supported"));
+}
+
+TEST(ImportVerl, TheOlderNameOfTheScheduleWins) {
+  const std::string both = "actor_rollout_ref.actor.optim.lr_scheduler_type=constant ";
+  EXPECT_EQ(
+      choice_name(verl(grpo(both + "actor_rollout_ref.actor.optim.warmup_style=cosine")).actor.optim.lr_scheduler_type),
+      "cosine");
+  EXPECT_EQ(
+      choice_name(verl(grpo(both + "actor_rollout_ref.actor.optim.warmup_style=null")).actor.optim.lr_scheduler_type),
+      "constant");
+  const RunConfig critic = verl(
+      "critic.optim.lr_scheduler_type=constant critic.optim.warmup_style=cosine critic.optim.min_lr_ratio=0.2 "
+      "critic.optim.lr_warmup_steps_ratio=0.1");
+  EXPECT_EQ(choice_name(critic.critic.optim.lr_scheduler_type), "cosine");
+  EXPECT_EQ(critic.critic.optim.min_lr_ratio, 0.2);
+  EXPECT_EQ(critic.critic.optim.lr_warmup_steps_ratio, 0.1);
+  EXPECT_EQ(choice_name(critic.critic.optim.schedule_unit), "step");
+  EXPECT_THAT(verl_error("critic.optim.warmup_style=linear"), HasSubstr("'linear' is not one of verl's schedules"));
+}
+
+// verl's sampler gets the temperature, and nothing gets do_sample.
+TEST(ImportVerl, ValidationSamplesByItsTemperature) {
+  const std::string table = "actor_rollout_ref.rollout.val_kwargs.";
+  EXPECT_FALSE(verl(grpo("")).rollout.val_kwargs.do_sample);
+  EXPECT_FALSE(verl(grpo(table + "do_sample=True")).rollout.val_kwargs.do_sample) << "the temperature is 0";
+  const RunConfig config = verl(grpo(table + "temperature=0.7 " + table + "top_p=0.9"));
+  EXPECT_TRUE(config.rollout.val_kwargs.do_sample);
+  EXPECT_EQ(config.rollout.val_kwargs.temperature, 0.7);
+  EXPECT_EQ(config.rollout.val_kwargs.top_p, 0.9);
+}
+
+TEST(ImportVerl, WhatStandsForNothingIsNotKept) {
+  EXPECT_THAT(import_error("verl", "data: {train_files: ['${data.dir}/a.jsonl']}"), HasSubstr("is not resolved"));
+  EXPECT_THAT(import_error("verl", "actor_rollout_ref: {model: {path: '?\?\?'}}"), HasSubstr("is not resolved"));
+  EXPECT_THAT(import_error("verl", "data: {train_batch_size: 8}\ndata.train_batch_size: 16"),
+              HasSubstr("peer.yaml:2:1: 'data.train_batch_size' is given twice: also at peer.yaml:1:8"));
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.actor.optim.lr=1 actor.optim.lr=2")), HasSubstr("is given twice"));
+  EXPECT_THAT(verl_error(grpo("+actor_rollout_ref.model.override_config.model_config.rope_theta=1")),
+              HasSubstr("model_config would change the model"));
+  for (const char* older :
+       {"actor_rollout_ref.actor.tis_imp_ratio_cap=2", "actor_rollout_ref.actor.optim.grad_clip=1",
+        "actor_rollout_ref.actor.use_rollout_log_probs=True", "actor_rollout_ref.actor.optim.lr_decay_style=cosine",
+        "actor_rollout_ref.rollout.agent.custom_async_server.path=a.py"})
+    EXPECT_THAT(verl_error(grpo(older)), HasSubstr("is not supported: ")) << older;
+}
+
+// As verl's trainer for Megatron resolves it.
+TEST(ImportVerl, TheDefaultsOfItsMegatronTrainerImport) {
+  const RunConfig config =
+      imported("verl",
+               "algorithm: {adv_estimator: grpo}\n"
+               "actor_rollout_ref:\n"
+               "  actor:\n"
+               "    strategy: megatron\n"
+               "    optim: {optimizer: adam, lr_warmup_init: 0.0, lr_decay_steps: null, min_lr: 0.0,\n"
+               "            lr_decay_style: constant, weight_decay_incr_style: constant,\n"
+               "            lr_wsd_decay_style: exponential, lr_wsd_decay_steps: null,\n"
+               "            use_checkpoint_opt_param_scheduler: false, override_optimizer_config: {}}\n"
+               "    megatron: {tensor_model_parallel_size: 2, override_ddp_config: {}, dtype: bfloat16,\n"
+               "               override_transformer_config: {recompute_modules: [core_attn]}}\n"
+               "  model: {override_config: {model_config: {}, moe_config: {freeze_moe_router: false}}}\n"
+               "  rollout: {layer_name_map: {qkv_layer_name: qkv, gate_proj_layer_name: gate_up}}\n");
+  EXPECT_EQ(config.actor.optim, verl(grpo("")).actor.optim);
+}
+
+// The import does not have the file of defaults that a command names.
+TEST(ImportVerl, OtherDefaultsAreTold) {
+  const auto import = [](const std::string& options) {
+    return import_text("verl", "python3 -m verl.trainer.main_ppo " + options + " algorithm.adv_estimator=grpo",
+                       "run.sh");
+  };
+  for (const char* options :
+       {"--config-name=dapo_trainer", "--config-path conf --config-name dapo_trainer", "-cn dapo_trainer"}) {
+    ASSERT_OK_AND_ASSIGN(const ImportedConfig other, import(options));
+    EXPECT_THAT(other.warnings, ElementsAre(HasSubstr("the file 'dapo_trainer' is not read"))) << options;
+    EXPECT_EQ(config_of(other.toml).algorithm.adv_estimator, "grpo");
+  }
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig same, import("--config-name=ppo_trainer.yaml"));
+  EXPECT_THAT(same.warnings, ElementsAre());
+}
+
+TEST(ImportVerl, APunishmentThatGrowsOnIsTold) {
+  const auto warnings_of = [](const std::string& limit) {
+    const auto result = import_text("verl",
+                                    grpo("reward_model.reward_manager=dapo +reward_model.reward_kwargs="
+                                         "{overlong_buffer_cfg:{enable:True,len:100},max_resp_len:" +
+                                         limit + "}"),
+                                    "run.sh");
+    return result ? result->warnings : std::vector<std::string>{result.error().to_string()};
+  };
+  EXPECT_THAT(warnings_of("512"), ElementsAre());
+  EXPECT_THAT(warnings_of("400"), ElementsAre(HasSubstr("beyond it the punishment there grows on")));
+}
+
+TEST(ImportVerl, WhatTheCriticDoesOtherwiseIsRefused) {
+  EXPECT_THAT(verl_error("critic.optim.clip_grad=0.5"), HasSubstr("differs from "));
+  for (const char* setting : {"critic.optim.zero_indexed_step=False", "critic.optim.optimizer_impl=bitsandbytes",
+                              "critic.model.override_config={dropout:1}", "critic.shuffle=True"})
+    EXPECT_THAT(verl_error(setting), HasSubstr("is not supported: ")) << setting;
+  EXPECT_EQ(verl("critic.optim.clip_grad=0.5 critic.grad_clip=0.5").critic.grad_clip, 0.5);
+}
+
+TEST(ImportVerl, EstimatorsAreThoseOfTheNewerVersion) {
+  const auto params = [](const std::string& name) {
+    return verl("algorithm.adv_estimator=" + name).algorithm.adv_params;
+  };
+  EXPECT_EQ(params("grpo"), Json::object());
+  EXPECT_EQ(params("grpo_vectorized"), Json({{"min_variance", 0.0}}));
+  EXPECT_EQ(params("reinforce_plus_plus"), Json({{"masked_tokens", "skip"}}));
+  EXPECT_EQ(params("optimal_token_baseline"), Json({{"handle_zero_tail", true}}));
+}
+
+TEST(ImportVerl, RolloutCorrection) {
+  const std::string table = "algorithm.rollout_correction.";
+  const RunConfig decoupled = verl(grpo(table + "rollout_is=token " + table + "rollout_is_threshold=0.5_5.0 " + table +
+                                        "rollout_rs=token_k1,seq_max_k2 " + table + "rollout_rs_threshold=0.5_2,0.1"));
+  EXPECT_EQ(decoupled.algorithm.rollout_correction.rollout_is, WeightLevel::kToken);
+  EXPECT_EQ(decoupled.algorithm.rollout_correction.rollout_is_threshold, "0.5_5.0");
+  EXPECT_EQ(decoupled.algorithm.rollout_correction.rollout_rs, "token_k1,seq_max_k2");
+  EXPECT_EQ(decoupled.actor.policy_loss.loss_mode, "vanilla");
+  const std::string bypass = table + "bypass_mode=True " + table + "rollout_is=sequence " + table + "loss_type=";
+  const std::string vanilla = " actor_rollout_ref.actor.policy_loss.loss_mode=vanilla";
+  EXPECT_EQ(verl(grpo(bypass + "reinforce")).actor.policy_loss.loss_mode, "reinforce");
+  EXPECT_EQ(verl(grpo(bypass + "reinforce" + vanilla)).actor.policy_loss.loss_mode, "reinforce");
+}
+
+TEST(ImportVerl, ClipRatioAloneChangesNothing) {
+  const RunConfig config = verl(grpo("actor_rollout_ref.actor.clip_ratio=0.3"));
+  EXPECT_EQ(config.actor.clip_ratio_low, 0.2);
+  EXPECT_EQ(config.actor.clip_ratio_high, 0.2);
+  EXPECT_EQ(verl(grpo("actor_rollout_ref.actor.clip_ratio=0.3 actor_rollout_ref.actor.clip_ratio_low=null"))
+                .actor.clip_ratio_low,
+            0.3);
+}
+
+TEST(ImportVerl, KlInLossAndReward) {
+  RunConfig config = verl(grpo("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.01"));
+  EXPECT_TRUE(config.actor.use_kl_loss);
+  EXPECT_EQ(config.actor.kl_loss_coef, 0.01);
+  EXPECT_EQ(config.actor.kl_loss_type, "low_var_kl");
+  config =
+      verl(grpo("algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.target_kl=0.05"));
+  EXPECT_TRUE(config.algorithm.use_kl_in_reward);
+  EXPECT_EQ(config.algorithm.kl_ctrl.target_kl, 0.05);
+  EXPECT_EQ(config.algorithm.kl_ctrl.horizon, 10000.0);
+  config = verl(grpo("actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=full"));
+  EXPECT_EQ(config.actor.kl_loss_type, "full");
+  EXPECT_THAT(verl_error(grpo("algorithm.use_kl_in_reward=True algorithm.kl_penalty=full")),
+              HasSubstr("'full' is not supported"));
+}
+
+// verl forces the aggregation of these losses only. Its KL and entropy terms keep loss_agg_mode.
+TEST(ImportVerl, TermsOfAnotherAggregationThanTheLossAreRefused) {
+  const std::string actor = "actor_rollout_ref.actor.";
+  for (const std::string loss : {"sapo", "geo_mean"}) {
+    const std::string mode = actor + "policy_loss.loss_mode=" + loss + " ";
+    for (const std::string term : {"use_kl_loss=True", "entropy_coeff=0.01"}) {
+      EXPECT_THAT(verl_error(grpo(mode + actor + term)),
+                  HasSubstr("with loss_mode " + loss + " and loss_agg_mode token-mean is not supported"));
+      EXPECT_EQ(
+          choice_name(
+              verl(grpo(mode + actor + term + " " + actor + "loss_agg_mode=seq-mean-token-mean")).actor.loss_agg_mode),
+          "seq-mean-token-mean");
+    }
+    EXPECT_EQ(
+        choice_name(verl(grpo(mode + actor + "use_kl_loss=True " + actor + "kl_loss_coef=0")).actor.loss_agg_mode),
+        "seq-mean-token-mean")
+        << "the KL is measured only";
+  }
+  EXPECT_TRUE(verl(grpo(actor + "use_kl_loss=True")).actor.use_kl_loss) << "vanilla reads loss_agg_mode";
+}
+
+TEST(ImportVerl, EstimatorsBatchesAndSchedule) {
+  RunConfig config = verl("algorithm.adv_estimator=reinforce_plus_plus algorithm.gamma=0.9");
+  EXPECT_EQ(config.algorithm.gamma, 0.9);
+  config = verl(
+      grpo("algorithm.norm_adv_by_std_in_grpo=False actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"));
+  EXPECT_FALSE(config.algorithm.norm_adv_by_std_in_grpo);
+  EXPECT_TRUE(config.actor.loss_scale_by_rows);
+  config = verl("algorithm.adv_estimator=grpo_vectorized algorithm.norm_adv_by_std_in_grpo=False");
+  EXPECT_TRUE(config.algorithm.norm_adv_by_std_in_grpo) << "which verl does not hand to it";
+  config = verl(
+      grpo("data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.rollout.n=5 "
+           "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.actor.optim.warmup_style=cosine "
+           "actor_rollout_ref.actor.optim.min_lr_ratio=0.1 trainer.total_training_steps=100 "
+           "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.05"));
+  EXPECT_EQ(config.rollout.n, 5);
+  EXPECT_EQ(config.actor.ppo_micro_batch_size_per_gpu, 4);
+  EXPECT_EQ(choice_name(config.actor.optim.lr_scheduler_type), "cosine");
+  EXPECT_EQ(config.actor.optim.min_lr_ratio, 0.1);
+  EXPECT_EQ(config.actor.optim.lr_warmup_steps_ratio, 0.05);
+  EXPECT_EQ(config.trainer.total_training_steps, 100);
+  EXPECT_THAT(verl_error(grpo("data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=24")),
+              HasSubstr("run.sh:2: actor_rollout_ref.actor.ppo_mini_batch_size: "));
+  EXPECT_THAT(verl_error(grpo("data.gen_batch_size=64")), HasSubstr("differs from data.train_batch_size"));
+  EXPECT_THAT(verl_error("algorithm.adv_estimator=mine"), HasSubstr("none of verl's own"));
+}
+
+TEST(ImportVerl, RewardsValidationAndFiles) {
+  RunConfig config = verl(grpo(
+      "custom_reward_function.path=my_reward.py custom_reward_function.name=score data.train_files=[a.jsonl,b.jsonl] "
+      "data.val_files=c.jsonl trainer.test_freq=5 actor_rollout_ref.rollout.val_kwargs.do_sample=True "
+      "actor_rollout_ref.rollout.val_kwargs.temperature=0.6 actor_rollout_ref.rollout.val_kwargs.n=4 "
+      "trainer.logger=[console,wandb] actor_rollout_ref.model.path=/models/qwen"));
+  ASSERT_EQ(config.reward.size(), 1U);
+  EXPECT_EQ(config.reward[0].use, "python");
+  EXPECT_EQ(config.reward[0].params, Json({{"path", "my_reward.py"}, {"function", "score"}, {"style", "verl"}}));
+  EXPECT_THAT(config.data.train_files, ElementsAre("a.jsonl", "b.jsonl"));
+  EXPECT_EQ(config.trainer.test_freq, 5);
+  EXPECT_EQ(config.rollout.val_kwargs.temperature, 0.6);
+  EXPECT_THAT(config.trainer.logger, ElementsAre(LogTarget::kConsole));
+  EXPECT_EQ(config.model.path, "/models/qwen");
+
+  config =
+      verl(grpo("reward_model.reward_manager=dapo +reward_model.reward_kwargs.overlong_buffer_cfg.enable=True "
+                "+reward_model.reward_kwargs.overlong_buffer_cfg.len=100 "
+                "+reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5 "
+                "+reward_model.reward_kwargs.max_resp_len=400"));
+  ASSERT_EQ(config.reward.size(), 2U);
+  EXPECT_EQ(config.reward[1].use, "default_compute_score");
+  EXPECT_EQ(config.reward[0].params, Json({{"limit", 400}, {"buffer", 100}, {"penalty", -0.5}}));
+}
+
+// The model's score replaces the scorers, whatever manager is named.
+TEST(ImportVerl, ARewardModelTakesThePlaceOfTheScorers) {
+  RunConfig config =
+      verl(grpo("reward_model.enable=True reward_model.model.path=/models/rm reward_model.reward_manager=dapo "
+                "reward_model.max_length=2048"));
+  ASSERT_EQ(config.reward.size(), 1U);
+  EXPECT_EQ(config.reward[0].use, "reward_model");
+  EXPECT_EQ(config.reward[0].params, Json({{"model", "/models/rm"}, {"max_length", 2048}, {"truncation", "right"}}));
+  config =
+      verl(grpo("reward_model.enable=True reward_model.model.path=/models/rm reward_model.max_length=2048 "
+                "reward_model.model.input_tokenizer=null"));
+  EXPECT_EQ(config.reward.at(0).params, Json({{"model", "/models/rm"}, {"plain_text", true}}));
+  config = verl(grpo("reward.reward_model.enable=True reward.reward_model.model_path=/models/rm"));
+  ASSERT_EQ(config.reward.size(), 1U);
+  EXPECT_EQ(config.reward[0].params, Json({{"model", "/models/rm"}}));
+  config = verl(grpo("reward_model.enable=False reward_model.model.path=/models/rm"));
+  EXPECT_EQ(config.reward.at(0).use, "default_compute_score");
+  EXPECT_THAT(verl_error(grpo("reward_model.enable=True")), HasSubstr("'reward_model.model.path' is not given"));
+  EXPECT_THAT(verl_error(grpo("reward_model.enable=True reward_model.model.path=/models/rm "
+                              "custom_reward_function.path=my_reward.py")),
+              HasSubstr("which of the two counts differs"));
+}
+
+TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
+  for (const char* setting :
+       {"actor_rollout_ref.rollout.multi_turn.enable=True", "actor_rollout_ref.rollout.quantization=fp8",
+        "actor_rollout_ref.actor.optim.optimizer=SGD", "algorithm.use_pf_ppo=True", "distillation.enabled=True",
+        "trainer.v1.trainer_mode=colocate_async", "actor_rollout_ref.actor.qat.enable=True",
+        "actor_rollout_ref.rollout.do_sample=False", "actor_rollout_ref.model.external_lib=my.lib"}) {
+    EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
+  }
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),
+              HasSubstr("would change the model"));
+  EXPECT_THAT(import_error("verl", "trainer: {total_epochs: \"${oc.env:EPOCHS}\"}"), HasSubstr("is not resolved"));
+}
+
+}  // namespace
+}  // namespace mortise::test
