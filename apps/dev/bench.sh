@@ -1,4 +1,4 @@
-# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards|busy|ranks] [options]: benchmarks of the hot paths. A
+# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards|scan|busy|ranks] [options]: benchmarks of the hot paths. A
 # ratio compares two programs within one run. Tests never assert a time.
 #   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
@@ -12,7 +12,8 @@
 #   tokenizer MB per second of encoding, against the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs
 #             the oracles
 #   rewards   rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N,
-#             --work-us N)
+#             --work-us N), and how soon the row after a crash is scored
+#   scan      a search of 100 packs
 #   busy      the quickstart's step next to one busy process, two of them, a second run, and a fork storm, each as a ratio
 #             to a step alone (--rounds N, --steps N, --cores N, SCENARIO...). It needs an otherwise idle machine
 #   ranks     2 ranks with 1 thread each against 1 process with 2 threads, in turns, and the bytes they send (--rounds N,
@@ -59,10 +60,10 @@ case $what in
     exec "$oracles_dir/bin/python" apps/bench/peers/tokenizer_peer.py --program build/release/bin/bench_tokenizer --out build/bench/tokenizer "$@" \
       tests/golden/text/tokenizers/{llama3,gemma_replace,llama2_prepend}
     ;;
-  rewards)
+  rewards | scan)
     say "building"
-    build release bench_rewards >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
-    exec build/release/bin/bench_rewards "$@"
+    build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec "build/release/bin/bench_$what" "$@"
     ;;
   busy)
     say "building"

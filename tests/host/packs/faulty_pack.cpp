@@ -22,16 +22,27 @@
 
 namespace {
 
+// The process that has loaded the pack. Its forks keep the number.
+const pid_t loaded_by = ::getpid();
+
+// For a test that waits until a row has begun.
+void make_mark(const std::string& path) {
+  if (!path.empty()) ::close(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
+}
+
 [[noreturn]] void hang() {
   while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
-double obey(std::string_view text, const mortise::Call& call) {
+double obey(std::string_view text, const mortise::Call& call, const std::string& mark = "") {
   const auto is = [&](std::string_view command) { return text.substr(0, command.size()) == command; };
   if (is("crash")) std::raise(SIGSEGV);
   if (is("abort")) std::abort();
   if (is("exit")) ::_exit(7);
-  if (is("hang")) hang();
+  if (is("hang")) {
+    make_mark(mark);
+    hang();
+  }
   if (is("killer")) {  // how many of its signals to everyone and to its fork server were refused
     double refused = 0;
     for (const pid_t target : {-1, ::getppid(), -::getpgid(::getppid())})
@@ -44,6 +55,7 @@ double obey(std::string_view text, const mortise::Call& call) {
   }
   if (is("throw")) mortise::fail(MORTISE_INVALID_ARGUMENT, "cannot parse");
   if (is("polite")) {
+    make_mark(mark);
     while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     mortise::fail(MORTISE_CANCELLED, "gave up in time");
   }
@@ -63,6 +75,7 @@ struct Faulty : mortise::BatchReward {
   static constexpr const char* summary = "does what the completion says";
   static constexpr std::int32_t granularity = MORTISE_REWARD_ROW;
   std::int64_t dies_in_create = param("dies_in_create", 0, "1: create ends the process");
+  std::string mark = param("mark", "", "file that a row makes before it hangs or waits for its end");
   void setup(mortise::Call) override {
     if (dies_in_create == 1) std::abort();
     if (dies_in_create == 2) mortise::fail(MORTISE_NOT_FOUND, "no such judge");
@@ -71,7 +84,7 @@ struct Faulty : mortise::BatchReward {
     for (const mortise::Row& row : rows) {
       std::uint64_t random = 0;
       call.random(std::uint64_t(row.row_id()), 0, {&random, 1});
-      const double reward = obey(row.completion(), call);
+      const double reward = obey(row.completion(), call, mark);
       rewards[&row - rows.data()] = reward + double(random % 1000) / 1000;
       row.note("row_id", double(row.row_id()));
       call.metric("faulty/length", double(row.completion().size()), 1);
@@ -138,7 +151,7 @@ struct Meets : mortise::Reward {
   double score(const mortise::Row& row) const {
     row.note("row", double(row.row_id()));
     ++num_seen;
-    for (int i = 0; i < 2000 && num_seen < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 60'000 && num_seen < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return num_seen >= 2 ? 1 : 0;
   }
 };
@@ -238,6 +251,9 @@ struct Probe : mortise::Reward {
       return 1;
     }
     if (what == "pid") return double(::getpid());
+    if (what == "parent") return double(::getppid());
+    if (what == "loaded_by") return double(loaded_by);
+    if (what == "crash") std::raise(SIGSEGV);
     if (what == "processors") return double(num_processors());
     if (what == "processes") return double(num_processes());
     if (what == "descriptors") return double(num_descriptors());

@@ -1,7 +1,5 @@
 // A search for packs runs none of their code, however many there are. A hundred packs have constructors that leave a
-// mark. The test prints the time, which is under 50 ms.
-#include <algorithm>
-#include <chrono>
+// mark. `./dev bench scan` measures the time.
 #include <cstdlib>
 #include <fstream>
 
@@ -32,20 +30,9 @@ TEST(ScanTest, AHundredPacksAreListedWithoutRunningTheirCode) {
   fill(temp / "packs", {"constructor", "newer_host"});
   RegistryOptions options = test::only({});
   options.paths = {temp / "packs"};
-  double best_ms = 1e9;  // a busy machine gives less of itself now and then
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    const auto begin = std::chrono::steady_clock::now();
-    auto registry = PluginRegistry::open(options);
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    ASSERT_OK(registry);
-    EXPECT_EQ(registry->candidates().size(), 50U);
-    EXPECT_EQ(registry->rejected().size(), 50U);
-    best_ms = std::min(best_ms, took.count());
-  }
-  std::cout << "100 packs in " << best_ms << " ms\n";
-#if !defined(MORTISE_ASAN) && !defined(MORTISE_TSAN)
-  EXPECT_LT(best_ms, 50);
-#endif
+  ASSERT_OK_AND_ASSIGN(PluginRegistry registry, PluginRegistry::open(options));
+  EXPECT_EQ(registry.candidates().size(), 50U);
+  EXPECT_EQ(registry.rejected().size(), 50U);
   EXPECT_FALSE(std::filesystem::exists(mark)) << "code of a pack ran";
   // The very same file does run it once it is loaded: the mark is a test that can fail.
   options.paths = {};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -34,7 +35,8 @@ class SimWorker : public std::enable_shared_from_this<SimWorker> {
       if (how == 1) return later(1, 5'000'000, [this] { fail_create(); });
       return;  // hangs in create()
     }
-    later(100'000, 30'000'000, [this] { get_ready(); });
+    const int64_t exact = machine_.reward.start_ns;
+    later(exact > 0 ? exact : 100'000, exact > 0 ? exact : 30'000'000, [this] { get_ready(); });
   }
   void wake() {
     if (!is_alive_ || !is_ready_ || is_working_) return;
@@ -150,12 +152,20 @@ class SimWorker : public std::enable_shared_from_this<SimWorker> {
     area_.head->at_hand.store(row);
     for (int64_t i = row; i < row + rows_per_call(); ++i) ++machine_.calls_begun[key_of(i)];
     if (any_is(row, "hang")) return;
+    const std::string text(text_of(row));
+    if (text.starts_with("take")) return after_ms(std::atoll(text.c_str() + 4), [this, row] { score(row); });
+    if (text.starts_with("polite")) return end_when_told(row, std::atoll(text.c_str() + 6));
     const bool crashes = any_is(row, "crash"), struck = machine_.strikes(machine_.faults.worker_dies);
     later(10'000, machine_.reward.slowest_row_ns, [this, row, crashes, struck] {
       if (crashes) return die(SIGSEGV);
       if (struck) return killed_by_machine(row);
       score(row);
     });
+  }
+  void after_ms(int64_t ms, std::function<void()> event) { later(ms * kSimMs, ms * kSimMs, std::move(event)); }
+  void end_when_told(int64_t row, int64_t ms) {
+    if (area_.head->cancelled.load()) return after_ms(ms, [this, row] { score(row); });
+    after_ms(1, [this, row, ms] { end_when_told(row, ms); });
   }
   void score(int64_t row) {
     RowMessage report;

@@ -1,8 +1,9 @@
 // SimMachine: a fork server and workers as events of a SimSystem. They speak the real protocol over real channels and
 // write their rewards into the real output areas. Only their processes and the time that they take are simulated.
 //
-// The completion of a row says what happens to it: "ok...", "crash", "hang", "fail". Its reward is a function of its
-// text and its number, so that no wrong score can look right. Faults of the machine hit any row, until `quiet`.
+// The completion of a row says what happens to it: "ok...", "crash", "hang", "fail", "take50" (it takes 50 ms exactly),
+// "polite50" (it ends 50 ms after it was told to). Its reward is a function of its text and its number, so that no wrong
+// score can look right. Faults of the machine hit any row, until `quiet`.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct SimReward {
   bool has_state = false;
   bool starts_threads = false;  // when its pack is loaded
   int64_t slowest_row_ns = 1'000'000;
+  int64_t start_ns = 0;  // that a worker takes to get ready; 0: a random time
 };
 
 double sim_reward(std::string_view completion, int64_t row);

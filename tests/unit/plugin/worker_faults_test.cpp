@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <set>
 #include <thread>
 
 #include "plugin/worker/reward_pool.h"
@@ -48,65 +49,73 @@ TEST_F(WorkerFaults, NobodyElseCanBeKilled) {
   EXPECT_EQ(std::floor(out.rewards[1]), 3.0);  // the pack adds a random part
 }
 
-TEST_F(WorkerFaults, AHangCostsItsRowAndItsTime) {
+// That this test ends shows that the hangs do. worker_time_test.cpp has the times.
+TEST_F(WorkerFaults, AHangCostsItsRow) {
   auto reward = make("plain", 2);
-  const Stopwatch watch;
   ASSERT_OK_AND_ASSIGN(const RewardOutput out,
-                       reward->score(request(6, 10'000, 300), rows_of({"a", "hang", "b", "c", "hang", "d"}), nullptr));
-  EXPECT_LT(watch.elapsed_s(), 5.0);
+                       reward->score(request(6, 0, 2'000), rows_of({"a", "hang", "b", "c", "hang", "d"}), nullptr));
   const auto failed = failures(out);
   ASSERT_EQ(failed.size(), 2U);
-  EXPECT_THAT(failed.at(1), HasSubstr("took longer than row_timeout = 0.30 s"));
+  EXPECT_THAT(failed.at(1), HasSubstr("took longer than row_timeout = 2.00 s"));
   EXPECT_EQ(out.rewards[3], 1);
 }
 
-TEST_F(WorkerFaults, AReplacementIsThereWithin200Ms) {
-  auto reward = make("plain", 1);
-  ASSERT_OK(reward->score(request(1), rows_of({"a"}), nullptr));
-  double best = 1e9;
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    const Stopwatch watch;
-    ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(2), rows_of({"crash", "b"}), nullptr));
-    EXPECT_EQ(out.rewards[1], 1);
-    best = std::min(best, watch.elapsed_s());
+// What makes a replacement cheap: it is a fork of a process that has loaded the pack. `./dev bench rewards` has the time.
+TEST_F(WorkerFaults, EveryReplacementIsAForkOfTheLoadedPack) {
+  auto reward = make("probe", 1);
+  std::set<double> workers, parents, loaders;
+  constexpr size_t kCrashes = 5;
+  for (size_t i = 0; i < kCrashes; ++i) {
+    ASSERT_OK_AND_ASSIGN(const RewardOutput out,
+                         reward->score(request(4), rows_of({"pid", "parent", "loaded_by", "crash"}), nullptr));
+    EXPECT_EQ(failures(out).size(), 1U);
+    workers.insert(out.rewards[0]);
+    parents.insert(out.rewards[1]);
+    loaders.insert(out.rewards[2]);
   }
-  EXPECT_LT(best, 0.2);
+  EXPECT_EQ(workers.size(), kCrashes) << "each crash ended a worker";
+  EXPECT_EQ(parents.size(), 1U);
+#if defined(MORTISE_TSAN)  // its own thread in the fork server forbids that: each worker loads the pack
+  EXPECT_EQ(loaders, workers);
+#else
+  EXPECT_EQ(loaders, parents);
+#endif
 }
 
 // As while other rows are still being sampled: nothing waits for the batch, and only advance() is called.
 TEST_F(WorkerFaults, RowDeadlinesAreKeptBeforeTheBatchIsComplete) {
   auto reward = make("plain", 1);
-  ASSERT_OK(reward->begin(request(3, 20'000, 200)));
+  ASSERT_OK(reward->begin(request(3, 0, 2'000)));
   ASSERT_OK(reward->add(rows_of({"hang", "b", "c"})));
-  const Stopwatch watch;
-  while (!reward->is_idle() && watch.elapsed_s() < 10) {
+  while (!reward->is_idle()) {
     ASSERT_OK(reward->advance(0));
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  EXPECT_LT(watch.elapsed_s(), 2.0);
   ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->finish(nullptr));
   EXPECT_THAT(failures(out).at(0), HasSubstr("took longer than row_timeout"));
   EXPECT_EQ(out.rewards[2], 1);
 }
 
 TEST_F(WorkerFaults, ThePoliteAreNotKilled) {
-  auto reward = make("faulty", 1);
-  ASSERT_OK_AND_ASSIGN(const RewardOutput out,
-                       reward->score(request(2, 10'000, 100), rows_of({"polite", "b"}), nullptr));
-  EXPECT_EQ(failures(out).size(), 1U);
+  auto reward = make_patient("faulty");
+  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(1, 0, 100), rows_of({"polite"}), nullptr));
+  EXPECT_THAT(failures(out).at(0), HasSubstr("its limit is 0.10 s"));
   EXPECT_EQ(dynamic_cast<RewardPool&>(*reward).num_replaced(), 0);
 }
 
+// The row at work is lost, and those that no worker has reached say so: the worker itself where it still can, the
+// trainer where the worker hangs.
 TEST_F(WorkerFaults, TheBatchHasADeadlineToo) {
-  auto reward = make("faulty", 2);
-  const Stopwatch watch;
-  std::vector<std::string> texts(100, "slow50");
-  ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(100, 400, 10'000), rows_of(texts), nullptr));
-  EXPECT_LT(watch.elapsed_s(), 3.0);
-  EXPECT_GT(out.failed_rows.size(), 50U);
-  EXPECT_LT(out.failed_rows.size(), 100U);
-  // The worker that reaches the row too late says so, or the trainer for rows that no worker reached.
-  EXPECT_THAT(out.failed_rows.back().text, HasSubstr("not scored: the batch took longer than"));
+  for (const char* last : {"polite", "hang"}) {
+    auto reward = make("faulty", 1);
+    std::vector<std::string> texts(100, "abc");
+    texts[30] = last;  // in a piece that is given to the worker when the time of the batch has begun
+    ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(100, 2'000, 0), rows_of(texts), nullptr));
+    EXPECT_EQ(std::floor(out.rewards[0]), 3);
+    ASSERT_EQ(out.failed_rows.size(), 70U) << last;
+    EXPECT_THAT(out.failed_rows[1].text, HasSubstr("not scored: the batch took longer than"));
+    EXPECT_THAT(out.failed_rows.back().text, HasSubstr("not scored: the batch took longer than"));
+  }
 }
 
 TEST_F(WorkerFaults, AChildThatAWorkerLeavesBehindChangesNothing) {
@@ -128,10 +137,10 @@ TEST_F(WorkerFaults, ACrashInAGroupCostsTheGroup) {
 TEST_F(WorkerFaults, WhatIsBlamedIsWhatTheCallWasAbout) {
   ASSERT_OK_AND_ASSIGN(
       const RewardOutput hung,
-      make("whole_group", 1)->score(request(4, 10'000, 200), rows_of({"a", "b", "c", "hang"}, 2), nullptr));
+      make("whole_group", 1)->score(request(4, 0, 2'000), rows_of({"a", "b", "c", "hang"}, 2), nullptr));
   EXPECT_EQ(hung.rewards[0], 2);
-  EXPECT_THAT(failures(hung).at(2), HasSubstr("group 1 (2 rows) took longer than row_timeout = 0.20 s"));
-  EXPECT_THAT(failures(hung).at(3), HasSubstr("group 1 (2 rows) took longer than row_timeout = 0.20 s"));
+  EXPECT_THAT(failures(hung).at(2), HasSubstr("group 1 (2 rows) took longer than row_timeout = 2.00 s"));
+  EXPECT_THAT(failures(hung).at(3), HasSubstr("group 1 (2 rows) took longer than row_timeout = 2.00 s"));
   ASSERT_OK_AND_ASSIGN(const RewardOutput batch,
                        make("whole_batch", 1)->score(request(2), rows_of({"a", "crash"}), nullptr));
   EXPECT_THAT(failures(batch).at(0), HasSubstr("while it scored the batch"));
@@ -139,36 +148,41 @@ TEST_F(WorkerFaults, WhatIsBlamedIsWhatTheCallWasAbout) {
   EXPECT_THAT(failures(row).at(1), HasSubstr("while it scored the row"));
 }
 
-// A run that is stopping tells the rewards at work, waits a little for those that listen, and hands out no more rows.
+// Sets `stopping` when a row has begun, which then waits for its end.
+std::thread stop_at(const Path& mark, std::atomic<bool>& stopping) {
+  return std::thread([&stopping, mark] {
+    wait_for_file(mark);
+    stopping = true;
+  });
+}
+
+// A run that is stopping tells the rewards at work, waits for those that listen, and hands out no more rows.
 TEST_F(WorkerFaults, ARunThatIsStoppingTellsItsWorkers) {
+  const TempDir dir;
+  std::atomic<bool> stopping = false;
+  const auto reward = make_patient("faulty", {{"mark", (dir / "begun").string()}}, &stopping);
+  std::thread stop = stop_at(dir / "begun", stopping);
+  const auto stopped = reward->score(request(3, 0, 0), rows_of({"polite", "hang", "hang"}), nullptr);
+  stop.join();
+  ASSERT_FALSE(stopped.ok()) << "the rows behind the first would hang for ever";
+  EXPECT_EQ(stopped.error().kind, ErrorKind::kSignal);
+  EXPECT_EQ(dynamic_cast<RewardPool&>(*reward).num_replaced(), 0) << "it was told, and nobody had to be killed";
+}
+
+// One that does not listen is not waited for.
+TEST_F(WorkerFaults, ARunThatIsStoppingKillsAWorkerThatIsDeaf) {
+  const TempDir dir;
   std::atomic<bool> stopping = false;
   options_.mode = Isolation::kProcess;
   options_.num_workers = 1;
   auto made =
-      make_reward_function(registry_, "faulty", nlohmann::ordered_json::object(), RunKey{7, &stopping}, options_);
+      make_reward_function(registry_, "faulty", {{"mark", (dir / "begun").string()}}, RunKey{7, &stopping}, options_);
   ASSERT_TRUE(made.ok()) << made.error().to_string();
   RewardFunction& reward = **made;
-  std::thread stop([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    stopping = true;
-  });
-  const Stopwatch watch;
-  const auto stopped = reward.score(request(3, 60'000, 60'000), rows_of({"polite", "hang", "hang"}), nullptr);
+  std::thread stop = stop_at(dir / "begun", stopping);
+  EXPECT_FALSE(reward.score(request(1, 0, 0), rows_of({"hang"}), nullptr).ok());
   stop.join();
-  ASSERT_FALSE(stopped.ok()) << "the rows behind the first would hang for a minute";
-  EXPECT_EQ(stopped.error().kind, ErrorKind::kSignal);
-  EXPECT_LT(watch.elapsed_s(), 10.0);
-  EXPECT_EQ(dynamic_cast<RewardPool&>(reward).num_replaced(), 0) << "it was told, and nobody had to be killed";
-  // One that does not listen is not waited for.
-  stopping = false;
-  std::thread again([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    stopping = true;
-  });
-  const Stopwatch deaf;
-  EXPECT_FALSE(reward.score(request(1, 60'000, 60'000), rows_of({"hang"}), nullptr).ok());
-  again.join();
-  EXPECT_LT(deaf.elapsed_s(), 10.0);
+  EXPECT_EQ(dynamic_cast<RewardPool&>(reward).num_replaced(), 1);
   stopping = false;
   ASSERT_OK_AND_ASSIGN(const RewardOutput after, reward.score(request(1), rows_of({"abc"}), nullptr));
   EXPECT_EQ(std::floor(after.rewards[0]), 3);

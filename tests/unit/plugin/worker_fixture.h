@@ -1,13 +1,18 @@
 // Rewards of the pack test.faulty in workers, and rows for them.
 #pragma once
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <map>
 
 #include "foundation/base/clock.h"
 #include "foundation/metrics/registry.h"
-#include "plugin/worker/reward_function.h"
+#include "plugin/worker/launcher.h"
+#include "plugin/worker/reward_pool.h"
+#include "support/forwarding_system.h"
 #include "test_packs.h"
 
 namespace mortise::test {
@@ -30,6 +35,23 @@ inline size_t num_open_files() {
   return count - 1;
 }
 
+// Waits until somebody has made the file.
+inline void wait_for_file(const Path& path) {
+  for (int i = 0; i < 60'000 && !std::filesystem::exists(path); ++i) ::usleep(2'000);
+  EXPECT_TRUE(std::filesystem::exists(path)) << path;
+}
+
+// The system of a pool whose clock is 200 times slower than that of its workers. Its grace of 50 ms lasts 10 s and its
+// patience with a stop 200 s, longer than any worker needs that listens. Time limits of a row and of a call are kept by
+// the worker, and are not longer.
+class PatientSystem final : public ForwardingSystem {
+ public:
+  int64_t monotonic_ns() override { return start_ns_ + (real_.monotonic_ns() - start_ns_) / 200; }
+
+ private:
+  const int64_t start_ns_ = real_.monotonic_ns();
+};
+
 class WorkerTest : public testing::Test {
  protected:
   std::unique_ptr<RewardFunction> make(const std::string& name, int num_workers = 2,
@@ -43,13 +65,33 @@ class WorkerTest : public testing::Test {
     }
     return std::move(made).value();
   }
+  // One worker, under a PatientSystem.
+  std::unique_ptr<RewardFunction> make_patient(const std::string& name,
+                                               const nlohmann::ordered_json& params = nlohmann::ordered_json::object(),
+                                               const std::atomic<bool>* cancelled = nullptr) {
+    static PatientSystem system;
+    const RunKey key{7, cancelled};
+    PoolOptions options;
+    options.system = &system;
+    auto program = find_worker_program();
+    auto ref = registry_.find(MORTISE_KIND_REWARD, name);
+    EXPECT_OK(program);
+    EXPECT_OK(ref);
+    options.program = program.value();
+    auto identity = PluginInstance::identify(*ref, params, key);
+    EXPECT_OK(identity);
+    auto made = RewardPool::start(*ref, std::move(identity).value(), key, WorkerLimits{}, options);
+    EXPECT_OK(made);
+    return std::move(made).value();
+  }
   // Every failed row with its reason.
   static std::map<int64_t, std::string> failures(const RewardOutput& out) {
     std::map<int64_t, std::string> texts;
     for (const FailedRow& failed : out.failed_rows) texts[failed.row] = failed.text;
     return texts;
   }
-  static ScoreRequest request(int64_t num_rows, int64_t timeout_ms = 20'000, int64_t row_timeout_ms = 10'000) {
+  // The limits are for rows that hang. No machine is so slow that an honest row needs the default ones.
+  static ScoreRequest request(int64_t num_rows, int64_t timeout_ms = 300'000, int64_t row_timeout_ms = 120'000) {
     return {num_rows, /*step=*/3, timeout_ms, row_timeout_ms};
   }
 

@@ -43,9 +43,8 @@ class PythonInWorkers : public WorkerTest {
     options_.limits.memory_bytes = int64_t{8} << 30;
     options_.limits.open_files = 256;
   }
-  std::unique_ptr<RewardFunction> python() {
-    return make("python", 3, {{"path", dir_.write("my_reward.py", kReward).string()}});
-  }
+  nlohmann::ordered_json params() const { return {{"path", dir_.write("my_reward.py", kReward).string()}}; }
+  std::unique_ptr<RewardFunction> python() { return make("python", 3, params()); }
   RewardBatch rows(const std::vector<std::string>& completions) const {
     RewardBatch batch = rows_of(completions);
     const nlohmann::ordered_json folder = dir_.path().string();
@@ -68,8 +67,8 @@ TEST_F(PythonInWorkers, MayDoWhatItDeclaresAndNoMore) {
 }
 
 TEST_F(PythonInWorkers, AHangEndsAtTheDeadlineAndTheNextBatchIsScored) {
-  auto reward = python();
-  ASSERT_OK_AND_ASSIGN(const RewardOutput hung, reward->score(request(2, 600), rows({"hang", "a"}), nullptr));
+  auto reward = make_patient("python", params());
+  ASSERT_OK_AND_ASSIGN(const RewardOutput hung, reward->score(request(2, 600, 0), rows({"hang", "a"}), nullptr));
   EXPECT_EQ(hung.failed_rows.size(), 2U);
   EXPECT_THAT(failures(hung)[1], HasSubstr("took longer than the time for the batch"));
   ASSERT_OK_AND_ASSIGN(const RewardOutput next, reward->score(request(2), rows({"a", "bbb"}), nullptr));
@@ -81,8 +80,8 @@ TEST_F(PythonInWorkers, EndsWithItsWorker) {
   auto reward = python();
   std::thread killer([&] {
     const std::string pids = (dir_ / "pids").string();
-    const std::string kill = "for i in $(seq 500); do [ -s " + pids + " ] && break; sleep 0.02; done; set -- $(cat " +
-                             pids + "); kill -9 $2; for i in $(seq 250); do grep -q 'State:.[RSD]' /proc/$1/status " +
+    const std::string kill = "for i in $(seq 6000); do [ -s " + pids + " ] && break; sleep 0.02; done; set -- $(cat " +
+                             pids + "); kill -9 $2; for i in $(seq 6000); do grep -q 'State:.[RSD]' /proc/$1/status " +
                              "2>/dev/null || exit 0; sleep 0.02; done; exit 1";
     EXPECT_EQ(std::system(kill.c_str()), 0) << "the interpreter outlived its worker";
   });

@@ -1,4 +1,5 @@
-// Several rewards in workers at once: each keeps its deadlines, whichever is waited for first.
+// Several rewards in workers at once: their scores, their failures, and a stop of the run. worker_time_test.cpp has their
+// deadlines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,35 +51,6 @@ class WorkerRunner : public WorkerTest {
   SampleBatch samples_;
 };
 
-TEST_F(WorkerRunner, AllAreLookedAfterWhileTheSlowestWorks) {
-  take(std::vector<std::string>(5, "hang"));
-  auto both = runner({spec("faulty", 20'000, 300), spec("plain", 20'000, 300)});
-  const Stopwatch watch;
-  ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, both.score(prompts_, samples_, {}, nullptr));
-  const double together = watch.elapsed_s();
-  EXPECT_EQ(scored.columns[0].num_failed, 5);
-  EXPECT_EQ(scored.columns[1].num_failed, 5);
-  // Each takes 5 x 0.35 s and the replacements; one after the other would be twice that.
-  EXPECT_LT(together, 2.8);
-}
-
-TEST_F(WorkerRunner, TendKeepsDeadlinesBetweenFeeds) {
-  take({"hang", "hang", "hang", "ab", "c"});
-  auto one = runner({spec("plain", 20'000, 200)});
-  ASSERT_OK(one.begin(prompts_, 1, {}));
-  for (int64_t prompt = 0; prompt < 4; ++prompt) ASSERT_OK(one.feed(prompts_, samples_, prompt));
-  const Stopwatch watch;
-  while (watch.elapsed_s() < 2.0) {
-    ASSERT_OK(one.tend());
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  const Stopwatch rest;
-  ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, one.score(prompts_, samples_, {}, nullptr));
-  EXPECT_LT(rest.elapsed_s(), 0.5) << "three hangs of 0.25 s were over before the last row came";
-  EXPECT_EQ(scored.columns[0].num_failed, 3);
-  EXPECT_EQ(scored.rewards[3], 2);
-}
-
 // Rows come prompt by prompt, faster than they are scored, as while other prompts are sampled.
 TEST_F(WorkerRunner, DescriptorsDoNotGrowWithPromptsNorWithSteps) {
   constexpr int kPrompts = 2048;
@@ -101,7 +73,7 @@ TEST_F(WorkerRunner, DescriptorsDoNotGrowWithPromptsNorWithSteps) {
 TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
   take({"x", "nan", "huge", "x", "unset"});
   for (size_t i = 0; i < 4; ++i) samples_.rows[i].token_ids = {4, 8, static_cast<int64_t>(12 * (i + 1))};
-  RewardSpec steps = spec("steps", 20'000, 10'000), plain = spec("plain", 20'000, 10'000);
+  RewardSpec steps = spec("steps", 300'000, 120'000), plain = spec("plain", 300'000, 120'000);
   steps.weight = 2;
   auto both = runner({steps, plain});
   MetricSet metrics;
@@ -177,7 +149,7 @@ TEST_F(WorkerRunner, RanksThatShareABatchGetTheScoresOfOne) {
   prompts_.prompts.resize(texts.size() / 2);
   std::vector<RewardSpec> specs;
   for (const char* name : {"faulty", "steps", "whole_group", "whole_batch", "counter"})
-    specs.push_back(spec(name, 20'000, 10'000));
+    specs.push_back(spec(name, 300'000, 120'000));
   for (const Isolation mode : {Isolation::kNone, Isolation::kProcess}) {
     std::vector<MetricSet> one_metrics(1);
     const ScoredBatch one = scored_by_ranks(registry_, specs, mode, prompts_, samples_, one_metrics)[0];
@@ -211,7 +183,7 @@ TEST_F(WorkerRunner, RanksThatShareABatchGetTheScoresOfOne) {
 // Each failed row keeps its own reason, in short; the log has the first row of each.
 TEST_F(WorkerRunner, EveryFailedRowHasItsReason) {
   take({"crash", "ab", "throw", "none", "crash", "inf"});
-  auto one = runner({spec("faulty", 20'000, 10'000)});
+  auto one = runner({spec("faulty", 300'000, 120'000)});
   testing::internal::CaptureStderr();
   ASSERT_OK_AND_ASSIGN(const ScoredBatch scored, one.score(prompts_, samples_, {.step = 4}, nullptr));
   const std::string log = testing::internal::GetCapturedStderr();
@@ -234,7 +206,7 @@ TEST_F(WorkerRunner, EveryFailedRowHasItsReason) {
 
 TEST_F(WorkerRunner, TooManyFailuresAreAnErrorWithReasonsThatAreShort) {
   take({"throw", "ab"});
-  RewardSpec long_words = spec("long_words", 20'000, 10'000);
+  RewardSpec long_words = spec("long_words", 300'000, 120'000);
   IsolationOptions isolation;
   isolation.mode = Isolation::kNone;
   ScoreContext validation;
@@ -262,7 +234,7 @@ TEST_F(WorkerRunner, TooManyFailuresAreAnErrorWithReasonsThatAreShort) {
 // Whoever keeps the rows has those of every function, also of those behind the one that stops the run.
 TEST_F(WorkerRunner, ABatchThatEndsTheRunIsHandedOverWhole) {
   take({"throw", "ab"});
-  RewardSpec long_words = spec("long_words", 20'000, 10'000), second = long_words;
+  RewardSpec long_words = spec("long_words", 300'000, 120'000), second = long_words;
   second.label = "second";
   IsolationOptions isolation;
   isolation.mode = Isolation::kNone;
@@ -299,15 +271,18 @@ TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {
   take({"polite", "polite", "polite"});
   std::atomic<bool> stopping = false;
   for (const Isolation mode : {Isolation::kProcess, Isolation::kNone}) {
+    const TempDir dir;
+    RewardSpec faulty = spec("faulty", 0, 0);
+    faulty.params = Json{{"mark", (dir / "begun").string()}};
     IsolationOptions isolation;
     isolation.mode = mode;
     isolation.num_workers = 1;
     stopping = false;
-    auto made = RewardRunner::create(registry_, {spec("faulty", 60'000, 60'000)}, RunKey{7, &stopping},
+    auto made = RewardRunner::create(registry_, {faulty}, RunKey{7, &stopping},
                                      /*max_failed_fraction=*/0.0, isolation);
     ASSERT_TRUE(made.ok()) << made.error().to_string();
     std::thread stop([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      wait_for_file(dir / "begun");
       stopping = true;
     });
     const auto scored = made->score(prompts_, samples_, {}, nullptr);
@@ -318,7 +293,7 @@ TEST_F(WorkerRunner, AStopOfTheRunIsNoFailureOfItsRewards) {
 }
 
 TEST_F(WorkerRunner, ARewardThatCannotBeMadeIsAnErrorInItsLine) {
-  RewardSpec bad = spec("faulty", 20'000, 10'000);
+  RewardSpec bad = spec("faulty", 300'000, 120'000);
   bad.where = "run.toml:7:1";
   bad.params = Json{{"dies_in_create", 2}};
   for (const Isolation mode : {Isolation::kProcess, Isolation::kNone}) {
