@@ -25,10 +25,14 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSecondConnection{10'000};
 
 std::string join_key(int rank) { return fmt::format("join/{}", rank); }
+// Why a rank gave up while the ranks joined. Later, its watch tells the others.
+std::string gave_up_key(int rank) { return fmt::format("gave_up/{}", rank); }
 
 double seconds_of(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-Error join_error(const std::string& what, const std::string& next) { return {kRankFailure, what, "start", next}; }
+constexpr const char* kJoinStage = "start";
+
+Error join_error(const std::string& what, const std::string& next) { return {kRankFailure, what, kJoinStage, next}; }
 
 // Often enough to say where a rank is; less often in large groups, where each beat is a message of every rank's state to
 // every rank.
@@ -63,7 +67,7 @@ Result<> claim_rank(RankStore& store, const RankPlace& place, const StorePlace& 
                     fmt::format("give every process its own rank ({})", place.launcher));
 }
 
-// An Error if one of the ranks that have come is dead: the others would wait for it until their limits. It can be seen
+// An Error if one of the ranks that have come has ended: the others would wait for it until their limits. It can be seen
 // on this machine only.
 Result<> check_arrived(RankStore& store, const RankPlace& place) {
   const RankProcess self = this_process(place.size);
@@ -71,10 +75,12 @@ Result<> check_arrived(RankStore& store, const RankPlace& place) {
     if (rank == place.rank || !TRY(store.has(join_key(rank)))) continue;
     const std::vector<std::string> texts = TRY(store.get_all({join_key(rank)}));
     const auto process = decode_rank_process(texts.front());
-    if (process && has_ended(*process, self))
-      return join_error(
-          fmt::format("rank {} (process {}) was killed or crashed while the ranks joined", rank, process->pid),
-          fmt::format("look into the log of rank {}, then start the run again", rank));
+    if (!process || !has_ended(*process, self)) continue;
+    std::string how = "was killed or crashed while the ranks joined";
+    if (TRY(store.has(gave_up_key(rank))))
+      how = "ended while the ranks joined, with an error: " + TRY(store.get_all({gave_up_key(rank)})).front();
+    return join_error(fmt::format("rank {} (process {}) {}", rank, process->pid, how),
+                      fmt::format("look into the log of rank {}, then start the run again", rank));
   }
   return {};
 }
@@ -140,6 +146,18 @@ Error unreachable(const Error& error, const RankPlace& place, const StorePlace& 
                     "check MASTER_ADDR, MASTER_PORT and that rank 0 runs");
 }
 
+// A store that another process serves ends with it, for example with a rank 0 that gave up.
+Error joining_failed(Error error, const RankPlace& place, const StorePlace& where) {
+  if (error.where == kJoinStage || where.serve || !where.file.empty()) return error;
+  return join_error(
+      fmt::format("{} has closed its connections while the ranks joined: {}",
+                  place.store_served ? "the store at " + store_text(where)
+                                     : fmt::format("rank 0, which serves the store at {},", store_text(where)),
+                  error.what),
+      place.store_served ? "look into the launcher's log, then start the run again"
+                         : "look into the log of rank 0, then start the run again");
+}
+
 // The interface through which this machine reaches the store is one that all ranks share. A host's own name often
 // belongs to a loopback address, which other machines cannot reach.
 std::string address_of(const std::vector<RankProcess>& processes, const StorePlace& where) {
@@ -156,8 +174,13 @@ Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const R
   const milliseconds timeout = config.join_timeout;
   auto store = connect_store(where, timeout);
   if (!store.ok()) return unreachable(store.error(), place, where, config);
+  auto processes = meet(**store, place, config, where);
+  if (!processes.ok()) {
+    static_cast<void>((*store)->set(gave_up_key(place.rank), processes.error().to_string()));
+    return joining_failed(std::move(processes).error(), place, where);
+  }
   WatchOptions options;
-  options.processes = TRY(meet(**store, place, config, where));
+  options.processes = std::move(*processes);
   options.rank = place.rank;
   options.size = place.size;
   options.store_rank = place.store_served || !where.file.empty() ? -1 : 0;

@@ -1,14 +1,11 @@
 // Runs of several processes: the same numbers as of one, whatever they use; files, checkpoints and stops.
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <cmath>
 #include <deque>
 
 #include "checkpoint/retention.h"
+#include "dist/launch/local_address.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/rng.h"
 #include "process.h"
@@ -17,26 +14,13 @@
 namespace mortise::test {
 namespace {
 
-// A port that nobody listens on now.
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
 // The processes of one run, with the environment of torchrun.
 class Group {
  public:
   // Consoles go to `dir`, where the ranks start too, but for the last one if it has a folder of its own.
   Group(const std::vector<std::vector<std::string>>& words_by_rank, const Path& dir, const Path& dir_of_last = {})
       : dir_(dir) {
-    const std::string port = std::to_string(free_port()), size = std::to_string(words_by_rank.size());
+    const std::string port = std::to_string(free_port().value()), size = std::to_string(words_by_rank.size());
     for (size_t rank = 0; rank < words_by_rank.size(); ++rank) {
       const std::string number = std::to_string(rank);
       std::vector<std::string> words{"/usr/bin/env",       "RANK=" + number,           "LOCAL_RANK=" + number,

@@ -2,7 +2,8 @@
 # compute with it, and input_columns.h if plugins see it. What carries columns (tables, slices, calls, checkpoints) names none.
 source "$(dirname "$0")/lib.sh"
 header=core/foundation/batch/columns.h
-columns=$(sed -nE 's/^using ([A-Za-z]+) = Column<"([a-z_]+)".*/\1 \2/p' "$header")
+# A declaration may be broken after its =.
+columns=$(sed -zE 's/ =\n +/ = /g' "$header" | sed -nE 's/^using ([A-Za-z]+) = Column<"([a-z_]+)".*/\1 \2/p')
 [[ -n $columns ]] || fault "$header: no column is found in it"
 
 # The list that checkpoints are read by has them all.
@@ -12,7 +13,7 @@ while read -r tag name; do
 done <<<"$columns"
 
 # Most files of core/ that may name a column, columns.h not counted. Masks, weights and the policy's log-probs are in every computation.
-declare -A most=([ResponseMask]=16 [LogProb]=8 [Weight]=8 [Values]=7 [Advantages]=7)
+declare -A most=([ResponseMask]=16 [LogProb]=8 [Weight]=8 [Values]=7 [Advantages]=7 [OldLogProb]=10)
 usual=6
 while read -r tag name; do
   files=$(grep -rlE "column::$tag\b" core --include='*.h' --include='*.cpp' | grep -v "^$header$" | sort || true)

@@ -150,12 +150,20 @@ Error RankWatch::Shared::error_of(const Verdict& found, std::string_view stage) 
               : "start the run again"};
 }
 
+// A process that has ended may have written its error just before, after this rank last asked. So the store is asked once
+// more before the end counts: only a rank that left no error was killed.
 void RankWatch::Shared::look_for_ended_processes(std::unique_lock<std::mutex>& lock) {
   const RankProcess self = options.processes[static_cast<size_t>(options.rank)];
   lock.unlock();
   std::vector<bool> ended(options.processes.size());
   for (size_t i = 0; i < ended.size(); ++i) ended[i] = has_ended(options.processes[i], self);
   lock.lock();
+  bool is_news = false;
+  for (size_t i = 0; i < ended.size(); ++i) is_news = is_news || (ended[i] && !views[i].has_ended);
+  if (!is_news) return;
+  change();
+  const int64_t asked = version;
+  changed.wait_for(lock, kFlushLimit, [&] { return written >= asked || talk_ended || stop; });
   for (size_t i = 0; i < ended.size(); ++i) views[i].has_ended = ended[i];
 }
 

@@ -115,13 +115,20 @@ TEST(Processes, SlowRanksAreWaitedForUntilTheLimit) {
   EXPECT_THAT(ranks.output(1), HasSubstr("the other ranks have given this rank up: ranks waited"));
 }
 
+// Whichever rank it is: one that ends at once after its error is not taken for killed.
 TEST(Processes, AnErrorOfOneRankReachesTheOthers) {
-  RankProcesses ranks(3, {"0"}, {{"FAIL_RANK", "0"}});
-  EXPECT_EQ(ranks.code(0, seconds(60)), 3) << ranks.output(0);
-  for (const int rank : {1, 2}) {
-    EXPECT_EQ(ranks.code(rank, seconds(30)), kRankFailureCode);
-    EXPECT_THAT(ranks.output(rank), HasSubstr("ended in 'rollout' of step 3 with an error: data.jsonl:7: row 7 has no "
-                                              "prompt; this rank"));
+  constexpr int kSize = 3;
+  for (int round = 0; round < num_rounds(2 * kSize, 60); ++round) {
+    const int failing = round % kSize;
+    SCOPED_TRACE(fmt::format("round {}: rank {}", round, failing));
+    RankProcesses ranks(kSize, {"0"}, {{"FAIL_RANK", std::to_string(failing)}});
+    EXPECT_EQ(ranks.code(failing, seconds(60)), 3) << ranks.output(failing);
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == failing) continue;
+      EXPECT_EQ(ranks.code(rank, seconds(30)), kRankFailureCode);
+      EXPECT_THAT(ranks.output(rank), HasSubstr("ended in 'rollout' of step 3 with an error: data.jsonl:7: row 7 has "
+                                                "no prompt; this rank"));
+    }
   }
 }
 
@@ -130,6 +137,27 @@ TEST(Processes, MissingRanksAreNamed) {
   EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
   EXPECT_THAT(ranks.output(0), HasSubstr("2 of 3 ranks did not come to 127.0.0.1:"));
   EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: 1, 2; "));
+}
+
+// Rank 2 never comes, and one of the others gives up before the other one does.
+TEST(Processes, ARankThatGivesUpJoiningTellsTheOthersWhy) {
+  const test::TempDir folder;
+  const Environment environment{{"WORLD_SIZE", "3"}, {"STORE_FILE", (folder / "store").string()}};
+  RankProcesses ranks(2, {"1"}, environment, {}, {{{"JOIN_MS", "30000"}}, {{"JOIN_MS", "1500"}}});
+  EXPECT_EQ(ranks.code(1, seconds(30)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(1), HasSubstr("1 of 3 ranks did not come to "));
+  EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr(fmt::format("rank 1 (process {}) ended while the ranks joined, with an error: "
+                                                     "start: 1 of 3 ranks did not come to ",
+                                                     ranks.pid(1))));
+}
+
+TEST(Processes, AStoreThatEndsWhileTheRanksJoinIsNamed) {
+  RankProcesses ranks(2, {"1"}, {{"WORLD_SIZE", "3"}}, {}, {{{"JOIN_MS", "1500"}}, {{"JOIN_MS", "30000"}}});
+  EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
+  EXPECT_EQ(ranks.code(1, seconds(30)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(1), HasSubstr("start: rank 0, which serves the store at 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(1), HasSubstr(", has closed its connections while the ranks joined: "));
 }
 
 TEST(Processes, TwoWithOneRankAreRefused) {

@@ -28,9 +28,9 @@ using Environment = std::map<std::string, std::string>;
 // The processes of one group, each with its output in a file.
 class RankProcesses {
  public:
-  // `network_of` names the network namespace of a rank; empty: this one.
+  // `network_of` names the network namespace of a rank; empty: this one. `of_ranks`: more variables, by rank.
   RankProcesses(int size, const std::vector<std::string>& words, const Environment& more = {},
-                const std::function<std::string(int)>& network_of = {}) {
+                const std::function<std::string(int)>& network_of = {}, const std::vector<Environment>& of_ranks = {}) {
     const auto port = free_port();
     EXPECT_TRUE(port.ok());
     for (int rank = 0; rank < size; ++rank) {
@@ -40,6 +40,8 @@ class RankProcesses {
                               {"MASTER_ADDR", "127.0.0.1"},
                               {"MASTER_PORT", std::to_string(*port)}};
       for (const auto& [name, value] : more) environment[name] = value;
+      if (!of_ranks.empty())
+        for (const auto& [name, value] : of_ranks[static_cast<size_t>(rank)]) environment[name] = value;
       start(rank, words, environment, network_of ? network_of(rank) : "");
     }
   }

@@ -1,0 +1,84 @@
+// What a watch says of a rank whose process ended between two of its looks into the store.
+#include "dist/watch/rank_watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "dist/gloo/c10d_store.h"
+
+namespace mortise {
+namespace {
+
+// A process that does nothing, as rank 1 of a group of two. This one is rank 0.
+class Peer {
+ public:
+  Peer() : pid_(fork()) {
+    if (pid_ == 0) {
+      pause();
+      _exit(0);
+    }
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  ~Peer() { end(); }
+  [[nodiscard]] RankProcess process() const { return describe_process(pid_, 2); }
+  void end() {
+    if (pid_ < 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+class RankWatches : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(store->set(kVerdictKey, kNoVerdict).ok());
+    RankState start;
+    start.stage = "start";
+    for (const int rank : {0, 1}) ASSERT_TRUE(store->set(state_key(rank), encode(start)).ok());
+    WatchOptions options;
+    options.size = 2;
+    options.store_rank = -1;
+    options.processes = {this_process(2), peer.process()};
+    options.beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
+    options.end_process = [](const Error& error) { ADD_FAILURE() << error.to_string(); };
+    watch = std::make_unique<RankWatch>(std::make_unique<C10dStore>(store->handle()), options);
+    watch->fail({});  // returns when it has talked to the store
+  }
+
+  Peer peer;
+  std::unique_ptr<C10dStore> store = memory_store();
+  std::unique_ptr<RankWatch> watch;
+};
+
+TEST_F(RankWatches, NameTheErrorThatARankWroteJustBeforeItsEnd) {
+  RankState last;
+  last.status = RankStatus::kFailed;
+  last.stage = "start";
+  last.error = "data.jsonl:7: row 7 has no prompt";
+  ASSERT_TRUE(store->set(state_key(1), encode(last)).ok());
+  peer.end();
+  const Error error = watch->explain_failure("gradients", "a connection has closed");
+  EXPECT_EQ(error.kind, kRankFailure);
+  EXPECT_NE(error.what.find(" ended in 'start' with an error: data.jsonl:7: row 7 has no prompt"), std::string::npos)
+      << error.what;
+}
+
+TEST_F(RankWatches, NameARankThatEndedWithoutAnErrorAsKilled) {
+  peer.end();
+  const Error error = watch->explain_failure("gradients", "a connection has closed");
+  EXPECT_NE(error.what.find(" was killed or crashed in 'start'"), std::string::npos) << error.what;
+}
+
+}  // namespace
+}  // namespace mortise
