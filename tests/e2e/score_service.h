@@ -17,7 +17,7 @@ class ScoreService {
     const Path port_file = folder / "port";
     const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
     pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
-    for (int i = 0; i < 500 && port_.empty(); ++i) {
+    for (int i = 0; i < 5'000 && port_.empty(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const auto text = default_env().read_file(port_file);
       if (text.ok() && text->ends_with('\n')) port_ = text->substr(0, text->size() - 1);

@@ -32,10 +32,7 @@ class CodeAttacks : public CodeFixture {
  protected:
   void TearDown() override { ::setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1); }
 
-  static RewardCall make(std::map<std::string, std::string> params = {}) {
-    params.try_emplace("time_limit", "20");
-    return make_code(std::move(params));
-  }
+  static RewardCall make(std::map<std::string, std::string> params = {}) { return make_code(std::move(params)); }
   static double asserts(const std::string& program, const std::string& statement, RewardCall plugin = make()) {
     return score(plugin, program, R"({"tests": [")" + statement + "\"]}");
   }
@@ -269,7 +266,7 @@ TEST_F(CodeAttacks, AProgramThatIsKilledFromOutsideHasNoScore) {
           for (const pid_t program : children_of(first)) ::kill(program, SIGKILL);
   });
   const double reward =
-      score(plugin, "import time; time.sleep(15); print('ok')", R"({"inputs": [""], "outputs": ["ok"]})");
+      score(plugin, "import time; time.sleep(100); print('ok')", R"({"inputs": [""], "outputs": ["ok"]})");
   done = true;
   killer.join();
   EXPECT_TRUE(std::isnan(reward));
@@ -285,7 +282,7 @@ TEST_F(CodeAttacks, ThreadsOfOneProgramDoNotStarveOthersInAPidsGroup) {
   if (!std::filesystem::exists(root / "cgroup.procs") || !std::filesystem::create_directory(group, failed))
     GTEST_SKIP() << "no pids cgroup can be made here";
   // Made before the group is full: a reward that cannot start one program ends the run.
-  const std::map<std::string, std::string> few = {{"max_threads", "24"}, {"time_limit", "10"}};
+  const std::map<std::string, std::string> few = {{"max_threads", "24"}};
   std::array<RewardCall, 4> plugins = {make(few), make(few), make(few), make(few)};
   const pid_t child = ::fork();
   if (child == 0) {

@@ -26,6 +26,7 @@ class CodeFixture : public testing::Test {
     static const mortise_pack* pack =
         load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_code.so");
     params.try_emplace("python", "/usr/bin/python3");
+    params.try_emplace("time_limit", "120");  // no machine is so slow that an honest program needs it
     return RewardCall(find_plugin(pack, MORTISE_KIND_REWARD, "code"), std::move(params));
   }
   static double score(RewardCall& plugin, const std::string& program, const std::string& tests) {

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -20,7 +19,6 @@
 namespace mortise::test {
 namespace {
 
-using std::chrono::steady_clock;
 using testing::HasSubstr;
 
 class CodeReward : public CodeFixture {
@@ -117,21 +115,19 @@ TEST_F(CodeReward, AProgramHasLimits) {
 // Who writes without end is stopped by the limit or by the clock, on either stream, and takes no memory meanwhile.
 TEST_F(CodeReward, FloodsAreStopped) {
   auto plugin = make({{"time_limit", "1"}, {"output_kib", "64"}});
-  const auto start = steady_clock::now();
   // Many writers and a wide pipe: there is always more to read.
   const std::string flood =
       "import fcntl, os, threading\nblock = b'x' * 1048576\ndef pour(fd):\n  while True: os.write(fd, block)\n"
       "def all(fd):\n  fcntl.fcntl(fd, 1031, 1048576)\n"
       "  for _ in range(8): threading.Thread(target=pour, args=(fd,)).start()\n";
   const long before = peak_kib();
-  auto patient = make({{"time_limit", "60"}, {"output_kib", "64"}});
+  auto patient = make({{"output_kib", "64"}});
   EXPECT_FALSE(runs(patient, flood + "all(1)"));
   EXPECT_EQ(patient.values["code/timed_out"][0], 0) << "too much output ends it before the time does";
   EXPECT_FALSE(runs(plugin, flood + "all(2)"));
   EXPECT_EQ(plugin.values["code/timed_out"][0], 1);
-  EXPECT_FALSE(runs(plugin, "import os, time\nos.close(1)\nos.close(2)\ntime.sleep(100)")) << "closed and alive";
+  EXPECT_FALSE(runs(plugin, "import os, time\nos.close(1)\nos.close(2)\ntime.sleep(100000)")) << "closed and alive";
   EXPECT_EQ(plugin.values["code/timed_out"][0], 1);
-  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(50));
   EXPECT_LT(peak_kib() - before, 16 * 1024);
 }
 
@@ -146,21 +142,19 @@ TEST_F(CodeReward, NothingIsLeftBehind) {
   EXPECT_FALSE(runs(plugin, bomb));
   EXPECT_FALSE(runs(plugin, "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"));
   EXPECT_FALSE(
-      runs(plugin, "import signal, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(100)"));
-  auto patient = make({{"time_limit", "60"}});
+      runs(plugin, "import signal, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(100000)"));
+  auto patient = make();
   EXPECT_TRUE(runs(patient, "print('ok')")) << "the next one has all its room";
   EXPECT_EQ(processes_that_name(named.path().string()), 0);
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "no child, dead or alive";
 }
 
 TEST_F(CodeReward, TimeOutsEndTheRowsTests) {
-  auto plugin = make({{"time_limit", "0.5"}});
-  const auto start = steady_clock::now();
+  auto plugin = make({{"time_limit", "3"}});
   const std::string tests = R"({"inputs": ["1", "2", "3", "4"], "outputs": ["1", "2", "3", "4"]})";
   EXPECT_DOUBLE_EQ(score(plugin, "x = input()\nwhile x == '2': pass\nprint(x)", tests), 0.25);
   EXPECT_EQ(plugin.values["code/timed_out"][0], 1);
-  EXPECT_EQ(score(plugin, "import time; time.sleep(100)", tests), 0);
-  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(score(plugin, "import time; time.sleep(100000)", tests), 0);
 }
 
 TEST_F(CodeReward, ColumnsWithoutTestsFailTheirRow) {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +13,6 @@
 namespace mortise::test {
 namespace {
 
-using std::chrono::steady_clock;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -37,7 +35,7 @@ class HttpReward : public testing::Test {
     const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
     service_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file_).c_str(), "w");
     ASSERT_NE(service_, nullptr);
-    for (int i = 0; i < 500 && port_.empty(); ++i) {
+    for (int i = 0; i < 5'000 && port_.empty(); ++i) {
       std::string text = output_of("cat " + port_file_ + " 2>/dev/null");
       if (!text.empty() && text.back() == '\n') port_ = text.substr(0, text.size() - 1);
       if (port_.empty()) output_of("sleep 0.02");
@@ -75,12 +73,11 @@ TEST_F(HttpReward, SendsRowsInRequestsSeveralAtOnce) {
   std::vector<std::string> texts;
   std::vector<double> lengths;
   for (int i = 0; i < 50; ++i) texts.emplace_back(std::size_t(i), 'x'), lengths.push_back(i);
-  auto plugin = at(url("/score"), {{"batch_size", "7"}, {"max_concurrent", "3"}});
+  auto plugin = at(url("/together/3"), {{"batch_size", "7"}, {"max_concurrent", "3"}});
   EXPECT_EQ(plugin.score(completions(texts)), lengths) << failure(plugin, 0);
   const auto seen = log();
   EXPECT_EQ(seen["requests"].size(), 8U);
-  EXPECT_LE(seen["most_at_once"], 3);
-  EXPECT_GT(seen["most_at_once"], 1);
+  EXPECT_EQ(seen["most_at_once"], 3);
   auto whole = at(url("/list"), {{"batch_size", "1000"}});
   EXPECT_EQ(whole.score(completions(texts)), lengths) << "however the rows are cut";
 }
@@ -133,16 +130,16 @@ TEST_F(HttpReward, TheBreakerOpensAndCloses) {
                                      {"batch_size", "1"},
                                      {"max_concurrent", "1"},
                                      {"breaker_failures", "3"},
-                                     {"breaker_pause", "0.3"}});
+                                     {"breaker_pause", "2"}});
   const std::vector<std::string> ten(10, "ab");
   EXPECT_EQ(shown(plugin.score(completions(ten))), std::vector<double>(10, -99));
   EXPECT_EQ(log()["requests"].size(), 3U) << "then nothing is sent";
   EXPECT_THAT(failure(plugin, 9), AllOf(HasSubstr("not sent: the last 3 attempts"), HasSubstr("status 503")));
   EXPECT_THAT(failure(plugin, 9), HasSubstr("the next try is in"));
-  output_of("sleep 0.35");
+  output_of("sleep 2.1");
   plugin.score(completions(ten));
   EXPECT_EQ(log()["requests"].size(), 4U) << "one tried and failed: open again";
-  output_of("sleep 0.35");
+  output_of("sleep 2.1");
   EXPECT_EQ(plugin.score(completions(ten)), std::vector<double>(10, 2)) << "the service is back";
 }
 
@@ -154,10 +151,8 @@ TEST_F(HttpReward, NobodyThereAndDeadlines) {
   impatient.score(completions({"a"}));
   EXPECT_THAT(failure(impatient, 0), HasSubstr("timed out"));
   auto slow = at(url("/slow"));
-  const auto start = steady_clock::now();
   slow.plugin.call.deadline_ns = default_env().monotonic_ns() + 300'000'000;
   EXPECT_EQ(shown(slow.score(completions({"a"}))), (std::vector<double>{-99}));
-  EXPECT_LT(steady_clock::now() - start, std::chrono::milliseconds(300));
   EXPECT_EQ(slow.plugin.call.failed_rows.at(0).code, MORTISE_DEADLINE_EXCEEDED);
   slow.plugin.call.deadline_ns = 0;
   slow.plugin.call.cancel = true;

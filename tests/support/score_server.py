@@ -4,7 +4,8 @@
 #   /score         {"rewards": [...]}             /list     the list alone
 #   /flaky/K       503 for the first K requests   /down     always 503
 #   /entries       objects: score, a number beside it, null, an error, nonsense
-#   /client_error  400   /slow  after a second   /wrong  one reward too few   /text  no JSON   /secret  needs the token
+#   /together/K    no answer before K requests have come
+#   /client_error  400   /slow  never            /wrong  one reward too few   /text  no JSON   /secret  needs the token
 #   /echo          400 with the token that came
 # GET /log gives what came: {"requests": [[path, rows], ...], "most_at_once": N, "last": the last body}.
 import json
@@ -44,7 +45,6 @@ class Handler(BaseHTTPRequestHandler):
             log["requests"].append([self.path, len(request["rows"])])
             log["last"] = request
             seen = sum(1 for path, _ in log["requests"] if path == self.path)
-        time.sleep(0.02)
         try:
             self.answer(request, seen)
         except (BrokenPipeError, ConnectionResetError):
@@ -60,7 +60,9 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/client_error":
             return self.reply(400, "what is this")
         if path == "/slow":
-            time.sleep(1)
+            time.sleep(1_000_000)
+        while path.startswith("/together/") and len(log["requests"]) < int(path.split("/")[2]):
+            time.sleep(0.002)
         if path == "/secret" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, "who are you")
         if path == "/echo":

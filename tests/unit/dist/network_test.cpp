@@ -58,7 +58,7 @@ class Network {
 class Networks : public testing::Test {
  protected:
   static RankProcesses start(const Network& network, const std::vector<std::string>& words) {
-    Environment environment{{"MASTER_ADDR", "10.99.7.1"}, {"MASTER_PORT", "29500"}, {"ANSWER_MS", "4000"}};
+    Environment environment{{"MASTER_ADDR", "10.99.7.1"}, {"MASTER_PORT", "29500"}, {"ANSWER_MS", "10000"}};
     return RankProcesses(3, words, environment, [&](int rank) { return network.machine(rank); });
   }
 };
@@ -67,7 +67,7 @@ TEST_F(Networks, RanksOnSeveralMachinesFindEachOther) {
   const Network network(3);
   if (!network.is_there()) GTEST_SKIP() << "no network namespaces: ranks did not run on several networks";
   RankProcesses ranks = start(network, {"20"});
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(60)), 0) << ranks.output(rank);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(120)), 0) << ranks.output(rank);
 }
 
 // The kernel says nothing about a process of another machine: its closed connections and its silence must do.
@@ -96,7 +96,7 @@ TEST_F(Networks, AMachineWhoseCableIsCutIsNamed) {
     ranks.wait_until_joined();
     network.cut(victim);
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(ranks.code(rank, seconds(60)), 7) << ranks.output(rank);
+      EXPECT_EQ(ranks.code(rank, seconds(120)), 7) << ranks.output(rank);
       if (rank == victim) continue;
       EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
       EXPECT_THAT(ranks.output(rank), HasSubstr(") has not answered for "));

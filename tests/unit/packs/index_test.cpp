@@ -423,10 +423,13 @@ class LoopbackServer {
   LoopbackServer(const LoopbackServer&) = delete;
   LoopbackServer& operator=(const LoopbackServer&) = delete;
 
-  [[nodiscard]] std::string get(uint64_t max_bytes, bool* missing = nullptr, int at_most_ms = 20'000) const {
+  // `slow_ms`: how long too few bytes may come; `at_most_ms`: how long the whole may take. Only a server that never ends
+  // its answer meets a limit.
+  [[nodiscard]] std::string get(uint64_t max_bytes, bool* missing = nullptr, int slow_ms = 300'000,
+                                int at_most_ms = 300'000) const {
     FetchOptions options;
     options.program = Path(MORTISE_BINARY_DIR) / "bin" / "mortise-fetch";
-    options.slow_after = std::chrono::milliseconds(1000);
+    options.slow_after = std::chrono::milliseconds(slow_ms);
     options.at_most = std::chrono::milliseconds(at_most_ms);
     auto source = open_source(default_env(), "http://127.0.0.1:" + std::to_string(port_) + "/packs/", options);
     EXPECT_TRUE(source.ok());
@@ -502,7 +505,7 @@ TEST(PackDownload, SlowDataIsGivenUp) {
       while (!self->stopping && LoopbackServer::send_text(client, "x")) ::usleep(50'000);
     });
     self = &server;
-    EXPECT_THAT(server.get(1'000'000), testing::AllOf(HasSubstr("rule P24"), HasSubstr("too slow")));
+    EXPECT_THAT(server.get(1'000'000, nullptr, 1'000), testing::AllOf(HasSubstr("rule P24"), HasSubstr("too slow")));
   }
   {  // fast enough, but without end: the whole has a limit
     const LoopbackServer* self = nullptr;
@@ -512,7 +515,7 @@ TEST(PackDownload, SlowDataIsGivenUp) {
       while (!self->stopping && LoopbackServer::send_text(client, block)) ::usleep(50'000);
     });
     self = &server;
-    EXPECT_THAT(server.get(1'000'000'000, nullptr, 2000),
+    EXPECT_THAT(server.get(1'000'000'000, nullptr, 300'000, 2'000),
                 testing::AllOf(HasSubstr("rule P24"), HasSubstr("longer than 2 s")));
   }
 }
