@@ -16,9 +16,8 @@ namespace mortise {
 
 namespace {
 
-void tell_resumed(const RunParts& parts, const Path& checkpoint, int64_t num_unfinished) {
-  const RunProgress& progress = parts.progress;
-  const std::string unit = parts.run.kind == RunKind::kSft ? "update" : "step";
+void tell_resumed(RunKind kind, const RunProgress& progress, const Path& checkpoint, int64_t num_unfinished) {
+  const std::string unit = kind == RunKind::kSft ? "update" : "step";
   const std::string inside =
       progress.step.work.step > 0 ? fmt::format(" and {} updates of the next", num_unfinished) : "";
   log_info(fmt::format("resumed from {} after {} {}{}", checkpoint.string(), unit, progress.counters.step, inside));
@@ -45,13 +44,12 @@ bool is_check_due(const RunSettings& settings, int64_t step) {
 
 // All ranks hold the same weights of everything that learns. They are the same by construction; a rank whose memory or
 // processor fails differs.
-Result<> compare_weights(const RunParts& parts) {
-  const RunSettings& settings = parts.run;
+Result<> compare_weights(const RunSettings& settings, const Model& policy, const Critic* critic, int64_t step) {
   if (settings.config.trainer.rank_check_freq <= 0 || settings.ranks.size() == 1) return {};
-  std::string digests = digest_of_model(*parts.policy.model);
-  if (parts.critic) digests += digest_of_model(parts.critic->model);
+  std::string digests = digest_of_model(policy);
+  if (critic != nullptr) digests += digest_of_model(critic->model);
   return check_same_on_ranks(settings.ranks, "comparing the weights", digests,
-                             {kRankFailure, "the weights", "step " + std::to_string(parts.progress.counters.step),
+                             {kRankFailure, "the weights", "step " + std::to_string(step),
                               "resume from the last checkpoint without the machine of that rank, whose memory or "
                               "processor may be faulty"});
 }
@@ -90,8 +88,15 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   OpenRun out;
   out.parts = TRY(assemble(env, loaded, ranks, std::move(registry), kind, resume_weights(checkpoint)));
   RunParts& parts = *out.parts;
-  if (checkpoint) TRY(load_run(*checkpoint, allow_change, parts));
   const RunProgress& progress = parts.progress;
+  if (checkpoint) {
+    TRY(load_run(*checkpoint, allow_change, parts.progress.counters, parts.policy, parts.data, parts.saved));
+    if (kind == RunKind::kTrain) {
+      const LogProbNeeds needs = log_prob_needs(parts.run.plan, parts.policy, parts.advantage, parts.learning);
+      TRY(check_unfinished_step(progress.step.work, parts.run.plan, {needs.reference, parts.critic != nullptr},
+                                checkpoint->path()));
+    }
+  }
   const RunCounters& counters = progress.counters;
   // The updates of an unfinished step are written when it ends.
   const auto num_unfinished = static_cast<int64_t>(progress.step.work.updates.size());
@@ -100,14 +105,14 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   const auto make_room = [&]() -> Result<> {
     if (checkpoint)
       TRY(set_later_checkpoints_aside(env, loaded.config.trainer.default_local_dir, checkpoint->manifest().place));
-    TRY(check_room(parts, checkpoint.has_value()));
+    TRY(check_room(parts.checkpoint_source(), checkpoint.has_value()));
     return checkpoint ? Result<>() : set_earlier_run_aside(env, loaded.config.trainer.default_local_dir);
   };
   TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
   if (!checkpoint) return out;
-  tell_resumed(parts, checkpoint->path(), num_unfinished);
+  tell_resumed(kind, progress, checkpoint->path(), num_unfinished);
   if (counters.step >= parts.run.total_steps && !progress.owed_validation.metrics) {
     tell_finished(loaded.config, kind);
     out.finished_in = checkpoint->path();
@@ -120,17 +125,21 @@ Result<TrainSummary> close_finished(const OpenRun& run) {
   return TrainSummary{run.parts->progress.counters.step, run.finished_in->string(), false};
 }
 
-std::function<Result<ValidationReport>(int64_t step)> validation_of(RunParts& parts) {
-  if (!parts.validator) return {};
-  return [&parts](int64_t step) { return parts.validator->validate(step, parts.progress.counters.weight_version); };
+std::function<Result<ValidationReport>(int64_t step)> validation_of(std::optional<Validator>& validator,
+                                                                    const RunCounters& counters) {
+  if (!validator) return {};
+  return [&](int64_t step) { return validator->validate(step, counters.weight_version); };
 }
 
 Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,
                                const std::function<Result<bool>(int64_t)>& step) {
   const RunSettings& settings = run.parts->run;
   const RunCounters& counters = run.parts->progress.counters;
+  const auto compare = [&] {
+    return compare_weights(settings, *run.parts->policy.model, run.parts->critic.get(), counters.step);
+  };
   take_stop_requests();
-  TRY(compare_weights(*run.parts));
+  TRY(compare());
   bool stops = false;
   while (counters.step < settings.total_steps && !is_done) {
     stops = TRY(on_any_rank(settings.ranks, "asking for stop requests", stop_requested()));
@@ -143,7 +152,7 @@ Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,
       return std::move(done).error();
     }
     is_done = *done;
-    if (is_check_due(settings, counters.step)) TRY(compare_weights(*run.parts));
+    if (is_check_due(settings, counters.step)) TRY(compare());
   }
   TRY(saver.finish());
   TRY(run.log->close());

@@ -36,8 +36,9 @@ Result<RunLog> open_log_on_ranks(const RunSettings& run, const PluginRegistry* r
 // The summary of a run that had nothing left to do.
 Result<TrainSummary> close_finished(const OpenRun& run);
 
-// Validates the weights that the parts have then; empty if there is nothing to validate.
-std::function<Result<ValidationReport>(int64_t step)> validation_of(RunParts& parts);
+// Validates the weights of the moment it is called; empty without a validator. Borrows both.
+std::function<Result<ValidationReport>(int64_t step)> validation_of(std::optional<Validator>& validator,
+                                                                    const RunCounters& counters);
 
 // Calls `step(number)` until it answers true (nothing more is to be learnt), the steps are done or a signal asks a rank
 // to stop; then saves and closes the log. `is_done`: not even once. The weights of the ranks are compared every

@@ -23,7 +23,7 @@ class SftRun {
       : open_(open),
         parts_(*open.parts),
         counters_(parts_.progress.counters),
-        saver_(parts_, *open.log),
+        saver_(parts_.checkpoint_source(), *open.log),
         journal_(parts_.run.env, counters_, parts_.progress.owed_validation, *open.log, journal_plan()) {}
 
   Result<SftSummary> run() {
@@ -38,7 +38,7 @@ class SftRun {
     RunJournal::Plan plan;
     plan.total_steps = parts_.run.total_steps;
     plan.test_freq = parts_.run.config.sft.test_freq;
-    plan.validate = validation_of(parts_);
+    plan.validate = validation_of(parts_.validator, counters_);
     plan.on_validation = [this](const ValidationReport& report, double, MetricSet&) {
       const std::optional<double>& wanted = parts_.run.config.sft.stop_val_accuracy;
       val_accuracy_ = report.mean_reward;

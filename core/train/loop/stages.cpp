@@ -141,6 +141,18 @@ Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& lear
   return {};
 }
 
+LogProbNeeds log_prob_needs(const BatchPlan& plan, const PolicyParts& policy, const AdvantageParts& advantage,
+                            const LearnerParts& learning) {
+  const bool penalizes = advantage.reward_kl.has_value();
+  const ActorObjective& objective = *learning.objective;
+  LogProbNeeds needs;
+  // One update over the whole batch starts where the batch was sampled: its own log-probs are the old ones.
+  needs.old = plan.updates_per_step > 1 || penalizes || objective.correction().is_active() ||
+              advantage.estimator->info().requires_input(column::OldLogProb::name);
+  needs.reference = policy.reference && (penalizes || objective.needs_ref_log_prob());
+  return needs;
+}
+
 Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const LearnerParts& learning,
                         LogProbNeeds needs, StepTable& table, MetricSet& metrics) {
   const ActorLearner& learner = *learning.learner;

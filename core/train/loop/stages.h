@@ -26,6 +26,9 @@ Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& lear
 struct LogProbNeeds {
   bool old = false, reference = false;
 };
+// A KL over the whole vocabulary runs the reference by itself.
+LogProbNeeds log_prob_needs(const BatchPlan& plan, const PolicyParts& policy, const AdvantageParts& advantage,
+                            const LearnerParts& learning);
 Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const LearnerParts& learning,
                         LogProbNeeds needs, StepTable& table, MetricSet& metrics);
 

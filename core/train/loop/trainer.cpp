@@ -20,11 +20,12 @@ namespace mortise {
 
 namespace {
 
-RunJournal::Plan journal_plan(RunParts& parts) {
+RunJournal::Plan journal_plan(const RunSettings& run, std::optional<Validator>& validator,
+                              const RunCounters& counters) {
   RunJournal::Plan plan;
-  plan.total_steps = parts.run.total_steps;
-  plan.test_freq = parts.run.config.trainer.test_freq;
-  plan.validate = validation_of(parts);
+  plan.total_steps = run.total_steps;
+  plan.test_freq = run.config.trainer.test_freq;
+  plan.validate = validation_of(validator, counters);
   plan.on_validation = [](const ValidationReport&, double seconds, MetricSet& metrics) {
     metrics.add("timing_s/testing", seconds);
   };
@@ -39,8 +40,9 @@ class Trainer {
         run_(parts_.run),
         progress_(parts_.progress),
         counters_(progress_.counters),
-        saver_(parts_, *open.log),
-        journal_(run_.env, counters_, progress_.owed_validation, *open.log, journal_plan(parts_)) {}
+        saver_(parts_.checkpoint_source(), *open.log),
+        journal_(run_.env, counters_, progress_.owed_validation, *open.log,
+                 journal_plan(run_, parts_.validator, counters_)) {}
 
   Result<TrainSummary> run() {
     const bool is_fresh = counters_.step == 0 && progress_.step.work.step == 0;
@@ -90,7 +92,8 @@ class Trainer {
     StepTable& table = work.table = make_step_table(prompts, samples);
     run_.ranks.enter("log-probs", number);
     TRY(put_baselines(work.experience, table, metrics));
-    TRY(log_prob_stage(run_, parts_.policy, parts_.learning, log_prob_needs(parts_), table, metrics));
+    TRY(log_prob_stage(run_, parts_.policy, parts_.learning,
+                       log_prob_needs(run_.plan, parts_.policy, parts_.advantage, parts_.learning), table, metrics));
     TRY(correction_stage(run_, parts_.learning.objective->correction(), table, metrics));
     TRY(advantage_stage(run_, parts_.advantage, work.experience, number, table, metrics));
     add_variance_proxies(table, metrics);

@@ -24,24 +24,25 @@ namespace mortise {
 namespace {
 
 // The policy as a Hugging Face folder: config, weights (or an adapter in PEFT's form), tokenizer files as they came.
-Result<std::vector<CheckpointFile>> policy_files(const RunParts& parts) {
+Result<std::vector<CheckpointFile>> policy_files(const CheckpointSource& source) {
   std::vector<CheckpointFile> files;
-  for (FolderFile& file : TRY(parts.policy.model->plan_save(save_options(parts.run.config))))
+  for (FolderFile& file : TRY(source.policy.model->plan_save(save_options(source.run.config))))
     files.push_back({"huggingface/" + file.name, std::move(file.write)});
-  const Path& folder = parts.policy.folder->tokenizer_path;
-  for (const std::string& name : TRY(list_tokenizer_files(folder, parts.run.env)))
-    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(parts.run.env.read_file(folder / name))));
+  const Path& folder = source.policy.folder->tokenizer_path;
+  for (const std::string& name : TRY(list_tokenizer_files(folder, source.run.env)))
+    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(source.run.env.read_file(folder / name))));
   return files;
 }
 
-Result<CheckpointRequest> checkpoint_request(const RunParts& parts, const CheckpointPlace& place, StateSnapshot state) {
+Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, const CheckpointPlace& place,
+                                             StateSnapshot state) {
   CheckpointRequest request;
   request.place = place;
   request.state = std::move(state);
-  request.files = TRY(policy_files(parts));
-  request.files.push_back(checkpoint_text_file(std::string(kSettingsFile), config_to_toml(parts.run.loaded)));
+  request.files = TRY(policy_files(source));
+  request.files.push_back(checkpoint_text_file(std::string(kSettingsFile), config_to_toml(source.run.loaded)));
   request.files.push_back(
-      checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(*parts.registry, parts.run.config)));
+      checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(source.registry, source.run.config)));
   return request;
 }
 
@@ -63,18 +64,18 @@ std::string how_to_make_room(const SaveRoom& room, const SavePlan& plan, uint64_
 }
 
 // To come in this run, those inside steps aside. The last step is always saved.
-int64_t num_saves_to_come(const RunParts& parts) {
-  const int64_t frequency = parts.run.config.trainer.save_freq;
+int64_t num_saves_to_come(const CheckpointSource& source) {
+  const int64_t frequency = source.run.config.trainer.save_freq;
   if (frequency <= 0) return 1;
-  return (parts.run.total_steps + frequency - 1) / frequency - parts.progress.counters.step / frequency;
+  return (source.run.total_steps + frequency - 1) / frequency - source.progress.counters.step / frequency;
 }
 
 // The run keeps more than fits, by its own settings.
-Result<> warn_of_all_saves(const RunParts& parts, const Path& run_dir, SavePlan plan) {
-  const int64_t num_saves = num_saves_to_come(parts);
+Result<> warn_of_all_saves(const CheckpointSource& source, const Path& run_dir, SavePlan plan) {
+  const int64_t num_saves = num_saves_to_come(source);
   // Beyond the kept ones nothing more is needed.
   plan.num_saves = plan.keep_last > 0 ? std::min(num_saves, plan.keep_last + 1) : 1;
-  SaveRoom room = TRY(measure_room(parts.run.env, run_dir, plan));
+  SaveRoom room = TRY(measure_room(source.run.env, run_dir, plan));
   if (plan.keep_last == 0) room.needed_bytes += static_cast<uint64_t>(num_saves - 1) * plan.checkpoint_bytes;
   if (room.is_enough()) return {};
   log_warn(fmt::format("the disk will be full before the run ends: the {} to come need {} and {} are free at {}{}",
@@ -87,33 +88,33 @@ Result<> warn_of_all_saves(const RunParts& parts, const Path& run_dir, SavePlan 
 
 }  // namespace
 
-Result<> check_room(const RunParts& parts, bool resumes) {
-  if (parts.progress.counters.step >= parts.run.total_steps) return {};  // nothing more is learnt
-  const Path run_dir = parts.run.config.trainer.default_local_dir;
+Result<> check_room(const CheckpointSource& source, bool resumes) {
+  if (source.progress.counters.step >= source.run.total_steps) return {};  // nothing more is learnt
+  const Path run_dir = source.run.config.trainer.default_local_dir;
   SavePlan plan;
-  plan.place = {parts.progress.counters.step, {}};
-  plan.keep_last = num_kept(parts.run.config);
-  StateSnapshot state = TRY(parts.saved.stateful.save());
-  const CheckpointRequest request = TRY(checkpoint_request(parts, plan.place, std::move(state)));
+  plan.place = {source.progress.counters.step, {}};
+  plan.keep_last = num_kept(source.run.config);
+  StateSnapshot state = TRY(source.stateful.save());
+  const CheckpointRequest request = TRY(checkpoint_request(source, plan.place, std::move(state)));
   plan.checkpoint_bytes = TRY(measure_checkpoint(request));
   plan.starts_over = !resumes;
-  if (parts.run.config.trainer.save_freq_updates <= 0)
-    plan.num_saves = std::min(plan.num_saves, num_saves_to_come(parts));
+  if (source.run.config.trainer.save_freq_updates <= 0)
+    plan.num_saves = std::min(plan.num_saves, num_saves_to_come(source));
   const std::string planned = plan.num_saves == 1
                                   ? "one more checkpoint of " + format_bytes(plan.checkpoint_bytes)
                                   : fmt::format("two more checkpoints of {} each", format_bytes(plan.checkpoint_bytes));
-  Result<SaveRoom> measured = measure_room(parts.run.env, run_dir, plan);
+  Result<SaveRoom> measured = measure_room(source.run.env, run_dir, plan);
   if (!measured.ok()) {
     log_warn("cannot tell whether there is room for checkpoints: " + measured.error().to_string());
     return {};
   }
   SaveRoom room = *measured;
-  if (resumes && parts.run.config.trainer.save_freq_updates > 0) {
+  if (resumes && source.run.config.trainer.save_freq_updates > 0) {
     plan.inside_step = true;
-    room.needed_bytes = std::max(room.needed_bytes, TRY(measure_room(parts.run.env, run_dir, plan)).needed_bytes);
+    room.needed_bytes = std::max(room.needed_bytes, TRY(measure_room(source.run.env, run_dir, plan)).needed_bytes);
     plan.inside_step = false;
   }
-  if (room.is_enough()) return warn_of_all_saves(parts, run_dir, plan);
+  if (room.is_enough()) return warn_of_all_saves(source, run_dir, plan);
   return Error{ErrorKind::kDisk,
                fmt::format("there is no room for {}: {} are needed and {} are free", planned,
                            format_bytes(room.needed_bytes), format_bytes(room.free_bytes)),
@@ -122,30 +123,30 @@ Result<> check_room(const RunParts& parts, bool resumes) {
 
 void RunSaver::step_begins() {
   before_step_.reset();
-  auto state = parts_->saved.stateful.save();
+  auto state = source_.stateful.save();
   if (state.ok())
-    before_step_ = BeforeStep{parts_->progress.counters.step, *std::move(state)};  // else the next checkpoint tells why
+    before_step_ = BeforeStep{source_.progress.counters.step, *std::move(state)};  // else the next checkpoint tells why
 }
 
 Result<> RunSaver::save_inside_if_due() {
-  const int64_t frequency = parts_->run.config.trainer.save_freq_updates;
-  const auto done = static_cast<int64_t>(parts_->progress.step.work.updates.size());
+  const int64_t frequency = source_.run.config.trainer.save_freq_updates;
+  const auto done = static_cast<int64_t>(source_.progress.step.work.updates.size());
   if (frequency <= 0 || done % frequency != 0) return {};
-  return save_state({parts_->progress.counters.step, done}, TRY(parts_->saved.stateful.save()), Kind::kDue);
+  return save_state({source_.progress.counters.step, done}, TRY(source_.stateful.save()), Kind::kDue);
 }
 
 Result<> RunSaver::save_if_due() {
-  const int64_t step = parts_->progress.counters.step;
-  const int64_t frequency = parts_->run.config.trainer.save_freq;
-  const bool is_last = step == parts_->run.total_steps;
+  const int64_t step = source_.progress.counters.step;
+  const int64_t frequency = source_.run.config.trainer.save_freq;
+  const bool is_last = step == source_.run.total_steps;
   if (!is_last && (frequency <= 0 || step % frequency != 0)) return {};
   return save(is_last ? Kind::kLast : Kind::kDue);
 }
 
-Result<> RunSaver::finish() { return saved_step_ == parts_->progress.counters.step ? Result<>() : save(Kind::kLast); }
+Result<> RunSaver::finish() { return saved_step_ == source_.progress.counters.step ? Result<>() : save(Kind::kLast); }
 
 void RunSaver::keep_finished_steps(const Error& why) {
-  if (!before_step_ || why.kind == ErrorKind::kNumerics || !parts_->run.ranks.is_main()) return;
+  if (!before_step_ || why.kind == ErrorKind::kNumerics || !source_.run.ranks.is_main()) return;
   // The counters may be further: a step without updates (trainer.critic_warmup) can fail after it was counted.
   auto [step, state] = std::move(*before_step_);
   before_step_.reset();
@@ -154,8 +155,8 @@ void RunSaver::keep_finished_steps(const Error& why) {
 }
 
 void RunSaver::keep_last_step(const Error& why) {
-  const int64_t step = parts_->progress.counters.step;
-  if (why.kind == ErrorKind::kNumerics || !parts_->run.ranks.is_main()) return;
+  const int64_t step = source_.progress.counters.step;
+  if (why.kind == ErrorKind::kNumerics || !source_.run.ranks.is_main()) return;
   if (save(Kind::kKept).ok()) tell_kept(step);
 }
 
@@ -166,15 +167,15 @@ void RunSaver::tell_kept(int64_t step) const {
 double RunSaver::take_seconds() { return std::exchange(seconds_, 0.0); }
 
 Result<> RunSaver::save(Kind kind) {
-  return save_state({parts_->progress.counters.step, {}}, TRY(parts_->saved.stateful.save()), kind);
+  return save_state({source_.progress.counters.step, {}}, TRY(source_.stateful.save()), kind);
 }
 
 // The rows come first, so that a resume finds them. Old checkpoints go behind it (trainer.max_actor_ckpt_to_keep).
 Result<Path> RunSaver::save_once(const CheckpointRequest& request) {
   TRY(log_->sync());
   CheckpointWriterOptions options;
-  options.keep_last = num_kept(parts_->run.config);
-  CheckpointWriter writer(parts_->run.env, parts_->run.config.trainer.default_local_dir, options);
+  options.keep_last = num_kept(source_.run.config);
+  CheckpointWriter writer(source_.run.env, source_.run.config.trainer.default_local_dir, options);
   SavedCheckpoint saved = TRY(writer.save(request));
   if (saved.not_announced) return *std::move(saved.not_announced);
   for (const std::string& warning : saved.warnings) log_warn(warning);
@@ -194,15 +195,15 @@ Result<Path> RunSaver::save_at_last(const CheckpointRequest& request) {
 }
 
 Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind) {
-  const Stopwatch watch(parts_->run.env);
+  const Stopwatch watch(source_.run.env);
   const auto save_all = [&]() -> Result<std::string> {
-    const CheckpointRequest request = TRY(checkpoint_request(*parts_, place, std::move(state)));
+    const CheckpointRequest request = TRY(checkpoint_request(source_, place, std::move(state)));
     return TRY(kind == Kind::kDue ? save_once(request) : save_at_last(request)).string();
   };
   // Every rank counts the failures alike, and stops in the same step. A run that ends by another error has no others to
   // ask: they may be gone.
   const Result<std::string> saved =
-      kind == Kind::kKept ? save_all() : on_main_rank(parts_->run.ranks, "saving the checkpoint", save_all);
+      kind == Kind::kKept ? save_all() : on_main_rank(source_.run.ranks, "saving the checkpoint", save_all);
   if (!saved.ok()) return tell_failed(place, saved.error(), kind);
   if (num_failed_ > 0)
     log_warn(
@@ -218,7 +219,7 @@ Result<> RunSaver::tell_failed(const CheckpointPlace& place, Error error, Kind k
   ++num_failed_;
   std::string last_good = last_checkpoint_;
   if (last_good.empty()) {
-    const auto found = find_newest_valid(parts_->run.env, parts_->run.config.trainer.default_local_dir);
+    const auto found = find_newest_valid(source_.run.env, source_.run.config.trainer.default_local_dir);
     if (found.ok() && found->has_value()) last_good = (*found)->ref.path.string();
   }
   const bool has_one = !last_good.empty();

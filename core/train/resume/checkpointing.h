@@ -9,7 +9,8 @@
 
 #include "checkpoint/place.h"
 #include "checkpoint/writer.h"
-#include "train/run/run_parts.h"
+#include "plugin/host/registry.h"
+#include "train/loop/parts.h"
 
 namespace mortise {
 
@@ -18,11 +19,20 @@ class RunLog;
 inline constexpr std::string_view kSettingsFile = "config.resolved.toml";
 inline constexpr std::string_view kPackLockFile = "mortise.lock";
 
+// What a checkpoint is made from. Borrows all of it.
+struct CheckpointSource {
+  const RunSettings& run;
+  const PluginRegistry& registry;    // for mortise.lock
+  const PolicyParts& policy;         // for huggingface/
+  const RunProgress& progress;       // the step, and the updates that are done inside one
+  const StatefulRegistry& stateful;  // the state
+};
+
 // Before the first step: is there room on the disk for the next two checkpoints (for one, if the run saves only one more),
 // with what retention frees between them? An Error of kind kDisk says how much is missing and what to free. Warns if all
 // checkpoints of the run will not fit.
 // `resumes`: what is in the run's folder stays there.
-Result<> check_room(const RunParts& parts, bool resumes);
+Result<> check_room(const CheckpointSource& source, bool resumes);
 
 // When a run saves and what becomes of a save that fails: the same for `train` and `sft`.
 //
@@ -34,7 +44,8 @@ class RunSaver {
   static constexpr int64_t kMaxFailedSaves = 3;
   static constexpr int64_t kLastAttempts = 3;
 
-  RunSaver(RunParts& parts, RunLog& log) : parts_(&parts), log_(&log), saved_step_(parts.progress.counters.step) {}
+  RunSaver(const CheckpointSource& source, RunLog& log)
+      : source_(source), log_(&log), saved_step_(source.progress.counters.step) {}
 
   // Before a step, for keep_finished_steps: stages advance plugins and controllers before anything is learnt.
   void step_begins();
@@ -74,7 +85,7 @@ class RunSaver {
   Result<> tell_failed(const CheckpointPlace& place, Error error, Kind kind);
   void tell_kept(int64_t step) const;
 
-  RunParts* parts_;
+  CheckpointSource source_;
   RunLog* log_;
   int64_t saved_step_;  // the newest finished one; of a resume: its checkpoint
   struct BeforeStep {

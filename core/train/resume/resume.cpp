@@ -177,31 +177,29 @@ namespace {
 
 // trainer.save_dtype decides where the exact weights are saved, in the model folder or in the state, and may differ
 // from the checkpoint's. They are read from where the checkpoint has them.
-Result<> load_objects(const Checkpoint& checkpoint, RunParts& parts) {
-  StatefulRegistry objects = parts.saved.stateful;
+Result<> load_objects(const Checkpoint& checkpoint, PolicyParts& policy, const SavedParts& into) {
+  StatefulRegistry objects = into.stateful;
   const bool in_state = checkpoint.state().scalars.contains(ModelState::kPolicy);
   std::optional<ModelState> saved;
-  if (in_state && !parts.policy.model_state) TRY(objects.add(saved.emplace(ModelState::kPolicy, *parts.policy.model)));
+  if (in_state && !policy.model_state) TRY(objects.add(saved.emplace(ModelState::kPolicy, *policy.model)));
   // resume_weights has had them read from the folder. An adapter's are in the state alone.
-  if (!in_state && parts.policy.model_state && !parts.policy.model->trains_lora())
-    objects.remove(*parts.policy.model_state);
+  if (!in_state && policy.model_state && !policy.model->trains_lora()) objects.remove(*policy.model_state);
   return checkpoint.load_into(objects);
 }
 
-// An unfinished step continues only if the settings still have the same meaning for it.
-Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
-  const StepWork& work = parts.progress.step.work;
+}  // namespace
+
+Result<> check_unfinished_step(const StepWork& work, const BatchPlan& plan, ColumnNeeds needs, const Path& checkpoint) {
   if (work.step == 0) return {};
-  const BatchPlan& plan = parts.run.plan;
   const bool any_token = work.table.num_tokens() > 0;
   const bool has_old = !any_token || plan.updates_per_step == 1 || work.table.has<column::OldLogProb>();
-  const bool has_reference = !any_token || !log_prob_needs(parts).reference || work.table.has<column::RefLogProb>();
-  const bool has_returns = !parts.critic || work.table.has<column::Returns>();
+  const bool has_reference = !any_token || !needs.reference || work.table.has<column::RefLogProb>();
+  const bool has_returns = !needs.returns || work.table.has<column::Returns>();
   if (any_token && (!work.table.has<column::Advantages>() || !has_returns)) {
     return Error{ErrorKind::kData,
                  fmt::format("the checkpoint was saved inside step {} by another build of Mortise: it has no column {}",
                              work.step, has_returns ? column::Advantages::name : column::Returns::name),
-                 path.string(), "give --resume and a global_step_N folder to start that step again"};
+                 checkpoint.string(), "give --resume and a global_step_N folder to start that step again"};
   }
   if (static_cast<int64_t>(work.experience.samples.rows.size()) == plan.rows_per_step &&
       static_cast<int64_t>(work.updates.size()) < plan.updates_per_step && has_old && has_reference)
@@ -210,10 +208,8 @@ Result<> check_unfinished_step(const RunParts& parts, const Path& path) {
                fmt::format("the checkpoint was saved inside step {}, which the changed settings would cut into other "
                            "updates or give a reference",
                            work.step),
-               path.string(), "give --resume and a global_step_N folder to change them between steps"};
+               checkpoint.string(), "give --resume and a global_step_N folder to change them between steps"};
 }
-
-}  // namespace
 
 Result<> load_policy_state(const Checkpoint& checkpoint, Model& policy) {
   if (!checkpoint.state().scalars.contains(ModelState::kPolicy)) return {};
@@ -222,14 +218,14 @@ Result<> load_policy_state(const Checkpoint& checkpoint, Model& policy) {
   return model.load_state(reader);
 }
 
-Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts) {
-  StateReader counters(parts.progress.counters.state_name(), &checkpoint.state(), checkpoint.path().string());
-  TRY(parts.progress.counters.load_state(counters));
-  parts.saved.plugins.takes_changes = allow_change;
-  parts.saved.inputs.takes_changes = allow_change;
-  if (parts.data.source) parts.data.source->takes_changes = allow_change;
-  TRY(load_objects(checkpoint, parts));
-  return check_unfinished_step(parts, checkpoint.path());
+Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunCounters& counters, PolicyParts& policy,
+                  DataParts& data, SavedParts& saved) {
+  StateReader reader(counters.state_name(), &checkpoint.state(), checkpoint.path().string());
+  TRY(counters.load_state(reader));
+  saved.plugins.takes_changes = allow_change;
+  saved.inputs.takes_changes = allow_change;
+  if (data.source) data.source->takes_changes = allow_change;
+  return load_objects(checkpoint, policy, saved);
 }
 
 }  // namespace mortise

@@ -14,7 +14,12 @@
 
 namespace mortise {
 
-struct RunParts;
+struct BatchPlan;
+struct DataParts;
+struct PolicyParts;
+struct RunCounters;
+struct SavedParts;
+struct StepWork;
 enum class RunKind;
 
 // From the command line.
@@ -38,8 +43,19 @@ std::vector<std::string> keys_that_plan_ahead(const RunConfig& config, RunKind k
 // each.
 std::string changed_settings(const RunConfig& before, const RunConfig& now, RunKind kind);
 
-// The state of `checkpoint` into the parts; one of another command is refused before all else.
-Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunParts& parts);
+// Loads the checkpoint's state into the objects of `saved.stateful`. `counters` come first, so that a checkpoint of
+// another command is refused before all else. The policy's weights are read from where the checkpoint has them.
+Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunCounters& counters, PolicyParts& policy,
+                  DataParts& data, SavedParts& saved);
+
+// The columns that the updates of an unfinished step read.
+struct ColumnNeeds {
+  bool reference = false;  // ref_log_prob
+  bool returns = false;    // of a critic
+};
+// An unfinished step that was loaded continues only if the settings still have the same meaning for it; nothing is
+// wrong between steps.
+Result<> check_unfinished_step(const StepWork& work, const BatchPlan& plan, ColumnNeeds needs, const Path& checkpoint);
 
 // The policy's weights alone, where the checkpoint's state has them.
 Result<> load_policy_state(const Checkpoint& checkpoint, Model& policy);

@@ -15,8 +15,9 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
 #include "model/adapters/lora_config.h"
+#include "train/loop/critic.h"
+#include "train/loop/parts.h"
 #include "train/run/plugin_files.h"
-#include "train/run/run_parts.h"
 
 namespace mortise {
 
@@ -80,53 +81,51 @@ Result<std::string> digest_of_model_folder(Env& env, const Path& folder) {
   return sha256_hex(digest);
 }
 
-void add_models(RunParts& parts) {
-  RunInputs& inputs = parts.saved.inputs;
-  if (parts.policy.model->trains_lora()) {
-    const Model base = parts.policy.model->base_view();
+void add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
+  if (policy.model->trains_lora()) {
+    const Model base = policy.model->base_view();
     inputs.add("base", "model.path: the model under the adapter",
                sha256_hex(digest_of_model(base) + base.config().generation_config_text));
-  } else if (parts.policy.reference && !parts.policy.reference_state) {
-    inputs.add("reference", "model.path: the weights of the reference", digest_of_model(*parts.policy.reference));
-  } else if (parts.policy.reference) {  // whose weights the checkpoint holds
+  } else if (policy.reference && !policy.reference_state) {
+    inputs.add("reference", "model.path: the weights of the reference", digest_of_model(*policy.reference));
+  } else if (policy.reference) {  // whose weights the checkpoint holds
     inputs.add("reference_config", "model.path: config.json of the reference",
-               sha256_hex(parts.policy.reference->config().config_text));
+               sha256_hex(policy.reference->config().config_text));
   }
-  if (parts.critic)
+  if (critic != nullptr)
     inputs.add("critic_config", "critic.model.path: config.json of the critic",
-               sha256_hex(parts.critic->model.config().config_text));
+               sha256_hex(critic->model.config().config_text));
 }
 
-Result<> add_policy_files(RunParts& parts) {
-  const ModelSection& model = parts.run.config.model;
-  const Path& tokenizer = parts.policy.folder->tokenizer_path;
-  const std::vector<std::string> names = TRY(list_tokenizer_files(tokenizer, parts.run.env));
-  std::string digest = TRY(digest_of_files(parts.run.env, tokenizer, names));
-  parts.saved.inputs.add("tokenizer", "model.path: the tokenizer's files", std::move(digest));
+Result<> add_policy_files(const RunSettings& run, const PolicyParts& policy, RunInputs& inputs) {
+  const ModelSection& model = run.config.model;
+  const Path& tokenizer = policy.folder->tokenizer_path;
+  const std::vector<std::string> names = TRY(list_tokenizer_files(tokenizer, run.env));
+  std::string digest = TRY(digest_of_files(run.env, tokenizer, names));
+  inputs.add("tokenizer", "model.path: the tokenizer's files", std::move(digest));
   if (model.custom_chat_template) {
-    digest = TRY(digest_of_file(parts.run.env, *model.custom_chat_template));
-    parts.saved.inputs.add("chat_template", "model.custom_chat_template: the file", std::move(digest));
+    digest = TRY(digest_of_file(run.env, *model.custom_chat_template));
+    inputs.add("chat_template", "model.custom_chat_template: the file", std::move(digest));
   }
   if (model.lora_adapter_path) {
-    digest = TRY(digest_of_file(parts.run.env, Path(*model.lora_adapter_path) / kAdapterConfigFile));
-    parts.saved.inputs.add("adapter_config", "model.lora_adapter_path: adapter_config.json", std::move(digest));
+    digest = TRY(digest_of_file(run.env, Path(*model.lora_adapter_path) / kAdapterConfigFile));
+    inputs.add("adapter_config", "model.lora_adapter_path: adapter_config.json", std::move(digest));
   }
   return {};
 }
 
-// The types of the training rows' columns, which validation rows have a say in.
-void add_columns(RunParts& parts) {
-  if (!parts.reward || !parts.learning.learner || parts.data.columns.empty()) return;
+// The types of the training rows' columns, if rewards read them. Validation rows have a say in the types.
+void add_columns(const DataParts& data, RunInputs& inputs) {
+  if (data.columns.empty()) return;
   ColumnTypes seen;
-  for (const auto& column : parts.data.columns) {
+  for (const auto& column : data.columns) {
     bool in_train = false;
-    for (int64_t row = 0; row < parts.data.train->size() && !in_train; ++row)
-      in_train = (*parts.data.train)[row].columns.contains(column.first);
+    for (int64_t row = 0; row < data.train->size() && !in_train; ++row)
+      in_train = (*data.train)[row].columns.contains(column.first);
     if (in_train) seen.push_back(column);
   }
   const std::string types = describe_columns(seen);
-  parts.saved.inputs.add("data_columns",
-                         "data.train_files, data.val_files: the types of the data columns, now " + types, types);
+  inputs.add("data_columns", "data.train_files, data.val_files: the types of the data columns, now " + types, types);
 }
 
 Result<std::string> digest_of_plugin_file(Env& env, const PluginFile& file) {
@@ -135,13 +134,13 @@ Result<std::string> digest_of_plugin_file(Env& env, const PluginFile& file) {
   return digest_of_file(env, file.path);
 }
 
-Result<> add_file_sets(RunParts& parts, const ToldReads& told) {
+Result<> add_file_sets(Env& env, const ToldReads& told, RunInputs& inputs) {
   for (const FileSet& set : told.reads.files) {
     const std::string key = fmt::format("{}.{}", told.key, set.param);
-    std::string digest = TRY(digest_of_files(parts.run.env, set.folder, set.files));
+    std::string digest = TRY(digest_of_files(env, set.folder, set.files));
     const std::string names = set.files.empty() ? "none are left" : join(set.files, ", ");
-    parts.saved.inputs.add(fmt::format("{}.{}", key, set.name), fmt::format("{}: {} ({})", key, set.what, names),
-                           std::move(digest));
+    inputs.add(fmt::format("{}.{}", key, set.name), fmt::format("{}: {} ({})", key, set.what, names),
+               std::move(digest));
   }
   return {};
 }
@@ -186,19 +185,22 @@ Result<> RunInputs::load_state(StateReader& reader) {
                "restore it, give --allow-change to continue with what is there now, or start over with --resume never"};
 }
 
-Result<> add_inputs(RunParts& parts) {
-  add_models(parts);
-  TRY(add_policy_files(parts));
-  add_columns(parts);
-  for (const PluginFile& file : plugin_files(*parts.registry, parts.run.config)) {
-    if (!parts.learning.learner && !file.key.starts_with("reward.")) continue;  // a warm start makes no backend
-    std::string digest = TRY(digest_of_plugin_file(parts.run.env, file));
-    parts.saved.inputs.add(file.key, fmt::format("{}: {}", file.key, file.path.string()), std::move(digest));
+Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy,
+                              const DataParts& data, const Critic* critic) {
+  RunInputs inputs;
+  const bool samples = run.kind == RunKind::kTrain;  // a warm start makes no plugin but its rewards
+  add_models(policy, critic, inputs);
+  TRY(add_policy_files(run, policy, inputs));
+  if (samples) add_columns(data, inputs);
+  for (const PluginFile& file : plugin_files(registry, run.config)) {
+    if (!samples && !file.key.starts_with("reward.")) continue;
+    std::string digest = TRY(digest_of_plugin_file(run.env, file));
+    inputs.add(file.key, fmt::format("{}: {}", file.key, file.path.string()), std::move(digest));
   }
-  for (const ToldReads& told : TRY(told_reads(*parts.registry, parts.run.config))) {
-    if (parts.learning.learner || told.key.starts_with("reward.")) TRY(add_file_sets(parts, told));
+  for (const ToldReads& told : TRY(told_reads(registry, run.config))) {
+    if (samples || told.key.starts_with("reward.")) TRY(add_file_sets(run.env, told, inputs));
   }
-  return {};
+  return inputs;
 }
 
 }  // namespace mortise

@@ -16,7 +16,11 @@
 
 namespace mortise {
 
-struct RunParts;
+class PluginRegistry;
+struct Critic;
+struct DataParts;
+struct PolicyParts;
+struct RunSettings;
 
 class RunInputs : public Stateful {
  public:
@@ -41,7 +45,8 @@ class RunInputs : public Stateful {
 // Of the numbers, and what config.json makes of them.
 std::string digest_of_model(const Model& model);
 
-// The inputs of a run that learns, whose parts are made and whose checkpoint, if any, is not loaded yet.
-Result<> add_inputs(RunParts& parts);
+// The inputs of a run that learns, made before a checkpoint changes its models. `critic` is null if it has none.
+Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy,
+                              const DataParts& data, const Critic* critic);
 
 }  // namespace mortise

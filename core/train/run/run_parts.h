@@ -18,6 +18,7 @@
 #include "train/loop/sampler.h"
 #include "train/loop/stages.h"
 #include "train/loop/validation.h"
+#include "train/resume/checkpointing.h"
 
 namespace mortise {
 
@@ -27,6 +28,10 @@ struct RunParts {
   RunParts(const RunParts&) = delete;
   RunParts& operator=(const RunParts&) = delete;
   ~RunParts();
+
+  [[nodiscard]] CheckpointSource checkpoint_source() const {
+    return {run, *registry, policy, progress, saved.stateful};
+  }
 
   RunSettings run;
   std::optional<PluginRegistry> registry;
@@ -47,10 +52,6 @@ struct RunParts {
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, Communicator& ranks,
                                            PluginRegistry registry, RunKind kind,
                                            const std::optional<Path>& weights_from);
-
-// Which log-probs the stages before the updates take: something reads them. A KL over the whole vocabulary runs the
-// reference by itself.
-LogProbNeeds log_prob_needs(const RunParts& parts);
 
 // The packs that [plugins] names, and those found without.
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded);
