@@ -65,6 +65,15 @@ struct PeerName {
 struct Field;
 struct LoadedConfig;
 
+// What the parameter tables and requirements of the plugins in use say, as far as a key's effect depends on them.
+struct PluginFacts {
+  std::string loss, estimator;                                       // their names
+  std::function<bool(std::string_view kind, std::string_view)> has;  // does the plugin of the kind have the parameter?
+  bool loss_reads_reference = false;
+  bool has_critic = false;                            // the estimator asks for values
+  LossAggMode aggregation = LossAggMode::kTokenMean;  // that actor.loss_agg_mode is or, if it is auto, becomes
+};
+
 // What a rule about a key's effect may look at.
 struct KeyUse {
   const LoadedConfig& loaded;
@@ -72,10 +81,14 @@ struct KeyUse {
   ConfigUse use;
   std::string key;  // as set: "reward.0.allow"
   const Field* field = nullptr;
+  const PluginFacts* plugins = nullptr;  // for rules with asks_plugins, else null
 };
 
 // Why a key that was set has no effect; none if it has one.
-using NoEffectRule = std::function<std::optional<std::string>(const KeyUse&)>;
+struct NoEffectRule {
+  std::function<std::optional<std::string>(const KeyUse&)> why;
+  bool asks_plugins = false;  // looked at once the plugins are known
+};
 
 // A key, or (type Json) a table of plugin parameters that holds any keys.
 struct Field {

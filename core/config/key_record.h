@@ -98,14 +98,15 @@ FieldRef ref_of(T& member) {
 
 // A rule of a condition and a reason, which is a text or makes one from the config.
 template <class Condition, class Reason>
-NoEffectRule no_effect_rule(Uses when, Condition condition, Reason reason) {
-  return [=](const KeyUse& k) -> std::optional<std::string> {
+NoEffectRule no_effect_rule(Uses when, Condition condition, Reason reason, bool asks_plugins = false) {
+  const auto why = [=](const KeyUse& k) -> std::optional<std::string> {
     if ((uses(k.use) & when) == 0 || !condition(k)) return std::nullopt;
     if constexpr (std::is_invocable_v<Reason, const KeyUse&>)
       return reason(k);
     else
       return reason;
   };
+  return {why, asks_plugins};
 }
 
 // One record being written. Valid until the next one is begun.
@@ -126,9 +127,14 @@ class KeyRecord {
   KeyRecord& given_to(std::string kind, Params params, const std::string& table) {
     field_.given_to = std::move(kind);
     const std::string leaf = field_.key.substr(field_.key.rfind('.') + 1);
-    return no_effect(
+    const auto lacks = [kind = field_.given_to, leaf](const KeyUse& k) { return !k.plugins->has(kind, leaf); };
+    const auto why_lacking = [is_loss = field_.given_to == "policy_loss"](const KeyUse& k) {
+      return (is_loss ? k.plugins->loss : k.plugins->estimator) + " has no parameter of this name";
+    };
+    no_effect(
         kInTrain | kInObjective, [params, leaf](const KeyUse& k) { return params(k).contains(leaf); },
         table + "." + leaf + " wins");
+    return no_effect_by_plugins(kInTrain, lacks, why_lacking);
   }
   KeyRecord& unread_by(Uses commands) { return field_.unread |= commands, *this; }
   KeyRecord& read_by(Uses commands) { return field_.read_by |= commands, *this; }
@@ -148,6 +154,12 @@ class KeyRecord {
   template <class Condition, class Reason = std::string>
   KeyRecord& no_effect(Uses when, Condition condition, Reason reason) {
     return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
+  }
+  // The same for a condition or reason that asks the plugins in use (k.plugins). Not told of a key that a preset set:
+  // presets name settings for their own plugins, which the file may have replaced.
+  template <class Condition, class Reason = std::string>
+  KeyRecord& no_effect_by_plugins(Uses when, Condition condition, Reason reason) {
+    return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason), true)), *this;
   }
 
  private:
@@ -194,6 +206,12 @@ class KeyTable {
   template <class Condition, class Reason = std::string>
   KeyTable& no_effect(Uses when, Condition condition, Reason reason) {
     catalog_.tables.back().no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason)));
+    return *this;
+  }
+  template <class Condition, class Reason = std::string>
+  KeyTable& no_effect_by_plugins(Uses when, Condition condition, Reason reason) {
+    catalog_.tables.back().no_effect.push_back(
+        no_effect_rule(when, std::move(condition), std::move(reason), /*asks_plugins=*/true));
     return *this;
   }
   // Each key that follows.

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "config/decode.h"
 #include "config/overrides.h"
@@ -137,8 +139,8 @@ class Layers {
  private:
   struct Chosen {
     const Preset* preset;
-    size_t level;                       // the file that names it; files_.size(): the command line
-    std::vector<std::string> replaced;  // "actor.clip_ratio_low = 0.1 (run.toml:3:1)", keys that it replaces
+    size_t level;  // the file that names it; files_.size(): the command line
+    std::vector<std::pair<std::string, std::string>> replaced;  // keys that it replaces, "0.1 (run.toml:3:1)"
   };
 
   void override(ConfigNode& root, std::vector<Error>& problems) const {
@@ -175,7 +177,7 @@ class Layers {
       if (!applied) problems_.push_back(std::move(applied).error());
     }
     compare(root, settings, "", [&chosen](const std::string& key, const ConfigNode& below, const ConfigNode&) {
-      chosen.replaced.push_back(fmt::format("{} = {} ({})", key, below.value.dump(), below.where));
+      chosen.replaced.emplace_back(key, fmt::format("{} ({})", below.value.dump(), below.where));
     });
     merge_over(root, std::move(settings));
   }
@@ -196,17 +198,23 @@ class Layers {
     }
   }
 
-  // Notes which keys the preset replaces, and which of its own were overridden.
+  // Notes which keys of the files the preset replaces, and which of its own were overridden. A key that was overridden
+  // is told once, with the value that the run has.
   void tell(const ConfigNode& root, const Chosen& chosen, std::vector<std::string>& notes) const {
     const std::string name = place_of(chosen);
-    if (!chosen.replaced.empty()) notes.push_back(fmt::format("{} replaces {}", name, join(chosen.replaced, ", ")));
     ConfigNode settings = ConfigNode::table("");
     for (const std::string& setting : chosen.preset->settings) (void)apply_override(settings, setting, name);
-    std::vector<std::string> shadowed;
-    compare(root, settings, "", [&shadowed](const std::string& key, const ConfigNode& node, const ConfigNode& own) {
+    std::vector<std::string> shadowed, replaced;
+    std::set<std::string> overridden;
+    compare(root, settings, "", [&](const std::string& key, const ConfigNode& node, const ConfigNode& own) {
+      overridden.insert(key);
       shadowed.push_back(
           fmt::format("{} is {} ({}) instead of {}", key, node.value.dump(), node.where, own.value.dump()));
     });
+    for (const auto& [key, value] : chosen.replaced) {
+      if (!overridden.contains(key)) replaced.push_back(fmt::format("{} = {}", key, value));
+    }
+    if (!replaced.empty()) notes.push_back(fmt::format("{} replaces {}", name, join(replaced, ", ")));
     if (!shadowed.empty()) notes.push_back(fmt::format("{} is overridden: {}", name, join(shadowed, ", ")));
   }
 

@@ -8,14 +8,13 @@
 #include <string_view>
 #include <utility>
 
-#include "config/fields.h"
-
 namespace mortise {
 namespace {
 
 class UnusedKeys {
  public:
-  UnusedKeys(const LoadedConfig& loaded, ConfigUse use) : loaded_(loaded), use_(use) {}
+  UnusedKeys(const LoadedConfig& loaded, ConfigUse use, const PluginFacts* plugins)
+      : loaded_(loaded), use_(use), plugins_(plugins) {}
 
   std::vector<Error> run() {
     for (const TableInfo& table : all_tables()) look_at(table.name, nullptr, table.no_effect);
@@ -36,10 +35,13 @@ class UnusedKeys {
  private:
   void look_at(const std::string& key, const Field* field, const std::vector<NoEffectRule>& rules) {
     if (rules.empty() || !loaded_.is_set(key)) return;
+    const std::string where = loaded_.where(key);
+    if (plugins_ != nullptr && where.starts_with("preset ")) return;
     for (const NoEffectRule& rule : rules) {
-      const std::optional<std::string> because = rule({loaded_, loaded_.config, use_, key, field});
+      if (rule.asks_plugins != (plugins_ != nullptr)) continue;
+      const std::optional<std::string> because = rule.why({loaded_, loaded_.config, use_, key, field, plugins_});
       if (!because) continue;
-      warnings_.push_back({ErrorKind::kConfig, "'" + key + "' has no effect: " + *because, loaded_.where(key), ""});
+      warnings_.push_back({ErrorKind::kConfig, fmt::format("'{}' has no effect: {}", key, *because), where, ""});
     }
   }
 
@@ -55,11 +57,14 @@ class UnusedKeys {
 
   const LoadedConfig& loaded_;
   ConfigUse use_;
+  const PluginFacts* plugins_;
   std::vector<Error> warnings_;
 };
 
 }  // namespace
 
-std::vector<Error> unused_keys(const LoadedConfig& loaded, ConfigUse use) { return UnusedKeys(loaded, use).run(); }
+std::vector<Error> unused_keys(const LoadedConfig& loaded, ConfigUse use, const PluginFacts* plugins) {
+  return UnusedKeys(loaded, use, plugins).run();
+}
 
 }  // namespace mortise

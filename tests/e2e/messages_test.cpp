@@ -443,7 +443,7 @@ TEST(Messages, KeysThatNoPluginInUseReadsAreTold) {
   EXPECT_NE(narrow.output.find("raise critic.ppo_max_token_len_per_gpu"), std::string::npos) << narrow.output;
   const Outcome idle = task.mortise("train run.toml --dry-run trainer.critic_warmup=3");
   EXPECT_EQ(idle.code, 2) << idle.output;
-  EXPECT_NE(idle.output.find("'trainer.critic_warmup' is 3, and there is no critic"), std::string::npos) << idle.output;
+  EXPECT_NE(idle.output.find("'trainer.critic_warmup' is 3, but there is no critic"), std::string::npos) << idle.output;
 }
 
 // A row has at most 8 + 3 tokens. The token budget matters if a reference makes its own passes.

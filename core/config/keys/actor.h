@@ -152,7 +152,7 @@ constexpr bool counts_tokens(LossAggMode mode) {
   return mode == LossAggMode::kTokenMean || mode == LossAggMode::kTokenSum;
 }
 
-// The critic's loss takes these keys from [actor]. The plugin table of the loss decides `auto` (train/check_plugins).
+// The critic's loss takes these keys from [actor]. The table of the policy loss decides `auto`.
 inline constexpr auto divides_by_no_factor = [](const auto& k) -> bool {
   const OrAuto<LossAggMode>& mode = k.config.actor.loss_agg_mode;
   return !mode.is_auto() && mode != LossAggMode::kSeqMeanTokenSumNorm &&
@@ -162,6 +162,32 @@ inline constexpr auto divides_by_no_factor = [](const auto& k) -> bool {
 inline constexpr auto counts_no_rows = [](const auto& k) -> bool {
   const OrAuto<LossAggMode>& mode = k.config.actor.loss_agg_mode;
   return !mode.is_auto() && counts_tokens(*mode.value) && counts_tokens(k.config.critic.loss_agg_mode);
+};
+
+// The same for `auto`, once it is decided.
+inline constexpr auto is_used_by_auto = [](const auto& k, auto&& is_of) -> bool {
+  if (!k.config.actor.loss_agg_mode.is_auto() || is_of(k.plugins->aggregation)) return true;
+  return k.plugins->has_critic && is_of(k.config.critic.loss_agg_mode);
+};
+
+inline constexpr auto auto_divides_by_no_factor = [](const auto& k) -> bool {
+  return !is_used_by_auto(k, [](LossAggMode mode) { return mode == LossAggMode::kSeqMeanTokenSumNorm; });
+};
+
+inline constexpr auto auto_counts_no_rows = [](const auto& k) -> bool {
+  return !is_used_by_auto(k, [](LossAggMode mode) { return !counts_tokens(mode); });
+};
+
+inline constexpr auto auto_is = [](const auto& k) -> std::string {
+  return "the aggregation of " + k.plugins->loss + " is " + std::string(choice_name(k.plugins->aggregation));
+};
+
+inline constexpr auto why_auto_no_factor = [](const auto& k) -> std::string {
+  return auto_is(k) + ", not seq-mean-token-sum-norm";
+};
+
+inline constexpr auto why_auto_no_rows = [](const auto& k) -> std::string {
+  return auto_is(k) + ", which counts tokens";
 };
 
 inline constexpr auto aggregation_is = [](const auto& k) -> std::string {
@@ -185,17 +211,20 @@ void describe_aggregation(Keys& keys) {
   keys.compared("loss_scale_factor", &ActorConfig::loss_scale_factor,
                 "The constant that seq-mean-token-sum-norm divides by. null: data.max_response_length.")
       .above(0)
-      .no_effect(kInTrain | kInObjective, divides_by_no_factor, why_no_factor);
+      .no_effect(kInTrain | kInObjective, divides_by_no_factor, why_no_factor)
+      .no_effect_by_plugins(kInTrain, auto_divides_by_no_factor, why_auto_no_factor);
   keys.compared(
           "loss_scale_by_rows", &ActorConfig::loss_scale_by_rows,
           "Whether seq-mean-token-sum-norm also divides by the number of rows. false: only the sum over rows, as in "
           "verl before March 2026.")
-      .no_effect(kInTrain | kInObjective, divides_by_no_factor, why_no_factor);
+      .no_effect(kInTrain | kInObjective, divides_by_no_factor, why_no_factor)
+      .no_effect_by_plugins(kInTrain, auto_divides_by_no_factor, why_auto_no_factor);
   keys.compared(
           "loss_agg_rows", &ActorConfig::loss_agg_rows,
           "Rows that count in a mean over rows. nonempty leaves out rows without a token to learn from. all counts "
           "them.")
-      .no_effect(kInTrain | kInObjective, counts_no_rows, "actor.loss_agg_mode counts tokens, not rows");
+      .no_effect(kInTrain | kInObjective, counts_no_rows, "actor.loss_agg_mode counts tokens, not rows")
+      .no_effect_by_plugins(kInTrain, auto_counts_no_rows, why_auto_no_rows);
 }
 
 inline constexpr auto has_no_kl_loss = [](const auto& k) -> bool { return !k.config.actor.use_kl_loss; };

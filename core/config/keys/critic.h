@@ -89,6 +89,9 @@ void describe_critic_section(Catalog& catalog) {
                             "`objective eval --critic` also reads these keys.",
                             [](auto& run) -> CriticConfig& { return run.critic; });
   keys.unread_by(kInSft);
+  keys.no_effect_by_plugins(
+      kInTrain, [](const auto& k) { return !k.plugins->has_critic; },
+      [](const auto& k) { return "there is no critic (" + k.plugins->estimator + " asks for no values)"; });
   describe_critic(keys);
   auto model = catalog.table("critic.model", "The weights that the critic starts from.",
                              [](auto& run) -> CriticModelConfig& { return run.critic.model; });

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "config/full_kl.h"
+
 namespace mortise {
 
 struct RefConfig {  // log_prob_* change memory and speed only; null = the actor's
@@ -40,26 +42,50 @@ inline constexpr auto why_reference_by_rows = [](const auto& k) -> std::string {
          " (set ref.log_prob_use_dynamic_bsz=true)";
 };
 
+// A KL or the policy loss compares with the reference.
+inline constexpr auto has_no_reference = [](const auto& k) -> bool {
+  return !k.config.actor.use_kl_loss && !k.config.algorithm.use_kl_in_reward && !k.plugins->loss_reads_reference;
+};
+
+// It has no passes of its own: there is none, or the KL over the whole vocabulary runs it in the policy's.
+inline constexpr auto has_no_reference_passes = [](const auto& k) -> bool {
+  const bool full = k.config.actor.kl_loss_type == kFullKl;
+  return !k.config.algorithm.use_kl_in_reward && !k.plugins->loss_reads_reference &&
+         (!k.config.actor.use_kl_loss || full);
+};
+
+inline constexpr const char* kNoReference =
+    "there is no reference (actor.use_kl_loss and algorithm.use_kl_in_reward are false)";
+
+inline constexpr auto why_no_reference_passes = [](const auto& k) -> std::string {
+  return has_no_reference(k) ? kNoReference
+                             : "the reference runs in the policy's own passes (actor.kl_loss_type is full)";
+};
+
 template <class Keys>
 void describe_reference(Keys& keys) {
   keys.free("log_prob_micro_batch_size_per_gpu", &RefConfig::log_prob_micro_batch_size_per_gpu,
             "Rows in one forward pass of the reference. null: actor.ppo_micro_batch_size_per_gpu.")
       .at_least(1)
       .as_in_verl("null")
-      .no_effect(kInTrain, cuts_reference_by_tokens, why_reference_by_tokens);
+      .no_effect(kInTrain, cuts_reference_by_tokens, why_reference_by_tokens)
+      .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
   keys.free("log_prob_use_dynamic_bsz", &RefConfig::log_prob_use_dynamic_bsz,
             "Cut the reference's passes by tokens even if a number of rows is set. null: actor.use_dynamic_bsz.")
-      .as_in_verl("null");
+      .as_in_verl("null")
+      .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
   keys.free("log_prob_max_token_len_per_gpu", &RefConfig::log_prob_max_token_len_per_gpu,
             "Tokens in one pass of the reference, if passes are cut by tokens. null: actor.ppo_max_token_len_per_gpu.")
       .at_least(1)
       .as_in_verl("null")
-      .no_effect(kInTrain, cuts_reference_by_rows, why_reference_by_rows);
+      .no_effect(kInTrain, cuts_reference_by_rows, why_reference_by_rows)
+      .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
   keys.compared("sync_steps", &RefConfig::sync_steps,
                 "Steps between refreshes of the reference: ref = (1 - mixup_alpha) ref + mixup_alpha policy. null: the "
                 "reference stays the initial policy (TRL: sync_ref_model = false).")
       .at_least(1)
-      .trl("ref_model_sync_steps");
+      .trl("ref_model_sync_steps")
+      .no_effect_by_plugins(kInTrain, has_no_reference, kNoReference);
   keys.compared(
           "mixup_alpha", &RefConfig::mixup_alpha,
           "Share of the policy in a refresh of the reference. 1 copies the policy. Small values in every step make a "
@@ -68,7 +94,9 @@ void describe_reference(Keys& keys) {
       .at_most(1)
       .trl("ref_model_mixup_alpha")
       .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.ref.sync_steps; }, "ref.sync_steps is null");
+          kInTrain, [](const auto& k) { return !k.config.ref.sync_steps; }, "ref.sync_steps is null")
+      .no_effect_by_plugins(
+          kInTrain, [](const auto& k) { return k.config.ref.sync_steps && has_no_reference(k); }, kNoReference);
 }
 
 template <class Catalog>

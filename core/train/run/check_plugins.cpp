@@ -14,8 +14,8 @@
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/presets.h"
+#include "config/unused.h"
 #include "foundation/base/at_place.h"
-#include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "learn/objective/actor_objective.h"
 #include "plugin/host/kinds/kinds.h"
@@ -56,101 +56,44 @@ Result<> check_reward_aggregation(const PluginInfo& estimator, const LoadedConfi
   return {};
 }
 
-// Keys that were set although the plugins in use, as their tables say, ask for nothing that reads them: what
-// config/unused.h cannot know.
-class UnreadKeys {
- public:
-  UnreadKeys(const LoadedConfig& loaded, const PluginInfo& loss, const PluginInfo& estimator)
-      : loaded_(loaded), config_(loaded.config), loss_(loss), estimator_(estimator) {}
+Result<PluginFacts> facts_of(const PluginInfo& loss, const PluginInfo& estimator, const RunConfig& config) {
+  PluginFacts facts;
+  facts.loss = loss.name;
+  facts.estimator = estimator.name;
+  facts.has = [&](std::string_view kind, std::string_view param) {
+    const PluginInfo& plugin = kind == short_kind(loss.kind) ? loss : estimator;
+    return plugin.find_param(std::string(param)) != nullptr;
+  };
+  facts.loss_reads_reference = loss.requires_input(column::RefLogProb::name);
+  facts.has_critic = estimator.requires_input(column::Values::name);
+  facts.aggregation = TRY(aggregation_of(config, loss)).mode;
+  return facts;
+}
 
-  Result<> tell() const {
-    for (const PluginInfo* plugin : {&estimator_, &loss_}) {
-      for (const Field& field : all_fields()) {
-        const std::string leaf = field.key.substr(field.key.rfind('.') + 1);
-        if (field.given_to == short_kind(plugin->kind)) tell_parameter(field.key, *plugin, leaf);
-      }
-    }
-    TRY(tell_reference());
-    TRY(tell_aggregation());
-    return tell_critic();
+// Keys that need plugins which ask for what they set: an error where the run would not do what the key says.
+Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
+  const RunConfig& config = loaded.config;
+  if (facts.has_critic) {
+    if (critic_pass_options(config).rows > 0) return {};
+    return check_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu);
   }
+  const int64_t warmup = config.trainer.critic_warmup;
+  if (warmup <= 1) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("'trainer.critic_warmup' is {}, but there is no critic ({} asks for no values): the run "
+                           "would learn nothing before that step",
+                           warmup, facts.estimator),
+               loaded.where("trainer.critic_warmup"), "set it to 0, or algorithm.adv_estimator=gae"};
+}
 
- private:
-  void tell(const std::string& key, const std::string& because) const {
-    // A preset names settings for its own plugins, which others may have replaced.
-    if (!loaded_.is_set(key) || loaded_.where(key).starts_with("preset ")) return;
-    log_warn_once(Error{ErrorKind::kConfig, fmt::format("'{}' has no effect: {}", key, because), loaded_.where(key), ""}
-                      .to_string());
-  }
-
-  void tell_parameter(const std::string& key, const PluginInfo& plugin, const std::string& leaf) const {
-    if (plugin.find_param(leaf) == nullptr) tell(key, plugin.name + " has no parameter of this name");
-  }
-
-  Result<> tell_reference() const {
-    const ActorConfig& actor = config_.actor;
-    const bool has_kl = actor.use_kl_loss || config_.algorithm.use_kl_in_reward;
-    const bool has_reference = has_kl || loss_.requires_input("ref_log_prob");
-    for (const char* key : {"ref.sync_steps", "ref.mixup_alpha"}) {
-      if (!has_reference) tell(key, kNoReference);
-    }
-    const bool by_itself = config_.algorithm.use_kl_in_reward || loss_.requires_input("ref_log_prob") ||
-                           (actor.use_kl_loss && actor.kl_loss_type != kFullKl);
-    if (by_itself) return check_reference_passes();
-    for (const char* key : {"ref.log_prob_micro_batch_size_per_gpu", "ref.log_prob_use_dynamic_bsz",
-                            "ref.log_prob_max_token_len_per_gpu"})
-      tell(key,
-           has_reference ? "the reference runs in the policy's own passes (actor.kl_loss_type is full)" : kNoReference);
-    return {};
-  }
-
-  [[nodiscard]] Result<> check_reference_passes() const {
-    if (reference_pass_options(config_).rows > 0) return {};
-    return check_pass_length(loaded_, "ref.log_prob_max_token_len_per_gpu", config_.ref.log_prob_max_token_len_per_gpu);
-  }
-
-  // The mode that `auto` becomes.
-  Result<> tell_aggregation() const {
-    if (!config_.actor.loss_agg_mode.is_auto()) return {};
-    const TokenWeightOptions aggregation = TRY(aggregation_of(config_, loss_));
-    const LossAggMode mode = aggregation.mode;
-    const std::string why = fmt::format("the aggregation of {} is {}", loss_.name, choice_name(mode));
-    const LossAggMode critic = has_critic() ? config_.critic.loss_agg_mode : mode;
-    const auto is_norm = [](LossAggMode one) { return one == LossAggMode::kSeqMeanTokenSumNorm; };
-    const auto counts_rows = [](LossAggMode one) {
-      return one != LossAggMode::kTokenMean && one != LossAggMode::kTokenSum;
-    };
-    for (const char* key : {"actor.loss_scale_factor", "actor.loss_scale_by_rows"}) {
-      if (!is_norm(mode) && !is_norm(critic)) tell(key, why + ", not seq-mean-token-sum-norm");
-    }
-    if (!counts_rows(mode) && !counts_rows(critic)) tell("actor.loss_agg_rows", why + ", which counts tokens");
-    return {};
-  }
-
-  [[nodiscard]] bool has_critic() const { return estimator_.requires_input("values"); }
-
-  Result<> tell_critic() const {
-    if (has_critic()) {
-      if (critic_pass_options(config_).rows > 0) return {};
-      return check_pass_length(loaded_, "critic.ppo_max_token_len_per_gpu", config_.critic.ppo_max_token_len_per_gpu);
-    }
-    const std::string none = fmt::format("there is no critic ({} asks for no values)", estimator_.name);
-    tell("critic", none);
-    const int64_t warmup = config_.trainer.critic_warmup;
-    if (warmup <= 1) return {};
-    return Error{ErrorKind::kConfig,
-                 fmt::format("'trainer.critic_warmup' is {}, and {}: before that step nothing would be learnt at all",
-                             warmup, none),
-                 loaded_.where("trainer.critic_warmup"), "set it to 0, or algorithm.adv_estimator=gae"};
-  }
-
-  static constexpr const char* kNoReference =
-      "there is no reference (actor.use_kl_loss and algorithm.use_kl_in_reward are false)";
-  const LoadedConfig& loaded_;
-  const RunConfig& config_;
-  const PluginInfo& loss_;
-  const PluginInfo& estimator_;
-};
+// The longest row fits into a pass of the reference, if it has passes of its own.
+Result<> check_reference(const LoadedConfig& loaded, const PluginFacts& facts) {
+  const RunConfig& config = loaded.config;
+  const bool by_kl = config.actor.use_kl_loss && config.actor.kl_loss_type != kFullKl;
+  if (!by_kl && !config.algorithm.use_kl_in_reward && !facts.loss_reads_reference) return {};
+  if (reference_pass_options(config).rows > 0) return {};
+  return check_pass_length(loaded, "ref.log_prob_max_token_len_per_gpu", config.ref.log_prob_max_token_len_per_gpu);
+}
 
 // Names of losses in other frameworks whose plugin has another name here, or which are not plugins.
 struct OtherName {
@@ -202,7 +145,10 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
   const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
-  return UnreadKeys(loaded, *loss.plugin, *estimator.plugin).tell();
+  const PluginFacts facts = TRY(facts_of(*loss.plugin, *estimator.plugin, loaded.config));
+  for (const Error& warning : unused_keys(loaded, ConfigUse::kTrain, &facts)) log_warn_once(warning.to_string());
+  TRY(check_reference(loaded, facts));
+  return check_critic(loaded, facts);
 }
 
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded,

@@ -122,6 +122,14 @@ TEST(Presets, OnTheCommandLineOverrideTheFile) {
                                 "preset gspo is overridden: rollout.n is 4 (override 'rollout.n=4') instead of 16"));
 }
 
+// The preset does not replace what the command line replaces in turn: one note says what the run has.
+TEST(Presets, TellOnceOfAKeyThatWasOverridden) {
+  ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load("[rollout]\nn = 8\n", {"preset=gspo", "rollout.n=4"}));
+  EXPECT_EQ(loaded.config.rollout.n, 4);
+  EXPECT_THAT(loaded.notes, ::testing::ElementsAre(
+                                "preset gspo is overridden: rollout.n is 4 (override 'rollout.n=4') instead of 16"));
+}
+
 TEST(Presets, OfAFileLieOverItsBase) {
   const TempDir dir;
   dir.write("base.toml", "[actor.policy_loss]\nloss_mode = \"vanilla\"\n[rollout]\nn = 4\n");

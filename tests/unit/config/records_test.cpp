@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "config/fields.h"
+#include "config/unused.h"
 #include "config_test_support.h"
 
 namespace mortise::test {
@@ -69,8 +70,7 @@ TEST(Records, NoOtherFileListsKeys) {
                                        "core/import/verl.cpp",
                                        "core/import/verl_rules.cpp",
                                        "core/import/verl_service_rules.cpp",
-                                       "core/train/resume/pack_lock.cpp",
-                                       "core/train/run/check_plugins.cpp"};
+                                       "core/train/resume/pack_lock.cpp"};
   constexpr size_t kMany = 8;
   for (const auto& [file, text] : sources_without_records()) {
     const std::set<std::string> named = keys_named_by(text);
@@ -112,6 +112,69 @@ TEST(Records, WhatPluginsGetFromKeys) {
   EXPECT_EQ(offered[1].second, Json(0.9));
   EXPECT_EQ(offered_params(RunConfig{}, "policy_loss").size(), 4U);
   EXPECT_TRUE(offered_params(RunConfig{}, "reward").empty());
+}
+
+// The warnings that ask the plugins in use: a loss `flat` with the parameter clip_ratio_low, an estimator `plain`.
+std::vector<std::string> told_with_plugins(std::string_view text, const std::vector<std::string>& overrides,
+                                           PluginFacts facts = {}) {
+  facts.loss = "flat";
+  facts.estimator = "plain";
+  facts.has = [](std::string_view kind, std::string_view name) {
+    return kind == "policy_loss" && name == "clip_ratio_low";
+  };
+  const auto loaded = load(text, overrides);
+  EXPECT_TRUE(loaded.ok());
+  std::vector<std::string> told;
+  for (const Error& warning : unused_keys(*loaded, ConfigUse::kTrain, &facts)) told.push_back(warning.what);
+  return told;
+}
+
+TEST(Records, SayWhichKeysThePluginsInUseDoNotRead) {
+  EXPECT_THAT(told_with_plugins("", {"actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.1", "algorithm.gamma=0.9"}),
+              ElementsAre("'algorithm.gamma' has no effect: plain has no parameter of this name",
+                          "'actor.clip_ratio_high' has no effect: flat has no parameter of this name"));
+  EXPECT_THAT(told_with_plugins("preset = \"rloo\"\n[actor]\nclip_ratio_c = 2\n", {}),
+              ElementsAre("'actor.clip_ratio_c' has no effect: flat has no parameter of this name"))
+      << "what the preset itself sets is not told";
+  EXPECT_THAT(told_with_plugins("", {"ref.mixup_alpha=0.5"}), ElementsAre())
+      << "rules that ask no plugin are check_config's";
+
+  PluginFacts critic;
+  critic.has_critic = true;
+  EXPECT_THAT(told_with_plugins("", {"critic.ppo_epochs=2"}),
+              ElementsAre("'critic' has no effect: there is no critic (plain asks for no values)"));
+  EXPECT_THAT(told_with_plugins("", {"critic.ppo_epochs=2"}, critic), ElementsAre());
+
+  PluginFacts reference;
+  reference.loss_reads_reference = true;
+  const std::vector<std::string> refresh{"ref.sync_steps=5", "ref.mixup_alpha=0.5"};
+  EXPECT_THAT(told_with_plugins("", refresh),
+              ElementsAre(HasSubstr("'ref.sync_steps' has no effect: there is no reference ("),
+                          HasSubstr("'ref.mixup_alpha' has no effect: there is no reference (")));
+  EXPECT_THAT(told_with_plugins("", refresh, reference), ElementsAre());
+  const std::vector<std::string> full{"actor.use_kl_loss=true", "actor.kl_loss_type=full",
+                                      "ref.log_prob_use_dynamic_bsz=true"};
+  EXPECT_THAT(told_with_plugins("", full), ElementsAre(HasSubstr("the reference runs in the policy's own passes")));
+  EXPECT_THAT(told_with_plugins("", full, reference), ElementsAre());
+}
+
+TEST(Records, SayWhichKeysTheLossesOwnAggregationDoesNotRead) {
+  const std::vector<std::string> keys{"actor.loss_scale_factor=8", "actor.loss_agg_rows=all"};
+  EXPECT_THAT(told_with_plugins("", keys),
+              ElementsAre("'actor.loss_scale_factor' has no effect: the aggregation of flat is token-mean, not "
+                          "seq-mean-token-sum-norm",
+                          "'actor.loss_agg_rows' has no effect: the aggregation of flat is token-mean, which counts "
+                          "tokens"));
+  PluginFacts norm;
+  norm.aggregation = LossAggMode::kSeqMeanTokenSumNorm;
+  EXPECT_THAT(told_with_plugins("", keys, norm), ElementsAre());
+  PluginFacts critic;  // the value loss reads the same keys
+  critic.has_critic = true;
+  EXPECT_THAT(told_with_plugins("[critic]\nloss_agg_mode = \"seq-mean-token-sum-norm\"\n", keys, critic),
+              ElementsAre());
+  EXPECT_THAT(
+      told_with_plugins("[critic]\nloss_agg_mode = \"seq-mean-token-sum-norm\"\n", keys),
+      ElementsAre(HasSubstr("'critic'"), HasSubstr("'actor.loss_scale_factor'"), HasSubstr("'actor.loss_agg_rows'")));
 }
 
 TEST(Records, NamesOfOtherFrameworks) {
