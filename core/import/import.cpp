@@ -66,24 +66,33 @@ std::vector<std::string> stand_ins(const Translation& t) {
   return overrides;
 }
 
-// A comment about the launcher; empty if there was none.
-std::string launch_line(const Launch& launch, const Processes& processes, bool is_verl) {
-  if (launch.how.empty()) return "";
-  if (is_verl)
-    return fmt::format("# Launcher: {}. It has no effect, because verl's batch sizes count all processes.", launch.how);
-  return fmt::format("# Launcher: {}. The batch sizes are those of {}{}", launch.how, processes.count,
-                     processes.count == 1 ? " process." : " processes together; here one process does their work.");
+// Comments about the launcher and the number of processes; none if nothing says either.
+std::vector<std::string> launch_lines(const Launch& launch, const Processes& processes, bool is_verl) {
+  const std::string launcher = launch.how.empty() ? "# " : fmt::format("# Launcher: {}. ", launch.how);
+  if (is_verl) {
+    if (launch.how.empty()) return {};
+    return {launcher + "verl's batch sizes are those of all processes together, so they are the same here.",
+            "# To train on N processes: mortise launch --nproc N train FILE (docs/ranks.md)."};
+  }
+  if (processes.count == 1) {
+    if (launch.how.empty()) return {};
+    return {launcher + "The batch sizes are those of 1 process."};
+  }
+  return {fmt::format("{}The batch sizes are those of {} processes together, with any number of ranks.", launcher,
+                      processes.count),
+          fmt::format("# To train on {0} processes: mortise launch --nproc {0} train FILE (docs/ranks.md).",
+                      processes.count)};
 }
 
 Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framework, const std::string& where,
-                              const std::string& launch) {
+                              const std::vector<std::string>& launch) {
   if (!t.problems().empty()) return join_problems(t.problems());
   t.note_untold();
   std::vector<Translation::Line> lines = t.lines();
   const std::vector<Translation::Line> head = {
       {fmt::format("# From {} by `mortise config import --from {}`.", where, framework.name), ""},
       {fmt::format("# Meanings and defaults: {}. A comment says what each line follows from.", framework.version), ""}};
-  if (!launch.empty()) lines.insert(lines.begin(), {launch, ""});
+  for (auto line = launch.rbegin(); line != launch.rend(); ++line) lines.insert(lines.begin(), {*line, ""});
   lines.insert(lines.begin(), head.begin(), head.end());
   ImportedConfig imported;
   for (const Translation::Line& line : lines) imported.toml.append(line.text).append("\n");
@@ -143,7 +152,7 @@ Result<ImportedConfig> import_config_text(Env& env, const ImportRequest& request
     translate_swift(t, processes);
   }
   Result<ImportedConfig> imported =
-      finish(env, t, framework, request.where, launch_line(file.launch, processes, is_verl));
+      finish(env, t, framework, request.where, launch_lines(file.launch, processes, is_verl));
   if (imported.ok() && file.num_others > 0) {
     imported->warnings.push_back(
         fmt::format("{} starts {} trainings; only the first was imported", request.where, file.num_others + 1));

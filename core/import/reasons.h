@@ -11,6 +11,8 @@ inline constexpr std::string_view kPrecision = "Mortise computes in model.dtype 
 inline constexpr std::string_view kHydra = "used only by Hydra";
 inline constexpr std::string_view kPython = "Python code is not loaded";
 inline constexpr std::string_view kWhereItRuns = "changes where and how the work runs, not what is computed";
+inline constexpr std::string_view kRanks =
+    "batch sizes are those of the whole run; `mortise launch --nproc N` starts N processes (docs/ranks.md)";
 inline constexpr std::string_view kMismatch =
     "corrects the difference between vLLM's log-probs and the trainer's; here both are the "
     "same weights and code, and the ratio is 1";

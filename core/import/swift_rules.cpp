@@ -8,7 +8,6 @@ namespace {
 
 using namespace reasons;
 
-constexpr std::string_view kNeedsAdapter = "only with an adapter";
 constexpr std::string_view kModel = "is read from the model's folder";
 constexpr std::string_view kOneTurn = "completions have one turn";
 constexpr std::string_view kTeacher = "Mortise has no distillation from a teacher";
@@ -162,15 +161,15 @@ constexpr PeerRule kRun[] = {
     compute("lora_alpha", "32", "model.lora_alpha"),
     compute("lora_dropout", "0.05", "model.lora_dropout"),
     refuse("lora_bias", R"(["none"])", "an adapter covers only matrices"),
-    no_effect("lora_dtype", kNeedsAdapter),
+    no_effect("lora_dtype", kPrecision),
     refuse("lorap_lr_ratio", "[null]", "an adapter has one learning rate"),
     compute("use_rslora", "false", "model.use_rslora"),
     refuse("use_dora", "[false]", "the adapter is LoRA's"),
-    no_effect("init_weights", kNeedsAdapter),
+    refuse("init_weights", R"([true, "true"])", "an adapter starts as LoRA's does: a random A, and B = 0"),
     compute("target_modules", "[\"all-linear\"]", "model.target_modules"),
     refuse("target_regex", "[null]", "give target_modules"),
     refuse("modules_to_save", "[null, []]", "an adapter covers only the matrices of target_modules"),
-    no_effect("tuner_backend", kNeedsAdapter),
+    no_effect("tuner_backend", kWhereItRuns),
     no_effect("dataset_num_proc", kWhereItRuns),
     no_effect("dataset_shuffle_seed", "the order is drawn from data.seed"),
     no_effect("data_seed_shuffle", "the order is drawn from data.seed"),

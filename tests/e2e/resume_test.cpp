@@ -346,9 +346,57 @@ TEST(Resume, FromAnEarlierStepSetsTheLaterOnesAside) {
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_NE(again.output.find("after step 1\n"), std::string::npos) << again.output;
   EXPECT_FALSE(default_env().exists(out / "abandoned_2"));
-  // They can still be named.
-  const Outcome first = train("4", {"--resume", "out/abandoned_1/global_step_4"});
+  // They can still be named. The run's folder then holds their course alone, and continues it by itself.
+  const std::vector<Json> of_first = rows_of(out / "abandoned_1/metrics.jsonl");
+  const Outcome first = train("4", {"--resume", "out/abandoned_1/global_step_3"});
   EXPECT_EQ(first.code, 0) << first.output;
+  EXPECT_NE(first.output.find("the run returns to the course of out/global_step_3"), std::string::npos) << first.output;
+  EXPECT_NE(first.output.find("resumed from out/global_step_3 after step 3"), std::string::npos) << first.output;
+  for (const char* name : {"global_step_1", "global_step_2"}) {
+    EXPECT_OK(verify_checkpoint(default_env(), out / "abandoned_2" / name));
+    EXPECT_FALSE(default_env().exists(out / name)) << name;
+  }
+  EXPECT_EQ(rows_of(out / "abandoned_2/metrics.jsonl").size(), 2U);
+  const std::vector<Json> rows = rows_of(out / "metrics.jsonl");
+  ASSERT_EQ(rows.size(), 4U);
+  for (const size_t row : {0U, 1U, 2U}) EXPECT_EQ(rows[row], of_first[row]) << row;
+  EXPECT_EQ(rows[3]["reward"], of_first[3]["reward"]);
+  const Outcome on = train("5", {});
+  EXPECT_EQ(on.code, 0) << on.output;
+  EXPECT_NE(on.output.find("resumed from out/global_step_4"), std::string::npos) << on.output;
+}
+
+// A checkpoint of another run: what the run's folder held is set aside, as before a fresh start, and the new run reads
+// as if nothing but the folder had changed.
+TEST(Resume, FromAnotherRunBeginsItsFolderAnew) {
+  const TinyTask task;
+  const auto train = [&](const std::string& out, const std::string& steps, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"trainer.total_training_steps=" + steps, "trainer.max_actor_ckpt_to_keep=null",
+                             "actor.optim.lr_scheduler_type=constant"});
+    return task.mortise("train", out, more);
+  };
+  ASSERT_EQ(train("first", "4").code, 0);
+  ASSERT_EQ(train("out", "3", {"trainer.seed=7"}).code, 0);
+  const Outcome resumed = train("out", "4", {"--resume", "first/global_step_2"});
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("the earlier run is now in out.before_1"), std::string::npos) << resumed.output;
+  EXPECT_OK(verify_checkpoint(default_env(), task.path() / "out.before_1/global_step_3"));
+  EXPECT_EQ(rows_of(task.path() / "out.before_1/metrics.jsonl").size(), 3U);
+  EXPECT_FALSE(default_env().exists(task.path() / "out/global_step_1"));
+  auto bits = bits_of_run(task.path() / "out", 4), expected = bits_of_run(task.path() / "first", 4);
+  for (const char* step : {"dump/1.jsonl", "dump/2.jsonl"}) {  // completions stay where they were written
+    EXPECT_EQ(expected.erase(step), 1U);
+    EXPECT_FALSE(bits.contains(step));
+  }
+  expect_same_bits(bits, expected, "from the other folder");
+  // The other run is as it was.
+  EXPECT_EQ(rows_of(task.path() / "first/metrics.jsonl").size(), 4U);
+  EXPECT_OK(verify_checkpoint(default_env(), task.path() / "first/global_step_4"));
+  // A folder that does not exist yet.
+  const Outcome fresh = train("runs/new", "3", {"--resume", "first/global_step_2/"});
+  ASSERT_EQ(fresh.code, 0) << fresh.output;
+  EXPECT_EQ(rows_of(task.path() / "runs/new/metrics.jsonl").size(), 3U);
+  EXPECT_FALSE(default_env().exists(task.path() / "runs/new.before_1"));
 }
 
 // What people name instead of a checkpoint.

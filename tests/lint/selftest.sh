@@ -1,32 +1,37 @@
-#selftest.sh NAME ROOT : tests whether the lint NAME finds its faults.It builds a small good tree in a temporary
-#folder, which the lint must accept, and then adds one fault after another, each of which the lint must name.
-set - euo pipefail name = $1 root = $2 here = $(cd "$(dirname " $0 ")" && pwd) tree =
-    $(mktemp - d) trap 'rm -rf "$tree"' EXIT num_wrong = 0
+# selftest.sh NAME ROOT: tests whether the lint NAME finds its faults. It builds a small good tree in a temporary
+# folder, which the lint must accept, and then adds one fault after another, each of which the lint must name.
+set -euo pipefail
+name=$1 root=$2
+here=$(cd "$(dirname "$0")" && pwd)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+num_wrong=0
 
-    write(){#write PATH : standard input becomes that file mkdir - p "$tree/$(dirname " $1 ")" cat > "$tree/$1"} run() {
-  bash "$here/$name.sh"
-       "$tree" 2 > &1;
+write() {  # write PATH: standard input becomes that file
+  mkdir -p "$tree/$(dirname "$1")"
+  cat >"$tree/$1"
 }
+run() { bash "$here/$name.sh" "$tree" 2>&1; }
 accepts() {
-  local out if !out = $(run);
-  then
+  local out
+  if ! out=$(run); then
     printf 'must accept %s, but said:\n%s\n' "$1" "$out"
     num_wrong=$((num_wrong + 1))
   fi
 }
-rejects() {
-#rejects TEXT PATH... : the lint fails and says TEXT;
-  then the paths are removed again local out text = $1 shift if out = $(run) || !grep - qF-- "$text" < < < "$out";
-  then
+rejects() {  # rejects TEXT PATH...: the lint fails and says TEXT; then the paths are removed again
+  local out text=$1
+  shift
+  if out=$(run) || ! grep -qF -- "$text" <<<"$out"; then
     printf 'must say "%s", but said:\n%s\n' "$text" "$out"
     num_wrong=$((num_wrong + 1))
   fi
   (cd "$tree" && rm -rf "$@")
 }
-function_of() {
-#function_of N : a function of N lines from brace to brace echo "int f(int x) {" for ((i = 0; i < $1 - 2; i++));
-  do echo '  x += "{{("[0];  // {';
-  done echo "}"
+function_of() {  # function_of N: a function of N lines from brace to brace
+  echo "int f(int x) {"
+  for ((i = 0; i < $1 - 2; i++)); do echo '  x += "{{("[0];  // {'; done
+  echo "}"
 }
 
 case $name in
@@ -252,9 +257,9 @@ case $name in
     rejects "core/model: has no README.md" core/model
     echo 1 | write apps/a.cpp
     rejects "apps: has no README.md" apps
-    :
-  | write docs / README.md rejects "docs: has no README.md" docs;
-  ;
+    : | write docs/README.md
+    rejects "docs: has no README.md" docs
+    ;;
   third_party)
     printf 'find_package(Threads REQUIRED)\nfind_package(Boost 1.81 REQUIRED)\npkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)\n' | write cmake/MortiseDependencies.cmake
     printf '# list\nbuild libboost1.81-dev\nbuild libpcre2-dev\n' | write apps/dev/apt_packages.txt
@@ -274,8 +279,7 @@ case $name in
     good
     echo 'build libnew-dev' >>"$tree/apps/dev/apt_packages.txt"
     rejects "libnew-dev is on no page" third_party_notes
-    ;
-  ;
+    ;;
   exit_codes)
     mkdir -p "$tree"/{core/foundation/base,apps/dev,docs}
     cp "$root/core/foundation/base/result.h" "$tree/core/foundation/base/"
@@ -286,16 +290,14 @@ case $name in
     rejects "no row | 9 | \`kNew\` |" nothing
     grep -v exit_download "$root/docs/exit_codes.md" | write docs/exit_codes.md
     rejects "\`exit_download\`" docs
-    ;
-  ;
+    ;;
   security)
     printf '## Attacks\n| a | b | `Suite.Name` |\n## More\n`Other.Word`\n' | write SECURITY.md
     printf 'TEST_F(Suite, Name) {}\n' | write tests/a_test.cpp
     accepts "a test that is there"
     printf 'TEST_F(Suite, NameAndMore) {}\n' | write tests/a_test.cpp
     rejects "SECURITY.md: there is no test Suite.Name" tests
-    ;
-  ;
+    ;;
   format)
     command -v clang-format-14 >/dev/null || exit 77
     cp "$root/.clang-format" "$tree/"
@@ -303,11 +305,10 @@ case $name in
     accepts "a formatted file"
     printf 'int f()   { return 1; }\n' | write core/b.cpp
     rejects "core/b.cpp: not formatted" core/b.cpp
-    ;
-  ;
+    ;;
   *)
     echo "no self-test for '$name'"
     exit 1
-    ;
-  ;
-  esac [[$num_wrong - eq 0]]
+    ;;
+esac
+[[ $num_wrong -eq 0 ]]

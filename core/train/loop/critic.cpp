@@ -52,6 +52,8 @@ Critic::Critic(Model model_in, const RunSettings& run, FlopCount* flops)
       rows_per_update(prompts_per_update(run.config) * run.config.rollout.n),
       num_epochs(num_epochs_of(run.config)) {}
 
+bool needs_critic(const PluginInfo& estimator) { return estimator.requires_input(column::Values::name); }
+
 MicroBatchOptions critic_pass_options(const RunConfig& config) {
   const CriticConfig& critic = config.critic;
   RunConfig passes = config;

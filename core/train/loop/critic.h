@@ -8,6 +8,7 @@
 #include "foundation/batch/step_table.h"
 #include "learn/optim/schedule.h"
 #include "learn/update/critic_learner.h"
+#include "plugin/pack/pack_info.h"
 #include "train/loop/parts.h"
 #include "train/resume/model_state.h"
 
@@ -30,6 +31,9 @@ struct Critic {
 // A folder (also a reward model's adapter) with a head of one label is used as it is. A language model gets a new
 // random head, by `seed`, instead of its own.
 Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed);
+
+// Does the estimator ask for values? A run then has a critic.
+bool needs_critic(const PluginInfo& estimator);
 
 // How its passes are cut: as [critic] says, else as the actor's.
 MicroBatchOptions critic_pass_options(const RunConfig& config);

@@ -54,6 +54,22 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
                               "processor may be faulty"});
 }
 
+// Moves out of the way what the run's folder holds of another course or run, and looks whether checkpoints fit.
+// `resumed` is where the checkpoint is, which may move.
+Result<> make_room_for(const CheckpointSource& source, const std::optional<Checkpoint>& checkpoint, Path& resumed) {
+  Env& env = source.run.env;
+  const Path run_dir = source.run.config.trainer.default_local_dir;
+  const CheckpointHome home = checkpoint ? home_of(resumed, run_dir) : CheckpointHome::kElsewhere;
+  if (home == CheckpointHome::kRunFolder)
+    TRY(set_later_checkpoints_aside(env, run_dir, checkpoint->manifest().place));
+  else if (home == CheckpointHome::kBelow)
+    resumed = TRY(return_to_course(env, run_dir, resumed, checkpoint->manifest().place));
+  const bool continues = home != CheckpointHome::kElsewhere;  // what is in the folder
+  TRY(check_room(source, continues));
+  if (continues) return {};
+  return checkpoint ? begin_from_other_run(env, run_dir, resumed) : set_earlier_run_aside(env, run_dir);
+}
+
 }  // namespace
 
 Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded) {
@@ -102,20 +118,16 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   const auto num_unfinished = static_cast<int64_t>(progress.step.work.updates.size());
   const RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
                               parts.run.total_steps, checkpoint.has_value()};
-  const auto make_room = [&]() -> Result<> {
-    if (checkpoint)
-      TRY(set_later_checkpoints_aside(env, loaded.config.trainer.default_local_dir, checkpoint->manifest().place));
-    TRY(check_room(parts.checkpoint_source(), checkpoint.has_value()));
-    return checkpoint ? Result<>() : set_earlier_run_aside(env, loaded.config.trainer.default_local_dir);
-  };
+  Path resumed = checkpoint ? checkpoint->path() : Path();
+  const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };
   TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
   if (!checkpoint) return out;
-  tell_resumed(kind, progress, checkpoint->path(), num_unfinished);
+  tell_resumed(kind, progress, resumed, num_unfinished);
   if (counters.step >= parts.run.total_steps && !progress.owed_validation.metrics) {
     tell_finished(loaded.config, kind);
-    out.finished_in = checkpoint->path();
+    out.finished_in = resumed;
   }
   return out;
 }

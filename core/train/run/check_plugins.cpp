@@ -65,7 +65,7 @@ Result<PluginFacts> facts_of(const PluginInfo& loss, const PluginInfo& estimator
     return plugin.find_param(std::string(param)) != nullptr;
   };
   facts.loss_reads_reference = loss.requires_input(column::RefLogProb::name);
-  facts.has_critic = estimator.requires_input(column::Values::name);
+  facts.has_critic = needs_critic(estimator);
   facts.aggregation = TRY(aggregation_of(config, loss)).mode;
   return facts;
 }

@@ -17,6 +17,7 @@
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
+#include "train/loop/critic.h"
 #include "train/loop/trainer.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
@@ -115,7 +116,7 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
 // Bytes of a critic: weights, gradients and moments, all of them trained.
 Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
-  if (!estimator.plugin->requires_input(column::Values::name)) return 0.0;
+  if (!needs_critic(*estimator.plugin)) return 0.0;
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
   return 4.0 * static_cast<double>(critic.num_parameters()) * static_cast<double>(num_bytes(config.model.dtype));

@@ -290,7 +290,7 @@ Result<> load_learning(RunParts& parts) {
   TRY(load_advantage(run, *parts.registry, parts.advantage, parts.saved));
   TRY(load_objective(run, *parts.registry, parts.learning, parts.saved));
   TRY(load_learner(run, parts.policy, parts.learning, parts.saved.stateful));
-  if (!parts.advantage.estimator->info().requires_input(column::Values::name)) return {};
+  if (!needs_critic(parts.advantage.estimator->info())) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   TRY(parts.saved.stateful.add(parts.critic->state));
   return parts.saved.stateful.add(parts.critic->optimizer);

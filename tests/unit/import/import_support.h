@@ -27,9 +27,9 @@ inline RunConfig imported(std::string_view framework, std::string_view text, std
   return {};
 }
 
-inline std::string imported_toml(std::string_view framework, std::string_view text,
-                                 std::string_view file = "peer.yaml") {
-  const Result<ImportedConfig> result = import_text(framework, text, file);
+inline std::string imported_toml(std::string_view framework, std::string_view text, std::string_view file = "peer.yaml",
+                                 std::optional<int64_t> num_processes = {}) {
+  const Result<ImportedConfig> result = import_text(framework, text, file, num_processes);
   return result ? result->toml : result.error().to_string();
 }
 

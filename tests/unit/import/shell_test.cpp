@@ -160,9 +160,12 @@ TEST(ImportLauncher, TheBatchIsThatOfAllProcesses) {
   EXPECT_EQ(
       imported("trl", "accelerate launch --num_processes 8 grpo.py" + settings, "run.sh", 2).data.train_batch_size, 2)
       << "--processes wins";
+  EXPECT_THAT(imported_toml("trl", "accelerate launch --num_processes 8 grpo.py" + settings, "run.sh", 2),
+              HasSubstr("# To train on 2 processes: mortise launch --nproc 2 train FILE"));
   EXPECT_THAT(
       imported_toml("trl", "torchrun --nproc-per-node 4 grpo.py" + settings, "run.sh"),
-      AllOf(HasSubstr("# Launcher: torchrun --nproc_per_node 4. The batch sizes are those of 4 processes together"),
+      AllOf(HasSubstr("# Launcher: torchrun --nproc_per_node 4. The batch sizes are those of 4 processes together, "
+                      "with any number of ranks.\n# To train on 4 processes: mortise launch --nproc 4 train FILE"),
             HasSubstr("train_batch_size = 4")));
   // A file that does not say how many processes run.
   EXPECT_THAT(import_error("trl", "per_device_train_batch_size: 4\nnum_generations: 8"),

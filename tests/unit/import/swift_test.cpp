@@ -191,6 +191,12 @@ TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
                                 "--teacher_model m", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
+  // An adapter that starts from the weights' own directions learns another course than one with B = 0.
+  for (const char* start : {"pissa", "pissa_niter_16", "olora", "loftq", "lora-ga", "gaussian", "false"}) {
+    EXPECT_THAT(swift_error(std::string(kBatch) + "--train_type lora --init_weights " + start),
+                AllOf(HasSubstr("'init_weights = "), HasSubstr("is not supported: an adapter starts as LoRA's does")));
+  }
+  EXPECT_EQ(swift(std::string(kBatch) + "--train_type lora --init_weights true --lora_rank 4").model.lora_rank, 4);
   EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs mine"),
               HasSubstr("the reward 'mine' does not exist in Mortise"));
   EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs soft_overlong"), HasSubstr("soft_cache_length"));

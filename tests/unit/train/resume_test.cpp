@@ -121,5 +121,61 @@ TEST(ChangedSettings, OfSftTheCriticsScheduleDoesNotMatter) {
   EXPECT_THAT(changed_settings(before, now, RunKind::kTrain), testing::HasSubstr("trainer.total_training_steps"));
 }
 
+// A step of 2 updates of 2 rows, saved after its first update, with the columns that updates read.
+class UnfinishedStep : public testing::Test {
+ protected:
+  UnfinishedStep() {
+    plan_.rows_per_step = 4;
+    plan_.updates_per_step = 2;
+    work_.step = 3;
+    PromptBatch prompts;
+    for (int64_t i = 0; i < 4; ++i) {
+      prompts.prompts.emplace_back();
+      Sample& sample = work_.experience.samples.rows.emplace_back();
+      sample.prompt_index = i;
+      sample.token_ids = {1};
+    }
+    work_.table = make_step_table(prompts, work_.experience.samples);
+    work_.table.put<column::OldLogProb>(std::vector<float>(4));
+    work_.updates.resize(1);
+  }
+
+  std::string refusal(ColumnNeeds needs = {}) {
+    const Result<> checked = check_unfinished_step(work_, plan_, needs, "out/unfinished_step_3_update_1");
+    return checked.ok() ? "" : checked.error().to_string();
+  }
+
+  BatchPlan plan_;
+  StepWork work_;
+};
+
+// Older builds saved such a checkpoint without a column that the updates read now.
+TEST_F(UnfinishedStep, OfAnotherBuildIsRefusedByTheColumnThatItLacks) {
+  EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr("saved inside step 3 by another build of Mortise: it has no "
+                                                           "column advantages"),
+                                        testing::HasSubstr("out/unfinished_step_3_update_1"),
+                                        testing::HasSubstr("give --resume and a global_step_N folder")));
+  work_.table.put<column::Advantages>(std::vector<float>(4));
+  EXPECT_EQ(refusal(), "");
+  EXPECT_THAT(refusal({.returns = true}), testing::HasSubstr("it has no column returns"));
+  work_.table.put<column::Returns>(std::vector<float>(4));
+  EXPECT_EQ(refusal({.returns = true}), "");
+}
+
+TEST_F(UnfinishedStep, ContinuesOnlyIfItsUpdatesAreStillTheSame) {
+  work_.table.put<column::Advantages>(std::vector<float>(4));
+  const auto is_cut_otherwise = testing::HasSubstr("which the changed settings would cut into other updates");
+  EXPECT_THAT(refusal({.reference = true}), is_cut_otherwise);
+  work_.table.put<column::RefLogProb>(std::vector<float>(4));
+  EXPECT_EQ(refusal({.reference = true}), "");
+  plan_.updates_per_step = 1;
+  EXPECT_THAT(refusal(), is_cut_otherwise) << "its only update is done";
+  plan_.updates_per_step = 2;
+  plan_.rows_per_step = 8;
+  EXPECT_THAT(refusal(), is_cut_otherwise);
+  work_.step = 0;
+  EXPECT_EQ(refusal(), "") << "between steps";
+}
+
 }  // namespace
 }  // namespace mortise
