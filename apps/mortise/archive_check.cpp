@@ -6,33 +6,28 @@
 #include <filesystem>
 #include <iostream>
 
+#include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "model/tensor/torch_version.h"
+#include "pack_command.h"
 #include "packs/machine.h"
-#include "packs/minisign.h"
+#include "packs/origin.h"
 #include "packs/private_folder.h"
-#include "packs/rules.h"
 #include "packs/trust.h"
 
 namespace mortise {
 namespace {
 
 // The author's own archive has no trusted signature yet: --trust any says that this is meant.
-Result<> check_origin(const PackArchive& archive, const std::string& trust_text) {
+Result<> check_archive_origin(const PackArchive& archive, const std::string& trust_text) {
   Env& env = default_env();
   const PackPlaces places = TRY(pack_places());
   const TrustPolicy asked = TRY(parse_trust_policy(trust_text, "--trust"));
   const TrustPolicy machine = TRY(machine_policy(env, places));
   const Trust trust = TRY(read_trust(env, places));
-  const PackDescription& pack = archive.description;
-  TRY(check_not_revoked(trust, archive.sha256, pack.id, archive.path));
-  if (!tighter(asked, machine).must_be_signed) return {};
-  const std::string path = archive.path + ".minisig";
-  if (!env.exists(path))
-    return broken_rule(PackRule::kSignature, "the pack is not signed, and checking runs its code", archive.path,
-                       "give --trust any if it is your own");
-  const std::string signature = TRY(env.read_file(path, kMaxSignatureFileBytes));
-  TRY(check_signer(trust, signature, archive.bytes, pack.id, pack.version, path));
+  const std::string signature = TRY(signature_beside(archive.path));
+  const ArchiveOrigin origin = TRY(check_origin(trust, tighter(asked, machine), archive, signature));
+  if (!origin.doubt.empty()) log_warn(one_line(origin.doubt));
   return {};
 }
 
@@ -42,7 +37,7 @@ Result<std::unique_ptr<UnpackedPack>> UnpackedPack::open(const std::string& path
   Env& env = default_env();
   std::unique_ptr<UnpackedPack> out(new UnpackedPack);
   out->archive_ = TRY(read_pack_archive(env, path));
-  TRY(check_origin(out->archive_, trust));
+  TRY(check_archive_origin(out->archive_, trust));
   out->build_ = TRY(choose_build(out->archive_.description, this_machine(kTorchVersion), path));
   for (const std::string& right : rights_of(out->archive_.description)) std::cerr << one_line(right) << "\n";
   out->folder_ = TRY(make_private_folder("mortise_check_"));

@@ -15,6 +15,7 @@
 #include "packs/golden.h"
 #include "packs/index.h"
 #include "packs/machine.h"
+#include "packs/origin.h"
 #include "packs/pack_builder.h"
 #include "packs/rules.h"
 #include "packs/run_lock.h"
@@ -88,35 +89,6 @@ Result<Incoming> fetch_incoming(const std::string& word, const po::variables_map
 bool names_file(const std::string& word, const po::variables_map& given) {
   if (given.count("index") != 0 || !default_env().exists(word)) return false;
   return !is_pack_id(word) || word.ends_with(".mpack");
-}
-
-bool is_of_unknown_key(const Trust& trust, const std::string& signature_text, const std::string& id) {
-  const auto signature = parse_signature(signature_text, "");
-  if (!signature.ok() || trust.revocation_of_key(key_id_text(signature->key_id)) != nullptr) return false;
-  const auto owners = trust.owners(id);
-  return std::none_of(owners.begin(), owners.end(),
-                      [&](const TrustedKey* owner) { return owner->key.id == signature->key_id; });
-}
-
-// Signature, revocations and policy, before anything of the pack runs.
-Result<> check_trust(Incoming& in, const Trust& trust, const TrustPolicy& policy) {
-  const PackDescription& pack = in.archive.description;
-  TRY(check_not_revoked(trust, in.archive.sha256, pack.id, in.archive.path));
-  if (!in.signature.empty()) {
-    auto signer = check_signer(trust, in.signature, in.archive.bytes, pack.id, pack.version, in.archive.path);
-    // A key that nobody knows is as good as no signature. A forged signature or a revoked key is never taken.
-    if (!signer.ok() && (policy.must_be_signed || !is_of_unknown_key(trust, in.signature, pack.id)))
-      return std::move(signer).error();
-    if (signer.ok()) {
-      in.signer = *std::move(signer);
-    } else {
-      log_warn(one_line("the signature does not count: " + signer.error().to_string()));
-    }
-  } else if (policy.must_be_signed) {
-    return broken_rule(PackRule::kSignature, "the pack is not signed", in.archive.path,
-                       "ask the publisher for the .minisig, or install it with --trust any if you trust its bytes");
-  }
-  return {};
 }
 
 // --trust locked: the lock names the build that is to be installed. Another build of the archive says nothing of it.
@@ -193,7 +165,9 @@ Result<> pack_install(Arguments args) {
   Trust trust = TRY(read_trust(default_env(), places));
   Incoming in = names_file(words[0], *given) ? TRY(read_incoming(words[0]))
                                              : TRY(fetch_incoming(words[0], *given, places, trust));
-  TRY(check_trust(in, trust, policy));
+  const ArchiveOrigin origin = TRY(check_origin(trust, policy, in.archive, in.signature));
+  if (!origin.doubt.empty()) log_warn(one_line(origin.doubt));
+  in.signer = origin.signer;
   const PackBuild* build = TRY(choose_build(in.archive.description, this_machine(kTorchVersion), in.archive.path));
   TRY(check_locked(in.archive, *build, *given, policy));
   const bool json = given->count("json") != 0;

@@ -31,7 +31,7 @@ with a time limit, so a crash or a hang of the plugin is a failed case. A case t
 applicable" and never counts as passed.
 
 FILE may be an archive (.mpack). The command then checks its build for this machine and runs its golden tests, unless
-you give --only. If no trusted key signed the archive, give --trust any.
+you give --only. If no trusted key signed the archive, give --trust any. A revoked key is refused even so.
 
 GLOB matches cases ("numerics.*"), or cases of one plugin ("gspo:contract.*"). You must give parameters that have no
 default. Without "PLUGIN:" every plugin that has the parameter gets it. Write a comma inside a value as "\,".

@@ -145,6 +145,35 @@ TEST_F(SignedPack, VerifyRefusesARevokedKeyThatIsNamed) {
   EXPECT_THAT(refused.output, testing::AllOf(HasSubstr("rule P18"), HasSubstr("stolen")));
 }
 
+// Checking runs code of the pack. A key that was revoked is worse than no signature, whatever the policy.
+TEST_F(SignedPack, CheckTakesNoArchiveOfARevokedKeyUnderAnyPolicy) {
+  const auto check = [&](const std::string& words) {
+    return run("env -u XDG_DATA_HOME -u XDG_CONFIG_HOME -u MORTISE_PACK_STORE HOME=" + dir_.path().string() + " " +
+                   program() + " plugin check a.mpack --only load.opens " + words,
+               dir_.path());
+  };
+  EXPECT_EQ(check("").code, 0);
+  json("trust --revoke k.pub --reason stolen");
+  for (const std::string words : {"", "--trust any"}) {
+    const Outcome refused = check(words);
+    EXPECT_EQ(refused.code, 4) << words;
+    EXPECT_THAT(refused.output, testing::AllOf(HasSubstr("rule P18"), HasSubstr("stolen"))) << words;
+    EXPECT_THAT(pack("install a.mpack " + words).output, HasSubstr("rule P18")) << words;
+  }
+  // A key that nobody knows is as good as no signature. A forged signature is not.
+  json("keygen --public n.pub --secret n.sec");
+  json("sign a.mpack --secret n.sec");
+  EXPECT_THAT(check("").output, HasSubstr("rule P17"));
+  const Outcome unknown = check("--trust any");
+  EXPECT_EQ(unknown.code, 0) << unknown.output;
+  EXPECT_THAT(unknown.output, HasSubstr("the signature does not count"));
+  json("trust n.pub --ids 'test.*'");
+  const std::string signature = dir_.read("a.mpack.minisig");
+  make("v2_0_0", "a.mpack");
+  dir_.write("a.mpack.minisig", signature);
+  EXPECT_THAT(check("--trust any").output, HasSubstr("rule P16"));
+}
+
 TEST_F(SignedPack, AnIdIsNeverAFolderThatHappensToBeHere) {
   std::filesystem::create_directory(dir_ / "test.versions");
   std::filesystem::copy_file(library("versions", "v1_0_0"), dir_ / "test.versions/a.so");
