@@ -1,4 +1,4 @@
-// `mortise pack publish|outdated`: an index written and compared with what is installed.
+// `mortise pack outdated`: an index compared with what is installed.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -17,45 +17,6 @@ namespace mortise {
 namespace po = boost::program_options;
 
 namespace {
-
-constexpr int64_t kDaySeconds = 86'400;
-PackWords list_of(const po::variables_map& given, const char* name) {
-  return given.count(name) == 0 ? PackWords() : given[name].as<PackWords>();
-}
-
-// "KEY.pub=acme.*,acme2.*"
-Result<IndexedKey> next_key(const std::string& word) {
-  const size_t equals = word.rfind('=');
-  if (equals == std::string::npos) return pack_usage_error("--next-key takes KEY.pub=acme.*");
-  const std::string path = word.substr(0, equals);
-  const std::string text = TRY(default_env().read_file(path, kMaxSigningKeyBytes));
-  IndexedKey key;
-  key.key = TRY(parse_public_key(text, path));
-  for (const std::string_view pattern : split(std::string_view(word).substr(equals + 1), ',')) {
-    if (!is_id_pattern(pattern)) return pack_usage_error(quote(pattern) + " is no pattern of ids such as acme.*");
-    key.ids.emplace_back(pattern);
-  }
-  return key;
-}
-
-// A key (its id, its text or its file), or an archive that was published.
-Result<Revocation> revocation(const std::string& word, const std::string& reason) {
-  Revocation out;
-  out.reason = reason;
-  if (parse_key_id(word)) {
-    out.key = word;  // publish_index knows whose id it is
-    return out;
-  }
-  auto key = find_key(default_env(), word, {});
-  if (key.ok()) {
-    out.key = key->text();
-    return out;
-  }
-  const PackArchive archive = TRY(read_pack_archive(default_env(), word));
-  out.sha256 = archive.sha256;
-  out.id = archive.description.id;
-  return out;
-}
 
 // Reads each index once, also one that cannot be read.
 class Indexes {
@@ -116,48 +77,6 @@ void print_rows(const Json& rows) {
 }
 
 }  // namespace
-
-Result<> pack_publish(Arguments args) {
-  po::options_description options("options", kHelpWidth);
-  options.add_options()("to", po::value<std::string>(), "the folder of the index; made if it is missing")(
-      "secret", po::value<std::string>(), "the secret key that signs the index")(
-      "password-file", po::value<std::string>(), "file with the password of the secret key")(
-      "name", po::value<std::string>()->default_value(""), "the publisher's name")(
-      "days", po::value<int64_t>()->default_value(90), "how long the index is good: publish again before it expires")(
-      "revoke", po::value<PackWords>()->composing(),
-      "a key (its id or KEY.pub) or an archive: nobody is to use it any more")(
-      "reason", po::value<std::string>()->default_value(""), "why, with --revoke")(
-      "next-key", po::value<PackWords>()->composing(), "KEY.pub=acme.*: a further key that readers are to trust")(
-      "previous-key", po::value<std::string>(), "OLD.pub: the key that signed the index so far, if you replace it")(
-      "json", "the result as JSON")("help,h", "this text");
-  const auto given = TRY(pack_words(args, "publish [F.mpack ...] --to FOLDER --secret S [--days N]", options));
-  if (!given) return {};
-  const std::string folder = option_text(*given, "to");
-  if (folder.empty()) return pack_usage_error("--to is missing");
-  PublishRequest request;
-  for (const std::string& word : words_of(*given)) request.archives.emplace_back(word);
-  for (const std::string& word : list_of(*given, "next-key")) request.keys.push_back(TRY(next_key(word)));
-  for (const std::string& word : list_of(*given, "revoke"))
-    request.revoked.push_back(TRY(revocation(word, option_text(*given, "reason"))));
-  const auto days = (*given)["days"].as<int64_t>();
-  if (days < 1 || days > 3650) return pack_usage_error("--days must be from 1 to 3650");
-  request.lifetime_s = days * kDaySeconds;
-  request.name = option_text(*given, "name");
-  if (const std::string previous = option_text(*given, "previous-key"); !previous.empty()) {
-    const std::string text = TRY(default_env().read_file(previous, kMaxSigningKeyBytes));
-    request.previous = TRY(parse_public_key(text, previous));
-  }
-  const SigningSecretKey key = TRY(secret_key_of(*given));
-  const PackIndex index = TRY(publish_index(default_env(), folder, key, request));
-  if (given->count("json") != 0) {
-    std::cout << index_text(index);
-    return {};
-  }
-  std::cout << folder << ": version " << index.version << " with " << index.packs.size()
-            << (index.packs.size() == 1 ? " pack" : " packs") << ", signed with " << key_id_text(key.id)
-            << ", good for " << days << " days\n";
-  return {};
-}
 
 Result<> pack_outdated(Arguments args) {
   po::options_description options("options", kHelpWidth);

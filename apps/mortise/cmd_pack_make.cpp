@@ -11,6 +11,8 @@
 #include "pack_command.h"
 #include "packs/minisign.h"
 #include "packs/pack_builder.h"
+#include "packs/signers.h"
+#include "packs/signing.h"
 
 namespace mortise {
 
@@ -122,62 +124,77 @@ Result<> pack_build(Arguments args) {
 Result<> pack_sign(Arguments args) {
   auto options = base_options();
   options.add_options()("secret", po::value<std::string>(), "the secret key, of `pack keygen` or of minisign")(
-      "password-file", po::value<std::string>(), "file with the password of the secret key");
-  const auto given = TRY(pack_words(args, "sign F.mpack --secret S [--password-file P]", options));
+      "password-file", po::value<std::string>(), "file with the password of the secret key")(
+      "add-signature", "keep the signatures of other keys: for a publisher whose packs several keys sign");
+  const auto given = TRY(pack_words(args, "sign F.mpack --secret S [--add-signature] [--password-file P]", options));
   if (!given) return {};
   const std::string file = TRY(one_file(*given));
   const PackArchive archive = TRY(read_pack_archive(default_env(), file));
   const SigningSecretKey key = TRY(secret_key_of(*given));
   const PackDescription& pack = archive.description;
-  const std::string comment =
-      fmt::format("timestamp:{}\tfile:{}\thashed\tpack:{}\tversion:{}", default_env().wall_time_ns() / 1'000'000'000,
-                  archive_file_name(pack), pack.id, pack.version);
   const std::string target = file + ".minisig";
   TRY(check_distinct({"--secret", option_text(*given, "secret")}, {"the signature", target}, "mortise pack sign"));
-  const std::string signature = TRY(sign_bytes(key, archive.bytes, comment));
+  std::string signature = TRY(sign_archive(default_env(), key, archive));
+  if (given->count("add-signature") != 0) {
+    const std::string before = TRY(default_env().read_file(target, kMaxSignatureFileBytes));
+    signature = TRY(join_signatures(before, signature, target));
+  }
+  Json keys = Json::array();
+  for (const FileSignature& one : TRY(parse_signatures(signature, target))) keys.push_back(key_id_text(one.key_id));
   TRY(write_file_atomic(default_env(), target, signature));
   if (given->count("json") != 0) {
-    print_json({{"file", target}, {"key", key_id_text(key.id)}, {"id", pack.id}, {"version", pack.version}});
+    print_json({{"file", target},
+                {"key", key_id_text(key.id)},
+                {"signed_by", keys},
+                {"id", pack.id},
+                {"version", pack.version}});
     return {};
   }
-  std::cout << target << ": " << pack.label() << ", signed with the key " << key_id_text(key.id) << "\n";
+  std::cout << target << ": " << pack.label() << ", signed with the key " << key_id_text(key.id);
+  if (keys.size() > 1) std::cout << "; it has the signatures of " << keys.size() << " keys";
+  std::cout << "\n";
   return {};
 }
 
 Result<> pack_verify(Arguments args) {
   auto options = base_options();
-  options.add_options()("public", po::value<std::string>(), "the publisher's public key; default: the trusted keys");
-  const auto given = TRY(pack_words(args, "verify F.mpack [--public P]", options));
+  options.add_options()("public", po::value<PackWords>()->composing(),
+                        "the publisher's public key; may be repeated; default: the trusted keys")(
+      "threshold", po::value<uint32_t>(), "how many keys of --public must have signed; default: 1");
+  const auto given = TRY(pack_words(args, "verify F.mpack [--public P ... [--threshold K]]", options));
   if (!given) return {};
-  const std::string file = TRY(one_file(*given)), public_path = option_text(*given, "public");
+  const std::string file = TRY(one_file(*given));
+  const PackWords public_files = list_of(*given, "public");
+  if (public_files.empty() && given->count("threshold") != 0)
+    return pack_usage_error("--threshold needs --public; `pack trust --threshold` sets that of trusted keys");
   const PackArchive archive = TRY(read_pack_archive(default_env(), file));
   const std::string signature = TRY(signature_beside(file));
   const PackDescription& pack = archive.description;
   Trust trust;
-  const PackPlaces places = public_path.empty() ? TRY(pack_places()) : known_pack_places();
+  const PackPlaces places = public_files.empty() ? TRY(pack_places()) : known_pack_places();
   trust = TRY(read_trust(default_env(), places));
   TRY(check_not_revoked(trust, archive.sha256, pack.id, file));
-  if (!public_path.empty()) {  // the key on the command line is the one that counts, unless it was revoked
-    const std::string text = TRY(default_env().read_file(public_path, kMaxSigningKeyBytes));
-    const SigningPublicKey key = TRY(parse_public_key(text, public_path));
-    trust.keys = {{key, {"*"}, "", "", false}};
+  if (!public_files.empty()) {  // the keys on the command line are those that count, unless they were revoked
+    const SignerSet signers = TRY(signer_set(*given, public_files));
+    trust.publishers = {{signers, {"*"}, "", "", false}};
   }
   if (signature.empty())
     return Error{ErrorKind::kPlugin, fmt::format("the archive is not signed: there is no {}.minisig", file), file,
                  "get the signature from the publisher, or sign it with `mortise pack sign`"};
-  const TrustedKey signer =
-      TRY(check_signer(trust, signature, archive.bytes, pack.id, pack.version, file + ".minisig"));
+  const SignedBy signer = TRY(check_signer(trust, signature, archive.bytes, pack.id, pack.version, file + ".minisig"));
+  const std::string& name = signer.publisher.name;
   if (given->count("json") != 0) {
     print_json({{"file", file},
                 {"id", pack.id},
                 {"version", pack.version},
                 {"sha256", archive.sha256},
-                {"key", signer.key.id_text()},
+                {"signed_by", key_ids_json(signer.keys)},
+                {"threshold", signer.publisher.signers.threshold},
                 {"good", true}});
     return {};
   }
-  std::cout << file << ": " << pack.label() << ", good signature of the key " << signer.key.id_text()
-            << (signer.name.empty() ? "" : fmt::format(" ({})", one_line(signer.name))) << "\n";
+  std::cout << file << ": " << pack.label() << ", good signature of the key" << (signer.keys.size() == 1 ? " " : "s ")
+            << shown_keys(signer.keys) << (name.empty() ? "" : fmt::format(" ({})", one_line(name))) << "\n";
   return {};
 }
 
@@ -187,20 +204,23 @@ Result<> pack_inspect(Arguments args) {
   const std::string file = TRY(one_file(*given));
   const PackArchive archive = TRY(read_pack_archive(default_env(), file));
   const std::string signature = TRY(signature_beside(file));
-  std::string key;
-  if (!signature.empty()) key = key_id_text(TRY(parse_signature(signature, file + ".minisig")).key_id);
+  PackWords keys;
+  if (!signature.empty())
+    for (const FileSignature& one : TRY(parse_signatures(signature, file + ".minisig")))
+      keys.push_back(key_id_text(one.key_id));
   if (given->count("json") != 0) {
     Json result = description_json(archive.description);
     result["sha256"] = archive.sha256;
     result["size"] = archive.bytes.size();
-    result["signed_by"] = key.empty() ? Json() : Json(key);
+    result["signed_by"] = keys;
     result["files"] = Json::array();
     for (const auto& one : archive.files) result["files"].push_back({{"path", one.path}, {"size", one.size}});
     print_json(result);
     return {};
   }
   print_archive(archive, std::cout);
-  std::cout << "\nsigned by  " << (key.empty() ? "nobody" : key + " (not checked here; see `mortise pack verify`)")
+  std::cout << "\nsigned by  "
+            << (keys.empty() ? "nobody" : join(keys, ", ") + " (not checked here; see `mortise pack verify`)")
             << "\nfiles\n";
   for (const auto& one : archive.files) std::cout << "  " << one.path << "  " << format_bytes(one.size) << "\n";
   return {};

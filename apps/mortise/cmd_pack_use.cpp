@@ -19,6 +19,7 @@
 #include "packs/pack_builder.h"
 #include "packs/rules.h"
 #include "packs/run_lock.h"
+#include "packs/signers.h"
 #include "plugin/pack/note.h"
 
 namespace mortise {
@@ -38,7 +39,7 @@ po::options_description store_options() {
 struct Incoming {
   PackArchive archive;
   std::string signature, source;
-  std::optional<TrustedKey> signer;
+  std::optional<SignedBy> signer;
 };
 
 Result<Incoming> read_incoming(const std::string& word) {
@@ -106,8 +107,10 @@ Result<> check_locked(const PackArchive& archive, const PackBuild& build, const 
 
 std::string signed_by(const Incoming& in) {
   if (!in.signer)
-    return in.signature.empty() ? "nobody: whoever could change the file could change the pack" : "an unknown key";
-  return in.signer->key.id_text() + (in.signer->name.empty() ? "" : fmt::format(" ({})", one_line(in.signer->name)));
+    return in.signature.empty() ? "nobody: whoever could change the file could change the pack"
+                                : "keys that do not count: see the warning";
+  const std::string& name = in.signer->publisher.name;
+  return shown_keys(in.signer->keys) + (name.empty() ? "" : fmt::format(" ({})", one_line(name)));
 }
 
 // Shows what the pack may do, and asks. `out`: standard error where standard output is for JSON.
@@ -175,8 +178,10 @@ Result<> pack_install(Arguments args) {
     return Error{ErrorKind::kConfig, "not installed, as you said", in.archive.path, "answer y, or give --yes"};
   TRY(run_tests(in, *build));
   PackStore store(default_env(), places.store);
-  const InstalledPack installed = TRY(store.install(
-      {&in.archive, build, in.signer ? in.signature : "", in.signer ? in.signer->key.text() : "", in.source}));
+  SignerSet signed_by;
+  if (in.signer) signed_by = {in.signer->keys, in.signer->publisher.signers.threshold};
+  const InstalledPack installed =
+      TRY(store.install({&in.archive, build, in.signer ? in.signature : "", signed_by, in.source}));
   if (json) {
     std::cout << dump_json(installed_json(installed), 2) << "\n";
     return {};
@@ -193,7 +198,7 @@ namespace {
 // Why no run uses it; "" if it is not revoked.
 std::string revoked_because(const Trust& trust, const InstalledPack& pack) {
   const Revocation* revoked = trust.revocation_of_pack(pack.sha256, pack.id);
-  if (revoked == nullptr && !pack.key.empty()) revoked = trust.revocation_of_key(pack.key);
+  if (revoked == nullptr) revoked = revocation_of_signers(trust, pack.signed_by);
   if (revoked == nullptr) return "";
   return revoked->reason.empty() ? "no reason was given" : revoked->reason;
 }
@@ -235,8 +240,8 @@ Result<> pack_list(Arguments args) {
   for (const InstalledPack& pack : packs) {
     const std::string why = revoked_because(trust, pack);
     std::cout << pack.id << "  " << pack.version << "  " << pack.sha256.substr(0, 12) << "  "
-              << (pack.key.empty() ? "unsigned" : "signed by " + shown_key(pack.key)) << "  from "
-              << one_line(pack.source) << (why.empty() ? "" : "  REVOKED: " + one_line(why)) << "\n";
+              << (pack.signed_by.keys.empty() ? "unsigned" : "signed by " + shown_keys(pack.signed_by.keys))
+              << "  from " << one_line(pack.source) << (why.empty() ? "" : "  REVOKED: " + one_line(why)) << "\n";
   }
   return all_damaged(damaged);
 }

@@ -46,6 +46,33 @@ Result<std::string> signature_beside(const Path& archive) {
   return default_env().read_file(path, kMaxSignatureFileBytes);
 }
 
+PackWords list_of(const po::variables_map& given, const char* name) {
+  return given.count(name) == 0 ? PackWords() : given[name].as<PackWords>();
+}
+
+Result<std::vector<SigningPublicKey>> public_keys(const PackWords& files) {
+  std::vector<SigningPublicKey> keys;
+  for (const std::string& file : files) {
+    const std::string text = TRY(default_env().read_file(file, kMaxSigningKeyBytes));
+    keys.push_back(TRY(parse_public_key(text, file)));
+  }
+  return keys;
+}
+
+Result<SignerSet> signer_set(const po::variables_map& given, const PackWords& files) {
+  SignerSet set;
+  set.keys = TRY(public_keys(files));
+  if (given.count("threshold") != 0) set.threshold = given["threshold"].as<uint32_t>();
+  const std::string fault = signer_set_fault(set);
+  return fault.empty() ? Result<SignerSet>(std::move(set)) : pack_usage_error(fault);
+}
+
+Json key_ids_json(const std::vector<SigningPublicKey>& keys) {
+  Json out = Json::array();
+  for (const SigningPublicKey& key : keys) out.push_back(key.id_text());
+  return out;
+}
+
 Result<SecretText> password_of(const po::variables_map& given) {
   const std::string file = option_text(given, "password-file");
   if (file.empty()) return SecretText();
@@ -77,7 +104,7 @@ Result<std::string> index_of(const po::variables_map& given, const Trust& trust,
   if (const std::string index = option_text(given, "index"); !index.empty()) {
     return normal_place(index);
   }
-  for (const TrustedKey* owner : trust.owners(id))
+  for (const Publisher* owner : trust.owners(id))
     if (!owner->index.empty()) return owner->index;
   return Error{ErrorKind::kConfig, "no index is known for " + quote(id), "mortise pack",
                "give --index URL, or trust the publisher's key with `mortise pack trust KEY.pub --index URL`"};
@@ -128,7 +155,7 @@ Json installed_json(const InstalledPack& pack) {
           {"sha256", pack.sha256},
           {"library", pack.library.string()},
           {"library_sha256", pack.library_sha256},
-          {"signed_by", pack.key.empty() ? Json() : Json(shown_key(pack.key))},
+          {"signed_by", key_ids_json(pack.signed_by.keys)},
           {"source", pack.source},
           {"installed_at", pack.installed_at}};
 }

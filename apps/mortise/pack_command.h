@@ -25,7 +25,7 @@ Result<> pack_inspect(Arguments args);
 Result<> pack_install(Arguments args);
 Result<> pack_list(Arguments args);
 Result<> pack_remove(Arguments args);
-// Indexes and trust (cmd_pack_index.cpp, cmd_pack_trust.cpp).
+// Indexes and trust (cmd_pack_publish.cpp, cmd_pack_index.cpp, cmd_pack_trust.cpp).
 Result<> pack_publish(Arguments args);
 Result<> pack_outdated(Arguments args);
 Result<> pack_trust(Arguments args);
@@ -55,6 +55,14 @@ struct IndexedSource {
 };
 // Reads and checks the index of a place, and says what it changed in `trust`.
 Result<IndexedSource> open_index(const PackPlaces& places, const std::string& place, Trust& trust);
+
+// The values of an option that may be repeated.
+[[nodiscard]] PackWords list_of(const boost::program_options::variables_map& given, const char* name);
+// The keys in .pub files.
+Result<std::vector<SigningPublicKey>> public_keys(const PackWords& files);
+// --threshold (1 without it) of the keys in these files.
+Result<SignerSet> signer_set(const boost::program_options::variables_map& given, const PackWords& files);
+[[nodiscard]] Json key_ids_json(const std::vector<SigningPublicKey>& keys);  // ["A", "B"]
 
 // The text of --password-file; "" without it.
 Result<SecretText> password_of(const boost::program_options::variables_map& given);

@@ -8,6 +8,7 @@
 #include "foundation/base/text.h"
 #include "packs/pack_archive.h"
 #include "packs/rules.h"
+#include "packs/signers.h"
 #include "packs/store.h"
 
 namespace mortise {
@@ -53,10 +54,11 @@ struct Admission {
 
   Result<> check_revocations(const InstalledPack& pack, const std::string& path) const {
     TRY(check_not_revoked(trust, pack.sha256, pack.id, path));
-    const Revocation* revoked = pack.key.empty() ? nullptr : trust.revocation_of_key(pack.key);
+    const Revocation* revoked = revocation_of_signers(trust, pack.signed_by);
     if (revoked == nullptr) return {};
-    return broken_rule(PackRule::kRevoked, "it was signed with the key " + shown_key(pack.key) + ", which was revoked",
-                       path, "install a version signed with another key");
+    return broken_rule(PackRule::kRevoked,
+                       "it was signed with the key " + shown_key(revoked->key) + ", which was revoked", path,
+                       "install a version signed with another key");
   }
 
   // The archive in the store is verified again: its signature, and that this very file is a build of it.

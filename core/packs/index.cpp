@@ -75,6 +75,22 @@ Result<IndexedKey> parse_key(const Json& object, std::string_view where) {
   return key;
 }
 
+Result<SignerSet> parse_signers(const Json& object, std::string_view where) {
+  TRY(only_keys(object, {"threshold", "keys"}, where));
+  SignerSet set;
+  set.threshold = static_cast<uint32_t>(std::min<uint64_t>(TRY(count_of(object, "threshold", where)), kMaxSigners + 1));
+  const Json* keys = json_find(object, "keys");
+  if (keys == nullptr || !keys->is_array() || keys->size() > kMaxSigners)
+    return malformed("'keys' of the signers must be a list of at most " + std::to_string(kMaxSigners), where);
+  for (const Json& key : *keys) {
+    const auto parsed = parse_public_key(key.is_string() ? key.get<std::string>() : std::string(), where);
+    if (!parsed.ok()) return malformed(parsed.error().what, where);
+    set.keys.push_back(*parsed);
+  }
+  if (const std::string fault = signer_set_fault(set); !fault.empty()) return malformed(fault, where);
+  return set;
+}
+
 Result<Revocation> parse_revocation(const Json& object, std::string_view where) {
   TRY(only_keys(object, {"key", "sha256", "id", "reason"}, where));
   Revocation out{text_or_empty(object, "key"), text_or_empty(object, "sha256"), text_or_empty(object, "id"),
@@ -100,19 +116,24 @@ Result<> parse_list(const Json& json, std::string_view key, std::string_view whe
   return {};
 }
 
-// May the key speak for a pattern of ids? A trusted entry of it covers the pattern, and no other key owns some of these
+using Publishers = std::vector<const Publisher*>;  // of a Trust
+
+bool has(const Publishers& list, const Publisher* one) {
+  return std::find(list.begin(), list.end(), one) != list.end();
+}
+
+// May those who signed speak for a pattern of ids? One of them covers the pattern, and nobody else owns some of these
 // ids by a pattern that is more specific: a key for "*" must not hand "acme.*" to anybody if Acme's own key is trusted.
-bool speaks_for(const Trust& trust, const SigningPublicKey& signer, const std::string& pattern) {
+bool speaks_for(const Trust& trust, const Publishers& signers, const std::string& pattern) {
   std::optional<size_t> own;  // weight of the best
-  for (const TrustedKey& key : trust.keys) {
-    if (key.key != signer) continue;
-    for (const std::string& ids : key.ids)
+  for (const Publisher* one : signers) {
+    for (const std::string& ids : one->ids)
       if (pattern_covers(ids, pattern)) own = std::max(own.value_or(0), pattern_weight(ids));
   }
   if (!own) return false;
-  for (const TrustedKey& key : trust.keys) {
-    if (key.key == signer) continue;
-    for (const std::string& ids : key.ids) {
+  for (const Publisher& one : trust.publishers) {
+    if (has(signers, &one)) continue;
+    for (const std::string& ids : one.ids) {
       const bool overlaps = pattern_covers(ids, pattern) || pattern_covers(pattern, ids);
       if (overlaps && pattern_weight(ids) > *own && pattern_weight(pattern) >= pattern_weight(ids)) return false;
     }
@@ -120,35 +141,53 @@ bool speaks_for(const Trust& trust, const SigningPublicKey& signer, const std::s
   return true;
 }
 
-// Rule P20: the signer speaks for its own ids only.
-Result<> check_speaker(const Trust& trust, const PackIndex& index, const TrustedKey& signer, const std::string& where) {
+// Rule P20: those who signed speak for their own ids only.
+Result<> check_speaker(const Trust& trust, const PackIndex& index, const Publishers& signers,
+                       const std::string& where) {
   const auto foreign = [&](const std::string& what) {
+    std::vector<std::string> names;
+    for (const Publisher* one : signers) names.push_back(one->signers.text());
     return bad_index(PackRule::kIndex,
-                     "the key " + signer.key.id_text() + " that signed the index may not speak for " + what, where,
+                     "the index is signed by " + join(names, " and ") + ", who may not speak for " + what, where,
                      "tell the publisher; trust the key for more ids if that is what you want");
   };
   std::set<std::string> seen;
   for (const IndexedPack& pack : index.packs) {
     const auto owners = trust.owners(pack.id);
-    const bool owns =
-        std::any_of(owners.begin(), owners.end(), [&](const TrustedKey* owner) { return owner->key == signer.key; });
-    if (!owns) return foreign(quote(pack.id));
+    if (std::none_of(owners.begin(), owners.end(), [&](const Publisher* owner) { return has(signers, owner); }))
+      return foreign(quote(pack.id));
     if (!seen.insert(pack.id + "@" + pack.version).second) return malformed("a pack is listed twice", where);
   }
   for (const IndexedKey& key : index.keys) {
     for (const std::string& pattern : key.ids)
-      if (!speaks_for(trust, signer.key, pattern)) return foreign("a key of " + quote(pattern));
+      if (!speaks_for(trust, signers, pattern)) return foreign("a key of " + quote(pattern));
   }
   for (const Revocation& revoked : index.revoked) {
-    if (!revoked.id.empty() && !speaks_for(trust, signer.key, revoked.id))
+    if (!revoked.id.empty() && !speaks_for(trust, signers, revoked.id))
       return foreign("a revocation of " + quote(revoked.id));
-    for (const TrustedKey& key : trust.keys) {
-      if (revoked.key != key.key.text()) continue;
-      for (const std::string& pattern : key.ids)
-        if (!speaks_for(trust, signer.key, pattern)) return foreign("a revocation of the key of " + quote(pattern));
+    for (const Publisher& one : trust.publishers) {
+      const auto keys = one.all_keys();
+      if (std::none_of(keys.begin(), keys.end(), [&](const auto& key) { return key.text() == revoked.key; })) continue;
+      for (const std::string& pattern : one.ids)
+        if (!speaks_for(trust, signers, pattern)) return foreign("a revocation of a key of " + quote(pattern));
     }
   }
   return {};
+}
+
+// Rule P25 for the signers that the index names: they must be able to sign the next one. Keys that this index revokes
+// do not count.
+Result<> check_new_signers(const Trust& trust, const PackIndex& index, const std::vector<FileSignature>& signatures,
+                           const std::string& text, const std::string& where) {
+  if (index.signers.keys.empty()) return {};
+  Trust after = trust;
+  after.revoked.insert(after.revoked.end(), index.revoked.begin(), index.revoked.end());
+  const auto keys = keys_that_signed(index.signers.keys, after, signatures, text);
+  if (keys.size() >= index.signers.threshold) return {};
+  return bad_index(PackRule::kThreshold,
+                   "the index says that " + index.signers.text() + " sign it, but only " + std::to_string(keys.size()) +
+                       " of them did",
+                   where, "tell the publisher: `mortise pack publish --add-signature` adds what is missing");
 }
 
 // What was seen last of an index: rules P21 and P22.
@@ -178,24 +217,53 @@ Result<> check_age(Env& env, const PackPlaces& places, const std::string& place,
                            dump_json({{"place", place}, {"version", index.version}, {"sha256", digest}}, 2) + "\n");
 }
 
-// Keys and revocations that are new here.
-std::vector<std::string> take_over(const PackIndex& index, const std::string& place, Trust& trust) {
+// The signers that the index names take the place of those who signed it.
+void rotate(const PackIndex& index, const Publishers& signers, const std::string& place, Trust& trust,
+            std::vector<std::string>& news) {
+  if (index.signers.keys.empty()) return;
+  std::vector<Publisher> added;  // next to those of the machine, whose file only its administrator changes
+  for (Publisher& one : trust.publishers) {
+    if (!has(signers, &one) || one.signers.same_as(index.signers)) continue;
+    const auto is_there = [&](const Publisher& other) {
+      return !other.of_machine && other.ids == one.ids && other.signers.same_as(index.signers);
+    };
+    if (one.of_machine && std::any_of(trust.publishers.begin(), trust.publishers.end(), is_there)) continue;
+    news.push_back("packs of " + join(one.ids, ", ") + " are now signed by " + index.signers.text() + ", before by " +
+                   one.signers.text());
+    if (one.of_machine) {
+      added.push_back({index.signers, one.ids, index.name, is_url(place) ? place : "", false});
+      continue;
+    }
+    std::vector<SigningPublicKey> before = one.all_keys();
+    std::erase_if(before, [&](const SigningPublicKey& key) { return index.signers.contains(key); });
+    one.former = std::move(before);
+    one.signers = index.signers;
+  }
+  trust.publishers.insert(trust.publishers.end(), added.begin(), added.end());
+}
+
+// Signers, keys and revocations that are new here. `signers` point into `trust`.
+std::vector<std::string> take_over(const PackIndex& index, const Publishers& signers, const std::string& place,
+                                   Trust& trust) {
   std::vector<std::string> news;
+  rotate(index, signers, place, trust, news);
   for (const IndexedKey& key : index.keys) {
-    const bool known =
-        std::any_of(trust.keys.begin(), trust.keys.end(), [&](const TrustedKey& one) { return one.key == key.key; });
+    const SignerSet alone = one_signer(key.key);
+    const bool known = std::any_of(trust.publishers.begin(), trust.publishers.end(),
+                                   [&](const Publisher& one) { return one.signers.same_as(alone); });
     if (known || trust.revocation_of_key(key.key.text()) != nullptr) continue;
-    trust.keys.push_back({key.key, key.ids, index.name, is_url(place) ? place : "", false});
+    trust.publishers.push_back({alone, key.ids, index.name, is_url(place) ? place : "", false});
     news.push_back("the key " + key.key.id_text() + " is now trusted for " + join(key.ids, ", "));
   }
+  const std::vector<SigningPublicKey> keys = trust.keys();
   for (const Revocation& revoked : index.revoked) {
     const auto same = [&](const Revocation& one) {
       return one.key == revoked.key && one.sha256 == revoked.sha256 && (one.id.empty() || one.id == revoked.id);
     };
     if (std::any_of(trust.revoked.begin(), trust.revoked.end(), same)) continue;
-    const auto is_it = [&](const TrustedKey& key) { return key.key.text() == revoked.key; };
     // A key that nobody trusts here needs no revocation, and its owner is not known: this publisher may be another.
-    if (!revoked.key.empty() && std::none_of(trust.keys.begin(), trust.keys.end(), is_it)) continue;
+    const auto is_it = [&](const SigningPublicKey& key) { return key.text() == revoked.key; };
+    if (!revoked.key.empty() && std::none_of(keys.begin(), keys.end(), is_it)) continue;
     trust.revoked.push_back(revoked);
     news.push_back((revoked.key.empty() ? "an archive of " + revoked.id : "the key " + shown_key(revoked.key)) +
                    " is revoked" + (revoked.reason.empty() ? "" : ": " + revoked.reason));
@@ -226,7 +294,8 @@ Result<PackIndex> parse_index(std::string_view text, std::string_view where) {
       parse_json(text, where, {.limits = {.max_bytes = kMaxPackIndexBytes}, .error_kind = ErrorKind::kPlugin});
   if (!parsed.ok()) return malformed(parsed.error().what, parsed.error().where);
   const Json& json = *parsed;
-  TRY(only_keys(json, {"format", "name", "version", "created", "expires", "packs", "keys", "revoked"}, where));
+  TRY(only_keys(json, {"format", "name", "version", "created", "expires", "packs", "signers", "keys", "revoked"},
+                where));
   if (TRY(count_of(json, "format", where)) != 1) return malformed("this program reads indexes of format 1", where);
   PackIndex index;
   index.name = text_or_empty(json, "name");
@@ -234,6 +303,8 @@ Result<PackIndex> parse_index(std::string_view text, std::string_view where) {
   index.created = static_cast<int64_t>(TRY(count_of(json, "created", where)));
   index.expires = static_cast<int64_t>(TRY(count_of(json, "expires", where)));
   TRY(parse_list(json, "packs", where, index.packs, parse_pack));
+  if (const Json* signers = json_find(json, "signers"); signers != nullptr)
+    index.signers = TRY(parse_signers(*signers, where));
   TRY(parse_list(json, "keys", where, index.keys, parse_key));
   TRY(parse_list(json, "revoked", where, index.revoked, parse_revocation));
   return index;
@@ -254,6 +325,10 @@ std::string index_text(const PackIndex& index) {
                              {"file", pack.file},
                              {"size", pack.size},
                              {"sha256", pack.sha256}});
+  if (!index.signers.keys.empty()) {
+    json["signers"] = {{"threshold", index.signers.threshold}, {"keys", Json::array()}};
+    for (const SigningPublicKey& key : index.signers.keys) json["signers"]["keys"].push_back(key.text());
+  }
   for (const IndexedKey& key : index.keys) json["keys"].push_back({{"public", key.key.text()}, {"ids", key.ids}});
   for (const Revocation& one : index.revoked) {
     Json entry = one.key.empty() ? Json{{"sha256", one.sha256}, {"id", one.id}} : Json{{"key", one.key}};
@@ -263,22 +338,28 @@ std::string index_text(const PackIndex& index) {
   return dump_json(json, 1) + "\n";
 }
 
+std::string index_comment(const PackIndex& index, Env& env) {
+  return "timestamp:" + std::to_string(env.wall_time_ns() / 1'000'000'000) + "\tfile:" + kPackIndexFile +
+         "\thashed\tversion:" + std::to_string(index.version);
+}
+
 Result<CheckedIndex> read_index(Env& env, const PackPlaces& places, const std::string& place, FileSource& source,
                                 Trust& trust) {
   const std::string address = TRY(normal_place(place));
   const std::string where = address + "/" + kPackIndexFile;
   const std::string text = TRY(source.get(kPackIndexFile, kMaxPackIndexBytes));
   const std::string signature_text = TRY(source.get(std::string(kPackIndexFile) + ".minisig", kMaxSignatureFileBytes));
-  const FileSignature signature = TRY(parse_signature(signature_text, where + ".minisig"));
+  const auto signatures = TRY(parse_signatures(signature_text, where + ".minisig"));
   // Another command may have changed what is trusted, or have seen a newer index, while this one was fetched.
   const FolderLock held = TRY(lock_trust(env, places));
   trust = TRY(read_trust(env, places));
   CheckedIndex out;
-  out.signer = TRY(find_signer(trust, signature, text, where));
-  out.index = TRY(parse_index(text, where));  // nothing of it is read before the signature was good
-  TRY(check_speaker(trust, out.index, out.signer, where));
+  const Publishers signers = TRY(find_signers(trust, signatures, text, where));
+  out.index = TRY(parse_index(text, where));  // nothing of it is read before the signatures were good
+  TRY(check_speaker(trust, out.index, signers, where));
+  TRY(check_new_signers(trust, out.index, signatures, text, where));
   TRY(check_age(env, places, address, out.index, sha256_hex(text)));
-  out.news = take_over(out.index, address, trust);
+  out.news = take_over(out.index, signers, address, trust);
   if (!out.news.empty()) TRY(write_trust(env, places, trust));
   return out;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "foundation/base/text.h"
@@ -76,13 +77,6 @@ uint64_t read_u64(const unsigned char* at) {
   uint64_t value = 0;
   for (int i = 7; i >= 0; --i) value = value << 8 | at[i];
   return value;
-}
-
-std::array<unsigned char, 64> prehash(std::string_view bytes) {
-  std::array<unsigned char, 64> hash{};
-  ::crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                       nullptr, 0);
-  return hash;
 }
 
 std::array<unsigned char, kChecksumBytes> checksum_of(const SigningSecretKey& key) {
@@ -257,10 +251,11 @@ Result<SigningSecretKey> parse_secret_key(std::string_view text, std::string_vie
   return key;
 }
 
-Result<FileSignature> parse_signature(std::string_view text, std::string_view where) {
-  if (text.size() > kMaxSignatureFileBytes) return bad_signature("this is too long for a signature", where);
-  const auto lines = lines_of(text);
-  if (lines.size() != 4 || !lines[0].starts_with(kUntrusted) || !lines[2].starts_with(kTrusted))
+namespace {
+
+// Four lines of a .minisig file.
+Result<FileSignature> parse_block(std::span<const std::string_view> lines, std::string_view where) {
+  if (!lines[0].starts_with(kUntrusted) || !lines[2].starts_with(kTrusted))
     return bad_signature("this is no signature file of minisign", where);
   const auto first = from_base64(lines[1], 2 + 8 + 64);
   const auto second = from_base64(lines[3], 64);
@@ -275,31 +270,60 @@ Result<FileSignature> parse_signature(std::string_view text, std::string_view wh
   return signature;
 }
 
-Result<std::string> sign_bytes(const SigningSecretKey& key, std::string_view bytes, std::string_view comment) {
-  if (!ready()) return no_sodium();
-  const auto hash = prehash(bytes);
-  std::array<unsigned char, 64> signature{}, comment_signature{};
-  ::crypto_sign_detached(signature.data(), nullptr, hash.data(), hash.size(), key.key.data());
-  Bytes all;
-  append(all, signature);
-  append(all, comment);
-  ::crypto_sign_detached(comment_signature.data(), nullptr, all.data(), all.size(), key.key.data());
-  Bytes first, second;
-  append(first, kHashedSignature);
-  append(first, key.id);
-  append(first, signature);
-  append(second, comment_signature);
-  return std::string(kUntrusted) + "signature from minisign secret key\n" + base64(first) + "\n" +
-         std::string(kTrusted) + std::string(comment) + "\n" + base64(second) + "\n";
+}  // namespace
+
+Result<std::vector<FileSignature>> parse_signatures(std::string_view text, std::string_view where) {
+  constexpr size_t kBlockLines = 4;
+  if (text.size() > kMaxSignatureFileBytes) return bad_signature("this is too long for a signature", where);
+  const auto lines = lines_of(text);
+  if (lines.empty() || lines.size() % kBlockLines != 0)
+    return bad_signature("this is no signature file of minisign", where);
+  if (lines.size() / kBlockLines > kMaxSignatures)
+    return bad_signature("it has more than " + std::to_string(kMaxSignatures) + " signatures", where);
+  std::vector<FileSignature> signatures;
+  for (size_t i = 0; i < lines.size(); i += kBlockLines)
+    signatures.push_back(TRY(parse_block(std::span(lines).subspan(i, kBlockLines), where)));
+  return signatures;
 }
 
-Result<> verify_signature(const FileSignature& signature, const SigningPublicKey& key, std::string_view bytes,
+std::string signature_text(const FileSignature& signature) {
+  Bytes first, second;
+  append(first, kHashedSignature);
+  append(first, signature.key_id);
+  append(first, signature.signature);
+  append(second, signature.comment_signature);
+  return std::string(kUntrusted) + "signature from minisign secret key\n" + base64(first) + "\n" +
+         std::string(kTrusted) + signature.comment + "\n" + base64(second) + "\n";
+}
+
+SignedHash signed_hash(std::string_view bytes) {
+  SignedHash hash{};
+  if (!ready()) return hash;  // whoever signs or verifies says so
+  ::crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+                       nullptr, 0);
+  return hash;
+}
+
+Result<std::string> sign_bytes(const SigningSecretKey& key, std::string_view bytes, std::string_view comment) {
+  if (!ready()) return no_sodium();
+  const SignedHash hash = signed_hash(bytes);
+  FileSignature out;
+  out.key_id = key.id;
+  out.comment = comment;
+  ::crypto_sign_detached(out.signature.data(), nullptr, hash.data(), hash.size(), key.key.data());
+  Bytes all;
+  append(all, out.signature);
+  append(all, comment);
+  ::crypto_sign_detached(out.comment_signature.data(), nullptr, all.data(), all.size(), key.key.data());
+  return signature_text(out);
+}
+
+Result<> verify_signature(const FileSignature& signature, const SigningPublicKey& key, const SignedHash& hash,
                           std::string_view where) {
   if (!ready()) return no_sodium();
   if (signature.key_id != key.id)
     return bad_signature("it was signed with the key " + key_id_text(signature.key_id) + ", not " + key.id_text(),
                          where);
-  const auto hash = prehash(bytes);
   if (::crypto_sign_verify_detached(signature.signature.data(), hash.data(), hash.size(), key.key.data()) != 0)
     return bad_signature("the signature is not one of these bytes", where);
   Bytes all;
@@ -308,6 +332,11 @@ Result<> verify_signature(const FileSignature& signature, const SigningPublicKey
   if (::crypto_sign_verify_detached(signature.comment_signature.data(), all.data(), all.size(), key.key.data()) != 0)
     return bad_signature("the signed comment was changed", where);
   return {};
+}
+
+Result<> verify_signature(const FileSignature& signature, const SigningPublicKey& key, std::string_view bytes,
+                          std::string_view where) {
+  return verify_signature(signature, key, signed_hash(bytes), where);
 }
 
 std::string comment_field(std::string_view comment, std::string_view name) {

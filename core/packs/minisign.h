@@ -1,8 +1,10 @@
 // Keys and signatures in the files of minisign: Ed25519 over the BLAKE2b-512 of a file, with a signed comment.
 //
 // Only the prehashed form ("ED") is written and read; it is what minisign 0.8 and later write. A secret key file is
-// encrypted with scrypt where a password is given. Source: the format page of minisign (jedisct1.github.io/minisign).
-// Cost: one pass over the bytes; a password takes about a second and 1 GiB of memory. Threading: pure functions.
+// encrypted with scrypt where a password is given. A .minisig file has one signature, as minisign writes it, or several
+// of different keys one after another; minisign then checks the first. Source: the format page of minisign
+// (jedisct1.github.io/minisign). Cost: one pass over the bytes; a password takes about a second and 1 GiB of memory.
+// Threading: pure functions.
 #pragma once
 
 #include <array>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
@@ -18,6 +21,7 @@
 namespace mortise {
 
 inline constexpr uint64_t kMaxSignatureFileBytes = 8192;
+inline constexpr size_t kMaxSignatures = 16;           // of one file
 inline constexpr uint64_t kMaxSigningKeyBytes = 4096;  // of a key file
 
 using KeyId = std::array<unsigned char, 8>;
@@ -64,12 +68,20 @@ struct FileSignature {
   std::string comment;  // the trusted one
   std::array<unsigned char, 64> comment_signature{};
 };
-Result<FileSignature> parse_signature(std::string_view text, std::string_view where);
+// The signatures of a .minisig file: at least one, in the order of the file.
+Result<std::vector<FileSignature>> parse_signatures(std::string_view text, std::string_view where);
+[[nodiscard]] std::string signature_text(const FileSignature& signature);  // four lines of a .minisig file
 
 // The text of a .minisig file. Precondition: the comment is one line.
 Result<std::string> sign_bytes(const SigningSecretKey& key, std::string_view bytes, std::string_view comment);
 
+// What a signature signs of a file: its BLAKE2b-512.
+using SignedHash = std::array<unsigned char, 64>;
+[[nodiscard]] SignedHash signed_hash(std::string_view bytes);
+
 // Is this the signature of exactly these bytes, and of its comment, by this key?
+Result<> verify_signature(const FileSignature& signature, const SigningPublicKey& key, const SignedHash& hash,
+                          std::string_view where);
 Result<> verify_signature(const FileSignature& signature, const SigningPublicKey& key, std::string_view bytes,
                           std::string_view where);
 

@@ -14,32 +14,67 @@
 namespace mortise {
 namespace {
 
-// The index that is in the folder; a new one where there is none. `key` or, after a rotation, `previous` signed it.
-// What it says is signed again with `key`, so a signature of any other key would let whoever can write into the folder
-// speak in the publisher's name.
+// The index that is in the folder; a new one where there is none. `key` signed it, or all of `previous` did, which are
+// as many as the index asks for: what it says is signed again with `key`, so other signatures would let whoever can
+// write into the folder speak in the publisher's name.
 Result<PackIndex> current_index(Env& env, const Path& folder, const SigningPublicKey& key,
-                                const std::optional<SigningPublicKey>& previous) {
+                                const std::vector<SigningPublicKey>& previous) {
   const Path path = folder / kPackIndexFile;
   if (!env.exists(path)) return PackIndex{};
   const std::string text = TRY(env.read_file(path, kMaxPackIndexBytes));
   const std::string signature_text = TRY(env.read_file(path.string() + ".minisig", kMaxSignatureFileBytes));
-  const FileSignature signature = TRY(parse_signature(signature_text, path.string()));
-  const bool is_own = verify_signature(signature, key, text, path.string()).ok();
-  if (!is_own && signature.key_id != key.id && !previous)
-    return broken_rule(PackRule::kSignature,
-                       "the index in the folder is signed by the key " + key_id_text(signature.key_id), path.string(),
-                       "sign with that key, or give its public key with --previous-key OLD.pub if you replace it");
-  if (!is_own) TRY(verify_signature(signature, previous ? *previous : key, text, path.string()));
-  return parse_index(text, path.string());
+  const auto signatures = TRY(parse_signatures(signature_text, path.string()));
+  const SignedHash hash = signed_hash(text);
+  const auto signed_by = [&](const SigningPublicKey& one) -> Result<> {
+    std::vector<std::string> names;
+    for (const FileSignature& signature : signatures) {
+      if (signature.key_id == one.id) return verify_signature(signature, one, hash, path.string());
+      names.push_back(key_id_text(signature.key_id));
+    }
+    return broken_rule(
+        PackRule::kSignature,
+        "the index in the folder is signed by the key " + join(names, ", ") + ", not by " + one.id_text(),
+        path.string(), "sign with a key that signed it; if you replace it, name its keys with --previous-key OLD.pub");
+  };
+  const Result<> own = signed_by(key);
+  if (own.ok()) return parse_index(text, path.string());
+  if (previous.empty()) return own.error();
+  for (const SigningPublicKey& one : previous) TRY(signed_by(one));
+  PackIndex index = TRY(parse_index(text, path.string()));
+  SignerSet given;
+  given.keys = previous;
+  given.threshold = std::max<uint32_t>(1, index.signers.threshold);
+  const std::string fault = signer_set_fault(given);
+  if (fault.empty()) return index;
+  return broken_rule(PackRule::kThreshold, fault, path.string(),
+                     "name so many keys that signed this index with --previous-key OLD.pub, each once");
 }
 
-// Whose archives the index takes: those of its own key, the one before, and the keys that it names for the id.
+// Who signs the index from now on. A key that is none of them may sign the index that names them, and no later one.
+Result<> set_signers(const SigningPublicKey& key, const PublishRequest& request, const Path& folder, PackIndex& index) {
+  if (!request.signers.keys.empty()) {
+    const std::string fault = signer_set_fault(request.signers);
+    if (!fault.empty())
+      return Error{ErrorKind::kConfig, fault, folder.string(), "name other keys with --signer, or another --threshold"};
+    index.signers = request.signers;
+  } else if (!index.signers.keys.empty() && !index.signers.contains(key)) {
+    return broken_rule(PackRule::kThreshold, index.signers.text() + " sign this index, not " + key.id_text(),
+                       folder.string(), "sign with one of these keys, or name new ones with --signer");
+  }
+  return {};
+}
+
+// Whose archives the index takes: those of its signers (of any: the others may follow), of the keys before, and of those
+// that it names for the id.
 Trust publishers(const SigningPublicKey& key, const PublishRequest& request, const PackIndex& index,
                  const std::string& pack_id) {
   Trust trust;
-  const auto add = [&](const SigningPublicKey& one) { trust.keys.push_back({one, {pack_id}, "", "", false}); };
+  const auto add = [&](const SigningPublicKey& one) {
+    trust.publishers.push_back({one_signer(one), {pack_id}, "", "", false});
+  };
   add(key);
-  if (request.previous) add(*request.previous);
+  for (const auto* keys : {&request.previous, &index.signers.keys})
+    for (const SigningPublicKey& one : *keys) add(one);
   for (const auto* keys : {&index.keys, &request.keys}) {
     for (const IndexedKey& one : *keys) {
       if (std::any_of(one.ids.begin(), one.ids.end(), [&](const auto& ids) { return id_matches(ids, pack_id); }))
@@ -80,7 +115,8 @@ Result<> add_revocation(Env& env, Revocation one, const SigningPublicKey& key, c
                         PackIndex& index) {
   if (!one.key.empty()) {
     std::vector<SigningPublicKey> known = {key};
-    if (request.previous) known.push_back(*request.previous);
+    for (const auto* keys : {&request.previous, &std::as_const(index).signers.keys})
+      known.insert(known.end(), keys->begin(), keys->end());
     for (const auto* keys : {&std::as_const(index).keys, &request.keys})
       for (const IndexedKey& named : *keys) known.push_back(named.key);
     one.key = TRY(find_key(env, one.key, known)).text();
@@ -93,11 +129,14 @@ Result<> add_revocation(Env& env, Revocation one, const SigningPublicKey& key, c
 }  // namespace
 
 Result<PackIndex> publish_index(Env& env, const Path& folder, const SigningSecretKey& key,
-                                const PublishRequest& request) {
+                                const PublishRequest& given) {
   TRY(create_dirs_synced(env, folder));
   const FolderLock held = TRY(wait_for_folder(folder, "the index"));
   const SigningPublicKey public_key = key.public_key();
-  PackIndex index = TRY(current_index(env, folder, public_key, request.previous));
+  PackIndex index = TRY(current_index(env, folder, public_key, given.previous));
+  PublishRequest request = given;
+  request.previous.insert(request.previous.end(), index.signers.keys.begin(), index.signers.keys.end());
+  TRY(set_signers(public_key, request, folder, index));
   for (const Revocation& one : request.revoked) TRY(add_revocation(env, one, public_key, request, index));
   for (const Path& file : request.archives) TRY(add_archive(env, folder, file, public_key, request, index));
   std::sort(index.packs.begin(), index.packs.end(),
@@ -109,9 +148,7 @@ Result<PackIndex> publish_index(Env& env, const Path& folder, const SigningSecre
   index.expires = index.created + request.lifetime_s;
   const std::string text = index_text(index);
   TRY(parse_index(text, (folder / kPackIndexFile).string()));
-  const std::string comment = "timestamp:" + std::to_string(index.created) + "\tfile:" + kPackIndexFile +
-                              "\thashed\tversion:" + std::to_string(index.version);
-  const std::string signature = TRY(sign_bytes(key, text, comment));
+  const std::string signature = TRY(sign_bytes(key, text, index_comment(index, env)));
   // A reader between these two sees a signature that does not fit, and refuses the index (P16) until it reads again.
   TRY(write_file_atomic(env, folder / kPackIndexFile, text));
   TRY(write_file_atomic(env, folder / (std::string(kPackIndexFile) + ".minisig"), signature));

@@ -35,6 +35,7 @@ enum class PackRule : int {
   kFreeze = 22,       // an index has not expired
   kTarget = 23,       // a file is the one that the index, the lock or the store names
   kTransfer = 24,     // a download keeps its limits on size and time
+  kThreshold = 25,    // as many keys signed as their publisher needs
 };
 
 [[nodiscard]] inline Error broken_rule(PackRule rule, std::string what, std::string_view where, std::string next) {

@@ -47,6 +47,21 @@ Result<> remove_object(Env& env, const Path& object) {
   return remove_tree(env, object);
 }
 
+// Nothing if they are damaged.
+std::optional<SignerSet> signers_of(const Json& origin) {
+  SignerSet set;
+  const Json *keys = json_find(origin, "keys"), *threshold = json_find(origin, "threshold");
+  if (keys == nullptr || !keys->is_array() || threshold == nullptr || !threshold->is_number_unsigned())
+    return std::nullopt;
+  for (const Json& text : *keys) {
+    const auto key = parse_public_key(text.is_string() ? text.get<std::string>() : std::string(), "");
+    if (!key.ok()) return std::nullopt;
+    set.keys.push_back(*key);
+  }
+  set.threshold = threshold->get<uint32_t>();
+  return set;
+}
+
 bool newest_first(const InstalledPack& a, const InstalledPack& b) {
   if (a.id != b.id) return a.id < b.id;
   const auto va = SemVer::parse(a.version), vb = SemVer::parse(b.version);
@@ -79,7 +94,9 @@ Result<InstalledPack> PackStore::read_entry(const std::string& id, const std::st
   if (!text.ok()) return damaged(text.error().what);
   const Json origin = TRY(parse_json(*text, (pack.object / kOriginName).string(), {.error_kind = ErrorKind::kPlugin}));
   pack.source = text_or_empty(origin, "source");
-  pack.key = text_or_empty(origin, "key");
+  const auto signers = signers_of(origin);
+  if (!signers) return damaged("nobody can tell who signed it");
+  pack.signed_by = *signers;
   pack.library_sha256 = text_or_empty(origin, "library_sha256");
   if (const Json* at = json_find(origin, "installed_at"); at != nullptr && at->is_number_integer())
     pack.installed_at = at->get<int64_t>();
@@ -139,13 +156,15 @@ Result<> PackStore::write_object(const InstallRequest& request, const Path& obje
       return Error{ErrorKind::kInternal, "the build has left the archive", archive.path, "report this"};
     const Path library = temporary / (pack.id + ".so");
     TRY(write_file(env_, library, builds[0].bytes));
-    const Json origin = {{"id", pack.id},
-                         {"version", pack.version},
-                         {"source", request.source},
-                         {"key", request.key},
-                         {"library_sha256", request.build->sha256},
-                         {"platform", request.build->platform()},
-                         {"installed_at", env_.wall_time_ns() / 1'000'000'000}};
+    Json origin = {{"id", pack.id},
+                   {"version", pack.version},
+                   {"source", request.source},
+                   {"keys", Json::array()},
+                   {"threshold", request.signed_by.threshold},
+                   {"library_sha256", request.build->sha256},
+                   {"platform", request.build->platform()},
+                   {"installed_at", env_.wall_time_ns() / 1'000'000'000}};
+    for (const SigningPublicKey& key : request.signed_by.keys) origin["keys"].push_back(key.text());
     TRY(write_file(env_, temporary / kOriginName, dump_json(origin, 2) + "\n"));
     TRY(env_.sync_dir(temporary));
     make_read_only(temporary);
@@ -187,8 +206,11 @@ Result<InstalledPack> PackStore::install(const InstallRequest& request) {
   const Path object = root_ / "objects" / hash;
   TRY(create_dirs_synced(env_, root_ / "objects"));
   TRY(create_dirs_synced(env_, entry.parent_path()));
-  // What is there from before may be damaged, or lack the signature that there is now.
-  if (env_.exists(object) && !(env_.exists(entry) && is_sound(object, request))) {
+  // What is there from before may be damaged, or lack the signatures that there are now.
+  const auto known = env_.exists(entry) ? read_entry(pack.id, pack.version) : Result<InstalledPack>(InstalledPack{});
+  const bool is_current = env_.exists(entry) && known.ok() && is_sound(object, request) &&
+                          (request.signature.empty() || known->signed_by.same_as(request.signed_by));
+  if (env_.exists(object) && !is_current) {
     if (env_.exists(entry)) TRY(env_.unlink(entry));
     TRY(remove_object(env_, object));
   }

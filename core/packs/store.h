@@ -18,6 +18,7 @@
 #include "foundation/base/folder_lock.h"
 #include "foundation/base/result.h"
 #include "packs/pack_archive.h"
+#include "packs/trust.h"
 
 namespace mortise {
 
@@ -26,7 +27,7 @@ struct InstalledPack {
   std::string sha256;          // of the archive
   std::string library_sha256;  // of the build that is installed
   std::string source;          // where it came from: a path or a URL
-  std::string key;             // the whole key that signed it; "" unsigned
+  SignerSet signed_by;         // the keys that signed it, and how many its publisher needs; no keys: unsigned
   int64_t installed_at = 0;    // Unix seconds
   Path object, library, archive;
 };
@@ -46,7 +47,8 @@ struct InstallRequest {
   const PackArchive* archive = nullptr;
   const PackBuild* build = nullptr;  // of archive->description
   std::string signature;             // text of the .minisig; "" without
-  std::string key, source;
+  SignerSet signed_by;               // no keys: unsigned
+  std::string source;
 };
 
 class PackStore {

@@ -1,4 +1,4 @@
-// Reads trust.toml and policy.toml, and decides whether a signature is trusted.
+// Reads trust.toml and policy.toml, and writes the user's trust.toml.
 #include "packs/trust.h"
 
 #include <sys/stat.h>
@@ -22,8 +22,6 @@ constexpr const char* kPolicyFile = "policy.toml";
 
 bool is_key_id(std::string_view key) { return key.size() == 2 * sizeof(KeyId); }
 
-std::string reason_of(const Revocation& revoked) { return revoked.reason.empty() ? "" : ": " + revoked.reason; }
-
 Error as_config(Error error) {
   error.kind = ErrorKind::kConfig;
   return error;
@@ -33,28 +31,46 @@ Error config_fault(std::string what, std::string_view where) {
   return {ErrorKind::kConfig, std::move(what), std::string(where), "correct the file"};
 }
 
-Result<TrustedKey> read_key(const toml::table& table, const std::string& file) {
+Result<std::vector<SigningPublicKey>> read_keys(const TomlFields& fields, const char* name, const std::string& where) {
+  std::vector<std::string> texts;
+  TRY(fields.texts(name, texts));
+  std::vector<SigningPublicKey> keys;
+  for (const std::string& text : texts) keys.push_back(TRY(parse_public_key(text, where)));
+  return keys;
+}
+
+Result<SignerSet> read_signers(const TomlFields& fields, const std::string& where) {
+  SignerSet set;
+  set.keys = TRY(read_keys(fields, "keys", where));
+  uint64_t threshold = 1;
+  TRY(fields.number("threshold", threshold));
+  set.threshold = static_cast<uint32_t>(std::min<uint64_t>(threshold, kMaxSigners + 1));
+  const std::string fault = signer_set_fault(set);
+  if (!fault.empty()) return config_fault(fault, where);
+  return set;
+}
+
+Result<Publisher> read_publisher(const toml::table& table, const std::string& file) {
   const TomlFields fields(table, file, PackRule::kOwner);
   const std::string where = toml_where(file, table);
-  TRY(fields.only({"public", "ids", "name", "index"}));
-  TrustedKey key;
-  std::string text;
-  TRY(fields.text("public", text, true));
-  key.key = TRY(parse_public_key(text, where));
-  TRY(fields.texts("ids", key.ids));
-  TRY(fields.text("name", key.name));
-  TRY(fields.text("index", key.index));
-  if (!key.index.empty()) {
-    auto place = normal_place(key.index);
+  TRY(fields.only({"keys", "threshold", "former", "ids", "name", "index"}));
+  Publisher one;
+  one.signers = TRY(read_signers(fields, where));
+  one.former = TRY(read_keys(fields, "former", where));
+  TRY(fields.texts("ids", one.ids));
+  TRY(fields.text("name", one.name));
+  TRY(fields.text("index", one.index));
+  if (!one.index.empty()) {
+    auto place = normal_place(one.index);
     if (!place.ok()) return config_fault(std::move(place).error().what, where);
-    if (!is_url(key.index) && !Path(key.index).is_absolute())
-      return config_fault("the folder " + quote(key.index) + " of an index must be named from / on", where);
-    key.index = *std::move(place);
+    if (!is_url(one.index) && !Path(one.index).is_absolute())
+      return config_fault("the folder " + quote(one.index) + " of an index must be named from / on", where);
+    one.index = *std::move(place);
   }
-  for (const std::string& pattern : key.ids) {
+  for (const std::string& pattern : one.ids) {
     if (!is_id_pattern(pattern)) return config_fault(quote(pattern) + " is no pattern of ids such as acme.*", where);
   }
-  return key;
+  return one;
 }
 
 Result<Revocation> read_revocation(const toml::table& table, const std::string& file) {
@@ -91,10 +107,10 @@ Result<> add_file(Env& env, const Path& path, bool of_machine, Trust& trust) {
   const toml::table table = TRY(read_toml_file(env, path));
   const std::string file = path.string();
   const TomlFields fields(table, file, PackRule::kOwner);
-  TRY(fields.only({"key", "revoked"}));
-  for (const toml::table* one : TRY(fields.tables("key"))) {
-    trust.keys.push_back(TRY(read_key(*one, file)));
-    trust.keys.back().of_machine = of_machine;
+  TRY(fields.only({"publisher", "revoked"}));
+  for (const toml::table* one : TRY(fields.tables("publisher"))) {
+    trust.publishers.push_back(TRY(read_publisher(*one, file)));
+    trust.publishers.back().of_machine = of_machine;
   }
   for (const toml::table* one : TRY(fields.tables("revoked"))) {
     trust.revoked.push_back(TRY(read_revocation(*one, file)));
@@ -103,7 +119,65 @@ Result<> add_file(Env& env, const Path& path, bool of_machine, Trust& trust) {
   return {};
 }
 
+std::string toml_keys(const std::vector<SigningPublicKey>& keys) {
+  std::vector<std::string> texts;
+  for (const SigningPublicKey& key : keys) texts.push_back(key.text());
+  return toml_list(texts);
+}
+
+std::vector<KeyId> ids_of(const SignerSet& set) {
+  std::vector<KeyId> ids;
+  for (const SigningPublicKey& key : set.keys) ids.push_back(key.id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 }  // namespace
+
+bool SignerSet::contains(const SigningPublicKey& key) const {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+bool SignerSet::same_as(const SignerSet& other) const {
+  return threshold == other.threshold && keys.size() == other.keys.size() &&
+         std::all_of(keys.begin(), keys.end(), [&](const SigningPublicKey& key) { return other.contains(key); });
+}
+
+std::string SignerSet::text() const {
+  if (keys.size() == 1) return "the key " + shown_keys(keys);
+  return std::to_string(threshold) + " of the keys " + shown_keys(keys);
+}
+
+SignerSet one_signer(const SigningPublicKey& key) {
+  SignerSet set;
+  set.keys = {key};
+  return set;
+}
+
+std::string signer_set_fault(const SignerSet& set) {
+  if (set.keys.empty() || set.keys.size() > kMaxSigners)
+    return "the signers must be from 1 to " + std::to_string(kMaxSigners) + " keys, not " +
+           std::to_string(set.keys.size());
+  if (set.threshold < 1 || set.threshold > set.keys.size())
+    return "the signers are " + std::to_string(set.keys.size()) + (set.keys.size() == 1 ? " key" : " keys") +
+           ", so the threshold must be from 1 to " + std::to_string(set.keys.size());
+  const std::vector<KeyId> ids = ids_of(set);
+  if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end())
+    return "the signers have the key id " + key_id_text(*twice) + " twice, and a key counts once";
+  for (size_t i = 0; i < set.keys.size(); ++i) {
+    for (size_t j = 0; j < i; ++j)
+      if (set.keys[i].key == set.keys[j].key)
+        return "the signers " + set.keys[j].id_text() + " and " + set.keys[i].id_text() +
+               " are the same key, and a key counts once";
+  }
+  return "";
+}
+
+std::vector<SigningPublicKey> Publisher::all_keys() const {
+  std::vector<SigningPublicKey> out = signers.keys;
+  out.insert(out.end(), former.begin(), former.end());
+  return out;
+}
 
 const Revocation* Trust::revocation_of_key(std::string_view key) const {
   const auto it = std::find_if(revoked.begin(), revoked.end(), [&](const Revocation& one) {
@@ -120,25 +194,38 @@ const Revocation* Trust::revocation_of_pack(std::string_view sha256, std::string
   return it == revoked.end() ? nullptr : &*it;
 }
 
-std::vector<const TrustedKey*> Trust::owners(std::string_view pack_id) const {
-  std::vector<const TrustedKey*> out;
+std::vector<const Publisher*> Trust::owners(std::string_view pack_id) const {
+  std::vector<const Publisher*> out;
   size_t best = 0;
-  for (const TrustedKey& key : keys) {
-    for (const std::string& pattern : key.ids) {
+  for (const Publisher& one : publishers) {
+    for (const std::string& pattern : one.ids) {
       if (!id_matches(pattern, pack_id)) continue;
       const size_t weight = pattern_weight(pattern);
       if (weight < best) continue;
       if (weight > best) out.clear();
       best = weight;
-      if (out.empty() || out.back() != &key) out.push_back(&key);
+      if (out.empty() || out.back() != &one) out.push_back(&one);
     }
   }
+  return out;
+}
+
+std::vector<SigningPublicKey> Trust::keys() const {
+  std::vector<SigningPublicKey> out;
+  for (const Publisher& one : publishers)
+    for (const SigningPublicKey& key : one.all_keys()) out.push_back(key);
   return out;
 }
 
 std::string shown_key(std::string_view key) {
   const auto whole = parse_public_key(key, "");
   return whole.ok() ? whole->id_text() : std::string(key);
+}
+
+std::string shown_keys(const std::vector<SigningPublicKey>& keys) {
+  std::vector<std::string> ids;
+  for (const SigningPublicKey& key : keys) ids.push_back(key.id_text());
+  return join(ids, ", ");
 }
 
 Result<SigningPublicKey> find_key(Env& env, std::string_view word, const std::vector<SigningPublicKey>& known) {
@@ -193,12 +280,13 @@ Result<Trust> read_trust(Env& env, const PackPlaces& places) {
 
 Result<> write_trust(Env& env, const PackPlaces& places, const Trust& trust) {
   std::string text = "# Whose packs are taken; `mortise pack trust` writes this file.\n";
-  for (const TrustedKey& key : trust.keys) {
-    if (key.of_machine) continue;
-    text += "\n[[key]] # " + key.key.id_text() + "\npublic = " + toml_quoted(key.key.text()) +
-            "\nids = " + toml_list(key.ids) + "\n";
-    if (!key.name.empty()) text += "name = " + toml_quoted(key.name) + "\n";
-    if (!key.index.empty()) text += "index = " + toml_quoted(key.index) + "\n";
+  for (const Publisher& one : trust.publishers) {
+    if (one.of_machine) continue;
+    text += "\n[[publisher]] # " + shown_keys(one.signers.keys) + "\nkeys = " + toml_keys(one.signers.keys) +
+            "\nthreshold = " + std::to_string(one.signers.threshold) + "\nids = " + toml_list(one.ids) + "\n";
+    if (!one.former.empty()) text += "former = " + toml_keys(one.former) + "\n";
+    if (!one.name.empty()) text += "name = " + toml_quoted(one.name) + "\n";
+    if (!one.index.empty()) text += "index = " + toml_quoted(one.index) + "\n";
   }
   for (const Revocation& one : trust.revoked) {
     if (one.of_machine) continue;
@@ -263,85 +351,6 @@ Result<TrustPolicy> machine_policy(Env& env, const PackPlaces& places) {
   auto trust = read();
   if (!trust.ok()) return as_config(std::move(trust).error());
   return parse_trust_policy(*trust, file);
-}
-
-Result<> check_not_revoked(const Trust& trust, std::string_view sha256, std::string_view id, std::string_view where) {
-  const Revocation* revoked = trust.revocation_of_pack(sha256, id);
-  if (revoked == nullptr) return {};
-  return broken_rule(PackRule::kRevoked, "this archive was revoked" + reason_of(*revoked), where,
-                     "install another version; `mortise pack outdated` shows them");
-}
-
-namespace {
-
-Error revoked_key(const Revocation& revoked, const std::string& key_id, std::string_view where) {
-  return broken_rule(PackRule::kRevoked,
-                     "it is signed with the key " + key_id + ", which was revoked" + reason_of(revoked), where,
-                     "ask the publisher for a version signed with another key");
-}
-
-// A key of this id was revoked, and it made the signature or, if only its id is known, may have made it.
-const Revocation* revoked_signer(const Trust& trust, const FileSignature& signature, std::string_view bytes,
-                                 std::string_view where) {
-  for (const Revocation& one : trust.revoked) {
-    if (one.key.empty() || shown_key(one.key) != key_id_text(signature.key_id)) continue;
-    if (is_key_id(one.key)) return &one;
-    const auto key = parse_public_key(one.key, where);
-    if (key.ok() && verify_signature(signature, *key, bytes, where).ok()) return &one;
-  }
-  return nullptr;
-}
-
-// The one of `keys` that made the signature; null if none of them has its id. Several keys may have one id.
-Result<const TrustedKey*> signer_among(const std::vector<const TrustedKey*>& keys, const Trust& trust,
-                                       const FileSignature& signature, std::string_view bytes, std::string_view where) {
-  const std::string key_id = key_id_text(signature.key_id);
-  if (const Revocation* revoked = revoked_signer(trust, signature, bytes, where); revoked != nullptr)
-    return revoked_key(*revoked, key_id, where);
-  std::optional<Error> fault;
-  for (const TrustedKey* one : keys) {
-    if (one->key.id != signature.key_id) continue;
-    const auto verified = verify_signature(signature, one->key, bytes, where);
-    if (verified.ok()) return one;
-    fault = verified.error();
-  }
-  if (fault) return *std::move(fault);
-  return nullptr;
-}
-
-}  // namespace
-
-Result<TrustedKey> find_signer(const Trust& trust, const FileSignature& signature, std::string_view bytes,
-                               std::string_view where) {
-  std::vector<const TrustedKey*> keys;
-  for (const TrustedKey& key : trust.keys) keys.push_back(&key);
-  const TrustedKey* signer = TRY(signer_among(keys, trust, signature, bytes, where));
-  if (signer != nullptr) return *signer;
-  return broken_rule(PackRule::kOwner, "the key " + key_id_text(signature.key_id) + " that signed it is not trusted",
-                     where, "if it is the publisher's key, run `mortise pack trust KEY.pub --ids 'acme.*'`");
-}
-
-Result<TrustedKey> check_signer(const Trust& trust, std::string_view signature_text, std::string_view bytes,
-                                std::string_view pack_id, std::string_view pack_version, std::string_view where) {
-  const FileSignature signature = TRY(parse_signature(signature_text, where));
-  const auto owners = trust.owners(pack_id);
-  const TrustedKey* signer = TRY(signer_among(owners, trust, signature, bytes, where));
-  if (signer == nullptr) {
-    std::vector<std::string> names;
-    for (const TrustedKey* owner : owners) names.push_back(owner->key.id_text());
-    return broken_rule(PackRule::kOwner,
-                       "the key " + key_id_text(signature.key_id) + " that signed it is not trusted for " +
-                           quote(pack_id) + (names.empty() ? "; no key is" : "; trusted is " + join(names, ", ")),
-                       where,
-                       "if it is the publisher's key, run `mortise pack trust KEY.pub --ids '" +
-                           std::string(pack_id.substr(0, pack_id.find('.'))) + ".*'`");
-  }
-  const std::string id = comment_field(signature.comment, "pack"),
-                    version = comment_field(signature.comment, "version");
-  if ((!id.empty() && id != pack_id) || (!version.empty() && !pack_version.empty() && version != pack_version))
-    return broken_rule(PackRule::kComment, "its signed comment is of " + id + "@" + version, where,
-                       "get the archive and its .minisig again from the publisher");
-  return *signer;
 }
 
 }  // namespace mortise

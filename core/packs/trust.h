@@ -1,13 +1,15 @@
-// Whose packs are taken: trusted keys, the ids that each may sign, revocations, and the policy of this machine.
+// Whose packs are taken: trusted publishers, the ids that each may sign, revocations, and the policy of this machine.
 //
 // trust.toml, in the user's and in the machine's folder (both count):
-//   [[key]]      public = "RWQ..."  ids = ["acme.*"]  name = "Acme"  index = "https://packs.acme.dev"
-//   [[revoked]]  key = "RWQ..."  or  sha256 = "..." of an archive (and id);  reason = "..."
+//   [[publisher]]  keys = ["RWQ...", ...]  threshold = 2  ids = ["acme.*"]  name = "Acme"  index = "https://packs.acme.dev"
+//                  former = ["RWQ..."], the keys before a rotation
+//   [[revoked]]    key = "RWQ..."  or  sha256 = "..." of an archive (and id);  reason = "..."
+// `threshold` (1 without it) of a publisher's keys must sign what counts as the publisher's.
 // A key is its whole text, never its id alone: whoever makes a key chooses its id. In a file that the user writes,
 // `key` of a revocation may be an id, which then counts for every key of that id.
 // policy.toml of the machine: [plugins] trust = "any" | "locked" | "signed".
-// The keys with the most specific pattern own an id: whoever trusts a key for "acme.*" takes packs of acme.match from
-// no key that is trusted for "*" only. Threading: values; change_trust() holds a lock among processes.
+// The publishers with the most specific pattern own an id: whoever trusts a key for "acme.*" takes packs of acme.match
+// from no key that is trusted for "*" only. Threading: values; change_trust() holds a lock among processes.
 #pragma once
 
 #include <functional>
@@ -23,11 +25,31 @@
 
 namespace mortise {
 
-struct TrustedKey {
-  SigningPublicKey key;
+inline constexpr size_t kMaxSigners = kMaxSignatures;  // of one publisher
+
+// k of n: a file is theirs if `threshold` of the keys signed it. After the roles of The Update Framework,
+// specification 1.0, section 4.3.
+struct SignerSet {
+  std::vector<SigningPublicKey> keys;
+  uint32_t threshold = 1;
+
+  [[nodiscard]] bool contains(const SigningPublicKey& key) const;
+  [[nodiscard]] bool same_as(const SignerSet& other) const;  // in any order
+  [[nodiscard]] std::string text() const;                    // "the key A", "2 of the keys A, B, C"
+};
+[[nodiscard]] SignerSet one_signer(const SigningPublicKey& key);
+// From 1 to kMaxSigners keys, no key and no id of a key twice, and a threshold that they can reach. Otherwise what is
+// wrong: it starts with "the signers".
+[[nodiscard]] std::string signer_set_fault(const SignerSet& set);
+
+struct Publisher {
+  SignerSet signers;
   std::vector<std::string> ids;  // "acme.*", "acme.match", "*"
   std::string name, index;
   bool of_machine = false;
+  std::vector<SigningPublicKey> former = {};  // keys before a rotation: they count nothing, but may still be revoked
+
+  [[nodiscard]] std::vector<SigningPublicKey> all_keys() const;  // the former ones, too
 };
 
 struct Revocation {
@@ -39,18 +61,21 @@ struct Revocation {
 };
 
 struct Trust {
-  std::vector<TrustedKey> keys;
+  std::vector<Publisher> publishers;
   std::vector<Revocation> revoked;
 
   // `key`: its whole text. An id, where no more is known, meets every revoked key of this id.
   [[nodiscard]] const Revocation* revocation_of_key(std::string_view key) const;
   [[nodiscard]] const Revocation* revocation_of_pack(std::string_view sha256, std::string_view id) const;
-  // The keys that own the id; empty: nobody does.
-  [[nodiscard]] std::vector<const TrustedKey*> owners(std::string_view pack_id) const;
+  // Those who own the id; empty: nobody does.
+  [[nodiscard]] std::vector<const Publisher*> owners(std::string_view pack_id) const;
+  // all_keys() of every publisher.
+  [[nodiscard]] std::vector<SigningPublicKey> keys() const;
 };
 
 // The id in the text of a key, or the id itself; what `pack list` shows.
 [[nodiscard]] std::string shown_key(std::string_view key);
+[[nodiscard]] std::string shown_keys(const std::vector<SigningPublicKey>& keys);  // "A, B"
 
 // The key that a user names: a .pub file, the text in it, or the id of one of `known`. Of an id that several keys have,
 // and of one that none has, it is an error.
@@ -82,14 +107,5 @@ Result<TrustPolicy> parse_trust_policy(std::string_view text, std::string_view w
 // What both ask for: a policy can only become tighter.
 [[nodiscard]] TrustPolicy tighter(const TrustPolicy& a, const TrustPolicy& b);
 Result<TrustPolicy> machine_policy(Env& env, const PackPlaces& places);
-
-// Who signed: the trusted key that owns `pack_id` and signed exactly `bytes`. Rules P16 to P19.
-Result<TrustedKey> check_signer(const Trust& trust, std::string_view signature_text, std::string_view bytes,
-                                std::string_view pack_id, std::string_view pack_version, std::string_view where);
-// The trusted key that signed exactly `bytes`, whatever ids it owns. Rules P16 to P18.
-Result<TrustedKey> find_signer(const Trust& trust, const FileSignature& signature, std::string_view bytes,
-                               std::string_view where);
-// Rule P18 for the archive with this hash.
-Result<> check_not_revoked(const Trust& trust, std::string_view sha256, std::string_view id, std::string_view where);
 
 }  // namespace mortise

@@ -73,7 +73,7 @@ TEST_F(PackCommands, NoCommandRunsCodeOfAPack) {
   EXPECT_EQ(json("outdated --index public")["packs"][0]["outdated"], false);
   EXPECT_EQ(json("install test.constructor --index public")["sha256"], built["sha256"]);
   EXPECT_EQ(json("remove test.constructor")["removed"].size(), 1U);
-  EXPECT_EQ(json("trust --list")["keys"][0]["ids"][0], "test.*");
+  EXPECT_EQ(json("trust --list")["publishers"][0]["ids"][0], "test.*");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "mark")) << "a command ran code of the pack";
 }
 
@@ -102,7 +102,7 @@ class SignedPack : public PackCommands {
  protected:
   void SetUp() override {
     json("keygen --public k.pub --secret k.sec");
-    id_ = json("trust k.pub --ids 'test.*'")["keys"][0]["key"];
+    id_ = json("trust k.pub --ids 'test.*'")["publishers"][0]["keys"][0]["key"];
     make("v1_0_0", "a.mpack");
   }
   void make(const std::string& name, const std::string& file) const {
@@ -114,18 +114,18 @@ class SignedPack : public PackCommands {
 
 TEST_F(SignedPack, TrustIsNotWidenedByTheWay) {
   json("trust k.pub --name Acme --index packs/");
-  const Json key = json("trust --list")["keys"][0];
+  const Json key = json("trust --list")["publishers"][0];
   EXPECT_EQ(key["ids"], Json({"test.*"}));
   EXPECT_EQ(key["name"], "Acme");
   EXPECT_EQ(key["index"], (dir_ / "packs").string()) << "kept from / on";
-  EXPECT_EQ(json("trust k.pub --ids 'test.*' --ids 'acme.*'")["keys"][0]["ids"].size(), 2U);
-  EXPECT_EQ(json("trust k.pub")["keys"][0]["name"], "Acme");
+  EXPECT_EQ(json("trust k.pub --ids 'test.*' --ids 'acme.*'")["publishers"][0]["ids"].size(), 2U);
+  EXPECT_EQ(json("trust k.pub")["publishers"][0]["name"], "Acme");
 }
 
 TEST_F(SignedPack, KeysAreNamedAsMinisignPrintsThem) {
   std::string printed = id_.substr(id_.find_first_not_of('0'));
   for (char& c : printed) c = static_cast<char>(std::tolower(c));
-  EXPECT_EQ(json("trust --remove " + printed)["keys"].size(), 0U);
+  EXPECT_EQ(json("trust --remove " + printed)["publishers"].size(), 0U);
   EXPECT_EQ(pack("trust --remove " + printed).code, 3);
   json("trust k.pub --ids 'test.*'");
   const Json revoked = json("trust --revoke " + printed)["revoked"][0];
@@ -174,6 +174,57 @@ TEST_F(SignedPack, CheckTakesNoArchiveOfARevokedKeyUnderAnyPolicy) {
   EXPECT_THAT(check("--trust any").output, HasSubstr("rule P16"));
 }
 
+// Two of three keys: from the publisher's three homes to the reader, and what is refused on the way.
+TEST_F(SignedPack, TwoOfThreeKeysSign) {
+  for (const std::string name : {"b", "c", "n"}) json("keygen --public " + name + ".pub --secret " + name + ".sec");
+  const std::string trio = "k.pub b.pub c.pub ",
+                    signers = "--signer k.pub --signer b.pub --signer c.pub --threshold 2 ";
+  EXPECT_EQ(pack("trust " + trio).code, 2) << "how many of them?";
+  for (const std::string bad : {"0", "4"}) EXPECT_EQ(pack("trust " + trio + "--threshold " + bad).code, 2) << bad;
+  EXPECT_EQ(pack("trust k.pub k.pub --threshold 2").code, 2);
+  EXPECT_EQ(pack("trust --threshold 2 --list").code, 2);
+  const Json trusted = json("trust " + trio + "--threshold 2 --name Acme")["publishers"];
+  ASSERT_EQ(trusted.size(), 1U) << "the key alone is no longer enough";
+  EXPECT_EQ(trusted[0]["threshold"], 2);
+  EXPECT_EQ(trusted[0]["keys"].size(), 3U);
+  EXPECT_EQ(trusted[0]["ids"], Json({"test.*"})) << "kept";
+  EXPECT_EQ(json("trust " + trio + "--index public")["publishers"][0]["threshold"], 2) << "kept";
+  EXPECT_THAT(pack("trust k.pub").output, HasSubstr("names only some of these keys"));
+  EXPECT_THAT(pack("trust --list").output, HasSubstr("2 of "));
+  // An archive by itself.
+  EXPECT_THAT(pack("verify a.mpack").output, HasSubstr("rule P25"));
+  EXPECT_THAT(pack("install a.mpack").output, HasSubstr("rule P25"));
+  EXPECT_THAT(pack("verify a.mpack --public k.pub --public b.pub --threshold 2").output, HasSubstr("rule P25"));
+  EXPECT_EQ(json("verify a.mpack --public k.pub --public b.pub")["signed_by"], Json({id_}));
+  EXPECT_EQ(json("sign a.mpack --secret b.sec --add-signature")["signed_by"].size(), 2U);
+  EXPECT_EQ(json("sign a.mpack --secret b.sec --add-signature")["signed_by"].size(), 2U) << "each key once";
+  EXPECT_EQ(json("verify a.mpack --public k.pub --public b.pub --threshold 2")["threshold"], 2);
+  EXPECT_EQ(json("inspect a.mpack")["signed_by"].size(), 2U);
+  // An index.
+  EXPECT_EQ(pack("publish a.mpack --to public --secret k.sec --threshold 2").code, 2) << "no --signer";
+  const Outcome published = pack("publish a.mpack --to public --secret k.sec " + signers);
+  EXPECT_THAT(published.output, testing::AllOf(HasSubstr("1 of 2 signatures"), HasSubstr("--add-signature")));
+  EXPECT_THAT(pack("install test.versions").output, HasSubstr("rule P25"));
+  EXPECT_EQ(pack("publish --to public --secret n.sec").code, 4) << "not of this index";
+  EXPECT_EQ(pack("publish --to public --add-signature --secret n.sec").code, 4);
+  EXPECT_EQ(pack("publish --to public --add-signature --secret b.sec --days 3").code, 2) << "it changes nothing";
+  const Json added = json("publish --to public --add-signature --secret c.sec");
+  EXPECT_EQ(added["complete"], true);
+  EXPECT_EQ(added["signed_by"].size(), 2U);
+  EXPECT_EQ(added["files"], Json({"index.json.minisig"}));
+  const Json installed = json("install test.versions");
+  EXPECT_EQ(installed["signed_by"].size(), 2U);
+  EXPECT_THAT(pack("list").output, HasSubstr("signed by " + id_ + ", "));
+  // A revoked key counts nothing; with a third signature the pack is taken again.
+  json("trust --revoke b.pub --reason stolen");
+  EXPECT_EQ(json("list")["packs"][0]["revoked"], "stolen");
+  EXPECT_THAT(pack("install a.mpack --trust any").output, testing::AllOf(HasSubstr("rule P25"), HasSubstr("stolen")));
+  json("sign a.mpack --secret c.sec --add-signature");
+  EXPECT_EQ(json("install a.mpack")["signed_by"].size(), 2U);
+  EXPECT_EQ(json("list")["packs"][0]["revoked"], Json());
+  EXPECT_EQ(json("trust --remove c.pub")["publishers"].size(), 0U) << "with the others of its publisher";
+}
+
 TEST_F(SignedPack, AnIdIsNeverAFolderThatHappensToBeHere) {
   std::filesystem::create_directory(dir_ / "test.versions");
   std::filesystem::copy_file(library("versions", "v1_0_0"), dir_ / "test.versions/a.so");
@@ -181,7 +232,7 @@ TEST_F(SignedPack, AnIdIsNeverAFolderThatHappensToBeHere) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.output, testing::AllOf(HasSubstr("no index is known"), HasSubstr("./test.versions")));
   EXPECT_EQ(json("list")["packs"].size(), 0U);
-  EXPECT_EQ(json("install ./test.versions --trust any")["signed_by"], Json());
+  EXPECT_EQ(json("install ./test.versions --trust any")["signed_by"], Json::array());
 }
 
 TEST_F(SignedPack, WhatIsRevokedIsListedAsSuchAndNotFound) {

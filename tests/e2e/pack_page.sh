@@ -1,7 +1,7 @@
 #!/bin/bash
 # pack_page.sh PAGE BUILD_DIR: runs the ```sh author and ```sh colleague blocks of docs/packs.md in order and as they
-# stand, each with a home folder of its own, in a folder that has a build, a model and data. Then tries what the page
-# says is refused.
+# stand, each with a home folder of its own, in a folder that has a build, a model and data. Then those for several
+# signers, and what the page says is refused.
 set -euo pipefail
 page=$1 build_dir=$2
 scratch=$(mktemp -d)
@@ -28,6 +28,22 @@ grep -q 'reward spelling: runs in a worker process' colleague.log || fail "the r
 [[ -d colleague/.local/share/mortise/store/objects && ! -e author/.local/share/mortise/store/packs ]] || fail "another home"
 [[ $(wc -l <out/metrics.jsonl) == 1 && $(wc -l <out_locked/metrics.jsonl) == 1 ]] || fail "no training"
 grep -qF "\"source\": \"$scratch/public\"" mortise.lock || fail "the lock does not say where the pack came from: $(cat mortise.lock)"
+# A publisher with several keys. minisign signs once, if it is there.
+mkdir signers
+awk '/^```sh signers$/ { on = 1; next } /^```/ { on = 0 } on' "$page" >signers/signers.sh
+command -v minisign >/dev/null || sed -i '/minisign/d' signers/signers.sh
+[[ $(grep -c 'mortise pack' signers/signers.sh) -ge 7 ]] || fail "the page has too few commands of several signers"
+(
+  cd signers
+  export HOME=$PWD PATH="$build_dir/bin:$PATH"
+  for name in ann bob cas dan; do mortise pack keygen --public $name.pub --secret $name.sec; done
+  cp ../acme.spelling-0.1.0.mpack .
+  bash -euxo pipefail signers.sh
+  mortise pack install acme.spelling --index public
+  mortise pack list
+) >log 2>&1 || fail "a command for several signers failed: $(tail -n 30 log)"
+grep -q 'are now signed by 2 of the keys' log || fail "the keys were not rotated: $(cat log)"
+grep -q 'signed by [0-9A-F]*, [0-9A-F]*  from' log || fail "not installed with two signatures: $(cat log)"
 # What must not pass.
 export HOME=$scratch/colleague PATH="$build_dir/bin:$PATH"
 refused() {  # refused CODE TEXT COMMAND...
@@ -65,6 +81,6 @@ mortise pack remove acme.spelling@0.1.0 >log
 refused 4 'not installed' mortise train run.toml --locked trainer.default_local_dir=out3
 refused 4 "installed from $scratch/public" mortise train run.toml --locked trainer.default_local_dir=out3
 refused 4 'install the pack that the run had' mortise train run.toml plugins.trust=signed
-mortise pack trust --revoke "$(mortise pack inspect acme.spelling-0.1.0.mpack --json | sed -n 's/.*"signed_by": "\(.*\)".*/\1/p')" >log
+mortise pack trust --revoke "$(mortise pack inspect acme.spelling-0.1.0.mpack --json | grep -A 1 '"signed_by"' | grep -o '[0-9A-F]\{16\}')" >log
 refused 4 'rule P18' mortise pack install acme.spelling-0.1.0.mpack
 echo "pack_page: ok"

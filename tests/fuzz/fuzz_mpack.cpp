@@ -46,7 +46,11 @@ void fuzz::run_one(const uint8_t* data, size_t size) {
     require(description_text(*again) == description_text(*pack), "what is written stays");
   }
   (void)parse_source_description(text, "pack.toml");
-  (void)parse_signature(text, "input.minisig");
+  if (const auto signatures = parse_signatures(text, "input.minisig"); signatures.ok()) {
+    std::string again;
+    for (const FileSignature& one : *signatures) again += signature_text(one);
+    require(parse_signatures(again, "again").ok() || again.size() > kMaxSignatureFileBytes, "what is written is read");
+  }
   (void)parse_public_key(text, "input.pub");
   if (const auto index = parse_index(text, "index.json"); index.ok())
     require(parse_index(index_text(*index), "again").ok(), "what is written is read");

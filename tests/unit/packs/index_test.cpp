@@ -33,7 +33,7 @@ class PackIndexAttacks : public testing::Test {
   }
 
   void trust(const KeyPair& pair, std::vector<std::string> ids) {
-    trust_.keys.push_back({pair.public_key, std::move(ids), "", "", false});
+    trust_.publishers.push_back({one_signer(pair.public_key), std::move(ids), "", "", false});
     ASSERT_OK(write_trust(default_env(), places_, trust_));
   }
 
@@ -48,7 +48,7 @@ class PackIndexAttacks : public testing::Test {
   void publish(PublishRequest request, const KeyPair* pair = nullptr) {
     if (request.lifetime_s == 0) request.lifetime_s = 1000;
     const KeyPair& signer = pair == nullptr ? key_ : *pair;
-    if (!request.previous) request.previous = last_signer_;
+    if (request.previous.empty() && last_signer_) request.previous = {*last_signer_};
     const auto done = publish_index(default_env(), folder(), signer.secret_key, request);
     ASSERT_TRUE(done.ok()) << done.error().to_string();
     last_signer_ = signer.public_key;
@@ -186,7 +186,7 @@ TEST_F(PackIndexAttacks, APublisherSpeaksForItsOwnIdsAlone) {
   EXPECT_THAT(signed_by_other({{}, {}, {{"", std::string(64, 'a'), "test.versions", "", false}}, "", 0}),
               HasSubstr("rule P20"));
   EXPECT_EQ(signed_by_other({{}, {}, {}, "", 0}), "ok");
-  EXPECT_EQ(trust_.keys.size(), 2U);
+  EXPECT_EQ(trust_.publishers.size(), 2U);
   EXPECT_TRUE(trust_.revoked.empty());
 }
 
@@ -212,7 +212,7 @@ TEST_F(PackIndexAttacks, AKeyForEverythingLeavesOthersTheirIds) {
                            0}),
             "ok");
   EXPECT_EQ(trust_.owners("test.versions").size(), 1U);
-  EXPECT_EQ(trust_.owners("test.versions")[0]->key, key_.public_key);
+  EXPECT_EQ(trust_.owners("test.versions")[0]->signers.keys, std::vector{key_.public_key});
 }
 
 TEST_F(PackIndexAttacks, KeysRotateAndStolenOnesAreRevoked) {
@@ -226,7 +226,7 @@ TEST_F(PackIndexAttacks, KeysRotateAndStolenOnesAreRevoked) {
   EXPECT_THAT(news_, testing::ElementsAre(HasSubstr("is revoked: stolen")));
   ASSERT_OK_AND_ASSIGN(const Trust stored, read_trust(default_env(), places_));
   EXPECT_NE(stored.revocation_of_key(key_.public_key.id_text()), nullptr);
-  EXPECT_EQ(stored.keys.size(), 2U);
+  EXPECT_EQ(stored.publishers.size(), 2U);
   // The thief publishes with the old key. `publish` takes no archive of it.
   EXPECT_THAT(error_of(publish_index(default_env(), folder(), next.secret_key, {{archives_[1]}, {}, {}, "", 10})),
               HasSubstr("rule P18"));
@@ -242,7 +242,7 @@ TEST_F(PackIndexAttacks, AnIndexOfAnotherKeyIsNotSignedAgain) {
   PublishRequest request{{archives_[1]}, {}, {}, "", 10};
   EXPECT_THAT(error_of(publish_index(default_env(), folder(), key_.secret_key, request)),
               HasSubstr("signed by the key " + thief.public_key.id_text()));
-  request.previous = key_.public_key;
+  request.previous = {key_.public_key};
   EXPECT_THAT(error_of(publish_index(default_env(), folder(), key_.secret_key, request)), HasSubstr("rule P1"));
 }
 

@@ -29,7 +29,9 @@ TEST(PackSignature, GoodOnesAndEveryKindOfBadOne) {
   ASSERT_OK_AND_ASSIGN(const KeyPair pair, make_key_pair());
   ASSERT_OK_AND_ASSIGN(const KeyPair other, make_key_pair());
   ASSERT_OK_AND_ASSIGN(const std::string text, sign_bytes(pair.secret_key, "the bytes", kComment));
-  ASSERT_OK_AND_ASSIGN(const FileSignature good, parse_signature(text, "a.minisig"));
+  ASSERT_OK_AND_ASSIGN(const std::vector<FileSignature> all, parse_signatures(text, "a.minisig"));
+  ASSERT_EQ(all.size(), 1U);
+  const FileSignature& good = all[0];
   EXPECT_EQ(good.comment, kComment);
   EXPECT_EQ(comment_field(good.comment, "pack"), "acme.match");
   EXPECT_EQ(comment_field(good.comment, "hashed"), "");
@@ -54,12 +56,12 @@ TEST(PackSignature, DamagedFilesAreRefused) {
   ASSERT_OK_AND_ASSIGN(const KeyPair pair, make_key_pair());
   ASSERT_OK_AND_ASSIGN(const std::string text, sign_bytes(pair.secret_key, "bytes", "c"));
   for (size_t size = 0; size + 1 < text.size(); ++size)
-    EXPECT_FALSE(parse_signature(text.substr(0, size), "a").ok()) << size;
-  EXPECT_FALSE(parse_signature(text + "more\n", "a").ok());
-  EXPECT_FALSE(parse_signature(std::string(100'000, 'a'), "a").ok());
+    EXPECT_FALSE(parse_signatures(text.substr(0, size), "a").ok()) << size;
+  EXPECT_FALSE(parse_signatures(text + "more\n", "a").ok());
+  EXPECT_FALSE(parse_signatures(std::string(100'000, 'a'), "a").ok());
   std::string legacy = text;
   legacy[legacy.find('\n') + 1 + 1] = 'W';  // "RW" = "Ed" instead of "RU" = "ED"
-  EXPECT_THAT(error_of(parse_signature(legacy, "a")), HasSubstr("prehashed"));
+  EXPECT_THAT(error_of(parse_signatures(legacy, "a")), HasSubstr("prehashed"));
   EXPECT_FALSE(parse_public_key("RWQ", "k").ok());
   EXPECT_FALSE(parse_public_key(std::string(5000, 'R'), "k").ok());
   EXPECT_FALSE(parse_public_key("untrusted comment: x\n" + pair.public_key.text() + "\nmore\n", "k").ok());
@@ -158,8 +160,54 @@ TEST(PackSignature, MinisignReadsOurs) {
   dir.write("key.sec", std::string(secret.view()));
   dir.write("b.mpack", bytes);
   ASSERT_EQ(shell(dir, "minisign -S -W -s key.sec -m b.mpack < /dev/null"), 0) << dir.read("log.txt");
-  ASSERT_OK_AND_ASSIGN(const FileSignature theirs, parse_signature(dir.read("b.mpack.minisig"), "b"));
-  EXPECT_OK(verify_signature(theirs, pair.public_key, bytes, "b"));
+  ASSERT_OK_AND_ASSIGN(const auto theirs, parse_signatures(dir.read("b.mpack.minisig"), "b"));
+  EXPECT_OK(verify_signature(theirs.at(0), pair.public_key, bytes, "b"));
+}
+
+// A file with the signatures of several keys is the one-key files one after another.
+TEST(PackSignature, SeveralOfOneFile) {
+  std::string text;
+  std::vector<KeyId> ids;
+  for (size_t i = 0; i <= kMaxSignatures; ++i) {
+    ASSERT_OK_AND_ASSIGN(const KeyPair pair, make_key_pair());
+    ASSERT_OK_AND_ASSIGN(const std::string one, sign_bytes(pair.secret_key, "b", "comment " + std::to_string(i)));
+    ids.push_back(pair.public_key.id);
+    text += one;
+    const auto all = parse_signatures(text, "a");
+    if (i == kMaxSignatures) {
+      EXPECT_THAT(error_of(all), testing::AllOf(HasSubstr("rule P16"), HasSubstr("more than 16")));
+      break;
+    }
+    ASSERT_OK(all);
+    ASSERT_EQ(all->size(), i + 1);
+    EXPECT_OK(verify_signature(all->back(), pair.public_key, "b", "a"));
+    EXPECT_EQ(all->back().comment, "comment " + std::to_string(i));
+    EXPECT_EQ(all->front().key_id, ids[0]);
+    std::string again;
+    for (const FileSignature& signature : *all) again += signature_text(signature);
+    EXPECT_EQ(again, text);
+    for (const size_t cut : {2U, 60U, 100U, 200U})
+      EXPECT_FALSE(parse_signatures(text.substr(0, text.size() - cut), "a").ok()) << cut;
+  }
+}
+
+TEST(PackSignature, SeveralOfOneFileWithMinisign) {
+  if (!has_minisign()) GTEST_SKIP() << "minisign is not installed";
+  const TempDir dir;
+  dir.write("a", "bytes");
+  ASSERT_EQ(shell(dir,
+                  "for k in 1 2; do minisign -G -W -p $k.pub -s $k.sec && minisign -S -W -s $k.sec -m a -x $k.sig; "
+                  "done; cat 1.sig 2.sig > a.minisig"),
+            0)
+      << dir.read("log.txt");
+  ASSERT_OK_AND_ASSIGN(const auto all, parse_signatures(dir.read("a.minisig"), "a"));
+  ASSERT_EQ(all.size(), 2U);
+  for (const size_t i : {0U, 1U}) {
+    const std::string name = std::to_string(i + 1) + ".pub";
+    ASSERT_OK_AND_ASSIGN(const SigningPublicKey key, parse_public_key(dir.read(name), name));
+    EXPECT_OK(verify_signature(all[i], key, "bytes", "a"));
+  }
+  EXPECT_EQ(shell(dir, "minisign -V -p 1.pub -m a"), 0) << "minisign looks at the first: " << dir.read("log.txt");
 }
 
 TEST(PackSignature, WeReadMinisigns) {
@@ -169,7 +217,8 @@ TEST(PackSignature, WeReadMinisigns) {
   ASSERT_EQ(shell(dir, "minisign -G -W -p key.pub -s key.sec && minisign -S -W -s key.sec -m a.mpack"), 0)
       << dir.read("log.txt");
   ASSERT_OK_AND_ASSIGN(const SigningPublicKey key, parse_public_key(dir.read("key.pub"), "key.pub"));
-  ASSERT_OK_AND_ASSIGN(const FileSignature signature, parse_signature(dir.read("a.mpack.minisig"), "a"));
+  ASSERT_OK_AND_ASSIGN(const auto signatures, parse_signatures(dir.read("a.mpack.minisig"), "a"));
+  const FileSignature& signature = signatures.at(0);
   EXPECT_OK(verify_signature(signature, key, "bytes of a pack", "a"));
   EXPECT_THAT(error_of(verify_signature(signature, key, "bytes of a park", "a")), HasSubstr("rule P16"));
   // minisign prints the id without leading zeros.

@@ -20,7 +20,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 InstallRequest request_of(const PackArchive& archive) {
-  return {&archive, &archive.description.builds.at(0), "", "", "here"};
+  return {&archive, &archive.description.builds.at(0), "", {}, "here"};
 }
 
 // The archive with one file changed by `change`; lib and pack.toml are those of the pack otherwise.
@@ -213,12 +213,18 @@ TEST(PackStoreTest, TheSameArchiveAgainRepairsAndAddsItsSignature) {
   PackStore store(default_env(), dir / "store");
   const PackArchive pack = versioned_pack();
   ASSERT_OK_AND_ASSIGN(const InstalledPack first, store.install(request_of(pack)));
-  EXPECT_EQ(first.key, "");
+  EXPECT_TRUE(first.signed_by.keys.empty());
   InstallRequest signed_request = request_of(pack);
   signed_request.signature = "text of a signature";
-  signed_request.key = "0123456789ABCDEF";
+  ASSERT_OK_AND_ASSIGN(const KeyPair pair, make_key_pair());
+  signed_request.signed_by = one_signer(pair.public_key);
   ASSERT_OK_AND_ASSIGN(const InstalledPack second, store.install(signed_request));
-  EXPECT_EQ(second.key, "0123456789ABCDEF");
+  EXPECT_TRUE(second.signed_by.same_as(signed_request.signed_by));
+  ASSERT_OK_AND_ASSIGN(const KeyPair other, make_key_pair());
+  signed_request.signed_by.keys.push_back(other.public_key);  // as if its publisher had become two keys
+  signed_request.signed_by.threshold = 2;
+  ASSERT_OK_AND_ASSIGN(const InstalledPack third, store.install(signed_request));
+  EXPECT_TRUE(third.signed_by.same_as(signed_request.signed_by));
   EXPECT_EQ(*default_env().read_file(second.archive.string() + ".minisig"), "text of a signature");
   std::filesystem::permissions(second.library, std::filesystem::perms::owner_all);
   std::ofstream(second.library, std::ios::app) << "damage";

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "packs/signers.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -19,8 +20,8 @@ KeyPair key_pair() {
   return *pair;
 }
 
-TrustedKey trusted(const KeyPair& pair, std::vector<std::string> ids) {
-  return {pair.public_key, std::move(ids), "", "", false};
+Publisher trusted(const KeyPair& pair, std::vector<std::string> ids) {
+  return {one_signer(pair.public_key), std::move(ids), "", "", false};
 }
 
 std::string signature_of(const KeyPair& pair, std::string_view bytes, const std::string& comment) {
@@ -47,20 +48,20 @@ TEST(PackTrust, PatternsOfIds) {
 TEST(PackTrust, TheMostSpecificPatternOwnsAnId) {
   const KeyPair acme = key_pair(), any = key_pair();
   Trust trust;
-  trust.keys = {trusted(any, {"*"}), trusted(acme, {"acme.*"})};
+  trust.publishers = {trusted(any, {"*"}), trusted(acme, {"acme.*"})};
   const std::string by_any = signature_of(any, "b", "c"), by_acme = signature_of(acme, "b", "c");
   EXPECT_OK(check_signer(trust, by_acme, "b", "acme.match", "1.0.0", "x"));
   EXPECT_OK(check_signer(trust, by_any, "b", "other.match", "1.0.0", "x"));
   EXPECT_THAT(error_of(check_signer(trust, by_any, "b", "acme.match", "1.0.0", "x")), HasSubstr("rule P17"));
   EXPECT_THAT(error_of(check_signer(trust, by_acme, "b", "other.match", "1.0.0", "x")), HasSubstr("rule P17"));
-  trust.keys.clear();
+  trust.publishers.clear();
   EXPECT_THAT(error_of(check_signer(trust, by_any, "b", "acme.match", "1.0.0", "x")), HasSubstr("no key is"));
 }
 
 TEST(PackTrust, SwappedSignaturesAndRevocationsAreRefused) {
   const KeyPair acme = key_pair();
   Trust trust;
-  trust.keys = {trusted(acme, {"acme.*"})};
+  trust.publishers = {trusted(acme, {"acme.*"})};
   const std::string signature = signature_of(acme, "bytes", "pack:acme.match\tversion:1.0.0");
   EXPECT_OK(check_signer(trust, signature, "bytes", "acme.match", "1.0.0", "x"));
   EXPECT_THAT(error_of(check_signer(trust, signature, "bytez", "acme.match", "1.0.0", "x")), HasSubstr("rule P16"));
@@ -81,12 +82,12 @@ TEST(PackTrust, AKeyCountsWholeNotByItsId) {
   KeyPair twin = key_pair();
   twin.public_key.id = twin.secret_key.id = acme.public_key.id;
   Trust trust;
-  trust.keys = {trusted(twin, {"twin.*"}), trusted(acme, {"acme.*"})};
+  trust.publishers = {trusted(twin, {"twin.*"}), trusted(acme, {"acme.*"})};
   const std::string by_acme = signature_of(acme, "b", "c"), by_twin = signature_of(twin, "b", "c");
   const auto finds = [&](const std::string& text) {
-    const auto signature = parse_signature(text, "x");
-    const auto signer = find_signer(trust, *signature, "b", "x");
-    return signer.ok() ? signer->ids.at(0) : signer.error().to_string();
+    const auto signatures = parse_signatures(text, "x");
+    const auto signers = find_signers(trust, *signatures, "b", "x");
+    return signers.ok() ? signers->at(0)->ids.at(0) : signers.error().to_string();
   };
   EXPECT_EQ(finds(by_twin), "twin.*");
   EXPECT_EQ(finds(by_acme), "acme.*");
@@ -100,7 +101,7 @@ TEST(PackTrust, AKeyCountsWholeNotByItsId) {
   EXPECT_NE(trust.revocation_of_key(twin.public_key.text()), nullptr);
   EXPECT_NE(trust.revocation_of_key(acme.public_key.id_text()), nullptr) << "no more than the id is known";
   // A revoked key that nobody trusts is told as such, too.
-  trust.keys = {trusted(acme, {"acme.*"})};
+  trust.publishers = {trusted(acme, {"acme.*"})};
   EXPECT_THAT(finds(by_twin), HasSubstr("rule P18"));
   // An id that the user wrote counts for every key of it.
   trust.revoked = {{acme.public_key.id_text(), "", "", "", false}};
@@ -185,10 +186,10 @@ TEST(PackTrust, AnIndexInTheFileIsNamedFromTheRoot) {
   const TempDir dir;
   const PackPlaces places{dir / "store", dir / "user", dir / "etc"};
   const auto with_index = [&](const std::string& index) {
-    dir.write("user/trust.toml",
-              "[[key]]\npublic = \"" + key_pair().public_key.text() + "\"\nids = [\"*\"]\nindex = \"" + index + "\"\n");
+    dir.write("user/trust.toml", "[[publisher]]\nkeys = [\"" + key_pair().public_key.text() +
+                                     "\"]\nids = [\"*\"]\nindex = \"" + index + "\"\n");
     const auto trust = read_trust(default_env(), places);
-    return trust.ok() ? trust->keys.at(0).index : trust.error().to_string();
+    return trust.ok() ? trust->publishers.at(0).index : trust.error().to_string();
   };
   EXPECT_EQ(with_index("HTTPS://Packs.Acme.dev:443/"), "https://packs.acme.dev");
   EXPECT_EQ(with_index("/srv/packs/"), "/srv/packs");
@@ -201,22 +202,29 @@ TEST(PackTrust, FilesOfTheUserAndOfTheMachineBothCount) {
   const PackPlaces places{dir / "store", dir / "user", dir / "etc"};
   const KeyPair user = key_pair(), machine = key_pair();
   Trust trust;
-  trust.keys = {trusted(user, {"acme.*"})};
-  trust.keys[0].name = "A \"quoted\"\nname";
+  trust.publishers = {trusted(user, {"acme.*"})};
+  trust.publishers[0].name = "A \"quoted\"\nname";
   trust.revoked = {{"0123456789ABCDEF", "", "", "lost", false}};
   ASSERT_OK(write_trust(default_env(), places, trust));
-  dir.write("etc/trust.toml", "[[key]]\npublic = \"" + machine.public_key.text() + "\"\nids = [\"corp.*\"]\n");
+  dir.write("etc/trust.toml", "[[publisher]]\nkeys = [\"" + machine.public_key.text() + "\"]\nids = [\"corp.*\"]\n");
   ASSERT_OK_AND_ASSIGN(const Trust read, read_trust(default_env(), places));
-  ASSERT_EQ(read.keys.size(), 2U);
-  EXPECT_TRUE(read.keys[0].of_machine);
-  EXPECT_EQ(read.keys[1].key, user.public_key);
-  EXPECT_EQ(read.keys[1].name, trust.keys[0].name);
+  ASSERT_EQ(read.publishers.size(), 2U);
+  EXPECT_TRUE(read.publishers[0].of_machine);
+  EXPECT_EQ(read.publishers[1].signers.keys, std::vector{user.public_key});
+  EXPECT_EQ(read.publishers[1].name, trust.publishers[0].name);
   ASSERT_NE(read.revocation_of_key("0123456789ABCDEF"), nullptr);
   // Writing again keeps the machine's entries out of the user's file.
   ASSERT_OK(write_trust(default_env(), places, read));
   EXPECT_EQ(dir.read("user/trust.toml").find(machine.public_key.text()), std::string::npos);
-  for (const char* bad : {"[[key]]\npublic = \"RWQ\"\n", "[[key]]\nids = []\n", "[[keys]]\n", "key = 3\n",
-                          "[[revoked]]\nreason = \"x\"\n", "[[key]]\npublic = 7\n", "x\n"}) {
+  const std::string one = '"' + user.public_key.text() + '"', two = one + ", \"" + machine.public_key.text() + '"';
+  for (const std::string& bad :
+       std::vector<std::string>{"[[publisher]]\nkeys = [\"RWQ\"]\n", "[[publisher]]\nids = []\n", "[[publishers]]\n",
+                                "publisher = 3\n", "[[revoked]]\nreason = \"x\"\n", "[[publisher]]\nkeys = 7\n", "x\n",
+                                "[[publisher]]\nkeys = [" + one + ", " + one + "]\nthreshold = 2\n",
+                                "[[publisher]]\nkeys = [" + two + "]\nthreshold = 3\n",
+                                "[[publisher]]\nkeys = [" + two + "]\nthreshold = 0\n",
+                                "[[publisher]]\nkeys = [" + two + "]\nthreshold = 4294967297\n",
+                                "[[publisher]]\nkeys = [" + one + "]\nformer = [\"x\"]\n"}) {
     dir.write("etc/trust.toml", bad);
     const auto refused = read_trust(default_env(), places);
     ASSERT_FALSE(refused.ok()) << bad;

@@ -22,7 +22,7 @@ class AdmissionTest : public testing::Test {
   void SetUp() override {
     setenv("MORTISE_PACK_STORE", places_.store.c_str(), 1);
     key_ = *make_key_pair();
-    trust_.keys = {{key_.public_key, {"test.*"}, "", "", false}};
+    trust_.publishers = {{one_signer(key_.public_key), {"test.*"}, "", "", false}};
     ASSERT_OK(write_trust(default_env(), places_, trust_));
   }
   void TearDown() override { unsetenv("MORTISE_PACK_STORE"); }
@@ -34,10 +34,10 @@ class AdmissionTest : public testing::Test {
   InstalledPack install(const Path& file, bool is_signed) {
     auto archive = build_pack(default_env(), {file});
     EXPECT_TRUE(archive.ok()) << archive.error().to_string();
-    InstallRequest request{&*archive, &archive->description.builds.at(0), "", "", "https://packs.example"};
+    InstallRequest request{&*archive, &archive->description.builds.at(0), "", {}, "https://packs.example"};
     if (is_signed) {
       request.signature = *sign_bytes(key_.secret_key, archive->bytes, "c");
-      request.key = key_.public_key.text();
+      request.signed_by = one_signer(key_.public_key);
     }
     auto installed = PackStore(default_env(), places_.store).install(request);
     EXPECT_TRUE(installed.ok()) << installed.error().to_string();
@@ -83,7 +83,7 @@ TEST_F(AdmissionTest, SignedMeansSignedByATrustedKey) {
   EXPECT_THAT(why_not("signed"), HasSubstr("rule P16"));
   install(library("versions", "v1_0_0"), true);
   EXPECT_EQ(why_not("signed"), "");
-  trust_.keys[0].ids = {"other.*"};
+  trust_.publishers[0].ids = {"other.*"};
   ASSERT_OK(write_trust(default_env(), places_, trust_));
   EXPECT_THAT(why_not("signed"), HasSubstr("rule P17"));
   EXPECT_EQ(why_not("any"), "");
