@@ -182,7 +182,15 @@ std::vector<std::string> names_of() {
   return {kNames.begin(), kNames.end()};
 }
 
-// Where a reward runs and what it may do: as in a run of the config or of the defaults, except for the options.
+// What the config says of a loss or an estimator.
+Isolation configured_isolation(const RunConfig& config, std::string_view kind) {
+  if (kind == "policy_loss") return config.actor.policy_loss.isolation;
+  if (kind == "kl_estimator") return config.actor.kl_isolation;
+  if (kind == "advantage_estimator") return config.algorithm.adv_isolation;
+  return config.plugins.isolation;
+}
+
+// Where a plugin runs and what it may do: as in a run of the config or of the defaults, except for the options.
 Result<> read_isolation(const po::variables_map& given, PluginEval& eval) {
   const LoadedConfig config = TRY(config_of(given));
   RewardConfig reward;
@@ -219,10 +227,18 @@ Result<> read_isolation(const po::variables_map& given, PluginEval& eval) {
       eval.columns[word.substr(0, equals)] = *type;
     }
   }
-  eval.isolation = isolation_options(config.config.plugins);
+  Isolation mode = configured_isolation(config.config, eval.kind);
   const auto modes = TRY(words("isolation", names_of<Isolation>()));
-  if (!modes.empty()) eval.isolation.mode = *parse_choice<Isolation>(modes.back());
-  eval.isolation.limits = worker_limits(config.config.plugins, reward);
+  if (!modes.empty()) mode = *parse_choice<Isolation>(modes.back());
+  const bool is_reward = eval.kind == "reward";
+  if (is_reward) {
+    eval.isolation = isolation_options(config.config.plugins);
+    eval.isolation.mode = mode;
+    eval.isolation.limits = worker_limits(config.config.plugins, reward);
+  } else {
+    eval.isolation = step_isolation(config, mode, "--isolation", reward.allow);
+    reward.timeout = config.config.plugins.call_timeout;
+  }
   if (given.count("timeout") != 0) {
     const auto timeout = parse_duration_ns(given["timeout"].as<std::string>());
     if (!timeout.ok()) return plugin_usage_error("--timeout: " + timeout.error().what);
@@ -272,12 +288,16 @@ Result<> run_plugin_eval(Arguments args) {
                                                                      "of the plugin's random numbers")(
       "step", po::value<int64_t>()->default_value(1), "step number that the plugin gets")("help,h", "this text");
   using Words = std::vector<std::string>;
-  po::options_description reward("for rewards (with --config: as the run's file says)", kHelpWidth);
-  reward.add_options()("isolation", po::value<Words>(), "auto, process (in workers) or none (in this process)")(
+  po::options_description reward("where it runs (with --config: as the run's file says)", kHelpWidth);
+  reward.add_options()("isolation", po::value<Words>(),
+                       "auto, process (in workers) or none (in this process). Default: "
+                       "auto for rewards, none for losses and estimators")(
       "allow", po::value<Words>()->composing(), "what the workers may use: network, files, programs")(
       "timeout", po::value<std::string>(),
-      "time limit for all rows, such as \"10s\". One row may take a fifth of it. Default: 60s per row")(
-      "column", po::value<Words>()->composing(), "NAME=TYPE, as data.columns: text, integer, number or json");
+      "time limit, such as \"10s\". Of a reward: for all rows, and one row may take a fifth of it; default: 60s per "
+      "row. Of a loss or an estimator: for the call; default: plugins.call_timeout")(
+      "column", po::value<Words>()->composing(),
+      "of a reward: NAME=TYPE, as data.columns: text, integer, number or json");
   options.add(reward);
   options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));

@@ -13,6 +13,7 @@
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
 #include "plugin/host/params.h"
+#include "plugin/worker/isolated.h"
 
 namespace mortise {
 namespace {
@@ -94,10 +95,17 @@ Result<Json> plugin_params(const PluginInfo& info, const PluginEval& eval, bool 
 
 namespace {
 
+RunKey run_key(const PluginEval& eval) {
+  RunKey key;
+  key.seed = eval.seed;
+  key.call_timeout_ms = eval.timeout_ms;
+  return key;
+}
+
 Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) {
   const PluginRef ref = TRY(registry.find("policy_loss", eval.name));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_aggregation_key));
-  PolicyLoss loss = TRY(PolicyLoss::create(registry, eval.name, params, {eval.seed, nullptr}));
+  PolicyLoss loss = TRY(PolicyLoss::create(registry, eval.name, params, run_key(eval), isolated(eval.isolation)));
   EvalTensors in = TRY(EvalTensors::open(eval.inputs, "log_prob"));
   const auto log_prob = TRY(in.tokens("log_prob")), old_log_prob = TRY(in.tokens("old_log_prob")),
              advantages = TRY(in.tokens("advantages"));
@@ -133,7 +141,8 @@ Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) 
 Result<Json> eval_kl_estimator(PluginRegistry& registry, const PluginEval& eval) {
   const PluginRef ref = TRY(registry.find("kl_estimator", kl_base_name(eval.name)));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
-  KlEstimator estimator = TRY(KlEstimator::create(registry, eval.name, params, {eval.seed, nullptr}));
+  KlEstimator estimator =
+      TRY(KlEstimator::create(registry, eval.name, params, run_key(eval), isolated(eval.isolation)));
   EvalTensors in = TRY(EvalTensors::open(eval.inputs, "log_prob"));
   const auto log_prob = TRY(in.tokens("log_prob")), ref_log_prob = TRY(in.tokens("ref_log_prob")),
              old_log_prob = TRY(in.optional_tokens("old_log_prob"));
@@ -157,7 +166,8 @@ Result<Json> eval_kl_estimator(PluginRegistry& registry, const PluginEval& eval)
 Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval& eval) {
   const PluginRef ref = TRY(registry.find("advantage_estimator", eval.name));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
-  AdvantageEstimator estimator = TRY(AdvantageEstimator::create(registry, eval.name, params, {eval.seed, nullptr}));
+  AdvantageEstimator estimator =
+      TRY(AdvantageEstimator::create(registry, eval.name, params, run_key(eval), isolated(eval.isolation)));
   EvalTensors in = TRY(EvalTensors::open(eval.inputs, "token_level_rewards"));
   const auto token_rewards = TRY(in.tokens("token_level_rewards"));
   const auto mask = TRY(in.mask("response_mask", true));

@@ -24,9 +24,9 @@ struct PluginEval {
   DeclaredColumns columns;                                    // --column, of rewards
   uint64_t seed = 0;
   int64_t step = 1;
-  // For rewards: where they run and what they may do there.
+  // Where it runs and what it may do there.
   IsolationOptions isolation;
-  int64_t timeout_ms = 0, row_timeout_ms = 0;  // 0: none
+  int64_t timeout_ms = 0, row_timeout_ms = 0;  // 0: none. row_timeout_ms is for rewards
 };
 
 // Writes the outputs file and returns the plugin's metrics as a JSON object.

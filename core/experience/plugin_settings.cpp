@@ -39,6 +39,36 @@ IsolationOptions isolation_options(const PluginsConfig& plugins) {
   return options;
 }
 
+IsolationOptions step_isolation(const LoadedConfig& loaded, Isolation mode, std::string_view key,
+                                const std::vector<WorkerRight>& allow) {
+  const PluginsConfig& plugins = loaded.config.plugins;
+  IsolationOptions options = isolation_options(plugins);
+  options.mode = mode;
+  options.key = key;
+  RewardConfig rights;
+  rights.allow = allow;
+  options.limits = worker_limits(plugins, rights);
+  options.limits.memory_where = loaded.where("plugins.worker_memory_mib");
+  // These two are about rows: call_timeout limits a call of a loss, and the trainer waits for it with all its
+  // processors.
+  options.limits.cpu_ms = 0;
+  options.limits.num_cpus = 0;
+  return options;
+}
+
+RemoteMaker policy_loss_workers(const LoadedConfig& loaded) {
+  return isolated(step_isolation(loaded, loaded.config.actor.policy_loss.isolation, "actor.policy_loss.isolation"));
+}
+RemoteMaker kl_loss_workers(const LoadedConfig& loaded) {
+  return isolated(step_isolation(loaded, loaded.config.actor.kl_isolation, "actor.kl_isolation"));
+}
+RemoteMaker kl_penalty_workers(const LoadedConfig& loaded) {
+  return isolated(step_isolation(loaded, loaded.config.algorithm.kl_isolation, "algorithm.kl_isolation"));
+}
+RemoteMaker advantage_workers(const LoadedConfig& loaded) {
+  return isolated(step_isolation(loaded, loaded.config.algorithm.adv_isolation, "algorithm.adv_isolation"));
+}
+
 int64_t row_timeout_ms(const RewardConfig& reward) {
   return reward.row_timeout.count() > 0 ? reward.row_timeout.count() : (reward.timeout.count() + 4) / 5;
 }

@@ -1,11 +1,13 @@
 // Converts a config's [plugins] and [[reward]] tables to options of the plugin host: where to look for packs, where
-// rewards run, and what they may do there. Thread rule: free functions without state.
+// plugins run, and what they may do there. Thread rule: free functions without state.
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "config/load.h"
 #include "plugin/host/registry.h"
+#include "plugin/worker/isolated.h"
 #include "plugin/worker/reward_function.h"
 
 namespace mortise {
@@ -18,6 +20,15 @@ namespace mortise {
 
 // Without the limits, which are each reward's own.
 [[nodiscard]] IsolationOptions isolation_options(const PluginsConfig& plugins);
+
+// Of a loss or an estimator. `mode` is the value of `key`.
+[[nodiscard]] IsolationOptions step_isolation(const LoadedConfig& loaded, Isolation mode, std::string_view key,
+                                              const std::vector<WorkerRight>& allow = {});
+// Where each of them runs, as its own key says.
+[[nodiscard]] RemoteMaker policy_loss_workers(const LoadedConfig& loaded);
+[[nodiscard]] RemoteMaker kl_loss_workers(const LoadedConfig& loaded);
+[[nodiscard]] RemoteMaker kl_penalty_workers(const LoadedConfig& loaded);
+[[nodiscard]] RemoteMaker advantage_workers(const LoadedConfig& loaded);
 
 // row_timeout, or a fifth of timeout where it is not given.
 [[nodiscard]] int64_t row_timeout_ms(const RewardConfig& reward);

@@ -10,14 +10,6 @@
 namespace mortise::test {
 namespace {
 
-// The folder of a run as it was right after a step.
-void cut_back(const Path& from, const Path& to, int64_t step, int64_t last) {
-  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
-  for (int64_t later = step + 1; later <= last; ++later)
-    ASSERT_OK(remove_tree(default_env(), to / ("global_step_" + std::to_string(later))));
-  ASSERT_OK(write_file(default_env(), to / "latest", "global_step_" + std::to_string(step) + "\n"));
-}
-
 // 14 rows in batches of 4: epochs of three steps, so that steps 3 and 6 end one.
 TEST(Resume, FromEveryStepOverTwoEpochBorders) {
   constexpr int64_t kSteps = 8;

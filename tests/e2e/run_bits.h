@@ -85,6 +85,14 @@ inline void expect_same_bits(const std::map<std::string, std::string>& actual,
   for (const auto& [name, value] : actual) EXPECT_TRUE(expected.contains(name)) << what << ": " << name << " is new";
 }
 
+// The folder of a run as it was right after a step.
+inline void cut_back(const Path& from, const Path& to, int64_t step, int64_t last) {
+  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+  for (int64_t later = step + 1; later <= last; ++later)
+    ASSERT_OK(remove_tree(default_env(), to / ("global_step_" + std::to_string(later))));
+  ASSERT_OK(write_file(default_env(), to / "latest", "global_step_" + std::to_string(step) + "\n"));
+}
+
 // A tiny task that uses all state of a run: several updates per step in a shuffled order, a schedule, an adaptive KL
 // controller, an estimator with state, and the optimizer's moments.
 class TinyTask {

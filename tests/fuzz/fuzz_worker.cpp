@@ -2,14 +2,20 @@
 // of frames. An accepted message encodes to the same bytes again.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <vector>
 
 #include "fuzz/fuzz_support.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/messages.h"
+#include "plugin/worker/step_area.h"
 
 namespace mortise {
 namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 20;  // of an area, for speed
 
 template <class T>
 void read_message(std::string_view body) {
@@ -38,6 +44,22 @@ void read_stream(std::string_view bytes) {
   }
 }
 
+// A call that passes its check has all of its arrays inside the areas that it names.
+void read_call(std::string_view body) {
+  ComputeMessage message;
+  if (!decode(body, message).ok() || message.input_bytes > kMostBytes || message.output_bytes > kMostBytes) return;
+  if (!check_message(kPolicyLossSteps, message).ok()) return;
+  std::vector<std::max_align_t> input(message.input_bytes / sizeof(std::max_align_t) + 1);
+  std::vector<std::max_align_t> output(message.output_bytes / sizeof(std::max_align_t) + 1);
+  const StepCall call = open_call(kPolicyLossSteps, message, reinterpret_cast<const std::byte*>(input.data()),
+                                  reinterpret_cast<std::byte*>(output.data()));
+  float sum = 0;
+  for (const float value : call.columns.get<float>("log_prob")) sum += value;
+  for (const int64_t offset : call.columns.layout.row_offsets) sum += static_cast<float>(offset);
+  for (const float value : call.rewards) sum += value;
+  for (const NamedOutput& one : call.outputs) std::fill(one.values.begin(), one.values.end(), sum);
+}
+
 }  // namespace
 
 void fuzz::run_one(const uint8_t* data, size_t size) {
@@ -54,7 +76,9 @@ void fuzz::run_one(const uint8_t* data, size_t size) {
                                           Reader{read_message<StateMessage>},
                                           Reader{read_message<LogMessage>},
                                           Reader{[](std::string_view body) { (void)decode_error(body); }},
-                                          Reader{read_stream}};
+                                          Reader{read_stream},
+                                          Reader{read_call},
+                                          Reader{read_message<ComputedMessage>}};
   if (size == 0) return;
   kReaders[data[0] % kReaders.size()](fuzz::as_text(data + 1, size - 1));
 }

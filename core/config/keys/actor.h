@@ -9,14 +9,16 @@
 #include "config/keys/control.h"
 #include "config/keys/optim.h"
 #include "foundation/base/choice.h"
+#include "foundation/base/isolation.h"
 #include "foundation/batch/token_weight.h"
 #include "foundation/formats/json.h"
 
 namespace mortise {
 
 struct PolicyLossConfig {
-  std::string loss_mode = "vanilla";  // policy loss plugin
-  Json params = Json::object();       // every other key of [actor.policy_loss]: parameters of the plugin
+  std::string loss_mode = "vanilla";       // policy loss plugin
+  Isolation isolation = Isolation::kNone;  // whether it runs in a worker process
+  Json params = Json::object();            // every other key of [actor.policy_loss]: parameters of the plugin
   bool operator==(const PolicyLossConfig&) const = default;
 };
 
@@ -52,6 +54,7 @@ struct ActorConfig {
   double kl_loss_coef = 0.001;                          // TRL: beta
   std::string kl_loss_type = "low_var_kl";              // KL plugin
   Json kl_params = Json::object();                      // further parameters of that plugin
+  Isolation kl_isolation = Isolation::kNone;            // whether it runs in a worker process
   EntropyControlConfig entropy_ctrl;
   PolicyLossConfig policy_loss;
   OptimConfig optim;
@@ -253,6 +256,13 @@ void describe_entropy_and_kl(Keys& keys) {
   keys.compared("kl_params", &ActorConfig::kl_params,
                 "Further parameters of that estimator. An unknown name is an error.")
       .no_effect(kInTrain | kInObjective, has_no_kl_loss, "actor.use_kl_loss is false");
+  keys.free("kl_isolation", &ActorConfig::kl_isolation,
+            "Where that estimator runs. none: in the trainer's own process. process: in a worker process, as "
+            "actor.policy_loss.isolation says. auto: process if the machine can, else none.")
+      .no_effect(kInTrain | kInObjective, has_no_kl_loss, "actor.use_kl_loss is false")
+      .no_effect(
+          kInTrain | kInObjective, [](const auto& k) { return k.config.actor.kl_loss_type == "full"; },
+          "actor.kl_loss_type is full, which is not a plugin");
 }
 
 // Which tokens of the policy term count.
@@ -283,6 +293,11 @@ void describe_policy_loss(Keys& keys) {
   keys.compared("loss_mode", &PolicyLossConfig::loss_mode,
                 "Policy loss, by plugin name: vanilla (PPO clip with dual clip), gspo, or \"pack.id/name@^1.0\".")
       .plugin("policy_loss");
+  keys.free("isolation", &PolicyLossConfig::isolation,
+            "Where the policy loss runs. none: in the trainer's own process. process: in a worker process with the "
+            "limits of [plugins], so that a crash or a hang of the loss is an error and not the end of the program. It "
+            "is an error if the machine cannot do this. auto: process if the machine can, else none. The numbers are "
+            "the same. Each call then copies its inputs and outputs.");
   keys.compared(
           "params", &PolicyLossConfig::params,
           "Every other key of this table is a parameter of the loss and is checked against its parameters (`mortise "

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "config/keys/control.h"
+#include "foundation/base/isolation.h"
 #include "foundation/formats/json.h"
 
 namespace mortise {
@@ -59,15 +60,17 @@ struct FilterGroupsConfig {           // dynamic sampling of DAPO
 };
 
 struct AlgorithmConfig {
-  std::string adv_estimator = "grpo";   // advantage plugin (verl's default is gae, which needs a critic)
-  bool norm_adv_by_std_in_grpo = true;  // given to the plugin where its table has a parameter of this name
-  double gamma = 1.0;                   // discount, given to the plugin if it has the parameter
-  double lam = 1.0;                     // lambda of gae, the same
-  Json adv_params = Json::object();     // further parameters of the advantage plugin, e.g. epsilon
+  std::string adv_estimator = "grpo";          // advantage plugin (verl's default is gae, which needs a critic)
+  bool norm_adv_by_std_in_grpo = true;         // given to the plugin where its table has a parameter of this name
+  double gamma = 1.0;                          // discount, given to the plugin if it has the parameter
+  double lam = 1.0;                            // lambda of gae, the same
+  Json adv_params = Json::object();            // further parameters of the advantage plugin, e.g. epsilon
+  Isolation adv_isolation = Isolation::kNone;  // whether it runs in a worker process
   RewardAggregation multi_objective_aggregation = RewardAggregation::kSumThenNormalize;
-  bool use_kl_in_reward = false;    // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
-  std::string kl_penalty = "kl";    // KL plugin of the reward penalty
-  Json kl_params = Json::object();  // further parameters of that plugin, e.g. max_kl
+  bool use_kl_in_reward = false;              // subtract kl_ctrl.kl_coef * KL(old, ref) from the token rewards
+  std::string kl_penalty = "kl";              // KL plugin of the reward penalty
+  Json kl_params = Json::object();            // further parameters of that plugin, e.g. max_kl
+  Isolation kl_isolation = Isolation::kNone;  // whether it runs in a worker process
   KlControlConfig kl_ctrl;
   bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
   FilterGroupsConfig filter_groups;
@@ -104,6 +107,9 @@ void describe_estimator(Keys& keys) {
   keys.compared(
       "adv_params", &AlgorithmConfig::adv_params,
       "Further parameters of the advantage estimator: adv_params.epsilon = 1e-4. An unknown name is an error.");
+  keys.free("adv_isolation", &AlgorithmConfig::adv_isolation,
+            "Where the advantage estimator runs. none: in the trainer's own process. process: in a worker process, as "
+            "actor.policy_loss.isolation says. auto: process if the machine can, else none.");
   keys.compared(
           "multi_objective_aggregation", &AlgorithmConfig::multi_objective_aggregation,
           "How several rewards become the number that the estimator sees. sum_then_normalize: their weighted sum. "
@@ -128,6 +134,12 @@ void describe_reward_kl(Keys& keys) {
   keys.compared(
           "kl_params", &AlgorithmConfig::kl_params,
           "Further parameters of that estimator (the clamps max_log_ratio and max_kl). An unknown name is an error.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
+          "algorithm.use_kl_in_reward is false");
+  keys.free("kl_isolation", &AlgorithmConfig::kl_isolation,
+            "Where that estimator runs. none: in the trainer's own process. process: in a worker process, as "
+            "actor.policy_loss.isolation says. auto: process if the machine can, else none.")
       .no_effect(
           kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
           "algorithm.use_kl_in_reward is false");

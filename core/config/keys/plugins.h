@@ -1,4 +1,4 @@
-// [plugins]: where plugins are looked for, and the processes that rewards run in.
+// [plugins]: where plugins are looked for, and the worker processes that rewards run in, and others that ask for it.
 #pragma once
 
 #include <array>
@@ -33,13 +33,21 @@ struct PluginsConfig {
   int64_t worker_open_files = 256;                    // of one worker; 0 = no limit
   std::chrono::milliseconds worker_cpu_time{0};       // CPU time of one call of a reward; 0 = no limit
   std::optional<int64_t> worker_cpus;                 // processors that the workers of a reward share; null = all
-  std::chrono::milliseconds call_timeout{3'600'000};  // of a call in the trainer's process; 0 = no limit
-  std::vector<std::string> env;  // environment variables that rewards get in addition to harmless ones
+  std::chrono::milliseconds call_timeout{3'600'000};  // of a call of a plugin other than a reward; 0 = no limit
+  std::vector<std::string> env;  // environment variables that workers get in addition to harmless ones
   bool check = false;            // put guard words around outputs of plugins
   bool operator==(const PluginsConfig&) const = default;
 };
 
 #ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
+
+inline constexpr auto has_no_workers = [](const auto& k) {
+  const auto& algorithm = k.config.algorithm;
+  const auto& actor = k.config.actor;
+  return k.config.plugins.isolation == Isolation::kNone && algorithm.adv_isolation == Isolation::kNone &&
+         algorithm.kl_isolation == Isolation::kNone && actor.kl_isolation == Isolation::kNone &&
+         actor.policy_loss.isolation == Isolation::kNone;
+};
 
 template <class Keys>
 void describe_packs(Keys& keys) {
@@ -60,13 +68,14 @@ void describe_packs(Keys& keys) {
   keys.free("isolation", &PluginsConfig::isolation,
             "Where rewards run. process: in worker processes, so that a crash or a hang costs one row; it is an error "
             "if the machine cannot do this. none: in the trainer's own process. auto: process if the machine can, else "
-            "none. The log says which.");
+            "none. The log says which. Losses and estimators have keys of their own: actor.policy_loss.isolation, "
+            "actor.kl_isolation, algorithm.adv_isolation and algorithm.kl_isolation.");
   keys.free("num_workers", &PluginsConfig::num_workers,
             "Worker processes of each reward that score at the same time; one more is kept ready as a spare. Results "
             "do not depend on it. null: one per processor that the run may use, at most eight.")
       .at_least(1)
       .at_most(1024)
-      .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
+      .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);
   keys.free("bubblewrap", &PluginsConfig::bubblewrap,
             "Start workers inside bubblewrap (bwrap) if the machine has it. A worker then sees only its own processes. "
             "Without `allow` in the reward's table it also has read-only files, no network and no devices. The filter "
@@ -76,12 +85,14 @@ void describe_packs(Keys& keys) {
 
 template <class Keys>
 void describe_worker_limits(Keys& keys) {
-  keys.free("worker_memory_mib", &PluginsConfig::worker_memory_mib,
-            "Maximum address space of one worker in MiB. A row that needs more fails. 0: no limit.")
+  keys.free(
+          "worker_memory_mib", &PluginsConfig::worker_memory_mib,
+          "Maximum address space of one worker in MiB. A row that needs more fails; a loss or an estimator that needs "
+          "more stops the run. 0: no limit.")
       .at_least(0)
       .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
   keys.free("worker_file_mib", &PluginsConfig::worker_file_mib,
-            "Maximum size in MiB of a file that a worker writes, if its reward may write files. 0: no limit.")
+            "Maximum size in MiB of a file that a worker writes, if its plugin may write files. 0: no limit.")
       .at_least(0)
       .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
   keys.free("worker_open_files", &PluginsConfig::worker_open_files,
@@ -94,33 +105,36 @@ void describe_worker_limits(Keys& keys) {
           "batches it limits each of them. Unlike row_timeout it does not depend on how busy the machine is. Programs "
           "that a reward starts are not counted. 0s: no limit.")
       .at_least(0)
-      .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
+      .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);
   keys.free("worker_cpus", &PluginsConfig::worker_cpus,
             "Processors that the workers of a reward, and the programs they start, share. The others stay free for the "
             "trainer. null: all.")
       .at_least(1)
       .at_most(1024)
-      .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
-  keys.free("call_timeout", &PluginsConfig::call_timeout,
-            "Longest call of a plugin in the trainer's own process: losses, estimators, rollout backends, and rewards "
-            "that have no worker. A call that returns too late stops the run with an error. One that does not return "
-            "cannot be ended alone: the program ends within a second, with exit code 4 and a line that names the "
-            "plugin and the step. Resume from the last checkpoint then. Plugins that compute with the engine itself "
-            "have no limit. 0s: no limit.")
+      .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);
+  keys.free(
+          "call_timeout", &PluginsConfig::call_timeout,
+          "Longest call of a loss, an estimator or a rollout backend, and of a reward that has no worker. A call that "
+          "returns too late stops the run with an error, and so does one in a worker that does not return. One that "
+          "does not return in the trainer's own process cannot be ended alone: the program ends within a second, "
+          "with exit code 4 and a line that names the plugin and the step. Resume from the last checkpoint then. "
+          "Plugins that compute with the engine itself have no limit. 0s: no limit.")
       .at_least(0);
-  keys.free("env", &PluginsConfig::env,
-            "Names of further environment variables that rewards get: [\"OPENAI_API_KEY\"]. By default they get only "
-            "harmless ones (PATH, HOME, locale, Python, threads, caches), so that no token of the trainer reaches a "
-            "reward. A parameter \"env:NAME\", or one whose name ends in _env, adds its variable without this key.")
+  keys.free(
+          "env", &PluginsConfig::env,
+          "Names of further environment variables that workers get: [\"OPENAI_API_KEY\"]. By default they get only "
+          "harmless ones (PATH, HOME, locale, Python, threads, caches), so that no token of the trainer reaches a "
+          "plugin there. A parameter \"env:NAME\", or one whose name ends in _env, adds its variable without this key.")
       .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
   keys.free("check", &PluginsConfig::check,
             "Put guard words around what plugins write, and check them after every call. A plugin that writes past its "
-            "outputs then stops the run with its name, instead of damaging memory. It costs a copy of the outputs.");
+            "outputs then stops the run with its name, instead of damaging memory. It costs a copy of the outputs. "
+            "Losses and estimators in workers have guard words without this key, and without that cost.");
 }
 
 template <class Catalog>
 void describe_plugins_section(Catalog& catalog) {
-  auto keys = catalog.table("plugins", "Where plugins are found, and the processes that rewards run in.",
+  auto keys = catalog.table("plugins", "Where plugins are found, and the worker processes that they run in.",
                             [](auto& run) -> PluginsConfig& { return run.plugins; });
   describe_packs(keys);
   describe_worker_limits(keys);

@@ -31,7 +31,10 @@ struct RewardConfig {
 
 inline constexpr const char* kNoWorkers = "plugins.isolation is none, so there are no workers";
 
-inline constexpr auto has_no_workers = [](const auto& k) { return k.config.plugins.isolation == Isolation::kNone; };
+// Of rewards; losses and estimators may have some.
+inline constexpr auto has_no_reward_workers = [](const auto& k) {
+  return k.config.plugins.isolation == Isolation::kNone;
+};
 
 template <class Keys>
 void describe_reward(Keys& keys) {
@@ -53,12 +56,12 @@ void describe_reward(Keys& keys) {
             "killed and replaced, and the row has no score. Only timeout applies without workers (plugins.isolation), "
             "and to a reward that scores a whole step in one call (python, http). 0s: a fifth of timeout.")
       .at_least(0)
-      .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
+      .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);
   keys.free("allow", &RewardConfig::allow,
             "What this reward's workers may use: network, files (to write them), programs (to start them). Reading "
             "files is always allowed, and so is what the plugin declares to need (python: programs, files; http: "
             "network). No effect without workers.")
-      .no_effect(kInTrain | kInEval, has_no_workers, kNoWorkers);
+      .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);
   keys.compared("params", &RewardConfig::params,
                 "Every other key of the table is a parameter of the reward and is checked against its parameters.")
       .inline_table();

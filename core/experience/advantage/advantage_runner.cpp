@@ -59,8 +59,8 @@ std::vector<float> token_scores(const StepTable& table, const ScoredBatch& score
 }  // namespace
 
 Result<AdvantageRunner> AdvantageRunner::create(PluginRegistry& registry, const std::string& estimator,
-                                                const Json& params, const RunKey& key) {
-  auto created = TRY(AdvantageEstimator::create(registry, estimator, params, key));
+                                                const Json& params, const RunKey& key, const RemoteMaker& remote) {
+  auto created = TRY(AdvantageEstimator::create(registry, estimator, params, key, remote));
   for (const std::string& input : created.info().requires_inputs) {
     if (std::ranges::find(kMadeInputs, input) != std::end(kMadeInputs)) continue;
     return Error{ErrorKind::kPlugin,

@@ -24,7 +24,7 @@ struct AdvantageOptions {
 class AdvantageRunner {
  public:
   static Result<AdvantageRunner> create(PluginRegistry& registry, const std::string& estimator, const Json& params,
-                                        const RunKey& key);
+                                        const RunKey& key, const RemoteMaker& remote = {});
 
   // Puts token_level_scores, token_level_rewards, advantages and returns into the table of these samples. The estimator
   // sees the table's columns, as far as its C struct has them. `penalty` [N] is taken off the token rewards; empty: 0.

@@ -1,4 +1,5 @@
-// Isolation: whether rewards run in worker processes (plugins.isolation).
+// Isolation: whether plugins run in worker processes (plugins.isolation for rewards, and the keys of losses and
+// estimators).
 #pragma once
 
 #include <array>

@@ -25,9 +25,14 @@ class StepView {
   // The column's values; empty if it is absent.
   template <class C>
   [[nodiscard]] std::span<const typename C::Value> get() const {
-    const Entry* entry = find(C::name);
-    const auto* values = entry == nullptr ? nullptr : std::get_if<std::span<const typename C::Value>>(&entry->values);
-    return values == nullptr ? std::span<const typename C::Value>{} : *values;
+    return get<typename C::Value>(C::name);
+  }
+  // The same by name; T is the column's type.
+  template <class T>
+  [[nodiscard]] std::span<const T> get(std::string_view name) const {
+    const Entry* entry = find(name);
+    const auto* values = entry == nullptr ? nullptr : std::get_if<std::span<const T>>(&entry->values);
+    return values == nullptr ? std::span<const T>{} : *values;
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
   template <class C>

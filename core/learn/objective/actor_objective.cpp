@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "config/full_kl.h"
+#include "experience/plugin_settings.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/choice.h"
 #include "learn/objective/entropy_mask.h"
@@ -49,13 +50,14 @@ Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const Lo
   const std::string loss_where = loaded.where("actor.policy_loss.loss_mode");
   const PluginRef ref = TRY(at_place(loss_where, registry.find("policy_loss", actor.policy_loss.loss_mode)));
   const Json loss_params = policy_loss_params(*ref.plugin, config);
-  PolicyLoss loss =
-      TRY(at_place(loss_where, PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key)));
+  PolicyLoss loss = TRY(at_place(loss_where, PolicyLoss::create(registry, actor.policy_loss.loss_mode, loss_params, key,
+                                                                policy_loss_workers(loaded))));
   std::optional<KlEstimator> kl;
   const bool full_kl = actor.use_kl_loss && actor.kl_loss_type == kFullKl;
   if (actor.use_kl_loss && !full_kl) {
-    kl = TRY(at_place(loaded.where("actor.kl_loss_type"),
-                      KlEstimator::create(registry, actor.kl_loss_type, actor.kl_params, key)));
+    kl =
+        TRY(at_place(loaded.where("actor.kl_loss_type"),
+                     KlEstimator::create(registry, actor.kl_loss_type, actor.kl_params, key, kl_loss_workers(loaded))));
   }
   const TokenWeightOptions aggregation = TRY(aggregation_of(config, loss.info()));
   ActorObjective objective(std::move(loss), std::move(kl));

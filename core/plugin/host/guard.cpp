@@ -50,7 +50,7 @@ Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_m
   Outcome outcome;
   std::string changed;
   {
-    const RunningCode running(site.identity->label, site.slot, site.step, site.limit_ms);
+    const RunningCode running(site.identity->label, site.slot, site.step, site.may_end_program ? site.limit_ms : 0);
     const ProcessWatch process;
     outcome = run_catching(call, slot);
     changed = process.take_change();

@@ -21,7 +21,9 @@ struct CallSite {
   const InstanceIdentity* identity = nullptr;
   std::string_view slot;
   int64_t step = 0;      // 0: outside a run
-  int64_t limit_ms = 0;  // plugins.call_timeout; 0: none. A call that runs on ends the program
+  int64_t limit_ms = 0;  // plugins.call_timeout; 0: none
+  // A call that runs on ends the program. Not in a worker: the trainer ends that one.
+  bool may_end_program = true;
 };
 
 [[nodiscard]] Error guard_error(const CallSite& site, std::string what, std::string next = "");

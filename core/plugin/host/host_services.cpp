@@ -104,9 +104,7 @@ ThreadPool& pool() {
   Workers& all = workers();
   const std::lock_guard lock(all.mutex);
   // The calling thread works too, so the pool has one fewer.
-  const int asked = all.num_threads;
-  const int total = asked > 0 ? asked : pool_threads();
-  if (!all.pool) all.pool = std::make_unique<ThreadPool>(std::max(1, total - 1));
+  if (!all.pool) all.pool = std::make_unique<ThreadPool>(std::max(1, plugin_threads() - 1));
   return *all.pool;
 }
 thread_local bool inside_parallel_for = false;
@@ -339,6 +337,11 @@ void register_host_extension(std::string_view id, const void* extension) {
 void set_plugin_log(std::function<void(int32_t level, const std::string& line)> sink) { log_sink() = std::move(sink); }
 
 void set_plugin_progress(std::function<void(const std::string& line)> sink) { progress_sink() = std::move(sink); }
+
+int plugin_threads() {
+  const int asked = workers().num_threads;
+  return asked > 0 ? asked : pool_threads();
+}
 
 void set_plugin_threads(int num_threads) {
   Workers& all = workers();

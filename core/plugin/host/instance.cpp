@@ -15,6 +15,7 @@
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guard.h"
 #include "plugin/host/params.h"
+#include "plugin/host/remote_instance.h"
 #include "plugin/host/running_code.h"
 
 namespace mortise {
@@ -87,6 +88,8 @@ void append_state(void* context, mortise_bytes bytes) noexcept {
 
 struct PluginInstance::Impl {
   LoadedPlugin plugin;
+  std::unique_ptr<const PackInfo> pack_copy;  // of a remote instance, which may outlive the registry
+  std::unique_ptr<RemoteInstance> remote;     // null: the instance is here
   InstanceIdentity identity;
   RunKey key;
   VtableHead vtable{};
@@ -95,13 +98,15 @@ struct PluginInstance::Impl {
 
   ~Impl() {
     if (!alive) return;
-    const RunningCode running(identity.label, "destroy", 0, key.call_timeout_ms);
+    const RunningCode running(identity.label, "destroy", 0, limit_ms());
     try {
       catchable(vtable.destroy)(self);
     } catch (...) {
       log_error(identity.label + ": destroy threw an exception; a slot must not");
     }
   }
+  // After which a call ends the program.
+  [[nodiscard]] int64_t limit_ms() const { return key.in_worker ? 0 : key.call_timeout_ms; }
   Impl() = default;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -113,9 +118,19 @@ PluginInstance& PluginInstance::operator=(PluginInstance&&) noexcept = default;
 PluginInstance::~PluginInstance() = default;
 
 Result<PluginInstance> PluginInstance::create(PluginRegistry& registry, std::string_view kind, std::string_view name,
-                                              const Json& params, const RunKey& key) {
+                                              const Json& params, const RunKey& key, const RemoteMaker& remote) {
   const PluginRef ref = TRY(registry.find(kind, name));
   InstanceIdentity identity = TRY(identify(ref, params, key));
+  if (auto far = remote ? TRY(remote(ref, identity, key)) : nullptr) {
+    auto impl = std::make_unique<Impl>();
+    impl->pack_copy = std::make_unique<const PackInfo>(*ref.pack);
+    impl->plugin.pack = impl->pack_copy.get();
+    impl->plugin.plugin = impl->pack_copy->find_plugin(ref.plugin->kind, ref.plugin->name);
+    impl->identity = std::move(identity);
+    impl->key = key;
+    impl->remote = std::move(far);
+    return PluginInstance(std::move(impl));
+  }
   return create(TRY(registry.load(ref)), std::move(identity), key);
 }
 
@@ -168,7 +183,8 @@ const void* PluginInstance::vtable() const { return impl_->plugin.vtable; }
 void* PluginInstance::self() const { return impl_->self; }
 const Json& PluginInstance::params() const { return impl_->identity.params; }
 const std::string& PluginInstance::label() const { return impl_->identity.label; }
-bool PluginInstance::checks_writes() const { return impl_->key.check_writes; }
+const RunKey& PluginInstance::key() const { return impl_->key; }
+RemoteInstance* PluginInstance::remote() const { return impl_->remote.get(); }
 
 Error PluginInstance::error(std::string_view slot_name, int64_t step, std::string what, std::string next) const {
   return guard_error({&impl_->identity, slot_name, step}, std::move(what), std::move(next));
@@ -181,7 +197,7 @@ Result<> PluginInstance::settle(std::string_view slot_name, int64_t step, std::i
 
 Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step, MetricSet* metrics,
                                         const CallOptions& options, const std::function<int32_t(mortise_call*)>& slot) {
-  const CallSite site{&impl_->identity, slot_name, step, impl_->key.call_timeout_ms};
+  const CallSite site{&impl_->identity, slot_name, step, impl_->key.call_timeout_ms, !impl_->key.in_worker};
   mortise_call call;
   call.identity = &impl_->identity;
   call.step = step;
@@ -209,11 +225,12 @@ Result<> add_plugin_metrics(const std::string& label, std::string_view slot_name
 
 const void* PluginInstance::extension(const char* id) const {
   if (impl_->vtable.get_extension == nullptr) return nullptr;
-  const RunningCode running(label(), "get_extension", 0, impl_->key.call_timeout_ms);
+  const RunningCode running(label(), "get_extension", 0, impl_->limit_ms());
   return catchable(impl_->vtable.get_extension)(impl_->self, id);
 }
 
 Result<std::optional<std::string>> PluginInstance::save_state() {
+  if (impl_->remote != nullptr) return impl_->remote->save_state();
   const auto* found = static_cast<const mortise_state*>(extension(MORTISE_EXT_STATE));
   if (found == nullptr) return std::optional<std::string>();
   const mortise_state state = read_abi_struct(found);
@@ -229,6 +246,7 @@ Result<std::optional<std::string>> PluginInstance::save_state() {
 }
 
 Result<void> PluginInstance::load_state(std::string_view bytes) {
+  if (impl_->remote != nullptr) return impl_->remote->load_state(bytes);
   const auto* found = static_cast<const mortise_state*>(extension(MORTISE_EXT_STATE));
   const mortise_state state = found == nullptr ? mortise_state{} : read_abi_struct(found);
   if (state.load == nullptr) {

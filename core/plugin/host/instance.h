@@ -24,6 +24,7 @@ struct mortise_call;
 namespace mortise {
 
 class MetricSet;
+class RemoteInstance;     // remote_instance.h
 struct InstanceIdentity;  // host_services.h
 
 // What instances of one run share. The seed keys their random streams.
@@ -31,7 +32,10 @@ struct RunKey {
   uint64_t seed = 0;
   const std::atomic<bool>* cancelled = nullptr;  // if set, host->cancelled() reports it to the plugin; may be null
   bool check_writes = false;                     // outputs between guard words (plugins.check)
-  int64_t call_timeout_ms = 0;                   // of every call in this process; 0: none (plugins.call_timeout)
+  int64_t call_timeout_ms = 0;                   // of every call; 0: none (plugins.call_timeout)
+  // In a worker of a loss or an estimator: the trainer ends a call that runs on, and outputs have room for guard words
+  // around them.
+  bool in_worker = false;
 };
 
 // Limits of one call.
@@ -61,11 +65,16 @@ struct CallReport {
   double seconds = 0;
 };
 
+// Makes the remote side of an instance in a worker process. Empty, or null from it: the plugin runs in this process.
+using RemoteMaker = std::function<Result<std::unique_ptr<RemoteInstance>>(
+    const PluginRef& ref, const InstanceIdentity& identity, const RunKey& key)>;
+
 class PluginInstance {
  public:
   // `params` are checked against the note; `name` may be "pack.id/plugin@range".
   static Result<PluginInstance> create(PluginRegistry& registry, std::string_view kind, std::string_view name,
-                                       const nlohmann::ordered_json& params, const RunKey& key);
+                                       const nlohmann::ordered_json& params, const RunKey& key,
+                                       const RemoteMaker& remote = {});
   // The two halves of it: who the instance is, without running code of its pack; and its creation.
   static Result<InstanceIdentity> identify(const PluginRef& ref, const nlohmann::ordered_json& params,
                                            const RunKey& key);
@@ -81,7 +90,9 @@ class PluginInstance {
   [[nodiscard]] const nlohmann::ordered_json& params() const;  // validated, defaults filled in
   // "policy_loss gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)"
   [[nodiscard]] const std::string& label() const;
-  [[nodiscard]] bool checks_writes() const;  // as its RunKey says
+  [[nodiscard]] const RunKey& key() const;
+  // If the instance lives in a worker: its remote side. Then it has no vtable here, and call() may not be used.
+  [[nodiscard]] RemoteInstance* remote() const;
 
   // Runs slot(call) under the guard: status, error text, deadline, exceptions. Metrics go to `metrics` if the call
   // succeeds. step is 0 outside a run.
@@ -115,5 +126,6 @@ void register_host_extension(std::string_view id, const void* extension);
 
 // Threads of host->parallel_for, the caller included. Default: pool_threads(). Call before the first plugin call.
 void set_plugin_threads(int num_threads);
+[[nodiscard]] int plugin_threads();
 
 }  // namespace mortise

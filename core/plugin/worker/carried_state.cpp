@@ -42,6 +42,11 @@ Result<> CarriedState::keep(Supervisor& supervisor, Slot& slot) {
   return {};
 }
 
+void CarriedState::take(Slot& slot, std::string bytes) {
+  bytes_ = std::move(bytes);
+  slot.state_count = ++count_;
+}
+
 Result<> CarriedState::replace(Supervisor& supervisor, Slot& slot, std::string_view bytes) {
   TRY(ask(supervisor, slot, kLoadState, bytes));
   bytes_ = bytes;

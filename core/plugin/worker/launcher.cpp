@@ -93,7 +93,7 @@ Result<fs::path> find_worker_program() {
   }
   return launch_error(
       fmt::format("the program is neither in {} nor in {}", self.string(), (self.parent_path() / "bin").string()),
-      "install it next to mortise, or set plugins.isolation = \"none\"");
+      "install it next to mortise");
 }
 
 fs::path find_bubblewrap() {

@@ -70,9 +70,9 @@ Result<> limit_memory(const WorkerLimits& limits, uint64_t pack_bytes) {
     return Error{
         ErrorKind::kConfig,
         fmt::format("plugins.worker_memory_mib = {} leaves no room for the worker itself, which needs {} MiB before it "
-                    "scores a row",
+                    "does any work",
                     limits.memory_bytes >> 20, need_mib),
-        limits.memory_where, fmt::format("set {} and what the reward needs besides, or 0 for no limit", need_mib)};
+        limits.memory_where, fmt::format("set {} and what the plugin needs besides, or 0 for no limit", need_mib)};
   }
   return set_limit(RLIMIT_AS, "memory", static_cast<rlim_t>(limits.memory_bytes));
 }

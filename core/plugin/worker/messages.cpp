@@ -23,6 +23,23 @@ std::string params_text(const Json& params) {
   return {bytes.begin(), bytes.end()};
 }
 
+void put_metrics(Encoder& out, const std::vector<MetricRecord>& metrics) {
+  out.u64(metrics.size());
+  for (const MetricRecord& metric : metrics)
+    out.text(metric.name).f64(metric.sum).f64(metric.weight).i64(metric.reduction);
+}
+
+std::vector<MetricRecord> read_metrics(Decoder& in) {
+  std::vector<MetricRecord> metrics(in.count(32));
+  for (MetricRecord& metric : metrics) {
+    metric.name = in.text();
+    metric.sum = in.f64();
+    metric.weight = in.f64();
+    metric.reduction = static_cast<int32_t>(in.i64());
+  }
+  return metrics;
+}
+
 }  // namespace
 
 std::string encode(const HelloMessage& m) { return Encoder().i64(m.protocol).i64(m.abi_minor).bytes(); }
@@ -41,6 +58,7 @@ std::string encode(const LoadMessage& m) {
   out.i64(flag(m.limits.write_files)).i64(flag(m.limits.start_programs)).i64(flag(m.load_in_worker));
   out.i64(flag(m.check_writes)).i64(m.limits.cpu_ms).i64(m.limits.num_cpus);
   out.i64(flag(m.limits.make_sandboxes)).text(m.limits.memory_where);
+  out.i64(m.call_timeout_ms).i64(m.num_threads);
   return out.bytes();
 }
 Result<> decode(std::string_view body, LoadMessage& m) {
@@ -61,6 +79,8 @@ Result<> decode(std::string_view body, LoadMessage& m) {
   m.limits.num_cpus = in.i64();
   m.limits.make_sandboxes = in.i64() != 0;
   m.limits.memory_where = in.text();
+  m.call_timeout_ms = in.i64();
+  m.num_threads = in.i64();
   TRY(finish(in, "load"));
   auto read = parse::parse_cbor(params);
   if (!read) {
@@ -142,9 +162,7 @@ std::string encode(const RowMessage& m) {
   for (const FailedRow& row : m.failed_rows) out.i64(row.row).i64(row.code).text(row.text);
   out.u64(m.values.size());
   for (const RowValue& value : m.values) out.i64(value.row).text(value.name).f64(value.value);
-  out.u64(m.metrics.size());
-  for (const MetricRecord& metric : m.metrics)
-    out.text(metric.name).f64(metric.sum).f64(metric.weight).i64(metric.reduction);
+  put_metrics(out, m.metrics);
   return out.bytes();
 }
 Result<> decode(std::string_view body, RowMessage& m) {
@@ -164,14 +182,47 @@ Result<> decode(std::string_view body, RowMessage& m) {
     value.name = in.text();
     value.value = in.f64();
   }
-  m.metrics.resize(in.count(32));
-  for (MetricRecord& metric : m.metrics) {
-    metric.name = in.text();
-    metric.sum = in.f64();
-    metric.weight = in.f64();
-    metric.reduction = static_cast<int32_t>(in.i64());
-  }
+  m.metrics = read_metrics(in);
   return finish(in, "row");
+}
+
+std::string encode(const ComputeMessage& m) {
+  Encoder out;
+  out.i64(m.step).i64(m.update_index).i64(m.timeout_ms);
+  out.i64(m.num_rows).i64(m.num_tokens).i64(m.num_functions).u64(m.columns).u64(m.outputs);
+  return out.i64(flag(m.new_input)).i64(flag(m.new_output)).u64(m.input_bytes).u64(m.output_bytes).bytes();
+}
+Result<> decode(std::string_view body, ComputeMessage& m) {
+  Decoder in(body);
+  m.step = in.i64();
+  m.update_index = in.i64();
+  m.timeout_ms = in.i64();
+  m.num_rows = in.i64();
+  m.num_tokens = in.i64();
+  m.num_functions = in.i64();
+  m.columns = in.u64();
+  m.outputs = in.u64();
+  m.new_input = in.i64() != 0;
+  m.new_output = in.i64() != 0;
+  m.input_bytes = in.u64();
+  m.output_bytes = in.u64();
+  return finish(in, "compute");
+}
+
+std::string encode(const ComputedMessage& m) {
+  Encoder out;
+  out.text(m.error ? encode(*m.error) : "");
+  put_metrics(out, m.metrics);
+  return out.i64(flag(m.has_state)).text(m.state).bytes();
+}
+Result<> decode(std::string_view body, ComputedMessage& m) {
+  Decoder in(body);
+  const std::string error = in.text();
+  if (!error.empty()) m.error = decode_error(error);
+  m.metrics = read_metrics(in);
+  m.has_state = in.i64() != 0;
+  m.state = in.text();
+  return finish(in, "computed");
 }
 
 std::string encode(const StateMessage& m) { return Encoder().i64(flag(m.has_state)).text(m.bytes).bytes(); }

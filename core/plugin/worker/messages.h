@@ -2,8 +2,8 @@
 //
 //   trainer -> fork server   kLoad, kFork, kKill
 //   fork server -> trainer   kHello, kLoaded, kForkFailed, kExited, kError
-//   trainer -> worker        kPiece, kSaveState, kLoadState
-//   worker -> trainer        kReady, kRow, kDone, kState, kLog, kProgress, kError
+//   trainer -> worker        kPiece, kSaveState, kLoadState (rewards); kCompute, kLoadState (losses, estimators)
+//   worker -> trainer        kReady, kRow, kDone, kComputed, kState, kLog, kProgress, kError
 //
 // The fork server is the first process of a pool: it loads the pack and forks the workers, which hold the instances.
 // The end of a connection is the order to stop. Threading: plain values.
@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kProtocol = 5;
+inline constexpr int64_t kProtocol = 6;
 
 enum Message : uint32_t {
   kLoad = 1,
@@ -36,12 +37,14 @@ enum Message : uint32_t {
   kPiece = 20,
   kSaveState = 21,
   kLoadState = 22,
+  kCompute = 23,
   kReady = 30,
   kRow = 31,
   kDone = 32,
   kState = 33,
   kLog = 34,
   kProgress = 35,  // a LogMessage for the moving line
+  kComputed = 36,
   kError = 40,
 };
 
@@ -56,7 +59,9 @@ struct LoadMessage {
   WorkerLimits limits;
   // The pack starts threads when it is loaded, which a fork would lose: every worker loads it for itself.
   bool load_in_worker = false;
-  bool check_writes = false;  // RunKey's
+  bool check_writes = false;    // RunKey's
+  int64_t call_timeout_ms = 0;  // RunKey's, of losses and estimators
+  int64_t num_threads = 1;      // of host->parallel_for
 };
 
 struct LoadedMessage {
@@ -106,6 +111,26 @@ struct RowMessage {
   std::vector<MetricRecord> metrics;
 };
 
+// A call of `compute`. With the input and the output area as descriptors, each if it is new to the worker. step_area.h
+// says where in the areas everything is.
+struct ComputeMessage {
+  int64_t step = 0, update_index = 0;
+  int64_t timeout_ms = 0;  // of this call alone; 0: none
+  int64_t num_rows = 0, num_tokens = 0, num_functions = 0;
+  uint64_t columns = 0;  // bit i: column i of the kind is there
+  uint64_t outputs = 0;  // bit i: output i of the kind is wanted
+  bool new_input = false, new_output = false;
+  uint64_t input_bytes = 0, output_bytes = 0;  // of the areas
+};
+
+// What the call produced in addition to its outputs.
+struct ComputedMessage {
+  std::optional<Error> error;
+  std::vector<MetricRecord> metrics;
+  bool has_state = false;  // mortise.state/1, as after the call
+  std::string state;
+};
+
 struct StateMessage {
   bool has_state = false;
   std::string bytes;
@@ -125,6 +150,8 @@ std::string encode(const ExitedMessage& message);
 std::string encode(const ReadyMessage& message);
 std::string encode(const PieceMessage& message);
 std::string encode(const RowMessage& message);
+std::string encode(const ComputeMessage& message);
+std::string encode(const ComputedMessage& message);
 std::string encode(const StateMessage& message);
 std::string encode(const LogMessage& message);
 std::string encode(const Error& error);
@@ -139,6 +166,8 @@ Result<> decode(std::string_view body, ExitedMessage& message);
 Result<> decode(std::string_view body, ReadyMessage& message);
 Result<> decode(std::string_view body, PieceMessage& message);
 Result<> decode(std::string_view body, RowMessage& message);
+Result<> decode(std::string_view body, ComputeMessage& message);
+Result<> decode(std::string_view body, ComputedMessage& message);
 Result<> decode(std::string_view body, StateMessage& message);
 Result<> decode(std::string_view body, LogMessage& message);
 // The error that the peer sent; of kind kPlugin where it cannot be read.

@@ -13,9 +13,8 @@
 #include <string>
 #include <string_view>
 
-#include "foundation/base/isolation.h"
 #include "plugin/host/kinds/reward.h"
-#include "plugin/worker/limits.h"
+#include "plugin/worker/placement.h"
 
 namespace mortise {
 
@@ -53,13 +52,6 @@ class RewardFunction {
   virtual Result<> load_state(std::string_view bytes) = 0;
 
   Result<RewardOutput> score(const ScoreRequest& request, const RewardBatch& rows, MetricSet* metrics);
-};
-
-struct IsolationOptions {
-  Isolation mode = Isolation::kAuto;
-  int num_workers = 0;  // 0: one per core that they may use, eight at most
-  WorkerLimits limits;
-  bool bubblewrap = true;  // if the machine has it
 };
 
 // The reward `name` of the registry. `auto` is `process` where the machine can; the log says where it cannot, and what

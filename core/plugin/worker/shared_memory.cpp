@@ -26,7 +26,7 @@ Error memory_error(const char* operation, size_t size) {
   const int code = errno;
   return {ErrorKind::kPlugin, fmt::format("{} failed: {}", operation, std::strerror(code)),
           fmt::format("shared memory of a worker, {} bytes", size),
-          resource_advice(code, "free memory, or set plugins.isolation = \"none\"")};
+          resource_advice(code, "free memory, or run the plugin without workers")};
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace mortise {
 namespace {
 
-constexpr int kReadyMs = 60'000;  // for create() of the reward
+constexpr int kReadyMs = 60'000;  // for create() of the plugin
 constexpr int64_t kExitReportMs = 2'000;
 constexpr int64_t kRestartPauseMs = 50;
 constexpr const char* kLostText = "the end of its fork server";
@@ -33,7 +33,7 @@ std::string describe_exit(int status) {
 Result<std::unique_ptr<Supervisor>> Supervisor::start(const LoadMessage& load, const PoolOptions& options) {
   std::unique_ptr<Supervisor> supervisor(new Supervisor(load, options));
   // One worker first: a create that fails does so once, and one worker may be all that is wanted (use_one_worker).
-  const int num_workers = std::exchange(supervisor->options_.num_workers, 0);
+  const int num_workers = std::exchange(supervisor->options_.num_workers, options.has_spare ? 0 : 1);
   TRY(supervisor->start_bare_or_sandboxed());
   TRY(supervisor->wait_idle(kReadyMs));
   supervisor->options_.num_workers = num_workers;
@@ -104,8 +104,7 @@ void Supervisor::lose(const Error& why) {
 }
 
 Result<> Supervisor::fill() {
-  const auto wanted = static_cast<size_t>(options_.num_workers) + 1;
-  while (!lost_ && slots_.size() < wanted && starts_.may_try(system_.monotonic_ns())) {
+  while (!lost_ && slots_.size() < num_wanted() && starts_.may_try(system_.monotonic_ns())) {
     auto added = add_slot();
     if (added.ok()) continue;
     starts_.fail(system_.monotonic_ns());
@@ -162,7 +161,7 @@ Result<> Supervisor::wait(int timeout_ms) {
   if (lost_) return {};
   std::vector<pollfd> entries{{fork_server_->fd(), POLLIN, 0}};
   for (const auto& slot : slots_) entries.push_back({slot->channel.fd(), POLLIN, 0});
-  if (slots_.size() <= static_cast<size_t>(options_.num_workers)) {  // one is missing: request it again in time
+  if (slots_.size() < num_wanted()) {  // one is missing: request it again in time
     const int64_t pause_ms = starts_.wait_ms(system_.monotonic_ns());
     if (timeout_ms < 0 || pause_ms < timeout_ms) timeout_ms = static_cast<int>(pause_ms);
   }
@@ -251,7 +250,7 @@ Result<> Supervisor::note_failed_start() {
   return Error{ErrorKind::kPlugin,
                fmt::format("{} workers in a row ended before they were ready, the last by {}", num_failed_starts_, end),
                load_.identity.label,
-               "look at create() of the reward" + (memory.empty() ? "" : "; its memory: " + memory)};
+               "look at create() of the plugin" + (memory.empty() ? "" : "; its memory: " + memory)};
 }
 
 Result<> Supervisor::restart() {

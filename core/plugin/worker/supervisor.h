@@ -1,8 +1,8 @@
-// The worker processes of one reward: as many as may score at once, and a spare. All are loaded, so the spare can
+// The worker processes of one plugin: as many as may work at once, and perhaps a spare. All are loaded, so the spare can
 // replace a worker that dies while a new one starts.
 //
 // If the machine refuses a worker for now (no process, no descriptor, no memory), the supervisor asks again, with
-// pauses that double, and the reward continues with the others. It starts a fork server that dies again, but only so
+// pauses that double, and the plugin continues with the others. It starts a fork server that dies again, but only so
 // often within a window of time, however long the run is. Threading: one thread at a time.
 #pragma once
 
@@ -30,11 +30,11 @@ struct Slot {
   int64_t id = 0;
   int64_t asked_ns = 0;  // when it was requested
   Channel channel;
-  bool ready = false;        // its instance can score
-  bool busy = false;         // it has a piece
-  int64_t area_number = -1;  // the rows that it has mapped
-  int64_t block = -1;        // the block of the arena that it has open
-  int64_t state_count = 0;   // which of the reward's states it holds (CarriedState)
+  bool ready = false;        // its instance can work
+  bool busy = false;         // it has a piece or a call
+  int64_t area_number = -1;  // the rows that it has mapped; of a loss or estimator: the inputs
+  int64_t block = -1;        // the block of the arena that it has open; of a loss or estimator: the outputs
+  int64_t state_count = 0;   // which of the plugin's states it holds (CarriedState)
   SharedMemory output;
   OutputArea area;
 };
@@ -46,6 +46,7 @@ struct WorkerEnd {
 
 struct PoolOptions {
   int num_workers = 1;
+  bool has_spare = true;  // one more that is ready, in case a worker ends
   std::filesystem::path program;
   std::filesystem::path bubblewrap;  // empty: not used
   std::string without;               // why it is not, for the log; may be empty
@@ -54,7 +55,7 @@ struct PoolOptions {
 
 class Supervisor {
  public:
-  // Starts the fork server and one worker, and returns when that is ready: a reward that cannot be created is an error
+  // Starts the fork server and one worker, and returns when that is ready: a plugin that cannot be created is an error
   // here. fill() starts the others.
   static Result<std::unique_ptr<Supervisor>> start(const LoadMessage& load, const PoolOptions& options);
 
@@ -96,6 +97,9 @@ class Supervisor {
   Supervisor(const LoadMessage& load, const PoolOptions& options)
       : load_(load), options_(options), system_(*options.system) {}
   Result<> start_fork_server();
+  [[nodiscard]] size_t num_wanted() const {
+    return static_cast<size_t>(options_.num_workers) + (options_.has_spare ? 1 : 0);
+  }
   Result<> start_bare_or_sandboxed();
   Result<std::unique_ptr<ForkServerClient>> start_client();
   Result<> add_slot();

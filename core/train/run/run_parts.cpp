@@ -236,12 +236,14 @@ Result<> load_advantage(const RunSettings& run, PluginRegistry& registry, Advant
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.adv_estimator));
   const Json params =
       offer_params(*estimator.plugin, config.adv_params, offered_params(run.config, "advantage_estimator"));
-  advantage.estimator = TRY(at_place(run.loaded.where("algorithm.adv_estimator"),
-                                     AdvantageRunner::create(registry, config.adv_estimator, params, run.key)));
+  advantage.estimator = TRY(at_place(
+      run.loaded.where("algorithm.adv_estimator"),
+      AdvantageRunner::create(registry, config.adv_estimator, params, run.key, advantage_workers(run.loaded))));
   saved.plugins.add("advantage:" + config.adv_estimator, advantage.estimator->instance());
   if (config.use_kl_in_reward) {
-    advantage.reward_kl = TRY(at_place(run.loaded.where("algorithm.kl_penalty"),
-                                       KlEstimator::create(registry, config.kl_penalty, config.kl_params, run.key)));
+    advantage.reward_kl = TRY(at_place(
+        run.loaded.where("algorithm.kl_penalty"),
+        KlEstimator::create(registry, config.kl_penalty, config.kl_params, run.key, kl_penalty_workers(run.loaded))));
     saved.plugins.add("kl_penalty:" + config.kl_penalty, advantage.reward_kl->instance());
   }
   advantage.kl_controller.emplace(config.kl_ctrl);

@@ -98,6 +98,15 @@ TEST_P(GoldenEvalTest, GivesThePublishedNumbers) {
     ASSERT_TRUE(metrics.contains(item.key())) << item.key() << " not in " << ran.out;
     EXPECT_NEAR(metrics[item.key()].get<double>(), item.value().get<double>(), 1e-5) << item.key();
   }
+
+  // In a worker: the same bits.
+  args[6] = (temp / "isolated.safetensors").string();
+  for (const char* word : {"--isolation", "process"}) args.emplace_back(word);
+  const Ran isolated = mortise_plugin(args);
+  ASSERT_EQ(isolated.code, 0) << isolated.err;
+  EXPECT_EQ(isolated.out, ran.out);
+  EXPECT_EQ(default_env().read_file(temp / "isolated.safetensors").value(),
+            default_env().read_file(temp / "out.safetensors").value());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenEvalTest, testing::ValuesIn(golden_files()), [](const auto& name) {

@@ -30,7 +30,8 @@ struct AdvantageOutput {
 class AdvantageEstimator {
  public:
   static Result<AdvantageEstimator> create(PluginRegistry& registry, std::string_view name,
-                                           const nlohmann::ordered_json& params, const RunKey& key);
+                                           const nlohmann::ordered_json& params, const RunKey& key,
+                                           const RemoteMaker& remote = {});
   [[nodiscard]] const PluginInfo& info() const { return instance_.info(); }
   [[nodiscard]] PluginInstance& instance() { return instance_; }
   [[nodiscard]] const PluginInstance& instance() const { return instance_; }

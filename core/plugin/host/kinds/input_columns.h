@@ -5,8 +5,10 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 
 #include "foundation/batch/columns.h"
 #include "mortise/kinds/advantage_estimator.h"
@@ -75,6 +77,24 @@ struct InputFields<mortise_advantage_estimator_in> {
       if_there<column::RolloutIsWeights>(&In::rollout_is_weights),
   };
 };
+
+// A column that a kind sees.
+struct InputColumn {
+  std::string_view name;
+  Level level;
+  bool is_mask;  // of bytes; else of floats
+};
+
+// All of them, in the order of InputFields.
+template <class In>
+consteval auto input_columns() {
+  return std::apply(
+      []<class... C>(const InputField<C, In>&...) {
+        return std::array<InputColumn, sizeof...(C)>{
+            InputColumn{C::name, C::level, std::is_same_v<typename C::Value, uint8_t>}...};
+      },
+      InputFields<In>::kAll);
+}
 
 // The names of the columns that a kind sees, and of `others`, what its struct has besides.
 template <class In, class... Names>

@@ -7,13 +7,13 @@
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/kinds/fill_columns.h"
 #include "plugin/host/kinds/slots.h"
+#include "plugin/host/kinds/step_call.h"
 #include "plugin/host/kinds/tensor_args.h"
 
 namespace mortise {
 namespace {
 
 using Vtable = mortise_kl_estimator_vtable;
-constexpr std::string_view kSlot = "compute";
 
 // d/dx of weight * (x - ref)^2 / 2
 void write_k2_gradient(const StepView& input, std::span<float> grad) {
@@ -23,7 +23,47 @@ void write_k2_gradient(const StepView& input, std::span<float> grad) {
   for (size_t t = 0; t < grad.size(); ++t) grad[t] = mask[t] == 0 ? 0.0F : weight[t] * (log_prob[t] - reference[t]);
 }
 
+Result<> check_input(const PluginInstance& instance, const StepView& in, const KlEstimatorOutput& out) {
+  TRY(check_layout(instance, kStepSlot, in.step, in.layout));
+  const int64_t n = in.layout.num_tokens();
+  std::vector<InputSize> sizes = column_sizes<mortise_kl_estimator_in>(in);
+  sizes.insert(sizes.end(),
+               {{"output kl", out.kl.size(), n}, {"output grad_log_prob", out.grad_log_prob.size(), n, false}});
+  return check_sizes(instance, kStepSlot, in.step, sizes);
+}
+
+Result<> check_vtable(const PluginInstance& instance) {
+  return check_slots(instance, {{kStepSlot.data(), vtable_of<Vtable>(instance).compute != nullptr}});
+}
+
+Result<CallReport> call_slot(PluginInstance& instance, const StepCall& call, MetricSet* metrics,
+                             const CallOptions& options) {
+  const StepView& input = call.columns;
+  const NamedOutput &kl = call.outputs[0], &grad_log_prob = call.outputs[1];
+  TensorArgs args(instance, writes_all(instance.info()));
+  const mortise_layout layout = c_layout(input.layout);
+  auto in = make_abi_struct<mortise_kl_estimator_in>();
+  in.layout = &layout;
+  fill_columns(input, instance.info(), args, in);
+  auto out = make_abi_struct<mortise_kl_estimator_out>();
+  out.kl = args.output(kl.values, kl.name);
+  out.grad_log_prob = grad_log_prob.values.empty() ? nullptr : args.output(grad_log_prob.values, grad_log_prob.name);
+
+  const auto slot = catchable(vtable_of<Vtable>(instance).compute);
+  CallReport report = TRY(instance.call(kStepSlot, input.step, metrics, options, [&](mortise_call* context) {
+    return slot(instance.self(), context, &in, &out);
+  }));
+  TRY(args.check_guards(instance, kStepSlot, input.step, input.layout));
+  args.finish();
+  return report;
+}
+
+constexpr auto kColumns = input_columns<mortise_kl_estimator_in>();
+
 }  // namespace
+
+const StepKind kKlEstimatorSteps = {
+    MORTISE_KIND_KL_ESTIMATOR, kColumns, {"kl", "grad_log_prob", ""}, check_vtable, call_slot};
 
 std::string kl_base_name(std::string_view name) {
   std::string base(name);
@@ -33,44 +73,25 @@ std::string kl_base_name(std::string_view name) {
 }
 
 Result<KlEstimator> KlEstimator::create(PluginRegistry& registry, std::string_view name,
-                                        const nlohmann::ordered_json& params, const RunKey& key) {
+                                        const nlohmann::ordered_json& params, const RunKey& key,
+                                        const RemoteMaker& remote) {
   const std::string base = kl_base_name(name);
   const bool straight_through = base.size() != name.size();
-  KlEstimator kl(TRY(PluginInstance::create(registry, MORTISE_KIND_KL_ESTIMATOR, base, params, key)), straight_through);
-  TRY(check_slots(kl.instance_, {{"compute", vtable_of<Vtable>(kl.instance_).compute != nullptr}}));
-  return kl;
+  return KlEstimator(TRY(create_for_steps(registry, kKlEstimatorSteps, base, params, key, remote)), straight_through);
 }
 
 Result<void> KlEstimator::compute(const StepView& input, const KlEstimatorOutput& output, MetricSet* metrics,
                                   const CallOptions& options) {
-  TRY(check_layout(instance_, kSlot, input.step, input.layout));
-  const int64_t n = input.layout.num_tokens();
-  std::vector<InputSize> sizes = column_sizes<mortise_kl_estimator_in>(input);
-  sizes.insert(sizes.end(),
-               {{"output kl", output.kl.size(), n}, {"output grad_log_prob", output.grad_log_prob.size(), n, false}});
-  TRY(check_sizes(instance_, kSlot, input.step, sizes));
-  TensorArgs args(instance_.checks_writes(), writes_all(info()));
-  const mortise_layout layout = c_layout(input.layout);
-  auto in = make_abi_struct<mortise_kl_estimator_in>();
-  in.layout = &layout;
-  fill_columns(input, info(), args, in);
-  auto out = make_abi_struct<mortise_kl_estimator_out>();
-  out.kl = args.output(output.kl, "kl");
-  const bool wants_gradient = !output.grad_log_prob.empty() && !straight_through_;
-  out.grad_log_prob = wants_gradient ? args.output(output.grad_log_prob, "grad_log_prob") : nullptr;
-
-  const auto slot = catchable(vtable_of<Vtable>(instance_).compute);
-  TRY(instance_.call(kSlot, input.step, metrics, options,
-                     [&](mortise_call* call) { return slot(instance_.self(), call, &in, &out); }));
-  TRY(args.check_guards(instance_, kSlot, input.step, input.layout));
-  args.finish();
+  TRY(check_input(instance_, input, output));
+  const NamedOutput kl{"kl", output.kl}, grad_log_prob{"grad_log_prob", output.grad_log_prob};
+  const StepCall call{input, {}, {}, {kl, straight_through_ ? NamedOutput{} : grad_log_prob}};
+  TRY(compute_step(instance_, kKlEstimatorSteps, call, metrics, options));
   if (straight_through_) write_k2_gradient(input, output.grad_log_prob);
 
   const auto mask = input.get<column::ResponseMask>();
-  TRY(instance_.settle(kSlot, input.step, {{"kl", output.kl}}, input.layout, {mask}));
+  TRY(instance_.settle(kStepSlot, input.step, {kl}, input.layout, {mask}));
   if (output.grad_log_prob.empty()) return {};
-  return instance_.settle(kSlot, input.step, {{"grad_log_prob", output.grad_log_prob}}, input.layout,
-                          {mask, input.get<column::Weight>()});
+  return instance_.settle(kStepSlot, input.step, {grad_log_prob}, input.layout, {mask, input.get<column::Weight>()});
 }
 
 }  // namespace mortise

@@ -24,7 +24,8 @@ struct KlEstimatorOutput {
 class KlEstimator {
  public:
   static Result<KlEstimator> create(PluginRegistry& registry, std::string_view name,
-                                    const nlohmann::ordered_json& params, const RunKey& key);
+                                    const nlohmann::ordered_json& params, const RunKey& key,
+                                    const RemoteMaker& remote = {});
   [[nodiscard]] const PluginInfo& info() const { return instance_.info(); }
   [[nodiscard]] Coupling coupling() const { return info().coupling; }
   [[nodiscard]] bool straight_through() const { return straight_through_; }

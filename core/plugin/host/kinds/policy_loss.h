@@ -28,7 +28,8 @@ struct PolicyLossOutput {
 class PolicyLoss {
  public:
   static Result<PolicyLoss> create(PluginRegistry& registry, std::string_view name,
-                                   const nlohmann::ordered_json& params, const RunKey& key);
+                                   const nlohmann::ordered_json& params, const RunKey& key,
+                                   const RemoteMaker& remote = {});
   [[nodiscard]] const PluginInfo& info() const { return instance_.info(); }
   [[nodiscard]] Coupling coupling() const { return info().coupling; }
   [[nodiscard]] PluginInstance& instance() { return instance_; }

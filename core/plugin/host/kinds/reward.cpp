@@ -183,7 +183,7 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, MetricSet* metri
   if (gives_tokens) written.token_rewards.assign(in.completion_ids.offsets[rows] - in.completion_ids.offsets[0], 0.0F);
   RowValueSink sink;
   sink.num_rows = in.num_rows;
-  GuardedRewards guarded(instance_.checks_writes(), written);
+  GuardedRewards guarded(instance_.key().check_writes, written);
   auto out = make_abi_struct<mortise_reward_out>();
   out.rewards = guarded.rewards();
   out.token_rewards = gives_tokens ? guarded.token_rewards() : nullptr;

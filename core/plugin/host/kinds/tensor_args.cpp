@@ -79,7 +79,9 @@ const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
 void* TensorArgs::place(std::span<float> values, std::string_view name) {
   void* data = values.data();
   if (values.empty()) data = nothing;
-  if (guarded_) {
+  if (in_place_ && !values.empty()) {
+    guards_.push_back({name, GuardedOutput(data, values.size_bytes())});
+  } else if (guarded_ || in_place_) {
     guards_.push_back({name, GuardedOutput(values.size_bytes())});
     data = guards_.back().memory.data();
     copies_.push_back({data, values});

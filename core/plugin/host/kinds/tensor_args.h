@@ -1,8 +1,8 @@
 // Spans of the engine as tensor views of the C ABI, for the duration of one call.
 //
 // The ABI promises 64-byte aligned data. A span with another alignment is copied into aligned scratch, and outputs are
-// copied back at the end (finish()). Outputs are set to 0 first. In runs with plugins.check they are between guard
-// words. Cost: nothing for aligned inputs; one pass over outputs.
+// copied back at the end (finish()). Outputs are set to 0 first. In runs with plugins.check, and in workers, they are
+// between guard words. Cost: nothing for aligned inputs; one pass over outputs.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,11 @@ namespace mortise {
 
 class TensorArgs {
  public:
-  // writes_all: the plugin fills its outputs, which then are not zeroed first (MORTISE_FLAG_WRITES_ALL). While outputs
-  // are guarded they are NaN in that case: what it leaves out is found.
-  explicit TensorArgs(bool guarded = false, bool writes_all = false) : guarded_(guarded), writes_all_(writes_all) {}
+  TensorArgs() = default;
+  // As the instance's RunKey says. writes_all: the plugin fills its outputs, which then are not zeroed first
+  // (MORTISE_FLAG_WRITES_ALL). With check_writes they are NaN in that case: what it leaves out is found.
+  explicit TensorArgs(const PluginInstance& instance, bool writes_all = false)
+      : guarded_(instance.key().check_writes), in_place_(instance.key().in_worker), writes_all_(writes_all) {}
   TensorArgs(const TensorArgs&) = delete;
   TensorArgs& operator=(const TensorArgs&) = delete;
 
@@ -65,7 +67,9 @@ class TensorArgs {
   std::deque<Slot> slots_;  // a deque, so that pointers to slots remain valid
   std::vector<std::unique_ptr<void, FreeAligned>> memory_;
   std::vector<Copy> copies_;
-  bool guarded_, writes_all_;
+  bool guarded_ = false;     // outputs between guard words
+  bool in_place_ = false;    // between guard words where they are, which costs no copy
+  bool writes_all_ = false;  // outputs are not zeroed
   std::vector<Guarded> guards_;
 };
 
