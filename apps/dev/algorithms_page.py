@@ -53,16 +53,7 @@ def cell(text):
 def range_of(param):
     if "choices" in param:
         return ", ".join(f"`{c}`" for c in param["choices"])
-    low, high = param.get("min"), param.get("max")
-    wide = lambda x: x is None or abs(x) > 1.7e308
-    if "min" not in param or (wide(low) and wide(high)):
-        return ""
-    number = lambda x: f"{x:g}"
-    if wide(high):
-        return f"at least {number(low)}"
-    if wide(low):
-        return f"at most {number(high)}"
-    return f"{number(low)} .. {number(high)}"
+    return param.get("allowed", "")
 
 
 def needs_of(plugin):

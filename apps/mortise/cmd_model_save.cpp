@@ -2,6 +2,9 @@
 #include "command_line.h"
 
 #include <fmt/core.h>
+
+#include <algorithm>
+
 #include "foundation/base/text.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
@@ -44,6 +47,9 @@ Result<SaveArguments> parse_save(Arguments args) {
   TRY(parse_words(args, save_options(a), kCommand));
   if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
   if (a.out.empty()) return bad("out", "is missing", "name the folder to write");
+  constexpr std::string_view kDtypes[] = {"stored", "float32", "bfloat16", "float16", "float64"};
+  if (std::ranges::find(kDtypes, a.dtype) == std::end(kDtypes))
+    return bad("dtype", "is " + quote(a.dtype), "use stored, float32, bfloat16, float16 or float64");
   if (a.lora != "merged" && a.lora != "apart") return bad("lora", "is " + quote(a.lora), "use merged or apart");
   std::error_code ignored;
   if (std::filesystem::equivalent(a.model, a.out, ignored)) {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include "as_rank.h"
 #include "dist/launch/rank_place.h"
+#include "foundation/base/shown_text.h"
 #include "run_command.h"
 #include "train/loop/trainer.h"
 
@@ -16,9 +17,9 @@ Result<int> train_as_rank(const RunCommand& command, Communicator& ranks) {
   const std::string& dir = command.config.config.trainer.default_local_dir;
   const std::string model =
       summary.last_checkpoint.empty() ? "" : fmt::format(", model in {}/huggingface", summary.last_checkpoint);
-  log_info(fmt::format("{}{} steps; metrics in {}/metrics.jsonl{}",
+  log_info(fmt::format("{}{}; metrics in {}/metrics.jsonl{}",
                        summary.stopped_by_signal ? "stopped by a signal, the same command resumes it: " : "done: ",
-                       summary.steps, dir, model));
+                       counted(summary.steps, "step"), dir, model));
   return summary.stopped_by_signal ? static_cast<int>(ErrorKind::kSignal) : 0;
 }
 

@@ -106,6 +106,7 @@ Json param_json(const ParamInfo& param) {
   if (param.range) {
     out["min"] = param.range->min;  // an open end is null
     out["max"] = param.range->max;
+    out["allowed"] = range_text(param);  // for people: "above 0 and at most 1"
   }
   if (!param.choices.empty()) out["choices"] = param.choices;
   if (param.role != ParamRole::kPlain) out["role"] = param_role_name(param.role);

@@ -21,7 +21,8 @@
 namespace mortise::check {
 namespace {
 
-constexpr std::string_view kGate = "load.opens";  // where it fails, no plugin can be looked at
+constexpr std::string_view kGate = "load.opens";           // where it fails, no plugin can be looked at
+constexpr std::string_view kReadable = "static.readable";  // where no ELF header is found, nothing can
 
 Error bad_params(std::string what, std::string_view text) {
   return {ErrorKind::kConfig, std::move(what), "--params " + std::string(text), "write [PLUGIN:]key=value,key=value"};
@@ -86,6 +87,14 @@ Result<> check_given(const PackInfo& pack, std::span<const GivenParam> given) {
 class Plan {
  public:
   Plan(const CheckOptions& options, const PackInfo& pack) : options_(options), pack_(pack) {}
+
+  // A file that is no shared object has the one case that says so.
+  void make_unreadable() {
+    for (const Case* one : all_cases()) {
+      if (one->id == kReadable) add(*one, nullptr, Json());
+    }
+    num_pack_ = outcomes.size();
+  }
 
   Result<> make() {
     for (const Case* one : all_cases()) {
@@ -209,7 +218,10 @@ Result<CheckReport> check_pack(const CheckOptions& options) {
   const PackInfo pack = read_note(file);
   if (!pack.id.empty()) TRY(check_given(pack, options.params));
   Plan plan(options, pack);
-  TRY(plan.make());
+  if (read_elf(file.bytes(), file.path()).ok())
+    TRY(plan.make());
+  else
+    plan.make_unreadable();
 
   const int asked = options.num_jobs > 0 ? options.num_jobs : usable_cpus();
   const int num_jobs = std::clamp(asked, 1, static_cast<int>(std::max<size_t>(plan.outcomes.size(), 1)));

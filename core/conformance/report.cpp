@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "foundation/base/clock.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "plugin/host/registry.h"
 
@@ -111,8 +112,8 @@ std::string report_text(const CheckReport& report, bool verbose) {
     }
   }
   const size_t faults = report.num_faults();
-  out += faults == 0 ? "no faults" : std::to_string(faults) + (faults == 1 ? " fault" : " faults");
-  out += fmt::format(", {} cases in {}\n", report.outcomes.size(), format_duration(report.seconds));
+  out += fmt::format("{}, {} in {}\n", faults == 0 ? "no faults" : counted(static_cast<int64_t>(faults), "fault"),
+                     counted(static_cast<int64_t>(report.outcomes.size()), "case"), format_duration(report.seconds));
   if (faults > 0) out += "The rules are in RULES.md of the SDK.\n";
   return out;
 }

@@ -28,7 +28,7 @@ struct Gae : mortise::AdvantageEstimator {
   double lam_critic = param("lam_critic", mortise::none, "lambda of the returns; not set: lam").range(0, 1);
   double length_adaptive_alpha = param("length_adaptive_alpha", mortise::none,
                                        "lambda of the advantages = 1 - 1 / (alpha length); VAPO: 0.05; not set: lam")
-                                     .at_least(std::numeric_limits<double>::min());
+                                     .above(0);
   bool whiten =
       param("whiten", true, "shift and scale the advantages to mean 0 and deviation 1 over the step's tokens");
   double epsilon = param("epsilon", 1e-8, "added to the variance in the whitening").at_least(0);

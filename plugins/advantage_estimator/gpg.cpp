@@ -18,7 +18,7 @@ struct Gpg : mortise::GroupRelative {
 
   Gpg() : GroupRelative("reward") {}
 
-  double f_norm = param("f_norm", 1.0, "divisor, F_norm in the paper").at_least(std::numeric_limits<double>::min());
+  double f_norm = param("f_norm", 1.0, "divisor, F_norm in the paper").above(0);
   std::string alpha = param("alpha", "nonzero",
                             "scale: rows over rows with a 'nonzero' reward (verl), rows over rows of 'informative' "
                             "groups, whose rewards differ (the paper), or 'one'")

@@ -24,13 +24,12 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
 
-  double clip_cov_ratio = param("clip_cov_ratio", 2e-4, "share of the tokens that are dropped, above 0").range(0, 1);
+  double clip_cov_ratio = param("clip_cov_ratio", 2e-4, "share of the tokens that are dropped").above(0).at_most(1);
   double clip_cov_lb = param("clip_cov_lb", 1.0, "least covariance of a token that may be dropped, exclusive");
   double clip_cov_ub = param("clip_cov_ub", 5.0, "greatest covariance of a token that may be dropped, exclusive");
 
   void setup(mortise::Call call) override {
     Clipped::setup(call);
-    if (clip_cov_ratio == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_ratio must be above 0");
     if (!(clip_cov_lb < clip_cov_ub))
       mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_lb must be below clip_cov_ub: no token lies between them");
   }

@@ -14,12 +14,7 @@ struct Dro : mortise::TokenLoss {
       "D = log_prob - old_log_prob; L = -(A log_prob - dro_beta/2 D^2). arXiv:2405.19107";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
-  double dro_beta =
-      param<double>("dro_beta", mortise::required, "strength of the quadratic penalty, above 0").at_least(0);
-
-  void setup(mortise::Call) override {
-    if (!(dro_beta > 0)) mortise::fail(MORTISE_INVALID_ARGUMENT, "dro_beta must be above 0");
-  }
+  double dro_beta = param<double>("dro_beta", mortise::required, "strength of the quadratic penalty").above(0);
 
   enum { kKl };
   static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};

@@ -26,8 +26,7 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
   double delta = param("delta", mortise::none,
                        "two-sided clip of the ratio, which also excludes tokens above it from F; not set: off")
                      .at_least(0);
-  double decay_rate =
-      param("fipo_decay_rate", 32.0, "number of tokens after which the influence halves, above 0").at_least(0);
+  double decay_rate = param("fipo_decay_rate", 32.0, "number of tokens after which the influence halves").above(0);
   double clip_range = param("fipo_clip_range", 0.2, "half width of the band of w; inf: not clipped").at_least(0);
   bool clip_high_only = param("fipo_clip_high_only", true, "the band of w begins at 1");
   double safety =
@@ -37,7 +36,6 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
 
   void setup(mortise::Call call) override {
     Clipped::setup(call);
-    if (decay_rate == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "fipo_decay_rate must be above 0");
     const double infinity = std::numeric_limits<double>::infinity();
     gamma = std::exp2(-1.0 / decay_rate);
     cap = mortise::first_set(delta, infinity);

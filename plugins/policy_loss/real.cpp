@@ -25,12 +25,8 @@ struct RewardsAsLabels : mortise::BatchLoss {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_GROUP;
 
-  double tau = param("real_tau", 0.5, "temperature, tau, above 0").at_least(0);
+  double tau = param("real_tau", 0.5, "temperature tau").above(0);
   std::string loss_agg_mode = mortise::own_aggregation(param("loss_agg_mode", "prompt-mean", mortise::kAggregationDoc));
-
-  void setup(mortise::Call) override {
-    if (tau == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "real_tau must be above 0");
-  }
 
   struct Row {
     double tokens = 0, log_ratio = 0, advantage = 0, weight = 0;

@@ -17,14 +17,10 @@ struct Sapo : mortise::TokenLoss {
       "arXiv:2511.20347";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
-  double tau_pos = param("tau_pos", 1.0, "temperature of the gate where A > 0, above 0").at_least(0);
-  double tau_neg = param("tau_neg", 1.05, "temperature of the gate where A <= 0, above 0").at_least(0);
+  double tau_pos = param("tau_pos", 1.0, "temperature of the gate where A > 0").above(0);
+  double tau_neg = param("tau_neg", 1.05, "temperature of the gate where A <= 0").above(0);
   std::string loss_agg_mode =
       mortise::own_aggregation(param("loss_agg_mode", "seq-mean-token-mean", mortise::kAggregationDoc));
-
-  void setup(mortise::Call) override {
-    if (tau_pos == 0 || tau_neg == 0) mortise::fail(MORTISE_INVALID_ARGUMENT, "tau_pos and tau_neg must be above 0");
-  }
 
   enum { kNone, kKl };
   static constexpr mortise::Metric metrics[] = {

@@ -34,11 +34,14 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   task.write("bad.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \n");
   task.write("ids.jsonl", "{\"prompt_token_ids\": [2, 3, 99]}\n");
   task.write("long.jsonl", "{\"prompt\": \"" + std::string(69, '1') + "=\", \"response\": \"1\"}\n");
-  task.write("loss.toml", "base = \"run.toml\"\n[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_ratio = 0.0\n");
+  task.write("loss.toml", "base = \"run.toml\"\n[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_lb = 9.0\n");
   task.write("advantage.toml",
              "base = \"run.toml\"\n[algorithm]\nadv_estimator = \"bnpo\"\n[algorithm.adv_params]\nalpha = 2.0\n");
   const std::vector<Mistake> mistakes = {
-      {"train loss.toml", 4, {"loss.toml:3:", "policy_loss clip_cov@", "clip_cov_ratio must be above 0"}},
+      {"train loss.toml", 4, {"loss.toml:3:", "policy_loss clip_cov@", "clip_cov_lb must be below clip_cov_ub"}},
+      {"train run.toml actor.policy_loss.loss_mode=sapo actor.policy_loss.tau_pos=0",
+       2,
+       {"'tau_pos' is 0", "out of its range", "give a number above 0"}},
       {"train advantage.toml", 4, {"advantage.toml:3:", "advantage_estimator bnpo@", "set both or neither"}},
       {"train run.toml rollout.name=replay rollout.replay.path=none.jsonl",
        3,
@@ -257,8 +260,8 @@ TEST(Messages, ExplainsTheParametersOfPlugins) {
   const auto explained = [&](const std::string& key) { return run(program() + " config explain " + key, dir.path()); };
   EXPECT_EQ(explained("actor.policy_loss.tau_pos").output,
             "actor.policy_loss.tau_pos\n"
-            "  Parameter of the policy_loss sapo: temperature of the gate where A > 0, above 0\n"
-            "  type:    number\n  default: 1.0\n  allowed: at least 0\n");
+            "  Parameter of the policy_loss sapo: temperature of the gate where A > 0\n"
+            "  type:    number\n  default: 1.0\n  allowed: above 0\n");
   const struct {
     const char* key;
     std::vector<const char*> says;

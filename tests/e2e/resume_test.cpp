@@ -264,7 +264,7 @@ TEST(Resume, EditedInputsAreSeen) {
   };
   const auto refused = [](const Outcome& outcome, const std::vector<std::string>& whats) {
     EXPECT_EQ(outcome.code, 3) << outcome.output;
-    std::string all = "what the run reads is other than when the checkpoint was made:";
+    std::string all = "the run reads something else than when the checkpoint was made:";
     for (const std::string& what : whats) all += "\n  " + what;
     EXPECT_NE(outcome.output.find(all + "; restore it"), std::string::npos) << outcome.output;
   };

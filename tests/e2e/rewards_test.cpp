@@ -141,7 +141,7 @@ TEST(Rewards, AResumeSeesAnEditOfWhatAPythonFunctionImports) {
     EXPECT_EQ(refused.code, 3) << refused.output;
     EXPECT_THAT(
         refused.output,
-        HasSubstr("what the run reads is other than when the checkpoint was made:\n  reward.0.path: modules that "
+        HasSubstr("the run reads something else than when the checkpoint was made:\n  reward.0.path: modules that "
                   "rewards/score.py imports from its folder (late.py, parts/__init__.py, parts/helper.py)"));
     EXPECT_EQ(train("--allow-change").code, 0);
     task.write("rewards/" + edited + ".py", before);

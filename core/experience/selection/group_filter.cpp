@@ -73,7 +73,7 @@ Result<> GroupFilter::check_more(int64_t num_dataset_prompts) const {
   };
   const std::string advice = "use prompts of medium difficulty, or more samples (rollout.n)";
   if (config_.max_num_gen_batches > 0 && num_batches_ >= config_.max_num_gen_batches) {
-    return too_few(num_batches_ == 1 ? "1 generation batch" : std::to_string(num_batches_) + " generation batches",
+    return too_few(fmt::format("{} generation {}", num_batches_, num_batches_ == 1 ? "batch" : "batches"),
                    "raise algorithm.filter_groups.max_num_gen_batches, or " + advice);
   }
   if (num_idle_ >= num_dataset_prompts) return too_few("a pass over all the data that gave none", advice);

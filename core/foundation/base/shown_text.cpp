@@ -1,7 +1,11 @@
 // Cuts a text at a code point, and puts it on one line.
 #include "foundation/base/shown_text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+
+#include "foundation/base/text.h"
 
 namespace mortise {
 
@@ -11,6 +15,10 @@ std::string shorten(std::string_view text, size_t max_bytes) {
   size_t end = max_bytes - kMore.size();
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // not inside a code point
   return std::string(text.substr(0, end)) + std::string(kMore);
+}
+
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
 }
 
 namespace {

@@ -177,9 +177,26 @@ Error bad_tensor(const TensorView& tensor, std::string_view problem) {
   return {ErrorKind::kInternal, fmt::format("cannot save tensor {}: {}", quote(tensor.name), problem), "", ""};
 }
 
+// What a file looks like that was named by mistake; empty if it may be safetensors. The first 8 bytes of safetensors are
+// a length below 2^27, so the fifth of them is 0, which no text has.
+std::string_view other_format(std::span<const std::byte> file) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 64));
+  if (text.size() > kPrefixBytes && text.starts_with("PK\x03\x04") && text[kPrefixBytes] != '{')
+    return "a zip file, as PyTorch writes it";
+  if (text.size() < kPrefixBytes || file[4] == std::byte{0}) return "";
+  const std::string_view begin = trim(text);
+  if (begin.starts_with('{')) return "a JSON or JSONL file";
+  if (begin.starts_with("\x80")) return "a Python pickle";
+  if (begin.starts_with("GGUF")) return "a GGUF file";
+  return begin.starts_with('<') ? "a web page" : "";
+}
+
 }  // namespace
 
 Result<SafetensorsContent> parse_safetensors(std::span<const std::byte> file, std::string_view where) {
+  if (const std::string_view other = other_format(file); !other.empty())
+    return Error{ErrorKind::kData, fmt::format("this is {}, not safetensors", other), std::string(where),
+                 "name a .safetensors file"};
   if (file.size() < kPrefixBytes) return refuse(fmt::format("a file of {} bytes is too short", file.size()), where, 0);
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), kPrefixBytes);

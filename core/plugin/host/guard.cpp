@@ -80,7 +80,7 @@ Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_m
     const int32_t code = outcome.code != MORTISE_OK ? outcome.code : call.fail_code;
     std::string what = "failed with " + status_name(code);
     if (!call.fail_text.empty()) what = fmt::format("{} ({})", call.fail_text, status_name(code));
-    if (outcome.code == MORTISE_OK) what += ", yet returned 0";
+    if (outcome.code == MORTISE_OK) what += ", but returned 0";
     return guard_error(site, std::move(what));
   }
   if (!call.misuse.empty()) return guard_error(site, call.misuse, "tell the pack's author");

@@ -213,8 +213,10 @@ std::vector<ParamError> check_params(const PluginInfo& info, const Json& params)
   }
   for (const ParamInfo& param : info.params) {
     if (!param.default_text && json_find(params, param.name) == nullptr) {
-      faults.push_back({param.name, fmt::format("{} needs the parameter {}", quote(info.name), quote(param.name)),
-                        param.doc.empty() ? "give " + type_phrase(param.type) : "it is: " + param.doc});
+      const std::string meaning = param.doc.empty() ? "" : fmt::format(" ({})", param.doc);
+      faults.push_back({param.name,
+                        fmt::format("{} needs the parameter {}{}", quote(info.name), quote(param.name), meaning),
+                        "give " + type_phrase(param.type)});
     }
   }
   return faults;

@@ -297,7 +297,6 @@ Error PluginRegistry::not_found(std::string_view kind, std::string_view name) co
     }
   }
   const std::vector<std::string> list(names.begin(), names.end());
-  error.next = suggest(parts.plugin, list);
   for (const PluginRef& ref : matches("", parts.plugin, "")) {
     std::string other = full_name(ref);
     if (!kind.empty() && ref.plugin->kind != kind) {
@@ -306,8 +305,10 @@ Error PluginRegistry::not_found(std::string_view kind, std::string_view name) co
                    ? fmt::format(", of the kind {} which this program does not know", ref.plugin->kind)
                    : (short_kind(ref.plugin->kind).starts_with('a') ? ", an " : ", a ") + short_kind(ref.plugin->kind);
     }
-    error.next += (error.next.empty() ? "" : "; ") + ("there is " + other);
+    error.next += fmt::format("{}there is {}", error.next.empty() ? "" : "; ", other);
   }
+  const std::string nearest = suggest(parts.plugin, list);
+  if (!nearest.empty()) error.next += (error.next.empty() ? "" : "; ") + nearest;
   error.next += (error.next.empty() ? "" : "\n") + search_report();
   return error;
 }

@@ -5,6 +5,7 @@
 
 #include "config/show.h"
 #include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
@@ -19,7 +20,7 @@ namespace {
 void tell_resumed(RunKind kind, const RunProgress& progress, const Path& checkpoint, int64_t num_unfinished) {
   const std::string unit = kind == RunKind::kSft ? "update" : "step";
   const std::string inside =
-      progress.step.work.step > 0 ? fmt::format(" and {} updates of the next", num_unfinished) : "";
+      progress.step.work.step > 0 ? fmt::format(" and {} of the next", counted(num_unfinished, "update")) : "";
   log_info(fmt::format("resumed from {} after {} {}{}", checkpoint.string(), unit, progress.counters.step, inside));
 }
 

@@ -10,6 +10,7 @@
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
+#include "foundation/base/shown_text.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
 #include "train/run/run_options.h"
@@ -285,12 +286,11 @@ void record_update(RunCounters& counters, bool skipped) {
 Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters) {
   const int64_t limit = config.trainer.nonfinite_update_limit;
   if (counters.num_skipped <= limit) return {};
-  return Error{
-      ErrorKind::kNumerics,
-      fmt::format("{} updates had gradients that are not finite, more than trainer.nonfinite_update_limit = {}",
-                  counters.num_skipped, limit),
-      "step " + std::to_string(counters.step),
-      "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
+  return Error{ErrorKind::kNumerics,
+               fmt::format("{} had gradients that are not finite, more than trainer.nonfinite_update_limit = {}",
+                           counted(counters.num_skipped, "update"), limit),
+               "step " + std::to_string(counters.step),
+               "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
 }
 
 }  // namespace mortise

@@ -13,6 +13,7 @@
 #include "config/show.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
 #include "train/report/run_log.h"
@@ -48,10 +49,6 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
 
 int64_t num_kept(const RunConfig& config) { return config.trainer.max_actor_ckpt_to_keep.value_or(0); }
 
-std::string count_of_checkpoints(int64_t count) {
-  return count == 1 ? "1 checkpoint" : std::to_string(count) + " checkpoints";
-}
-
 // What a user can do about `missing` bytes.
 std::string how_to_make_room(const SaveRoom& room, const SavePlan& plan, uint64_t missing) {
   std::string text = fmt::format("free {} there, or choose another trainer.default_local_dir", format_bytes(missing));
@@ -59,7 +56,7 @@ std::string how_to_make_room(const SaveRoom& room, const SavePlan& plan, uint64_
     text += fmt::format(
         "; {} in this folder take {}: delete old ones, or set trainer.max_actor_ckpt_to_keep to keep "
         "fewer",
-        count_of_checkpoints(room.num_existing), format_bytes(room.existing_bytes));
+        counted(room.num_existing, "checkpoint"), format_bytes(room.existing_bytes));
   return text;
 }
 
@@ -79,7 +76,7 @@ Result<> warn_of_all_saves(const CheckpointSource& source, const Path& run_dir, 
   if (plan.keep_last == 0) room.needed_bytes += static_cast<uint64_t>(num_saves - 1) * plan.checkpoint_bytes;
   if (room.is_enough()) return {};
   log_warn(fmt::format("the disk will be full before the run ends: the {} to come need {} and {} are free at {}{}",
-                       count_of_checkpoints(num_saves), format_bytes(room.needed_bytes), format_bytes(room.free_bytes),
+                       counted(num_saves, "checkpoint"), format_bytes(room.needed_bytes), format_bytes(room.free_bytes),
                        run_dir.string(),
                        (plan.keep_last > 0 ? fmt::format("; lower trainer.max_actor_ckpt_to_keep ({})", plan.keep_last)
                                            : "; set trainer.max_actor_ckpt_to_keep to keep only the newest")));
@@ -161,7 +158,10 @@ void RunSaver::keep_last_step(const Error& why) {
 }
 
 void RunSaver::tell_kept(int64_t step) const {
-  if (saved_step_ == step) log_info(fmt::format("the {} finished steps are saved in {}", step, last_checkpoint_));
+  if (saved_step_ == step)
+    log_info(fmt::format("{} saved in {}",
+                         step == 1 ? "the finished step is" : fmt::format("the {} finished steps are", step),
+                         last_checkpoint_));
 }
 
 double RunSaver::take_seconds() { return std::exchange(seconds_, 0.0); }
@@ -205,9 +205,7 @@ Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state,
   const Result<std::string> saved =
       kind == Kind::kKept ? save_all() : on_main_rank(source_.run.ranks, "saving the checkpoint", save_all);
   if (!saved.ok()) return tell_failed(place, saved.error(), kind);
-  if (num_failed_ > 0)
-    log_warn(
-        fmt::format("saving works again after {}{}", num_failed_, num_failed_ == 1 ? " failed save" : " failed saves"));
+  if (num_failed_ > 0) log_warn("saving works again after " + counted(num_failed_, "failed save"));
   num_failed_ = 0;
   if (!place.update) saved_step_ = place.step;
   last_checkpoint_ = *saved;

@@ -78,10 +78,11 @@ Result<> check_settings(Env& env, const LoadedConfig& loaded, const PluginRegist
     log_warn("the run continues with changed settings:" + changed);
     return {};
   }
-  return Error{ErrorKind::kConfig, "the run of this checkpoint had other settings or packs:" + changed,
-               checkpoint.path().string(),
-               "give --allow-change to go on with the new ones, --resume never to start over, or "
-               "another trainer.default_local_dir"};
+  return Error{ErrorKind::kConfig,
+               fmt::format("the run of this checkpoint had other settings or packs:{}\nGive --allow-change to continue "
+                           "with the new ones, --resume never to start over, or another trainer.default_local_dir.",
+                           changed),
+               checkpoint.path().string(), ""};
 }
 
 std::string mode_of(const TrainerConfig& trainer, const ResumeRequest& request) {

@@ -181,8 +181,11 @@ Result<> RunInputs::load_state(StateReader& reader) {
     log_warn("the run continues although these changed since the checkpoint:" + changed);
     return {};
   }
-  return Error{ErrorKind::kData, "what the run reads is other than when the checkpoint was made:" + changed, "",
-               "restore it, give --allow-change to continue with what is there now, or start over with --resume never"};
+  return Error{ErrorKind::kData,
+               fmt::format("the run reads something else than when the checkpoint was made:{}\nRestore it, give "
+                           "--allow-change to continue with what is there now, or --resume never to start over.",
+                           changed),
+               "", ""};
 }
 
 Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy,

@@ -8,6 +8,7 @@
 #include "foundation/base/folder_lock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rename_target.h"
+#include "foundation/base/shown_text.h"
 
 namespace mortise {
 
@@ -108,11 +109,11 @@ Result<> set_later_checkpoints_aside(Env& env, const Path& run_dir, const Checkp
   for (const CheckpointRef& ref : later) TRY(env.rename(ref.path, to / ref.path.filename()));
   TRY(env.sync_dir(to));
   TRY(env.sync_dir(run_dir));
-  log_warn(fmt::format(
-      "the run takes another course after {}: {} further {} of this folder, with copies of metrics.jsonl and "
-      "updates.jsonl, {} now in {}. Delete that folder if you do not need it.",
-      checkpoint_name(resumed), later.size(), later.size() == 1 ? "checkpoint" : "checkpoints",
-      later.size() == 1 ? "is" : "are", to.string()));
+  log_warn(
+      fmt::format("the run takes another course after {}: {} of this folder, with copies of metrics.jsonl and "
+                  "updates.jsonl, {} now in {}. Delete that folder if you do not need it.",
+                  checkpoint_name(resumed), counted(static_cast<int64_t>(later.size()), "further checkpoint"),
+                  later.size() == 1 ? "is" : "are", to.string()));
   return {};
 }
 

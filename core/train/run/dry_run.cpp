@@ -279,14 +279,35 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string prompts = std::to_string(ranks.fewest_prompts);
   if (ranks.most_prompts != ranks.fewest_prompts) prompts += " or " + std::to_string(ranks.most_prompts);
-  std::string out = fmt::format(
-      "# ranks: {} processes; each samples and scores {} prompts of a step; they share about {} passes of an update\n",
-      ranks.num_ranks, prompts, ranks.most_passes);
+  std::string out =
+      fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
+                  ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
+                  ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
   if (ranks.most_passes < ranks.num_ranks)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
   const double per_step = ranks.gradient_bytes * static_cast<double>(plan.updates_per_step) + ranks.row_bytes;
   return out + fmt::format("# wire: each rank sends {} of gradients in an update, and at most {} in a step\n",
                            size(ranks.gradient_bytes), size(per_step));
+}
+
+// A line for each part, and their sum.
+std::string memory_text(const MemoryEstimate& memory) {
+  const std::pair<const char*, double> parts[] = {{"weights", memory.weights},
+                                                  {"gradients", memory.gradients},
+                                                  {"optimizer", memory.moments},
+                                                  {"reference", memory.reference},
+                                                  {"critic", memory.critic},
+                                                  {"reward models", memory.reward_models},
+                                                  {"activations, at most", memory.activations},
+                                                  {"head", memory.head},
+                                                  {"generator's copy of the weights", memory.rollout},
+                                                  {"KV cache, at most", memory.kv_cache}};
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  std::string out = fmt::format("# memory: about {}\n", size(memory.total()));
+  for (const auto& [name, bytes] : parts) {
+    if (bytes > 0) out += fmt::format("#   {:<33}{:>10}\n", name, size(bytes));
+  }
+  return out;
 }
 
 std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, const PluginInfo& loss) {
@@ -298,29 +319,22 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
   std::string out = config_to_toml(loaded, show);
   for (const std::string& note : loaded.notes) out += "\n# " + one_line(note);
   out += fmt::format("\n# {}\n", one_line(describe_loss(loss, loaded)));
-  out +=
-      fmt::format("# model: {} parameters, {} layers", format_count(run.model.num_parameters()), run.model.num_layers);
+  out += fmt::format("# model: {}, {}", counted(run.model.num_parameters(), "parameter"),
+                     counted(run.model.num_layers, "layer"));
   out += (run.lora ? "; trained: an adapter of " + format_count(run.lora->num_trained) : "") + "\n";
-  out += fmt::format("# data: {} training rows, {} steps per epoch", format_count(run.train_rows),
-                     run.train_rows / plan.prompts_per_step);
-  out += (run.val_rows > 0 ? fmt::format("; {} validation rows", format_count(run.val_rows)) : "") + "\n";
-  out += fmt::format("# step: {} prompts x {} samples = {} rows; {} updates of {} rows\n", plan.prompts_per_step,
-                     loaded.config.rollout.n, plan.rows_per_step, plan.updates_per_step, plan.rows_per_update);
-  out += fmt::format("# run: {} steps, {} updates\n", format_count(run.steps),
-                     format_count(run.steps * plan.updates_per_step));
+  out += fmt::format("# data: {}, {} per epoch", counted(run.train_rows, "training row"),
+                     counted(run.train_rows / plan.prompts_per_step, "step"));
+  out += (run.val_rows > 0 ? "; " + counted(run.val_rows, "validation row") : "") + "\n";
+  out += fmt::format("# step: {} x {} = {}; {} of {}\n", counted(plan.prompts_per_step, "prompt"),
+                     counted(loaded.config.rollout.n, "sample"), counted(plan.rows_per_step, "row"),
+                     counted(plan.updates_per_step, "update"), counted(plan.rows_per_update, "row"));
+  out +=
+      fmt::format("# run: {}, {}\n", counted(run.steps, "step"), counted(run.steps * plan.updates_per_step, "update"));
   if (!run.resumes_from.empty())
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, plan);
-  out += fmt::format("# memory, about: weights {}, gradients {}, optimizer {}", size(memory.weights),
-                     size(memory.gradients), size(memory.moments));
-  if (memory.reference > 0) out += ", reference " + size(memory.reference);
-  if (memory.critic > 0) out += ", critic " + size(memory.critic);
-  if (memory.reward_models > 0) out += ", reward models " + size(memory.reward_models);
-  out += fmt::format(
-      ", activations {} at most, the head {}, the generator's copy of the weights {}, KV cache {} at "
-      "most; {} in all\n",
-      size(memory.activations), size(memory.head), size(memory.rollout), size(memory.kv_cache), size(memory.total()));
-  out += fmt::format("# disk: {} for each checkpoint, about", size(run.checkpoint_bytes));
+  out += memory_text(memory);
+  out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
   if (run.free_bytes)
     out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),
                        one_line(loaded.config.trainer.default_local_dir));

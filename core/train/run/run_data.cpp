@@ -158,7 +158,7 @@ Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, co
     return Error{ErrorKind::kConfig,
                  fmt::format("'data.columns' declares the column {}, and no data row has it", quote(unseen.front())),
                  rows.loaded.where("data.columns." + unseen.front()),
-                 hint.empty() ? "The rows have " + join(names, ", ") : hint};
+                 hint.empty() ? "the rows have " + join(names, ", ") : hint};
   }
   return census.decide([&](int64_t row) {
     if (row < num_scanned) return scanned[static_cast<size_t>(row)];
@@ -176,8 +176,8 @@ Result<> check_needed_columns(const RowSource& rows, const ColumnTypes& types) {
     for (const NeededColumn& column : told.reads.columns) {
       if (std::ranges::find(names, column.name) != names.end()) continue;
       std::string next = did_you_mean(column.name, names);
-      if (next.empty()) next = names.empty() ? "The rows have no columns" : "The rows have " + join(names, ", ");
-      if (!column.next.empty()) next += ". " + column.next;
+      if (next.empty()) next = names.empty() ? "the rows have no columns" : "the rows have " + join(names, ", ");
+      if (!column.next.empty()) next += "; " + column.next;
       return Error{ErrorKind::kData,
                    fmt::format("{} needs {}, and no data row has such a column", column.who, quote(column.name)),
                    rows.loaded.where(fmt::format("{}.{}", told.key, column.param)), next};

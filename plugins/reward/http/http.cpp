@@ -25,7 +25,8 @@ struct Http : BatchReward {
   static constexpr std::uint32_t flags = MORTISE_FLAG_NEEDS_NETWORK;
 
   HttpOptions options = read_options();
-  std::string token_env = param("token_env", "", "environment variable with a bearer token for the service");
+  std::string token_env =
+      param("token_env", "", "environment variable with a bearer token for the service; plugins.env need not list it");
   std::int64_t batch_size = param("batch_size", 64, "rows per request").range(1, 65536);
   bool send_ids = param("send_ids", false, "also send prompt_ids and completion_ids");
 
@@ -33,15 +34,23 @@ struct Http : BatchReward {
 
   static HttpOptions read_options() {
     HttpOptions o;
-    o.url = param<std::string>("url", required, "address of the service, http:// or https://");
+    o.url = param<std::string>("url", required,
+                               "address of the service, http:// or https://; with a login in it, write env:NAME");
     o.max_concurrent = param("max_concurrent", 4, "requests at the same time").range(1, 1024);
-    o.retries = param("retries", 3, "further attempts after a temporary failure").range(0, 100);
-    o.request_limit = param("request_limit", 10.0, "time limit of one attempt in seconds").range(0.001, 1e6);
-    o.backoff = param("backoff", 0.2, "seconds before the second attempt; doubles, up to 10").range(0, 10);
+    o.retries =
+        param("retries", 3, "further attempts after a temporary failure: no connection, time-out, 408, 429, 5xx")
+            .range(0, 100);
+    o.request_limit = param("request_limit", 10.0,
+                            "time limit of one attempt in seconds; `timeout` limits all rows of a step together")
+                          .range(0.001, 1e6);
+    o.backoff =
+        param("backoff", 0.2,
+              "seconds before the second attempt; doubles each time, up to 10. Retry-After is obeyed up to 10 s")
+            .range(0, 10);
     o.breaker_failures =
         param("breaker_failures", 20, "after this many failed attempts in a row the reward stops sending for a while")
             .at_least(1);
-    o.breaker_pause = param("breaker_pause", 30.0, "seconds until it sends again").range(0, 1e6);
+    o.breaker_pause = param("breaker_pause", 30.0, "seconds until it tries one request again").range(0, 1e6);
     return o;
   }
 

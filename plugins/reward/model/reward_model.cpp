@@ -34,9 +34,13 @@ struct RewardModel : BatchReward {
                           .model();
   std::string chat_template =
       param("chat_template", "", "Jinja file that replaces the folder's template; empty: the folder's").file();
-  bool plain_text = param("plain_text", false, "score chats as rendered for the policy, without the model's template");
+  bool plain_text = param("plain_text", false,
+                          "score chats as they were rendered for the policy, without the reward model's template");
   std::int64_t max_length =
-      param("max_length", 0, "longest row in tokens, prompt and completion; 0: the model's max_position_embeddings")
+      param(
+          "max_length", 0,
+          "longest row in tokens, prompt and completion together; 0: the model's max_position_embeddings (more is allowed, "
+          "with a warning)")
           .at_least(0);
   std::string truncation =
       param("truncation", "error",
@@ -45,7 +49,8 @@ struct RewardModel : BatchReward {
   std::string transform =
       param("transform", "none", "applied to the logit; sigmoid: 1 / (1 + exp(-x))").choices({"none", "sigmoid"});
   std::int64_t batch_size =
-      param("batch_size", 8, "rows computed at a time; changes time and memory, not the scores").range(1, 65536);
+      param("batch_size", 8, "rows computed at a time, fewer if they are long; changes time and memory, not the scores")
+          .range(1, 65536);
 
   ~RewardModel() override {
     if (opened_ != nullptr) scorer_->close(opened_);

@@ -60,19 +60,25 @@ struct Python : BatchReward {
 
   std::string path = param<std::string>("path", required, "Python file with the function").file();
   std::string function = param(
-      "function", "", "name of the function; empty: compute_score, reward, or the only public function of the file");
+      "function", "",
+      "function, method (Class.method) or callable object of the file; empty: compute_score, reward, or the only public "
+      "function");
   std::string style =
       param("style", "auto", "calling style; auto: by the names of its parameters").choices({"auto", "trl", "verl"});
-  std::string interpreter = param("python", "python3", "interpreter, by path or by name in PATH");
+  std::string interpreter = param(
+      "python", "python3",
+      "interpreter, by path or by name in PATH; Python 3.8 or newer, for example that of your virtual environment");
   std::string kwargs = param("kwargs", "{}", "JSON object of further keyword arguments of the function");
   std::string truth = param("ground_truth", "",
                             "verl style: column of ground_truth, or a dotted path into a JSON column; empty: "
                             "reward_model.ground_truth, else ground_truth, else answer");
   double row_limit =
-      param("row_limit", none, "verl style: time limit of one row in seconds; none: a fifth of the time for the batch")
+      param("row_limit", none, "verl style: time limit of one row in seconds; none: a fifth of `timeout`")
           .range(0.001, 1e6);
   double start_limit = param("start_limit", 45.0, "time limit in seconds to import the file").range(0.001, 1e6);
-  std::int64_t max_steps = param("max_steps", 0, "TRL style: trainer_state.max_steps; 0: not known").at_least(0);
+  std::int64_t max_steps =
+      param("max_steps", 0, "TRL style: trainer_state.max_steps; a run passes its own number of steps; 0: not known")
+          .at_least(0);
 
   void setup(Call call) override {
     file_ = absolute(path);

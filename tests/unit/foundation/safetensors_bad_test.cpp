@@ -168,6 +168,16 @@ TEST(SafetensorsBad, LengthsAreRefused) {
   EXPECT_THAT(refusal(with_length(~uint64_t{0} - 7)), HasSubstr("at most"));
 }
 
+TEST(SafetensorsBad, AFileOfAnotherFormatIsCalledByItsName) {
+  const std::string jsonl = "{\"prompt\": \"1+1=\"}\n";
+  EXPECT_EQ(refusal(jsonl), "x.safetensors: this is a JSON or JSONL file, not safetensors; name a .safetensors file");
+  EXPECT_THAT(refusal("\n  " + jsonl), HasSubstr("this is a JSON or JSONL file"));
+  EXPECT_THAT(refusal("<!DOCTYPE html>"), HasSubstr("this is a web page"));
+  EXPECT_THAT(refusal("GGUF" + std::string("\3\0\0\0\0\0\0\0", 8)), HasSubstr("this is a GGUF file"));
+  EXPECT_THAT(refusal(std::string("PK\3\4\0\0\x08\x08\0\0", 10)), HasSubstr("this is a zip file"));
+  EXPECT_THAT(refusal("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9"), HasSubstr("this is a Python pickle"));
+}
+
 TEST(SafetensorsBad, DeepNestingIsRefused) {
   EXPECT_THAT(refusal(file_of("{\"a\":" + std::string(100'000, '['), "")), HasSubstr("nested deeper"));
 }

@@ -52,6 +52,12 @@ TEST(Utf8, AgreesWithTheEncoder) {
   }
 }
 
+TEST(Text, CountsOneAndMany) {
+  EXPECT_EQ(counted(1, "row"), "1 row");
+  EXPECT_EQ(counted(0, "row"), "0 rows");
+  EXPECT_EQ(counted(1200, "failed save"), "1,200 failed saves");
+}
+
 TEST(Text, IsCutBetweenCharacters) {
   EXPECT_EQ(shorten("abcdef", 6), "abcdef");
   EXPECT_EQ(shorten("abcdefg", 6), "abc...");

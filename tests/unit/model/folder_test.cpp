@@ -422,7 +422,7 @@ TEST(ModelFolder, BrokenFoldersAreRefusedByName) {
   for (const auto& [text, says] :
        {std::pair("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
         std::pair("", "model.safetensors: a file of 0 bytes is too short"),
-        std::pair("<html>not found</html>", "model.safetensors: the header claims")}) {
+        std::pair("<html>not found</html>", "model.safetensors: this is a web page, not safetensors")}) {
     EXPECT_TRUE(write_file(default_env(), folder / "model.safetensors", text).ok());
     expect_load_error(folder, says);
   }

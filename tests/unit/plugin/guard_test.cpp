@@ -161,7 +161,7 @@ TEST_F(RudeTest, MaskedAndWeightlessCellsAreZeroWhateverWasWritten) {
 TEST_F(RudeTest, StatusCodes) {
   EXPECT_THAT(run("bare_code"), HasSubstr("failed with DATA_LOSS"));
   EXPECT_THAT(run("odd_code"), HasSubstr("failed with status 12345"));
-  EXPECT_THAT(run("fails_yet_ok"), HasSubstr("half done (ABORTED), yet returned 0"));
+  EXPECT_THAT(run("fails_yet_ok"), HasSubstr("half done (ABORTED), but returned 0"));
 }
 
 TEST_F(RudeTest, ExceptionsDoNotCross) {

@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadParams{R"({"beta":1,"steps":0})", "actor.policy_loss.steps", "give a number from 1 to 9"},
         BadParams{R"({"beta":1,"strict":1})", "actor.policy_loss.strict", "must be true or false"},
         BadParams{R"({"beta":1,"mode":"fats"})", "actor.policy_loss.mode", "did you mean 'fast'"},
-        BadParams{R"({})", "actor.policy_loss.beta", "needs the parameter 'beta'; it is: strength, nats"},
+        BadParams{R"({})", "actor.policy_loss.beta", "needs the parameter 'beta' (strength, nats); give a number"},
         BadParams{R"([1])", "actor.policy_loss", "must be a table"}));
 
 TEST(ParamsTest, TellsEveryFaultAtOnce) {

@@ -113,7 +113,7 @@ TEST(RunInputs, WhatDiffersIsNamedAllAtOnce) {
   EXPECT_OK(load_state(same, snapshot));
   EXPECT_OK(load_state(fewer, snapshot));  // which files a run reads, its settings say
   const std::string error = error_of(load_state(other, snapshot));
-  EXPECT_THAT(error, HasSubstr("\n  what reference\n  what reward.0.path; restore it, give --allow-change"));
+  EXPECT_THAT(error, HasSubstr("\n  what reference\n  what reward.0.path\nRestore it, give --allow-change"));
   other.takes_changes = true;
   EXPECT_OK(load_state(other, snapshot));
   const StateSnapshot first = saved(fewer);
