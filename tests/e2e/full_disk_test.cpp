@@ -273,7 +273,7 @@ TEST(FullDiskForReal, TheProgramRefusesGoesOnAndStops) {
   // After the first checkpoint, a file in the run's folder fills the disk. When it is deleted, the same command
   // finishes.
   const std::string filler =
-      "(for i in $(seq 3000); do [ -e disk/out/latest ] && break; sleep 0.01; done; "
+      "(for i in $(seq 30000); do [ -e disk/out/latest ] && break; sleep 0.01; done; "
       "while [ -e disk/out ]; do cat /dev/zero >> disk/filler 2> /dev/null; sleep 0.01; done) & filler=$!; ";
   const Outcome stopped =
       on_tmpfs(one * 4, filler + train + " trainer.total_training_steps=400; code=$?; kill $filler; wait $filler; " +

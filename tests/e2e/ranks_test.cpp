@@ -211,7 +211,9 @@ TEST_F(Ranks, ARunResumesWithAnotherNumberOfRanks) {
 TEST_F(Ranks, AKilledRankEndsTheOthersAndARestartGivesTheSameBits) {
   const bool is_long = std::getenv("MORTISE_LONG") != nullptr;
   const int wanted = is_long ? 100 : 5;
-  const std::vector<std::string> settings{"trainer.deterministic=true", "ranks.join_timeout=20s"};
+  const std::vector<std::string> settings{"trainer.deterministic=true"};
+  std::vector<std::string> to_be_killed = settings;
+  to_be_killed.emplace_back("ranks.join_timeout=20s");  // how long one that is killed before it joins is waited for
   const size_t num_ranks = is_long ? 4 : 3;
   const Stopwatch watch;
   run_group(num_ranks, "train", "straight", settings);
@@ -223,30 +225,33 @@ TEST_F(Ranks, AKilledRankEndsTheOthersAndARestartGivesTheSameBits) {
   for (int run = 0; num_kills < wanted && !HasFailure(); ++run) {
     const std::string out = "run" + std::to_string(run);
     for (int tries = 0; !HasFailure(); ++tries) {
-      Group group(std::vector(num_ranks, words("train", out, settings)), task_.path());
+      const bool kills = tries < 2 && num_kills < wanted;
+      Group group(std::vector(num_ranks, words("train", out, kills ? to_be_killed : settings)), task_.path());
       const size_t victim = random.next_below(num_ranks);
-      if (tries < 2 && num_kills < wanted) {
+      if (kills) {
         usleep(static_cast<useconds_t>(random.next_below(run_us)));
         group[victim].signal(SIGKILL);
       }
       const Stopwatch after;
       const std::vector<int> codes = group.wait();
       if (codes[victim] != -SIGKILL) {
+        if (kills && group.text_of(victim).find("did not come") != std::string::npos) continue;  // a machine that slow
         for (size_t rank = 0; rank < num_ranks; ++rank) EXPECT_EQ(codes[rank], 0) << group.text_of(rank);
         break;
       }
       ++num_kills;
-      EXPECT_LT(after.elapsed_s(), 30.0);
+      const double seconds = after.elapsed_s();
       std::string told;
       for (size_t rank = 0; rank < num_ranks; ++rank) {
         if (rank == victim || codes[rank] == 0) continue;  // it was done before
         EXPECT_EQ(codes[rank], 7) << group.text_of(rank);
         told += group.text_of(rank);
       }
+      const bool had_joined = told.find("did not come") == std::string::npos;
+      EXPECT_TRUE(!had_joined || seconds < 30.0) << "the others ended after " << seconds << " s";
       // Who has just joined may only see that the store is gone, which rank 0 serves.
       const std::string name = std::to_string(victim);
-      const bool is_named = told.empty() || told.find("rank " + name) != std::string::npos ||
-                            told.find("did not come") != std::string::npos ||
+      const bool is_named = told.empty() || told.find("rank " + name) != std::string::npos || !had_joined ||
                             (victim == 0 && told.find("store") != std::string::npos);
       EXPECT_TRUE(is_named) << "rank " << name << " was killed: " << told;
     }
@@ -284,7 +289,7 @@ TEST_F(Ranks, ASignalToOneRankStopsAllAfterTheSameStep) {
   std::vector<std::string> long_run{"trainer.total_training_steps=100000", "trainer.save_freq=-1"};
   Group group(std::vector<std::vector<std::string>>(3, words("train", "out", long_run)), task_.path());
   const Path rows = task_.path() / "out/metrics.jsonl";
-  for (int i = 0; i < 3000 && rows_of(rows).size() < 2 && !group[1].poll(); ++i) usleep(20'000);
+  while (rows_of(rows).size() < 2 && !group[1].poll()) usleep(20'000);
   group[1].signal(SIGTERM);
   group.expect_all(8);
   const size_t num_steps = rows_of(rows).size();

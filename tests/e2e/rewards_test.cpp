@@ -258,17 +258,21 @@ TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   ASSERT_TRUE(service.started());
   dir.write("score.py", "def reward(completions, **kwargs):\n    return [float(len(c)) for c in completions]\n");
   const std::string packs = std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.reward_";
-  for (const auto& [pack, params] : std::map<std::string, std::string>{
-           {"python", "path=" + (dir / "score.py").string()}, {"http", "backoff=0.01,url=" + service.url("/score")}}) {
-    const Outcome checked =
-        run(program() + " plugin check " + packs + pack + ".so --verbose --timeout 10s --params '" + params + "'",
-            dir.path());
+  const auto check = [&](const std::string& pack, const std::string& params, const std::string& options) {
+    const Outcome checked = run(
+        program() + " plugin check " + packs + pack + ".so --verbose --params '" + params + "' " + options, dir.path());
     EXPECT_EQ(checked.code, 0) << checked.output;
-    // An interpreter for every instance: the report says how many there was time for.
-    const std::string limited = "hygiene.create_growth (R18): ", wanted = "fit into the time, of 10,000 wanted";
-    EXPECT_EQ(checked.output.find(limited) != std::string::npos, pack == "python") << checked.output;
-    EXPECT_EQ(checked.output.find(wanted) != std::string::npos, pack == "python") << checked.output;
-  }
+    return checked.output;
+  };
+  // The report says how many instances there was time for. Each one of `python` starts an interpreter, so that case takes
+  // the time that it is given, and the other cases get more.
+  const std::string limited = "hygiene.create_growth (R18): ", wanted = "fit into the time, of 10,000 wanted";
+  const std::string score = "path=" + (dir / "score.py").string();
+  check("python", score,
+        "--timeout 120s --only '[!h]*' --only 'hygiene.[!c]*' --only 'hygiene.ch*' --only 'hygiene.ca*'");
+  EXPECT_THAT(check("python", score, "--timeout 40s --only hygiene.create_growth"),
+              testing::AllOf(HasSubstr(limited), HasSubstr(wanted)));
+  EXPECT_THAT(check("http", "backoff=0.01,url=" + service.url("/score"), "--timeout 120s"), Not(HasSubstr(wanted)));
   if (std::getenv("MORTISE_LONG") == nullptr) return;
   const Outcome all = run(program() + " plugin check " + packs + "python.so --only hygiene.create_growth --verbose " +
                               "--timeout 3600s --params path=" + (dir / "score.py").string(),

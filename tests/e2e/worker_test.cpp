@@ -257,11 +257,11 @@ TEST(Workers, AnInterruptedEvaluationStopsItsRewards) {
   use_fussy(task);
   const std::string settings = "eval run.toml data.val_files=data/val.jsonl data.val_max_samples=4 plugins.paths='[\"" +
                                (Path(MORTISE_BINARY_DIR) / "tests/packs/faulty").string() +
-                               "\"]' reward.0.use=fussy reward.0.hangs=true "
-                               "reward.0.timeout=1h plugins.isolation=process";
+                               "\"]' reward.0.use=fussy reward.0.hangs=true reward.0.mark=hangs "
+                               "reward.0.allow='[\"files\"]' reward.0.timeout=1h plugins.isolation=process";
   const Outcome outcome = run("{ " + program() + " " + settings +
-                                  " & } ; eval=$!; for i in $(seq 200); do grep -q 'runs in' console.txt && break; "
-                                  "sleep 0.05; done; sleep 1; kill -TERM $eval; wait $eval",
+                                  " & } ; eval=$!; until [ -e hangs ] || ! kill -0 $eval; do sleep 0.05; done; "
+                                  "kill -TERM $eval; wait $eval",
                               task.path());
   EXPECT_EQ(outcome.code, 8) << outcome.output;
 }
@@ -299,8 +299,8 @@ TEST(Workers, KeepTheirDeadlinesWhileTheClockJumps) {
   if (kSanitized) GTEST_SKIP() << "sanitizers must be loaded first";
   const TaskFolder steady, jumping;
   const std::string settings =
-      " train run.toml trainer.total_training_steps=3 plugins.isolation=process reward.0.timeout=60s "
-      "reward.0.row_timeout=20s";
+      " train run.toml trainer.total_training_steps=3 plugins.isolation=process reward.0.timeout=10m "
+      "reward.0.row_timeout=5m";
   const Outcome as_it_is = run(program() + settings, steady.path());
   const Outcome jumped = run("LD_PRELOAD=" MORTISE_JUMPING_CLOCK " " + program() + settings, jumping.path());
   ASSERT_EQ(as_it_is.code, 0) << as_it_is.output;
@@ -312,14 +312,17 @@ TEST(Workers, KeepTheirDeadlinesWhileTheClockJumps) {
 
 TEST(Workers, EndWithATrainerThatIsKilled) {
   const TaskFolder task;
-  const Outcome outcome = run("{ " + program() +
-                                  " train run.toml trainer.total_training_steps=100000 plugins.isolation=process & } ; "
-                                  "trainer=$!; for i in $(seq 200); do server=$(cat /proc/$trainer/task/*/children); "
-                                  "[ -s out/metrics.jsonl ] && break; sleep 0.05; done; "
-                                  "workers=$(cat /proc/$(echo $server)/task/*/children); kill -9 $trainer; sleep 1; "
-                                  "for p in $server $workers; do kill -0 $p 2>/dev/null && ! grep -q 'State:.Z' "
-                                  "/proc/$p/status && echo LEFT $p; done; echo were $server $workers",
-                              task.path());
+  const Outcome outcome =
+      run("{ " + program() +
+              " train run.toml trainer.total_training_steps=100000 plugins.isolation=process & } ; "
+              "trainer=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $trainer; do sleep 0.05; done; "
+              "server=$(cat /proc/$trainer/task/*/children); "
+              "workers=$(cat /proc/$(echo $server)/task/*/children); kill -9 $trainer; "
+              "for i in $(seq 600); do left=; for p in $server $workers; do kill -0 $p 2>/dev/null "
+              "&& ! grep -q 'State:.Z' /proc/$p/status && left=\"$left $p\"; done; "
+              "[ -z \"$left\" ] && break; sleep 0.1; done; "
+              "[ -z \"$left\" ] || echo LEFT $left; echo were $server $workers",
+          task.path());
   EXPECT_EQ(outcome.output.find("LEFT"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("were \n"), std::string::npos) << outcome.output;
 }

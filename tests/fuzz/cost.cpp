@@ -6,12 +6,11 @@
 //
 // An input that takes too long is run once more before it counts, so that a page fault storm of the machine does not.
 // Thread rule: one thread, as the fuzzer's.
-#include <time.h>
-
 #include <algorithm>
 
 #include "fuzz/allocations.h"
 #include "fuzz/fuzz_support.h"
+#include "support/cpu_time.h"
 
 namespace mortise::fuzz {
 namespace {
@@ -31,21 +30,13 @@ constexpr double kBytesPerByte = 8;
 constexpr double kBytesPerByte = 4;
 #endif
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 void check_cost(const uint8_t* data, size_t size) {
   const auto bytes = static_cast<double>(size);
   const double most_seconds = kSlower * (kBaseSeconds + kSecondsPerMiB * bytes / kMiB);
   double seconds = 0;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const Allocations allocations;
-    const double start = cpu_seconds();
-    run_one(data, size);
-    seconds = cpu_seconds() - start;
+    seconds = test::cpu_seconds_of([&] { run_one(data, size); });
     const auto peak = static_cast<double>(allocations.peak_bytes());
     if (peak > kBaseBytes + kBytesPerByte * bytes) {
       std::fprintf(stderr, "%.1f MiB were allocated for an input of %zu bytes\n", peak / kMiB, size);

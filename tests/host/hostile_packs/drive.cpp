@@ -115,7 +115,7 @@ Result<> use_reward(PluginRegistry& registry, const RunKey& key) {
     rows.row_id.push_back(rows.num_rows);
     rows.group_index.push_back(rows.num_rows++);
   }
-  const RewardOutput out = TRY(reward->score({rows.num_rows, /*step=*/2, 15'000, 4000}, rows, nullptr));
+  const RewardOutput out = TRY(reward->score({rows.num_rows, /*step=*/2, 0, 4000}, rows, nullptr));
   std::printf("%s\n", reward->label().c_str());
   for (size_t row = 0; row < 4; ++row) {
     if (row != 2 && out.rewards[row] != 1) std::printf("row %zu lost its reward\n", row);
@@ -186,14 +186,13 @@ std::map<std::string, Ended> use_plugins(const Path& pack, const std::vector<std
   while (!running.empty()) {
     for (auto it = running.begin(); it != running.end();) {
       int status = 0;
-      const bool is_late = watch.elapsed_s() > 20;
+      const bool is_late = watch.elapsed_s() > 300;
       if (is_late) ::kill(it->second, SIGKILL);
       if (::waitpid(it->second, &status, is_late ? 0 : WNOHANG) == 0) {
         ++it;
         continue;
       }
       Ended& ended = all[it->first];
-      ended.seconds = watch.elapsed_s();
       ended.code = is_late ? kKilled : WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
       ended.output = default_env().read_file(log_of(pack, it->first)).value();
       it = running.erase(it);

@@ -15,9 +15,8 @@ std::string build_pack(const Misdeed& misdeed, const Path& folder);
 
 inline constexpr int kKilled = -99;
 struct Ended {
-  int code = -1;  // exit code; negative for a signal; kKilled: it had not ended after 20 s
+  int code = -1;  // exit code; negative for a signal; kKilled: it had not ended after five minutes
   std::string output;
-  double seconds = 0;
 };
 
 // For each kind, at the same time: two steps with its plugin "hostile", which misbehaves at the second one. Rewards run

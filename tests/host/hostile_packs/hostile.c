@@ -155,7 +155,7 @@ static int32_t misbehave(instance* self, mortise_call* call) {
     for (volatile unsigned i = 0; 1;) i = i + 1;
   }
   if (is("hang")) stay(NULL);
-  if (is("slow")) usleep(2100000);
+  if (is("slow")) usleep(2010000);
   if (is("throw")) _Unwind_RaiseException(&foreign);
   if (is("longjmp")) jump();
   if (is("unknown_status")) return 12345;

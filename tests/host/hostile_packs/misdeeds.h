@@ -1,5 +1,5 @@
 // What a pack can do wrong, and what then happens by kind: the table that hostile_test.cpp tries and
-// docs/plugin_faults.md shows.
+// docs/plugins/faults.md shows.
 #pragma once
 
 #include <iterator>
@@ -207,7 +207,7 @@ inline constexpr Misdeed kMisdeeds[] = {
      .inside = kNotStopped,
      .row = "row_timeout",
      .check = "contract.repeatable"},
-    {.name = "slow", .what = "returns 0.1 s after the limit of a call", .inside = "raise plugins.call_timeout"},
+    {.name = "slow", .what = "returns just after the limit of a call", .inside = "raise plugins.call_timeout"},
     // --- breaks the rules of a call
     {.name = "throw",
      .what = "throws a C++ exception through the ABI",

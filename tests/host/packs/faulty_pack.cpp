@@ -286,12 +286,16 @@ struct Fussy : mortise::Reward {
   std::string refuse_on = param("refuse_on", "", "beginning of completions to throw at");
   bool hangs = param("hangs", false, "at all completions");
   bool trains_only = param("trains_only", false, "throw in validations");
+  std::string mark = param("mark", "", "file that a row makes before it hangs");
   double score(const mortise::Row& row) const {
     const auto begins_with = [&](const std::string& text) {
       return !text.empty() && row.completion().substr(0, text.size()) == text;
     };
     if (begins_with(crash_on)) std::raise(SIGSEGV);
-    if (hangs || begins_with(hang_on)) hang();
+    if (hangs || begins_with(hang_on)) {
+      make_mark(mark);
+      hang();
+    }
     if (trains_only && row.is_validation()) throw std::runtime_error("cannot validate");
     if (begins_with(refuse_on)) throw std::runtime_error("cannot stand it,\nnot at all");
     return begins_with("7") ? 1 : 0;

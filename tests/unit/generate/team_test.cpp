@@ -3,12 +3,12 @@
 #include "generate/decode/team.h"
 
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <chrono>
 #include <stdexcept>
 
 #include "generate/decode/aligned.h"
+#include "support/cpu_time.h"
 
 namespace mortise {
 namespace {
@@ -40,29 +40,24 @@ TEST(Team, BarrierSeparatesPhases) {
   EXPECT_EQ(wrong, 0);
 }
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// Whoever is late may be waiting for the very core that the others would spin on.
+// Whoever is late may be waiting for the very core that the others would spin on. Spinning would cost about all of that
+// time; what a sleep costs is less than a thousandth of the limit.
 TEST(Team, WhoWaitsLongSleeps) {
   constexpr auto kLate = std::chrono::milliseconds(400);
   Team team(2);
   double spent = 0;
   team.run([&](int member) {
-    const double before = cpu_seconds();
+    const double before = test::cpu_seconds();
     if (member == 1) std::this_thread::sleep_for(kLate);
     team.join();
-    if (member == 0) spent = cpu_seconds() - before;
+    if (member == 0) spent = test::cpu_seconds() - before;
   });
   EXPECT_LT(spent, 0.1);
-  const double before = cpu_seconds();
+  const double before = test::cpu_seconds();
   team.run([&](int member) {
     if (member == 1) std::this_thread::sleep_for(kLate);
   });
-  EXPECT_LT(cpu_seconds() - before, 0.1);
+  EXPECT_LT(test::cpu_seconds() - before, 0.1);
 }
 
 // Whichever member throws, wherever the others are: run() throws it, and the team works on.

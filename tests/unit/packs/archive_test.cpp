@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdio>
 
 #include "archive_maker.h"
 #include "foundation/base/rng.h"
+#include "support/cpu_time.h"
 
 namespace mortise::test {
 namespace {
@@ -145,18 +145,16 @@ TEST(PackContainer, CutAndLongerArchivesAreRefused) {
   EXPECT_THAT(reading(zstd(tar + entry("b", "hidden"))), HasSubstr("rule P9"));
 }
 
+// 96 MiB of zeros in some KiB cost no more than ten times what 15 MiB do, which are allowed.
 TEST(PackContainer, BombsCostLittle) {
-  const auto begin = std::chrono::steady_clock::now();
-  // 300 MiB of zeros in some 10 KiB.
-  const std::string zeros(size_t{100} << 20, '\0');
+  const std::string zeros(size_t{32} << 20, '\0');
   std::string tar = kFirst;
   for (const char* name : {"a", "b", "c"}) tar += entry(name, zeros);
   const std::string bomb = zstd(tar + end_blocks());
-  ASSERT_LT(bomb.size(), 100'000U);
-  const auto read = std::chrono::steady_clock::now();
-  EXPECT_THAT(reading(bomb), HasSubstr("rule P4"));
-  EXPECT_LT(std::chrono::steady_clock::now() - read, std::chrono::seconds(20))
-      << "and building it took " << std::chrono::duration<double>(read - begin).count() << " s";
+  ASSERT_LT(bomb.size(), 50'000U);
+  const std::string allowed = archive_of(entry("a", zeros.substr(0, size_t{15} << 20)));
+  const double most = 10 * least_cpu_seconds_of([&] { EXPECT_EQ(reading(allowed), "ok"); });
+  EXPECT_LT(cpu_seconds_of([&] { EXPECT_THAT(reading(bomb), HasSubstr("rule P4")); }), most);
   // A file that claims more than is allowed is refused by its header, before a byte of it is read.
   EXPECT_THAT(reading(archive_of(raw_header("big", uint64_t{1} << 30))), HasSubstr("rule P4"));
 }
@@ -167,10 +165,10 @@ TEST(PackContainer, ADescriptionOfAGigabyteIsRefusedByItsHeader) {
   EXPECT_THAT(reading(zstd(raw_header("pack.toml", (uint64_t{1} << 20) + 1))), HasSubstr("rule P10"));
 }
 
-TEST(PackContainer, AMillionEntriesAreRefused) {
+TEST(PackContainer, AHundredThousandEntriesAreRefused) {
   std::string tar = kFirst;
-  tar.reserve(size_t{1'000'000} * 512);
-  for (int i = 0; i < 1'000'000; ++i) {
+  tar.reserve(size_t{100'001} * 512);
+  for (int i = 0; i < 100'000; ++i) {
     std::array<char, 16> name{};
     std::snprintf(name.data(), name.size(), "f%07d", i);
     const TarHeader header = tar_header(name.data(), 0);

@@ -1,10 +1,9 @@
 // The cost of a tokenizer's files and of a chat template. Each case here once took seconds to days, or filled the
 // memory. The limits are in CPU time, far above what the work takes.
-#include <time.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/cpu_time.h"
 #include "support/temp_dir.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -16,19 +15,10 @@ namespace {
 using ::testing::HasSubstr;
 
 #if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)
-constexpr double kSlower = 20;
 constexpr double kWorkShare = 0.05;
 #else
-constexpr double kSlower = 1;
 constexpr double kWorkShare = 1;
 #endif
-constexpr double kMostSeconds = 2 * kSlower;
-
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 // Made once: an object of the engine looks a key up by a walk.
 const Json& large_table() {
@@ -40,6 +30,18 @@ const Json& large_table() {
   return table;
 }
 
+// No text costs more than fifty times what plain loops take until a rendering has done all of its work.
+double most_seconds(double work_share) {
+  static const double loops = [] {
+    const auto chat = ChatTemplate::parse(
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "t.jinja");
+    RenderInput input;
+    input.work_share = kWorkShare;
+    return test::least_cpu_seconds_of([&] { EXPECT_FALSE(chat->render(input).ok()); });
+  }();
+  return 50 * loops * work_share / kWorkShare;
+}
+
 // What the template makes of one message with this content, or its error.
 std::string render(const std::string& source, const std::string& content, double work_share = 1) {
   const auto chat = ChatTemplate::parse(source, "t.jinja");
@@ -48,10 +50,10 @@ std::string render(const std::string& source, const std::string& content, double
   input.messages = Json::array({{{"role", "user"}, {"content", content}}});
   if (source.find("table") != std::string::npos) input.kwargs = {{"table", large_table()}};
   input.work_share = work_share;
-  const double start = cpu_seconds();
-  auto rendered = chat->render(input);
-  EXPECT_LT(cpu_seconds() - start, kMostSeconds) << source.substr(0, 200);
-  return rendered.ok() ? rendered->text : rendered.error().to_string();
+  std::optional<Result<Rendered>> rendered;
+  const double seconds = test::cpu_seconds_of([&] { rendered = chat->render(input); });
+  EXPECT_LT(seconds, most_seconds(work_share)) << source.substr(0, 200);
+  return rendered->ok() ? (*rendered)->text : rendered->error().to_string();
 }
 
 std::string repeated(std::string_view text, size_t count) {
@@ -174,10 +176,13 @@ Json times_ten() { return {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, 
 std::string encode(const Json& spec, const std::string& text) {
   const auto tokenizer = load(spec.dump());
   if (!tokenizer.ok()) return "load: " + tokenizer.error().to_string();
-  const double start = cpu_seconds();
-  const auto ids = tokenizer->encode(text);
-  EXPECT_LT(cpu_seconds() - start, kMostSeconds);
-  return ids.ok() ? "" : ids.error().to_string();
+  std::string error;
+  const double seconds = test::cpu_seconds_of([&] {
+    const auto ids = tokenizer->encode(text);
+    if (!ids.ok()) error = ids.error().to_string();
+  });
+  EXPECT_LT(seconds, most_seconds(1));
+  return error;
 }
 
 TEST(TokenizerCost, ChainsThatGrowATextAreAnError) {
