@@ -64,10 +64,9 @@ TEST(GoldenTests, AChildHasALimitAndACleanEnvironment) {
   EXPECT_EQ(told.code, 7);
   EXPECT_EQ(dir.read("log").find("hunter2"), std::string::npos);
   // A child of the child, too.
-  ASSERT_OK_AND_ASSIGN(
-      const ChildOutcome late,
-      run_child({"/bin/sh", "-c", "sleep 100000 & echo $! >child; mv child pid; sleep 100000"}, dir.path(),
-                dir / "log", std::chrono::milliseconds(2'000)));
+  ASSERT_OK_AND_ASSIGN(const ChildOutcome late,
+                       run_child({"/bin/sh", "-c", "sleep 100000 & echo $! >child; mv child pid; sleep 100000"},
+                                 dir.path(), dir / "log", std::chrono::milliseconds(2'000)));
   EXPECT_TRUE(late.timed_out);
   EXPECT_EQ(late.code, -9);
   const std::string of_child = "/proc/" + std::to_string(std::stoi(dir.read("pid"))) + "/stat";
