@@ -113,7 +113,7 @@ TEST(Commands, OneKeyGivesGspoAsPublished) {
 
   // The console and the run's log show the keys that a preset replaces.
   const Outcome preset = task.mortise(
-      "train run.toml trainer.default_local_dir=other trainer.total_training_steps=1 preset=dapo rollout.n=2 "
+      "train run.toml trainer.default_local_dir=other trainer.total_training_steps=1 preset=dapo "
       "algorithm.filter_groups.enable=false");
   ASSERT_EQ(preset.code, 0) << preset.output;
   const std::string told = "preset dapo replaces rollout.n = 8 (run.toml:";
