@@ -34,7 +34,7 @@ constexpr const char* kPluginHelp = R"(usage: mortise plugin list [KIND] [--json
        mortise plugin describe NAME [--kind KIND] [--json]
        mortise plugin describe --all --json
        mortise plugin eval KIND NAME --inputs F --outputs G [--set key=value ...]
-       mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
+       mortise plugin new KIND ID [--lang c|cpp|torch|cuda|rust] [--out DIR]
        mortise plugin check FILE [--only GLOB] [--json]
 
 list      lists every plugin that a config may name, and the packs that were refused, with the reason

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
-constexpr const char* kNewUsage = R"(usage: mortise plugin new KIND ID [--lang c|cpp|torch|rust] [--out DIR]
+constexpr const char* kNewUsage = R"(usage: mortise plugin new KIND ID [--lang c|cpp|torch|cuda|rust] [--out DIR]
 
 Makes a folder with a working plugin, its test, and its build. ID is the id of the pack, which begins with a name of
 yours. The plugin gets its last word as its name (acme.match), or the word after a slash (acme.rewards/match).
@@ -32,10 +32,11 @@ yours. The plugin gets its last word as its name (acme.match), or the word after
   c      C11; builds with CMake, or with make and pkg-config (every kind)
   cpp    C++17, the default (every kind)
   torch  C++ with libtorch; bound to the exact libtorch of the program (rewards and policy losses)
+  cuda   CUDA C++: a kernel, and the same formula on the CPU; needs nvcc (policy losses)
   rust   a crate without dependencies (every kind)
 )";
 
-constexpr std::array<std::string_view, 4> kLanguages = {"c", "cpp", "torch", "rust"};
+constexpr std::array<std::string_view, 5> kLanguages = {"c", "cpp", "torch", "cuda", "rust"};
 
 Error new_usage_error(std::string what) {
   return {ErrorKind::kConfig, std::move(what), "mortise plugin new", "`mortise plugin new --help` shows the usage"};
@@ -88,6 +89,17 @@ std::string replace_words(std::string_view text, const Words& words) {
     }
   }
   return out;
+}
+
+// The kinds that a language has templates of, sorted.
+std::vector<std::string> template_kinds(const fs::path& root) {
+  std::vector<std::string> kinds;
+  std::error_code failed;
+  for (fs::directory_iterator it(root, failed); !failed && it != fs::directory_iterator(); it.increment(failed)) {
+    if (it->path().filename() != "common") kinds.push_back(it->path().filename().string());
+  }
+  std::sort(kinds.begin(), kinds.end());
+  return kinds;
 }
 
 Error disk_fault(const std::string& what, const fs::path& path, const std::error_code& code) {
@@ -187,9 +199,8 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
                  "install the SDK where the program is: cmake --install BUILD --prefix DIR --component sdk"};
   }
   if (!fs::is_directory(root / plan.kind, ignored)) {
-    return new_usage_error(
-        fmt::format("there is no template of the kind {} in {}{}", plan.kind, plan.lang,
-                    plan.lang == "torch" || plan.lang == "rust" ? ": rewards and policy losses only" : ""));
+    return new_usage_error(fmt::format("there is no template of the kind {} in {}: only of {}", plan.kind, plan.lang,
+                                       join(template_kinds(root), ", ")));
   }
   TRY(check_folder_is_free(plan.dir));
   const Words words = words_of(plan);
@@ -211,7 +222,7 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
 
 Result<> run_plugin_new(Arguments args) {
   po::options_description options("options", kHelpWidth);
-  options.add_options()("lang", po::value<std::string>()->default_value("cpp"), "c, cpp, torch or rust")(
+  options.add_options()("lang", po::value<std::string>()->default_value("cpp"), "c, cpp, torch, cuda or rust")(
       "out", po::value<std::string>(), "the folder to make; default: one named as the pack, here")("help,h",
                                                                                                    "this text");
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin new"));

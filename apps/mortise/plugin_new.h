@@ -16,7 +16,7 @@ struct NewPlugin {
   std::string kind;             // "reward"
   std::string pack;             // "acme.match"
   std::string name;             // "match"
-  std::string lang;             // c, cpp, torch or rust
+  std::string lang;             // c, cpp, torch, cuda or rust
   std::filesystem::path dir;    // to be made; must not be there, or be empty
   std::filesystem::path share;  // folder with templates/ and rust/
 };

@@ -207,7 +207,7 @@ Result<> failures_explained(Subject& subject) {
   const Instance instance = TRY(subject.create(make_host()));
   if ((subject.kind() & kTokens) != 0) {
     TokenCall elsewhere;
-    elsewhere.device = MORTISE_CUDA;
+    elsewhere.device = subject.untaken_device();
     TRY(look(call_tokens(instance, usual_batch(), elsewhere).call, "compute"));
   } else if (subject.kind() == kReward) {
     RewardBatch rows = usual_rows(subject);

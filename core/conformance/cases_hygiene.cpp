@@ -156,7 +156,7 @@ Result<> exceptions(Subject& subject) {
   const Instance& instance = *created;
   if ((subject.kind() & kTokens) != 0) {
     TokenCall elsewhere;
-    elsewhere.device = MORTISE_CUDA;
+    elsewhere.device = subject.untaken_device();
     const SlotCall call = call_tokens(instance, usual_batch(), elsewhere).call;
     if (!call.thrown.empty()) return judge(call, "compute");
   }

@@ -13,6 +13,7 @@
 #include "foundation/base/text.h"
 #include "mortise/mortise.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/devices.h"
 #include "plugin/host/table.h"
 #include "plugin/pack/audit.h"
 #include "plugin/pack/elf_reader.h"
@@ -130,6 +131,20 @@ Result<> reads(Subject& subject) {
   return not_applicable("none of its plugins tells what it reads");
 }
 
+Result<> devices(Subject& subject) {
+  const mortise_pack* pack = TRY(open_raw(subject.request().pack));
+  bool told = false;
+  for (uint32_t i = 0; i < pack->num_plugins; ++i) {
+    const mortise_descriptor d = read_abi_struct(pack->plugins[i]);
+    const auto types = device_types(d);
+    if (!types.ok())
+      return broken(fmt::format("plugin {}: {}", quote(d.name == nullptr ? "" : d.name), types.error().what));
+    told = told || types->size() > 1;
+  }
+  if (told) return {};
+  return not_applicable("none of its plugins takes tensors of another device than the CPU");
+}
+
 Result<> missing(std::string_view slot) { return broken("its vtable lacks the mandatory slot " + quote(slot)); }
 
 // A slot of the vtable, or null if the vtable is too short.
@@ -176,6 +191,7 @@ constexpr Case kLoadCases[] = {
     {"load.note_equals_table", "R13", kPack, "note and table say the same", note_equals_table, false},
     {"load.sizes", "R1", kPack, "every struct_size is the size of its struct", sizes, false},
     {"load.reads", "R45", kPack, "a plugin that announces mortise.reads/1 has it", reads, false},
+    {"load.devices", "R46", kPack, "a plugin that lists devices lists each once, and the CPU", devices, false},
     {"load.beside_itself", "R21", kPack, "a second copy works in the same process", beside_itself, false},
     {"load.slots", "R29", kEvery, "it has the mandatory slots", slots},
 };

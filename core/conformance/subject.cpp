@@ -3,12 +3,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "foundation/base/clock.h"
 #include "foundation/base/text.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/devices.h"
 #include "plugin/host/library.h"
 #include "plugin/host/registry.h"
 #include "plugin/pack/elf_reader.h"
@@ -112,6 +114,11 @@ Result<> Subject::load() {
   info_ = library->info().find_plugin(request_.kind, request_.plugin);
   vtable_ = library->vtable(request_.kind, request_.plugin);
   if (info_ == nullptr || vtable_ == nullptr) return broken("the pack has no plugin " + quote(request_.plugin));
+  const mortise_descriptor* descriptor = library->descriptor(request_.kind, request_.plugin);
+  const auto types = descriptor == nullptr ? std::vector<int32_t>{MORTISE_CPU} : device_types(*descriptor);
+  constexpr int32_t kRocm = 10;  // in DLPack: a device of no plugin
+  const bool takes_cuda = types.ok() && std::find(types->begin(), types->end(), MORTISE_CUDA) != types->end();
+  untaken_device_ = takes_cuda ? kRocm : MORTISE_CUDA;
   return {};
 }
 

@@ -94,6 +94,8 @@ class Subject {
     return *static_cast<const Vtable*>(vtable_);
   }
   [[nodiscard]] const void* raw_vtable() const { return vtable_; }
+  // A device whose tensors the plugin does not take, as far as it says.
+  [[nodiscard]] int32_t untaken_device() const { return untaken_device_; }
 
   // Loads the pack the way the engine does (audit, note against table, open). Needed before all below.
   Result<> load();
@@ -111,6 +113,7 @@ class Subject {
   PackInfo pack_;
   const PluginInfo* info_ = nullptr;
   const void* vtable_ = nullptr;
+  int32_t untaken_device_ = 0;
   std::shared_ptr<InstanceIdentity> identity_;
   std::function<void()> before_slot_, after_slot_;
   std::string note_;

@@ -6,6 +6,7 @@
 # again. ID is the pack's reverse-domain id (default: NAME), VERSION its semantic version (default: the project's).
 # The target NAME.mpack, which is not a part of `all`, makes the archive ID-VERSION.mpack next to NAME.so with the program
 # `mortise`; it takes pack.toml, README.md, LICENSE and tests/ from the source folder.
+# SOURCES may be C, C++ and CUDA; for CUDA the project enables the language and gives LIBS CUDA::cudart_static.
 # LIBS are linked in, statically if the pack is to stay portable; a shared library other than the C and C++ runtimes
 # must be named in NEEDS, or the host refuses the pack. Output: MORTISE_PACK_DIR, by default BINARY_DIR/lib/mortise/packs.
 # TARGET_MINOR is the minor of the ABI that the sources use, 1 unless given (mortise/abi.h).
@@ -76,9 +77,15 @@ function(mortise_add_pack name)
     target_compile_definitions(${name}_objects PRIVATE MORTISE_TARGET_MINOR=${ARG_TARGET_MINOR})
   endif()
   # no-math-errno and no-trapping-math let selects become blends; neither changes a value.
-  target_compile_options(${name}_objects PRIVATE -fno-math-errno -fno-trapping-math)
+  foreach(option -fno-math-errno -fno-trapping-math)
+    target_compile_options(${name}_objects PRIVATE
+      $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${option}> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${option}>)
+  endforeach()
+  if(CMAKE_CUDA_COMPILER_LOADED)
+    target_compile_features(${name}_objects PRIVATE cuda_std_17)
+  endif()
   set_target_properties(${name}_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden
-    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
   set(build_facts "compiler=${CMAKE_${language}_COMPILER_ID} ${CMAKE_${language}_COMPILER_VERSION}"
     "cpu=${CMAKE_SYSTEM_PROCESSOR}" "system=${CMAKE_SYSTEM_NAME}")

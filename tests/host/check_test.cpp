@@ -170,6 +170,8 @@ constexpr FileFault kFileFaults[] = {
     {"load.sizes", "broken/sizes.so", "struct_size of the vtable of 'one' is 4096"},
     {"load.reads", "no_reads/no_reads.so", "announce mortise.reads/1"},
     {"reward.column_role", "minor_2/minor_2.so", "the same whichever column it names"},
+    {"load.devices", "cuda_twice/cuda_twice.so", "lists the device type 2 twice"},
+    {"load.devices", "cuda_alone/cuda_alone.so", "does not list the CPU"},
     {"load.beside_itself", "broken/beside_itself.so", "a second copy"},
 };
 

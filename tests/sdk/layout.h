@@ -161,3 +161,8 @@ SAME(sizeof(mortise_reads_sink), 32);
 AT(mortise_reads_sink, column, 24);
 SAME(sizeof(mortise_reads), 16);
 AT(mortise_reads, tell, 8);
+#if MORTISE_TARGET_MINOR >= 2
+SAME(sizeof(mortise_device), 24);
+AT(mortise_device, num_device_types, 8);
+AT(mortise_device, device_types, 16);
+#endif

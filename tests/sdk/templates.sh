@@ -18,6 +18,12 @@ if [[ $lang == rust ]] && ! cargo --version >/dev/null 2>&1; then  # rustup may 
   echo "templates.sh rust: skipped: cargo is not installed (Debian: apt-get install cargo)"
   exit 77
 fi
+if [[ $lang == cuda ]] && ! nvcc --version >/dev/null 2>&1; then
+  echo "templates.sh cuda: skipped: nvcc is not on the PATH (it comes with the CUDA toolkit)"
+  exit 77
+fi
+# Every device that the template names, and nvcc's warnings as errors.
+[[ $lang != cuda ]] || export CUDAFLAGS="-Werror all-warnings -Xcompiler=-Wall,-Wextra,-Werror"
 cd "$scratch"
 
 # build_cmake DIR: as the project's README says.
@@ -30,8 +36,29 @@ build_cmake() {
 build_make() { PKG_CONFIG_PATH=$pc quietly make -C "$1" CFLAGS="-O2 -Wall -Wextra -pedantic -Werror" test; }
 pc=$(dirname "$(find "$prefix" -name mortise-sdk.pc)")
 
+# device_code FILE: "KIND ARCHITECTURE" of each piece of device code (kind 1 is PTX, 2 is machine code). A container of them
+# begins with 0xBA55ED50, the sizes of its header and content; each piece with its kind and the same sizes.
+device_code() {
+  objcopy -O binary --only-section=.nv_fatbin "$1" "$scratch/fatbin"
+  od -An -v -tu4 -w4 "$scratch/fatbin" | awk '{ w[NR] = $1 } END {
+    for (i = 1; i <= NR; ++i) {
+      if (w[i] != 3126193488) continue
+      end = i + (int(w[i + 1] / 65536) + w[i + 2]) / 4
+      for (i += int(w[i + 1] / 65536) / 4; i < end; i += (w[i + 1] + w[i + 2]) / 4) print w[i] % 65536, w[i + 7]
+      i = end - 1
+    } }'
+}
+# No CUDA library comes along. There is code for A100 and H100, and PTX for newer devices.
+check_device_code() {
+  ! readelf -d "$1" | grep -E 'NEEDED.*(cuda|nv)' || fail "the pack needs a library of CUDA"
+  device_code "$1" >"$scratch/code"
+  for code in '2 80' '2 90' '1 90'; do
+    grep -qx "$code" "$scratch/code" || fail "the pack lacks the device code '$code': $(cat "$scratch/code")"
+  done
+}
+
 cases=(--only 'negotiation.*')  # hosts that are older, newer, or have less to offer
-[[ -z ${MORTISE_LONG:-} ]] || cases=()
+[[ -z ${MORTISE_LONG:-} && $lang != cuda ]] || cases=()
 paths=
 for kind in $kinds; do
   dir=$scratch/$kind
@@ -47,7 +74,9 @@ for kind in $kinds; do
     build_make "$dir"
     quietly "$mortise" plugin describe "my_$kind" --plugin "$dir/build/make/acme.c-${kind//_/-}.so"
   fi
-  quietly "$mortise" plugin check "$dir/build/lib/mortise/packs/acme.$lang-${kind//_/-}.so" "${cases[@]}"
+  pack=$dir/build/lib/mortise/packs/acme.$lang-${kind//_/-}.so
+  quietly "$mortise" plugin check "$pack" "${cases[@]}"
+  [[ $lang != cuda ]] || check_device_code "$pack"
   if [[ $lang == c ]]; then
     PATH="$prefix/bin:$PATH" PKG_CONFIG_PATH=$pc quietly make -C "$dir" archive
     quietly "$mortise" pack inspect "$dir/build/make/acme.c-${kind//_/-}-0.1.0.mpack"
@@ -75,7 +104,8 @@ if [[ $lang == rust ]]; then
 fi
 
 # A project is not written over another one.
-if "$mortise" plugin new reward acme.again --lang "$lang" --out "$scratch/reward" >"$scratch/log" 2>&1; then fail "overwrote a project"; fi
+first=${kinds%%[$'\n']*}
+if "$mortise" plugin new "$first" acme.again --lang "$lang" --out "$scratch/$first" >"$scratch/log" 2>&1; then fail "overwrote a project"; fi
 grep -q "the path exists and is not an empty folder" "$scratch/log" || fail "the reason is missing: $(cat "$scratch/log")"
 
 # Two steps of training with all of them; the backend's random tokens in a run of their own, as its samples teach nothing.
@@ -88,7 +118,7 @@ base = "$task/run.toml"
 [plugins]
 paths = [${paths%, }]
 [[reward]]
-use = "my_reward"
+$([[ $kinds == *reward* ]] && echo 'use = "my_reward"' || printf 'use = "exact_match"\ncolumn = "answer"')
 TOML
 train() { # OUT setting ...
   local out=$1

@@ -13,6 +13,7 @@
 #include "mortise/ext/state.h"
 #include "mortise/pack.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/devices.h"
 #include "plugin/host/guard.h"
 #include "plugin/host/params.h"
 #include "plugin/host/remote_instance.h"
@@ -60,6 +61,18 @@ Result<> hand_over_metrics(const CallSite& site, const std::vector<MetricRecord>
     }
   }
   return {};
+}
+
+// A plugin that takes no tensors of host memory is refused before its first call.
+Result<> check_devices(const CallSite& site, const LoadedPlugin& plugin) {
+  if (plugin.descriptor == nullptr) return {};
+  const RunningCode running(site.identity->label, "get_extension", 0, site.limit_ms);
+  try {
+    auto types = device_types(*plugin.descriptor);
+    return types.ok() ? Result<>() : guard_error(site, types.error().what, types.error().next);
+  } catch (...) {
+    return guard_error(site, "get_extension of its descriptor threw an exception; a slot must not");
+  }
 }
 
 struct SavedState {
@@ -161,6 +174,7 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   if (impl->vtable.create == nullptr || impl->vtable.destroy == nullptr) {
     return guard_error(site, "its vtable lacks create or destroy", "build the pack again");
   }
+  TRY(check_devices(site, plugin));
   PluginInstance instance(std::move(impl));
   Impl& made = *instance.impl_;
   const auto create_slot = catchable(made.vtable.create);

@@ -3,6 +3,7 @@
 #define MORTISE_MORTISE_H_
 
 #include "abi.h"
+#include "ext/device.h"
 #include "ext/generate.h"
 #include "ext/reads.h"
 #include "ext/score_model.h"

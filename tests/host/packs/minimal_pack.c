@@ -136,6 +136,14 @@ static const mortise_param* const params[] = {&factor, &with_role};
 static const mortise_param* const params[] = {&factor};
 #endif
 
+#ifdef DEVICES
+/* Where its tensors may lie. */
+static const int32_t device_types[] = {DEVICES};
+static const mortise_device device_table = {.struct_size = sizeof(mortise_device),
+                                            .num_device_types = sizeof device_types / sizeof *device_types,
+                                            .device_types = device_types};
+static const void* extension_of(const char* id) { return strcmp(id, MORTISE_EXT_DEVICE) == 0 ? &device_table : NULL; }
+#endif
 #ifdef TELLS
 /* Two files and a column, which the parameter TELLS leads to; with factor 2 it may not look. */
 static mortise_text text_of(const char* s) { return (mortise_text){s, strlen(s)}; }
@@ -166,7 +174,7 @@ static const void* extension_of(const char* id) { return strcmp(id, MORTISE_EXT_
 
 static const mortise_descriptor descriptor = {.struct_size = sizeof(mortise_descriptor),
                                               .flags = FLAGS,
-#ifdef TELLS
+#if defined(TELLS) || defined(DEVICES)
                                               .get_extension = extension_of,
 #endif
                                               .kind = KIND,

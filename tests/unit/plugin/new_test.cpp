@@ -28,7 +28,7 @@ TEST(PluginNewTest, BadNamesAndLanguages) {
   EXPECT_THAT(error_of(plan_new_plugin("reward", "match", "cpp")), HasSubstr("'match' is not dotted lower-case words"));
   EXPECT_THAT(error_of(plan_new_plugin("reward", "mortise.match", "cpp")), HasSubstr("are kept for the packs of"));
   EXPECT_THAT(error_of(plan_new_plugin("reward", "acme.x/Bad", "cpp")), HasSubstr("the plugin name 'Bad'"));
-  EXPECT_THAT(error_of(plan_new_plugin("reward", "acme.x", "go")), HasSubstr("use one of: c, cpp, torch, rust"));
+  EXPECT_THAT(error_of(plan_new_plugin("reward", "acme.x", "go")), HasSubstr("use one of: c, cpp, torch, cuda, rust"));
 }
 
 TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
@@ -58,7 +58,8 @@ TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
   EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("the path exists and is not an empty folder"));
   plan.dir = temp / "other";
   plan.kind = "kl_estimator";
-  EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("no template of the kind kl_estimator in rust"));
+  EXPECT_THAT(error_of(write_new_plugin(plan)),
+              HasSubstr("no template of the kind kl_estimator in rust: only of reward"));
   plan.lang = "c";
   EXPECT_THAT(error_of(write_new_plugin(plan)), HasSubstr("the templates of the SDK are missing"));
   EXPECT_FALSE(std::filesystem::exists(temp / "other"));
@@ -66,9 +67,10 @@ TEST(PluginNewTest, WritesTheTemplatesWithTheirWordsReplaced) {
 
 TEST(PluginNewTest, EveryPromisedTemplateIsThere) {
   const Path templates = Path(MORTISE_SOURCE_DIR) / "sdk/templates";
-  for (const std::string lang : {"c", "cpp", "torch", "rust"}) {
+  for (const std::string lang : {"c", "cpp", "torch", "cuda", "rust"}) {
     for (const std::string& kind : kind_names()) {
-      const bool promised = lang != "torch" || kind == "reward" || kind == "policy_loss";
+      const bool promised =
+          kind == "policy_loss" || (kind == "reward" && lang != "cuda") || (lang != "torch" && lang != "cuda");
       EXPECT_EQ(std::filesystem::is_directory(templates / lang / kind), promised) << lang << " " << kind;
     }
   }

@@ -15,33 +15,43 @@ namespace mortise {
 
 namespace detail {
 
-inline const float* floats(const mortise_tensor* t, const char* name, std::int64_t n) {
+inline const float* floats(const mortise_tensor* t, const char* name, std::int64_t n,
+                           std::int32_t device_type = MORTISE_CPU) {
   const auto* data = static_cast<const float*>(mortise_tensor_data(t));
   if (data == nullptr && n > 0) fail(MORTISE_INVALID_ARGUMENT, std::string("the input '") + name + "' is missing");
-  if (t != nullptr && t->device_type != MORTISE_CPU) {
-    fail(MORTISE_UNIMPLEMENTED, std::string("the input '") + name + "' is not in host memory");
+  if (t != nullptr && t->device_type != device_type) {
+    fail(MORTISE_UNIMPLEMENTED,
+         std::string("the input '") + name +
+             (device_type == MORTISE_CPU ? "' is not in host memory" : "' is on another device"));
   }
   return data;
+}
+// Where the call's tensors are: in host memory, or on a CUDA device for a loss that takes it.
+inline std::int32_t device_of(const mortise_policy_loss_in& in, bool accepts_cuda) {
+  const bool on_cuda = accepts_cuda && in.log_prob != nullptr && in.log_prob->device_type == MORTISE_CUDA;
+  return on_cuda ? MORTISE_CUDA : MORTISE_CPU;
 }
 inline float* optional_floats(const mortise_tensor* t) { return static_cast<float*>(mortise_tensor_data(t)); }
 
 }  // namespace detail
 
 struct LossBatch {
-  LossBatch(const mortise_policy_loss_in& in, const mortise_policy_loss_out& out)
+  LossBatch(const mortise_policy_loss_in& in, const mortise_policy_loss_out& out, bool accepts_cuda = false)
       : layout(*in.layout),
-        log_prob(detail::floats(in.log_prob, "log_prob", num_tokens())),
-        old_log_prob(detail::floats(in.old_log_prob, "old_log_prob", num_tokens())),
-        advantages(detail::floats(in.advantages, "advantages", num_tokens())),
-        weight(detail::floats(in.weight, "weight", num_tokens())),
+        device_type(detail::device_of(in, accepts_cuda)),
+        device_id(in.log_prob == nullptr ? 0 : in.log_prob->device_id),
+        log_prob(detail::floats(in.log_prob, "log_prob", num_tokens(), device_type)),
+        old_log_prob(detail::floats(in.old_log_prob, "old_log_prob", num_tokens(), device_type)),
+        advantages(detail::floats(in.advantages, "advantages", num_tokens(), device_type)),
+        weight(detail::floats(in.weight, "weight", num_tokens(), device_type)),
         mask(static_cast<const std::uint8_t*>(mortise_tensor_data(in.response_mask))),
         loss(detail::optional_floats(out.loss)),
         grad(detail::optional_floats(MORTISE_HAS(&out, grad_log_prob) ? out.grad_log_prob : nullptr)),
         update_index(MORTISE_HAS(&in, update_index) ? in.update_index : 0) {
     if (MORTISE_HAS(&in, rollout_log_prob))
-      rollout_log_prob = detail::floats(in.rollout_log_prob, "rollout_log_prob", 0);
+      rollout_log_prob = detail::floats(in.rollout_log_prob, "rollout_log_prob", 0, device_type);
     if (MORTISE_HAS(&in, rollout_is_weights))
-      rollout_is_weights = detail::floats(in.rollout_is_weights, "rollout_is_weights", 0);
+      rollout_is_weights = detail::floats(in.rollout_is_weights, "rollout_is_weights", 0, device_type);
   }
 
   std::int64_t num_rows() const { return layout.num_rows; }
@@ -93,7 +103,10 @@ struct LossBatch {
   }
   double log_ratio(std::int64_t token) const { return double(log_prob[token]) - double(old_log_prob[token]); }
 
-  const mortise_layout& layout;
+  const mortise_layout& layout;  // in host memory
+  // MORTISE_CPU, or MORTISE_CUDA for a loss with accepts_cuda: then the arrays are memory of that device, and the
+  // functions above, which read them here, must not be called.
+  std::int32_t device_type, device_id;
   const float *log_prob, *old_log_prob, *advantages, *weight;
   const std::uint8_t* mask;
   float *loss, *grad;                                                      // grad null: value only

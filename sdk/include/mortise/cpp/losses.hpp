@@ -69,6 +69,9 @@ class ContextLoss : public LossFunction {
 class BatchLoss : public LossFunction {
  public:
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
+  // A class hides this with true if its tensors may lie on a CUDA device (mortise.device/1); LossBatch::device_type says
+  // where they are. Needs TARGET_MINOR 2.
+  static constexpr bool accepts_cuda = false;
 };
 
 // A loss of the row's mean log ratio: sequence(mean_log_ratio, adv[, meter]) is the loss of each token of the row, with
@@ -264,18 +267,35 @@ struct ContextLossPlugin {
   }
 };
 
+#if MORTISE_TARGET_MINOR >= 2
+inline constexpr std::int32_t kCpuAndCuda[] = {MORTISE_CPU, MORTISE_CUDA};
+inline constexpr mortise_device kTakesCuda = {sizeof(mortise_device), 0, 2, kCpuAndCuda};
+
+template <class T>
+const void* cuda_loss_extension(const char* id) noexcept {
+  return std::string_view(id) == MORTISE_EXT_DEVICE ? &kTakesCuda : T::plugin_extension(id);
+}
+#endif
+
 template <class T>
 struct BatchLossPlugin {
   static_assert(std::is_base_of_v<BatchLoss, T>,
                 "MORTISE_BATCH_LOSS takes a class that derives from mortise::BatchLoss");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
-    return run<T>(self, raw, [&](const T& plugin, Call call) { plugin.compute(LossBatch(*in, *out), call); });
+    return run<T>(self, raw,
+                  [&](const T& plugin, Call call) { plugin.compute(LossBatch(*in, *out, T::accepts_cuda), call); });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
   static mortise_descriptor describe(const char* name) {
-    return detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
+    mortise_descriptor d = detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
+#if MORTISE_TARGET_MINOR >= 2
+    if (T::accepts_cuda) d.get_extension = cuda_loss_extension<T>;
+#else
+    static_assert(!T::accepts_cuda, "accepts_cuda is of ABI 0.2: build with mortise_add_pack(... TARGET_MINOR 2)");
+#endif
+    return d;
   }
 };
 

@@ -76,6 +76,8 @@ class Call {
   std::int32_t fail_row(std::int64_t row, std::int32_t code, std::string_view text) const {
     return host_->fail_row(call_, row, code, to_text(text));
   }
+  // The cudaStream_t of the call's device; null on the CPU.
+  void* stream() const { return MORTISE_HAS(host_, stream) ? host_->stream(call_) : nullptr; }
   void random(std::uint64_t lane, std::uint64_t counter, Span<std::uint64_t> out) const {
     host_->random_u64(call_, lane, counter, std::uint64_t(out.size()), out.data());
   }

@@ -165,6 +165,23 @@ pub struct mortise_pack {
 pub type CreateFn = extern "C" fn(host: *const mortise_host, call: *mut mortise_call, out: *mut *mut c_void) -> i32;
 pub type DestroyFn = extern "C" fn(this: *mut c_void);
 pub type ExtensionFn = extern "C" fn(this: *mut c_void, id: *const c_char) -> *const c_void;
+pub type ComputeFn<In, Out> =
+    extern "C" fn(this: *mut c_void, call: *mut mortise_call, input: *const In, output: *mut Out) -> i32;
+
+/// A vtable: the slots of every kind, then its own.
+macro_rules! vtable {
+    ($name:ident { $($slot:ident: $type:ty,)+ }) => {
+        #[repr(C)]
+        pub struct $name {
+            pub struct_size: u32,
+            pub flags: u32,
+            pub create: CreateFn,
+            pub destroy: DestroyFn,
+            pub get_extension: Option<ExtensionFn>,
+            $(pub $slot: $type,)+
+        }
+    };
+}
 
 #[repr(C)]
 pub struct mortise_policy_loss_in {
@@ -193,20 +210,9 @@ pub struct mortise_policy_loss_out {
     pub grad_entropy: *const mortise_tensor,
 }
 
-#[repr(C)]
-pub struct mortise_policy_loss_vtable {
-    pub struct_size: u32,
-    pub flags: u32,
-    pub create: CreateFn,
-    pub destroy: DestroyFn,
-    pub get_extension: Option<ExtensionFn>,
-    pub compute: extern "C" fn(
-        this: *mut c_void,
-        call: *mut mortise_call,
-        input: *const mortise_policy_loss_in,
-        output: *mut mortise_policy_loss_out,
-    ) -> i32,
-}
+vtable!(mortise_policy_loss_vtable {
+    compute: ComputeFn<mortise_policy_loss_in, mortise_policy_loss_out>,
+});
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -264,22 +270,11 @@ pub struct mortise_reward_out {
     pub sink: *mut c_void,
 }
 
-#[repr(C)]
-pub struct mortise_reward_vtable {
-    pub struct_size: u32,
-    pub flags: u32,
-    pub create: CreateFn,
-    pub destroy: DestroyFn,
-    pub get_extension: Option<ExtensionFn>,
-    pub granularity: i32,
-    pub padding: i32,
-    pub score: extern "C" fn(
-        this: *mut c_void,
-        call: *mut mortise_call,
-        input: *const mortise_reward_in,
-        output: *mut mortise_reward_out,
-    ) -> i32,
-}
+vtable!(mortise_reward_vtable {
+    granularity: i32,
+    padding: i32,
+    score: ComputeFn<mortise_reward_in, mortise_reward_out>,
+});
 
 #[repr(C)]
 pub struct mortise_kl_estimator_in {
@@ -301,20 +296,9 @@ pub struct mortise_kl_estimator_out {
     pub grad_log_prob: *const mortise_tensor,
 }
 
-#[repr(C)]
-pub struct mortise_kl_estimator_vtable {
-    pub struct_size: u32,
-    pub flags: u32,
-    pub create: CreateFn,
-    pub destroy: DestroyFn,
-    pub get_extension: Option<ExtensionFn>,
-    pub compute: extern "C" fn(
-        this: *mut c_void,
-        call: *mut mortise_call,
-        input: *const mortise_kl_estimator_in,
-        output: *mut mortise_kl_estimator_out,
-    ) -> i32,
-}
+vtable!(mortise_kl_estimator_vtable {
+    compute: ComputeFn<mortise_kl_estimator_in, mortise_kl_estimator_out>,
+});
 
 #[repr(C)]
 pub struct mortise_advantage_estimator_in {
@@ -342,20 +326,9 @@ pub struct mortise_advantage_estimator_out {
     pub returns: *const mortise_tensor,
 }
 
-#[repr(C)]
-pub struct mortise_advantage_estimator_vtable {
-    pub struct_size: u32,
-    pub flags: u32,
-    pub create: CreateFn,
-    pub destroy: DestroyFn,
-    pub get_extension: Option<ExtensionFn>,
-    pub compute: extern "C" fn(
-        this: *mut c_void,
-        call: *mut mortise_call,
-        input: *const mortise_advantage_estimator_in,
-        output: *mut mortise_advantage_estimator_out,
-    ) -> i32,
-}
+vtable!(mortise_advantage_estimator_vtable {
+    compute: ComputeFn<mortise_advantage_estimator_in, mortise_advantage_estimator_out>,
+});
 
 #[repr(C)]
 pub struct mortise_sampling {
@@ -415,16 +388,10 @@ pub struct mortise_rollout_sink {
     pub sequence: extern "C" fn(context: *mut c_void, sequence: *const mortise_rollout_sequence) -> i32,
 }
 
-#[repr(C)]
-pub struct mortise_rollout_backend_vtable {
-    pub struct_size: u32,
-    pub flags: u32,
-    pub create: CreateFn,
-    pub destroy: DestroyFn,
-    pub get_extension: Option<ExtensionFn>,
-    pub set_version: extern "C" fn(this: *mut c_void, call: *mut mortise_call, version: i64) -> i32,
-    pub begin_update: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, version: i64) -> i32>,
-    pub update_weight: Option<
+vtable!(mortise_rollout_backend_vtable {
+    set_version: extern "C" fn(this: *mut c_void, call: *mut mortise_call, version: i64) -> i32,
+    begin_update: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, version: i64) -> i32>,
+    update_weight: Option<
         extern "C" fn(
             this: *mut c_void,
             call: *mut mortise_call,
@@ -434,24 +401,32 @@ pub struct mortise_rollout_backend_vtable {
             offset: *const i64,
         ) -> i32,
     >,
-    pub end_update: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
-    pub submit: extern "C" fn(
+    end_update: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
+    submit: extern "C" fn(
         this: *mut c_void,
         call: *mut mortise_call,
         requests: *const *const mortise_rollout_request,
         num_requests: u64,
         accepted: *mut u64,
     ) -> i32,
-    pub poll: extern "C" fn(
+    poll: extern "C" fn(
         this: *mut c_void,
         call: *mut mortise_call,
         sink: *const mortise_rollout_sink,
         timeout_ns: i64,
         outstanding: *mut u64,
     ) -> i32,
-    pub abort: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, request_id: i64) -> i32>,
-    pub sleep: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, level: i32) -> i32>,
-    pub wake: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
+    abort: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, request_id: i64) -> i32>,
+    sleep: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, level: i32) -> i32>,
+    wake: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
+});
+
+#[repr(C)]
+pub struct mortise_device {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub num_device_types: u32,
+    pub device_types: *const i32,
 }
 
 #[repr(C)]

@@ -100,9 +100,10 @@ fn layouts_are_those_of_the_c_headers() {
         struct_size, flags, create, destroy, get_extension, set_version, begin_update, update_weight, end_update, submit,
         poll, abort, sleep, wake
     });
+    check!(text, checked, mortise_device { struct_size, flags, num_device_types, device_types });
     check!(text, checked, mortise_file_set { struct_size, flags, param, name, what, folder, num_files, files });
     check!(text, checked, mortise_needed_column { struct_size, flags, param, name, who, next });
     check!(text, checked, mortise_reads_sink { struct_size, flags, context, files, column });
     check!(text, checked, mortise_reads { struct_size, flags, tell });
-    assert_eq!(checked, 31);
+    assert_eq!(checked, 32);
 }
