@@ -1,7 +1,7 @@
 //! Advantage estimators: advantages and returns of the whole batch of a step.
 
 use crate::tensor::{array, elements, mandatory};
-use crate::{create, destroy, run_mut, sys, Params, Result};
+use crate::{run_mut, sys, vtable_of, Params, Result};
 use std::collections::HashMap;
 use std::os::raw::c_void;
 
@@ -174,16 +174,6 @@ impl<'a> AdvantageBatch<'a> {
     }
 }
 
-extern "C" fn create_estimator<T: AdvantageEstimator>(
-    host: *const sys::mortise_host,
-    call: *mut sys::mortise_call,
-    out: *mut *mut c_void,
-) -> i32 {
-    create(host, call, out, T::new)
-}
-extern "C" fn destroy_estimator<T>(this: *mut c_void) {
-    destroy::<T>(this);
-}
 extern "C" fn compute<T: AdvantageEstimator>(
     this: *mut c_void,
     call: *mut sys::mortise_call,
@@ -193,14 +183,4 @@ extern "C" fn compute<T: AdvantageEstimator>(
     run_mut(this, call, |plugin: &mut T, _| plugin.compute(&mut unsafe { AdvantageBatch::new(&*input, &*output) }?))
 }
 
-#[doc(hidden)]
-pub const fn advantage_estimator_vtable<T: AdvantageEstimator>() -> sys::mortise_advantage_estimator_vtable {
-    sys::mortise_advantage_estimator_vtable {
-        struct_size: std::mem::size_of::<sys::mortise_advantage_estimator_vtable>() as u32,
-        flags: 0,
-        create: create_estimator::<T>,
-        destroy: destroy_estimator::<T>,
-        get_extension: None,
-        compute: compute::<T>,
-    }
-}
+vtable_of!(advantage_estimator_vtable: AdvantageEstimator, mortise_advantage_estimator_vtable { compute: compute::<T>, });

@@ -203,6 +203,35 @@ fn create<T>(
     report(host, call, made)
 }
 
+/// `$function::<T>()`: the vtable of a kind for the plugins of one trait, with its `create` and `destroy` and the slots that
+/// are given.
+macro_rules! vtable_of {
+    ($function:ident: $trait:ident, $vtable:ident { $($slot:ident: $value:expr,)+ }) => {
+        #[doc(hidden)]
+        pub const fn $function<T: $trait>() -> $crate::sys::$vtable {
+            extern "C" fn create_slot<T: $trait>(
+                host: *const $crate::sys::mortise_host,
+                call: *mut $crate::sys::mortise_call,
+                out: *mut *mut std::os::raw::c_void,
+            ) -> i32 {
+                $crate::create(host, call, out, T::new)
+            }
+            extern "C" fn destroy_slot<T>(this: *mut std::os::raw::c_void) {
+                $crate::destroy::<T>(this);
+            }
+            $crate::sys::$vtable {
+                struct_size: std::mem::size_of::<$crate::sys::$vtable>() as u32,
+                flags: 0,
+                create: create_slot::<T>,
+                destroy: destroy_slot::<T>,
+                get_extension: None,
+                $($slot: $value,)+
+            }
+        }
+    };
+}
+use vtable_of;
+
 fn destroy<T>(this: *mut c_void) {
     if !this.is_null() {
         let _ = guarded(|| {

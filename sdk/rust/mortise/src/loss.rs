@@ -1,7 +1,7 @@
 //! Policy losses and KL estimators: one function on `Dual` gives both the value and its exact gradient.
 
 use crate::tensor::{array, elements, mandatory};
-use crate::{create, destroy, run, sys, text_of, Dual, Params, Result};
+use crate::{run, sys, text_of, vtable_of, Dual, Params, Result};
 use std::os::raw::c_void;
 
 /// A policy loss of single tokens.
@@ -125,29 +125,19 @@ impl<'a> LossTensors<'a> {
     }
 }
 
-extern "C" fn create_token<T: TokenLoss>(
-    host: *const sys::mortise_host,
+fn compute<T>(
+    this: *mut c_void,
     call: *mut sys::mortise_call,
-    out: *mut *mut c_void,
+    input: *const sys::mortise_policy_loss_in,
+    output: *mut sys::mortise_policy_loss_out,
+    work: impl FnOnce(&mut LossTensors, &T, &mut Meter),
 ) -> i32 {
-    create(host, call, out, T::new)
-}
-extern "C" fn create_sequence<T: SequenceLoss>(
-    host: *const sys::mortise_host,
-    call: *mut sys::mortise_call,
-    out: *mut *mut c_void,
-) -> i32 {
-    create(host, call, out, T::new)
-}
-extern "C" fn create_kl<T: KlEstimator>(
-    host: *const sys::mortise_host,
-    call: *mut sys::mortise_call,
-    out: *mut *mut c_void,
-) -> i32 {
-    create(host, call, out, T::new)
-}
-extern "C" fn destroy_loss<T>(this: *mut c_void) {
-    destroy::<T>(this);
+    run(this, call, |plugin: &T, host| {
+        let mut meter = Meter::default();
+        work(&mut unsafe { LossTensors::new(&*input, &*output) }?, plugin, &mut meter);
+        meter.report(host, call);
+        Ok(())
+    })
 }
 
 extern "C" fn compute_tokens<T: TokenLoss>(
@@ -156,12 +146,7 @@ extern "C" fn compute_tokens<T: TokenLoss>(
     input: *const sys::mortise_policy_loss_in,
     output: *mut sys::mortise_policy_loss_out,
 ) -> i32 {
-    run(this, call, |plugin: &T, host| {
-        let mut meter = Meter::default();
-        unsafe { LossTensors::new(&*input, &*output) }?.over_tokens(plugin, &mut meter);
-        meter.report(host, call);
-        Ok(())
-    })
+    compute(this, call, input, output, |tensors, plugin: &T, meter| tensors.over_tokens(plugin, meter))
 }
 
 extern "C" fn compute_rows<T: SequenceLoss>(
@@ -170,12 +155,7 @@ extern "C" fn compute_rows<T: SequenceLoss>(
     input: *const sys::mortise_policy_loss_in,
     output: *mut sys::mortise_policy_loss_out,
 ) -> i32 {
-    run(this, call, |plugin: &T, host| {
-        let mut meter = Meter::default();
-        unsafe { LossTensors::new(&*input, &*output) }?.over_rows(plugin, &mut meter);
-        meter.report(host, call);
-        Ok(())
-    })
+    compute(this, call, input, output, |tensors, plugin: &T, meter| tensors.over_rows(plugin, meter))
 }
 
 extern "C" fn compute_kl<T: KlEstimator>(
@@ -206,36 +186,6 @@ extern "C" fn compute_kl<T: KlEstimator>(
     })
 }
 
-#[doc(hidden)]
-pub const fn policy_loss_vtable<T: TokenLoss>() -> sys::mortise_policy_loss_vtable {
-    sys::mortise_policy_loss_vtable {
-        struct_size: std::mem::size_of::<sys::mortise_policy_loss_vtable>() as u32,
-        flags: 0,
-        create: create_token::<T>,
-        destroy: destroy_loss::<T>,
-        get_extension: None,
-        compute: compute_tokens::<T>,
-    }
-}
-#[doc(hidden)]
-pub const fn sequence_loss_vtable<T: SequenceLoss>() -> sys::mortise_policy_loss_vtable {
-    sys::mortise_policy_loss_vtable {
-        struct_size: std::mem::size_of::<sys::mortise_policy_loss_vtable>() as u32,
-        flags: 0,
-        create: create_sequence::<T>,
-        destroy: destroy_loss::<T>,
-        get_extension: None,
-        compute: compute_rows::<T>,
-    }
-}
-#[doc(hidden)]
-pub const fn kl_estimator_vtable<T: KlEstimator>() -> sys::mortise_kl_estimator_vtable {
-    sys::mortise_kl_estimator_vtable {
-        struct_size: std::mem::size_of::<sys::mortise_kl_estimator_vtable>() as u32,
-        flags: 0,
-        create: create_kl::<T>,
-        destroy: destroy_loss::<T>,
-        get_extension: None,
-        compute: compute_kl::<T>,
-    }
-}
+vtable_of!(policy_loss_vtable: TokenLoss, mortise_policy_loss_vtable { compute: compute_tokens::<T>, });
+vtable_of!(sequence_loss_vtable: SequenceLoss, mortise_policy_loss_vtable { compute: compute_rows::<T>, });
+vtable_of!(kl_estimator_vtable: KlEstimator, mortise_kl_estimator_vtable { compute: compute_kl::<T>, });

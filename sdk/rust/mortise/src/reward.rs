@@ -1,6 +1,6 @@
 //! A reward of single rows: `score` is called once per completion, from several threads at a time.
 
-use crate::{bytes_of, create, destroy, guarded, run, sys, text_of, Params, Result};
+use crate::{bytes_of, guarded, run, sys, text_of, vtable_of, Params, Result};
 use std::borrow::Cow;
 use std::os::raw::c_void;
 
@@ -186,16 +186,6 @@ impl<'a> Row<'a> {
     }
 }
 
-extern "C" fn create_reward<T: Reward>(
-    host: *const sys::mortise_host,
-    call: *mut sys::mortise_call,
-    out: *mut *mut c_void,
-) -> i32 {
-    create(host, call, out, T::new)
-}
-extern "C" fn destroy_reward<T: Reward>(this: *mut c_void) {
-    destroy::<T>(this);
-}
 extern "C" fn score<T: Reward>(
     this: *mut c_void,
     call: *mut sys::mortise_call,
@@ -220,16 +210,8 @@ extern "C" fn score<T: Reward>(
     })
 }
 
-#[doc(hidden)]
-pub const fn reward_vtable<T: Reward>() -> sys::mortise_reward_vtable {
-    sys::mortise_reward_vtable {
-        struct_size: std::mem::size_of::<sys::mortise_reward_vtable>() as u32,
-        flags: 0,
-        create: create_reward::<T>,
-        destroy: destroy_reward::<T>,
-        get_extension: None,
-        granularity: sys::MORTISE_REWARD_ROW,
-        padding: 0,
-        score: score::<T>,
-    }
-}
+vtable_of!(reward_vtable: Reward, mortise_reward_vtable {
+    granularity: sys::MORTISE_REWARD_ROW,
+    padding: 0,
+    score: score::<T>,
+});

@@ -1,7 +1,7 @@
 //! Rollout backends: completions for prompts, from anywhere.
 
 use crate::tensor::array;
-use crate::{bytes_of, create, destroy, run_mut, sys, Call, Error, FinishReason, Params, Result};
+use crate::{bytes_of, run_mut, sys, vtable_of, Call, Error, FinishReason, Params, Result};
 use std::borrow::Cow;
 use std::os::raw::c_void;
 use std::time::Duration;
@@ -129,16 +129,6 @@ pub struct WeightShard<'a> {
     pub offset: &'a [i64],
 }
 
-extern "C" fn create_backend<T: RolloutBackend>(
-    host: *const sys::mortise_host,
-    call: *mut sys::mortise_call,
-    out: *mut *mut c_void,
-) -> i32 {
-    create(host, call, out, T::new)
-}
-extern "C" fn destroy_backend<T>(this: *mut c_void) {
-    destroy::<T>(this);
-}
 extern "C" fn set_version<T: RolloutBackend>(this: *mut c_void, call: *mut sys::mortise_call, version: i64) -> i32 {
     run_mut(this, call, |plugin: &mut T, call| plugin.set_version(version, call))
 }
@@ -199,22 +189,14 @@ extern "C" fn wake<T: RolloutBackend>(this: *mut c_void, call: *mut sys::mortise
     run_mut(this, call, |plugin: &mut T, call| plugin.wake(call))
 }
 
-#[doc(hidden)]
-pub const fn rollout_backend_vtable<T: RolloutBackend>() -> sys::mortise_rollout_backend_vtable {
-    sys::mortise_rollout_backend_vtable {
-        struct_size: std::mem::size_of::<sys::mortise_rollout_backend_vtable>() as u32,
-        flags: 0,
-        create: create_backend::<T>,
-        destroy: destroy_backend::<T>,
-        get_extension: None,
-        set_version: set_version::<T>,
-        begin_update: if T::HOLDS_WEIGHTS { Some(begin_update::<T>) } else { None },
-        update_weight: if T::HOLDS_WEIGHTS { Some(update_weight::<T>) } else { None },
-        end_update: if T::HOLDS_WEIGHTS { Some(end_update::<T>) } else { None },
-        submit: submit::<T>,
-        poll: poll::<T>,
-        abort: Some(abort::<T>),
-        sleep: Some(sleep::<T>),
-        wake: Some(wake::<T>),
-    }
-}
+vtable_of!(rollout_backend_vtable: RolloutBackend, mortise_rollout_backend_vtable {
+    set_version: set_version::<T>,
+    begin_update: if T::HOLDS_WEIGHTS { Some(begin_update::<T>) } else { None },
+    update_weight: if T::HOLDS_WEIGHTS { Some(update_weight::<T>) } else { None },
+    end_update: if T::HOLDS_WEIGHTS { Some(end_update::<T>) } else { None },
+    submit: submit::<T>,
+    poll: poll::<T>,
+    abort: Some(abort::<T>),
+    sleep: Some(sleep::<T>),
+    wake: Some(wake::<T>),
+});
