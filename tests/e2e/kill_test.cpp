@@ -75,7 +75,7 @@ class Kill : public testing::TestWithParam<RunCase> {
       if (kills < wanted) strike(process, watch);
       const int code = process.wait();
       const std::string console = default_env().read_file(task_.path() / "console.txt").value();
-      if (console.find("updates of the next") != std::string::npos) ++num_unfinished_;
+      if (console.find(" of the next\n") != std::string::npos) ++num_unfinished_;
       // Checks that the run resumed, because a run from scratch would give the same bits.
       if (newest.step >= 0) {
         ASSERT_EQ(count_aside(name), num_aside) << "began anew beside a checkpoint\n" << console;

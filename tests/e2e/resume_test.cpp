@@ -266,7 +266,7 @@ TEST(Resume, EditedInputsAreSeen) {
     EXPECT_EQ(outcome.code, 3) << outcome.output;
     std::string all = "the run reads something else than when the checkpoint was made:";
     for (const std::string& what : whats) all += "\n  " + what;
-    EXPECT_NE(outcome.output.find(all + "; restore it"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(all + "\nRestore it"), std::string::npos) << outcome.output;
   };
   ASSERT_EQ(train("kl", scored).code, 0);
   ASSERT_EQ(train("refreshed", refreshed).code, 0);
