@@ -1,6 +1,8 @@
 // What `mortise plugin list` and `describe` print, as tables and as JSON.
 #include "plugin_show.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iostream>
 #include <set>
@@ -77,8 +79,8 @@ void print_list(const Json& list) {
   }
   std::set<std::string> packs;
   for (const Json& p : list["plugins"]) {
-    std::string line = "  " + p["path"].get<std::string>() + "  " + p["pack"].get<std::string>() + " " +
-                       p["version"].get<std::string>();
+    std::string line = fmt::format("  {}  {} {}", p["path"].get<std::string>(), p["pack"].get<std::string>(),
+                                   p["version"].get<std::string>());
     if (p.contains("hidden_by"))
       line += ", not used: the same version was found in " + p["hidden_by"].get<std::string>();
     packs.insert(std::move(line));

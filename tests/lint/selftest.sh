@@ -102,6 +102,13 @@ case $name in
     echo '// moved' | write core/foundation/batch/columns.h
     rejects "no column is found in it" core/foundation/batch/columns.h
     ;;
+  glued_text)
+    printf 'log("a " + b);\n// "a " + b + " c"\nlog(fmt::format("a {} c", b));\nf("a" + b, "c" "d");\n' | write core/a/a.cpp
+    printf 'log("a " + b + " c");\n' | write core/parse/a.cpp
+    accepts "two pieces, comments, fmt, and core/parse"
+    printf 'int a;\nlog("a " + std::to_string(b) + " c");\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:2: a text is glued" core/a/b.cpp
+    ;;
   stages)
     printf 'Result<> load(RunParts& parts);\n' | write core/train/run/run_parts.cpp
     printf 'Result<> save(const RunSettings& run);\nRunParts& parts_;\nRunParts& parts = *out.parts;\n' | write core/train/loop/a.cpp

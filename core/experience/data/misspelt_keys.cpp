@@ -71,13 +71,14 @@ std::vector<std::string> MisspeltKeys::warnings(std::span<const std::string> fil
     const auto& [file, key] = file_and_key;
     const std::string others =
         place.num_rows > 1 ? fmt::format(" (as have {} more rows of the file)", format_count(place.num_rows - 1)) : "";
-    out.push_back(files[static_cast<size_t>(file)] + ":" + std::to_string(place.first_line) + ": the row has " +
-                  quote(key) + " and no " + quote(*place.meant) + others +
-                  // If no row has it, the settings may be misspelt instead.
-                  (there_.contains(*place.meant)
-                       ? fmt::format("; did you mean {}? Now it is a column of its own", quote(*place.meant))
-                       : fmt::format(", and no row has {}; correct the rows, or the setting that names it",
-                                     quote(*place.meant))));
+    const std::string meant = quote(*place.meant);
+    // If no row has it, the settings may be misspelt instead.
+    const std::string next =
+        there_.contains(*place.meant)
+            ? fmt::format("; did you mean {}? Now it is a column of its own", meant)
+            : fmt::format(", and no row has {}; correct the rows, or the setting that names it", meant);
+    out.push_back(fmt::format("{}:{}: the row has {} and no {}{}{}", files[static_cast<size_t>(file)], place.first_line,
+                              quote(key), meant, others, next));
   }
   return out;
 }

@@ -1,6 +1,8 @@
 // Deals micro-batches to ranks, and exchanges their results.
 #include "learn/update/rank_share.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -71,7 +73,7 @@ Result<> RankShare::exchange(std::vector<std::string>& parts, std::string_view s
     else
       in.text();
     if (!in.ok()) {
-      return Error{ErrorKind::kInternal, "rank " + std::to_string(owners_[i]) + " sent fewer results than its share",
+      return Error{ErrorKind::kInternal, fmt::format("rank {} sent fewer results than its share", owners_[i]),
                    std::string(stage), "start all ranks from one build of Mortise with the same settings"};
     }
   }

@@ -61,7 +61,7 @@ Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_m
     return guard_error(site, outcome.thrown, "a slot must return a status instead; tell the pack's author");
   }
   if (!changed.empty()) {
-    return guard_error(site, "changed " + changed + ", which a plugin must leave as it is (rule R20)",
+    return guard_error(site, fmt::format("changed {}, which a plugin must leave as it is (rule R20)", changed),
                        "tell the pack's author");
   }
   const bool stopping = call.cancelled != nullptr && call.cancelled->load(std::memory_order_relaxed);

@@ -150,7 +150,8 @@ class IsolatedInstance : public RemoteInstance {
 
   // "its code was ended by signal 11 (Segmentation fault)", as if it had run in this process.
   static std::string how_it_ended(const WorkerEnd& end) {
-    return end.signal != 0 ? "its code was ended by " + end.text : "its worker ended in the call (" + end.text + ")";
+    return end.signal != 0 ? "its code was ended by " + end.text
+                           : fmt::format("its worker ended in the call ({})", end.text);
   }
 
   Result<std::optional<ComputedMessage>> converse(Slot& slot, ComputeMessage& message, const CallOptions& options,

@@ -230,7 +230,7 @@ class Translator {
         const auto posix = classes_.posix(name);
         if (!posix) return fail(fmt::format("there is no class [:{}:]", name));
         if (is_negated) {
-          nested.push_back("[^" + *posix + "]");
+          nested.push_back(fmt::format("[^{}]", *posix));
         } else {
           items += *posix;
         }

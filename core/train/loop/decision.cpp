@@ -1,6 +1,8 @@
 // Sends decisions and errors between ranks.
 #include "train/loop/decision.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 
@@ -83,7 +85,7 @@ Result<> check_same_on_ranks(Communicator& ranks, std::string_view stage, const 
     if (all[rank] != usual) differing.push_back(rank);
   }
   Error error = unless;
-  error.what += " of " + name_ranks(differing) + " differ from those of the other ranks";
+  error.what += fmt::format(" of {} differ from those of the other ranks", name_ranks(differing));
   return error;
 }
 

@@ -135,7 +135,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
 Result<RunLog> RunLog::open_silent(Env& env, const TrainerConfig& trainer, int rank) {
   LogOptions options;
   options.console_level = LogLevel::kError;
-  options.file = Path(trainer.default_local_dir) / ("rank_" + std::to_string(rank) + ".log");
+  options.file = Path(trainer.default_local_dir) / fmt::format("rank_{}.log", rank);
   TRY(log_init(options));
   RunLog log(env);
   log.is_silent_ = true;

@@ -321,10 +321,12 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
   out += fmt::format("\n# {}\n", one_line(describe_loss(loss, loaded)));
   out += fmt::format("# model: {}, {}", counted(run.model.num_parameters(), "parameter"),
                      counted(run.model.num_layers, "layer"));
-  out += (run.lora ? "; trained: an adapter of " + format_count(run.lora->num_trained) : "") + "\n";
+  if (run.lora) out += "; trained: an adapter of " + format_count(run.lora->num_trained);
+  out += "\n";
   out += fmt::format("# data: {}, {} per epoch", counted(run.train_rows, "training row"),
                      counted(run.train_rows / plan.prompts_per_step, "step"));
-  out += (run.val_rows > 0 ? "; " + counted(run.val_rows, "validation row") : "") + "\n";
+  if (run.val_rows > 0) out += "; " + counted(run.val_rows, "validation row");
+  out += "\n";
   out += fmt::format("# step: {} x {} = {}; {} of {}\n", counted(plan.prompts_per_step, "prompt"),
                      counted(loaded.config.rollout.n, "sample"), counted(plan.rows_per_step, "row"),
                      counted(plan.updates_per_step, "update"), counted(plan.rows_per_update, "row"));
