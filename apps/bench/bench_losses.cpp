@@ -7,6 +7,9 @@
 // one core's pass over the same inputs and outputs. Losses of single tokens are wanted within 4 memory times, and all
 // faster than eager torch. The plugin's time is that of the host's call: checks of sizes, zeroed outputs and the search
 // for numbers that are not finite included.
+//
+// Last the price of isolation: one loss in the trainer's process and in a worker, for batches of all sizes; and what the
+// guards cost that the trainer's process puts around every call.
 #include <fmt/core.h>
 
 #include <ATen/Parallel.h>
@@ -18,6 +21,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -28,7 +32,10 @@
 #include "foundation/metrics/registry.h"
 #include "memory_pass.h"
 #include "plugin/host/kinds/policy_loss.h"
+#include "plugin/host/process_watch.h"
 #include "plugin/host/registry.h"
+#include "plugin/host/running_code.h"
+#include "plugin/worker/isolated.h"
 
 namespace mortise {
 namespace {
@@ -39,7 +46,7 @@ std::span<const float> floats(const at::Tensor& x) {
   return {x.const_data_ptr<float>(), static_cast<size_t>(x.numel())};
 }
 
-// The same batch for both sides.
+// The same batch for all.
 struct Batch {
   EagerBatch eager{at::empty({kRows, kLength}, at::kFloat), at::empty({kRows, kLength}, at::kFloat),
                    at::empty({kRows, kLength}, at::kFloat), at::empty({kRows, kLength}, at::kFloat),
@@ -83,22 +90,32 @@ struct Batch {
   }
 };
 
-Result<double> plugin_seconds(PolicyLoss& plugin, Batch& batch) {
+// The first rows of the batch.
+StepView view_of(const Batch& batch, int64_t rows) {
+  const auto num = static_cast<size_t>(rows), tokens = static_cast<size_t>(rows * kLength);
   StepView in;
-  in.layout = {batch.row_offsets, batch.row_id, batch.group_index};
-  in.set<column::LogProb>(floats(batch.eager.log_prob));
-  in.set<column::OldLogProb>(floats(batch.eager.old_log_prob));
-  in.set<column::Advantages>(floats(batch.eager.advantages));
-  in.set<column::ResponseMask>({batch.mask(), static_cast<size_t>(kTokens)});
-  in.set<column::Weight>(floats(batch.weight));
-  in.set<column::RolloutLogProb>(floats(batch.eager.rollout_log_prob));
+  in.layout = {std::span(batch.row_offsets).first(num + 1), std::span(batch.row_id).first(num),
+               std::span(batch.group_index).first(num)};
+  in.set<column::LogProb>(floats(batch.eager.log_prob).first(tokens));
+  in.set<column::OldLogProb>(floats(batch.eager.old_log_prob).first(tokens));
+  in.set<column::Advantages>(floats(batch.eager.advantages).first(tokens));
+  in.set<column::ResponseMask>({batch.mask(), tokens});
+  in.set<column::Weight>(floats(batch.weight).first(tokens));
+  in.set<column::RolloutLogProb>(floats(batch.eager.rollout_log_prob).first(tokens));
+  return in;
+}
+
+// Of one call, as the mean of so many.
+Result<double> plugin_seconds(PolicyLoss& plugin, Batch& batch, int64_t rows = kRows, int calls = 1) {
+  const StepView in = view_of(batch, rows);
+  const auto tokens = static_cast<size_t>(rows * kLength);
   PolicyLossOutput out;
-  out.loss = {batch.loss.mutable_data_ptr<float>(), static_cast<size_t>(kTokens)};
-  out.grad_log_prob = {batch.grad.mutable_data_ptr<float>(), static_cast<size_t>(kTokens)};
+  out.loss = {batch.loss.mutable_data_ptr<float>(), tokens};
+  out.grad_log_prob = {batch.grad.mutable_data_ptr<float>(), tokens};
   MetricSet metrics;
   const Stopwatch watch;
-  TRY(plugin.compute(in, out, &metrics));
-  return watch.elapsed_s();
+  for (int call = 0; call < calls; ++call) TRY(plugin.compute(in, out, &metrics));
+  return watch.elapsed_s() / calls;
 }
 
 struct EagerResult {
@@ -165,6 +182,65 @@ Result<> bench(PluginRegistry& registry, const EagerLoss& eager, Batch& batch, i
   return {};
 }
 
+int calls_for(int64_t rows) { return static_cast<int>(std::max<int64_t>(1, 1024 / rows)); }
+
+// Whether both give the same bits.
+Result<bool> agree(PolicyLoss& one, PolicyLoss& other, Batch& batch, int64_t rows) {
+  const auto bytes = static_cast<size_t>(rows * kLength) * sizeof(float);
+  TRY(plugin_seconds(one, batch, rows));
+  const at::Tensor loss = batch.loss.clone(), grad = batch.grad.clone();
+  TRY(plugin_seconds(other, batch, rows));
+  return std::memcmp(loss.const_data_ptr(), batch.loss.const_data_ptr(), bytes) == 0 &&
+         std::memcmp(grad.const_data_ptr(), batch.grad.const_data_ptr(), bytes) == 0;
+}
+
+constexpr const char* kIsolated = "vanilla";
+
+// A plugin as the trainer's process guards it, whose guards are installed for the rest of the program. Prints what they
+// cost.
+Result<PolicyLoss> bench_guards(PluginRegistry& registry, Batch& batch, int rounds) {
+  constexpr int kCalls = 10'000;
+  PolicyLoss bare = TRY(PolicyLoss::create(registry, kIsolated, Json::object(), RunKey{}));
+  double without = 1e9, with = 1e9;
+  for (int round = 0; round < rounds; ++round) without = std::min(without, TRY(plugin_seconds(bare, batch, 1, kCalls)));
+  install_crash_reports();
+  install_process_watch();
+  RunKey key;
+  key.call_timeout_ms = 3'600'000;
+  PolicyLoss here = TRY(PolicyLoss::create(registry, kIsolated, Json::object(), key));
+  for (int round = 0; round < rounds; ++round) with = std::min(with, TRY(plugin_seconds(here, batch, 1, kCalls)));
+  std::printf(
+      "\nthe guards around a call in the trainer's process (signals, locale, folder, descriptors, deadline): "
+      "%.1f us\n",
+      (with - without) * 1e6);
+  return here;
+}
+
+Result<> bench_isolation(PluginRegistry& registry, Batch& batch, int rounds) {
+  PolicyLoss here = TRY(bench_guards(registry, batch, rounds));
+  IsolationOptions options;
+  options.mode = Isolation::kProcess;
+  options.limits.network = options.limits.write_files = options.limits.start_programs = false;
+  PolicyLoss apart =
+      TRY(PolicyLoss::create(registry, kIsolated, Json::object(), here.instance().key(), isolated(options)));
+  std::printf("\n%s in a worker (isolation = \"process\"), us of a call\n%10s %12s %12s %12s %12s\n", kIsolated,
+              "tokens", "in process", "isolated", "isolated -", "isolated/");
+  std::printf("%10s %12s %12s %12s %12s\n", "", "", "", "in process", "in process");
+  for (int64_t rows = 1; rows <= kRows; rows *= 8) {
+    if (!TRY(agree(here, apart, batch, rows)))
+      return Error{ErrorKind::kInternal, "isolation changes the bits", "bench_losses", ""};
+    double in_process = 1e9, in_worker = 1e9;
+    for (int round = 0; round < rounds; ++round) {
+      in_process = std::min(in_process, TRY(plugin_seconds(here, batch, rows, calls_for(rows))));
+      in_worker = std::min(in_worker, TRY(plugin_seconds(apart, batch, rows, calls_for(rows))));
+    }
+    std::printf("%10lld %12.1f %12.1f %12.1f %11.2fx\n", static_cast<long long>(rows * kLength), in_process * 1e6,
+                in_worker * 1e6, (in_worker - in_process) * 1e6, in_worker / in_process);
+    std::fflush(stdout);
+  }
+  return {};
+}
+
 Result<> run(int rounds, const std::vector<std::string>& names) {
   RegistryOptions options;
   options.use_environment = options.use_user_packs = false;
@@ -184,7 +260,7 @@ Result<> run(int rounds, const std::vector<std::string>& names) {
   }
   std::printf("faster than eager torch: %s; losses of single tokens within 4 memory times: %s\n",
               tally.all_faster ? "all" : "not all", tally.all_within ? "all" : "not all");
-  return {};
+  return bench_isolation(registry, batch, rounds);
 }
 
 }  // namespace

@@ -31,6 +31,11 @@ WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& rew
   return limits;
 }
 
+std::string worker_memory_place(const LoadedConfig& loaded) {
+  const char* const key = "plugins.worker_memory_mib";
+  return loaded.is_set(key) ? loaded.where(key) : "";
+}
+
 IsolationOptions isolation_options(const PluginsConfig& plugins) {
   IsolationOptions options;
   options.mode = plugins.isolation;
@@ -48,7 +53,7 @@ IsolationOptions step_isolation(const LoadedConfig& loaded, Isolation mode, std:
   RewardConfig rights;
   rights.allow = allow;
   options.limits = worker_limits(plugins, rights);
-  options.limits.memory_where = loaded.where("plugins.worker_memory_mib");
+  options.limits.memory_where = worker_memory_place(loaded);
   // These two are about rows: call_timeout limits a call of a loss, and the trainer waits for it with all its
   // processors.
   options.limits.cpu_ms = 0;

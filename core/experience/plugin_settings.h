@@ -2,6 +2,7 @@
 // plugins run, and what they may do there. Thread rule: free functions without state.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace mortise {
 
 // For one reward: its own `allow` adds to what [plugins] gives all rewards.
 [[nodiscard]] WorkerLimits worker_limits(const PluginsConfig& plugins, const RewardConfig& reward);
+
+// Where the file or the command line sets the memory of workers; "" where it is the default.
+[[nodiscard]] std::string worker_memory_place(const LoadedConfig& loaded);
 
 // Without the limits, which are each reward's own.
 [[nodiscard]] IsolationOptions isolation_options(const PluginsConfig& plugins);

@@ -1,4 +1,4 @@
-// The environment variables that reward workers get: a list of harmless names, and what the config adds.
+// The environment variables that workers get: a list of harmless names, and what the config adds.
 //
 // A trainer's environment holds tokens (HF_TOKEN, WANDB_API_KEY, cloud keys) that no reward needs by default. Programs
 // that a reward starts inherit the worker's environment. Thread rule: no thread may change the environment meanwhile.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kReadyMs = 60'000;  // for create() of the plugin
 constexpr int64_t kExitReportMs = 2'000;
+constexpr int64_t kOwnEndMs = 1'000;  // for a worker that has closed its connection
 constexpr int64_t kRestartPauseMs = 50;
 constexpr const char* kLostText = "the end of its fork server";
 
@@ -212,18 +213,24 @@ WorkerEnd Supervisor::end(Slot& slot) {
 }
 
 WorkerEnd Supervisor::kill_and_ask(const Slot& slot) {
-  const int64_t deadline = system_.monotonic_ns() + kExitReportMs * kMsInNs;
   if (lost_) return {kLostText};
-  if (!fork_server_->fate(slot.id)) {
+  // A plugin may have closed the connection. Its worker ends on its own then, and finishes its row before.
+  if (slot.channel.closed()) wait_for_fate(slot, kOwnEndMs);
+  if (!lost_ && !fork_server_->fate(slot.id)) {
     if (const auto killed = fork_server_->kill_worker(slot.id); !killed.ok()) lose(killed.error());
   }
-  while (!lost_ && !fork_server_->fate(slot.id) && system_.monotonic_ns() < deadline) {
-    if (const auto pumped = fork_server_->pump(10); !pumped.ok()) lose(pumped.error());
-  }
+  wait_for_fate(slot, kExitReportMs);
   const std::optional<WorkerFate> fate = fork_server_->fate(slot.id);
   if (!fate) return {lost_ ? kLostText : "no known cause"};
   if (fate->fork_error != 0) return {std::string("fork failed: ") + std::strerror(fate->fork_error)};
   return {describe_exit(fate->status), WIFSIGNALED(fate->status) ? WTERMSIG(fate->status) : 0};
+}
+
+void Supervisor::wait_for_fate(const Slot& slot, int64_t timeout_ms) {
+  const int64_t deadline = system_.monotonic_ns() + timeout_ms * kMsInNs;
+  while (!lost_ && !fork_server_->fate(slot.id) && system_.monotonic_ns() < deadline) {
+    if (const auto pumped = fork_server_->pump(10); !pumped.ok()) lose(pumped.error());
+  }
 }
 
 Result<> Supervisor::replace(Slot& slot) {

@@ -107,6 +107,8 @@ class Supervisor {
   Result<> turn_starting_slots();
   void lose(const Error& why);
   WorkerEnd kill_and_ask(const Slot& slot);
+  // Until it has ended, at most so long.
+  void wait_for_fate(const Slot& slot, int64_t timeout_ms);
 
   LoadMessage load_;
   PoolOptions options_;

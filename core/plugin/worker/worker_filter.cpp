@@ -1,4 +1,4 @@
-// Builds the filters of reward workers from the shared list and their own rules.
+// Builds the filters of workers from the shared list and their own rules.
 #include "plugin/worker/worker_filter.h"
 
 #include <fcntl.h>

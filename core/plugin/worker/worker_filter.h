@@ -1,4 +1,4 @@
-// The filters of system calls of reward workers. Built before they are needed; installing one is a single system call.
+// The filters of system calls of workers. Built before they are needed; installing one is a single system call.
 #pragma once
 
 #include <sys/types.h>

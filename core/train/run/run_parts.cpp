@@ -213,7 +213,7 @@ Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& regist
     const PluginRef ref = TRY(registry.find("reward", reward.use));
     const std::string where = run.loaded.where(fmt::format("reward.{}", specs.size()));
     WorkerLimits limits = worker_limits(plugins, reward);
-    limits.memory_where = run.loaded.where("plugins.worker_memory_mib");
+    limits.memory_where = worker_memory_place(run.loaded);
     specs.push_back({reward.use, reward.name, where, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
                      std::move(limits), offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
   }

@@ -21,6 +21,7 @@
 #include "plugin/host/kinds/rollout_backend.h"
 #include "plugin/host/process_watch.h"
 #include "plugin/host/running_code.h"
+#include "plugin/worker/isolated.h"
 #include "plugin/worker/reward_function.h"
 
 namespace mortise::test {
@@ -32,11 +33,12 @@ const nlohmann::ordered_json kAtStep2 = {{"at_step", 2}};
 // Two rows of three tokens.
 struct Tokens {
   std::vector<int64_t> offsets = {0, 3, 6}, row_id = {0, 1}, group = {0, 0};
-  std::vector<float> ones = std::vector<float>(6, 1.0F), minus = std::vector<float>(6, -1.0F);
+  std::vector<float> ones = std::vector<float>(6, 1.0F), minus = std::vector<float>(6);
   std::vector<uint8_t> mask = std::vector<uint8_t>(6, 1);
   std::vector<float> first = std::vector<float>(6), second = std::vector<float>(6);
 
-  [[nodiscard]] StepView view(int64_t step) const {
+  [[nodiscard]] StepView view(int64_t step) {
+    minus.assign(6, static_cast<float>(-step));
     StepView in;
     in.layout = {offsets, row_id, group};
     in.step = step;
@@ -54,22 +56,22 @@ Result<> save(Plugin& plugin) {
   return {};
 }
 
-Result<> use_loss(PluginRegistry& registry, const RunKey& key) {
-  PolicyLoss loss = TRY(PolicyLoss::create(registry, "hostile", kAtStep2, key));
+Result<> use_loss(PluginRegistry& registry, const RunKey& key, const RemoteMaker& remote) {
+  PolicyLoss loss = TRY(PolicyLoss::create(registry, "hostile", kAtStep2, key, remote));
   Tokens tokens;
   for (const int64_t step : {1, 2}) TRY(loss.compute(tokens.view(step), {tokens.first, tokens.second, {}}, nullptr));
   return save(loss);
 }
 
-Result<> use_kl(PluginRegistry& registry, const RunKey& key) {
-  KlEstimator kl = TRY(KlEstimator::create(registry, "hostile", kAtStep2, key));
+Result<> use_kl(PluginRegistry& registry, const RunKey& key, const RemoteMaker& remote) {
+  KlEstimator kl = TRY(KlEstimator::create(registry, "hostile", kAtStep2, key, remote));
   Tokens tokens;
   for (const int64_t step : {1, 2}) TRY(kl.compute(tokens.view(step), {tokens.first, tokens.second}, nullptr));
   return save(kl);
 }
 
-Result<> use_advantage(PluginRegistry& registry, const RunKey& key) {
-  AdvantageEstimator estimator = TRY(AdvantageEstimator::create(registry, "hostile", kAtStep2, key));
+Result<> use_advantage(PluginRegistry& registry, const RunKey& key, const RemoteMaker& remote) {
+  AdvantageEstimator estimator = TRY(AdvantageEstimator::create(registry, "hostile", kAtStep2, key, remote));
   Tokens tokens;
   for (const int64_t step : {1, 2}) {
     AdvantageInput in;
@@ -125,7 +127,14 @@ Result<> use_reward(PluginRegistry& registry, const RunKey& key) {
   return {};
 }
 
-Result<> use(std::string_view kind, const Path& pack) {
+RemoteMaker in_worker() {
+  IsolationOptions options;
+  options.mode = Isolation::kProcess;
+  options.limits.memory_bytes = int64_t{1} << 30;
+  return isolated(options);
+}
+
+Result<> use(const Use& how, const Path& pack) {
   RegistryOptions options;
   options.use_environment = false;
   options.use_user_packs = false;
@@ -135,31 +144,34 @@ Result<> use(std::string_view kind, const Path& pack) {
   RunKey key;
   key.check_writes = true;
   key.call_timeout_ms = kCallLimitMs;
-  if (kind == "policy_loss") return use_loss(registry, key);
-  if (kind == "kl_estimator") return use_kl(registry, key);
-  if (kind == "advantage_estimator") return use_advantage(registry, key);
-  if (kind == "rollout_backend") return use_rollout(registry, key);
+  const RemoteMaker remote = how.is_isolated ? in_worker() : RemoteMaker();
+  if (how.kind == "policy_loss") return use_loss(registry, key, remote);
+  if (how.kind == "kl_estimator") return use_kl(registry, key, remote);
+  if (how.kind == "advantage_estimator") return use_advantage(registry, key, remote);
+  if (how.kind == "rollout_backend") return use_rollout(registry, key);
   return use_reward(registry, key);
 }
 
-[[noreturn]] void be_the_program(const std::string& kind, const Path& pack, const Path& mark, const Path& log) {
+[[noreturn]] void be_the_program(const Use& how, const Path& pack, const Path& mark, const Path& log) {
   const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
   if (out < 0 || ::dup2(out, 1) != 1 || ::dup2(out, 2) != 2) ::_exit(99);
   ::setenv("MORTISE_TEST_MARK", mark.c_str(), 1);
-  if (kind != "reward") {  // workers have limits of their own
+  if (how.kind != "reward" && !how.is_isolated) {  // workers have limits of their own
     const rlimit memory{rlim_t{2} << 30, rlim_t{2} << 30};
     ::setrlimit(RLIMIT_AS, &memory);
   }
   install_crash_reports();
   install_process_watch();
-  const auto ended = use(kind, pack);
+  const auto ended = use(how, pack);
   if (!ended.ok()) std::printf("error: %s\n", ended.error().to_string().c_str());
   std::printf("the program ends\n");
   std::fflush(nullptr);
   ::_exit(ended.ok() ? 0 : static_cast<int>(ended.error().kind));
 }
 
-Path log_of(const Path& pack, const std::string& kind) { return pack.string() + "." + kind + ".log"; }
+Path log_of(const Path& pack, const Use& use) {
+  return pack.string() + "." + use.kind + (use.is_isolated ? ".isolated" : "") + ".log";
+}
 
 }  // namespace
 
@@ -175,13 +187,13 @@ std::string build_pack(const Misdeed& misdeed, const Path& folder) {
   return default_env().read_file(log).value();
 }
 
-std::map<std::string, Ended> use_plugins(const Path& pack, const std::vector<std::string>& kinds, const Path& mark) {
-  std::map<std::string, pid_t> running;
-  std::map<std::string, Ended> all;
+std::map<Use, Ended> use_plugins(const Path& pack, const std::vector<Use>& uses, const Path& mark) {
+  std::map<Use, pid_t> running;
+  std::map<Use, Ended> all;
   const Stopwatch watch;
-  for (const std::string& kind : kinds) {
-    running[kind] = ::fork();
-    if (running[kind] == 0) be_the_program(kind, pack, mark, log_of(pack, kind));
+  for (const Use& how : uses) {
+    running[how] = ::fork();
+    if (running[how] == 0) be_the_program(how, pack, mark, log_of(pack, how));
   }
   while (!running.empty()) {
     for (auto it = running.begin(); it != running.end();) {

@@ -1,6 +1,7 @@
 // Makes a hostile pack, and uses one of its plugins as a run does, in a process of its own that it may ruin.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,9 +20,16 @@ struct Ended {
   std::string output;
 };
 
-// For each kind, at the same time: two steps with its plugin "hostile", which misbehaves at the second one. Rewards run
-// in workers and misbehave at one of four rows. Limits: 2 s for a call, 4 s for a row, 2 GiB of memory. Each process
-// tells its errors and exits as the program does. `mark` is a file that the pack's static constructor makes.
-std::map<std::string, Ended> use_plugins(const Path& pack, const std::vector<std::string>& kinds, const Path& mark);
+// A kind, and where its plugin runs. Rewards are always in workers.
+struct Use {
+  std::string kind;
+  bool is_isolated = false;
+  auto operator<=>(const Use&) const = default;
+};
+
+// For each use, at the same time: two steps with the kind's plugin "hostile", which misbehaves at the second one.
+// Rewards misbehave at one of four rows. Limits: 2 s for a call, 4 s for a row, 2 GiB of memory, 1 GiB in a worker. Each
+// process tells its errors and exits as the program does. `mark` is a file that the pack's static constructor makes.
+std::map<Use, Ended> use_plugins(const Path& pack, const std::vector<Use>& uses, const Path& mark);
 
 }  // namespace mortise::test

@@ -237,9 +237,12 @@ static int32_t policy_loss(void* self, mortise_call* call, const mortise_policy_
                            mortise_policy_loss_out* out) {
   return fill(self, call, in->layout, in->step, out->loss, out->grad_log_prob);
 }
+/* Its struct has no step: drive.cpp gives log-probs of minus the step, so that a new process knows it too. */
 static int32_t kl_estimator(void* self, mortise_call* call, const mortise_kl_estimator_in* in,
                             mortise_kl_estimator_out* out) {
-  return fill(self, call, in->layout, 0, out->kl, out->grad_log_prob);
+  const float* const log_prob = mortise_tensor_data(in->log_prob);
+  const int64_t step = in->layout->num_tokens > 0 ? (int64_t)-log_prob[0] : 0;
+  return fill(self, call, in->layout, step, out->kl, out->grad_log_prob);
 }
 static int32_t advantage_estimator(void* self, mortise_call* call, const mortise_advantage_estimator_in* in,
                                    mortise_advantage_estimator_out* out) {

@@ -20,8 +20,14 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-const std::vector<std::string> kKinds = {"policy_loss", "kl_estimator", "advantage_estimator", "rollout_backend",
-                                         "reward"};
+const std::vector<Use> kUses = {{"policy_loss"},
+                                {"kl_estimator"},
+                                {"advantage_estimator"},
+                                {"rollout_backend"},
+                                {"reward"},
+                                {"policy_loss", /*is_isolated=*/true},
+                                {"kl_estimator", true},
+                                {"advantage_estimator", true}};
 constexpr const char* kWho = "hostile@test[.]hostile 1[.]0[.]0 [(][0-9a-f]{12}[)]";
 
 class HostilePacks : public testing::Test {
@@ -35,14 +41,16 @@ class HostilePacks : public testing::Test {
   static inline TempDir* folder_ = nullptr;
 };
 
-// A plugin in the engine's own process.
-void expect_inside(const Misdeed& misdeed, const std::string& kind, const Ended& ended) {
-  const std::string_view expected =
-      kind == "rollout_backend" && !misdeed.rollout.empty() ? misdeed.rollout : misdeed.inside;
+// A plugin in the engine's own process, or a loss or an estimator in a worker: either the message, or the run goes on.
+// A signal is never what ends the program.
+void expect_message(const Misdeed& misdeed, const Use& use, const Ended& ended) {
+  std::string_view expected = misdeed.inside;
+  if (use.kind == "rollout_backend" && !misdeed.rollout.empty()) expected = misdeed.rollout;
+  if (use.is_isolated && misdeed.isolated != kAsInside) expected = misdeed.isolated;
   EXPECT_THAT(ended.output, HasSubstr(std::string(expected)));
   EXPECT_EQ(ended.code, expected.empty() ? 0 : 4) << ended.output;
   if (misdeed.phase != Phase::kCall || expected.empty() || !misdeed.names_step) return;
-  EXPECT_THAT(ended.output, ContainsRegex("error: " + kind + " " + kWho + ", [a-z_]+, step 2: "));
+  EXPECT_THAT(ended.output, ContainsRegex("error: " + use.kind + " " + kWho + ", [a-z_]+, step 2: "));
 }
 
 // A reward in a worker: the run goes on, and only the bad row has no reward.
@@ -61,11 +69,12 @@ void expect_in_worker(const Misdeed& misdeed, const Ended& ended) {
 TEST_F(HostilePacks, EndAsThePageSays) {
   for (const Misdeed& misdeed : kMisdeeds) {
     const Path mark = folder_->path() / (std::string(misdeed.name) + ".mark");
-    for (const auto& [kind, ended] : use_plugins(pack(misdeed), kKinds, mark)) {
-      SCOPED_TRACE(std::string(misdeed.name) + " x " + kind + ":\n" + ended.output);
+    for (const auto& [use, ended] : use_plugins(pack(misdeed), kUses, mark)) {
+      SCOPED_TRACE(std::string(misdeed.name) + " x " + use.kind + (use.is_isolated ? " in a worker" : "") + ":\n" +
+                   ended.output);
       EXPECT_NE(ended.code, kKilled) << "it hangs";
       EXPECT_THAT(ended.output, Not(HasSubstr("\x1b"))) << "a plugin's text reached the terminal";
-      kind == "reward" ? expect_in_worker(misdeed, ended) : expect_inside(misdeed, kind, ended);
+      use.kind == "reward" ? expect_in_worker(misdeed, ended) : expect_message(misdeed, use, ended);
     }
     EXPECT_EQ(default_env().exists(mark), misdeed.phase != Phase::kFile) << misdeed.name << ": did its code run?";
   }
@@ -103,24 +112,35 @@ std::string cases_of(const Misdeed& misdeed) {
   return out;
 }
 
+std::string isolated_text(const Misdeed& misdeed) {
+  return misdeed.isolated == kAsInside ? std::string(kAsInside) : or_nothing(misdeed.isolated);
+}
+
+std::string row_of_table(const Misdeed& misdeed) {
+  std::string what = or_nothing(misdeed.inside);
+  if (!misdeed.rollout.empty()) what += "; a rollout backend: " + or_nothing(misdeed.rollout);
+  const std::string first = "| " + std::string(misdeed.what) + " | " + what;
+  const std::string last = " | " + cases_of(misdeed) + " |\n";
+  if (misdeed.phase != Phase::kCall)
+    return first + (misdeed.isolated == kAsInside ? "" : "; in a worker: " + isolated_text(misdeed)) + last;
+  const std::string reward = misdeed.ends_worker_run ? "ends the run too"
+                             : misdeed.row.empty()   ? "is scored"
+                                                     : "fails: " + or_nothing(misdeed.row);
+  return first + " | " + reward + " | " + isolated_text(misdeed) + last;
+}
+
 std::string table_of_misdeeds() {
   std::string out;
-  for (const auto& [phase, title, inside] :
-       {std::tuple(Phase::kFile, "Refused before any code of the pack runs", "the message has"),
-        std::tuple(Phase::kLoad, "Refused after its static constructors ran", "the message has"),
-        std::tuple(Phase::kCall, "In a call", "in the trainer's process")}) {
-    const bool is_call = phase == Phase::kCall;
-    out += std::string("\n### ") + title + "\n\n| the pack | " + inside + (is_call ? " | in a worker: the row" : "") +
-           " | found by |\n|---|---|---|" + (is_call ? "---|" : "") + "\n";
+  for (const auto& [phase, title, columns] :
+       {std::tuple(Phase::kFile, "Refused before any code of the pack runs", "the message has | found by |\n|---|---|"),
+        std::tuple(Phase::kLoad, "Refused after its static constructors ran",
+                   "the message has | found by |\n|---|---|"),
+        std::tuple(Phase::kCall, "In a call",
+                   "in the trainer's process | a reward in a worker: the row | a loss or an estimator in a worker | "
+                   "found by |\n|---|---|---|---|")}) {
+    out += std::string("\n### ") + title + "\n\n| the pack | " + columns + "---|\n";
     for (const Misdeed& misdeed : kMisdeeds) {
-      if (misdeed.phase != phase) continue;
-      std::string what = or_nothing(misdeed.inside);
-      if (!misdeed.rollout.empty()) what += "; a rollout backend: " + or_nothing(misdeed.rollout);
-      const std::string row = misdeed.ends_worker_run ? "ends the run too"
-                              : misdeed.row.empty()   ? "is scored"
-                                                      : "fails: " + or_nothing(misdeed.row);
-      out += "| " + std::string(misdeed.what) + " | " + what + (is_call ? " | " + row : "") + " | " +
-             cases_of(misdeed) + " |\n";
+      if (misdeed.phase == phase) out += row_of_table(misdeed);
     }
   }
   return out;

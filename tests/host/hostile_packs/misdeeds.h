@@ -14,6 +14,9 @@ enum class Phase {
   kCall,  // in a call of a slot
 };
 
+// What holds in a worker too.
+inline constexpr std::string_view kAsInside = "the same";
+
 struct Misdeed {
   std::string_view name;        // MISDEED of hostile.c
   std::string_view what;        // for people
@@ -25,6 +28,8 @@ struct Misdeed {
   std::string_view rollout = {};
   // A part of the reason of the failed row of a reward in a worker; empty: the row is scored.
   std::string_view row = "";
+  // The part of the message about a loss or an estimator in a worker; empty: the call succeeds there.
+  std::string_view isolated = kAsInside;
   bool names_step = true;        // the message has the step
   bool ends_worker_run = false;  // a reward in a worker ends the run too, with the message of `inside`
   std::string_view check = "";   // the cases of `mortise plugin check` that find it
@@ -158,6 +163,7 @@ inline constexpr Misdeed kMisdeeds[] = {
      .what = "crashes in open",
      .phase = Phase::kLoad,
      .inside = "open: its code was ended by signal 11",
+     .isolated = "ended before it had loaded",
      .check = "load.opens"},
     // --- ends the process
     {.name = "crash",
@@ -174,16 +180,19 @@ inline constexpr Misdeed kMisdeeds[] = {
      .what = "calls exit(0)",
      .inside = "it called exit(0)",
      .row = "exit code 0",
+     .isolated = "its worker ended in the call (exit code 0)",
      .check = "hygiene.exit"},
     {.name = "exit_at_once",
      .what = "calls _exit(0)",
      .inside = "it called _exit(0)",
      .row = "exit code 0",
+     .isolated = "its worker ended in the call (exit code 0)",
      .check = "hygiene.exit"},
     {.name = "quick_exit",
      .what = "calls quick_exit(0)",
      .inside = "it called quick_exit",
      .row = "exit code 0",
+     .isolated = "its worker ended in the call (exit code 0)",
      .check = "hygiene.exit"},
     {.name = "stack_overflow",
      .what = "recurses without end",
@@ -275,15 +284,22 @@ inline constexpr Misdeed kMisdeeds[] = {
     {.name = "signal_action",
      .what = "replaces the program's handler of SIGTERM",
      .inside = "changed the action of signal 15 (Terminated)",
+     .isolated = "",
      .check = "hygiene.signals"},
     {.name = "signal_mask",
      .what = "blocks all signals",
      .inside = "changed the blocked signals of its thread",
+     .isolated = "",
      .check = "hygiene.signals"},
-    {.name = "locale", .what = "changes the locale", .inside = "changed the locale ('", .check = "hygiene.locale"},
+    {.name = "locale",
+     .what = "changes the locale",
+     .inside = "changed the locale ('",
+     .isolated = "",
+     .check = "hygiene.locale"},
     {.name = "folder",
      .what = "changes the working directory",
      .inside = "changed the working directory, to '/'",
+     .isolated = "",
      .check = "hygiene.directory"},
     {.name = "rounding",
      .what = "changes the floating-point mode",
@@ -293,6 +309,7 @@ inline constexpr Misdeed kMisdeeds[] = {
     {.name = "descriptors",
      .what = "closes all descriptors of the process",
      .inside = "changed the program's descriptors",
+     .isolated = "its worker ended in the call (exit code 0)",
      .check = "hygiene.descriptors"},
     {.name = "thread", .what = "leaves a thread behind", .check = "hygiene.threads"},
     {.name = "huge_state",
@@ -304,6 +321,7 @@ inline constexpr Misdeed kMisdeeds[] = {
     {.name = "crash_in_destroy",
      .what = "crashes in destroy",
      .inside = "destroy: its code was ended by signal 11",
+     .isolated = "",
      .names_step = false,
      .check = "contract.create_destroy"},
 };

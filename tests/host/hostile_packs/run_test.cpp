@@ -32,7 +32,7 @@ class HostileRuns : public testing::Test {
   void expect_named(const Outcome& outcome, const std::string& call, std::string_view what) const {
     EXPECT_EQ(outcome.code, 4) << outcome.output;
     const std::string line =
-        "error: " + call + ", step 3: " + (what == "crash" ? "its code was ended by signal 11" : std::string(what));
+        "error:? " + call + ", step 3: " + (what == "crash" ? "its code was ended by signal 11" : std::string(what));
     EXPECT_THAT(outcome.output, ContainsRegex(line));
     EXPECT_THAT(default_env().read_file(task_.path() / "out/log.txt").value(), ContainsRegex(line));
     EXPECT_TRUE(default_env().exists(task_.path() / "out/global_step_2")) << "step 2 was saved";
@@ -59,6 +59,29 @@ TEST_F(HostileRuns, AHangEndsAfterItsLimit) {
 TEST_F(HostileRuns, AnExitIsNoSuccess) {
   expect_named(train("exit_at_once", "rollout.name=hostile rollout.hostile.at_step=3"),
                std::string("rollout_backend") + kWho + "poll", "it called _exit[(]0[)]");
+}
+
+// In a worker, the trainer outlives its plugin and saves the finished steps, however seldom it saves otherwise.
+TEST_F(HostileRuns, AnIsolatedCrashLosesNoFinishedStep) {
+  const std::string use =
+      "trainer.save_freq=-1 actor.policy_loss.isolation=process actor.policy_loss.loss_mode=hostile "
+      "actor.policy_loss.at_step=";
+  const Outcome crashed = train("crash", use + "3");
+  expect_named(crashed, std::string("policy_loss") + kWho + "compute",
+               "its code was ended by signal 11 [(]Segmentation fault[)], 2 times in a row");
+  EXPECT_THAT(crashed.output, HasSubstr("the call is made once more in a new worker"));
+  const Outcome resumed = train("crash", use + "1000 --allow-change");
+  EXPECT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_THAT(resumed.output, HasSubstr("after step 2\n"));
+  EXPECT_EQ(rows_of(task_.path() / "out/metrics.jsonl").size(), 4U);
+}
+
+TEST_F(HostileRuns, AnIsolatedHangEndsAsAnError) {
+  const Outcome hung = train("hang",
+                             "trainer.save_freq=-1 plugins.call_timeout=1s algorithm.adv_isolation=process "
+                             "algorithm.adv_estimator=hostile algorithm.adv_params.at_step=3");
+  expect_named(hung, std::string("advantage_estimator") + kWho + "compute",
+               "it still runs after its limit of 1000 ms [(]plugins.call_timeout[)]; its worker was ended");
 }
 
 TEST_F(HostileRuns, LookingAtAPackRunsNothingOfIt) {
