@@ -78,7 +78,7 @@ Result<LoadedPlugin> load_for_worker(const LoadMessage& load) {
   if (plugin == nullptr || vtable == nullptr)
     return Error{ErrorKind::kPlugin, fmt::format("the pack has no {} {}", load.kind, load.name), load.path,
                  "build it again"};
-  return LoadedPlugin{&library->info(), plugin, vtable};
+  return LoadedPlugin{&library->info(), plugin, vtable, library->descriptor(load.kind, load.name)};
 }
 
 void serve(Channel& channel, const LoadMessage& load, WorkerSystem& system) {

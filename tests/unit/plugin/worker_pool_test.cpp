@@ -234,5 +234,12 @@ TEST_F(WorkerPool, AnErrorOfCreateIsAnErrorAtOnce) {
   EXPECT_THAT(dead.error().to_string(), HasSubstr("ended before they were ready, the last by "));
 }
 
+TEST_F(WorkerPool, WhoTakesNoHostMemoryIsRefusedBeforeItsFirstCall) {
+  PluginRegistry alone = open_registry({"cuda_alone"});
+  const auto made = make_reward_function(alone, "one", ordered_json::object(), {}, options_);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().to_string(), testing::AllOf(HasSubstr("one@test.cuda_alone"), HasSubstr("R46")));
+}
+
 }  // namespace
 }  // namespace mortise::test
