@@ -145,13 +145,13 @@ TEST(PackContainer, CutAndLongerArchivesAreRefused) {
   EXPECT_THAT(reading(zstd(tar + entry("b", "hidden"))), HasSubstr("rule P9"));
 }
 
-// 96 MiB of zeros in some KiB cost no more than ten times what 15 MiB do, which are allowed.
+// 300 MiB of zeros in some 10 KiB cost no more than ten times what 15 MiB do, which are allowed.
 TEST(PackContainer, BombsCostLittle) {
-  const std::string zeros(size_t{32} << 20, '\0');
+  const std::string zeros(size_t{100} << 20, '\0');
   std::string tar = kFirst;
   for (const char* name : {"a", "b", "c"}) tar += entry(name, zeros);
   const std::string bomb = zstd(tar + end_blocks());
-  ASSERT_LT(bomb.size(), 50'000U);
+  ASSERT_LT(bomb.size(), 100'000U);
   const std::string allowed = archive_of(entry("a", zeros.substr(0, size_t{15} << 20)));
   const double most = 10 * least_cpu_seconds_of([&] { EXPECT_EQ(reading(allowed), "ok"); });
   EXPECT_LT(cpu_seconds_of([&] { EXPECT_THAT(reading(bomb), HasSubstr("rule P4")); }), most);
@@ -165,10 +165,10 @@ TEST(PackContainer, ADescriptionOfAGigabyteIsRefusedByItsHeader) {
   EXPECT_THAT(reading(zstd(raw_header("pack.toml", (uint64_t{1} << 20) + 1))), HasSubstr("rule P10"));
 }
 
-TEST(PackContainer, AHundredThousandEntriesAreRefused) {
+TEST(PackContainer, AMillionEntriesAreRefused) {
   std::string tar = kFirst;
-  tar.reserve(size_t{100'001} * 512);
-  for (int i = 0; i < 100'000; ++i) {
+  tar.reserve(size_t{1'000'001} * 512);
+  for (int i = 0; i < 1'000'000; ++i) {
     std::array<char, 16> name{};
     std::snprintf(name.data(), name.size(), "f%07d", i);
     const TarHeader header = tar_header(name.data(), 0);
