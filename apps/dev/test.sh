@@ -8,7 +8,7 @@
 # CI=true a missing oracle fails the tests that need it. The very last line is "N passed, N failed". The exit code is 1 if
 # anything failed.
 source apps/dev/lib.sh
-quick= only= only_preset=release test_seconds=600  # for tests that tests/seconds.txt does not list
+quick= only= only_preset=release test_seconds=1800  # for tests that tests/seconds.txt does not list
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=1; shift ;;
