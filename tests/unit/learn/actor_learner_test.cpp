@@ -43,7 +43,7 @@ TEST(ActorObjective, APluginThatCannotBeMadeIsAnErrorInTheLineThatNamesIt) {
               testing::StartsWith("run.toml:3:1: no kl_estimator is named 'k33'"));
   EXPECT_THAT(error_of("[actor.policy_loss]\nloss_mode = \"gspoo\"\n"),
               testing::StartsWith("run.toml:2:1: no policy_loss is named 'gspoo'"));
-  EXPECT_THAT(error_of("[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_ratio = 0.0\n"),
+  EXPECT_THAT(error_of("[actor.policy_loss]\nloss_mode = \"clip_cov\"\nclip_cov_lb = 6.0\n"),
               testing::StartsWith("run.toml:2:1, policy_loss clip_cov@mortise.policy_loss"));
 }
 
