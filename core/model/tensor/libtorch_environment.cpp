@@ -9,6 +9,10 @@
 // How MKL computes products: by default the bits of a product depend on the number of threads on some processors.
 // AUTO,STRICT removes that at no measurable cost.
 //
+// What c10d remembers: by default each group records its last 2,000 collectives. The record's table of groups has no lock,
+// so groups that begin at the same time in several threads can crash. Mortise names ranks that fail by its own means
+// (core/dist/watch), so the record is off.
+//
 // Order: the dynamic linker runs the constructor of the last named library first, unless another one needs it. So
 // mortise_torch links this library after libtorch and libgomp. A test asks libgomp what it has read.
 #include <cstdlib>
@@ -20,6 +24,7 @@ constexpr const char* kSpins = "1000";  // about 20 us: longer than a parallel r
 __attribute__((constructor)) void set_environment() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", kSpins, 0);
   ::setenv("MKL_CBWR", "AUTO,STRICT", 0);
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 }
 
 }  // namespace
