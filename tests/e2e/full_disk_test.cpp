@@ -192,8 +192,7 @@ TEST(DryRun, KnowsTheSizeOfACheckpoint) {
     EXPECT_GE(told + (uint64_t{32} << 10), saved) << "settings, manifest and the files' headers";
     EXPECT_EQ(plan["free_bytes"], uint64_t{1} << 40);
     ASSERT_OK_AND_ASSIGN(const std::string shown, dry_run(env, config, /*json=*/false, fresh));
-    EXPECT_THAT(shown,
-                HasSubstr("for each checkpoint; " + format_bytes(uint64_t{1} << 40) + " are free at out"));
+    EXPECT_THAT(shown, HasSubstr("for each checkpoint; " + format_bytes(uint64_t{1} << 40) + " are free at out"));
     ASSERT_OK(remove_tree(default_env(), "out"));
   }
 }
