@@ -215,6 +215,7 @@ constexpr const char* kPieces[] = {"\\frac",
 TEST(MathHostile, RandomTextIsReadSafely) {
   const int count = std::getenv("MORTISE_LONG") != nullptr ? 2'000'000 : 10'000;
   std::mt19937_64 random(20251122);
+  const double before = test::cpu_seconds();
   for (int k = 0; k < count; ++k) {
     std::string text;
     const auto length = random() % 24;
@@ -225,6 +226,7 @@ TEST(MathHostile, RandomTextIsReadSafely) {
     EXPECT_FALSE(one && other) << text;
     is_right(text, "\\boxed{" + text + " + 1}");
   }
+  EXPECT_LT(test::cpu_seconds() - before, most_seconds() * count / 1000) << "as much as 100 honest answers, on average";
 }
 
 // The same answer gets the same result, whatever ran before.
