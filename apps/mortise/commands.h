@@ -22,10 +22,12 @@ int cmd_objective(Arguments args);
 int cmd_generate(Arguments args);
 int cmd_model(Arguments args);
 int cmd_model_save(Arguments args);  // `model save`
+int cmd_checkpoint(Arguments args);
 int cmd_tokenizer(Arguments args);
 int cmd_chat(Arguments args);
 int cmd_plugin(Arguments args);
 int cmd_pack(Arguments args);
+int cmd_doctor(Arguments args);
 int cmd_config(Arguments args);
 
 // Prints "error: ..." to standard error and returns the kind's exit code.

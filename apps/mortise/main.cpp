@@ -43,11 +43,13 @@ constexpr std::array kCommands{
     Command{"eval", "validate a model on the validation files", mortise::cmd_eval, true},
     Command{"generate", "completions for the prompts of a file", mortise::cmd_generate},
     Command{"model", "log-probs and logits of given tokens", mortise::cmd_model},
+    Command{"checkpoint", "list, verify, inspect, compare and export checkpoints", mortise::cmd_checkpoint},
     Command{"tokenizer", "text to ids and back", mortise::cmd_tokenizer},
     Command{"chat", "messages to text through a chat template", mortise::cmd_chat},
     Command{"plugin", "list, describe and run plugins", mortise::cmd_plugin},
     Command{"pack", "build, sign, install and remove packs of plugins", mortise::cmd_pack},
     Command{"objective", "the actor's loss on given tensors", mortise::cmd_objective},
+    Command{"doctor", "try what a run needs of this machine", mortise::cmd_doctor},
     Command{"config", "show, explain and import settings", mortise::cmd_config},
 };
 

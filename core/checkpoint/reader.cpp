@@ -34,6 +34,17 @@ Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) 
 
 }  // namespace
 
+std::string state_scalar_text(const StateScalar& scalar) {
+  struct Visitor {
+    std::string operator()(bool value) const { return value ? "true" : "false"; }
+    std::string operator()(int64_t value) const { return std::to_string(value); }
+    std::string operator()(uint64_t value) const { return std::to_string(value); }
+    std::string operator()(double value) const { return format_f64(value); }
+    std::string operator()(const std::string& value) const { return value; }
+  };
+  return std::visit(Visitor{}, scalar);
+}
+
 bool is_further(const CheckpointRef& a, const CheckpointRef& b) {
   return a.place != b.place ? a.place > b.place : a.path.filename() > b.path.filename();  // '.' last
 }

@@ -22,6 +22,9 @@ struct CheckpointRef {
   Path path;
 };
 
+// A scalar of a checkpoint's state as people read it: "true", "-5", "0.1", or the text itself.
+[[nodiscard]] std::string state_scalar_text(const StateScalar& scalar);
+
 // The order of list_checkpoints: the furthest in the run first, a replaced one behind the one that took its place.
 bool is_further(const CheckpointRef& a, const CheckpointRef& b);
 

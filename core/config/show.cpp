@@ -149,6 +149,18 @@ void redact(Json& value) {
   }
 }
 
+void flatten(const Json& value, const std::string& key, std::map<std::string, std::string>& out) {
+  const bool inner = (value.is_object() || (value.is_array() && !value.empty() && value[0].is_object()));
+  if (!inner) {
+    out[key] = dump_json(value);
+    return;
+  }
+  size_t index = 0;
+  for (const auto& [name, item] : value.items()) {
+    flatten(item, (key.empty() ? "" : key + ".") + (value.is_array() ? std::to_string(index++) : name), out);
+  }
+}
+
 }  // namespace
 
 Json config_to_json(const RunConfig& config) {
@@ -187,6 +199,12 @@ Json config_to_json(const RunConfig& config) {
   }
   redact(root);
   return root;
+}
+
+std::map<std::string, std::string> flat_settings(const RunConfig& config) {
+  std::map<std::string, std::string> out;
+  flatten(config_to_json(config), "", out);
+  return out;
 }
 
 }  // namespace mortise

@@ -22,5 +22,7 @@ struct ShowOptions {
 std::string config_to_toml(const LoadedConfig& loaded, const ShowOptions& options = {});
 std::string config_to_toml(const RunConfig& config);
 Json config_to_json(const RunConfig& config);
+// Every key with its value as JSON text: "reward.0.weight" -> "1.0". This is the form that two runs are compared in.
+std::map<std::string, std::string> flat_settings(const RunConfig& config);
 
 }  // namespace mortise

@@ -44,6 +44,9 @@ TEST(Commands, EveryMisspeltWordGetsTheRightOne) {
       {"config shwo", "there is no command 'shwo'; did you mean 'show'?"},
       {"config show --origin", "did you mean '--origins'?"},
       {"config explain --jsn", "did you mean '--json'?"},
+      {"checkpoint verfy", "there is no command 'verfy'; did you mean 'verify'?"},
+      {"checkpoint list out --jsn", "did you mean '--json'?"},
+      {"doctor --dirr x", "did you mean '--dir'?"},
       {"config import --outputt x", "there is no option '--outputt'; did you mean '--output'?"},
   };
   for (const Misspelt& word : words) {
@@ -51,6 +54,35 @@ TEST(Commands, EveryMisspeltWordGetsTheRightOne) {
     EXPECT_EQ(outcome.code, 2) << word.args;
     EXPECT_THAT(outcome.output, HasSubstr(word.hint)) << word.args;
   }
+}
+
+std::string health_of(const Json& report, const std::string& subject) {
+  std::string worst;
+  for (const Json& finding : report["findings"])
+    if (finding["subject"] == subject && worst != "fails") worst = finding["health"].get<std::string>();
+  return worst;
+}
+
+TEST(Commands, DoctorTriesWhatARunNeeds) {
+  const TaskFolder task;
+  const Outcome well = task.mortise("doctor --json --dir runs");
+  const auto report = parse_json(well.output, "doctor");
+  ASSERT_TRUE(report.ok()) << well.output;
+  EXPECT_EQ(well.code, 0) << well.output;
+  EXPECT_EQ((*report)["works"], true);
+  for (const char* subject : {"disk", "packs", "workers"}) EXPECT_EQ(health_of(*report, subject), "ok") << well.output;
+  EXPECT_TRUE(std::filesystem::is_empty(task.path() / "runs"));  // nothing is left there
+  // A file stands where the folder is to be.
+  task.write("no_folder", "text");
+  const Outcome blocked = task.mortise("doctor --json --dir no_folder/runs");
+  EXPECT_EQ(blocked.code, 6) << blocked.output;
+  EXPECT_EQ(health_of(parse_json(blocked.output, "doctor").value(), "disk"), "fails");
+  // Without Python and bubblewrap on PATH a run is possible, and the report says what is missing.
+  task.write("empty/file", "");
+  const Outcome bare = run("PATH=$PWD/empty " + program() + " doctor --json", task.path());
+  const Json notes = parse_json(bare.output, "doctor").value();
+  EXPECT_EQ(health_of(notes, "python3"), "note") << bare.output;
+  EXPECT_EQ(health_of(notes, "sandbox"), "note") << bare.output;
 }
 
 TEST(Commands, AModelInsideACheckpointIsFound) {

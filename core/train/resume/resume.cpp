@@ -21,18 +21,6 @@ namespace mortise {
 
 namespace {
 
-void flatten(const Json& value, const std::string& key, std::map<std::string, std::string>& out) {
-  const bool inner = (value.is_object() || (value.is_array() && !value.empty() && value[0].is_object()));
-  if (!inner) {
-    out[key] = dump_json(value);
-    return;
-  }
-  size_t index = 0;
-  for (const auto& [name, item] : value.items()) {
-    flatten(item, (key.empty() ? "" : key + ".") + (value.is_array() ? std::to_string(index++) : name), out);
-  }
-}
-
 void add_plan_keys(const OptimConfig& optim, const std::string& table, std::vector<std::string>& keys) {
   if (optim.lr_scheduler_type != LrSchedule::kConstant)
     keys.push_back(fmt::format("{}.lr_scheduler_type = \"{}\"", table, choice_name(optim.lr_scheduler_type)));
@@ -42,8 +30,7 @@ void add_plan_keys(const OptimConfig& optim, const std::string& table, std::vect
 
 // The settings that a resume compares: what each key's record says (config/fields.h).
 std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind, bool length_counts) {
-  std::map<std::string, std::string> out;
-  flatten(config_to_json(config), "", out);
+  std::map<std::string, std::string> out = flat_settings(config);
   const Uses command = kind == RunKind::kSft ? kInSft : kInTrain;
   std::erase_if(out, [&](const auto& entry) {
     const Field* record = find_record(entry.first);
