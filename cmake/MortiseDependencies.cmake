@@ -28,6 +28,10 @@ add_library(mortise_pcre2_static STATIC IMPORTED GLOBAL)
 set_target_properties(mortise_pcre2_static PROPERTIES IMPORTED_LOCATION "${MORTISE_PCRE2_STATIC}"
   INTERFACE_COMPILE_DEFINITIONS PCRE2_STATIC)
 
+if(MORTISE_JSON_COPY)
+  include(MortiseJsonHeader)
+endif()
+
 # Boost.DLL on std::filesystem: defined on the target, since mixing both is an ODR fault.
 add_library(mortise_boost_dll INTERFACE)
 target_compile_definitions(mortise_boost_dll INTERFACE BOOST_DLL_USE_STD_FS)

@@ -1,0 +1,26 @@
+# MORTISE_JSON_COPY: the build includes a copy of nlohmann/json.hpp that lacks its two literals ("..."_json).
+# The literals are plain inline functions, so every file that includes the header compiles the whole parser for them: 0.4 s of
+# each compilation. Nobody here uses them. A header of another version that does not look the same is used as it is.
+get_target_property(json_folders nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
+find_file(MORTISE_JSON_HEADER nlohmann/json.hpp HINTS ${json_folders} REQUIRED)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${MORTISE_JSON_HEADER}")
+file(READ "${MORTISE_JSON_HEADER}" json_text)
+string(FIND "${json_text}" "JSON_HEDLEY_NON_NULL(1)\ninline nlohmann::json operator \"\" _json(" literals_begin)
+string(FIND "${json_text}" "}  // namespace json_literals" literals_end)
+string(FIND "${json_text}" "#if JSON_USE_GLOBAL_UDLS" using_begin)
+string(FIND "${json_text}" "#include <nlohmann/detail/macro_unscope.hpp>" using_end)
+if(0 LESS literals_begin AND literals_begin LESS literals_end AND literals_end LESS using_begin AND using_begin LESS using_end)
+  math(EXPR between_length "${using_begin} - ${literals_end}")
+  string(SUBSTRING "${json_text}" 0 ${literals_begin} json_before)
+  string(SUBSTRING "${json_text}" ${literals_end} ${between_length} json_between)
+  string(SUBSTRING "${json_text}" ${using_end} -1 json_after)
+  set(json_copy "${PROJECT_BINARY_DIR}/json_header/nlohmann/json.hpp")
+  set(json_written "")
+  if(EXISTS "${json_copy}")
+    file(READ "${json_copy}" json_written)
+  endif()
+  if(NOT json_written STREQUAL "${json_before}${json_between}${json_after}")  # a new time stamp would compile everything again
+    file(WRITE "${json_copy}" "${json_before}${json_between}${json_after}")
+  endif()
+  set_property(TARGET nlohmann_json::nlohmann_json PROPERTY INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_BINARY_DIR}/json_header" ${json_folders})
+endif()
