@@ -221,6 +221,16 @@ class Checker {
 
   void check_optimizer() {
     if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
+    check_restarts("actor.optim.num_cycles", config_.actor.optim);
+    check_restarts("critic.optim.num_cycles", config_.critic.optim);
+  }
+
+  void check_restarts(const std::string& key, const OptimConfig& optim) {
+    if (optim.lr_scheduler_type != LrSchedule::kCosineWithRestarts || optim.num_cycles >= 1) return;
+    error(key,
+          fmt::format("{} is {}, but cosine_with_restarts goes down num_cycles times", quote(key),
+                      format_f64(optim.num_cycles)),
+          "set it to 1 or more");
   }
 
   // Which part of the model is trained, and how it is saved.

@@ -29,7 +29,8 @@ constexpr PeerRule kRules[] = {
     no_effect("do_predict", "`mortise eval` validates"),
     // the optimizer
     compute("lr_scheduler_type", "\"linear\"", "actor.optim.lr_scheduler_type"),
-    compute("lr_scheduler_kwargs", "null", "actor.optim.num_cycles, actor.optim.min_lr_ratio"),
+    compute("lr_scheduler_kwargs", "null",
+            "actor.optim: num_cycles, min_lr_ratio, power, timescale, lr_wsd_decay_steps, lr_wsd_decay_style"),
     compute("warmup_steps", "0", "actor.optim.lr_warmup_steps"),
     compute("warmup_ratio", "0.0", "actor.optim.lr_warmup_steps (older versions)"),
     refuse("optim", R"(["adamw_torch","adamw_torch_fused","adamw_hf","adamw","adamw_torch_xla","adamw_apex_fused"])",

@@ -135,21 +135,64 @@ void set_warmup(Translation& t, const HfBatches& batches, bool ignored) {
   }
 }
 
-void set_floor(Translation& t, const Json& kwargs, const std::string& type, double learning_rate) {
+// A setting of lr_scheduler_kwargs, by the schedule that has it.
+struct ScheduleSetting {
+  std::string_view type, name, key;
+  bool of_lr = false;  // a learning rate there, a share of it here
+};
+constexpr ScheduleSetting kScheduleSettings[] = {
+    {"cosine", "num_cycles", "actor.optim.num_cycles"},
+    {"cosine_with_min_lr", "num_cycles", "actor.optim.num_cycles"},
+    {"cosine_with_min_lr", "min_lr", "actor.optim.min_lr_ratio", true},
+    {"cosine_with_min_lr", "min_lr_rate", "actor.optim.min_lr_ratio"},
+    {"cosine_with_restarts", "num_cycles", "actor.optim.num_cycles"},
+    {"polynomial", "lr_end", "actor.optim.min_lr_ratio", true},
+    {"polynomial", "power", "actor.optim.power"},
+    {"inverse_sqrt", "timescale", "actor.optim.timescale"},
+    {"warmup_stable_decay", "num_decay_steps", "actor.optim.lr_wsd_decay_steps"},
+    {"warmup_stable_decay", "min_lr_ratio", "actor.optim.min_lr_ratio"},
+};
+
+const ScheduleSetting* find_setting(std::string_view type, std::string_view name) {
+  const auto* found = std::ranges::find_if(
+      kScheduleSettings, [&](const ScheduleSetting& setting) { return setting.type == type && setting.name == name; });
+  return found == std::end(kScheduleSettings) ? nullptr : found;
+}
+
+// warmup_stable_decay's settings that are texts. Whether `name` is one of them, and is handled.
+bool set_stable_decay(Translation& t, const std::string& name, const Json& value) {
+  constexpr std::string_view kKwargs = "lr_scheduler_kwargs";
+  if (name == "decay_type") {
+    const std::string style = value.is_string() ? value.get<std::string>() : "";
+    if (style != "linear" && style != "cosine" && style != "1-sqrt") return false;
+    t.set("actor.optim.lr_wsd_decay_style", style == "1-sqrt" ? "minus_sqrt" : style, {kKwargs});
+    return true;
+  }
+  return name == "warmup_type" && value == "linear";
+}
+
+void set_schedule_kwargs(Translation& t, const Json& kwargs, const std::string& type, double learning_rate) {
+  constexpr std::string_view kKwargs = "lr_scheduler_kwargs";
   for (const auto& [key, value] : kwargs.items()) {
-    const bool of_floor = type == "cosine_with_min_lr" && (key == "min_lr" || key == "min_lr_rate");
-    const bool cosine = type.starts_with("cosine");
-    if (value.is_null()) continue;
-    if (!value.is_number() || !((cosine && key == "num_cycles") || of_floor)) {
-      t.problem("lr_scheduler_kwargs", fmt::format("lr_scheduler_kwargs.{} is not supported with {}", key, quote(type)),
-                "cosine has num_cycles, cosine_with_min_lr also min_lr and min_lr_rate");
-    } else if (key == "num_cycles") {
-      t.set("actor.optim.num_cycles", value.get<double>(), {"lr_scheduler_kwargs"});
+    if (value.is_null() || (type == "warmup_stable_decay" && set_stable_decay(t, key, value))) continue;
+    const ScheduleSetting* setting = find_setting(type, key);
+    if (setting == nullptr || !value.is_number()) {
+      t.problem(kKwargs, fmt::format("lr_scheduler_kwargs.{} is not supported with {}", key, quote(type)),
+                "remove it, or choose a schedule that has it");
+    } else if (setting->of_lr) {
+      t.set(setting->key, value.get<double>() / learning_rate, {kKwargs, "learning_rate"});
     } else {
-      const double ratio = key == "min_lr" ? value.get<double>() / learning_rate : value.get<double>();
-      t.set("actor.optim.min_lr_ratio", ratio, {"lr_scheduler_kwargs", "learning_rate"});
+      t.set(setting->key, value, {kKwargs});
     }
   }
+  // The defaults there that are not ours.
+  if (type == "cosine_with_restarts" && !kwargs.contains("num_cycles"))
+    t.set("actor.optim.num_cycles", 1.0, {"lr_scheduler_type"});
+  if (type == "polynomial" && !kwargs.contains("lr_end"))
+    t.set("actor.optim.min_lr_ratio", 1e-7 / learning_rate, {"lr_scheduler_type", "learning_rate"},
+          "transformers' lr_end is 1e-7");
+  if (type == "warmup_stable_decay" && !kwargs.contains("num_decay_steps"))
+    t.problem(kKwargs, "warmup_stable_decay needs lr_scheduler_kwargs.num_decay_steps", "add it, as transformers asks");
 }
 
 // `otherwise`: the steps if eval_steps is not given.
@@ -228,7 +271,9 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches, double lear
   if (batches.is_known) set_run_length(t, batches);
   const std::string type = t.text("lr_scheduler_type");
   const bool plain = type == "constant";
-  if (type == "linear" || type == "cosine") {
+  constexpr std::string_view kSame[] = {"linear",     "cosine",       "cosine_with_restarts",
+                                        "polynomial", "inverse_sqrt", "warmup_stable_decay"};
+  if (std::ranges::find(kSame, type) != std::end(kSame)) {
     t.set("actor.optim.lr_scheduler_type", type, {"lr_scheduler_type"});
   } else if (type == "cosine_with_min_lr") {
     t.set("actor.optim.lr_scheduler_type", "cosine", {"lr_scheduler_type"});
@@ -236,10 +281,11 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches, double lear
     t.set("actor.optim.lr_scheduler_type", "constant", {"lr_scheduler_type"});
   } else {
     t.problem("lr_scheduler_type", fmt::format("lr_scheduler_type {} is not supported", quote(type)),
-              "there are constant, constant_with_warmup, linear, cosine and cosine_with_min_lr");
+              "there are constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, cosine_with_restarts, "
+              "polynomial, inverse_sqrt and warmup_stable_decay");
   }
   set_warmup(t, batches, plain);
-  set_floor(t, t.table("lr_scheduler_kwargs"), type, learning_rate);
+  set_schedule_kwargs(t, t.table("lr_scheduler_kwargs"), type, learning_rate);
   const double beta1 = t.number("adam_beta1"), beta2 = t.number("adam_beta2");
   if (beta1 != 0.9 || beta2 != 0.999 || t.is_given("adam_beta1") || t.is_given("adam_beta2"))
     t.set("actor.optim.betas", Json::array({beta1, beta2}), {"adam_beta1", "adam_beta2"});

@@ -79,6 +79,10 @@ ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, 
   out.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, out.total_units);
   out.min_lr_ratio = optim.min_lr_ratio;
   out.num_cycles = optim.num_cycles;
+  out.power = optim.power;
+  out.timescale = resolve_timescale(optim.timescale, out.warmup_units);
+  out.decay_units = resolve_decay(optim.lr_wsd_decay_steps, out.warmup_units, out.total_units);
+  out.decay = optim.lr_wsd_decay_style;
   return out;
 }
 

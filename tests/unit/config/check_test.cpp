@@ -100,6 +100,12 @@ TEST(Check, TokenBudget) {
   EXPECT_EQ(check_error({"rollout.response_length=20000"}), "ok") << "unset, it is as long as the longest row";
 }
 
+TEST(Check, RestartsNeedAWholeDescent) {
+  const std::string type = "actor.optim.lr_scheduler_type=cosine_with_restarts";
+  EXPECT_THAT(check_error({type}), HasSubstr("'actor.optim.num_cycles' is 0.5, but cosine_with_restarts"));
+  EXPECT_EQ(check_error({type, "actor.optim.num_cycles=1"}), "ok");
+}
+
 TEST(Check, Errors) {
   EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("it must be above 1"));
   EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");

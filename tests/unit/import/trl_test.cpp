@@ -165,7 +165,22 @@ TEST(ImportTrl, SchedulesAndWarmups) {
   EXPECT_EQ(trl("lr_scheduler_type: constant_with_warmup\nwarmup_steps: 5").actor.optim.lr_warmup_steps, 5);
   config = trl("lr_scheduler_type: cosine_with_min_lr\nlearning_rate: 1e-5\nlr_scheduler_kwargs: {min_lr: 1e-6}");
   EXPECT_DOUBLE_EQ(config.actor.optim.min_lr_ratio, 0.1);
-  EXPECT_THAT(import_error("trl", "lr_scheduler_type: polynomial"), HasSubstr("'polynomial' is not supported"));
+  config = trl("lr_scheduler_type: polynomial\nlearning_rate: 1e-5\nlr_scheduler_kwargs: {power: 2}");
+  EXPECT_EQ(config.actor.optim.power, 2.0);
+  EXPECT_DOUBLE_EQ(config.actor.optim.min_lr_ratio, 0.01) << "transformers' lr_end is 1e-7";
+  config = trl("lr_scheduler_type: polynomial\nlearning_rate: 1e-5\nlr_scheduler_kwargs: {lr_end: 0.0}");
+  EXPECT_EQ(config.actor.optim.min_lr_ratio, 0.0);
+  EXPECT_EQ(trl("lr_scheduler_type: cosine_with_restarts").actor.optim.num_cycles, 1.0);
+  EXPECT_EQ(trl("lr_scheduler_type: inverse_sqrt\nlr_scheduler_kwargs: {timescale: 30}").actor.optim.timescale, 30);
+  config = trl("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 9, decay_type: 1-sqrt}");
+  EXPECT_EQ(config.actor.optim.lr_wsd_decay_steps, 9);
+  EXPECT_EQ(choice_name(config.actor.optim.lr_wsd_decay_style), "minus_sqrt");
+  EXPECT_THAT(import_error("trl", "lr_scheduler_type: warmup_stable_decay"), HasSubstr("needs lr_scheduler_kwargs"));
+  EXPECT_THAT(import_error("trl",
+                           "lr_scheduler_type: warmup_stable_decay\n"
+                           "lr_scheduler_kwargs: {num_decay_steps: 9, warmup_type: cosine}"),
+              HasSubstr("lr_scheduler_kwargs.warmup_type"));
+  EXPECT_THAT(import_error("trl", "lr_scheduler_type: greedy"), HasSubstr("'greedy' is not supported"));
   EXPECT_THAT(import_error("trl", "lr_scheduler_kwargs: {power: 2}"), HasSubstr("lr_scheduler_kwargs.power"));
 }
 

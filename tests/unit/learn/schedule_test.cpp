@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <vector>
+
 namespace mortise {
 namespace {
 
@@ -46,6 +49,86 @@ TEST(Schedule, CosineWithAFloorStaysAboveItForAnyNumberOfCycles) {
   EXPECT_NEAR(learning_rate(options, 10 + 100 / 3), 0.2, 1e-3);  // down once after a third
   options.warmup_units = options.total_units = 10;               // nothing is left for the decay
   EXPECT_EQ(learning_rate(options, 10), 1.0);
+}
+
+// From transformers 5.23.0: get_*_schedule with lr = 3e-4, 50 steps, and the settings of each row.
+struct FromTransformers {
+  const char* name;
+  ScheduleOptions options;
+  std::vector<double> rates;  // at kUnits
+};
+
+ScheduleOptions of_type(LrSchedule type, int64_t warmup = 5) {
+  return {.type = type, .lr = 3e-4, .warmup_units = warmup, .total_units = 50, .num_cycles = 0.5};
+}
+
+TEST(Schedule, EqualTransformers) {
+  constexpr int64_t kUnits[] = {0, 1, 4, 5, 6, 20, 37, 44, 45, 49, 50, 60};
+  ScheduleOptions restarts = of_type(LrSchedule::kCosineWithRestarts), polynomial = of_type(LrSchedule::kPolynomial),
+                  inverse = of_type(LrSchedule::kInverseSqrt), slow = inverse,
+                  cosine = of_type(LrSchedule::kWarmupStableDecay), linear = of_type(LrSchedule::kWarmupStableDecay, 0),
+                  root = cosine;
+  restarts.num_cycles = 3;
+  polynomial.power = 2;
+  polynomial.min_lr_ratio = 0.1;  // lr_end = 3e-5
+  inverse.timescale = resolve_timescale(-1, 5);
+  slow.timescale = resolve_timescale(20, 5);
+  cosine.decay_units = linear.decay_units = root.decay_units = resolve_decay(12, 5, 50);
+  linear.decay = LrDecay::kLinear;
+  linear.min_lr_ratio = 0.1;
+  root.decay = LrDecay::kMinusSqrt;
+  const FromTransformers all[] = {
+      {"cosine_with_hard_restarts, 3 cycles",
+       restarts,
+       {0.0, 6e-05, 0.00024, 0.0003, 0.0002967221401100708, 0.0003, 0.00028703181864639014, 0.00010364745084375785,
+        7.500000000000009e-05, 3.2778598899291795e-06, 0.0, 0.0}},
+      {"polynomial, power 2",
+       polynomial,
+       {0.0, 6e-05, 0.00024, 0.0003, 0.0002881333333333333, 0.00015, 5.253333333333333e-05, 3.48e-05,
+        3.3333333333333335e-05, 3.0133333333333335e-05, 3e-05, 3e-05}},
+      {"inverse_sqrt",
+       inverse,
+       {0.0, 6e-05, 0.00024, 0.0003, 0.00027386127875258305, 0.00015, 0.00011028219331407117, 0.0001011299793694863,
+        1e-4, 9.583148474999099e-05, 9.486832980505138e-05, 8.660254037844386e-05}},
+      {"inverse_sqrt, timescale 20",
+       slow,
+       {0.0, 6e-05, 0.00024, 0.0003, 0.0002927700218845599, 0.0002267786838055363, 0.00018605210188381264,
+        0.00017466675292187458, 0.00017320508075688773, 0.00016770509831248422, 0.00016641005886756873,
+        0.00015491933384829664}},
+      {"wsd, cosine",
+       cosine,
+       {0.0, 6e-05, 0.00024, 0.0003, 0.0003, 0.0003, 0.0003, 0.00015, 0.00011117714323462186, 5.11112605663977e-06, 0.0,
+        0.0}},
+      {"wsd, linear, floor 0.1",
+       linear,
+       {0.0003, 0.0003, 0.0003, 0.0003, 0.0003, 0.0003, 0.0003, 0.000165, 0.0001425, 5.25e-05, 3e-05, 3e-05}},
+      {"wsd, 1-sqrt",
+       root,
+       {0.0, 6e-05, 0.00024, 0.0003, 0.0003, 0.0003, 0.0003, 8.786796564403573e-05, 7.087121525220798e-05,
+        1.2771867673098569e-05, 0.0, 0.0}},
+  };
+  for (const FromTransformers& row : all)
+    for (size_t i = 0; i < row.rates.size(); ++i)
+      EXPECT_NEAR(learning_rate(row.options, kUnits[i]), row.rates[i], 1e-17) << row.name << " at " << kUnits[i];
+}
+
+// Megatron's 2 * 0.5^p - 1, which transformers lacks.
+TEST(Schedule, TheExponentialDecayEndsAtTheFloor) {
+  ScheduleOptions options = of_type(LrSchedule::kWarmupStableDecay, 0);
+  options.decay = LrDecay::kExponential;
+  options.decay_units = 10;
+  EXPECT_EQ(learning_rate(options, 40), 3e-4);
+  EXPECT_NEAR(learning_rate(options, 45), 3e-4 * (std::sqrt(2.0) - 1.0), 1e-17);
+  EXPECT_EQ(learning_rate(options, 50), 0.0);
+}
+
+TEST(Schedule, WhatIsNotGivenFollowsFromTheRest) {
+  EXPECT_EQ(resolve_timescale(-1, 0), 10'000);
+  EXPECT_EQ(resolve_timescale(-1, 7), 7);
+  EXPECT_EQ(resolve_decay(-1, 5, 200), 20);
+  EXPECT_EQ(resolve_decay(500, 50, 200), 150);
+  EXPECT_EQ(resolve_decay(0, 0, 200), 0);
+  EXPECT_EQ(resolve_decay(-1, 300, 200), 0);
 }
 
 TEST(Schedule, WarmupStepsGoBeforeTheRatio) {
