@@ -1,8 +1,8 @@
 #!/bin/bash
 # make.sh BUILD: makes the pieces of the museum with each compiler, and manifest.json. BUILD has bin/mortise_note.
 #
-# It needs the compilers named below under these names, and cargo (Debian 12: apt-get install gcc-11 g++-11 gcc-12 g++-12
-# clang-13 clang-14 clang-15 clang-16; bookworm has no gcc-10). CI does not: it only loads what this made.
+# It needs the compilers named below under these names (Debian 12: apt-get install gcc-11 g++-11 gcc-12 g++-12 clang-13
+# clang-14 clang-15 clang-16; bookworm has no gcc-10). rust_std.sh fetches Rust. CI needs neither: it only loads the pieces.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,8 +21,10 @@ finish() {
 
 kinds_of() {
   case $1 in
-    *TOKENS=1*) echo "policy_loss kl_estimator" ;;
-    *TOKENS=0*) echo "advantage_estimator reward rollout_backend" ;;
+    *LOSS*KL*) echo "policy_loss kl_estimator" ;;
+    *LOSS*) echo policy_loss ;;
+    *KL*) echo kl_estimator ;;
+    *ROWS*) echo "advantage_estimator reward rollout_backend" ;;
     *) echo all ;;
   esac
 }
@@ -53,20 +55,23 @@ for cc in gcc-11 clang-16; do
   piece "c11-$cc-O3-older" C11 older "$here/source/museum.c" "$cc" -std=c11 -O3 -DOLDER
   piece "c11-$cc-O3-newer" C11 newer "$here/source/museum.c" "$cc" -std=c11 -O3 -DNEWER
 done
-# Without optimisation the C++ layer is large: only the losses are kept of it.
+# Without optimisation the C++ layer is large: each piece has one kind, and no frame pointers.
 for cc in g++-11 clang++-16; do
-  piece "cpp17-$cc-O0-tokens" C++17 none "$here/source/museum.cpp" "$cc" -std=c++17 -O0 -DTOKENS=1
-done
-for cc in g++-12 clang++-13 clang++-14 clang++-15; do
-  for tokens in 0 1; do
-    part=$([[ $tokens == 1 ]] && echo tokens || echo rows)
-    piece "cpp20-$cc-O3-$part" C++20 none "$here/source/museum.cpp" "$cc" -std=c++20 -O3 -DTOKENS=$tokens
+  for kind in LOSS KL; do
+    piece "cpp17-$cc-O0-${kind,,}" C++17 none "$here/source/museum.cpp" "$cc" -std=c++17 -O0 -fvisibility-inlines-hidden \
+      -fomit-frame-pointer -fno-asynchronous-unwind-tables -D$kind
   done
 done
+for cc in g++-12 clang++-13 clang++-14 clang++-15; do
+  piece "cpp20-$cc-O3-tokens" C++20 none "$here/source/museum.cpp" "$cc" -std=c++20 -O3 -DLOSS -DKL
+  piece "cpp20-$cc-O3-rows" C++20 none "$here/source/museum.cpp" "$cc" -std=c++20 -O3 -DROWS
+done
 
-(cd "$here/source/rust" && CARGO_TARGET_DIR=$work/rust cargo build --release --offline)
-install -m 644 "$work/rust/release/libmuseum.so" "$here/pieces/rust-O3.so"
-finish rust-O3 Rust "$(rustc --version)" none all "-C opt-level=3 -C lto -C strip=symbols"
+"$here/rust_std.sh" "$work/rust"
+(cd "$here/source/rust" && CARGO_TARGET_DIR=$work/crate EXTRA_RUSTFLAGS="-C link-arg=-Wl,-z,noseparate-code" "$work/rust/cargo" build --release)
+install -m 644 "$work/crate/x86_64-unknown-linux-gnu/release/libmuseum.so" "$here/pieces/rust-O3.so"
+finish rust-O3 Rust "$(LD_LIBRARY_PATH=$work/rust/rust/usr/lib/x86_64-linux-gnu "$work/rust/rust/usr/bin/rustc" --version) (Debian)" none all \
+  "-C opt-level=3 -C lto -C strip=symbols -C panic=abort"
 rm -f "$here/source/rust/Cargo.lock"
 
 {

@@ -194,13 +194,13 @@ TEST(Museum, PiecesAreThoseOfTheManifest) {
     const auto bytes = default_env().read_file(kMuseum / "pieces" / file, 1 << 20);
     ASSERT_TRUE(bytes.ok()) << bytes.error().to_string();
     EXPECT_EQ(sha256_hex(*bytes), piece.at("sha256").get<std::string>()) << file;
-    EXPECT_LT(bytes->size(), piece.at("language") == "Rust" ? 400'000U : 130'000U) << file;
+    EXPECT_LT(bytes->size(), 100'000U) << file;
     total += bytes->size();
     growth.insert(piece.at("growth").get<std::string>());
     languages.insert(piece.at("language").get<std::string>());
     EXPECT_TRUE(listed.insert(file).second) << file << " twice";
   }
-  EXPECT_LT(total, 1'600'000U);
+  EXPECT_LT(total, 1'300'000U);
   EXPECT_EQ(growth, (std::set<std::string>{"none", "older", "newer"}));
   EXPECT_EQ(languages, (std::set<std::string>{"C11", "C++17", "C++20", "Rust"}));
   for (const auto& entry : std::filesystem::directory_iterator(kMuseum / "pieces"))

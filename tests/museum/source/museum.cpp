@@ -1,5 +1,5 @@
-// The museum's packs on the C++ layer: plugins "piece", which compute what those of museum.c compute. With -DTOKENS=1 a
-// policy loss and a KL estimator, else the other kinds: two small packs instead of one that is large without optimisation.
+// The museum's packs on the C++ layer: plugins "piece", which compute what those of museum.c compute. -DLOSS, -DKL and
+// -DROWS choose the kinds: small packs instead of one that is large without optimisation.
 #include <mortise/cpp/mortise.hpp>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace {
 
-#if TOKENS
+#if LOSS
 struct Loss : mortise::TokenLoss {
   static constexpr const char* summary = "a piece of the museum";
   double scale = param("scale", 1.5, "factor");
@@ -21,6 +21,8 @@ struct Loss : mortise::TokenLoss {
   }
 };
 
+#endif
+#if KL
 struct Kl : mortise::KlEstimator {
   static constexpr const char* summary = "a piece of the museum";
   double scale = param("scale", 1.5, "factor");
@@ -31,7 +33,8 @@ struct Kl : mortise::KlEstimator {
   }
 };
 
-#else
+#endif
+#if ROWS
 struct Advantage : mortise::OutcomeEstimator {
   static constexpr const char* summary = "a piece of the museum";
   static constexpr std::uint32_t flags = 0;
@@ -106,10 +109,13 @@ struct Rollout : mortise::RolloutBackend {
 
 }  // namespace
 
-#if TOKENS
+#if LOSS
 MORTISE_TOKEN_LOSS("piece", Loss)
+#endif
+#if KL
 MORTISE_KL_ESTIMATOR("piece", Kl)
-#else
+#endif
+#if ROWS
 MORTISE_ADVANTAGE_ESTIMATOR("piece", Advantage)
 MORTISE_REWARD("piece", Reward)
 MORTISE_ROLLOUT_BACKEND("piece", Rollout)
