@@ -63,6 +63,11 @@ Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_di
   return found;
 }
 
+Path best_checkpoint(Env& env, const Path& run_dir) {
+  const Result<std::string> name = env.read_file(run_dir / kBestFile, 4096);
+  return name.ok() && parse_checkpoint_name(trim(*name)) ? run_dir / trim(*name) : Path();
+}
+
 Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
   const Path path = checkpoint_dir / kManifestFile;
   if (!env.exists(checkpoint_dir))

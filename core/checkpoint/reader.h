@@ -16,6 +16,7 @@
 namespace mortise {
 
 inline constexpr std::string_view kLatestFile = "latest";
+inline constexpr std::string_view kBestFile = "best";  // names the checkpoint of the best validation, if there is one
 
 struct CheckpointRef {
   CheckpointPlace place;
@@ -30,6 +31,9 @@ bool is_further(const CheckpointRef& a, const CheckpointRef& b);
 
 // Every checkpoint folder in a run's folder, unchecked, the furthest in the run first. A missing run folder has none.
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir);
+
+// The checkpoint that RUN/best names; empty if there is no such file. Unchecked.
+Path best_checkpoint(Env& env, const Path& run_dir);
 
 // Reads every entry and compares size and SHA-256; the Error names the first entry that is missing or changed.
 Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir);

@@ -21,7 +21,8 @@ Result<> remove_checkpoint(Env& env, const Path& path) {
 }
 
 std::vector<CheckpointRef> superseded_checkpoints(std::vector<CheckpointRef> all, int64_t keep_last,
-                                                  const Path& just_saved) {
+                                                  const Path& just_saved, const Path& best) {
+  std::erase_if(all, [&](const CheckpointRef& ref) { return ref.path == best && ref.path != just_saved; });
   std::sort(all.begin(), all.end(), is_further);
   const auto saved =
       std::find_if(all.begin(), all.end(), [&](const CheckpointRef& ref) { return ref.path == just_saved; });
@@ -46,7 +47,8 @@ std::vector<std::string> apply_retention(Env& env, const Path& run_dir, int64_t 
   Result<std::vector<CheckpointRef>> all = list_checkpoints(env, run_dir);
   if (!all.ok()) return {all.error().to_string()};
   std::vector<std::string> warnings;
-  for (const CheckpointRef& ref : superseded_checkpoints(*std::move(all), keep_last, just_saved)) {
+  const Path best = best_checkpoint(env, run_dir);
+  for (const CheckpointRef& ref : superseded_checkpoints(*std::move(all), keep_last, just_saved, best)) {
     const Result<> removed = remove_checkpoint(env, ref.path);
     if (!removed.ok()) warnings.push_back("could not delete an old checkpoint: " + removed.error().to_string());
   }

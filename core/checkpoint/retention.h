@@ -1,7 +1,7 @@
 // Which checkpoints are deleted after a new one is safe. Between steps, all except the `keep_last` best: the one just
 // saved is the best, then those of earlier steps from new to old, then those of later steps (from a part of the run
 // that a resume left). A checkpoint inside a step is needed only until the next one is complete. It never counts, and
-// saving it deletes none between steps.
+// saving it deletes none between steps. The checkpoint that RUN/best names never goes and does not count.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@
 
 namespace mortise {
 
-// Those of `all` that go after the one at `just_saved` is safe, by the rule above. It must be among them.
+// Those of `all` that go after the one at `just_saved` is safe, by the rule above. It must be among them. `best`: the
+// path of the best one; may be empty.
 std::vector<CheckpointRef> superseded_checkpoints(std::vector<CheckpointRef> all, int64_t keep_last,
-                                                  const Path& just_saved);
+                                                  const Path& just_saved, const Path& best = {});
 
 // Deletes so that keep_last remain (0: all between steps do). `just_saved` is never touched. Failures are returned as
 // warnings: a checkpoint too many is no reason to stop.

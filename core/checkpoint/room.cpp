@@ -53,6 +53,7 @@ Result<SaveRoom> measure_room(Env& env, const Path& run_dir, const SavePlan& pla
       std::erase_if(refs, [&](const CheckpointRef& ref) { return ref.path == leftover; });
     }
   }
+  const Path best = plan.starts_over ? Path() : best_checkpoint(env, run_dir);
   for (int64_t i = 1; i <= plan.num_saves; ++i) {
     CheckpointPlace place{plan.place.step + i, {}};
     if (plan.inside_step) place = {plan.place.step, plan.place.update.value_or(-1) + i};
@@ -68,7 +69,7 @@ Result<SaveRoom> measure_room(Env& env, const Path& run_dir, const SavePlan& pla
     for (const CheckpointRef& ref : gone) used -= static_cast<int64_t>(bytes_of[ref.path]);
     refs.push_back(saved);
     bytes_of[saved.path] = plan.checkpoint_bytes;
-    for (const CheckpointRef& ref : superseded_checkpoints(refs, plan.keep_last, saved.path)) {
+    for (const CheckpointRef& ref : superseded_checkpoints(refs, plan.keep_last, saved.path, best)) {
       used -= static_cast<int64_t>(bytes_of[ref.path]);
       std::erase_if(refs, [&](const CheckpointRef& other) { return other.path == ref.path; });
     }

@@ -115,9 +115,9 @@ constexpr PeerRule kRules[] = {
     no_effect("eval_accumulation_steps", kMemory),
     no_effect("include_for_metrics", "validation measures rewards"),
     no_effect("batch_eval_metrics", "validation measures rewards"),
-    refuse("load_best_model_at_end", "[false]", "the result is the last weights"),
-    no_effect("metric_for_best_model", "the result is the last weights"),
-    no_effect("greater_is_better", "the result is the last weights"),
+    compute("load_best_model_at_end", "false", "trainer.metric_for_best_model"),
+    compute("metric_for_best_model", "null", "trainer.metric_for_best_model"),
+    compute("greater_is_better", "null", "trainer.greater_is_better"),
     // checkpoints
     compute("save_strategy", "\"steps\"", "trainer.save_freq"),
     compute("save_steps", "500", "trainer.save_freq"),

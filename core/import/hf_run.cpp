@@ -195,6 +195,21 @@ void set_schedule_kwargs(Translation& t, const Json& kwargs, const std::string& 
     t.problem(kKwargs, "warmup_stable_decay needs lr_scheduler_kwargs.num_decay_steps", "add it, as transformers asks");
 }
 
+// The best checkpoint is kept; transformers also loads it at the end.
+void set_best_model(Translation& t) {
+  const bool loads = t.flag("load_best_model_at_end");
+  if (!loads && t.is_null("metric_for_best_model")) return t.note_given({"greater_is_better"}, "there is no metric");
+  std::string metric = t.is_null("metric_for_best_model") ? "loss" : t.text("metric_for_best_model");
+  if (metric.ends_with("loss"))
+    return t.problem("metric_for_best_model", fmt::format("a validation has no {}", quote(metric)),
+                     "set metric_for_best_model: eval_reward");
+  if (!metric.starts_with("eval_")) metric.insert(0, "eval_");
+  t.set("trainer.metric_for_best_model", metric, {"metric_for_best_model"},
+        loads ? "the file `best` in the run's folder names the checkpoint that transformers would load" : "");
+  if (!t.is_null("greater_is_better"))
+    t.set("trainer.greater_is_better", t.flag("greater_is_better"), {"greater_is_better"});
+}
+
 // `otherwise`: the steps if eval_steps is not given.
 void set_validation(Translation& t, const HfBatches& batches, const std::string& strategy, std::string_view name,
                     std::string_view otherwise) {
@@ -322,6 +337,7 @@ void translate_hf_files(Translation& t, const HfBatches& batches, bool validates
                                       : "eval_strategy",
                    otherwise);
   }
+  set_best_model(t);
   set_logging(t);
   if (t.is_given("resume_from_checkpoint") && !t.is_null("resume_from_checkpoint")) {
     const Json resume = t.value("resume_from_checkpoint");

@@ -72,5 +72,78 @@ TEST(Limits, GroupsWithoutADifference) {
   EXPECT_EQ(free.code, 0) << free.output;
 }
 
+std::vector<std::string> checkpoints_in(const Path& run) {
+  std::vector<std::string> out;
+  const std::vector<std::string> names = default_env().list_dir(run).value();
+  for (const std::string& name : names)
+    if (name.starts_with("global_step_")) out.push_back(name);
+  return out;
+}
+
+// The step with the largest value, the first of equals.
+int64_t best_step(const Path& run, const std::string& metric) {
+  int64_t best = 0;
+  double value = -1e300;
+  for (const Json& row : rows_of(run / "metrics.jsonl")) {
+    if (!row.contains(metric) || row[metric].get<double>() <= value) continue;
+    value = row[metric].get<double>();
+    best = row["step"].get<int64_t>();
+  }
+  return best;
+}
+
+TEST(Limits, TheBestValidationIsKeptAlsoOverAResume) {
+  const TinyTask task;
+  std::vector<std::string> settings{"data.val_files=data/val.jsonl",
+                                    "trainer.test_freq=1",
+                                    "trainer.save_freq=-1",
+                                    "trainer.max_actor_ckpt_to_keep=1",
+                                    "trainer.val_before_train=false",
+                                    "rollout.val_kwargs.do_sample=true",
+                                    "rollout.val_kwargs.temperature=1",
+                                    "actor.optim.lr_scheduler_type=constant",
+                                    "trainer.metric_for_best_model=eval_reward",
+                                    "trainer.total_training_steps=8"};
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  const int64_t best = best_step(task.path() / "straight", "eval_reward");
+  const std::string name = "global_step_" + std::to_string(best);
+  EXPECT_EQ(default_env().read_file(task.path() / "straight/best").value(), name + "\n");
+  std::vector<std::string> expected{name};
+  if (best != 8) expected.push_back("global_step_8");
+  EXPECT_EQ(checkpoints_in(task.path() / "straight"), expected);
+  EXPECT_NE(straight.output.find("the best so far: straight/" + name), std::string::npos) << straight.output;
+
+  settings.back() = "trainer.total_training_steps=3";
+  ASSERT_EQ(task.mortise("train", "stopped", settings).code, 0);
+  settings.back() = "trainer.total_training_steps=8";
+  const Outcome resumed = task.mortise("train", "stopped", settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_EQ(default_env().read_file(task.path() / "stopped/best").value(), name + "\n");
+  expect_same_bits(bits_of_run(task.path() / "stopped", 8), bits_of_run(task.path() / "straight", 8), "resumed");
+}
+
+TEST(Limits, PatienceEndsARunForGood) {
+  const TinyTask task;
+  const std::vector<std::string> settings{
+      "data.val_files=data/val.jsonl",         "trainer.test_freq=1",
+      "trainer.val_before_train=false",        "trainer.metric_for_best_model=eval_reward",
+      "trainer.early_stopping_patience=2",     "trainer.early_stopping_threshold=10",  // no gain is enough
+      "actor.optim.lr_scheduler_type=constant"};
+  const Outcome ended = task.mortise("train", "out", settings);
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_NE(ended.output.find("2 validations in a row were no better: the run ends early"), std::string::npos)
+      << ended.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 3U);
+  EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_3/manifest.json"));
+  const Outcome again = task.mortise("train", "out", settings);
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 3U) << "a resume learns nothing more";
+  const Outcome misspelt =
+      task.mortise("train", "other", {"data.val_files=data/val.jsonl", "trainer.metric_for_best_model=eval_rewards"});
+  EXPECT_EQ(misspelt.code, 2) << misspelt.output;
+  EXPECT_NE(misspelt.output.find("did you mean 'eval_reward'"), std::string::npos) << misspelt.output;
+}
+
 }  // namespace
 }  // namespace mortise::test

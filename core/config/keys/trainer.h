@@ -35,11 +35,15 @@ struct TrainerConfig {
   int64_t save_freq_updates = -1;                  // updates between checkpoints inside a step; -1 = none
   int64_t test_freq = -1;                          // steps between validations; -1 = only before and after
   bool val_before_train = true;
-  bool val_only = false;                          // validate and stop
-  std::optional<int64_t> max_actor_ckpt_to_keep;  // newest kept; null = all (TRL: save_total_limit)
-  SaveDtype save_dtype = SaveDtype::kTrain;       // of huggingface/
-  std::optional<std::string> max_shard_size;      // of a weight file, "5GB"; null = one file, or as read if stored
-  bool save_merged_lora = false;                  // huggingface/ is the sum of base and adapter, not the adapter alone
+  bool val_only = false;                             // validate and stop
+  std::optional<int64_t> max_actor_ckpt_to_keep;     // newest kept; null = all (TRL: save_total_limit)
+  std::optional<std::string> metric_for_best_model;  // of a validation; its best checkpoint is kept too; null = none
+  bool greater_is_better = true;
+  int64_t early_stopping_patience = 0;        // validations in a row that are no better before the run ends; 0 = never
+  double early_stopping_threshold = 0.0;      // a gain up to this is none, for early_stopping_patience
+  SaveDtype save_dtype = SaveDtype::kTrain;   // of huggingface/
+  std::optional<std::string> max_shard_size;  // of a weight file, "5GB"; null = one file, or as read if stored
+  bool save_merged_lora = false;              // huggingface/ is the sum of base and adapter, not the adapter alone
   ResumeMode resume_mode = ResumeMode::kAuto;
   std::optional<std::string> resume_from_path;  // with resume_path: the global_step_N folder
   std::vector<LogTarget> logger = {LogTarget::kConsole,
@@ -136,6 +140,31 @@ inline constexpr auto trains_adapter = [](const auto& k) {
 };
 
 template <class Keys>
+void describe_best_model(Keys& keys) {
+  constexpr auto no_metric = [](const auto& k) { return !k.config.trainer.metric_for_best_model; };
+  const std::string why = "trainer.metric_for_best_model is not set";
+  keys.free("metric_for_best_model", &TrainerConfig::metric_for_best_model,
+            "Metric of a validation that says which checkpoint is the best, such as val-core/gsm8k/reward/mean@1 or "
+            "eval_reward. A validation that is better than all before is saved at once. The file `best` in the run's "
+            "folder names that checkpoint, and no save deletes it. null: no checkpoint is the best.")
+      .no_effect(
+          kLearning, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given");
+  keys.free("greater_is_better", &TrainerConfig::greater_is_better,
+            "Whether a larger value of metric_for_best_model is better.")
+      .no_effect(kLearning, no_metric, why);
+  keys.free("early_stopping_patience", &TrainerConfig::early_stopping_patience,
+            "The run ends if this many validations in a row bring no better metric_for_best_model. 0: it does not.")
+      .at_least(0)
+      .no_effect(kLearning, no_metric, why);
+  keys.free("early_stopping_threshold", &TrainerConfig::early_stopping_threshold,
+            "A gain of metric_for_best_model up to this counts as none for early_stopping_patience.")
+      .at_least(0)
+      .no_effect(
+          kLearning, [](const auto& k) { return k.config.trainer.early_stopping_patience == 0; },
+          "trainer.early_stopping_patience is 0");
+}
+
+template <class Keys>
 void describe_checkpoints(Keys& keys) {
   keys.free("max_actor_ckpt_to_keep", &TrainerConfig::max_actor_ckpt_to_keep,
             "Number of checkpoints to keep. When a new one is complete, the oldest ones above this number are deleted. "
@@ -143,6 +172,7 @@ void describe_checkpoints(Keys& keys) {
       .at_least(1)
       .as_in_verl("null")
       .transformers("save_total_limit", "null");
+  describe_best_model(keys);
   keys.free("save_dtype", &TrainerConfig::save_dtype,
             "Number format of the weights in a checkpoint's huggingface folder. train: model.dtype. stored: the format "
             "of each file of model.path, with the same bytes for weights that were not trained. If a format rounds, "

@@ -20,6 +20,7 @@
 #include "learn/update/actor_learner.h"
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
+#include "train/loop/best_validation.h"
 #include "train/loop/step_state.h"
 #include "train/loop/stop_limits.h"
 #include "train/report/stage_timer.h"
@@ -84,12 +85,13 @@ struct LearnerParts {
 
 // How far the run is.
 struct RunProgress {
-  explicit RunProgress(const RunConfig& config) : limits(config.trainer) {}
+  explicit RunProgress(const RunConfig& config) : limits(config.trainer), best(config.trainer) {}
 
   RunCounters counters;
   StepState step;
   StopLimits limits;
   OwedValidation owed_validation;
+  BestValidation best;
 };
 
 // What checkpoints hold besides their model folder.

@@ -71,6 +71,33 @@ Result<> make_room_for(const CheckpointSource& source, const std::optional<Check
   return checkpoint ? begin_from_other_run(env, run_dir, resumed) : set_earlier_run_aside(env, run_dir);
 }
 
+// After a resume: RUN/best names what the checkpoint says was the best until then. If that one is gone (deleted, moved
+// aside, or of the run that this one began from), the next validation is the best.
+Result<> restore_best(const RunSettings& run, BestValidation& best) {
+  if (!run.config.trainer.metric_for_best_model) return {};
+  const Path run_dir = run.config.trainer.default_local_dir;
+  const std::string name = checkpoint_name({best.step(), {}});
+  const auto restore = [&]() -> Result<std::string> {
+    if (best.step() > 0 && run.env.exists(run_dir / name / kManifestFile)) {
+      TRY(write_file_atomic(run.env, run_dir / kBestFile, name + "\n"));
+      return std::string("found");
+    }
+    if (run.env.exists(run_dir / kBestFile)) TRY(run.env.unlink(run_dir / kBestFile));
+    return std::string();
+  };
+  const std::string found = TRY(on_main_rank(run.ranks, "looking for the best checkpoint", restore));
+  if (!found.empty() || best.step() == 0) return {};
+  log_warn(fmt::format("{}, but {} is not in {}: the next validation counts as the best", best.text(), name,
+                       run_dir.string()));
+  best.forget();
+  return {};
+}
+
+void tell_best(const RunSettings& run, const BestValidation& best) {
+  if (best.step() == 0) return;
+  log_info(fmt::format("{}: {}", best.text(), best_checkpoint(run.env, run.config.trainer.default_local_dir).string()));
+}
+
 }  // namespace
 
 Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded) {
@@ -122,6 +149,7 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   Path resumed = checkpoint ? checkpoint->path() : Path();
   const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };
   TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
+  if (checkpoint) TRY(restore_best(parts.run, parts.progress.best));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
   if (!checkpoint) return out;
@@ -168,6 +196,7 @@ Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,
     if (is_check_due(settings, counters.step)) TRY(compare());
   }
   TRY(saver.finish());
+  tell_best(settings, run.parts->progress.best);
   TRY(run.log->close());
   if (!stops) stops = TRY(on_any_rank(settings.ranks, "asking for stop requests", stop_requested()));
   return TrainSummary{counters.step, saver.last_checkpoint(), stops};

@@ -24,12 +24,13 @@ class SftRun {
         parts_(*open.parts),
         counters_(parts_.progress.counters),
         saver_(parts_.checkpoint_source(), *open.log),
-        journal_(parts_.run.env, counters_, parts_.progress.owed_validation, *open.log, journal_plan()) {}
+        journal_(parts_.run.env, parts_.progress, *open.log, journal_plan()) {}
 
   Result<SftSummary> run() {
-    if (TRY(journal_.write_owed())) saver_.step_changes();
+    if (TRY(journal_.write_owed())) TRY(saver_.save_changed_step());
+    const BestValidation& best = parts_.progress.best;
     const TrainSummary done =
-        TRY(run_steps(open_, saver_, is_reached_, [this](int64_t number) { return step(number); }));
+        TRY(run_steps(open_, saver_, is_reached_ || best.is_over(), [this](int64_t number) { return step(number); }));
     return SftSummary{done, val_accuracy_};
   }
 
@@ -106,7 +107,7 @@ class SftRun {
     }
     TRY(saver_.save_if_due());
     TRY(check_skipped_updates(config, counters_));
-    return is_reached_;
+    return is_reached_ || parts_.progress.best.is_over();
   }
 
   OpenRun& open_;

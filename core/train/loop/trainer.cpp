@@ -41,16 +41,15 @@ class Trainer {
         progress_(parts_.progress),
         counters_(progress_.counters),
         saver_(parts_.checkpoint_source(), *open.log),
-        journal_(run_.env, counters_, progress_.owed_validation, *open.log,
-                 journal_plan(run_, parts_.validator, counters_)) {}
+        journal_(run_.env, progress_, *open.log, journal_plan(run_, parts_.validator, counters_)) {}
 
   Result<TrainSummary> run() {
     const bool is_fresh = counters_.step == 0 && progress_.step.work.step == 0;
     if (run_.config.trainer.val_before_train && parts_.validator && is_fresh) TRY(journal_.write_first_validation());
-    if (TRY(journal_.write_owed())) saver_.step_changes();
-    return run_steps(open_, saver_, /*is_done=*/false, [this](int64_t number) -> Result<bool> {
+    if (TRY(journal_.write_owed())) TRY(saver_.save_changed_step());
+    return run_steps(open_, saver_, progress_.best.is_over(), [this](int64_t number) -> Result<bool> {
       TRY(step(number));
-      return false;
+      return progress_.best.is_over();
     });
   }
 

@@ -13,6 +13,7 @@ Result<> RunJournal::validate(int64_t step, MetricSet& metrics) {
   const ValidationReport report = TRY(plan_.validate(step));
   TRY(metrics.merge(report.metrics));
   TRY(log_->write_validation(step, report.prompts, report.samples, report.scored, report.metrics));
+  TRY(progress_->best.judge(step, report.metrics));
   if (plan_.on_validation) plan_.on_validation(report, watch.elapsed_s(), metrics);
   return {};
 }
@@ -28,7 +29,7 @@ Result<> RunJournal::write_step(int64_t step, MetricSet& metrics, Result<>& vali
   if (!validated.ok()) {
     log_warn(fmt::format(
         "the validation after step {} failed: a resume begins with it (data.val_files=[] leaves it out)", step));
-    owed_->metrics = metrics;
+    progress_->owed_validation.metrics = metrics;
   }
   return log_->write_step(step, metrics);
 }
@@ -40,12 +41,13 @@ Result<> RunJournal::write_first_validation() {
 }
 
 Result<bool> RunJournal::write_owed() {
-  if (!owed_->metrics) return false;
-  MetricSet metrics = *owed_->metrics;
+  std::optional<MetricSet>& owed = progress_->owed_validation.metrics;
+  if (!owed) return false;
+  MetricSet metrics = *owed;
   Result<> validated;
-  TRY(write_step(counters_->step, metrics, validated));
+  TRY(write_step(progress_->counters.step, metrics, validated));
   TRY(std::move(validated));
-  owed_->metrics.reset();
+  owed.reset();
   return true;
 }
 

@@ -8,9 +8,9 @@
 #include <functional>
 
 #include "foundation/metrics/registry.h"
+#include "train/loop/parts.h"
 #include "train/loop/validation.h"
 #include "train/report/run_log.h"
-#include "train/resume/run_state.h"
 
 namespace mortise {
 
@@ -25,8 +25,8 @@ class RunJournal {
     std::function<void(const ValidationReport& report, double seconds, MetricSet& metrics)> on_validation;
   };
   // Borrows all.
-  RunJournal(Env& env, const RunCounters& counters, OwedValidation& owed, RunLog& log, Plan plan)
-      : env_(&env), counters_(&counters), owed_(&owed), log_(&log), plan_(std::move(plan)) {}
+  RunJournal(Env& env, RunProgress& progress, RunLog& log, Plan plan)
+      : env_(&env), progress_(&progress), log_(&log), plan_(std::move(plan)) {}
 
   // Writes the line of the step. If a validation is due, `metrics` has its numbers afterwards, and `validated` says how
   // it went. An error says that the disk did not take the lines.
@@ -40,8 +40,7 @@ class RunJournal {
   Result<> validate(int64_t step, MetricSet& metrics);
 
   Env* env_;
-  const RunCounters* counters_;
-  OwedValidation* owed_;
+  RunProgress* progress_;
   RunLog* log_;
   Plan plan_;
 };

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "foundation/base/memory.h"
+#include "foundation/batch/rank_block.h"
 #include "foundation/formats/json.h"
 
 namespace mortise {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/retention.h"
 #include "checkpoint/room.h"
 #include "config/show.h"
 #include "foundation/base/clock.h"
@@ -136,8 +137,24 @@ Result<> RunSaver::save_if_due() {
   const int64_t step = source_.progress.counters.step;
   const int64_t frequency = source_.run.config.trainer.save_freq;
   const bool is_last = step == source_.run.total_steps;
-  if (!is_last && (frequency <= 0 || step % frequency != 0)) return {};
+  const bool is_best = source_.progress.best.is_best(step);
+  if (!is_last && !is_best && (frequency <= 0 || step % frequency != 0)) return {};
   return save(is_last ? Kind::kLast : Kind::kDue);
+}
+
+Result<> RunSaver::save_changed_step() {
+  saved_step_ = -1;
+  return source_.progress.best.is_best(source_.progress.counters.step) ? save(Kind::kDue) : Result<>();
+}
+
+// After the save, so that `best` always names a whole checkpoint. Until then the one before is kept.
+Result<> RunSaver::mark_best(const Path& checkpoint) const {
+  Env& env = source_.run.env;
+  const Path run_dir = checkpoint.parent_path();
+  TRY(write_file_atomic(env, run_dir / kBestFile, checkpoint.filename().string() + "\n"));
+  for (const std::string& warning : apply_retention(env, run_dir, num_kept(source_.run.config), checkpoint))
+    log_warn(warning);  // of the one that was the best before
+  return {};
 }
 
 Result<> RunSaver::finish() { return saved_step_ == source_.progress.counters.step ? Result<>() : save(Kind::kLast); }
@@ -198,7 +215,9 @@ Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state,
   const Stopwatch watch(source_.run.env);
   const auto save_all = [&]() -> Result<std::string> {
     const CheckpointRequest request = TRY(checkpoint_request(source_, place, std::move(state)));
-    return TRY(kind == Kind::kDue ? save_once(request) : save_at_last(request)).string();
+    const Path path = TRY(kind == Kind::kDue ? save_once(request) : save_at_last(request));
+    if (!place.update && source_.progress.best.is_best(place.step)) TRY(mark_best(path));
+    return path.string();
   };
   // Every rank counts the failures alike, and stops in the same step. A run that ends by another error has no others to
   // ask: they may be gone.

@@ -54,10 +54,11 @@ class RunSaver {
   // Before an update inside a step, where it is one of trainer.save_freq_updates.
   Result<> save_inside_if_due();
 
-  // Saves if the step is one of trainer.save_freq, or the last. The last save must succeed.
+  // Saves if the step is one of trainer.save_freq, the best validation so far, or the last. The last save must succeed.
   Result<> save_if_due();
-  // The newest finished step is no longer what its checkpoint says, and has to be saved again before the run ends.
-  void step_changes() { saved_step_ = -1; }
+  // The newest finished step is no longer what its checkpoint says, and has to be saved again before the run ends; at
+  // once if it is the best.
+  Result<> save_changed_step();
   // At the end of the run.
   Result<> finish();
   // A step failed without any update: saves the progress before it, unless that is what failed (diverged weights are no
@@ -82,6 +83,7 @@ class RunSaver {
   Result<> save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind);
   Result<Path> save_once(const CheckpointRequest& request);
   Result<Path> save_at_last(const CheckpointRequest& request);
+  Result<> mark_best(const Path& checkpoint) const;
   Result<> tell_failed(const CheckpointPlace& place, Error error, Kind kind);
   void tell_kept(int64_t step) const;
 

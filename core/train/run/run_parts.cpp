@@ -333,6 +333,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
 
   TRY(saved.stateful.add(*data.source));
   TRY(saved.stateful.add(progress.owed_validation));
+  TRY(saved.stateful.add(progress.best));
   run.total_steps = run.config.sft.total_training_steps;
   if (kind == RunKind::kTrain) {
     TRY(saved.stateful.add(progress.step));

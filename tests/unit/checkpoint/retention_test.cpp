@@ -35,6 +35,21 @@ TEST(Retention, NeverTheOneJustSavedAndLaterStepsFirst) {
   EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre("global_step_10", "global_step_15", "latest"));
 }
 
+// The best is kept next to the newest, does not count among them, and goes when another one is the best.
+TEST(Retention, TheBestStays) {
+  const test::TempDir dir;
+  const CheckpointWriterOptions keep_one{.keep_last = 1};
+  ASSERT_OK(save_step(fast_env(), dir.path(), 1, keep_one));
+  dir.write("best", "global_step_1\n");
+  for (const int64_t step : {2, 3}) ASSERT_OK(save_step(fast_env(), dir.path(), step, keep_one));
+  EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre("best", "global_step_1", "global_step_3", "latest"));
+  dir.write("best", "global_step_3\n");
+  ASSERT_OK(save_step(fast_env(), dir.path(), 4, keep_one));
+  EXPECT_THAT(*default_env().list_dir(dir.path()), ElementsAre("best", "global_step_3", "global_step_4", "latest"));
+  dir.write("best", "../elsewhere\n");  // no name of a checkpoint
+  EXPECT_EQ(best_checkpoint(default_env(), dir.path()), Path());
+}
+
 // Inside a step only the newest is kept, and it never costs one between steps.
 TEST(Retention, InsideAStepTheNewestAlone) {
   const test::TempDir dir;

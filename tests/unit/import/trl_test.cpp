@@ -184,6 +184,17 @@ TEST(ImportTrl, SchedulesAndWarmups) {
   EXPECT_THAT(import_error("trl", "lr_scheduler_kwargs: {power: 2}"), HasSubstr("lr_scheduler_kwargs.power"));
 }
 
+TEST(ImportTrl, TheBestCheckpoint) {
+  const std::string loads = "load_best_model_at_end: true\neval_strategy: steps\n";
+  RunConfig config = trl(loads + "metric_for_best_model: reward");
+  EXPECT_EQ(config.trainer.metric_for_best_model, "eval_reward");
+  EXPECT_TRUE(config.trainer.greater_is_better);
+  config = trl("metric_for_best_model: eval_completions/mean_length\ngreater_is_better: false\neval_strategy: steps");
+  EXPECT_EQ(config.trainer.metric_for_best_model, "eval_completions/mean_length");
+  EXPECT_FALSE(config.trainer.greater_is_better);
+  EXPECT_THAT(import_error("trl", loads), HasSubstr("a validation has no 'loss'; set metric_for_best_model"));
+}
+
 TEST(ImportTrl, SamplingRewardsAndValidation) {
   RunConfig config =
       trl("temperature: 0.7\ntop_p: 0.9\ntop_k: 50\nmin_p: 0.05\nrepetition_penalty: 1.1\n"

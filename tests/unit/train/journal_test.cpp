@@ -21,6 +21,7 @@ class JournalTest : public testing::Test {
     auto log = RunLog::open(default_env(), *loaded_, nullptr, {});
     ASSERT_OK(log);
     log_.emplace(*std::move(log));
+    progress_.emplace(loaded_->config);
   }
 
   // Validates every second of five steps, with `answer_`.
@@ -35,12 +36,12 @@ class JournalTest : public testing::Test {
       report.metrics.add_mean("val-core/task/reward/mean@1", 0.5, 1.0);
       return report;
     };
-    return {default_env(), counters_, owed_, *log_, std::move(plan)};
+    return {default_env(), *progress_, *log_, std::move(plan)};
   }
 
   // Writes the line of a step whose loss is its number.
   Result<> write(RunJournal& journal, int64_t step) {
-    counters_.step = step;
+    progress_->counters.step = step;
     MetricSet metrics;
     metrics.add_mean("loss", static_cast<double>(step), 1.0);
     Result<> validated;
@@ -59,8 +60,7 @@ class JournalTest : public testing::Test {
   const test::TempDir dir_;
   std::optional<LoadedConfig> loaded_;
   std::optional<RunLog> log_;
-  RunCounters counters_;
-  OwedValidation owed_;
+  std::optional<RunProgress> progress_;
   std::optional<Error> answer_;  // of validations; null: they succeed
   std::vector<int64_t> validated_;
 };
@@ -86,17 +86,17 @@ TEST_F(JournalTest, AFailedValidationIsOwedAndItsStepIsWritten) {
   const Result<> failed = write(one, 2);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().what, "no answer");
-  ASSERT_TRUE(owed_.metrics.has_value());
-  EXPECT_EQ(owed_.metrics->value("loss"), 2.0);
+  ASSERT_TRUE(progress_->owed_validation.metrics.has_value());
+  EXPECT_EQ(progress_->owed_validation.metrics->value("loss"), 2.0);
   ASSERT_EQ(lines().size(), 2U);
   EXPECT_FALSE(lines()[1].contains(kScore));
 
   // The process that resumes begins with it.
   EXPECT_FALSE(one.write_owed().ok());
-  EXPECT_TRUE(owed_.metrics.has_value());
+  EXPECT_TRUE(progress_->owed_validation.metrics.has_value());
   answer_.reset();
   EXPECT_TRUE(one.write_owed().value());
-  EXPECT_FALSE(owed_.metrics.has_value());
+  EXPECT_FALSE(progress_->owed_validation.metrics.has_value());
   EXPECT_EQ(lines().back()[kScore], 0.5);
   EXPECT_EQ(lines().back()["loss"], 2.0);
 }
@@ -106,8 +106,25 @@ TEST_F(JournalTest, AfterAFullDiskNothingIsWritten) {
   RunJournal one = journal();
   answer_ = Error{ErrorKind::kDisk, "full", "", ""};
   EXPECT_FALSE(write(one, 2).ok());
-  EXPECT_FALSE(owed_.metrics.has_value());
+  EXPECT_FALSE(progress_->owed_validation.metrics.has_value());
   EXPECT_TRUE(lines().empty());
+}
+
+TEST_F(JournalTest, EveryValidationIsJudgedByItsMetric) {
+  loaded_->config.trainer.metric_for_best_model = kScore;
+  progress_.emplace(loaded_->config);
+  RunJournal one = journal();
+  for (int64_t step = 1; step <= 5; ++step) ASSERT_OK(write(one, step));
+  EXPECT_TRUE(progress_->best.is_best(2)) << "the others are equal, which is no better";
+  loaded_->config.trainer.metric_for_best_model = "val-core/task/reward/mean@2";
+  progress_.emplace(loaded_->config);
+  RunJournal other = journal();
+  const Result<> missing = write(other, 2);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().kind, ErrorKind::kConfig);
+  EXPECT_EQ(missing.error().to_string(),
+            "trainer.metric_for_best_model: the validation has no metric 'val-core/task/reward/mean@2'; did you mean "
+            "'val-core/task/reward/mean@1'?");
 }
 
 }  // namespace
