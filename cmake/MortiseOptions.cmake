@@ -39,6 +39,8 @@ if(MORTISE_LLD)
   string(APPEND CMAKE_EXE_LINKER_FLAGS " -fuse-ld=lld")
 endif()
 
+# The presets of GCC set --param=ggc-min-heapsize=524288: the compiler collects garbage from 512 MiB on, not from 128. That saves
+# a tenth of its time and takes 150 MB more in each job.
 add_library(mortise_flags INTERFACE)
 target_compile_options(mortise_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -fno-math-errno
   $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>

@@ -44,11 +44,11 @@ function(mortise_unity target)
   endif()
 endfunction()
 
-# mortise_room(NAME [TORCH [OWN_PCH]] SOURCES ... [USES room ...] [LIBS target ...]): the static library of core/NAME.
-# OWN_PCH: it has its own compiler flags. Sources are relative to the folder; includes start at core/
-# ("text/tokenizer/bpe.h").
+# mortise_room(NAME [TORCH [OWN_PCH]] [FAST] SOURCES ... [USES room ...] [LIBS target ...]): the static library of core/NAME.
+# OWN_PCH: it has its own compiler flags. FAST: it is optimised under sanitizers too, because many tests spend their time in it;
+# there it has no precompiled header. Sources are relative to the folder; includes start at core/ ("text/tokenizer/bpe.h").
 function(mortise_room name)
-  cmake_parse_arguments(ARG "TORCH;OWN_PCH" "" "SOURCES;USES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;OWN_PCH;FAST" "" "SOURCES;USES;LIBS" ${ARGN})
   add_library(mortise_${name} STATIC ${ARG_SOURCES})
   mortise_unity(mortise_${name})
   target_include_directories(mortise_${name} PUBLIC "${PROJECT_SOURCE_DIR}/core")
@@ -63,6 +63,8 @@ function(mortise_room name)
   endif()
   if(ARG_OWN_PCH)
     target_precompile_headers(mortise_${name} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/torch_pch.h" "${PROJECT_SOURCE_DIR}/cmake/core_pch.h")
+  elseif(ARG_FAST AND MORTISE_SANITIZE)
+    target_compile_options(mortise_${name} PRIVATE -O1)
   else()
     mortise_precompile(mortise_${name} room ${torch})
   endif()
