@@ -4,9 +4,9 @@
 #   tsan      the same with the ctest label "threads" only, with ThreadSanitizer
 # --quick stops after release. --long sets MORTISE_LONG=1: tests run their full counts, and each may take four hours.
 # --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
-# The last lines list the skipped tests with the reason, and the failed tests with the command that runs each alone. With
-# CI=true a missing oracle fails the tests that need it. The very last line is "N passed, N failed". The exit code is 1 if
-# anything failed.
+# The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
+# the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
+# very last line is "N passed, N failed". The exit code is 1 if anything failed.
 source apps/dev/lib.sh
 quick= only= only_preset=release test_seconds=1800  # for tests that tests/seconds.txt does not list
 while [[ $# -gt 0 ]]; do
@@ -22,16 +22,30 @@ done
 [[ $only_preset =~ ^(release|asan|tsan)$ ]] || die $exit_usage "test has no preset '$only_preset': it has release, asan and tsan"
 [[ -n $only || $only_preset == release ]] || die $exit_usage "--preset belongs to --only; without it, all presets are tested"
 
-passed=0 failed=0 skipped=0 skip_notes= failure_notes=
-started=$SECONDS
+passed=0 failed=0 skipped=0 skip_notes= failure_notes= stage_notes=
+started=$SECONDS stage_began=$SECONDS
 record() { passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3)); }
+# stage_ends NAME: notes how long the stage took, which began where the one before ended.
+stage_ends() {
+  [[ $SECONDS -eq $stage_began ]] || stage_notes+=$(printf '  %5d s  %s' $((SECONDS - stage_began)) "$1")$'\n'
+  stage_began=$SECONDS
+}
+# slowest_of XML: the ten ctest entries that took longest.
+slowest_of() {
+  sed -nE 's/^\t<testcase name="([^"]*)".* time="([0-9]+)[^"]*".*/\2 \1/p' "$1" | sort -k1,1nr -k2 | sed -n '1,10p' |
+    while read -r seconds name; do printf '           %5d s  %s\n' "$seconds" "$name"; done
+}
 
 # build_or_note PRESET [TARGET...]: counts a failed build as one failure, and continues.
 build_or_note() {
   say "$1: building (at $((SECONDS - started)) s)"
   local log
   log=$(log_file "build-$1")
-  if build "$@" >"$log" 2>&1; then return 0; fi
+  if build "$@" >"$log" 2>&1; then
+    stage_ends "$1: build"
+    return 0
+  fi
+  stage_ends "$1: build"
   grep -v '^\[[0-9]*/[0-9]*\] \(Building\|Linking\)' "$log" | tail -n 60 >&2
   record 0 1 0
   failure_notes+="  failed: $1 does not build (the whole log: $log)"$'\n'
@@ -46,7 +60,9 @@ run_tests() {
   rm -f "$xml"
   ctest --test-dir "build/$preset" -j "$num_jobs" --timeout "$test_seconds" --output-on-failure --no-tests=error --output-junit "$xml" \
     --test-output-size-passed 100000000 --test-output-size-failed 100000000 "$@" || status=$?
+  stage_ends "$preset: tests"
   if [[ -f $xml ]]; then
+    stage_notes+=$(slowest_of "$xml")$'\n'
     counts=$(awk -v preset="$preset" -v ci="${CI:-}" -f apps/dev/count_results.awk "$xml")
     record $(head -n 1 <<<"$counts")
     skip_notes+=$(grep '^  skipped:' <<<"$counts" || true)$'\n'
@@ -63,6 +79,7 @@ test_release() {
   if [[ -n $oracles_job ]] && ! wait "$oracles_job"; then
     say "WARNING: the oracles could not be installed (see $(log_file oracles)); the tests that need them are SKIPPED"
   fi
+  stage_ends "waiting for the oracles"
   if have_oracles; then export MORTISE_ORACLES_PYTHON=$oracles_dir/bin/python; fi
   run_tests release
 }
@@ -135,10 +152,12 @@ export OMP_WAIT_POLICY=passive
 
 need_apt build test
 need_torch
+stage_ends "set-up"
 oracles_job=
 if [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 
-say "done in $((SECONDS - started)) s"
+say "done in $((SECONDS - started)) s:"
+printf '%s' "$stage_notes"
 printf '%s\n%s\n' "$skip_notes" "$failure_notes" | sed '/^$/d'
 [[ $skipped -eq 0 ]] || say "$skipped skipped, for the reasons above"
 echo "$passed passed, $failed failed"
