@@ -27,7 +27,6 @@
 namespace mortise::test {
 namespace {
 
-constexpr int64_t kCallLimitMs = 2000;
 const nlohmann::ordered_json kAtStep2 = {{"at_step", 2}};
 
 // Two rows of three tokens.
@@ -117,7 +116,7 @@ Result<> use_reward(PluginRegistry& registry, const RunKey& key) {
     rows.row_id.push_back(rows.num_rows);
     rows.group_index.push_back(rows.num_rows++);
   }
-  const RewardOutput out = TRY(reward->score({rows.num_rows, /*step=*/2, 0, 4000}, rows, nullptr));
+  const RewardOutput out = TRY(reward->score({rows.num_rows, /*step=*/2, 0, kRowLimitMs}, rows, nullptr));
   std::printf("%s\n", reward->label().c_str());
   for (size_t row = 0; row < 4; ++row) {
     if (row != 2 && out.rewards[row] != 1) std::printf("row %zu lost its reward\n", row);
@@ -181,8 +180,9 @@ std::string build_pack(const Misdeed& misdeed, const Path& folder) {
   const std::string command = std::string(MORTISE_C_COMPILER) +
                               " -std=gnu11 -O0 -w -fexceptions -fPIC -shared -fvisibility=hidden -I " MORTISE_SOURCE_DIR
                               "/sdk/include -Wl,-z,nodelete '-DMISDEED=\"" +
-                              name + "\"' " + source + " " + std::string(misdeed.flags) + " -o " +
-                              (folder / (name + ".so")).string() + " > " + log + " 2>&1";
+                              name + "\"' '-DTICKS=\"" + (folder / (name + ".ticks")).string() + "\"' " + source + " " +
+                              std::string(misdeed.flags) + " -o " + (folder / (name + ".so")).string() + " > " + log +
+                              " 2>&1";
   if (std::system(command.c_str()) == 0) return "";
   return default_env().read_file(log).value();
 }

@@ -11,7 +11,10 @@
 
 namespace mortise::test {
 
-// Compiles hostile.c into `folder`/NAME.so; "" or what the compiler said.
+inline constexpr int64_t kCallLimitMs = 2000, kRowLimitMs = 4000;
+
+// Compiles hostile.c into `folder`/NAME.so; "" or what the compiler said. A call of it that never returns counts how
+// long it lives, in `folder`/NAME.ticks.KIND.PROCESS: one byte for each 10 ms of sleep or of CPU time.
 std::string build_pack(const Misdeed& misdeed, const Path& folder);
 
 inline constexpr int kKilled = -99;
@@ -28,7 +31,7 @@ struct Use {
 };
 
 // For each use, at the same time: two steps with the kind's plugin "hostile", which misbehaves at the second one.
-// Rewards misbehave at one of four rows. Limits: 2 s for a call, 4 s for a row, 2 GiB of memory, 1 GiB in a worker. Each
+// Rewards misbehave at one of four rows. Limits: kCallLimitMs for a call, kRowLimitMs for a row, 2 GiB of memory, 1 GiB in a worker. Each
 // process tells its errors and exits as the program does. `mark` is a file that the pack's static constructor makes.
 std::map<Use, Ended> use_plugins(const Path& pack, const std::vector<Use>& uses, const Path& mark);
 
