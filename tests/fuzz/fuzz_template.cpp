@@ -8,7 +8,7 @@
 namespace mortise {
 namespace {
 
-#if defined(MORTISE_ASAN)
+#if defined(MORTISE_ASAN) || defined(MORTISE_FUZZ)
 constexpr double kWorkShare = 0.02;  // a unit of work takes far longer there, and inputs that spend it all are common
 #else
 constexpr double kWorkShare = 1;

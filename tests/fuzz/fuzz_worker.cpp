@@ -1,5 +1,5 @@
-// Messages from a worker (foreign code) and to it. The first byte chooses a message; the rest is its body, or a stream
-// of frames. An accepted message encodes to the same bytes again.
+// Messages from a worker (foreign code) and to it. The first byte is the number of a message, and the rest its body; with
+// kStream, a stream of frames. An accepted message encodes to the same bytes again.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 namespace mortise {
 namespace {
 
+constexpr uint8_t kStream = 0;                      // no message has this number
 constexpr uint64_t kMostBytes = uint64_t{1} << 20;  // of an area, for speed
 
 template <class T>
@@ -63,24 +64,42 @@ void read_call(std::string_view body) {
 }  // namespace
 
 void fuzz::run_one(const uint8_t* data, size_t size) {
-  using Reader = void (*)(std::string_view);
-  static constexpr std::array kReaders = {Reader{read_message<HelloMessage>},
-                                          Reader{read_message<LoadMessage>},
-                                          Reader{read_message<LoadedMessage>},
-                                          Reader{read_message<WorkerMessage>},
-                                          Reader{read_message<ForkFailedMessage>},
-                                          Reader{read_message<ExitedMessage>},
-                                          Reader{read_message<ReadyMessage>},
-                                          Reader{read_message<PieceMessage>},
-                                          Reader{read_message<RowMessage>},
-                                          Reader{read_message<StateMessage>},
-                                          Reader{read_message<LogMessage>},
-                                          Reader{[](std::string_view body) { (void)decode_error(body); }},
-                                          Reader{read_stream},
-                                          Reader{read_call},
-                                          Reader{read_message<ComputedMessage>}};
   if (size == 0) return;
-  kReaders[data[0] % kReaders.size()](fuzz::as_text(data + 1, size - 1));
+  const std::string_view body = as_text(data + 1, size - 1);
+  switch (data[0]) {
+    case kStream:
+      return read_stream(body);
+    case kLoad:
+      return read_message<LoadMessage>(body);
+    case kFork:
+      return read_message<WorkerMessage>(body);
+    case kHello:
+      return read_message<HelloMessage>(body);
+    case kLoaded:
+      return read_message<LoadedMessage>(body);
+    case kForkFailed:
+      return read_message<ForkFailedMessage>(body);
+    case kExited:
+      return read_message<ExitedMessage>(body);
+    case kPiece:
+      return read_message<PieceMessage>(body);
+    case kLoadState:
+      return read_message<StateMessage>(body);
+    case kCompute:
+      return read_call(body);
+    case kReady:
+      return read_message<ReadyMessage>(body);
+    case kRow:
+      return read_message<RowMessage>(body);
+    case kLog:
+      return read_message<LogMessage>(body);
+    case kComputed:
+      return read_message<ComputedMessage>(body);
+    case kError:
+      return (void)decode_error(body);
+    default:
+      return;
+  }
 }
 
 }  // namespace mortise
