@@ -12,6 +12,7 @@
 #include "foundation/base/text.h"
 #include "model/tensor/torch_version.h"
 #include "pack_command.h"
+#include "packs/admission.h"
 #include "packs/golden.h"
 #include "packs/index.h"
 #include "packs/machine.h"
@@ -180,8 +181,7 @@ Result<> pack_install(Arguments args) {
   PackStore store(default_env(), places.store);
   SignerSet signed_by;
   if (in.signer) signed_by = {in.signer->keys, in.signer->publisher.signers.threshold};
-  const InstalledPack installed =
-      TRY(store.install({&in.archive, build, in.signer ? in.signature : "", signed_by, in.source}));
+  const InstalledPack installed = TRY(store.install({&in.archive, build, in.signature, signed_by, in.source}));
   if (json) {
     std::cout << dump_json(installed_json(installed), 2) << "\n";
     return {};
@@ -196,11 +196,16 @@ Result<> pack_install(Arguments args) {
 namespace {
 
 // Why no run uses it; "" if it is not revoked.
-std::string revoked_because(const Trust& trust, const InstalledPack& pack) {
-  const Revocation* revoked = trust.revocation_of_pack(pack.sha256, pack.id);
-  if (revoked == nullptr) revoked = revocation_of_signers(trust, pack.signed_by);
-  if (revoked == nullptr) return "";
+Result<std::string> revoked_because(const Trust& trust, const InstalledPack& pack) {
+  const Revocation* revoked = TRY(revocation_of_installed(default_env(), trust, pack));
+  if (revoked == nullptr) return std::string();
   return revoked->reason.empty() ? "no reason was given" : revoked->reason;
+}
+
+std::string shown_signers(const InstalledPack& pack) {
+  if (!pack.signed_by.keys.empty()) return "signed by " + shown_keys(pack.signed_by.keys);
+  if (pack.other_keys.empty()) return "unsigned";
+  return fmt::format("signed by {}, which did not count", one_line(join(pack.other_keys, ", ")));
 }
 
 Json damaged_json(const std::vector<DamagedEntry>& damaged) {
@@ -230,7 +235,7 @@ Result<> pack_list(Arguments args) {
     Json out = {{"store", places.store.string()}, {"packs", Json::array()}, {"damaged", damaged_json(damaged)}};
     for (const InstalledPack& pack : packs) {
       out["packs"].push_back(installed_json(pack));
-      const std::string why = revoked_because(trust, pack);
+      const std::string why = TRY(revoked_because(trust, pack));
       out["packs"].back()["revoked"] = why.empty() ? Json() : Json(why);
     }
     std::cout << dump_json(out, 2) << "\n";
@@ -238,9 +243,8 @@ Result<> pack_list(Arguments args) {
   }
   if (packs.empty()) std::cout << "no pack is installed in " << places.store.string() << "\n";
   for (const InstalledPack& pack : packs) {
-    const std::string why = revoked_because(trust, pack);
-    std::cout << pack.id << "  " << pack.version << "  " << pack.sha256.substr(0, 12) << "  "
-              << (pack.signed_by.keys.empty() ? "unsigned" : "signed by " + shown_keys(pack.signed_by.keys))
+    const std::string why = TRY(revoked_because(trust, pack));
+    std::cout << pack.id << "  " << pack.version << "  " << pack.sha256.substr(0, 12) << "  " << shown_signers(pack)
               << "  from " << one_line(pack.source) << (why.empty() ? "" : "  REVOKED: " + one_line(why)) << "\n";
   }
   return all_damaged(damaged);

@@ -156,6 +156,8 @@ Json installed_json(const InstalledPack& pack) {
           {"library", pack.library.string()},
           {"library_sha256", pack.library_sha256},
           {"signed_by", key_ids_json(pack.signed_by.keys)},
+          {"other_keys", pack.other_keys},
+          {"platform", pack.platform},
           {"source", pack.source},
           {"installed_at", pack.installed_at}};
 }

@@ -1,6 +1,8 @@
 // Refuses packs that may not be used, with the rule.
 #include "packs/admission.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -30,8 +32,9 @@ struct Admission {
     if (pack == nullptr) TRY(check_not_in_store(info));
     if (pack != nullptr) TRY(check_revocations(*pack, info.path));
     if (policy.must_be_locked && lock && lock->find(info.id, info.sha256) == nullptr)
-      return broken_rule(PackRule::kTarget, info.label() + " (" + info.short_hash() + ") is not in " + lock->path,
-                         info.path, "lock it with `mortise pack lock RUN.toml` if the run is to use it");
+      return broken_rule(PackRule::kTarget,
+                         fmt::format("{} ({}) is not in {}", info.label(), info.short_hash(), lock->path), info.path,
+                         "lock it with `mortise pack lock RUN.toml` if the run is to use it");
     return policy.must_be_signed ? check_signed(info, pack) : Result<>();
   }
 
@@ -42,9 +45,10 @@ struct Admission {
     for (const DamagedEntry& one : damaged)
       if (one.id == info.id)
         return broken_rule(PackRule::kTarget, "the store's entry of it is damaged: " + one.error.what, info.path, next);
-    return broken_rule(PackRule::kTarget,
-                       "the file in the store is not the one that was installed (it has " + info.short_hash() + ")",
-                       info.path, next);
+    return broken_rule(
+        PackRule::kTarget,
+        fmt::format("the file in the store is not the one that was installed (it has {})", info.short_hash()),
+        info.path, next);
   }
 
   static bool is_inside(const Path& file, const Path& folder) {
@@ -54,10 +58,10 @@ struct Admission {
 
   Result<> check_revocations(const InstalledPack& pack, const std::string& path) const {
     TRY(check_not_revoked(trust, pack.sha256, pack.id, path));
-    const Revocation* revoked = revocation_of_signers(trust, pack.signed_by);
+    const Revocation* revoked = TRY(revocation_of_installed(env, trust, pack));
     if (revoked == nullptr) return {};
     return broken_rule(PackRule::kRevoked,
-                       "it was signed with the key " + shown_key(revoked->key) + ", which was revoked", path,
+                       fmt::format("it was signed with the key {}, which was revoked", shown_key(revoked->key)), path,
                        "install a version signed with another key");
   }
 
@@ -81,6 +85,19 @@ struct Admission {
 };
 
 }  // namespace
+
+Result<const Revocation*> revocation_of_installed(Env& env, const Trust& trust, const InstalledPack& pack) {
+  if (const Revocation* revoked = trust.revocation_of_pack(pack.sha256, pack.id)) return revoked;
+  if (const Revocation* revoked = revocation_of_signers(trust, pack.signed_by)) return revoked;
+  const bool may_be = pack.signed_by.keys.empty() &&
+                      std::any_of(pack.other_keys.begin(), pack.other_keys.end(),
+                                  [&](const std::string& id) { return trust.revocation_of_key(id) != nullptr; });
+  if (!may_be) return nullptr;
+  const std::string signature_path = pack.archive.string() + ".minisig";
+  const std::string signature = TRY(env.read_file(signature_path, kMaxSignatureFileBytes));
+  const auto signatures = TRY(parse_signatures(signature, signature_path));
+  return revocation_of_signatures(trust, signatures, TRY(env.read_file(pack.archive, kMaxArchiveBytes)));
+}
 
 Result<std::function<Result<>(const PackInfo&)>> pack_admission(Env& env, const PackPlaces& places,
                                                                 const TrustPolicy& policy,

@@ -11,6 +11,7 @@
 #include "foundation/base/result.h"
 #include "packs/places.h"
 #include "packs/run_lock.h"
+#include "packs/store.h"
 #include "packs/trust.h"
 #include "plugin/pack/pack_info.h"
 
@@ -20,5 +21,9 @@ namespace mortise {
 Result<std::function<Result<>(const PackInfo&)>> pack_admission(Env& env, const PackPlaces& places,
                                                                 const TrustPolicy& policy = {},
                                                                 std::optional<RunLock> lock = {});
+
+// Why an installed pack may not be used: a revocation of its archive, or of keys that signed it. Null without one. Of a
+// pack whose signatures did not count when it was installed, they are read again. It points into `trust`.
+Result<const Revocation*> revocation_of_installed(Env& env, const Trust& trust, const InstalledPack& pack);
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 // Writes and reads the zstd frame of an archive, and the files in its tar.
 #include "packs/archive.h"
 
+#include <fmt/core.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -79,10 +80,11 @@ Result<std::string> write_archive(std::vector<ArchiveFile> files, std::string_vi
   std::string tar;
   for (const ArchiveFile& file : files) {
     if (!is_archive_path(file.path))
-      return broken_rule(PackRule::kPath, "the path " + quote(file.path) + " is not allowed", where,
+      return broken_rule(PackRule::kPath, fmt::format("the path {} is not allowed", quote(file.path)), where,
                          "use at most 100 of the characters A-Z a-z 0-9 . _ + - and /");
     if (file.bytes.size() > kMaxArchiveFileBytes)
-      return broken_rule(PackRule::kUnpackedSize, quote(file.path) + " has " + format_bytes(file.bytes.size()), where,
+      return broken_rule(PackRule::kUnpackedSize,
+                         fmt::format("{} has {}", quote(file.path), format_bytes(file.bytes.size())), where,
                          "keep data out of the pack");
     const TarHeader header = tar_header(file.path, file.bytes.size());
     tar.append(header.data(), header.size()).append(file.bytes);
@@ -97,8 +99,9 @@ Result<std::string> write_archive(std::vector<ArchiveFile> files, std::string_vi
 
 Result<> read_archive(std::string_view archive, std::string_view where, const ArchiveVisitor& visitor) {
   if (archive.size() > kMaxArchiveBytes)
-    return broken_rule(PackRule::kFileSize, "the archive has " + format_bytes(archive.size()), where,
-                       "keep data out of the pack: at most " + format_bytes(kMaxArchiveBytes) + " are allowed");
+    return broken_rule(
+        PackRule::kFileSize, "the archive has " + format_bytes(archive.size()), where,
+        fmt::format("keep data out of the pack: at most {} are allowed", format_bytes(kMaxArchiveBytes)));
   TRY(check_frame_header(archive, where));
   const std::unique_ptr<ZSTD_DCtx, FreeContext> context(ZSTD_createDCtx());
   if (!context || ZSTD_isError(ZSTD_DCtx_setParameter(context.get(), ZSTD_d_windowLogMax, kWindowLog)) != 0)

@@ -11,6 +11,8 @@
 #include "packs/signing.h"
 #include "packs/wait_lock.h"
 
+#include <fmt/core.h>
+
 namespace mortise {
 namespace {
 
@@ -64,8 +66,8 @@ class Countersigning {
 
   [[nodiscard]] Error unknown(const KeyId& id, const std::string& from) const {
     return broken_rule(PackRule::kThreshold,
-                       "the key " + key_id_text(id) + " is not one of the signers of the index: it needs " +
-                           done_.index.signers.text(),
+                       fmt::format("the key {} is not one of the signers of the index: it needs {}", key_id_text(id),
+                                   done_.index.signers.text()),
                        from, "if it signed the index before these did, name it with --previous-key too");
   }
 

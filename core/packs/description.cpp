@@ -1,6 +1,7 @@
 // Reads and writes pack.toml, and checks it against the rules.
 #include "packs/description.h"
 
+#include <fmt/core.h>
 #include <mortise/pack.h>
 
 #include <algorithm>
@@ -51,8 +52,10 @@ Result<PackBuild> read_build(const toml::table& table, std::string_view where) {
   TRY(fields.text("tier", build.tier));
   TRY(fields.text("torch", build.torch));
   TRY(fields.text("cuda", build.cuda));
+  if (!build.cuda.empty() && !is_cuda_version(build.cuda))
+    return fields.fault("'cuda' is not a version such as 12.4", table.get("cuda"));
   if (!is_archive_path(build.file) || !build.file.starts_with("lib/") || !build.file.ends_with(".so"))
-    return broken_rule(PackRule::kBuild, "the build " + quote(build.file) + " is not lib/....so", where,
+    return broken_rule(PackRule::kBuild, fmt::format("the build {} is not lib/....so", quote(build.file)), where,
                        "build the archive again");
   if (!is_sha256_text(build.sha256)) return fields.fault("'sha256' is not 64 hex digits", table.get("sha256"));
   return build;
@@ -64,7 +67,8 @@ Result<> read_named(const TomlFields& fields, std::string_view key, Value& out, 
   std::string text;
   TRY(fields.text(key, text, true));
   const auto* it = std::find_if(values.begin(), values.end(), [&](Value value) { return name(value) == text; });
-  if (it == values.end()) return fields.fault(quote(key) + " cannot be " + quote(text), fields.table().get(key));
+  if (it == values.end())
+    return fields.fault(fmt::format("{} cannot be {}", quote(key), quote(text)), fields.table().get(key));
   out = *it;
   return {};
 }
@@ -145,10 +149,10 @@ Result<> read_lists(const TomlFields& fields, PackDescription& pack, std::string
 }
 
 void put(std::string& out, std::string_view key, std::string_view value) {
-  if (!value.empty()) out += std::string(key) + " = " + toml_quoted(value) + "\n";
+  if (!value.empty()) out += fmt::format("{} = {}\n", key, toml_quoted(value));
 }
 void put(std::string& out, std::string_view key, const std::vector<std::string>& items) {
-  if (!items.empty()) out += std::string(key) + " = " + toml_list(items) + "\n";
+  if (!items.empty()) out += fmt::format("{} = {}\n", key, toml_list(items));
 }
 
 // As a number of TOML: "1.0", "1e-06", "inf".
@@ -162,9 +166,9 @@ void put_param(std::string& out, const ParamInfo& param) {
   out += "\n[[plugin.param]]\n";
   put(out, "name", param.name);
   put(out, "type", param_type_name(param.type));
-  if (param.default_text) out += "default = " + toml_quoted(*param.default_text) + "\n";
-  if (param.range && std::isfinite(param.range->min)) out += "min = " + toml_number(param.range->min) + "\n";
-  if (param.range && std::isfinite(param.range->max)) out += "max = " + toml_number(param.range->max) + "\n";
+  if (param.default_text) out += fmt::format("default = {}\n", toml_quoted(*param.default_text));
+  if (param.range && std::isfinite(param.range->min)) out += fmt::format("min = {}\n", toml_number(param.range->min));
+  if (param.range && std::isfinite(param.range->max)) out += fmt::format("max = {}\n", toml_number(param.range->max));
   put(out, "choices", param.choices);
   put(out, "doc", param.doc);
 }
@@ -176,7 +180,7 @@ bool is_sha256_text(std::string_view text) {
 }
 
 std::string PackBuild::platform() const {
-  std::string text = os + " " + arch + (cpu == arch ? "" : ", " + cpu);
+  std::string text = fmt::format("{} {}{}", os, arch, cpu == arch ? "" : ", " + cpu);
   if (!torch.empty()) text += ", torch " + torch;
   if (!cuda.empty()) text += ", CUDA " + cuda;
   return text;
@@ -184,10 +188,11 @@ std::string PackBuild::platform() const {
 
 Result<> check_pack_id(std::string_view id, std::string_view where) {
   if (!is_pack_id(id) || id.size() > 64)
-    return broken_rule(PackRule::kId, "the id " + quote(id) + " is not dotted words of [a-z0-9_-], as in acme.match",
-                       where, "choose another id");
+    return broken_rule(PackRule::kId,
+                       fmt::format("the id {} is not dotted words of [a-z0-9_-], as in acme.match", quote(id)), where,
+                       "choose another id");
   if (id.starts_with("mortise."))
-    return broken_rule(PackRule::kId, "the id " + quote(id) + " is kept for the program's own packs", where,
+    return broken_rule(PackRule::kId, fmt::format("the id {} is kept for the program's own packs", quote(id)), where,
                        "choose an id of your own, as in acme.match");
   return {};
 }
@@ -198,7 +203,7 @@ Result<> check_pack_version(std::string_view version, std::string_view where) {
                               c == '-' || c == '+';
                      });
   if (plain && SemVer::parse(version)) return {};
-  return broken_rule(PackRule::kVersion, "the version " + quote(version) + " is not of the form 1.2.3", where,
+  return broken_rule(PackRule::kVersion, fmt::format("the version {} is not of the form 1.2.3", quote(version)), where,
                      "correct the version");
 }
 
@@ -210,8 +215,7 @@ Result<PackDescription> parse_description(std::string_view text, std::string_vie
   uint64_t format = 0;
   TRY(fields.number("format", format, true));
   if (format != kFormat)
-    return fields.fault("this is format " + std::to_string(format) + "; this program reads format 1",
-                        table.get("format"));
+    return fields.fault(fmt::format("this is format {}; this program reads format 1", format), table.get("format"));
   PackDescription pack;
   TRY(read_general(fields, pack, true));
   TRY(fields.texts("needs", pack.needs));
@@ -234,6 +238,8 @@ Result<PackDescription> parse_source_description(std::string_view text, std::str
     TRY(build.text("file", out.file, true));
     TRY(build.text("cpu", out.cpu));
     TRY(build.text("cuda", out.cuda));
+    if (!out.cuda.empty() && !is_cuda_version(out.cuda))
+      return build.fault("'cuda' is not a version such as 12.4", one->get("cuda"));
   }
   return pack;
 }
@@ -246,7 +252,7 @@ std::string plugins_text(const std::vector<PluginInfo>& plugins) {
     put(out, "name", plugin.name);
     put(out, "summary", plugin.summary);
     put(out, "doc", plugin.doc);
-    out += "flags = " + std::to_string(plugin.flags) + "\n";
+    out += fmt::format("flags = {}\n", plugin.flags);
     put(out, "coupling", coupling_name(plugin.coupling));
     put(out, "requires", plugin.requires_inputs);
     put(out, "consumes", plugin.consumes);
@@ -268,7 +274,7 @@ std::string description_text(const PackDescription& pack) {
     out += "\n[[build]]\n";
     put(out, "file", build.file);
     put(out, "sha256", build.sha256);
-    out += "size = " + std::to_string(build.size) + "\n";
+    out += fmt::format("size = {}\n", build.size);
     put(out, "os", build.os);
     put(out, "arch", build.arch);
     put(out, "cpu", build.cpu);
@@ -277,7 +283,7 @@ std::string description_text(const PackDescription& pack) {
     put(out, "cuda", build.cuda);
   }
   out += plugins_text(pack.plugins);
-  for (const std::string& test : pack.tests) out += "\n[[test]]\nfile = " + toml_quoted(test) + "\n";
+  for (const std::string& test : pack.tests) out += fmt::format("\n[[test]]\nfile = {}\n", toml_quoted(test));
   return out;
 }
 
@@ -287,7 +293,7 @@ std::vector<std::string> rights_of(const PackDescription& pack) {
     const auto has = [&](uint32_t flag) { return (plugin.flags & flag) != 0; };
     const std::string kind = plugin.kind.substr(0, plugin.kind.find('/'));
     const bool is_reward = kind == "mortise.reward" && !has(MORTISE_FLAG_NEEDS_ENGINE);
-    std::string line = kind.substr(std::min(kind.size(), kind.find('.') + 1)) + " " + plugin.name + ": ";
+    std::string line = fmt::format("{} {}: ", kind.substr(std::min(kind.size(), kind.find('.') + 1)), plugin.name);
     if (!is_reward) {
       line += "runs inside the trainer's process, with all your rights";
     } else {

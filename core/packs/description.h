@@ -27,7 +27,7 @@ struct PackBuild {
   std::string os = "linux", arch;
   std::string cpu;  // lowest level that runs it: "x86-64", "x86-64-v2", "-v3", "-v4"; of other machines the arch
   std::string tier = "portable", torch;        // as in PackInfo
-  std::string cuda;                            // "12.4"; empty: none
+  std::string cuda;                            // "12.4", of the toolkit; empty: none
   [[nodiscard]] std::string platform() const;  // "linux x86_64, x86-64-v3, torch 2.11.0"
 };
 

@@ -1,6 +1,8 @@
 // Opens an index in a folder or at a URL, and starts mortise-fetch for each file.
 #include "packs/fetch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <system_error>
 
@@ -42,7 +44,7 @@ class UrlSource final : public FileSource {
       : env_(env), base_(std::move(base)), options_(std::move(options)) {}
 
   Result<std::string> get(const std::string& name, uint64_t max_bytes, bool* missing) override {
-    const std::string url = base_ + "/" + name;
+    const std::string url = fmt::format("{}/{}", base_, name);
     const Path folder = TRY(make_private_folder("mortise_fetch_"));
     auto bytes = fetch(url, folder, max_bytes, missing);
     (void)remove_tree(env_, folder);
@@ -63,7 +65,7 @@ class UrlSource final : public FileSource {
       return broken_rule(PackRule::kTransfer, std::move(what), url, "try again, and tell the publisher if it stays so");
     };
     if (child.timed_out)
-      return failed("the transfer took longer than " + std::to_string(options_.at_most.count() / 1000) + " s");
+      return failed(fmt::format("the transfer took longer than {} s", options_.at_most.count() / 1000));
     if (child.code != 0) {
       const auto said = env_.read_file(log, 4096);
       const std::string why = said.ok() ? std::string(trim(*said)) : "";

@@ -1,6 +1,8 @@
 // Reads golden tests, runs `mortise plugin eval` for each, and compares the outputs.
 #include "packs/golden.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,7 +43,7 @@ Result<std::vector<std::string>> read_settings(const TomlFields& fields) {
     } else {
       return fields.fault("a parameter is a text, a number or a truth value", &value);
     }
-    out.push_back(std::string(std::string_view(key)) + "=" + text);
+    out.push_back(fmt::format("{}={}", std::string(std::string_view(key)), text));
   }
   return out;
 }
@@ -94,7 +96,7 @@ bool is_close(double expected, double got, double tolerance, double largest) {
 }
 
 std::string difference(const std::string& what, double expected, double got) {
-  return what + " is " + format_f64(got) + ", expected " + format_f64(expected);
+  return fmt::format("{} is {}, expected {}", what, format_f64(got), format_f64(expected));
 }
 
 // The last line of what a failed child said.
@@ -115,16 +117,17 @@ Result<std::string> run_one(Env& env, const Path& folder, const std::string& nam
   const Path inputs = file.parent_path() / test.inputs;
   const Path outputs = folder / (test.kind == "reward" ? "outputs.jsonl" : "outputs.safetensors");
   const Path log = folder / "log.txt";
-  std::vector<std::string> words = {options.program.string(), "plugin", "eval", test.kind, pack + "/" + test.plugin};
+  std::vector<std::string> words = {options.program.string(), "plugin", "eval", test.kind,
+                                    fmt::format("{}/{}", pack, test.plugin)};
   words.insert(words.end(), {"--plugin", library.string(), "--inputs", inputs.string(), "--outputs", outputs.string()});
   for (const std::string& setting : test.settings) words.insert(words.end(), {"--set", setting});
   if (env.exists(outputs)) TRY(env.unlink(outputs));
   const ChildOutcome child = TRY(run_child(words, folder, log, options.timeout));
-  if (child.timed_out) return "it took longer than " + std::to_string(options.timeout.count() / 1000) + " s";
+  if (child.timed_out) return fmt::format("it took longer than {} s", options.timeout.count() / 1000);
   if (child.code != 0) {
     const std::string how = child.code < 0 ? "it was ended by signal " + std::to_string(-child.code)
                                            : "it ended with code " + std::to_string(child.code);
-    return how + ": " + last_words(env, log);
+    return fmt::format("{}: {}", how, last_words(env, log));
   }
   if (test.kind == "reward") return compare_rewards(env, file.parent_path() / test.expected, outputs, test.tolerance);
   return compare_tensors(env, inputs, outputs, test.tolerance);
@@ -139,7 +142,7 @@ Result<std::vector<double>> read_rewards(Env& env, const Path& path) {
     const Json* reward = json_find(row->value, "reward");
     if (reward == nullptr || (!reward->is_number() && !reward->is_null()))
       return Error{ErrorKind::kData, "'reward' must be a number or null",
-                   path.string() + ":" + std::to_string(row->line), "correct the file"};
+                   fmt::format("{}:{}", path.string(), row->line), "correct the file"};
     out.push_back(reward->is_null() ? std::nan("") : reward->get<double>());
   }
 }
@@ -158,13 +161,13 @@ Result<std::string> compare_tensors(Env& env, const Path& inputs, const Path& ou
     if (got == nullptr) return "the plugin gives no " + name;
     const auto want = numbers_of(expected), have = numbers_of(*got);
     if (want.size() != have.size() || (want.empty() && !expected.bytes.empty()))
-      return name + " has " + std::to_string(have.size()) + " elements, expected " + std::to_string(want.size());
+      return fmt::format("{} has {} elements, expected {}", name, have.size(), want.size());
     double largest = 0.0;
     for (const double value : want)
       if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
     for (size_t i = 0; i < want.size(); ++i) {
       if (!is_close(want[i], have[i], tolerance, largest))
-        return difference(name + "[" + std::to_string(i) + "]", want[i], have[i]);
+        return difference(fmt::format("{}[{}]", name, i), want[i], have[i]);
     }
     ++num_compared;
   }
@@ -175,8 +178,7 @@ Result<std::string> compare_rewards(Env& env, const Path& expected, const Path& 
   const auto want = TRY(read_rewards(env, expected));
   const auto have = TRY(read_rewards(env, outputs));
   if (want.empty()) return "there are no expected rewards";
-  if (want.size() != have.size())
-    return "there are " + std::to_string(have.size()) + " rewards, expected " + std::to_string(want.size());
+  if (want.size() != have.size()) return fmt::format("there are {} rewards, expected {}", have.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     if (!is_close(want[i], have[i], tolerance, 0.0))
       return difference("the reward of row " + std::to_string(i + 1), want[i], have[i]);

@@ -1,6 +1,8 @@
 // Reads, checks and writes the signed list of an index.
 #include "packs/index.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -54,8 +56,8 @@ Result<IndexedPack> parse_pack(const Json& object, std::string_view where) {
     return malformed("an archive is larger than " + format_bytes(kMaxArchiveBytes), where);
   TRY(check_pack_id(pack.id, where));
   TRY(check_pack_version(pack.version, where));
-  if (pack.file != pack.id + "-" + pack.version + ".mpack")
-    return malformed("the file of " + pack.id + "@" + pack.version + " cannot be " + quote(pack.file), where);
+  if (pack.file != fmt::format("{}-{}.mpack", pack.id, pack.version))
+    return malformed(fmt::format("the file of {}@{} cannot be {}", pack.id, pack.version, quote(pack.file)), where);
   if (!is_sha256_text(pack.sha256)) return malformed("a sha256 is not 64 hex digits", where);
   return pack;
 }
@@ -148,15 +150,16 @@ Result<> check_speaker(const Trust& trust, const PackIndex& index, const Publish
     std::vector<std::string> names;
     for (const Publisher* one : signers) names.push_back(one->signers.text());
     return bad_index(PackRule::kIndex,
-                     "the index is signed by " + join(names, " and ") + ", who may not speak for " + what, where,
-                     "tell the publisher; trust the key for more ids if that is what you want");
+                     fmt::format("the index is signed by {}, who may not speak for {}", join(names, " and "), what),
+                     where, "tell the publisher; trust the key for more ids if that is what you want");
   };
   std::set<std::string> seen;
   for (const IndexedPack& pack : index.packs) {
     const auto owners = trust.owners(pack.id);
     if (std::none_of(owners.begin(), owners.end(), [&](const Publisher* owner) { return has(signers, owner); }))
       return foreign(quote(pack.id));
-    if (!seen.insert(pack.id + "@" + pack.version).second) return malformed("a pack is listed twice", where);
+    if (!seen.insert(fmt::format("{}@{}", pack.id, pack.version)).second)
+      return malformed("a pack is listed twice", where);
   }
   for (const IndexedKey& key : index.keys) {
     for (const std::string& pattern : key.ids)
@@ -184,10 +187,10 @@ Result<> check_new_signers(const Trust& trust, const PackIndex& index, const std
   after.revoked.insert(after.revoked.end(), index.revoked.begin(), index.revoked.end());
   const auto keys = keys_that_signed(index.signers.keys, after, signatures, text);
   if (keys.size() >= index.signers.threshold) return {};
-  return bad_index(PackRule::kThreshold,
-                   "the index says that " + index.signers.text() + " sign it, but only " + std::to_string(keys.size()) +
-                       " of them did",
-                   where, "tell the publisher: `mortise pack publish --add-signature` adds what is missing");
+  return bad_index(
+      PackRule::kThreshold,
+      fmt::format("the index says that {} sign it, but only {} of them did", index.signers.text(), keys.size()), where,
+      "tell the publisher: `mortise pack publish --add-signature` adds what is missing");
 }
 
 // What was seen last of an index: rules P21 and P22.
@@ -196,8 +199,8 @@ Result<> check_age(Env& env, const PackPlaces& places, const std::string& place,
   const int64_t now = env.wall_time_ns() / 1'000'000'000;
   if (index.expires <= now)
     return bad_index(PackRule::kFreeze,
-                     "the index expired " + std::to_string((now - index.expires) / 86'400) +
-                         " days ago: it is old, or somebody keeps newer ones from you",
+                     fmt::format("the index expired {} days ago: it is old, or somebody keeps newer ones from you",
+                                 (now - index.expires) / 86'400),
                      place, "tell the publisher, and check this machine's clock");
   const Path memory = places.user_config / "index" / (sha256_hex(place).substr(0, 32) + ".json");
   if (env.exists(memory)) {
@@ -205,8 +208,7 @@ Result<> check_age(Env& env, const PackPlaces& places, const std::string& place,
     const uint64_t version = TRY(count_of(seen, "version", memory.string()));
     if (index.version < version)
       return bad_index(PackRule::kRollback,
-                       "the index has version " + std::to_string(index.version) + ", but version " +
-                           std::to_string(version) + " was seen before",
+                       fmt::format("the index has version {}, but version {} was seen before", index.version, version),
                        place, "somebody may be showing you an old one: tell the publisher");
     if (index.version == version && text_or_empty(seen, "sha256") != digest)
       return bad_index(PackRule::kRollback, "there are two different indexes of version " + std::to_string(version),
@@ -228,8 +230,8 @@ void rotate(const PackIndex& index, const Publishers& signers, const std::string
       return !other.of_machine && other.ids == one.ids && other.signers.same_as(index.signers);
     };
     if (one.of_machine && std::any_of(trust.publishers.begin(), trust.publishers.end(), is_there)) continue;
-    news.push_back("packs of " + join(one.ids, ", ") + " are now signed by " + index.signers.text() + ", before by " +
-                   one.signers.text());
+    news.push_back(fmt::format("packs of {} are now signed by {}, before by {}", join(one.ids, ", "),
+                               index.signers.text(), one.signers.text()));
     if (one.of_machine) {
       added.push_back({index.signers, one.ids, index.name, is_url(place) ? place : "", false});
       continue;
@@ -253,7 +255,7 @@ std::vector<std::string> take_over(const PackIndex& index, const Publishers& sig
                                    [&](const Publisher& one) { return one.signers.same_as(alone); });
     if (known || trust.revocation_of_key(key.key.text()) != nullptr) continue;
     trust.publishers.push_back({alone, key.ids, index.name, is_url(place) ? place : "", false});
-    news.push_back("the key " + key.key.id_text() + " is now trusted for " + join(key.ids, ", "));
+    news.push_back(fmt::format("the key {} is now trusted for {}", key.key.id_text(), join(key.ids, ", ")));
   }
   const std::vector<SigningPublicKey> keys = trust.keys();
   for (const Revocation& revoked : index.revoked) {
@@ -265,8 +267,9 @@ std::vector<std::string> take_over(const PackIndex& index, const Publishers& sig
     const auto is_it = [&](const SigningPublicKey& key) { return key.text() == revoked.key; };
     if (!revoked.key.empty() && std::none_of(keys.begin(), keys.end(), is_it)) continue;
     trust.revoked.push_back(revoked);
-    news.push_back((revoked.key.empty() ? "an archive of " + revoked.id : "the key " + shown_key(revoked.key)) +
-                   " is revoked" + (revoked.reason.empty() ? "" : ": " + revoked.reason));
+    news.push_back(fmt::format(
+        "{} is revoked{}", revoked.key.empty() ? "an archive of " + revoked.id : "the key " + shown_key(revoked.key),
+        revoked.reason.empty() ? "" : ": " + revoked.reason));
   }
   return news;
 }
@@ -339,14 +342,14 @@ std::string index_text(const PackIndex& index) {
 }
 
 std::string index_comment(const PackIndex& index, Env& env) {
-  return "timestamp:" + std::to_string(env.wall_time_ns() / 1'000'000'000) + "\tfile:" + kPackIndexFile +
-         "\thashed\tversion:" + std::to_string(index.version);
+  return fmt::format("timestamp:{}\tfile:{}\thashed\tversion:{}", env.wall_time_ns() / 1'000'000'000, kPackIndexFile,
+                     index.version);
 }
 
 Result<CheckedIndex> read_index(Env& env, const PackPlaces& places, const std::string& place, FileSource& source,
                                 Trust& trust) {
   const std::string address = TRY(normal_place(place));
-  const std::string where = address + "/" + kPackIndexFile;
+  const std::string where = fmt::format("{}/{}", address, kPackIndexFile);
   const std::string text = TRY(source.get(kPackIndexFile, kMaxPackIndexBytes));
   const std::string signature_text = TRY(source.get(std::string(kPackIndexFile) + ".minisig", kMaxSignatureFileBytes));
   const auto signatures = TRY(parse_signatures(signature_text, where + ".minisig"));
@@ -368,7 +371,8 @@ Result<IndexedArchive> fetch_indexed(FileSource& source, const IndexedPack& pack
   IndexedArchive out;
   out.bytes = TRY(source.get(pack.file, pack.size));
   if (out.bytes.size() != pack.size || sha256_hex(out.bytes) != pack.sha256)
-    return bad_index(PackRule::kTarget, "the file is not the one that the index names", place + "/" + pack.file,
+    return bad_index(PackRule::kTarget, "the file is not the one that the index names",
+                     fmt::format("{}/{}", place, pack.file),
                      "try again later: the publisher may be replacing it; tell the publisher if it stays so");
   bool missing = false;
   out.signature = TRY(source.get(pack.file + ".minisig", kMaxSignatureFileBytes, &missing));

@@ -1,10 +1,12 @@
 // Finds out this machine's processor level, and chooses the best build of a pack for it.
 #include "packs/machine.h"
 
+#include <dlfcn.h>
+#include <fmt/core.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <tuple>
 #include <vector>
@@ -30,12 +32,27 @@ int this_cpu_level() {
 #endif
 }
 
+int driver_cuda() {
+  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return 0;
+  using GetVersion = int (*)(int*);
+  const auto get_version = reinterpret_cast<GetVersion>(::dlsym(driver, "cuDriverGetVersion"));
+  int version = 0;  // 12080 for CUDA 12.8
+  const bool known = get_version != nullptr && get_version(&version) == 0;
+  (void)::dlclose(driver);
+  return known ? version / 1000 : 0;
+}
+
+bool driver_runs(const PackBuild& build, const Machine& machine) {
+  return !build.cuda.empty() && std::atoi(build.cuda.c_str()) <= machine.cuda;  // atoi reads the major
+}
+
 // A build that names its architecture alone runs on every processor of it.
 int level_of(const PackBuild& build) { return build.cpu == build.arch ? 1 : cpu_level_of(build.cpu); }
 
 bool fits(const PackBuild& build, const Machine& machine) {
   return build.os == machine.os && build.arch == machine.arch && level_of(build) <= machine.cpu_level &&
-         (build.torch.empty() || build.torch == machine.torch) && (build.cuda.empty() || machine.cuda);
+         (build.torch.empty() || build.torch == machine.torch);
 }
 
 }  // namespace
@@ -46,7 +63,7 @@ Machine this_machine(std::string_view host_torch) {
   if (::uname(&name) == 0) machine.arch = name.machine;
   machine.cpu_level = this_cpu_level();
   machine.torch = host_torch;
-  machine.cuda = ::access("/proc/driver/nvidia/version", F_OK) == 0;
+  machine.cuda = driver_cuda();
   return machine;
 }
 
@@ -58,8 +75,9 @@ int cpu_level_of(std::string_view cpu) {
 
 Result<const PackBuild*> choose_build(const PackDescription& pack, const Machine& machine, std::string_view where) {
   const PackBuild* best = nullptr;
-  const auto rank = [](const PackBuild& build) {
-    return std::tuple(level_of(build), !build.cuda.empty(), !build.torch.empty());
+  const auto rank = [&](const PackBuild& build) {
+    const bool on_device = driver_runs(build, machine);
+    return std::tuple(build.cuda.empty() || on_device, level_of(build), on_device, !build.torch.empty());
   };
   for (const PackBuild& build : pack.builds) {
     if (fits(build, machine) && (best == nullptr || rank(build) > rank(*best))) best = &build;
@@ -67,9 +85,9 @@ Result<const PackBuild*> choose_build(const PackDescription& pack, const Machine
   if (best != nullptr) return best;
   std::vector<std::string> have;
   for (const PackBuild& build : pack.builds) have.push_back(build.platform());
-  const std::string here = machine.os + " " + machine.arch + ", level " + std::to_string(machine.cpu_level) +
-                           (machine.torch.empty() ? "" : ", torch " + machine.torch);
-  return Error{ErrorKind::kPlugin, "no build of " + pack.label() + " runs on this machine (" + here + ")",
+  const std::string here = fmt::format("{} {}, level {}{}", machine.os, machine.arch, machine.cpu_level,
+                                       machine.torch.empty() ? "" : ", torch " + machine.torch);
+  return Error{ErrorKind::kPlugin, fmt::format("no build of {} runs on this machine ({})", pack.label(), here),
                std::string(where), "ask the publisher for one; there are: " + join(have, "; ")};
 }
 

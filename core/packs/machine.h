@@ -13,7 +13,7 @@ struct Machine {
   std::string os = "linux", arch;
   int cpu_level = 1;  // of x86-64: 1 to 4 (the psABI's levels)
   std::string torch;  // of this program; "": none
-  bool cuda = false;  // an NVIDIA driver is there
+  int cuda = 0;       // newest major version of CUDA that the NVIDIA driver runs; 0: no driver
 };
 [[nodiscard]] Machine this_machine(std::string_view host_torch);
 
@@ -22,7 +22,8 @@ inline constexpr int kUnknownCpuLevel = 99;
 [[nodiscard]] int cpu_level_of(std::string_view cpu);
 
 // The build with the highest level that the machine has; among those the one for CUDA, then the one for its libtorch.
-// Without any: an error that lists what the pack has.
+// A build for a CUDA that the driver does not run comes last: its plugins then run on the CPU (rule R46). Without any: an
+// error that lists what the pack has.
 Result<const PackBuild*> choose_build(const PackDescription& pack, const Machine& machine, std::string_view where);
 
 }  // namespace mortise

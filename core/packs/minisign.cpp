@@ -1,6 +1,7 @@
 // Reads and writes keys and signatures with libsodium.
 #include "packs/minisign.h"
 
+#include <fmt/core.h>
 #include <sodium.h>
 
 #include <algorithm>
@@ -96,7 +97,7 @@ Result<> hide(Bytes& hidden, std::string_view password, const unsigned char* sal
   if (::crypto_pwhash_scryptsalsa208sha256(stream.data(), stream.size(), password.data(), password.size(), salt, ops,
                                            memory) != 0)
     return Error{ErrorKind::kData, "there is no memory to derive a key from the password", std::string(where),
-                 "free " + format_bytes(memory) + " of memory"};
+                 fmt::format("free {} of memory", format_bytes(memory))};
   for (size_t i = 0; i < hidden.size(); ++i) hidden[i] ^= stream[i];
   return {};
 }
@@ -174,7 +175,7 @@ Result<KeyPair> make_key_pair() {
 }
 
 std::string public_key_file(const SigningPublicKey& key) {
-  return std::string(kUntrusted) + "minisign public key " + key.id_text() + "\n" + key.text() + "\n";
+  return fmt::format("{}minisign public key {}\n{}\n", kUntrusted, key.id_text(), key.text());
 }
 
 Result<SecretText> secret_key_file(const SigningSecretKey& key, std::string_view password) {
@@ -203,7 +204,7 @@ Result<SecretText> secret_key_file(const SigningSecretKey& key, std::string_view
   bytes.insert(bytes.end(), hidden.begin(), hidden.end());
   const std::string kind = password.empty() ? "minisign secret key" : "minisign encrypted secret key";
   SecretText out;
-  out.append(std::string(kUntrusted) + kind + "\n");
+  out.append(fmt::format("{}{}\n", kUntrusted, kind));
   out.append(secret_base64(bytes).view());
   out.append("\n");
   return out;
@@ -279,7 +280,7 @@ Result<std::vector<FileSignature>> parse_signatures(std::string_view text, std::
   if (lines.empty() || lines.size() % kBlockLines != 0)
     return bad_signature("this is no signature file of minisign", where);
   if (lines.size() / kBlockLines > kMaxSignatures)
-    return bad_signature("it has more than " + std::to_string(kMaxSignatures) + " signatures", where);
+    return bad_signature(fmt::format("it has more than {} signatures", kMaxSignatures), where);
   std::vector<FileSignature> signatures;
   for (size_t i = 0; i < lines.size(); i += kBlockLines)
     signatures.push_back(TRY(parse_block(std::span(lines).subspan(i, kBlockLines), where)));
@@ -292,8 +293,8 @@ std::string signature_text(const FileSignature& signature) {
   append(first, signature.key_id);
   append(first, signature.signature);
   append(second, signature.comment_signature);
-  return std::string(kUntrusted) + "signature from minisign secret key\n" + base64(first) + "\n" +
-         std::string(kTrusted) + signature.comment + "\n" + base64(second) + "\n";
+  return fmt::format("{}signature from minisign secret key\n{}\n{}{}\n{}\n", kUntrusted, base64(first), kTrusted,
+                     signature.comment, base64(second));
 }
 
 SignedHash signed_hash(std::string_view bytes) {
@@ -322,8 +323,8 @@ Result<> verify_signature(const FileSignature& signature, const SigningPublicKey
                           std::string_view where) {
   if (!ready()) return no_sodium();
   if (signature.key_id != key.id)
-    return bad_signature("it was signed with the key " + key_id_text(signature.key_id) + ", not " + key.id_text(),
-                         where);
+    return bad_signature(
+        fmt::format("it was signed with the key {}, not {}", key_id_text(signature.key_id), key.id_text()), where);
   if (::crypto_sign_verify_detached(signature.signature.data(), hash.data(), hash.size(), key.key.data()) != 0)
     return bad_signature("the signature is not one of these bytes", where);
   Bytes all;

@@ -1,6 +1,8 @@
 // Reads an archive, and compares its description with the notes of its builds.
 #include "packs/pack_archive.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <span>
 
@@ -18,7 +20,7 @@ constexpr uint64_t kMaxReadmeBytes = limits::kMiB;
 
 // The shared object of a build, against its entry in pack.toml.
 Result<> check_build(const PackDescription& pack, const ArchiveFile& file, std::string_view where) {
-  const std::string place = std::string(where) + ":" + file.path;
+  const std::string place = fmt::format("{}:{}", where, file.path);
   const auto build =
       std::find_if(pack.builds.begin(), pack.builds.end(), [&](const PackBuild& one) { return one.file == file.path; });
   if (build == pack.builds.end())
@@ -36,9 +38,12 @@ Result<> check_build(const PackDescription& pack, const ArchiveFile& file, std::
   const PackInfo note = TRY(parse_note(note_text, place));
   TRY(audit_elf(elf, place));
   if (note.id != pack.id || note.version != pack.version)
-    return wrong("the build is of " + note.label() + ", pack.toml says " + pack.label());
+    return wrong(fmt::format("the build is of {}, pack.toml says {}", note.label(), pack.label()));
   if (note.tier != build->tier || note.torch != build->torch)
-    return wrong("the build is " + note.tier + ", pack.toml says otherwise");
+    return wrong(fmt::format("the build is {}, pack.toml says otherwise", note.tier));
+  const std::string cuda = TRY(cuda_of_note(note_text, place));
+  if (!cuda.empty() && cuda != build->cuda)
+    return wrong(fmt::format("the build is for CUDA {}, pack.toml says otherwise", cuda));
   if (plugins_text(note.plugins) != plugins_text(pack.plugins))
     return broken_rule(PackRule::kPlugins, "pack.toml describes other plugins than the note of the build", place,
                        "build the archive again with `mortise pack build`");
@@ -79,8 +84,9 @@ Result<PackArchive> check_archive(std::string bytes, std::string path) {
                        "build the archive again with `mortise pack build`");
   for (const std::string& test : archive.description.tests) {
     if (!has(test))
-      return broken_rule(PackRule::kDescription, "pack.toml lists the test " + quote(test) + ", which is not there",
-                         where, "build the archive again with `mortise pack build`");
+      return broken_rule(PackRule::kDescription,
+                         fmt::format("pack.toml lists the test {}, which is not there", quote(test)), where,
+                         "build the archive again with `mortise pack build`");
   }
   archive.sha256 = sha256_hex(archive.bytes);
   return archive;
@@ -89,8 +95,9 @@ Result<PackArchive> check_archive(std::string bytes, std::string path) {
 Result<PackArchive> read_pack_archive(Env& env, const Path& path) {
   const FileInfo info = TRY(env.info(path));
   if (info.size_bytes > kMaxArchiveBytes)
-    return broken_rule(PackRule::kFileSize, "the archive has " + format_bytes(info.size_bytes), path.string(),
-                       "keep data out of the pack: at most " + format_bytes(kMaxArchiveBytes) + " are allowed");
+    return broken_rule(
+        PackRule::kFileSize, "the archive has " + format_bytes(info.size_bytes), path.string(),
+        fmt::format("keep data out of the pack: at most {} are allowed", format_bytes(kMaxArchiveBytes)));
   return check_archive(TRY(env.read_file(path, kMaxArchiveBytes)), path.string());
 }
 

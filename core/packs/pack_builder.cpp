@@ -1,6 +1,8 @@
 // Collects the files of a pack, and makes the archive from them.
 #include "packs/pack_builder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <span>
@@ -104,7 +106,7 @@ class Builder {
   Result<> add_tests(const Path& folder, const std::string& prefix, size_t depth) {
     for (const std::string& name : TRY(env_.list_dir(folder))) {
       const Path path = folder / name;
-      const std::string inside = prefix + "/" + name;
+      const std::string inside = fmt::format("{}/{}", prefix, name);
       if (TRY(env_.info(path)).is_directory) {
         if (depth < kMaxTestDepth) TRY(add_tests(path, inside, depth + 1));
         continue;
@@ -126,7 +128,7 @@ class Builder {
   }
 
   Error other_pack(const Path& path, const std::string& label) const {
-    return broken_rule(PackRule::kBuild, "this is " + label + ", not " + identity_, path.string(),
+    return broken_rule(PackRule::kBuild, fmt::format("this is {}, not {}", label, identity_), path.string(),
                        "an archive holds one version of one pack: build one for each");
   }
 
@@ -147,13 +149,15 @@ class Builder {
     build.size = file.bytes.size();
     build.arch = architecture(file.bytes);
     if (build.cpu.empty()) build.cpu = build.arch == "x86_64" ? "x86-64" : build.arch;
+    const std::string cuda = TRY(cuda_of_note(note_text, where));
+    TRY(take_cuda(build, cuda, where));
     build.tier = note.tier;
     build.torch = note.torch;
-    std::string folder = "lib/" + build.os + "-" + build.arch;
+    std::string folder = fmt::format("lib/{}-{}", build.os, build.arch);
     if (const size_t level = build.cpu.rfind("-v"); level != std::string::npos) folder += build.cpu.substr(level);
     if (!build.torch.empty()) folder += "-torch" + build.torch;
     if (!build.cuda.empty()) folder += "-cuda" + build.cuda;
-    build.file = file.path = folder + "/" + note.id + ".so";
+    build.file = file.path = fmt::format("{}/{}.so", folder, note.id);
     if (has(file.path))
       return broken_rule(PackRule::kBuild, "two builds are for " + build.platform(), where,
                          "keep one, or set cpu or cuda of a [[build]] in pack.toml");
@@ -162,12 +166,22 @@ class Builder {
     return {};
   }
 
+  // What pack.toml says counts where the note says nothing.
+  static Result<> take_cuda(PackBuild& build, const std::string& of_note, const std::string& where) {
+    if (!build.cuda.empty() && !of_note.empty() && build.cuda != of_note)
+      return broken_rule(PackRule::kBuild,
+                         fmt::format("the build is for CUDA {}, pack.toml says {}", of_note, build.cuda), where,
+                         "remove cuda from the [[build]]: the build says it by itself");
+    if (!of_note.empty()) build.cuda = of_note;
+    return {};
+  }
+
   Result<> take_identity(const PackInfo& note, const Path& path) {
     if (identity_.empty()) {
       identity_ = note.label();
       if ((!pack_.id.empty() && pack_.id != note.id) || (!pack_.version.empty() && pack_.version != note.version))
         return broken_rule(PackRule::kBuild,
-                           "the build is " + note.label() + ", pack.toml says " + pack_.id + "@" + pack_.version,
+                           fmt::format("the build is {}, pack.toml says {}@{}", note.label(), pack_.id, pack_.version),
                            path.string(), "correct pack.toml, or build the .so again");
       pack_.id = note.id;
       pack_.version = note.version;
@@ -219,6 +233,6 @@ Result<PackArchive> build_pack(Env& env, const std::vector<Path>& inputs) {
   return builder.finish(inputs.empty() ? Path("mortise pack build") : inputs.front());
 }
 
-std::string archive_file_name(const PackDescription& pack) { return pack.id + "-" + pack.version + ".mpack"; }
+std::string archive_file_name(const PackDescription& pack) { return fmt::format("{}-{}.mpack", pack.id, pack.version); }
 
 }  // namespace mortise

@@ -11,6 +11,8 @@
 #include "packs/rules.h"
 #include "packs/wait_lock.h"
 
+#include <fmt/core.h>
+
 namespace mortise {
 namespace {
 
@@ -33,7 +35,7 @@ Result<PackIndex> current_index(Env& env, const Path& folder, const SigningPubli
     }
     return broken_rule(
         PackRule::kSignature,
-        "the index in the folder is signed by the key " + join(names, ", ") + ", not by " + one.id_text(),
+        fmt::format("the index in the folder is signed by the key {}, not by {}", join(names, ", "), one.id_text()),
         path.string(), "sign with a key that signed it; if you replace it, name its keys with --previous-key OLD.pub");
   };
   const Result<> own = signed_by(key);
@@ -58,8 +60,9 @@ Result<> set_signers(const SigningPublicKey& key, const PublishRequest& request,
       return Error{ErrorKind::kConfig, fault, folder.string(), "name other keys with --signer, or another --threshold"};
     index.signers = request.signers;
   } else if (!index.signers.keys.empty() && !index.signers.contains(key)) {
-    return broken_rule(PackRule::kThreshold, index.signers.text() + " sign this index, not " + key.id_text(),
-                       folder.string(), "sign with one of these keys, or name new ones with --signer");
+    return broken_rule(PackRule::kThreshold,
+                       fmt::format("{} sign this index, not {}", index.signers.text(), key.id_text()), folder.string(),
+                       "sign with one of these keys, or name new ones with --signer");
   }
   return {};
 }
@@ -92,7 +95,7 @@ Result<> add_archive(Env& env, const Path& folder, const Path& file, const Signi
   const Path signature_path = file.string() + ".minisig";
   if (!env.exists(signature_path))
     return broken_rule(PackRule::kSignature, "the archive is not signed", file.string(),
-                       "run `mortise pack sign " + file.string() + " --secret KEY` first");
+                       fmt::format("run `mortise pack sign {} --secret KEY` first", file.string()));
   const std::string signature = TRY(env.read_file(signature_path, kMaxSignatureFileBytes));
   const Trust trust = publishers(key, request, index, pack.id);
   TRY(check_not_revoked(trust, archive.sha256, pack.id, file.string()));

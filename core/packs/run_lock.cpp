@@ -1,6 +1,8 @@
 // Reads and writes mortise.lock, and says how to get a missing pack.
 #include "packs/run_lock.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "foundation/base/text.h"
@@ -39,7 +41,7 @@ Result<RunLock> read_run_lock(Env& env, const Path& path) {
 }
 
 std::string how_to_get(const LockedPack& pack) {
-  std::string text = pack.id + " " + pack.version + " (" + pack.sha256.substr(0, 12) + ")";
+  std::string text = fmt::format("{} {} ({})", pack.id, pack.version, pack.sha256.substr(0, 12));
   if (!pack.source.empty()) text += ", which was installed from " + pack.source;
   return text;
 }

@@ -1,6 +1,8 @@
 // Counts signatures, and says why too few of them count.
 #include "packs/signers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -13,9 +15,10 @@ namespace {
 std::string reason_of(const Revocation& revoked) { return revoked.reason.empty() ? "" : ": " + revoked.reason; }
 
 Error revoked_key(const Revocation& revoked, const KeyId& key_id, std::string_view where) {
-  return broken_rule(PackRule::kRevoked,
-                     "it is signed with the key " + key_id_text(key_id) + ", which was revoked" + reason_of(revoked),
-                     where, "ask the publisher for a version signed with another key");
+  return broken_rule(
+      PackRule::kRevoked,
+      fmt::format("it is signed with the key {}, which was revoked{}", key_id_text(key_id), reason_of(revoked)), where,
+      "ask the publisher for a version signed with another key");
 }
 
 // A key of this id was revoked, and it made the signature or, if only its id is known, may have made it.
@@ -80,13 +83,13 @@ Tally tally(const SignedFile& file, const std::vector<SigningPublicKey>& keys) {
 // Some of the publisher's keys signed, but too few.
 Error too_few(const Publisher& publisher, const Tally& found, const SignedFile& file) {
   const SignerSet& signers = publisher.signers;
-  std::string what = "it has " + std::to_string(found.keys.size()) + " of the " + std::to_string(signers.threshold) +
-                     " signatures that " + (publisher.name.empty() ? "its publisher" : publisher.name) +
-                     " needs: that of " + shown_keys(found.keys) + " counts";
+  std::string what =
+      fmt::format("it has {} of the {} signatures that {} needs: that of {} counts", found.keys.size(),
+                  signers.threshold, publisher.name.empty() ? "its publisher" : publisher.name, shown_keys(found.keys));
   for (size_t i = 0; i < file.signatures.size(); ++i) {
     if (file.revoked[i] == nullptr) continue;
-    what += "; that of " + key_id_text(file.signatures[i].key_id) + " does not, for the key was revoked" +
-            reason_of(*file.revoked[i]);
+    what += fmt::format("; that of {} does not, for the key was revoked{}", key_id_text(file.signatures[i].key_id),
+                        reason_of(*file.revoked[i]));
   }
   if (found.forged) what += "; one is forged";
   return broken_rule(PackRule::kThreshold, std::move(what), file.where,
@@ -111,7 +114,8 @@ struct Shortfall {
 std::string signed_by_text(const std::vector<FileSignature>& signatures) {
   std::vector<std::string> ids;
   for (const FileSignature& one : signatures) ids.push_back(key_id_text(one.key_id));
-  return (ids.size() == 1 ? "the key " : "each of the keys ") + join(ids, ", ") + " that signed it is not trusted";
+  return fmt::format("{}{} that signed it is not trusted", ids.size() == 1 ? "the key " : "each of the keys ",
+                     join(ids, ", "));
 }
 
 // Rule P19.
@@ -120,7 +124,7 @@ Result<> check_comments(const Tally& found, std::string_view pack_id, std::strin
   for (const FileSignature* one : found.counted) {
     const std::string id = comment_field(one->comment, "pack"), version = comment_field(one->comment, "version");
     if ((!id.empty() && id != pack_id) || (!version.empty() && !pack_version.empty() && version != pack_version))
-      return broken_rule(PackRule::kComment, "its signed comment is of " + id + "@" + version, where,
+      return broken_rule(PackRule::kComment, fmt::format("its signed comment is of {}@{}", id, version), where,
                          "get the archive and its .minisig again from the publisher");
   }
   return {};
@@ -131,11 +135,11 @@ Error not_trusted(const std::vector<FileSignature>& signatures, const std::vecto
   std::vector<std::string> names;
   for (const Publisher* owner : owners) names.push_back(owner->signers.text());
   return broken_rule(PackRule::kOwner,
-                     signed_by_text(signatures) + " for " + quote(pack_id) +
-                         (names.empty() ? "; no key is" : "; trusted is " + join(names, ", or ")),
+                     fmt::format("{} for {}{}", signed_by_text(signatures), quote(pack_id),
+                                 names.empty() ? "; no key is" : "; trusted is " + join(names, ", or ")),
                      where,
-                     "if it is the publisher's key, run `mortise pack trust KEY.pub --ids '" +
-                         std::string(pack_id.substr(0, pack_id.find('.'))) + ".*'`");
+                     fmt::format("if it is the publisher's key, run `mortise pack trust KEY.pub --ids '{}.*'`",
+                                 std::string(pack_id.substr(0, pack_id.find('.')))));
 }
 
 }  // namespace
@@ -192,6 +196,14 @@ const Revocation* revocation_of_signers(const Trust& trust, const SignerSet& sig
     if (found == nullptr) found = revoked;
   }
   return num_good < signed_by.threshold ? found : nullptr;
+}
+
+const Revocation* revocation_of_signatures(const Trust& trust, const std::vector<FileSignature>& signatures,
+                                           std::string_view bytes) {
+  const SignedFile file(trust, signatures, bytes, "");
+  const auto found =
+      std::find_if(file.revoked.begin(), file.revoked.end(), [](const auto* one) { return one != nullptr; });
+  return found == file.revoked.end() ? nullptr : *found;
 }
 
 Result<> check_not_revoked(const Trust& trust, std::string_view sha256, std::string_view id, std::string_view where) {

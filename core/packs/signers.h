@@ -37,6 +37,10 @@ Result<std::vector<const Publisher*>> find_signers(const Trust& trust, const std
                                                              std::string_view bytes);
 // Of a pack that was signed by these keys: a revocation that leaves fewer than `threshold` of them. Null without one.
 [[nodiscard]] const Revocation* revocation_of_signers(const Trust& trust, const SignerSet& signed_by);
+// A revocation of a key that made one of the signatures of exactly `bytes`. Null without one.
+[[nodiscard]] const Revocation* revocation_of_signatures(const Trust& trust,
+                                                         const std::vector<FileSignature>& signatures,
+                                                         std::string_view bytes);
 // Rule P18 for the archive with this hash.
 Result<> check_not_revoked(const Trust& trust, std::string_view sha256, std::string_view id, std::string_view where);
 

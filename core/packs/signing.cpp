@@ -1,6 +1,8 @@
 // Writes signatures.
 #include "packs/signing.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -10,9 +12,9 @@ namespace mortise {
 
 Result<std::string> sign_archive(Env& env, const SigningSecretKey& key, const PackArchive& archive) {
   const PackDescription& pack = archive.description;
-  const std::string comment = "timestamp:" + std::to_string(env.wall_time_ns() / 1'000'000'000) +
-                              "\tfile:" + archive_file_name(pack) + "\thashed\tpack:" + pack.id +
-                              "\tversion:" + pack.version;
+  const std::string comment =
+      fmt::format("timestamp:{}\tfile:{}\thashed\tpack:{}\tversion:{}", env.wall_time_ns() / 1'000'000'000,
+                  archive_file_name(pack), pack.id, pack.version);
   return sign_bytes(key, archive.bytes, comment);
 }
 

@@ -1,6 +1,8 @@
 // Adds, lists and removes the objects of the store, under its lock.
 #include "packs/store.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <system_error>
 
@@ -62,6 +64,18 @@ std::optional<SignerSet> signers_of(const Json& origin) {
   return set;
 }
 
+// Of the signatures, those that are of none of `counted`. A later trust or revocation looks at them again.
+Result<Json> other_key_ids(const std::string& signature, const SignerSet& counted, std::string_view where) {
+  Json ids = Json::array();
+  if (signature.empty()) return ids;
+  for (const FileSignature& one : TRY(parse_signatures(signature, where))) {
+    const bool counts = std::any_of(counted.keys.begin(), counted.keys.end(),
+                                    [&](const SigningPublicKey& key) { return key.id == one.key_id; });
+    if (!counts) ids.push_back(key_id_text(one.key_id));
+  }
+  return ids;
+}
+
 bool newest_first(const InstalledPack& a, const InstalledPack& b) {
   if (a.id != b.id) return a.id < b.id;
   const auto va = SemVer::parse(a.version), vb = SemVer::parse(b.version);
@@ -84,7 +98,7 @@ Result<InstalledPack> PackStore::read_entry(const std::string& id, const std::st
   const Path entry = root_ / "packs" / id / version;
   const auto damaged = [&](std::string what) {
     return Error{ErrorKind::kPlugin, "the store is damaged: " + std::move(what), entry.string(),
-                 "run `mortise pack remove " + id + "@" + version + "` and install it again"};
+                 fmt::format("run `mortise pack remove {}@{}` and install it again", id, version)};
   };
   pack.sha256 = TRY(read_store_entry(env_, entry));
   pack.object = root_ / "objects" / pack.sha256;
@@ -98,6 +112,10 @@ Result<InstalledPack> PackStore::read_entry(const std::string& id, const std::st
   if (!signers) return damaged("nobody can tell who signed it");
   pack.signed_by = *signers;
   pack.library_sha256 = text_or_empty(origin, "library_sha256");
+  pack.platform = text_or_empty(origin, "platform");
+  if (const Json* others = json_find(origin, "other_keys"); others != nullptr && others->is_array())
+    for (const Json& key : *others)
+      if (key.is_string()) pack.other_keys.push_back(key.get<std::string>());
   if (const Json* at = json_find(origin, "installed_at"); at != nullptr && at->is_number_integer())
     pack.installed_at = at->get<int64_t>();
   if (text_or_empty(origin, "id") != id || text_or_empty(origin, "version") != version)
@@ -156,11 +174,13 @@ Result<> PackStore::write_object(const InstallRequest& request, const Path& obje
       return Error{ErrorKind::kInternal, "the build has left the archive", archive.path, "report this"};
     const Path library = temporary / (pack.id + ".so");
     TRY(write_file(env_, library, builds[0].bytes));
+    const Json others = TRY(other_key_ids(request.signature, request.signed_by, archive.path));
     Json origin = {{"id", pack.id},
                    {"version", pack.version},
                    {"source", request.source},
                    {"keys", Json::array()},
                    {"threshold", request.signed_by.threshold},
+                   {"other_keys", others},
                    {"library_sha256", request.build->sha256},
                    {"platform", request.build->platform()},
                    {"installed_at", env_.wall_time_ns() / 1'000'000'000}};
@@ -198,8 +218,8 @@ Result<InstalledPack> PackStore::install(const InstallRequest& request) {
     const auto other = read_store_entry(env_, entry);  // a damaged one is written again
     if (other.ok() && *other != hash)
       return broken_rule(PackRule::kTarget,
-                         "another archive is installed as " + pack.label() + " (" + other->substr(0, 12) +
-                             "), this is " + hash.substr(0, 12),
+                         fmt::format("another archive is installed as {} ({}), this is {}", pack.label(),
+                                     other->substr(0, 12), hash.substr(0, 12)),
                          request.archive->path,
                          "a version never changes: ask the publisher for a new one, or remove the installed one first");
   }
@@ -241,7 +261,7 @@ Result<RemovedPacks> PackStore::remove(std::string_view id, std::string_view ver
   }
   if (out.packs.empty() && out.damaged.empty())
     return Error{ErrorKind::kData,
-                 std::string(id) + (version.empty() ? "" : "@" + std::string(version)) + " is not installed",
+                 fmt::format("{}{} is not installed", id, version.empty() ? "" : "@" + std::string(version)),
                  root_.string(), "`mortise pack list` shows what is"};
   TRY(collect_locked(out.damaged));
   return out;

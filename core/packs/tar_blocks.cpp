@@ -1,6 +1,8 @@
 // Makes and checks the 512-byte headers of a tar.
 #include "packs/tar_blocks.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -88,13 +90,14 @@ Error TarReader::fault(PackRule rule, std::string what) const {
 }
 
 Result<> TarReader::check_path(const std::string& path) {
-  if (!is_archive_path(path)) return fault(PackRule::kPath, "the path " + quote(path) + " is not allowed");
+  if (!is_archive_path(path)) return fault(PackRule::kPath, fmt::format("the path {} is not allowed", quote(path)));
   if (paths_.empty() && path != kDescriptionFile)
-    return fault(PackRule::kFirst, "the first entry is " + quote(path) + ", not pack.toml");
-  if (!paths_.insert(path).second) return fault(PackRule::kOrder, "the path " + quote(path) + " is there twice");
+    return fault(PackRule::kFirst, fmt::format("the first entry is {}, not pack.toml", quote(path)));
+  if (!paths_.insert(path).second)
+    return fault(PackRule::kOrder, fmt::format("the path {} is there twice", quote(path)));
   if (path != kDescriptionFile) {
     if (!last_path_.empty() && path < last_path_)
-      return fault(PackRule::kOrder, quote(path) + " comes after " + quote(last_path_));
+      return fault(PackRule::kOrder, fmt::format("{} comes after {}", quote(path), quote(last_path_)));
     last_path_ = path;
   }
   const auto is_both = [&](const std::string& both) {
@@ -116,23 +119,24 @@ Result<> TarReader::read_header() {
   }
   if (num_end_blocks_ > 0) return fault(PackRule::kEnd, "there is something after the end of the archive");
   if (paths_.size() == kMaxArchiveEntries)
-    return fault(PackRule::kEntryCount, "there are more than " + std::to_string(kMaxArchiveEntries) + " entries");
+    return fault(PackRule::kEntryCount, fmt::format("there are more than {} entries", kMaxArchiveEntries));
   const char type = block_[kTypeAt];
   std::string path = block_.substr(0, std::min(block_.find('\0'), kMaxArchivePathBytes));
-  if (type != '0') return fault(PackRule::kEntryType, quote(path) + " is " + std::string(type_name(type)));
+  if (type != '0')
+    return fault(PackRule::kEntryType, fmt::format("{} is {}", quote(path), std::string(type_name(type))));
   const auto size = read_octal(std::string_view(block_).substr(kSizeAt, kSizeBytes));
-  if (!size) return fault(PackRule::kHeader, "the size of " + quote(path) + " is not 11 octal digits");
+  if (!size) return fault(PackRule::kHeader, fmt::format("the size of {} is not 11 octal digits", quote(path)));
   TRY(check_path(path));
   if (*size > kMaxArchiveFileBytes)
-    return fault(PackRule::kUnpackedSize,
-                 quote(path) + " has " + format_bytes(*size) + ", more than " + format_bytes(kMaxArchiveFileBytes));
+    return fault(PackRule::kUnpackedSize, fmt::format("{} has {}, more than {}", quote(path), format_bytes(*size),
+                                                      format_bytes(kMaxArchiveFileBytes)));
   if (path == kDescriptionFile && *size > kMaxDescriptionBytes)
-    return fault(PackRule::kFirst,
-                 "pack.toml has " + format_bytes(*size) + ", more than " + format_bytes(kMaxDescriptionBytes));
+    return fault(PackRule::kFirst, fmt::format("pack.toml has {}, more than {}", format_bytes(*size),
+                                               format_bytes(kMaxDescriptionBytes)));
   const TarHeader expected = tar_header(path, *size);
   if (block_ != std::string_view(expected.data(), expected.size()))
     return fault(PackRule::kHeader,
-                 "the header of " + quote(path) + " is not the one that belongs to its path and size");
+                 fmt::format("the header of {} is not the one that belongs to its path and size", quote(path)));
   file_ = {std::move(path), ""};
   in_file_ = true;
   wanted_ = visitor_.wants(file_.path, *size);
@@ -151,7 +155,7 @@ Result<> TarReader::end_of_file() {
 Result<> TarReader::feed(std::string_view bytes) {
   num_bytes_ += bytes.size();
   if (num_bytes_ > max_bytes_)
-    return fault(PackRule::kUnpackedSize, "the files have more than " + format_bytes(max_bytes_) + " in all");
+    return fault(PackRule::kUnpackedSize, fmt::format("the files have more than {} in all", format_bytes(max_bytes_)));
   while (!bytes.empty() || (in_file_ && left_ == 0 && padding_ == 0)) {
     if (in_file_ && left_ > 0) {
       const size_t count = std::min<uint64_t>(left_, bytes.size());
@@ -161,7 +165,7 @@ Result<> TarReader::feed(std::string_view bytes) {
     } else if (in_file_ && padding_ > 0) {
       const size_t count = std::min(padding_, bytes.size());
       if (!all_zero(bytes.substr(0, count)))
-        return fault(PackRule::kHeader, "the padding after " + quote(file_.path) + " is not zero");
+        return fault(PackRule::kHeader, fmt::format("the padding after {} is not zero", quote(file_.path)));
       padding_ -= count;
       bytes.remove_prefix(count);
     } else if (in_file_) {

@@ -1,6 +1,8 @@
 // Reads single fields of a table with their types.
 #include "packs/toml_fields.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -30,7 +32,7 @@ std::string toml_quoted(std::string_view text) {
 std::string toml_list(const std::vector<std::string>& items) {
   std::vector<std::string> quoted;
   for (const std::string& item : items) quoted.push_back(toml_quoted(item));
-  return "[" + join(quoted, ", ") + "]";
+  return fmt::format("[{}]", join(quoted, ", "));
 }
 
 Error TomlFields::fault(std::string what, const toml::node* at) const {
@@ -48,7 +50,7 @@ Result<> TomlFields::only(std::initializer_list<std::string_view> keys) const {
 
 Result<> TomlFields::text(std::string_view key, std::string& out, bool needed) const {
   const toml::node* node = table_.get(key);
-  if (node == nullptr) return needed ? Result<>(fault("the key " + quote(key) + " is missing")) : Result<>();
+  if (node == nullptr) return needed ? Result<>(fault(fmt::format("the key {} is missing", quote(key)))) : Result<>();
   const auto* value = node->as_string();
   if (value == nullptr) return fault(quote(key) + " must be a text", node);
   out = value->get();
@@ -57,7 +59,7 @@ Result<> TomlFields::text(std::string_view key, std::string& out, bool needed) c
 
 Result<> TomlFields::number(std::string_view key, uint64_t& out, bool needed) const {
   const toml::node* node = table_.get(key);
-  if (node == nullptr) return needed ? Result<>(fault("the key " + quote(key) + " is missing")) : Result<>();
+  if (node == nullptr) return needed ? Result<>(fault(fmt::format("the key {} is missing", quote(key)))) : Result<>();
   const auto* value = node->as_integer();
   if (value == nullptr || value->get() < 0) return fault(quote(key) + " must be a whole number", node);
   out = static_cast<uint64_t>(value->get());

@@ -1,6 +1,7 @@
 // Reads trust.toml and policy.toml, and writes the user's trust.toml.
 #include "packs/trust.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -64,7 +65,7 @@ Result<Publisher> read_publisher(const toml::table& table, const std::string& fi
     auto place = normal_place(one.index);
     if (!place.ok()) return config_fault(std::move(place).error().what, where);
     if (!is_url(one.index) && !Path(one.index).is_absolute())
-      return config_fault("the folder " + quote(one.index) + " of an index must be named from / on", where);
+      return config_fault(fmt::format("the folder {} of an index must be named from / on", quote(one.index)), where);
     one.index = *std::move(place);
   }
   for (const std::string& pattern : one.ids) {
@@ -145,7 +146,7 @@ bool SignerSet::same_as(const SignerSet& other) const {
 
 std::string SignerSet::text() const {
   if (keys.size() == 1) return "the key " + shown_keys(keys);
-  return std::to_string(threshold) + " of the keys " + shown_keys(keys);
+  return fmt::format("{} of the keys {}", threshold, shown_keys(keys));
 }
 
 SignerSet one_signer(const SigningPublicKey& key) {
@@ -156,19 +157,18 @@ SignerSet one_signer(const SigningPublicKey& key) {
 
 std::string signer_set_fault(const SignerSet& set) {
   if (set.keys.empty() || set.keys.size() > kMaxSigners)
-    return "the signers must be from 1 to " + std::to_string(kMaxSigners) + " keys, not " +
-           std::to_string(set.keys.size());
+    return fmt::format("the signers must be from 1 to {} keys, not {}", kMaxSigners, set.keys.size());
   if (set.threshold < 1 || set.threshold > set.keys.size())
-    return "the signers are " + std::to_string(set.keys.size()) + (set.keys.size() == 1 ? " key" : " keys") +
-           ", so the threshold must be from 1 to " + std::to_string(set.keys.size());
+    return fmt::format("the signers are {}{}, so the threshold must be from 1 to {}", set.keys.size(),
+                       set.keys.size() == 1 ? " key" : " keys", set.keys.size());
   const std::vector<KeyId> ids = ids_of(set);
   if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end())
-    return "the signers have the key id " + key_id_text(*twice) + " twice, and a key counts once";
+    return fmt::format("the signers have the key id {} twice, and a key counts once", key_id_text(*twice));
   for (size_t i = 0; i < set.keys.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
       if (set.keys[i].key == set.keys[j].key)
-        return "the signers " + set.keys[j].id_text() + " and " + set.keys[i].id_text() +
-               " are the same key, and a key counts once";
+        return fmt::format("the signers {} and {} are the same key, and a key counts once", set.keys[j].id_text(),
+                           set.keys[i].id_text());
   }
   return "";
 }
@@ -282,18 +282,18 @@ Result<> write_trust(Env& env, const PackPlaces& places, const Trust& trust) {
   std::string text = "# Whose packs are taken; `mortise pack trust` writes this file.\n";
   for (const Publisher& one : trust.publishers) {
     if (one.of_machine) continue;
-    text += "\n[[publisher]] # " + shown_keys(one.signers.keys) + "\nkeys = " + toml_keys(one.signers.keys) +
-            "\nthreshold = " + std::to_string(one.signers.threshold) + "\nids = " + toml_list(one.ids) + "\n";
-    if (!one.former.empty()) text += "former = " + toml_keys(one.former) + "\n";
-    if (!one.name.empty()) text += "name = " + toml_quoted(one.name) + "\n";
-    if (!one.index.empty()) text += "index = " + toml_quoted(one.index) + "\n";
+    text += fmt::format("\n[[publisher]] # {}\nkeys = {}\nthreshold = {}\nids = {}\n", shown_keys(one.signers.keys),
+                        toml_keys(one.signers.keys), one.signers.threshold, toml_list(one.ids));
+    if (!one.former.empty()) text += fmt::format("former = {}\n", toml_keys(one.former));
+    if (!one.name.empty()) text += fmt::format("name = {}\n", toml_quoted(one.name));
+    if (!one.index.empty()) text += fmt::format("index = {}\n", toml_quoted(one.index));
   }
   for (const Revocation& one : trust.revoked) {
     if (one.of_machine) continue;
     text += "\n[[revoked]]\n";
     text += one.key.empty() ? "sha256 = " + toml_quoted(one.sha256) : "key = " + toml_quoted(one.key);
     if (!one.id.empty()) text += "\nid = " + toml_quoted(one.id);
-    text += "\nreason = " + toml_quoted(one.reason) + "\n";
+    text += fmt::format("\nreason = {}\n", toml_quoted(one.reason));
   }
   TRY(create_dirs_synced(env, places.user_config));
   return write_file_atomic(env, places.user_config / kTrustFile, text);
@@ -322,8 +322,8 @@ Result<TrustPolicy> parse_trust_policy(std::string_view text, std::string_view w
   if (text == "locked") return TrustPolicy{true, false};
   if (text == "signed") return TrustPolicy{false, true};
   if (text == "locked and signed") return TrustPolicy{true, true};
-  return Error{ErrorKind::kConfig, "the trust " + quote(text) + " is not any, locked or signed", std::string(where),
-               "choose one of these"};
+  return Error{ErrorKind::kConfig, fmt::format("the trust {} is not any, locked or signed", quote(text)),
+               std::string(where), "choose one of these"};
 }
 
 TrustPolicy tighter(const TrustPolicy& a, const TrustPolicy& b) {

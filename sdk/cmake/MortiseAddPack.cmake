@@ -6,7 +6,8 @@
 # again. ID is the pack's reverse-domain id (default: NAME), VERSION its semantic version (default: the project's).
 # The target NAME.mpack, which is not a part of `all`, makes the archive ID-VERSION.mpack next to NAME.so with the program
 # `mortise`; it takes pack.toml, README.md, LICENSE and tests/ from the source folder.
-# SOURCES may be C, C++ and CUDA; for CUDA the project enables the language and gives LIBS CUDA::cudart_static.
+# SOURCES may be C, C++ and CUDA; for CUDA the project enables the language and gives LIBS CUDA::cudart_static. The note
+# of a pack with CUDA sources names the toolkit's version.
 # LIBS are linked in, statically if the pack is to stay portable; a shared library other than the C and C++ runtimes
 # must be named in NEEDS, or the host refuses the pack. Output: MORTISE_PACK_DIR, by default BINARY_DIR/lib/mortise/packs.
 # TARGET_MINOR is the minor of the ABI that the sources use, 1 unless given (mortise/abi.h).
@@ -89,6 +90,14 @@ function(mortise_add_pack name)
 
   set(build_facts "compiler=${CMAKE_${language}_COMPILER_ID} ${CMAKE_${language}_COMPILER_VERSION}"
     "cpu=${CMAKE_SYSTEM_PROCESSOR}" "system=${CMAKE_SYSTEM_NAME}")
+  foreach(source IN LISTS ARG_SOURCES)
+    get_source_file_property(source_language "${source}" LANGUAGE)
+    if(source MATCHES "\\.cu$" OR source_language STREQUAL "CUDA")
+      string(REGEX MATCH "^[0-9]+\\.[0-9]+" cuda_version "${CMAKE_CUDA_COMPILER_VERSION}")
+      list(APPEND build_facts "cuda=${cuda_version}")
+      break()
+    endif()
+  endforeach()
   set(run_with "")
   if(ARG_TORCH)
     _mortise_find_torch(${name})

@@ -168,6 +168,16 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
   return plugin;
 }
 
+std::string note_place(std::string_view where) { return std::string(where) + " (note)"; }
+
+Result<Json> parse_note_json(std::string_view text, const std::string& where) {
+  auto parsed = parse_json(text, where, {.error_kind = ErrorKind::kPlugin});
+  if (parsed.ok()) return parsed;
+  // Notes are generated: correct the source, not the JSON.
+  return Error{ErrorKind::kPlugin, "the metadata note is damaged: " + parsed.error().what, parsed.error().where,
+               std::string(kNext)};
+}
+
 }  // namespace
 
 Error other_abi(std::string_view abi, std::string_view where) {
@@ -209,14 +219,30 @@ Result<std::string_view> find_note(const ElfSummary& elf, std::string_view where
   return found->desc.substr(0, found->desc.find('\0'));
 }
 
+bool is_cuda_version(std::string_view text) {
+  const auto is_number = [](std::string_view part) {
+    return !part.empty() && part.size() <= 3 && part.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  const size_t dot = text.find('.');
+  return is_number(text.substr(0, dot)) && (dot == std::string_view::npos || is_number(text.substr(dot + 1)));
+}
+
+Result<std::string> cuda_of_note(std::string_view text, std::string_view where) {
+  const std::string note_where = note_place(where);
+  const Json root = TRY(parse_note_json(text, note_where));
+  const Json* build = json_find(root, "build");
+  if (build == nullptr) return std::string();
+  Fields built(*build, note_where + ", build");
+  std::string cuda = built.text("cuda", false);
+  if (!cuda.empty() && !is_cuda_version(cuda))
+    built.fail(fmt::format("'cuda' is {}, not a version such as 12.4", quote(cuda)));
+  TRY(built.done());
+  return cuda;
+}
+
 Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
-  const std::string note_where = std::string(where) + " (note)";
-  auto parsed = parse_json(text, note_where, {.error_kind = ErrorKind::kPlugin});
-  if (!parsed.ok()) {  // notes are generated: correct the source, not the JSON
-    return Error{ErrorKind::kPlugin, "the metadata note is damaged: " + parsed.error().what, parsed.error().where,
-                 std::string(kNext)};
-  }
-  const Json root = *std::move(parsed);
+  const std::string note_where = note_place(where);
+  const Json root = TRY(parse_note_json(text, note_where));
   Fields fields(root, note_where);
   PackInfo pack;
   pack.abi = static_cast<int32_t>(fields.integer("abi", 0, INT32_MAX));

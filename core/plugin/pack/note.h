@@ -5,12 +5,13 @@
 //                "coupling":"token"|"row"|"group"|"update", "requires":[], "consumes":[], "update_metrics":[],
 //                "params":[{"name":"hit", "type":"f64"|"i64"|"bool"|"text", "default":"1.0"|null, "min":0, "max":1,
 //                           "choices":["a","b"], "role":"column", "doc":"..."}]}],
-//    "needs":["libfoo.so.1"], "build":{"compiler":"GNU 12.2.0", "torch":"2.11.0"}}
+//    "needs":["libfoo.so.1"], "build":{"compiler":"GNU 12.2.0", "torch":"2.11.0", "cuda":"12.4"}}
 // min or max left out is an open end; role left out is "plain"; update_metrics is of minor 2; a pack with build.torch is of the torch-locked tier.
 // Unknown members are left for later minors. Everything else is checked: types, grammar of ids and names, duplicates,
 // and that each default is a legal value of its parameter. Threading: pure functions.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "foundation/base/result.h"
@@ -27,6 +28,10 @@ inline constexpr uint32_t kNoteType = 1;
 
 // path and sha256 of the result are left empty.
 [[nodiscard]] Result<PackInfo> parse_note(std::string_view text, std::string_view where);
+
+// "12.4" or "12": a version of CUDA. cuda_of_note: the one that the pack was built with, "" if none of it is for CUDA.
+[[nodiscard]] bool is_cuda_version(std::string_view text);
+[[nodiscard]] Result<std::string> cuda_of_note(std::string_view text, std::string_view where);
 
 // The message for a pack of another ABI major, wherever it shows.
 [[nodiscard]] Error other_abi(std::string_view abi, std::string_view where);

@@ -32,7 +32,7 @@ constexpr std::string_view kHarmless[] = {
     "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
     // Sanitizers, profiles, ours.
     "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", "LLVM_PROFILE_FILE", "GCOV_PREFIX",
-    "GCOV_PREFIX_STRIP", "MORTISE_PLUGIN_PATH"};
+    "GCOV_PREFIX_STRIP", "MORTISE_PLUGIN_PATH", "MORTISE_SDK_CPU"};
 
 bool has_login(std::string_view value) {
   // A proxy may be written without a scheme.

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "archive_maker.h"
+#include "packs/admission.h"
 #include "packs/machine.h"
 #include "plugin/host/registry.h"
 #include "support/fault_env.h"
@@ -102,6 +103,10 @@ TEST(PackChecking, ADescriptionThatLiesIsRefused) {
                                  "Test.versions", "test..versions", "test.versions.", ".test", "test/versions", "test"})
     EXPECT_THAT(with_description(pack, "test.versions", look_alike), HasSubstr("rule P12")) << look_alike;
   EXPECT_THAT(with_description(pack, "lib/linux", "bin/linux"), HasSubstr("rule P14"));
+  for (const char* cuda : {"12.", ".4", "12.4.1", "twelve", "12 4", "1234"})
+    EXPECT_THAT(with_description(pack, "tier = ", std::string("cuda = \"") + cuda + "\"\ntier = "),
+                AllOf(HasSubstr("rule P11"), HasSubstr("12.4")))
+        << cuda;
   const std::string other = changed(pack, [](ArchiveFile& file) {
     if (file.path.starts_with("lib/")) file.bytes += "x";
   });
@@ -147,14 +152,20 @@ TEST(PackChoice, TheBestBuildThatFitsTheMachine) {
     const auto build = choose_build(pack, machine, "x");
     return build.ok() ? (*build)->file : build.error().to_string();
   };
-  EXPECT_EQ(chosen({"linux", "aarch64", 1, "", false}), "f0");
-  EXPECT_EQ(chosen({"linux", "x86_64", 1, "", false}), "f1");
-  EXPECT_EQ(chosen({"linux", "x86_64", 1, "2.11.0", false}), "f4");
-  EXPECT_EQ(chosen({"linux", "x86_64", 1, "2.12.0", false}), "f1");
-  EXPECT_EQ(chosen({"linux", "x86_64", 3, "2.11.0", false}), "f2");
-  EXPECT_EQ(chosen({"linux", "x86_64", 3, "", true}), "f5");
-  EXPECT_EQ(chosen({"linux", "x86_64", 4, "", true}), "f3");
-  EXPECT_THAT(chosen({"linux", "riscv64", 1, "", false}), AllOf(HasSubstr("no build"), HasSubstr("linux aarch64")));
+  EXPECT_EQ(chosen({"linux", "aarch64", 1, "", 0}), "f0");
+  EXPECT_EQ(chosen({"linux", "x86_64", 1, "", 0}), "f1");
+  EXPECT_EQ(chosen({"linux", "x86_64", 1, "2.11.0", 0}), "f4");
+  EXPECT_EQ(chosen({"linux", "x86_64", 1, "2.12.0", 0}), "f1");
+  EXPECT_EQ(chosen({"linux", "x86_64", 3, "2.11.0", 0}), "f2");
+  EXPECT_EQ(chosen({"linux", "x86_64", 3, "", 12}), "f5");
+  EXPECT_EQ(chosen({"linux", "x86_64", 3, "", 13}), "f5");
+  EXPECT_EQ(chosen({"linux", "x86_64", 3, "", 11}), "f2");  // this driver does not run CUDA 12
+  EXPECT_EQ(chosen({"linux", "x86_64", 4, "", 12}), "f3");
+  EXPECT_THAT(chosen({"linux", "riscv64", 1, "", 0}), AllOf(HasSubstr("no build"), HasSubstr("linux aarch64")));
+  // Where nothing else fits, its plugins run on the CPU (rule R46).
+  add("aarch64", "aarch64", "", "13.1");
+  pack.builds.erase(pack.builds.begin());
+  EXPECT_EQ(chosen({"linux", "aarch64", 1, "", 0}), "f8");
 }
 
 TEST(PackStoreTest, SeveralVersionsLieSideBySide) {
@@ -208,6 +219,31 @@ TEST(PackStoreTest, AVersionNeverChanges) {
   EXPECT_THAT(error_of(store.install(request_of(other))), HasSubstr("rule P23"));
 }
 
+// `--trust any` takes a pack whose key nobody trusts yet. The store knows that key, so that a later revocation counts.
+TEST(PackStoreTest, SignaturesThatDoNotCountAreKept) {
+  const TempDir dir;
+  PackStore store(default_env(), dir / "store");
+  const PackArchive pack = versioned_pack();
+  ASSERT_OK_AND_ASSIGN(const KeyPair unknown, make_key_pair());
+  InstallRequest request = request_of(pack);
+  request.signature = *sign_bytes(unknown.secret_key, pack.bytes, "c");
+  ASSERT_OK_AND_ASSIGN(const InstalledPack installed, store.install(request));
+  EXPECT_TRUE(installed.signed_by.keys.empty());
+  EXPECT_EQ(installed.other_keys, std::vector<std::string>{unknown.public_key.id_text()});
+  EXPECT_EQ(installed.platform, pack.description.builds[0].platform());
+  Trust trust;
+  ASSERT_OK_AND_ASSIGN(const Revocation* none, revocation_of_installed(default_env(), trust, installed));
+  EXPECT_EQ(none, nullptr);
+  ASSERT_OK_AND_ASSIGN(KeyPair namesake, make_key_pair());
+  namesake.public_key.id = unknown.public_key.id;
+  trust.revoked = {{namesake.public_key.text(), "", "", "another key of this id", false}};
+  ASSERT_OK_AND_ASSIGN(const Revocation* of_namesake, revocation_of_installed(default_env(), trust, installed));
+  EXPECT_EQ(of_namesake, nullptr);
+  trust.revoked = {{unknown.public_key.text(), "", "", "stolen", false}};
+  ASSERT_OK_AND_ASSIGN(const Revocation* revoked, revocation_of_installed(default_env(), trust, installed));
+  EXPECT_EQ(revoked, &trust.revoked[0]);
+}
+
 TEST(PackStoreTest, TheSameArchiveAgainRepairsAndAddsItsSignature) {
   const TempDir dir;
   PackStore store(default_env(), dir / "store");
@@ -215,8 +251,8 @@ TEST(PackStoreTest, TheSameArchiveAgainRepairsAndAddsItsSignature) {
   ASSERT_OK_AND_ASSIGN(const InstalledPack first, store.install(request_of(pack)));
   EXPECT_TRUE(first.signed_by.keys.empty());
   InstallRequest signed_request = request_of(pack);
-  signed_request.signature = "text of a signature";
   ASSERT_OK_AND_ASSIGN(const KeyPair pair, make_key_pair());
+  signed_request.signature = *sign_bytes(pair.secret_key, pack.bytes, "c");
   signed_request.signed_by = one_signer(pair.public_key);
   ASSERT_OK_AND_ASSIGN(const InstalledPack second, store.install(signed_request));
   EXPECT_TRUE(second.signed_by.same_as(signed_request.signed_by));
@@ -225,7 +261,7 @@ TEST(PackStoreTest, TheSameArchiveAgainRepairsAndAddsItsSignature) {
   signed_request.signed_by.threshold = 2;
   ASSERT_OK_AND_ASSIGN(const InstalledPack third, store.install(signed_request));
   EXPECT_TRUE(third.signed_by.same_as(signed_request.signed_by));
-  EXPECT_EQ(*default_env().read_file(second.archive.string() + ".minisig"), "text of a signature");
+  EXPECT_EQ(*default_env().read_file(second.archive.string() + ".minisig"), signed_request.signature);
   std::filesystem::permissions(second.library, std::filesystem::perms::owner_all);
   std::ofstream(second.library, std::ios::app) << "damage";
   ASSERT_OK(store.install(signed_request));

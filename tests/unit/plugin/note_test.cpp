@@ -55,6 +55,15 @@ TEST(NoteTest, OpenEndsAndTorch) {
   EXPECT_EQ(torch.torch, "2.11.0");
 }
 
+TEST(NoteTest, TheCudaThatThePackWasBuiltWith) {
+  EXPECT_EQ(*cuda_of_note(note(), "x.so"), "");
+  EXPECT_EQ(*cuda_of_note(note(R"("compiler":"GNU")", R"("cuda":"12.4")"), "x.so"), "12.4");
+  EXPECT_EQ(*cuda_of_note(note(R"("build":{"compiler":"GNU"},)", ""), "x.so"), "");
+  for (const char* wrong : {R"("cuda":12.4)", R"("cuda":"12.")", R"("cuda":"12.4.1")", R"("cuda":"new")"})
+    EXPECT_THAT(error_of(cuda_of_note(note(R"("compiler":"GNU")", wrong), "x.so")), HasSubstr("cuda")) << wrong;
+  EXPECT_THAT(error_of(cuda_of_note("{", "x.so")), HasSubstr("damaged"));
+}
+
 TEST(NoteTest, WhatMinor2Added) {
   const std::string mode = R"("choices":["a","b"])";
   const auto role = [&](const std::string& text) {

@@ -313,11 +313,13 @@ TEST(WorkerEnvironment, OnlyHarmlessVariablesAndThoseThatAreNamed) {
                              "https_proxy=http://u:p@h",
                              "http_proxy=http://h",
                              "CUDA_VISIBLE_DEVICES=0",
+                             "MORTISE_SDK_CPU=v3",
                              nullptr};
-  EXPECT_THAT(worker_environment(all, {}),
-              testing::ElementsAre(
-                  "PATH=/bin", "LC_ALL=C", "OMP_NUM_THREADS=2", "http_proxy=http://h", "CUDA_VISIBLE_DEVICES=0",
-                  "MORTISE_ENV_WITHHELD=HF_TOKEN,OPENAI_API_KEY,AWS_SESSION_TOKEN,PYTHON_TOKEN,https_proxy"));
+  EXPECT_THAT(
+      worker_environment(all, {}),
+      testing::ElementsAre("PATH=/bin", "LC_ALL=C", "OMP_NUM_THREADS=2", "http_proxy=http://h",
+                           "CUDA_VISIBLE_DEVICES=0", "MORTISE_SDK_CPU=v3",
+                           "MORTISE_ENV_WITHHELD=HF_TOKEN,OPENAI_API_KEY,AWS_SESSION_TOKEN,PYTHON_TOKEN,https_proxy"));
   const auto added = worker_environment(all, {"OPENAI_API_KEY", "NOT_SET", "https_proxy"});
   EXPECT_THAT(added, testing::IsSupersetOf({"OPENAI_API_KEY=b=c", "https_proxy=http://u:p@h",
                                             "MORTISE_ENV_ADDED=OPENAI_API_KEY,https_proxy"}));
