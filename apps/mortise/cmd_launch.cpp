@@ -12,6 +12,7 @@
 #include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "packs/private_folder.h"
 
 namespace mortise {
 
@@ -73,12 +74,9 @@ Result<LaunchCommand> parse_launch(Arguments args) {
 }
 
 Result<Path> make_log_folder(const LaunchCommand& command) {
-  Env& env = default_env();
-  const Path folder = command.log_dir.empty()
-                          ? std::filesystem::temp_directory_path() / unique_name(env, "mortise_ranks_")
-                          : Path(command.log_dir);
-  TRY(env.create_dirs(folder));
-  return folder;
+  if (command.log_dir.empty()) return make_private_folder("mortise_ranks_");
+  TRY(default_env().create_dirs(command.log_dir));
+  return Path(command.log_dir);
 }
 
 // The last lines of the log of a rank that failed: mostly its error.

@@ -28,9 +28,10 @@ int main(int argc, char** argv) {
                                   ::fstat(mortise::kWorkerSocket, &status) == 0 && S_ISSOCK(status.st_mode);
   if (!started_by_trainer) {
     std::puts(
-        "mortise-worker runs reward plugins apart from the trainer, so that a crash or a hang costs one row.\n"
-        "`mortise train` and `mortise eval` start it; it is of no use by hand. See plugins.isolation in\n"
-        "`mortise config explain plugins`.");
+        "mortise-worker runs plugins apart from the trainer. A reward that crashes or hangs costs one row; a policy loss,\n"
+        "a KL estimator or an advantage estimator costs at most the current step. `mortise train`, `mortise eval` and\n"
+        "`mortise plugin` start it; it is of no use by hand. See plugins.isolation, actor.policy_loss.isolation,\n"
+        "actor.kl_isolation, algorithm.kl_isolation and algorithm.adv_isolation in `mortise config explain`.");
     return argc == 2 && std::strcmp(argv[1], "--help") == 0 ? 0 : 2;
   }
   if (const char* names = std::getenv(mortise::kAddedNames); names != nullptr) {
