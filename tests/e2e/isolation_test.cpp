@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "run_bits.h"
+#include "run_table.h"
 
 namespace mortise::test {
 namespace {
@@ -11,13 +11,10 @@ using testing::HasSubstr;
 
 constexpr int64_t kLastStep = 4;
 
-// All four places that name a loss or an estimator, one of them with state (TinyTask's bnpo).
+// One of the plugins has state (TinyTask's bnpo).
 std::vector<std::string> all_in(const std::string& isolation) {
-  std::vector<std::string> all{"trainer.total_training_steps=4", "trainer.max_actor_ckpt_to_keep=null",
-                               "actor.use_kl_loss=true", "plugins.bubblewrap=false"};
-  for (const char* key :
-       {"actor.policy_loss.isolation=", "actor.kl_isolation=", "algorithm.adv_isolation=", "algorithm.kl_isolation="})
-    all.push_back(key + isolation);
+  std::vector<std::string> all = with_isolation(isolation);
+  all.insert(all.end(), {"trainer.total_training_steps=4", "trainer.max_actor_ckpt_to_keep=null"});
   return all;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "process.h"
-#include "run_bits.h"
+#include "run_table.h"
 
 namespace mortise::test {
 namespace {
@@ -12,12 +12,13 @@ namespace {
 using testing::HasSubstr;
 
 // A short run of two processes, each with some micro-batches.
-std::string train_words(const TinyTask& task, const std::string& out, int steps) {
+std::string train_words(const TinyTask& task, const std::string& out, int steps,
+                        const std::vector<std::string>& more = {}) {
+  std::vector<std::string> settings{"actor.ppo_max_token_len_per_gpu=20", "actor.optim.lr_scheduler_type=constant",
+                                    "trainer.total_training_steps=" + std::to_string(steps)};
+  settings.insert(settings.end(), more.begin(), more.end());
   std::string line;
-  for (const std::string& word :
-       task.words("train", out,
-                  {"actor.ppo_max_token_len_per_gpu=20", "actor.optim.lr_scheduler_type=constant",
-                   "trainer.total_training_steps=" + std::to_string(steps)}))
+  for (const std::string& word : task.words("train", out, settings))
     if (word != program()) line += " '" + word + "'";
   return line;
 }
@@ -63,6 +64,24 @@ TEST(Launch, OneRankIsTheCommandItself) {
   const Outcome launched = run(program() + " launch --nproc 1 -- plugin list", dir.path());
   EXPECT_EQ(launched.code, 0);
   EXPECT_EQ(launched.output, alone.output);
+}
+
+// Each rank has workers of its own.
+TEST(Launch, LossesAndEstimatorsInWorkersGiveTheSameBits) {
+  const TinyTask task;
+  constexpr int kSteps = 3;
+  for (const std::string isolation : {"none", "process"}) {
+    const std::string words = train_words(task, "out_" + isolation, kSteps, with_isolation(isolation));
+    const Outcome outcome = run(program() + " launch --nproc 2" + words, task.path());
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+  }
+  for (const char* log : {"log.txt", "rank_1.log"}) {
+    const std::string told = default_env().read_file(task.path() / "out_process" / log).value();
+    for (const char* kind : {"policy_loss ", "kl_estimator kl@", "kl_estimator low_var_kl@", "advantage_estimator "})
+      EXPECT_THAT(told, testing::ContainsRegex(std::string(kind) + "[^\n]*: runs in a worker")) << log;
+  }
+  expect_same_bits(bits_of_run(task.path() / "out_process", kSteps), bits_of_run(task.path() / "out_none", kSteps),
+                   "in workers");
 }
 
 TEST(Launch, TrainsOnTwoRanks) {

@@ -14,6 +14,15 @@ struct RunCase {
   std::vector<std::string> settings;  // over TinyTask's
 };
 
+// All four places that name a loss or an estimator.
+inline std::vector<std::string> with_isolation(const std::string& isolation) {
+  std::vector<std::string> all{"actor.use_kl_loss=true", "plugins.bubblewrap=false"};
+  for (const char* key :
+       {"actor.policy_loss.isolation=", "actor.kl_isolation=", "algorithm.adv_isolation=", "algorithm.kl_isolation="})
+    all.push_back(key + isolation);
+  return all;
+}
+
 // In data/code.jsonl of a task: any completion that is a Python program passes.
 inline std::string code_rows() {
   std::string rows;
