@@ -20,6 +20,11 @@ Result<> check_locked_run(const RunLock& lock, const PluginRegistry& registry, c
   for (const LockedPack& pack : lock.packs) {
     const auto is_it = [&](const Candidate& one) { return one.info.id == pack.id && one.info.sha256 == pack.sha256; };
     if (std::any_of(registry.candidates().begin(), registry.candidates().end(), is_it)) continue;
+    for (const RejectedCandidate& one : registry.rejected())  // it is there, but revoked or not signed
+      if (one.info && one.info->id == pack.id && one.info->sha256 == pack.sha256)
+        return Error{ErrorKind::kPlugin,
+                     fmt::format("a pack of the lock may not be used: {}: {}", how_to_get(pack), one.reason.what),
+                     lock.path, one.reason.next};
     std::string have;
     for (const Candidate& one : registry.candidates())
       if (one.info.id == pack.id) have = fmt::format("; there is {} ({})", one.info.label(), one.info.short_hash());

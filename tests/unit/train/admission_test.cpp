@@ -159,6 +159,17 @@ TEST_F(AdmissionTest, RevokedPacksAreNeverUsed) {
   EXPECT_THAT(why_not("any"), HasSubstr("rule P18"));
 }
 
+// To install it again would be the wrong advice.
+TEST_F(AdmissionTest, ALockedRunSaysThatItsPackWasRevoked) {
+  const InstalledPack pack = install(library("versions", "v1_0_0"), true);
+  lock();
+  EXPECT_EQ(why_not("locked"), "");
+  trust_.revoked = {{"", pack.sha256, pack.id, "wrong rewards", false}};
+  ASSERT_OK(write_trust(default_env(), places_, trust_));
+  EXPECT_THAT(why_not("locked"), AllOf(HasSubstr("a pack of the lock may not be used: test.versions 1.0.0"),
+                                       HasSubstr("rule P18"), HasSubstr("wrong rewards")));
+}
+
 TEST_F(AdmissionTest, ALockedRunUsesWhatIsInTheLockAndNothingElse) {
   EXPECT_THAT(why_not("locked"), HasSubstr("mortise pack lock"));
   install(library("versions", "v1_0_0"), true);
