@@ -39,7 +39,7 @@ constexpr const char* kDoctorUsage =
 // kNote: it works with a restriction that somebody should know.
 enum class Health { kOk, kNote, kFails };
 
-struct Finding {
+struct MachineFinding {
   std::string subject;
   Health health = Health::kOk;
   std::string text;                     // what was found
@@ -47,17 +47,17 @@ struct Finding {
   ErrorKind kind = ErrorKind::kConfig;  // of kFails: the exit code
 };
 
-Finding failed(std::string subject, const Error& error) {
+MachineFinding failed(std::string subject, const Error& error) {
   return {std::move(subject), Health::kFails, error.where.empty() ? error.what : error.where + ": " + error.what,
           error.next, error.kind};
 }
 
-Finding look_at_processor() {
+MachineFinding look_at_processor() {
   const std::string level = at::get_cpu_capability();
-  Finding out{.subject = "processor",
-              .text = fmt::format("{} of {} processors may be used; libtorch {} uses {}", usable_cpus(),
-                                  sysconf(_SC_NPROCESSORS_ONLN), kTorchVersion, level),
-              .next = {}};
+  MachineFinding out{.subject = "processor",
+                     .text = fmt::format("{} of {} processors may be used; libtorch {} uses {}", usable_cpus(),
+                                         sysconf(_SC_NPROCESSORS_ONLN), kTorchVersion, level),
+                     .next = {}};
   if (level == "DEFAULT") {
     out.health = Health::kNote;
     out.next = "this processor lacks AVX2: training works, but slowly";
@@ -65,8 +65,8 @@ Finding look_at_processor() {
   return out;
 }
 
-std::vector<Finding> threads_and_load() {
-  std::vector<Finding> out;
+std::vector<MachineFinding> threads_and_load() {
+  std::vector<MachineFinding> out;
   for (const char* name : {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || parse_i64(value).value_or(usable_cpus()) <= usable_cpus()) continue;
@@ -81,7 +81,7 @@ std::vector<Finding> threads_and_load() {
   return out;
 }
 
-Finding look_at_memory() {
+MachineFinding look_at_memory() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
   double kib = 0.0, total = 0.0, available = 0.0;
@@ -97,10 +97,10 @@ Finding look_at_memory() {
           .next = {}};
 }
 
-Finding look_at_open_files() {
+MachineFinding look_at_open_files() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);  // main has raised the soft limit already
-  Finding out{.subject = "open files", .text = fmt::format("up to {}", limit.rlim_cur), .next = {}};
+  MachineFinding out{.subject = "open files", .text = fmt::format("up to {}", limit.rlim_cur), .next = {}};
   if (limit.rlim_cur < 256) {
     out.health = Health::kNote;
     out.next = "raise the hard limit (ulimit -Hn): large batches with many workers need some hundred";
@@ -124,13 +124,13 @@ Result<> try_folder(Env& env, const Path& folder) {
   return done;
 }
 
-Finding folder_of_runs(Env& env, const Path& folder) {
+MachineFinding folder_of_runs(Env& env, const Path& folder) {
   if (const auto done = try_folder(env, folder); !done.ok()) return failed("disk", done.error());
   const auto free = env.free_bytes(folder);
-  Finding out{.subject = "disk",
-              .text = fmt::format("{} can be written, synced and locked; {} are free", folder.string(),
-                                  free.ok() ? format_bytes(*free) : "an unknown number of bytes"),
-              .next = {}};
+  MachineFinding out{.subject = "disk",
+                     .text = fmt::format("{} can be written, synced and locked; {} are free", folder.string(),
+                                         free.ok() ? format_bytes(*free) : "an unknown number of bytes"),
+                     .next = {}};
   if (free.ok() && *free < (uint64_t{1} << 30)) {
     out.health = Health::kNote;
     out.next = "free some room, or name another folder with trainer.default_local_dir";
@@ -140,18 +140,18 @@ Finding folder_of_runs(Env& env, const Path& folder) {
 
 // ---- packs and workers ----
 
-std::vector<Finding> packs_of(const PluginRegistry& registry) {
-  std::vector<Finding> out;
+std::vector<MachineFinding> packs_of(const PluginRegistry& registry) {
+  std::vector<MachineFinding> out;
   size_t num_plugins = 0, num_packs = 0;
   for (const Candidate& candidate : registry.candidates()) {
     if (!candidate.hidden_by.empty()) continue;
     ++num_packs;
     num_plugins += candidate.info.plugins.size();
   }
-  Finding found{.subject = "packs",
-                .text = fmt::format("{} with {}", counted(static_cast<int64_t>(num_packs), "pack"),
-                                    counted(static_cast<int64_t>(num_plugins), "plugin")),
-                .next = {}};
+  MachineFinding found{.subject = "packs",
+                       .text = fmt::format("{} with {}", counted(static_cast<int64_t>(num_packs), "pack"),
+                                           counted(static_cast<int64_t>(num_plugins), "plugin")),
+                       .next = {}};
   if (num_packs == 0) {
     found.health = Health::kFails;
     found.kind = ErrorKind::kPlugin;
@@ -164,13 +164,13 @@ std::vector<Finding> packs_of(const PluginRegistry& registry) {
   return out;
 }
 
-std::vector<Finding> store_of_packs(Env& env) {
+std::vector<MachineFinding> store_of_packs(Env& env) {
   const PackPlaces places = known_pack_places();
   if (places.store.empty() || !env.exists(places.store)) return {};
   std::vector<DamagedEntry> damaged;
   const auto packs = PackStore(env, places.store).list(&damaged);
   if (!packs.ok()) return {failed("store of packs", packs.error())};
-  std::vector<Finding> out{
+  std::vector<MachineFinding> out{
       {.subject = "store of packs",
        .text = fmt::format("{} installed in {}", counted(static_cast<int64_t>(packs->size()), "pack"),
                            places.store.string()),
@@ -194,8 +194,8 @@ bool needs_settings(const PluginInfo& plugin) {
 }
 
 // The first reward of the pack that works without settings; nothing if it has none to try.
-std::optional<Finding> try_pack(PluginRegistry& registry, const Candidate& pack) {
-  std::optional<Finding> out;
+std::optional<MachineFinding> try_pack(PluginRegistry& registry, const Candidate& pack) {
+  std::optional<MachineFinding> out;
   for (const PluginInfo& plugin : pack.info.plugins) {
     if (plugin.kind != MORTISE_KIND_REWARD || needs_settings(plugin)) continue;
     if ((plugin.flags & MORTISE_FLAG_NEEDS_ENGINE) != 0) continue;
@@ -203,15 +203,15 @@ std::optional<Finding> try_pack(PluginRegistry& registry, const Candidate& pack)
       out = failed("workers", tried.error());
       continue;
     }
-    return Finding{.subject = "workers",
-                   .text = fmt::format("the reward {} of {} started in a worker", plugin.name, pack.info.id),
-                   .next = {}};
+    return MachineFinding{.subject = "workers",
+                          .text = fmt::format("the reward {} of {} started in a worker", plugin.name, pack.info.id),
+                          .next = {}};
   }
   return out;
 }
 
-std::vector<Finding> try_workers(PluginRegistry& registry) {
-  std::vector<Finding> out;
+std::vector<MachineFinding> try_workers(PluginRegistry& registry) {
+  std::vector<MachineFinding> out;
   if (const auto able = check_worker_support(); !able.ok()) return {failed("workers", able.error())};
   if (const auto program = find_worker_program(); !program.ok()) return {failed("workers", program.error())};
   for (const Candidate& pack : registry.candidates()) {
@@ -226,10 +226,10 @@ std::vector<Finding> try_workers(PluginRegistry& registry) {
 
 // ---- what only some runs need ----
 
-Finding program_that_runs(Env& env, const std::string& subject, const std::vector<std::string>& words,
-                          const std::string& works, const std::string& next) {
+MachineFinding program_that_runs(Env& env, const std::string& subject, const std::vector<std::string>& words,
+                                 const std::string& works, const std::string& next) {
   const Path folder = std::filesystem::temp_directory_path() / unique_name(env, "mortise_doctor_");
-  Finding out{.subject = subject, .text = works, .next = {}};
+  MachineFinding out{.subject = subject, .text = works, .next = {}};
   bool done = env.create_dirs(folder).ok();
   if (done) {
     const auto outcome = run_child(words, folder, folder / "log", std::chrono::seconds(60));
@@ -240,9 +240,9 @@ Finding program_that_runs(Env& env, const std::string& subject, const std::vecto
   return out;
 }
 
-std::vector<Finding> examine(Env& env, const Path& folder) {
-  std::vector<Finding> all{look_at_processor(), look_at_memory(), look_at_open_files()};
-  const auto add = [&](std::vector<Finding> some) {
+std::vector<MachineFinding> examine(Env& env, const Path& folder) {
+  std::vector<MachineFinding> all{look_at_processor(), look_at_memory(), look_at_open_files()};
+  const auto add = [&](std::vector<MachineFinding> some) {
     all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   };
   add(threads_and_load());
@@ -310,10 +310,10 @@ int cmd_doctor(Arguments args) {
   LogOptions log;
   log.console_level = LogLevel::kWarn;  // where each worker runs is no finding
   (void)log_init(log);
-  const std::vector<Finding> all = examine(default_env(), parsed.dir);
+  const std::vector<MachineFinding> all = examine(default_env(), parsed.dir);
   int code = 0;
   Json rows = Json::array();
-  for (const Finding& finding : all) {
+  for (const MachineFinding& finding : all) {
     if (finding.health == Health::kFails && code == 0) code = static_cast<int>(finding.kind);
     Json row = {{"subject", finding.subject}, {"health", health_name(finding.health)}, {"text", finding.text}};
     if (!finding.next.empty()) row["next"] = finding.next;

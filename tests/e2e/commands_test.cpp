@@ -85,6 +85,23 @@ TEST(Commands, DoctorTriesWhatARunNeeds) {
   EXPECT_EQ(health_of(notes, "sandbox"), "note") << bare.output;
 }
 
+TEST(Commands, ReportWritesOnePageAboutTwoRuns) {
+  const TaskFolder task;
+  const std::string train =
+      "train run.toml trainer.total_training_steps=6 rollout.n=4 trainer.rollout_data_dir=a/dump trainer.default_local_dir=";
+  ASSERT_EQ(task.mortise(train + "a").code, 0);
+  ASSERT_EQ(task.mortise(train + "b actor.optim.lr=1e-3 trainer.rollout_data_dir=b/dump").code, 0);
+  const Outcome made = task.mortise("report a b -o page.html");
+  ASSERT_EQ(made.code, 0) << made.output;
+  const std::string page = default_env().read_file(task.path() / "page.html").value();
+  EXPECT_THAT(page, HasSubstr("id=\"rows-0-6\""));
+  EXPECT_THAT(page, HasSubstr("id=\"rows-1-1\""));
+  EXPECT_THAT(page, HasSubstr("\"actor.optim.lr\":\"0.001\""));
+  const Json findings = parse_json(task.mortise("report a --json").output, "report").value();
+  EXPECT_EQ(findings["runs"][0]["last_step"], 6);
+  EXPECT_THAT(task.mortise("report data").output, HasSubstr("there is no metrics.jsonl in this folder"));
+}
+
 TEST(Commands, AModelInsideACheckpointIsFound) {
   const TaskFolder task;
   std::filesystem::create_directories(task.path() / "runs/a/global_step_3");

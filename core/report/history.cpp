@@ -1,0 +1,126 @@
+// Reads the files of a run's folder.
+#include "report/history.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <limits>
+
+#include "config/load.h"
+#include "config/show.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+
+namespace mortise {
+namespace {
+
+constexpr uint64_t kMostLogBytes = uint64_t{64} << 20;
+constexpr size_t kMostEvents = 2000;
+
+Result<> read_metrics(Env& env, RunHistory& run) {
+  const Path path = run.folder / "metrics.jsonl";
+  if (!env.exists(path))
+    return Error{ErrorKind::kData, "there is no metrics.jsonl in this folder", run.folder.string(),
+                 "name the folder of a run (trainer.default_local_dir)"};
+  JsonlReader reader = TRY(JsonlReader::open(env, path));
+  while (std::optional<JsonlRow> row = TRY(reader.next())) {
+    const std::string where = fmt::format("{}:{}", path.string(), row->line);
+    const int64_t step = TRY(json_int(row->value, "step", where));
+    for (const auto& [name, value] : row->value.items()) {
+      if (name == "step" || !(value.is_number() || value.is_null())) continue;
+      const double number = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+      MetricSeries& series = run.metrics[name];
+      // A validation that was owed rewrites its step.
+      if (!series.empty() && series.back().step == step)
+        series.back().value = number;
+      else
+        series.push_back({step, number});
+    }
+    run.last_step = std::max(run.last_step, step);
+  }
+  return {};
+}
+
+// A run of another version of Mortise may have settings that this one does not know: it is shown without them.
+void read_settings(Env& env, RunHistory& run) {
+  const auto loaded = load_config(env, run.folder / "config.resolved.toml", {});
+  if (!loaded.ok()) return;
+  run.settings = flat_settings(loaded->config);
+  RunConfig bare;
+  bare.reward.resize(loaded->config.reward.size());  // each reward against the defaults of its keys
+  const std::map<std::string, std::string> defaults = flat_settings(bare);
+  for (const auto& [key, value] : run.settings) {
+    const auto it = defaults.find(key);
+    if (it == defaults.end() || it->second != value) run.changed_keys.push_back(key);
+  }
+}
+
+void read_plugins(Env& env, RunHistory& run) {
+  const auto lock = read_json_file(env, run.folder / "mortise.lock");
+  const Json* uses = lock.ok() ? json_find(*lock, "uses") : nullptr;
+  if (uses != nullptr && uses->is_array()) run.plugins = *uses;
+}
+
+// "TIME LEVEL TEXT"; a line of another form continues the text of the one before.
+void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>& events) {
+  const size_t first = line.find(' '), second = first == line.npos ? first : line.find(' ', first + 1);
+  const std::string_view level = second == line.npos ? "" : line.substr(first + 1, second - first - 1);
+  constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warning", "error"};
+  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
+    if (continues && !events.empty()) events.back().text += "\n" + std::string(line);
+    return;
+  }
+  const std::string_view text = line.substr(second + 1);
+  continues = level == "warning" || level == "error" || text.starts_with("resumed from") ||
+              text.find("the run ends early") != text.npos;
+  if (continues && events.size() < kMostEvents)
+    events.push_back({std::string(line.substr(0, first)), std::string(level), std::string(text)});
+}
+
+void read_log(Env& env, RunHistory& run) {
+  const auto text = env.read_file(run.folder / "log.txt", kMostLogBytes);
+  if (!text.ok()) return;
+  bool continues = false;
+  for (const std::string_view line : split(trim(*text), '\n')) add_log_line(line, continues, run.events);
+}
+
+// trainer.rollout_data_dir is relative to where the run was started. That is not known afterwards: besides the path as
+// it stands, its last part is looked for in the run's folder.
+void find_completions(Env& env, RunHistory& run) {
+  const auto setting = run.settings.find("trainer.rollout_data_dir");
+  if (setting == run.settings.end()) return;
+  const auto value = parse_json(setting->second, "trainer.rollout_data_dir");
+  if (!value.ok() || !value->is_string()) return;
+  const Path named = value->get<std::string>();
+  for (const Path& folder : {named, run.folder / named.filename()}) {
+    const auto names = env.list_dir(folder);
+    if (!names.ok()) continue;
+    for (const std::string& name : *names) {
+      const auto step = parse_i64(Path(name).stem().string());
+      if (step && Path(name).extension() == ".jsonl") run.completion_files[*step] = folder / name;
+    }
+    if (!run.completion_files.empty()) return;
+  }
+}
+
+}  // namespace
+
+const MetricSeries* RunHistory::find(std::string_view metric) const {
+  const auto it = metrics.find(std::string(metric));
+  return it == metrics.end() ? nullptr : &it->second;
+}
+
+Result<RunHistory> read_run_history(Env& env, const Path& folder) {
+  RunHistory run;
+  run.folder = folder;
+  run.name = folder.lexically_normal().filename().string();
+  if (run.name.empty()) run.name = folder.lexically_normal().parent_path().filename().string();
+  TRY(read_metrics(env, run));
+  read_settings(env, run);
+  read_plugins(env, run);
+  read_log(env, run);
+  find_completions(env, run);
+  return run;
+}
+
+}  // namespace mortise

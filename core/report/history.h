@@ -1,0 +1,52 @@
+// What a run left in its folder, read for people: its metrics over the steps, settings, plugins, events of its log, and
+// where its completions are. Reads metrics.jsonl, config.resolved.toml, mortise.lock and log.txt; a file that is missing
+// leaves its part empty.
+//
+// Cost: one pass over the files; the metrics of all steps are held in memory (16 bytes each). Thread rule: free
+// functions and plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/env.h"
+#include "foundation/formats/json.h"
+
+namespace mortise {
+
+struct MetricPoint {
+  int64_t step = 0;
+  double value = 0.0;  // NaN where the file has null: the number was not finite
+};
+using MetricSeries = std::vector<MetricPoint>;  // in the order of the steps
+
+// A line of log.txt that people should see: warnings, errors, and where the run was resumed.
+struct RunEvent {
+  std::string time;  // "2026-11-24T00:18:07.963+00:00"
+  std::string level;
+  std::string text;
+};
+
+struct RunHistory {
+  Path folder;
+  std::string name;  // of the folder
+  std::map<std::string, MetricSeries> metrics;
+  std::map<std::string, std::string> settings;  // every key of the run, as JSON text
+  std::vector<std::string> changed_keys;        // of the settings, those that differ from Mortise's defaults
+  Json plugins = Json::array();                 // {"kind", "name", "pack", "version", "sha256"}, as in mortise.lock
+  std::vector<RunEvent> events;
+  std::map<int64_t, Path> completion_files;  // by step: the files of trainer.rollout_data_dir
+  int64_t last_step = 0;
+
+  // Null if the run does not have the metric.
+  [[nodiscard]] const MetricSeries* find(std::string_view metric) const;
+};
+
+// An Error if the folder has no metrics.jsonl, or if a line of it is damaged.
+Result<RunHistory> read_run_history(Env& env, const Path& folder);
+
+}  // namespace mortise

@@ -1,0 +1,177 @@
+// Puts the runs as JSON into the page of assets/.
+#include "report/page.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "foundation/base/text.h"
+#include "foundation/formats/jsonl.h"
+#include "report_assets.h"
+
+namespace mortise {
+namespace {
+
+// A '<' inside a script element could end it, whatever the completion's text is.
+std::string script_json(const Json& value) {
+  std::string out;
+  for (const char c : dump_json(value)) {
+    if (c == '<')
+      out += "\\u003c";
+    else
+      out += c;
+  }
+  return out;
+}
+
+// [[steps], [values]], null where the number is not finite.
+Json series_json(const MetricSeries& series) {
+  Json steps = Json::array(), values = Json::array();
+  const size_t parts = std::min(series.size(), kMostPoints);
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t begin = part * series.size() / parts, end = (part + 1) * series.size() / parts;
+    double sum = 0.0;
+    size_t count = 0;
+    for (size_t i = begin; i < end; ++i) {
+      if (!std::isfinite(series[i].value)) continue;
+      sum += series[i].value;
+      ++count;
+    }
+    steps.push_back(series[end - 1].step);
+    values.push_back(count == 0 ? Json() : Json(sum / static_cast<double>(count)));
+  }
+  return Json::array({std::move(steps), std::move(values)});
+}
+
+Json finding_json(const Finding& finding) {
+  return {{"rule", finding.rule}, {"title", finding.title}, {"evidence", finding.evidence}, {"advice", finding.advice}};
+}
+
+Json run_json(const ReportRun& run) {
+  const RunHistory& history = run.history;
+  Json out = {{"name", history.name}, {"folder", history.folder.string()}, {"last_step", history.last_step}};
+  Json& metrics = out["metrics"] = Json::object();
+  for (const auto& [name, series] : history.metrics) metrics[name] = series_json(series);
+  out["settings"] = history.settings;
+  out["changed"] = history.changed_keys;
+  out["plugins"] = history.plugins;
+  Json& events = out["events"] = Json::array();
+  for (const RunEvent& event : history.events)
+    events.push_back({{"time", event.time}, {"level", event.level}, {"text", event.text}});
+  Json& findings = out["findings"] = Json::array();
+  for (const Finding& finding : run.findings) findings.push_back(finding_json(finding));
+  Json& steps = out["completion_steps"] = Json::array();
+  for (const auto& [step, rows] : run.completions) steps.push_back({{"step", step}, {"rows", rows.size()}});
+  out["all_completion_steps"] = history.completion_files.size();
+  return out;
+}
+
+// The steps whose files are read, so that the first and the newest are there and the rest lies evenly between them.
+std::vector<int64_t> chosen_steps(const std::map<int64_t, Path>& files, size_t most) {
+  std::vector<int64_t> all;
+  for (const auto& [step, path] : files) all.push_back(step);
+  if (all.size() <= most) return all;
+  std::set<int64_t> chosen;
+  for (size_t i = 0; i < most; ++i) chosen.insert(all[most == 1 ? all.size() - 1 : i * (all.size() - 1) / (most - 1)]);
+  return {chosen.begin(), chosen.end()};
+}
+
+// Token ids are for programs.
+Json shown_row(Json row) {
+  const size_t tokens = row.contains("token_ids") ? row["token_ids"].size() : 0;
+  row.erase("prompt_token_ids");
+  row.erase("token_ids");
+  row.erase("token_scores");
+  row["tokens"] = tokens;
+  return row;
+}
+
+Result<std::vector<Json>> read_rows(Env& env, const Path& path) {
+  std::vector<Json> rows;
+  JsonlReader reader = TRY(JsonlReader::open(env, path));
+  while (std::optional<JsonlRow> row = TRY(reader.next())) rows.push_back(shown_row(std::move(row->value)));
+  return rows;
+}
+
+std::vector<ScoredText> texts_of(const std::vector<Json>& rows) {
+  std::vector<ScoredText> out;
+  for (const Json& row : rows) {
+    const Json *prompt = json_find(row, "prompt_index"), *text = json_find(row, "output");
+    if (prompt == nullptr || !prompt->is_number_integer() || text == nullptr || !text->is_string()) continue;
+    out.push_back({prompt->get<int64_t>(), text->get<std::string>()});
+  }
+  return out;
+}
+
+struct Part {
+  std::string_view mark;
+  std::string_view text;
+};
+
+// The template with each mark replaced. The marks come in this order, and are looked for in the template alone: a
+// completion may hold the same text.
+std::string fill(std::string_view page, const std::vector<Part>& parts) {
+  std::string out;
+  for (const Part& part : parts) {
+    const size_t at = page.find(part.mark);
+    out += page.substr(0, at);
+    out += part.text;
+    page.remove_prefix(at + part.mark.size());
+  }
+  return out += page;
+}
+
+}  // namespace
+
+Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_rows) {
+  ReportRun run;
+  run.history = TRY(read_run_history(env, folder));
+  std::vector<ScoredText> newest;
+  if (!run.history.completion_files.empty()) {
+    const auto& [last, path] = *run.history.completion_files.rbegin();
+    std::vector<Json> rows = TRY(read_rows(env, path));
+    newest = texts_of(rows);
+    const auto per_step = static_cast<int64_t>(std::max<size_t>(1, rows.size()));
+    run.completions[last] = std::move(rows);
+    const auto most_steps = static_cast<size_t>(std::max<int64_t>(1, most_rows / per_step));
+    for (const int64_t step : chosen_steps(run.history.completion_files, most_steps))
+      if (step != last) run.completions[step] = TRY(read_rows(env, run.history.completion_files.at(step)));
+  }
+  run.findings = diagnose(run.history, newest);
+  return run;
+}
+
+std::string report_page(const std::vector<ReportRun>& runs) {
+  Json all = Json::array();
+  std::string rows;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    all.push_back(run_json(runs[i]));
+    // One element per step: the page parses a step when somebody looks at it.
+    for (const auto& [step, completions] : runs[i].completions)
+      rows += fmt::format("<script type=\"application/json\" id=\"rows-{}-{}\">{}</script>\n", i, step,
+                          script_json(Json(completions)));
+  }
+  const std::string data = script_json(all);
+  return fill(assets::kReportHtml, {{"/*STYLE*/", assets::kReportCss},
+                                    {"<!--ROWS-->", rows},
+                                    {"\"DATA\"", data},
+                                    {"/*CHART*/", assets::kChartJs},
+                                    {"/*SCRIPT*/", assets::kReportJs}});
+}
+
+Json findings_json(const std::vector<ReportRun>& runs) {
+  Json all = Json::array();
+  for (const ReportRun& run : runs) {
+    Json findings = Json::array();
+    for (const Finding& finding : run.findings) findings.push_back(finding_json(finding));
+    all.push_back({{"name", run.history.name},
+                   {"folder", run.history.folder.string()},
+                   {"last_step", run.history.last_step},
+                   {"findings", std::move(findings)}});
+  }
+  return {{"runs", std::move(all)}};
+}
+
+}  // namespace mortise

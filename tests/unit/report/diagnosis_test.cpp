@@ -1,0 +1,171 @@
+// Each rule: a made run that shows the fault and one that does not.
+#include "report/diagnosis.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "foundation/base/env.h"
+
+namespace mortise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kSteps = 100;
+
+// From `first` to `last` in a straight line.
+MetricSeries line(double first, double last, int64_t steps = kSteps) {
+  MetricSeries out;
+  for (int64_t i = 0; i < steps; ++i)
+    out.push_back({i + 1, first + (last - first) * static_cast<double>(i) / static_cast<double>(steps - 1)});
+  return out;
+}
+
+// A run that learns well: no rule applies.
+RunHistory healthy() {
+  RunHistory run;
+  run.last_step = kSteps;
+  run.metrics = {{"critic/score/mean", line(0.1, 0.7)},
+                 {"critic/score/max", line(1.0, 1.0)},
+                 {"critic/score/min", line(0.0, 0.0)},
+                 {"reward_std", line(0.4, 0.4)},
+                 {"frac_reward_zero_std", line(0.3, 0.2)},
+                 {"frac_reward_nan", line(0.0, 0.0)},
+                 {"response_length/mean", line(200, 250)},
+                 {"response_length/clip_ratio", line(0.1, 0.05)},
+                 {"entropy", line(1.0, 0.4)},
+                 {"kl", line(0.0, 0.05)},
+                 {"clip_ratio/region_mean", line(0.02, 0.03)},
+                 {"training/rollout_probs_diff_mean", line(1e-4, 1e-4)},
+                 {"training/rollout_actor_probs_pearson_corr", line(0.9999, 0.9999)},
+                 {"actor/skipped_updates", line(0, 0)},
+                 {"val-core/task/reward/mean@1", line(0.1, 0.65, 10)}};
+  return run;
+}
+
+std::vector<std::string> rules_of(const RunHistory& run, const std::vector<ScoredText>& texts = {}) {
+  std::vector<std::string> names;
+  for (const Finding& finding : diagnose(run, texts)) {
+    EXPECT_FALSE(finding.evidence.empty()) << finding.rule;
+    EXPECT_FALSE(finding.advice.empty()) << finding.rule;
+    names.push_back(finding.rule);
+  }
+  return names;
+}
+
+TEST(Diagnosis, AHealthyRunHasNoFinding) { EXPECT_THAT(rules_of(healthy()), IsEmpty()); }
+
+TEST(Diagnosis, ARunWithoutMetricsHasNone) { EXPECT_THAT(rules_of(RunHistory{}), IsEmpty()); }
+
+// One change each of the healthy run, and the rule that must notice it. The second value is just within the limit.
+struct Fault {
+  const char* rule;
+  const char* metric;
+  MetricSeries bad, good;
+};
+
+TEST(Diagnosis, EveryFaultIsNamedByItsRuleAlone) {
+  const Fault faults[] = {
+      {"zero_variance", "frac_reward_zero_std", line(0.3, 0.8), line(0.3, 0.5)},
+      {"truncated", "response_length/clip_ratio", line(0.0, 0.5), line(0.0, 0.2)},
+      {"entropy_collapse", "entropy", line(1.0, 0.02), line(1.0, 0.3)},
+      {"kl_drift", "kl", line(0.0, 2.0), line(0.3, 0.6)},
+      {"clipping", "clip_ratio/region_mean", line(0.1, 0.6), line(0.1, 0.3)},
+      {"sampler_mismatch", "training/rollout_probs_diff_mean", line(0.001, 0.05), line(0.001, 0.009)},
+      {"sampler_mismatch", "training/rollout_actor_probs_pearson_corr", line(0.999, 0.9), line(0.999, 0.995)},
+      {"failed_rewards", "frac_reward_nan", line(0.0, 0.2), line(0.0, 0.04)},
+      {"failed_rewards", "rewards/math/failed", line(0, 3), line(0, 0)},
+      {"skipped_updates", "actor/skipped_updates", line(0, 1), line(0, 0)},
+      {"overfitting",
+       "val-core/task/reward/mean@1",
+       {{10, 0.3}, {20, 0.6}, {30, 0.4}},
+       {{10, 0.3}, {20, 0.6}, {30, 0.58}}},
+  };
+  for (const Fault& fault : faults) {
+    RunHistory run = healthy();
+    run.metrics[fault.metric] = fault.bad;
+    EXPECT_THAT(rules_of(run), ElementsAre(fault.rule)) << fault.metric;
+    run.metrics[fault.metric] = fault.good;
+    EXPECT_THAT(rules_of(run), IsEmpty()) << fault.metric;
+  }
+}
+
+TEST(Diagnosis, LongerCompletionsAreAFaultOnlyWithoutAGain) {
+  RunHistory run = healthy();
+  run.metrics["response_length/mean"] = line(200, 900);
+  EXPECT_THAT(rules_of(run), IsEmpty());
+  run.metrics["critic/score/mean"] = line(0.4, 0.4);
+  EXPECT_THAT(rules_of(run), ElementsAre("no_progress", "length_explosion"));
+}
+
+TEST(Diagnosis, ASaturatedRewardIsNoLackOfProgress) {
+  RunHistory run = healthy();
+  run.metrics["critic/score/mean"] = line(0.995, 0.995);
+  EXPECT_THAT(rules_of(run), ElementsAre("reward_saturation"));
+  run.metrics["critic/score/mean"] = line(0.2, 0.9);
+  EXPECT_THAT(rules_of(run), IsEmpty());
+}
+
+TEST(Diagnosis, NoiseIsNoProgress) {
+  RunHistory run = healthy();
+  MetricSeries& score = run.metrics["critic/score/mean"];
+  for (size_t i = 0; i < score.size(); ++i)
+    score[i].value = 0.4 + (i % 2 == 0 ? 0.1 : -0.1) + 1e-5 * static_cast<double>(i);
+  EXPECT_THAT(rules_of(run), ElementsAre("no_progress"));
+  for (size_t i = 0; i < score.size(); ++i) score[i].value += 0.002 * static_cast<double>(i);
+  EXPECT_THAT(rules_of(run), IsEmpty());
+}
+
+TEST(Diagnosis, OneRewardOutweighsTheOthers) {
+  RunHistory run = healthy();
+  run.metrics["rewards/math/std"] = line(0.5, 0.5);
+  run.metrics["rewards/format/std"] = line(0.5, 0.5);
+  run.settings = {{"reward.0.use", "\"math\""},
+                  {"reward.0.weight", "1.0"},
+                  {"reward.1.use", "\"regex\""},
+                  {"reward.1.name", "\"format\""},
+                  {"reward.1.weight", "0.5"}};
+  EXPECT_THAT(rules_of(run), IsEmpty());
+  run.settings["reward.1.weight"] = "0.01";
+  const std::vector<Finding> found = diagnose(run, {});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].rule, "one_reward");
+  EXPECT_THAT(found[0].evidence, HasSubstr("99% of the spread of all weighted rewards is that of 'math'"));
+}
+
+TEST(Diagnosis, RepeatedCompletionsWithinAPrompt) {
+  std::vector<ScoredText> same, different;
+  for (int64_t prompt = 0; prompt < 4; ++prompt) {
+    for (int i = 0; i < 4; ++i) {
+      same.push_back({prompt, i == 0 ? "another" : "one"});
+      different.push_back({prompt, "text " + std::to_string(i)});
+    }
+  }
+  EXPECT_THAT(rules_of(healthy(), same), ElementsAre("repeated_completions"));
+  EXPECT_THAT(rules_of(healthy(), different), IsEmpty());
+  // The same text for different prompts is no repetition.
+  std::vector<ScoredText> single;
+  for (int64_t prompt = 0; prompt < 20; ++prompt) single.push_back({prompt, "7"});
+  EXPECT_THAT(rules_of(healthy(), single), IsEmpty());
+}
+
+TEST(Diagnosis, ValuesThatAreNotFiniteAreLeftOut) {
+  RunHistory run = healthy();
+  run.metrics["entropy"][3].value = std::nan("");
+  EXPECT_THAT(rules_of(run), IsEmpty());
+  for (MetricPoint& point : run.metrics["entropy"]) point.value = std::nan("");
+  EXPECT_THAT(rules_of(run), IsEmpty());
+}
+
+TEST(Diagnosis, EveryRuleIsInTheDocs) {
+  const std::string page = default_env().read_file(Path(MORTISE_SOURCE_DIR) / "docs/reports.md").value();
+  for (const std::string& rule : diagnosis_rules()) EXPECT_THAT(page, HasSubstr("| `" + rule + "` |"));
+}
+
+}  // namespace
+}  // namespace mortise

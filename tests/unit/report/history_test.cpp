@@ -1,0 +1,67 @@
+// What is read from a run's folder.
+#include "report/history.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(RunHistory, ReadsMetricsSettingsPluginsAndEvents) {
+  const test::TempDir dir;
+  dir.write(
+      "metrics.jsonl",
+      "{\"step\": 1, \"reward\": 0.5, \"kl\": null}\n{\"step\": 2, \"reward\": 0.25}\n{\"step\": 2, \"reward\": 0.75}\n");
+  dir.write(
+      "config.resolved.toml",
+      "[actor.optim]\nlr = 3e-5\n[[reward]]\nuse = \"regex\"\n[trainer]\nrollout_data_dir = \"somewhere/dump\"\n");
+  dir.write("mortise.lock",
+            R"({"packs": [], "uses": [{"kind": "reward", "name": "regex", "pack": "mortise.reward"}]})");
+  dir.write(
+      "log.txt",
+      "2026-01-01T00:00:00.000+00:00 info step 1/2\n2026-01-01T00:00:01.000+00:00 warning the disk is\nnearly full\n"
+      "2026-01-01T00:00:02.000+00:00 debug none\nof these\n2026-01-01T00:00:03.000+00:00 info resumed from a\n");
+  dir.write("dump/1.jsonl", "{}\n");
+  dir.write("dump/notes.txt", "");
+  ASSERT_OK_AND_ASSIGN(const RunHistory run, read_run_history(default_env(), dir.path()));
+  EXPECT_EQ(run.last_step, 2);
+  const MetricSeries& reward = *run.find("reward");
+  ASSERT_EQ(reward.size(), 2U) << "the line of a step that is written again replaces the first";
+  EXPECT_EQ(reward[1].value, 0.75);
+  EXPECT_TRUE(std::isnan(run.find("kl")->front().value));
+  EXPECT_EQ(run.find("entropy"), nullptr);
+  EXPECT_EQ(run.settings.at("actor.optim.lr"), "3e-05");
+  EXPECT_THAT(run.changed_keys, Contains("actor.optim.lr"));
+  EXPECT_THAT(run.changed_keys, Not(Contains("actor.optim.eps")));
+  EXPECT_THAT(run.changed_keys, Contains("reward.0.use"));
+  EXPECT_THAT(run.changed_keys, Not(Contains("reward.0.weight")));
+  EXPECT_EQ(run.plugins[0]["name"], "regex");
+  ASSERT_EQ(run.events.size(), 2U);
+  EXPECT_EQ(run.events[0].level, "warning");
+  EXPECT_EQ(run.events[0].text, "the disk is\nnearly full");
+  EXPECT_EQ(run.events[1].text, "resumed from a");
+  ASSERT_EQ(run.completion_files.size(), 1U);
+  EXPECT_EQ(run.completion_files.at(1), dir.path() / "dump/1.jsonl");
+}
+
+TEST(RunHistory, OnlyMetricsAreNeeded) {
+  const test::TempDir dir;
+  EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("there is no metrics.jsonl"));
+  dir.write("metrics.jsonl", "{\"step\": 1, \"reward\": 0.5}\n");
+  ASSERT_OK_AND_ASSIGN(const RunHistory run, read_run_history(default_env(), dir.path() / ""));
+  EXPECT_EQ(run.name, dir.path().filename().string());
+  EXPECT_TRUE(run.settings.empty());
+  dir.write("metrics.jsonl", "{\"step\": 1}\n{\"reward\": 0.5}\n");
+  EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("metrics.jsonl:2"));
+}
+
+}  // namespace
+}  // namespace mortise
