@@ -89,6 +89,10 @@ for kind in $kinds; do
   archive=$(grep -oE 'build/[^`]+\.mpack' "$dir/README.md") || fail "the README of $kind names no archive"
   quietly "$mortise" pack inspect "$dir/$archive"
   grep -q "acme.$lang-${kind//_/-}@0.1.0" "$scratch/log" || fail "$archive is of another pack: $(cat "$scratch/log")"
+  if [[ $lang == cuda ]]; then  # the toolkit's version goes from the note into the archive
+    version=$(nvcc --version | grep -oE 'release [0-9]+[.][0-9]+' | cut -d' ' -f2)
+    grep -qE "build .*, CUDA $version\$" "$scratch/log" || fail "$archive does not say CUDA $version: $(cat "$scratch/log")"
+  fi
   paths+="\"$dir/build/lib/mortise/packs\", "
 done
 
