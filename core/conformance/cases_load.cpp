@@ -16,7 +16,6 @@
 #include "plugin/host/devices.h"
 #include "plugin/host/table.h"
 #include "plugin/pack/audit.h"
-#include "plugin/pack/elf_reader.h"
 #include "plugin/pack/pack_file.h"
 
 namespace mortise::check {
@@ -24,10 +23,12 @@ namespace {
 
 constexpr double kQuickSeconds = 1.0;
 
-// Without the loader's audit and without open(). A damaged file would end the process in the dynamic loader.
-Result<const mortise_pack*> open_raw(const std::string& path) {
+// Without open(). A damaged file would end the process in the dynamic loader, and a file that the engine refuses could
+// bring other libraries along, whose constructors nobody has agreed to run.
+Result<const mortise_pack*> open_raw(const std::string& path, const std::string& host_torch) {
   const PackFile file = TRY(PackFile::open(path));
-  if (!read_elf(file.bytes(), path).ok()) return not_applicable("the file cannot be read; see static.readable");
+  if (!inspect_pack(file, host_torch).ok())
+    return not_applicable("the engine refuses the file, so none of its code runs here; see load.opens");
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return broken(std::string("cannot be loaded: ") + ::dlerror());
   const void* symbol = ::dlsym(library, kPackSymbol);
@@ -35,9 +36,13 @@ Result<const mortise_pack*> open_raw(const std::string& path) {
   return static_cast<const mortise_pack*>(symbol);
 }
 
+Result<const mortise_pack*> open_raw(const Subject& subject) {
+  return open_raw(subject.request().pack, subject.request().host_torch);
+}
+
 Result<> harmless(Subject& subject) {
   const ProcessState before = ProcessState::now();
-  TRY(open_raw(subject.request().pack));
+  TRY(open_raw(subject));
   const std::string changed = difference(before, ProcessState::now());
   if (changed.empty()) return {};
   return broken("loading it, before any call, changes " + changed);
@@ -45,7 +50,7 @@ Result<> harmless(Subject& subject) {
 
 Result<> quick(Subject& subject) {
   const Stopwatch stopwatch;
-  TRY(open_raw(subject.request().pack));
+  TRY(open_raw(subject));
   const double seconds = stopwatch.elapsed_s();
   if (seconds < kQuickSeconds) return {};
   return broken(fmt::format("loading it takes {}, without any call; do the work in create", format_duration(seconds)));
@@ -53,7 +58,7 @@ Result<> quick(Subject& subject) {
 
 Result<> note_equals_table(Subject& subject) {
   if (subject.pack().id.empty()) return not_applicable("its note cannot be read; see static.note");
-  const mortise_pack* pack = TRY(open_raw(subject.request().pack));
+  const mortise_pack* pack = TRY(open_raw(subject));
   const PackInfo table = TRY(read_table(*pack, subject.pack()));
   return compare_with_note(table, subject.pack());
 }
@@ -76,7 +81,7 @@ Result<> vtable_size(const mortise_descriptor& d, size_t size, const std::string
 }
 
 Result<> sizes(Subject& subject) {
-  const mortise_pack* pack = TRY(open_raw(subject.request().pack));
+  const mortise_pack* pack = TRY(open_raw(subject));
   if (pack->abi_minor != MORTISE_ABI_MINOR) return not_applicable("it is built for another minor of the ABI");
   TRY(demand_size(pack, "the pack"));
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
@@ -99,7 +104,7 @@ Result<> beside_itself(Subject& subject) {
   const auto bytes = file.bytes();
   if (copy < 0 || ::write(copy, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
     return not_applicable("no memory for a copy of the pack");
-  const mortise_pack* second = TRY(open_raw("/proc/self/fd/" + std::to_string(copy)));
+  const mortise_pack* second = TRY(open_raw("/proc/self/fd/" + std::to_string(copy), subject.request().host_torch));
   const auto table = read_abi_struct(second);
   if (table.open == nullptr) return {};
   const int32_t code = catchable(table.open)(make_host());
@@ -109,7 +114,7 @@ Result<> beside_itself(Subject& subject) {
 
 // A host loads the pack early for the flag, so that the flag and the table go together.
 Result<> reads(Subject& subject) {
-  const mortise_pack* pack = TRY(open_raw(subject.request().pack));
+  const mortise_pack* pack = TRY(open_raw(subject));
   bool told = false;
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
     const mortise_descriptor d = read_abi_struct(pack->plugins[i]);
@@ -132,7 +137,7 @@ Result<> reads(Subject& subject) {
 }
 
 Result<> devices(Subject& subject) {
-  const mortise_pack* pack = TRY(open_raw(subject.request().pack));
+  const mortise_pack* pack = TRY(open_raw(subject));
   bool told = false;
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
     const mortise_descriptor d = read_abi_struct(pack->plugins[i]);

@@ -282,6 +282,21 @@ TEST(PluginCheck, TakesAnyBytesForAFile) {
   }
 }
 
+// Not only does the engine refuse such a file: checking it must not run the other library's constructor either.
+TEST(PluginCheck, RunsNoLibraryThatARefusedFileBringsAlong) {
+  const test::TempDir dir;
+  const Path mark = dir.path() / "mark";
+  ::setenv("MORTISE_TEST_MARK", mark.c_str(), 1);
+  check(packs("constructor/constructor.so"), {"load.*"});
+  EXPECT_TRUE(default_env().exists(mark)) << "code of a good pack runs, so this test would see the mark";
+  ASSERT_TRUE(default_env().unlink(mark).ok());
+  for (const std::string name : {"auxiliary", "filter", "depaudit", "audit", "run_path"}) {
+    EXPECT_GT(check(packs(name + "/" + name + ".so")).num_faults(), 0U) << name;
+    EXPECT_FALSE(default_env().exists(mark)) << name;
+  }
+  ::unsetenv("MORTISE_TEST_MARK");
+}
+
 // In plugins without a fault no case finds one, and each plugin passes most cases for its kind.
 void expect_clean(const Path& pack, std::vector<std::string> only = {}, CheckOptions options = {}) {
   const CheckReport report = check(pack, std::move(only), std::move(options));
