@@ -105,7 +105,7 @@ StepView view_of(const Batch& batch, int64_t rows) {
   return in;
 }
 
-// Of one call, as the mean of so many.
+// The seconds of one call, as the mean over `calls`.
 Result<double> plugin_seconds(PolicyLoss& plugin, Batch& batch, int64_t rows = kRows, int calls = 1) {
   const StepView in = view_of(batch, rows);
   const auto tokens = static_cast<size_t>(rows * kLength);

@@ -76,8 +76,8 @@ struct TrustRequest {
   std::string removed, revoked, reason;    // --remove, --revoke, --reason
 };
 
-// Of a publisher that is already trusted, with the same keys or some of them, what is not given stays. A key of a
-// publisher that has further keys is not trusted alone: it would be enough then to steal this one.
+// A publisher that is already trusted, by the same keys or some of them, keeps what the command does not give. A key of a
+// publisher that has further keys is not trusted alone, because stealing this one key would then be enough.
 Result<> add_publisher(const TrustRequest& request, Trust& trust) {
   Publisher added;
   for (const SigningPublicKey& key : request.signers.keys) {
@@ -194,7 +194,7 @@ Result<> pack_trust(Arguments args) {
   options.add_options()(
       "ids", po::value<PackWords>()->composing(),
       "ids that the key may sign, as in acme.*; may be repeated; default: those that it has, of a new key * (any that no "
-      "other key owns)")("threshold", po::value<uint32_t>(), "of several keys of one publisher: how many must sign")(
+      "other key owns)")("threshold", po::value<uint32_t>(), "how many of one publisher's keys must sign")(
       "name", po::value<std::string>(), "whose key it is")(
       "index", po::value<std::string>(), "where the publisher's index is")("list", "show what is trusted and revoked")(
       "remove", po::value<std::string>(), "stop trusting this key and the others of its publisher: its id or KEY.pub")(

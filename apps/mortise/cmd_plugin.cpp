@@ -285,7 +285,7 @@ Result<> run_plugin_eval(Arguments args) {
                                                                                     "file to write")(
       "set", po::value<std::vector<std::string>>()->composing(),
       "key=value: a parameter of the plugin, or of the aggregation")("seed", po::value<uint64_t>()->default_value(0),
-                                                                     "of the plugin's random numbers")(
+                                                                     "seed of the plugin's random numbers")(
       "step", po::value<int64_t>()->default_value(1), "step number that the plugin gets")("help,h", "this text");
   using Words = std::vector<std::string>;
   po::options_description reward("where it runs (with --config: as the run's file says)", kHelpWidth);
@@ -294,10 +294,10 @@ Result<> run_plugin_eval(Arguments args) {
                        "auto for rewards, none for losses and estimators")(
       "allow", po::value<Words>()->composing(), "what the workers may use: network, files, programs")(
       "timeout", po::value<std::string>(),
-      "time limit, such as \"10s\". Of a reward: for all rows, and one row may take a fifth of it; default: 60s per "
-      "row. Of a loss or an estimator: for the call; default: plugins.call_timeout")(
+      "time limit, such as \"10s\". A reward has it for all rows, and a fifth of it for one row; default: 60s per "
+      "row. A loss or an estimator has it for the call; default: plugins.call_timeout")(
       "column", po::value<Words>()->composing(),
-      "of a reward: NAME=TYPE, as data.columns: text, integer, number or json");
+      "type of a data column, for a reward: NAME=TYPE, as in data.columns (text, integer, number or json)");
   options.add(reward);
   options.add(place_options());
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin"));

@@ -37,20 +37,20 @@ struct Command {
 };
 
 constexpr std::array kCommands{
-    Command{"train", "reinforcement learning as a TOML file says", mortise::cmd_train, true},
-    Command{"sft", "supervised warm start", mortise::cmd_sft, true},
-    Command{"launch", "a command as several processes on this machine", mortise::cmd_launch},
+    Command{"train", "train by reinforcement learning, as a TOML file says", mortise::cmd_train, true},
+    Command{"sft", "fine-tune on given answers, as a warm start", mortise::cmd_sft, true},
+    Command{"launch", "start a command as several processes on this machine", mortise::cmd_launch},
     Command{"eval", "validate a model on the validation files", mortise::cmd_eval, true},
-    Command{"generate", "completions for the prompts of a file", mortise::cmd_generate},
-    Command{"model", "log-probs and logits of given tokens", mortise::cmd_model},
+    Command{"generate", "write completions for the prompts of a file", mortise::cmd_generate},
+    Command{"model", "compute log-probs and logits of given tokens", mortise::cmd_model},
     Command{"checkpoint", "list, verify, inspect, compare and export checkpoints", mortise::cmd_checkpoint},
-    Command{"tokenizer", "text to ids and back", mortise::cmd_tokenizer},
-    Command{"chat", "messages to text through a chat template", mortise::cmd_chat},
+    Command{"tokenizer", "turn text into ids and back", mortise::cmd_tokenizer},
+    Command{"chat", "turn messages into text with a chat template", mortise::cmd_chat},
     Command{"plugin", "list, describe and run plugins", mortise::cmd_plugin},
     Command{"pack", "build, sign, install and remove packs of plugins", mortise::cmd_pack},
-    Command{"objective", "the actor's loss on given tensors", mortise::cmd_objective},
+    Command{"objective", "compute the actor's loss on given tensors", mortise::cmd_objective},
     Command{"report", "show what runs did, as one HTML page", mortise::cmd_report},
-    Command{"doctor", "try what a run needs of this machine", mortise::cmd_doctor},
+    Command{"doctor", "check what a run needs of this machine", mortise::cmd_doctor},
     Command{"config", "show, explain and import settings", mortise::cmd_config},
 };
 

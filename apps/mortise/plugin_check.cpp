@@ -149,10 +149,10 @@ Result<> run_plugin_check(Arguments args, int* code) {
   options.add_options()("only", po::value<Words>()->composing(), "run these cases alone; may be repeated")(
       "params", po::value<Words>()->composing(), "parameters of a plugin, or of all that have them; may be repeated")(
       "prompts", po::value<std::string>(), "JSONL file with prompt_token_ids, for rollout backends with their own")(
-      "timeout", po::value<std::string>()->default_value("10s"), "of each case")(
+      "timeout", po::value<std::string>()->default_value("10s"), "time limit of each case")(
       "trust", po::value<std::string>()->default_value("signed"),
-      "of an archive (.mpack): signed (by a trusted key) or any")("jobs", po::value<int>()->default_value(0),
-                                                                  "cases at a time; 0: one per core")(
+      "which archives (.mpack) to check: signed (by a trusted key) or any")("jobs", po::value<int>()->default_value(0),
+                                                                            "cases at a time; 0: one per core")(
       "json", to_stdout(), "the result as JSON, to a file or to standard output")("junit", to_stdout(), "as JUnit XML")(
       "verbose,v", "a line for every case")("list", "the cases and their rules")("help,h", "this text");
   const po::variables_map given = TRY(parse_words(args, options, "mortise plugin check"));

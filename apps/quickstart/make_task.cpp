@@ -85,13 +85,22 @@ Result<> make_task(const std::string& dir, uint64_t seed, bool tiny) {
 }  // namespace mortise
 
 int main(int argc, char** argv) {
+  constexpr const char* kUsage =
+      "usage: make_task DIR [--seed N] [--tiny]\n\n"
+      "Writes the quickstart's task into DIR: DIR/data has pairs such as 12+34=46, DIR/model an untrained model.\n"
+      "  --seed N  seed of the pairs and of the weights (default: 42)\n"
+      "  --tiny    a model too small to learn the task, for tests\n";
   std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
   std::optional<uint64_t> seed = 42;
   const bool tiny = !args.empty() && args.back() == "--tiny";
   if (tiny) args.pop_back();
   if (args.size() == 3 && args[1] == "--seed") seed = mortise::parse_u64(args[2]);
-  if ((args.size() != 1 && args.size() != 3) || !seed) {
-    std::fprintf(stderr, "usage: make_task DIR [--seed N] [--tiny]\n");
+  if ((args.size() != 1 && args.size() != 3) || !seed || args[0].starts_with('-')) {
+    std::fputs(kUsage, stderr);
     return 2;
   }
   const auto result = mortise::make_task(args[0], *seed, tiny);

@@ -25,7 +25,7 @@ namespace mortise {
 // Without the limits, which are each reward's own.
 [[nodiscard]] IsolationOptions isolation_options(const PluginsConfig& plugins);
 
-// Of a loss or an estimator. `mode` is the value of `key`.
+// How a loss or an estimator is isolated. `mode` is the value of `key`.
 [[nodiscard]] IsolationOptions step_isolation(const LoadedConfig& loaded, Isolation mode, std::string_view key,
                                               const std::vector<WorkerRight>& allow = {});
 // Where each of them runs, as its own key says.

@@ -70,7 +70,7 @@ class Model {
   Result<> train_lora(const LoraChoice& choice, uint64_t seed);
   Result<> train_lora(Env& env, const Path& adapter_folder);
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
-  // Of the adapter in training: ForwardOptions::lora_dropout of updates. 0: none.
+  // The dropout of the adapter in training, for the ForwardOptions::lora_dropout of updates. 0: no dropout.
   [[nodiscard]] double lora_dropout() const { return trains_lora() ? trained_lora_->dropout() : 0.0; }
   // To be called after every change of trainable(): the merged weights follow. Nothing to do without an adapter.
   void weights_changed();

@@ -35,7 +35,7 @@ Result<std::vector<const Publisher*>> find_signers(const Trust& trust, const std
                                                              const Trust& trust,
                                                              const std::vector<FileSignature>& signatures,
                                                              std::string_view bytes);
-// Of a pack that was signed by these keys: a revocation that leaves fewer than `threshold` of them. Null without one.
+// The revocation that leaves fewer than `threshold` of the keys that signed a pack. Null without one.
 [[nodiscard]] const Revocation* revocation_of_signers(const Trust& trust, const SignerSet& signed_by);
 // A revocation of a key that made one of the signatures of exactly `bytes`. Null without one.
 [[nodiscard]] const Revocation* revocation_of_signatures(const Trust& trust,

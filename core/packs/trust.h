@@ -77,14 +77,14 @@ struct Trust {
 [[nodiscard]] std::string shown_key(std::string_view key);
 [[nodiscard]] std::string shown_keys(const std::vector<SigningPublicKey>& keys);  // "A, B"
 
-// The key that a user names: a .pub file, the text in it, or the id of one of `known`. Of an id that several keys have,
-// and of one that none has, it is an error.
+// The key that a user names: a .pub file, the text in it, or the id of one of `known`. An id
+// that several keys have, or none, is an error.
 Result<SigningPublicKey> find_key(Env& env, std::string_view word, const std::vector<SigningPublicKey>& known);
 
 // Is it "*", "word.*" or an id?
 [[nodiscard]] bool is_id_pattern(std::string_view pattern);
 [[nodiscard]] bool id_matches(std::string_view pattern, std::string_view pack_id);
-// How specific a pattern is: the length of what it fixes. Of two that match an id, the heavier owns it.
+// How specific a pattern is: the length of what it fixes. If two match an id, the heavier owns it.
 [[nodiscard]] size_t pattern_weight(std::string_view pattern);
 // Does every id of `inner` match `outer`?
 [[nodiscard]] bool pattern_covers(std::string_view outer, std::string_view inner);

@@ -25,7 +25,7 @@ class CallFilter {
   ~CallFilter();
 
   // `call` is SCMP_SYS(name). A rule for a call that this processor does not have is ignored. `code` is the errno that
-  // the caller gets. Of an argument, the rules look at the low 32 bits.
+  // the caller gets. The rules look at the low 32 bits of an argument.
   void refuse(int call, int code);
   void refuse_value(int call, unsigned argument, std::uint32_t value, int code);
   // If the argument has any of `bits`.

@@ -312,8 +312,8 @@ TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
   EXPECT_NE(other.output.find("the state of the plugin advantage:bnpo is left"), std::string::npos) << other.output;
 }
 
-// A resume from an earlier step leaves the course of the later ones. Their checkpoints must not be continued when one of
-// the new course is damaged: the rows of the new steps would go.
+// A resume from an earlier step leaves the branch of the later ones. Their checkpoints must not be continued when one of
+// the new branch is damaged: the rows of the new steps would go.
 TEST(Resume, FromAnEarlierStepSetsTheLaterOnesAside) {
   const TinyTask task;
   const auto train = [&](const std::string& steps, std::vector<std::string> more) {
@@ -338,11 +338,11 @@ TEST(Resume, FromAnEarlierStepSetsTheLaterOnesAside) {
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_NE(again.output.find("after step 1\n"), std::string::npos) << again.output;
   EXPECT_FALSE(default_env().exists(out / "abandoned_2"));
-  // They can still be named. The run's folder then holds their course alone, and continues it by itself.
+  // They can still be named. The run's folder then holds their branch alone, and continues it by itself.
   const std::vector<Json> of_first = rows_of(out / "abandoned_1/metrics.jsonl");
   const Outcome first = train("4", {"--resume", "out/abandoned_1/global_step_3"});
   EXPECT_EQ(first.code, 0) << first.output;
-  EXPECT_NE(first.output.find("the run returns to the course of out/global_step_3"), std::string::npos) << first.output;
+  EXPECT_NE(first.output.find("the run returns to the branch of out/global_step_3"), std::string::npos) << first.output;
   EXPECT_NE(first.output.find("resumed from out/global_step_3 after step 3"), std::string::npos) << first.output;
   for (const char* name : {"global_step_1", "global_step_2"}) {
     EXPECT_OK(verify_checkpoint(default_env(), out / "abandoned_2" / name));

@@ -31,7 +31,7 @@ struct RewardConfig {
 
 inline constexpr const char* kNoWorkers = "plugins.isolation is none, so there are no workers";
 
-// Of rewards; losses and estimators may have some.
+// Rewards have no workers; losses and estimators may have some.
 inline constexpr auto has_no_reward_workers = [](const auto& k) {
   return k.config.plugins.isolation == Isolation::kNone;
 };

@@ -29,7 +29,7 @@ struct ForwardOptions {
   // If a graph is recorded, the first so many fast layers keep only their input, and backward computes them again
   // (recompute.h). Not together with on_qkv. The model must not move until then.
   int64_t recomputed_layers = 0;
-  // Of a model with an adapter in training. Not set: none.
+  // The dropout of the adapter in training. Not set: no dropout.
   std::optional<LoraDropout> lora_dropout = {};
 };
 

@@ -12,7 +12,7 @@
 
 namespace mortise {
 
-// Of one pass.
+// The dropout of one forward pass.
 struct LoraDropout {
   double probability = 0.0;  // of a feature to be dropped; in (0, 1)
   uint64_t seed = 0;

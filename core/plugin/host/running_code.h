@@ -22,7 +22,7 @@ class RunningCode {
   RunningCode(const RunningCode&) = delete;
   RunningCode& operator=(const RunningCode&) = delete;
 
-  // Of this thread; null outside packs.
+  // What this thread runs; null outside packs.
   static const RunningCode* current();
 
   std::string_view label;  // "policy_loss gspo@mortise.losses 0.1.0 (1a2b3c4d5e6f)", or a file

@@ -20,7 +20,7 @@ class PluginServer {
   virtual ~PluginServer() = default;
   virtual Result<> create(const LoadedPlugin& plugin, const LoadMessage& load) = 0;
   virtual PluginInstance& instance() = 0;
-  // Of a reward: what the trainer gives it at once.
+  // How many rows the trainer gives a reward at once.
   [[nodiscard]] virtual int64_t granularity() const { return 0; }
   // A message of the trainer about work. An error ends the worker.
   virtual Result<> answer(Frame& frame) = 0;
@@ -29,9 +29,9 @@ class PluginServer {
   static Result<> unknown_message(const Frame& frame);
 };
 
-// Of a reward: pieces of rows.
+// Serves a reward, which gets pieces of rows.
 std::unique_ptr<PluginServer> make_reward_server(Channel& channel, WorkerSystem& system);
-// Of a loss or an estimator: calls of `compute`.
+// Serves a loss or an estimator, which gets calls of `compute`.
 std::unique_ptr<PluginServer> make_step_server(Channel& channel, WorkerSystem& system);
 
 // Sends a message from any thread: a plugin may log from its own.

@@ -128,7 +128,7 @@ Result<Vocab> vocab_of(const File& model, const ComponentPlace& place) {
   return vocab;
 }
 
-// Any two pieces that make up a piece can be joined. Of all pairs in a text, the one whose piece has the highest score
+// Any two pieces that make up a piece can be joined. Among all pairs in a text, the one whose piece has the highest score
 // is joined first, then the leftmost.
 Result<std::unique_ptr<TokenModel>> make_bpe_model(const File& model, Vocab vocab, BpeOptions options,
                                                    const ComponentPlace& place) {

@@ -29,7 +29,7 @@ void tell_finished(const RunConfig& config, RunKind kind) {
   const std::vector<std::string> plan = keys_that_plan_ahead(config, kind);
   std::string more = "raise " + key;
   if (!plan.empty()) {
-    more += fmt::format(" and give --allow-change (the learning rate follows another course then, because of {})",
+    more += fmt::format(" and give --allow-change (then the learning rate follows another schedule, because of {})",
                         join(plan, " and "));
   }
   log_info(
@@ -55,7 +55,7 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
                               "processor may be faulty"});
 }
 
-// Moves out of the way what the run's folder holds of another course or run, and looks whether checkpoints fit.
+// Moves out of the way what the run's folder holds of another branch or run, and looks whether checkpoints fit.
 // `resumed` is where the checkpoint is, which may move.
 Result<> make_room_for(const CheckpointSource& source, const std::optional<Checkpoint>& checkpoint, Path& resumed) {
   Env& env = source.run.env;
@@ -64,7 +64,7 @@ Result<> make_room_for(const CheckpointSource& source, const std::optional<Check
   if (home == CheckpointHome::kRunFolder)
     TRY(set_later_checkpoints_aside(env, run_dir, checkpoint->manifest().place));
   else if (home == CheckpointHome::kBelow)
-    resumed = TRY(return_to_course(env, run_dir, resumed, checkpoint->manifest().place));
+    resumed = TRY(return_to_branch(env, run_dir, resumed, checkpoint->manifest().place));
   const bool continues = home != CheckpointHome::kElsewhere;  // what is in the folder
   TRY(check_room(source, continues));
   if (continues) return {};

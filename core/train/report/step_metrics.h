@@ -65,7 +65,7 @@ void add_run_metrics(const RunCounters& counters, const StepTally& tally, Metric
 // of neighbouring rows; balanced, it has the micro-batches of `options` that it computes.
 void add_rank_metrics(const StepTable& table, const LearnerOptions& options, MetricSet& metrics);
 
-// Of `train`: the times of the stages by token.
+// The times per token of the stages of `train`.
 void add_timing_metrics(const SampleBatch& samples, const StepTally& tally, MetricSet& metrics);
 
 // Tokens of prompts (one per completion) and completions.

@@ -42,7 +42,7 @@ class RunInputs : public Stateful {
   std::vector<Input> inputs_;
 };
 
-// Of the numbers, and what config.json makes of them.
+// The digest of the weights and of the config that says how they are used.
 std::string digest_of_model(const Model& model);
 
 // The inputs of a run that learns, made before a checkpoint changes its models. `critic` is null if it has none.

@@ -110,14 +110,14 @@ Result<> set_later_checkpoints_aside(Env& env, const Path& run_dir, const Checkp
   TRY(env.sync_dir(to));
   TRY(env.sync_dir(run_dir));
   log_warn(
-      fmt::format("the run takes another course after {}: {} of this folder, with copies of metrics.jsonl and "
+      fmt::format("the run branches off after {}: {} of this folder, with copies of metrics.jsonl and "
                   "updates.jsonl, {} now in {}. Delete that folder if you do not need it.",
                   checkpoint_name(resumed), counted(static_cast<int64_t>(later.size()), "further checkpoint"),
                   later.size() == 1 ? "is" : "are", to.string()));
   return {};
 }
 
-Result<Path> return_to_course(Env& env, const Path& run_dir, const Path& checkpoint, const CheckpointPlace& place) {
+Result<Path> return_to_branch(Env& env, const Path& run_dir, const Path& checkpoint, const CheckpointPlace& place) {
   const FolderLock lock = TRY(FolderLock::take(run_dir));
   const Path from = folder_around(checkpoint);
   const std::vector<CheckpointRef> left = TRY(list_checkpoints(env, run_dir));
@@ -137,7 +137,7 @@ Result<Path> return_to_course(Env& env, const Path& run_dir, const Path& checkpo
   }
   TRY(env.sync_dir(run_dir));
   log_warn(fmt::format(
-      "the run returns to the course of {}: metrics.jsonl, updates.jsonl and checkpoints ({}) of the course that it leaves "
+      "the run returns to the branch of {}: metrics.jsonl, updates.jsonl and checkpoints ({}) of the branch that it leaves "
       "are now in {}. Delete that folder if you do not need it.",
       resumed.string(), left.size(), to.string()));
   return resumed;

@@ -191,7 +191,7 @@ TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
                                 "--teacher_model m", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
-  // An adapter that starts from the weights' own directions learns another course than one with B = 0.
+  // An adapter that starts from the weights' own directions learns otherwise than one with B = 0.
   for (const char* start : {"pissa", "pissa_niter_16", "olora", "loftq", "lora-ga", "gaussian", "false"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + "--train_type lora --init_weights " + start),
                 AllOf(HasSubstr("'init_weights = "), HasSubstr("is not supported: an adapter starts as LoRA's does")));

@@ -94,7 +94,9 @@ def double_array(table):
     units, bases = {0: 0}, set()
     queue = [(0, trie)]
     for place, node in queue:
-        base = next(b for b in itertools.count(1) if b not in bases and not any(b ^ label in units for label in node))
+        # The search begins near the number of units: what lies below is nearly full.
+        start = max(1, len(units) * 3 // 4)
+        base = next(b for b in itertools.count(start) if b not in bases and not any(b ^ label in units for label in node))
         bases.add(base)
         units[place] |= (place ^ base) << 10 | (256 if 0 in node and place else 0)
         for label, child in node.items():

@@ -88,9 +88,15 @@ Json runs_of(const Regex& regex) {
     for (size_t i = block; i < end; ++i) append_utf8(text, codes[i]);
     std::vector<TextSpan> spans;
     EXPECT_OK(regex.find_all(text, spans));
+    size_t counted_bytes = 0, counted = block;  // spans are in the order of the text: each character is counted once
+    const auto index_at = [&](size_t byte) {
+      counted += unicode::count_code_points(std::string_view(text).substr(counted_bytes, byte - counted_bytes));
+      counted_bytes = byte;
+      return counted;
+    };
     for (const TextSpan& span : spans) {
-      const size_t first = block + unicode::count_code_points(text.substr(0, span.begin));
-      const size_t last = block + unicode::count_code_points(text.substr(0, span.end)) - 1;
+      const size_t first = index_at(span.begin);
+      const size_t last = index_at(span.end) - 1;
       if (goes_on && first == block) {
         runs.back()[1] = codes[last];
       } else {

@@ -5,11 +5,7 @@
 #include <vector>
 
 #include "mortise/kinds/advantage_estimator.h"
-#include "plugin/host/abi_struct.h"
-#include "plugin/host/kinds/fill_columns.h"
-#include "plugin/host/kinds/slots.h"
-#include "plugin/host/kinds/step_call.h"
-#include "plugin/host/kinds/tensor_args.h"
+#include "plugin/host/kinds/compute_slot.h"
 
 namespace mortise {
 namespace {
@@ -29,34 +25,20 @@ Result<> check_input(const PluginInstance& instance, const AdvantageInput& in, c
   return check_sizes(instance, kStepSlot, columns.step, sizes);
 }
 
-Result<> check_vtable(const PluginInstance& instance) {
-  return check_slots(instance, {{kStepSlot.data(), vtable_of<Vtable>(instance).compute != nullptr}});
-}
-
 Result<CallReport> call_slot(PluginInstance& instance, const StepCall& call, MetricSet* metrics,
                              const CallOptions& options) {
-  const StepView& columns = call.columns;
   TensorArgs args(instance);
-  const mortise_layout layout = c_layout(columns.layout);
-  auto in = make_abi_struct<mortise_advantage_estimator_in>();
-  in.layout = &layout;
-  fill_columns(columns, instance.info(), args, in);
-  const auto functions = static_cast<int64_t>(call.reward_weights.size());
-  const int64_t reward_shape[] = {columns.layout.num_rows(), functions};
-  in.rewards = functions == 0 ? nullptr : args.input(call.rewards, reward_shape);
-  in.reward_weights = functions == 0 ? nullptr : args.input(call.reward_weights);
-  in.step = columns.step;
-  auto out = make_abi_struct<mortise_advantage_estimator_out>();
-  out.advantages = args.output(call.outputs[0].values, call.outputs[0].name);
-  out.returns = args.output(call.outputs[1].values, call.outputs[1].name);
-
-  const auto slot = catchable(vtable_of<Vtable>(instance).compute);
-  CallReport report = TRY(instance.call(kStepSlot, columns.step, metrics, options, [&](mortise_call* context) {
-    return slot(instance.self(), context, &in, &out);
-  }));
-  TRY(args.check_guards(instance, kStepSlot, columns.step, columns.layout));
-  args.finish();
-  return report;
+  return call_compute<Vtable, mortise_advantage_estimator_in, mortise_advantage_estimator_out>(
+      instance, args, call, metrics, options,
+      [&](mortise_advantage_estimator_in& in, mortise_advantage_estimator_out& out) {
+        const auto functions = static_cast<int64_t>(call.reward_weights.size());
+        const int64_t reward_shape[] = {call.columns.layout.num_rows(), functions};
+        in.rewards = functions == 0 ? nullptr : args.input(call.rewards, reward_shape);
+        in.reward_weights = functions == 0 ? nullptr : args.input(call.reward_weights);
+        in.step = call.columns.step;
+        out.advantages = args.output(call.outputs[0].values, call.outputs[0].name);
+        out.returns = args.output(call.outputs[1].values, call.outputs[1].name);
+      });
 }
 
 constexpr auto kColumns = input_columns<mortise_advantage_estimator_in>();
@@ -64,7 +46,7 @@ constexpr auto kColumns = input_columns<mortise_advantage_estimator_in>();
 }  // namespace
 
 const StepKind kAdvantageSteps = {
-    MORTISE_KIND_ADVANTAGE_ESTIMATOR, kColumns, {"advantages", "returns", ""}, check_vtable, call_slot};
+    MORTISE_KIND_ADVANTAGE_ESTIMATOR, kColumns, {"advantages", "returns", ""}, check_compute<Vtable>, call_slot};
 
 Result<AdvantageEstimator> AdvantageEstimator::create(PluginRegistry& registry, std::string_view name,
                                                       const nlohmann::ordered_json& params, const RunKey& key,

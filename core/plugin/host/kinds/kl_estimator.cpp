@@ -4,11 +4,7 @@
 #include <algorithm>
 
 #include "mortise/kinds/kl_estimator.h"
-#include "plugin/host/abi_struct.h"
-#include "plugin/host/kinds/fill_columns.h"
-#include "plugin/host/kinds/slots.h"
-#include "plugin/host/kinds/step_call.h"
-#include "plugin/host/kinds/tensor_args.h"
+#include "plugin/host/kinds/compute_slot.h"
 
 namespace mortise {
 namespace {
@@ -32,30 +28,16 @@ Result<> check_input(const PluginInstance& instance, const StepView& in, const K
   return check_sizes(instance, kStepSlot, in.step, sizes);
 }
 
-Result<> check_vtable(const PluginInstance& instance) {
-  return check_slots(instance, {{kStepSlot.data(), vtable_of<Vtable>(instance).compute != nullptr}});
-}
-
 Result<CallReport> call_slot(PluginInstance& instance, const StepCall& call, MetricSet* metrics,
                              const CallOptions& options) {
-  const StepView& input = call.columns;
   const NamedOutput &kl = call.outputs[0], &grad_log_prob = call.outputs[1];
   TensorArgs args(instance, writes_all(instance.info()));
-  const mortise_layout layout = c_layout(input.layout);
-  auto in = make_abi_struct<mortise_kl_estimator_in>();
-  in.layout = &layout;
-  fill_columns(input, instance.info(), args, in);
-  auto out = make_abi_struct<mortise_kl_estimator_out>();
-  out.kl = args.output(kl.values, kl.name);
-  out.grad_log_prob = grad_log_prob.values.empty() ? nullptr : args.output(grad_log_prob.values, grad_log_prob.name);
-
-  const auto slot = catchable(vtable_of<Vtable>(instance).compute);
-  CallReport report = TRY(instance.call(kStepSlot, input.step, metrics, options, [&](mortise_call* context) {
-    return slot(instance.self(), context, &in, &out);
-  }));
-  TRY(args.check_guards(instance, kStepSlot, input.step, input.layout));
-  args.finish();
-  return report;
+  return call_compute<Vtable, mortise_kl_estimator_in, mortise_kl_estimator_out>(
+      instance, args, call, metrics, options, [&](mortise_kl_estimator_in&, mortise_kl_estimator_out& out) {
+        out.kl = args.output(kl.values, kl.name);
+        out.grad_log_prob =
+            grad_log_prob.values.empty() ? nullptr : args.output(grad_log_prob.values, grad_log_prob.name);
+      });
 }
 
 constexpr auto kColumns = input_columns<mortise_kl_estimator_in>();
@@ -63,7 +45,7 @@ constexpr auto kColumns = input_columns<mortise_kl_estimator_in>();
 }  // namespace
 
 const StepKind kKlEstimatorSteps = {
-    MORTISE_KIND_KL_ESTIMATOR, kColumns, {"kl", "grad_log_prob", ""}, check_vtable, call_slot};
+    MORTISE_KIND_KL_ESTIMATOR, kColumns, {"kl", "grad_log_prob", ""}, check_compute<Vtable>, call_slot};
 
 std::string kl_base_name(std::string_view name) {
   std::string base(name);

@@ -2,11 +2,7 @@
 #include "plugin/host/kinds/policy_loss.h"
 
 #include "mortise/kinds/policy_loss.h"
-#include "plugin/host/abi_struct.h"
-#include "plugin/host/kinds/fill_columns.h"
-#include "plugin/host/kinds/slots.h"
-#include "plugin/host/kinds/step_call.h"
-#include "plugin/host/kinds/tensor_args.h"
+#include "plugin/host/kinds/compute_slot.h"
 
 namespace mortise {
 namespace {
@@ -23,33 +19,20 @@ Result<> check_input(const PluginInstance& instance, const StepView& in, const P
   return check_sizes(instance, kStepSlot, in.step, sizes);
 }
 
-Result<> check_vtable(const PluginInstance& instance) {
-  return check_slots(instance, {{kStepSlot.data(), vtable_of<Vtable>(instance).compute != nullptr}});
-}
-
 Result<CallReport> call_slot(PluginInstance& instance, const StepCall& call, MetricSet* metrics,
                              const CallOptions& options) {
-  const StepView& input = call.columns;
   const auto& [loss, grad_log_prob, grad_entropy] = call.outputs;
   TensorArgs args(instance, writes_all(instance.info()));
-  const mortise_layout layout = c_layout(input.layout);
-  auto in = make_abi_struct<mortise_policy_loss_in>();
-  in.layout = &layout;
-  fill_columns(input, instance.info(), args, in);
-  in.step = input.step;
-  in.update_index = input.update_index;
-  auto out = make_abi_struct<mortise_policy_loss_out>();
-  out.loss = args.output(loss.values, loss.name);
-  out.grad_log_prob = grad_log_prob.values.empty() ? nullptr : args.output(grad_log_prob.values, grad_log_prob.name);
-  out.grad_entropy = grad_entropy.values.empty() ? nullptr : args.zeroed_output(grad_entropy.values, grad_entropy.name);
-
-  const auto slot = catchable(vtable_of<Vtable>(instance).compute);
-  CallReport report = TRY(instance.call(kStepSlot, input.step, metrics, options, [&](mortise_call* context) {
-    return slot(instance.self(), context, &in, &out);
-  }));
-  TRY(args.check_guards(instance, kStepSlot, input.step, input.layout));
-  args.finish();
-  return report;
+  return call_compute<Vtable, mortise_policy_loss_in, mortise_policy_loss_out>(
+      instance, args, call, metrics, options, [&](mortise_policy_loss_in& in, mortise_policy_loss_out& out) {
+        in.step = call.columns.step;
+        in.update_index = call.columns.update_index;
+        out.loss = args.output(loss.values, loss.name);
+        out.grad_log_prob =
+            grad_log_prob.values.empty() ? nullptr : args.output(grad_log_prob.values, grad_log_prob.name);
+        out.grad_entropy =
+            grad_entropy.values.empty() ? nullptr : args.zeroed_output(grad_entropy.values, grad_entropy.name);
+      });
 }
 
 constexpr auto kColumns = input_columns<mortise_policy_loss_in>();
@@ -57,7 +40,7 @@ constexpr auto kColumns = input_columns<mortise_policy_loss_in>();
 }  // namespace
 
 const StepKind kPolicyLossSteps = {
-    MORTISE_KIND_POLICY_LOSS, kColumns, {"loss", "grad_log_prob", "grad_entropy"}, check_vtable, call_slot};
+    MORTISE_KIND_POLICY_LOSS, kColumns, {"loss", "grad_log_prob", "grad_entropy"}, check_compute<Vtable>, call_slot};
 
 Result<PolicyLoss> PolicyLoss::create(PluginRegistry& registry, std::string_view name,
                                       const nlohmann::ordered_json& params, const RunKey& key,
