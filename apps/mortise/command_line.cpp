@@ -27,7 +27,13 @@ Result<po::variables_map> parse_words(Arguments args, const po::options_descript
     std::vector<std::string> names;
     for (const auto& option : options.options()) names.push_back("--" + option->long_name());
     const std::string given_name = error.get_option_name();  // with its value, of --name=value
-    return unknown_word("option", given_name.substr(0, given_name.find('=')), names, command);
+    const std::string name = given_name.substr(0, given_name.find('='));
+    if (name.find('.') != std::string::npos) {
+      const std::string setting = given_name.substr(given_name.find_first_not_of('-'));
+      return Error{ErrorKind::kConfig, fmt::format("there is no option {}", quote(name)), command,
+                   fmt::format("settings have no dashes: write {}{}", setting, name == given_name ? "=VALUE" : "")};
+    }
+    return unknown_word("option", name, names, command);
   } catch (const po::error& error) {
     return Error{ErrorKind::kConfig, error.what(), command, fmt::format("`{} --help` shows the usage", command)};
   }

@@ -24,7 +24,7 @@ std::string program_of(ConfigUse use) {
 Error second_word(const std::string& word, const std::string& program) {
   if (find_field(word) != nullptr)
     return {ErrorKind::kConfig, fmt::format("the key {} has no value", quote(word)), program,
-            fmt::format("write {}=VALUE", word)};
+            fmt::format("write {}=VALUE, without spaces", word)};
   return {ErrorKind::kConfig, quote(word) + " is a second file", program, "give one TOML file and key=value settings"};
 }
 

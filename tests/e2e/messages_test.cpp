@@ -98,6 +98,23 @@ TEST(Messages, MistakesEndInPlaceCauseAndNextStep) {
   expect_told(task, mistakes);
 }
 
+// What users of other frameworks write first.
+TEST(Messages, HabitsOfOtherFrameworksAreAnswered) {
+  const TaskFolder task;
+  task.write("twice.toml", "[actor]\nppo_epochs = 2\n[actor]\ngrad_clip = 1.0\n");
+  expect_told(
+      task,
+      {
+          {"train run.toml model.path=Qwen/Qwen2.5-0.5B", 3, {"hf download Qwen/Qwen2.5-0.5B --local-dir DIR"}},
+          {"train run.toml rollout.n = 4", 2, {"'rollout.n' has no value", "write rollout.n=VALUE, without spaces"}},
+          {"train run.toml --rollout.n=4",
+           2,
+           {"no option '--rollout.n'", "settings have no dashes: write rollout.n=4"}},
+          {"train run.toml --rollout.n 4", 2, {"settings have no dashes: write rollout.n=VALUE"}},
+          {"train twice.toml", 2, {"twice.toml:3:1", "the table 'actor' is there twice", "under one header"}},
+      });
+}
+
 // Each name with its place and the nearest one, also of keys and files that are looked at before a run.
 TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
   const TaskFolder task;

@@ -83,6 +83,22 @@ int64_t find_breaking_line(std::string_view text) {
   return std::min<int64_t>(first - ends.begin(), static_cast<int64_t>(ends.size()) - 1) + 1;
 }
 
+// What the parser says. A key or table that is there twice is said in plain words.
+Error parse_fault(const toml::parse_error& problem, std::string_view where) {
+  Error fault{ErrorKind::kConfig, std::string(problem.description()), position_text(where, problem.source().begin),
+              "correct the TOML there"};
+  constexpr std::string_view kTwice = "cannot redefine existing ";  // then: integer 'n', or table 'actor'
+  const size_t at = fault.what.find(kTwice);
+  if (at == std::string::npos) return fault;
+  const std::string_view rest = std::string_view(fault.what).substr(at + kTwice.size());
+  const size_t begin = rest.find('\''), end = rest.find('\'', begin + 1);
+  if (begin == std::string_view::npos || end == std::string_view::npos) return fault;
+  const bool is_table = rest.starts_with("table");
+  fault.next = is_table ? "put its keys under one header" : "delete one of the two";
+  fault.what = fmt::format("the {} {} is there twice", is_table ? "table" : "key", rest.substr(begin, end + 1 - begin));
+  return fault;
+}
+
 }  // namespace
 
 Result<toml::table> parse_toml(std::string_view text, std::string_view where) {
@@ -93,8 +109,7 @@ Result<toml::table> parse_toml(std::string_view text, std::string_view where) {
   try {
     return toml::table(toml::parse(text, std::string(where)));
   } catch (const toml::parse_error& problem) {
-    return Error{ErrorKind::kConfig, std::string(problem.description()), position_text(where, problem.source().begin),
-                 "correct the TOML there"};
+    return parse_fault(problem, where);
   } catch (const std::logic_error& problem) {
     return Error{ErrorKind::kConfig, problem.what(), fmt::format("{}:{}", where, find_breaking_line(text)),
                  "correct the TOML there"};

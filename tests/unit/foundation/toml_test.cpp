@@ -26,7 +26,10 @@ TEST(Toml, ErrorsHaveFileLineColumn) {
   ASSERT_FALSE(broken.ok());
   EXPECT_EQ(broken.error().kind, ErrorKind::kConfig);
   EXPECT_THAT(error_of(broken), StartsWith("x.toml:2:"));
-  EXPECT_THAT(error_of(parse_toml("a = 1\na = 2\n", "x.toml")), HasSubstr("x.toml:2:"));  // a key twice
+  EXPECT_EQ(error_of(parse_toml("a = 1\na = 2\n", "x.toml")),
+            "x.toml:2:5: the key 'a' is there twice; delete one of the two");
+  EXPECT_EQ(error_of(parse_toml("[t]\na = 1\n[u]\n[t]\nb = 2\n", "x.toml")),
+            "x.toml:4:1: the table 't' is there twice; put its keys under one header");
   EXPECT_THAT(error_of(parse_toml("a = \"\xFF\"", "x.toml")), HasSubstr("x.toml:1:"));
   const auto missing = read_toml_file(default_env(), "/no/such/run.toml");
   ASSERT_FALSE(missing.ok());
