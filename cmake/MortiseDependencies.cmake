@@ -15,6 +15,7 @@ pkg_check_modules(gmp REQUIRED IMPORTED_TARGET gmp)
 pkg_check_modules(mpfr REQUIRED IMPORTED_TARGET mpfr)
 pkg_check_modules(curl REQUIRED IMPORTED_TARGET libcurl)
 pkg_check_modules(yaml REQUIRED IMPORTED_TARGET yaml-0.1)
+pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 if(MORTISE_TESTS)
   find_package(GTest REQUIRED)
@@ -30,6 +31,15 @@ set_target_properties(mortise_pcre2_static PROPERTIES IMPORTED_LOCATION "${MORTI
 
 if(MORTISE_JSON_COPY)
   include(MortiseJsonHeader)
+endif()
+
+# Arrow's C++ libraries, from the pinned wheel (./dev deps --arrow). Without them there is no libmortise_arrow.so.
+set(arrow_root "${MORTISE_DEPS_DIR}/pyarrow-26.0.1")
+if(EXISTS "${arrow_root}/lib/libparquet.so.2600")
+  add_library(mortise_pyarrow INTERFACE)
+  target_include_directories(mortise_pyarrow SYSTEM INTERFACE "${arrow_root}/include")
+  target_link_libraries(mortise_pyarrow INTERFACE "${arrow_root}/lib/libparquet.so.2600" "${arrow_root}/lib/libarrow.so.2600")
+  target_link_options(mortise_pyarrow INTERFACE "LINKER:-rpath,${arrow_root}/lib")
 endif()
 
 # Boost.DLL on std::filesystem: defined on the target, since mixing both is an ODR fault.

@@ -1,12 +1,20 @@
 # ./dev deps: installs what ./dev build and ./dev test need, and nothing else.
 source apps/dev/lib.sh
+# --arrow: only Arrow's libraries, for Parquet and Arrow data files. Then build again.
 case ${1:-} in
   "") ;;
-  -h | --help) echo "usage: ./dev deps"; exit 0 ;;
+  --arrow)
+    need_apt build
+    need_arrow
+    say "in place: $arrow_dir; build again to read Parquet and Arrow files"
+    exit 0
+    ;;
+  -h | --help) echo "usage: ./dev deps [--arrow]"; exit 0 ;;
   *) die $exit_usage "deps takes no '$1'" ;;
 esac
 need_apt build test
 need_torch
+need_arrow
 say "oracles for the tests: $(oracle_names)"
 install_oracles || die $exit_download "the oracles could not be installed: $(tail -n 5 "$(log_file oracles)")"
-say "all in place: $torch_dir, $oracles_dir"
+say "all in place: $torch_dir, $arrow_dir, $oracles_dir"

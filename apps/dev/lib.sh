@@ -6,6 +6,7 @@ readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12  # doc
 export MORTISE_CACHE=${MORTISE_CACHE:-$HOME/.cache/mortise}
 export MORTISE_DEPS_DIR=${MORTISE_DEPS_DIR:-$MORTISE_CACHE/deps}
 readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0
+readonly arrow_dir=$MORTISE_DEPS_DIR/pyarrow-26.0.1
 readonly oracles_dir=$MORTISE_CACHE/oracles
 # Debian's own Python: another one in PATH may have another version.
 readonly system_python=/usr/bin/python3
@@ -95,6 +96,34 @@ need_torch() {
   exec {lock}>&-
 }
 
+# need_arrow: installs Arrow's C++ headers and libraries into $arrow_dir. Only those who read Parquet or Arrow files need
+# them.
+need_arrow() {
+  local stamp new
+  stamp=$(stamp_of apps/dev/arrow_requirements.txt)
+  is_current "$arrow_dir" "$stamp" && return
+  mkdir -p "$MORTISE_DEPS_DIR"
+  exec {lock}>"$MORTISE_DEPS_DIR/.lock"
+  flock "$lock"
+  if ! is_current "$arrow_dir" "$stamp"; then
+    rm -rf "$arrow_dir".new.*  # of a run that was killed
+    new=$(mktemp -d "$arrow_dir.new.XXXXXX")
+    say "fetching Arrow 26.0.1 (50 MB, once) into $arrow_dir"
+    TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \
+      --require-hashes --requirement apps/dev/arrow_requirements.txt --target "$new/all" --only-binary=:all: --python-version 3.11 \
+      --implementation cp --platform manylinux_2_28_x86_64 >"$(log_file arrow)" 2>&1 </dev/null ||
+      die $exit_download "Arrow could not be fetched: $(tail -n 5 "$(log_file arrow)")"
+    mkdir -p "$new/kept/lib"
+    mv "$new"/all/pyarrow/{libarrow,libparquet}.so.2600 "$new/kept/lib/"
+    mv "$new"/all/pyarrow/include "$new"/all/*.dist-info "$new/kept/"
+    rm -rf "$new/kept/include/arrow/python"
+    echo "$stamp" >"$new/kept/.stamp"
+    put_in_place "$new/kept" "$arrow_dir"
+    rm -rf "$new"
+  fi
+  exec {lock}>&-
+}
+
 # keep_cpu_part FROM TO: moves headers, the CPU libraries, and the licences.
 keep_cpu_part() {
   mkdir -p "$2/torch/lib" "$2/nvidia/cu13/lib"
@@ -138,7 +167,7 @@ install_oracles() {
 # configure PRESET: runs cmake once, and again after the preset's file changed.
 configure() {
   local dir=build/$1 stamp
-  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR"))
+  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR" && find "$arrow_dir" -maxdepth 0 2>/dev/null || true))
   if [[ ! -f $dir/build.ninja ]] || ! is_current "$dir" "$stamp"; then
     cmake --preset "$1" -DMORTISE_DEPS_DIR="$MORTISE_DEPS_DIR" >"$(log_file "cmake-$1")" 2>&1 || {
       tail -n 40 "$(log_file "cmake-$1")" >&2

@@ -152,6 +152,7 @@ export OMP_WAIT_POLICY=passive
 
 need_apt build test
 need_torch
+need_arrow
 stage_ends "set-up"
 oracles_job=
 if [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
