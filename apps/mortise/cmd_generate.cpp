@@ -18,6 +18,7 @@
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "foundation/formats/rows/row_reader.h"
 #include "generate/engine.h"
 #include "generated_rows.h"
 #include "train/run/policy_folder.h"
@@ -188,19 +189,19 @@ Result<std::optional<uint64_t>> seed_of(const Json& row, const std::string& wher
 Result<Prompts> read_prompts(Env& env, const Path& path, const PolicyFolder* folder, const RunConfig& config,
                              int64_t vocab_size) {
   Prompts out;
-  JsonlReader reader = TRY(JsonlReader::open(env, path));
-  while (true) {
-    const std::optional<JsonlRow> row = TRY(reader.next());
-    if (!row) return out;
-    out.where.push_back(fmt::format("{}:{}", path.string(), row->line));
-    out.seeds.push_back(TRY(seed_of(row->value, out.where.back())));
+  const auto reader = TRY(open_rows(env, path));
+  while (const std::optional<RawRow> raw = TRY(reader->next())) {
+    const Json row = TRY(reader->parse(*raw));
+    out.where.push_back(reader->place(raw->number));
+    out.seeds.push_back(TRY(seed_of(row, out.where.back())));
     if (folder != nullptr) {
-      const Prompt prompt = TRY(folder->encoder(config).encode(row->value, out.where.back(), vocab_size));
+      const Prompt prompt = TRY(folder->encoder(config).encode(row, out.where.back(), vocab_size));
       out.ids.push_back(prompt.token_ids);
     } else {
-      out.ids.push_back(TRY(bare_ids(row->value, out.where.back())));
+      out.ids.push_back(TRY(bare_ids(row, out.where.back())));
     }
   }
+  return out;
 }
 
 // The completions of the prompts `which`.

@@ -30,6 +30,7 @@ class Checker {
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kGenerate) check_given();
     if (trains || use_ == ConfigUse::kEval) check_rewards();
     check_columns();
+    check_rows();
     if (trains || use_ == ConfigUse::kSft) {
       check_optimizer();
       check_model_files();
@@ -64,7 +65,8 @@ class Checker {
   }
 
   void needs_files(const std::string& key) {
-    error(key, quote(key) + (loaded_.is_set(key) ? " is an empty list" : " is not set"), "set it to a JSONL file");
+    error(key, quote(key) + (loaded_.is_set(key) ? " is an empty list" : " is not set"),
+          "set it to a file of rows, such as \"train.jsonl\"");
   }
 
   void check_given() {
@@ -80,6 +82,23 @@ class Checker {
     const bool needs_val = use_ == ConfigUse::kEval || (use_ == ConfigUse::kTrain && config_.trainer.val_only);
     if (needs_val && config_.data.val_files.empty()) {
       needs_files("data.val_files");
+    }
+  }
+
+  void check_rows() {
+    const DataConfig& data = config_.data;
+    if (!data.train_weights.empty() && data.train_weights.size() != data.train_files.size()) {
+      error("data.train_weights",
+            fmt::format("'data.train_weights' has {} numbers, but data.train_files has {} entries",
+                        data.train_weights.size(), data.train_files.size()),
+            "give one weight per entry; a pattern such as data/*.parquet is one entry");
+    }
+    if (std::ranges::any_of(data.train_weights, [](double weight) { return !(weight > 0) || weight > 1e6; }))
+      error("data.train_weights", "'data.train_weights' must be positive numbers of at most 10^6",
+            "remove entries that are not to be drawn from");
+    if (data.streaming && data.curriculum_key) {
+      error("data.curriculum_key", "'data.curriculum_key' sorts all rows, but data.streaming does not hold them",
+            "sort the file itself and set data.shuffle=false, or set data.streaming=false");
     }
   }
 

@@ -52,6 +52,7 @@ inline const std::vector<RunCase>& run_table() {
        {"data.train_files=data/code.jsonl", "reward.0.use=code", "~reward.0.pattern", "reward.0.time_limit=60",
         "reward.0.row_timeout=120s", "reward.0.timeout=300s", "plugins.isolation=process"}},
       {"sft", "sft", {}},
+      {"streaming", "train", {"data.streaming=true", "data.shuffle_buffer_size=5"}},
   };
   return *table;
 }

@@ -16,9 +16,29 @@ namespace mortise {
 enum class Truncation { kError, kLeft, kRight, kMiddle };
 constexpr auto choice_names(Truncation) { return std::array<std::string_view, 4>{"error", "left", "right", "middle"}; }
 
+// What happens to a row that cannot be used.
+enum class OnBadRow { kError, kSkip };
+constexpr auto choice_names(OnBadRow) { return std::array<std::string_view, 2>{"error", "skip"}; }
+
+// When an epoch over weighted files ends.
+enum class StoppingStrategy { kFirstExhausted, kAllExhausted };
+constexpr auto choice_names(StoppingStrategy) {
+  return std::array<std::string_view, 2>{"first_exhausted", "all_exhausted"};
+}
+
+enum class CurriculumOrder { kAscending, kDescending };
+constexpr auto choice_names(CurriculumOrder) { return std::array<std::string_view, 2>{"ascending", "descending"}; }
+
 struct DataConfig {
-  std::vector<std::string> train_files;  // JSONL; a single path may be written as a string
+  std::vector<std::string> train_files;  // files, patterns, folders; a single one may be written as a string
   std::vector<std::string> val_files;
+  OnBadRow on_bad_row = OnBadRow::kError;
+  std::vector<double> train_weights;  // share of each entry of train_files; empty = all rows of all files
+  StoppingStrategy stopping_strategy = StoppingStrategy::kFirstExhausted;  // where train_weights ends an epoch
+  std::optional<std::string> curriculum_key;                               // column of numbers to sort rows by
+  CurriculumOrder curriculum_order = CurriculumOrder::kAscending;
+  bool streaming = false;                      // read rows from the files while training
+  int64_t shuffle_buffer_size = 1000;          // rows, where they are streamed
   std::string prompt_key = "prompt";           // column of the prompt (text, or list of {role, content})
   std::string response_key = "response";       // `mortise sft`: column of the completion to learn
   std::string messages_key = "messages";       // `mortise sft`: column of a whole chat to learn
@@ -44,10 +64,15 @@ template <class Keys>
 void describe_data_files(Keys& keys) {
   keys.compared(
           "train_files", &DataConfig::train_files,
-          "Training rows: a JSONL file, or a list of files that are read in this order. Relative paths start at the "
-          "working directory.")
+          "Training rows: a file, or a list of files that are read in this order. Formats: JSONL, JSON, CSV, TSV (each "
+          "also .gz or .zst), Parquet, Arrow. A pattern such as data/*.parquet stands for its files, sorted by name. A "
+          "folder is one that datasets' save_to_disk wrote. Relative paths start at the working directory.")
       .trl("dataset_name");
-  keys.free("val_files", &DataConfig::val_files, "Validation rows: a JSONL file or a list of files.");
+  keys.free("val_files", &DataConfig::val_files, "Validation rows: files as in train_files.");
+  keys.compared(
+      "on_bad_row", &DataConfig::on_bad_row,
+      "What happens to a row that cannot be used: it does not parse, has no prompt, or is too long. error stops before "
+      "the first step. skip leaves it out, and rejects.jsonl in the run's folder lists it.");
   keys.compared("prompt_key", &DataConfig::prompt_key,
                 "Column of the prompt: text, or a list of {role, content} messages.")
       .as_in_verl("\"prompt\"")
@@ -99,6 +124,39 @@ void describe_data_lengths(Keys& keys) {
 }
 
 template <class Keys>
+void describe_data_sources(Keys& keys) {
+  keys.compared(
+      "train_weights", &DataConfig::train_weights,
+      "Share of each entry of train_files in every batch: positive numbers, of any sum. A batch is within one row "
+      "of these shares. Empty: each row of all files once per epoch. (ms-swift: interleave_prob.)");
+  keys.compared(
+          "stopping_strategy", &DataConfig::stopping_strategy,
+          "When an epoch with train_weights ends. first_exhausted: as soon as an entry has no more rows. all_exhausted: "
+          "when all rows were read; smaller entries begin again.")
+      .no_effect(
+          kLearning, [](const auto& k) { return k.config.data.train_weights.empty(); },
+          "data.train_weights is not set");
+  keys.compared(
+      "curriculum_key", &DataConfig::curriculum_key,
+      "Column of numbers by which the rows of each epoch are sorted, or a dotted path into a column. Equal numbers keep "
+      "the order that shuffle gives. null: not sorted.");
+  keys.compared("curriculum_order", &DataConfig::curriculum_order,
+                "Direction of data.curriculum_key. ascending: small numbers first.")
+      .no_effect(
+          kLearning, [](const auto& k) { return !k.config.data.curriculum_key; }, "data.curriculum_key is not set");
+  keys.compared(
+      "streaming", &DataConfig::streaming,
+      "Read the training rows from their files while training, for data sets that are larger than memory. All rows are "
+      "still read and checked once before the first step. (TRL: dataset_streaming.)");
+  keys.compared("shuffle_buffer_size", &DataConfig::shuffle_buffer_size,
+                "Rows in memory from which data.streaming draws at random. A larger buffer shuffles better.")
+      .at_least(1)
+      .no_effect(
+          kLearning, [](const auto& k) { return !k.config.data.streaming || !k.config.data.shuffle; },
+          "data.streaming or data.shuffle is false");
+}
+
+template <class Keys>
 void describe_data_order(Keys& keys) {
   keys.compared("shuffle", &DataConfig::shuffle,
                 "Read the training rows in a new random order each epoch. false keeps the order of the files.")
@@ -110,6 +168,7 @@ void describe_data_order(Keys& keys) {
       .transformers("data_seed", "null")
       .no_effect(
           kLearning, [](const auto& k) { return !k.config.data.shuffle; }, "data.shuffle is false");
+  describe_data_sources(keys);
   keys.compared("train_batch_size", &DataConfig::train_batch_size,
                 "Prompts per step. Each prompt gets rollout.n completions. The last, incomplete batch of an epoch is "
                 "dropped.")

@@ -96,18 +96,32 @@ ColumnCensus::Column& ColumnCensus::column(const std::string& name) {
   return columns_[entry->second];
 }
 
-void ColumnCensus::see(const std::string& name, const Json& value, int64_t row) {
+bool ColumnCensus::see(const std::string& name, const Json& value, int64_t row) {
   Column& column = this->column(name);
-  if (value.is_null()) return;
+  if (value.is_null()) return false;
   int64_t& first = column.first[kind_of(value)];
-  if (first == kNowhere) first = row;
-  if (!column.declared || column.misfit_row != kNowhere || holds(*column.declared, value)) return;
+  const bool is_first = first == kNowhere;
+  if (is_first) first = row;
+  if (!column.declared || column.misfit_row != kNowhere || holds(*column.declared, value)) return is_first;
   column.misfit_row = row;
   column.misfit = shorten(dump_json(value), 60);
+  return true;
 }
 
-void ColumnCensus::see_row(const Json& columns, int64_t row) {
-  for (const auto& [name, value] : columns.items()) see(name, value, row);
+bool ColumnCensus::see_row(const Json& columns, int64_t row) {
+  bool is_kept = false;
+  for (const auto& [name, value] : columns.items()) is_kept |= see(name, value, row);
+  return is_kept;
+}
+
+const Json* column_at(const Json& columns, std::string_view path) {
+  if (const Json* whole = json_find(columns, path); whole != nullptr && !whole->is_null()) return whole;
+  const Json* value = &columns;
+  for (const std::string_view key : split(path, '.')) {
+    value = value->is_object() ? json_find(*value, key) : nullptr;
+    if (value == nullptr) return nullptr;
+  }
+  return value;
 }
 
 // The type that holds every value without loss; nothing if there is no value, or if the values are of several kinds.

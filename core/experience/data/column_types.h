@@ -37,14 +37,18 @@ using DeclaredColumns = std::map<std::string, ColumnType, std::less<>>;
 // "answer=integer, level=text"
 [[nodiscard]] std::string describe_columns(const ColumnTypes& types);
 
+// The value at the path of a column: a column of that whole name first, then a dotted path into JSON, as rewards look it
+// up (plugins/shared/columns.h). Null: there is none. Borrowed.
+[[nodiscard]] const Json* column_at(const Json& columns, std::string_view path);
+
 class ColumnCensus {
  public:
   explicit ColumnCensus(DeclaredColumns declared = {}) : declared_(std::move(declared)) {}
 
-  // The value of a column in the row that has number `row` in decide().
-  void see(const std::string& name, const Json& value, int64_t row);
+  // The value of a column in the row that has number `row` in decide(). True: decide() may ask where the row is.
+  bool see(const std::string& name, const Json& value, int64_t row);
   // The same of all columns of a row, an object.
-  void see_row(const Json& columns, int64_t row);
+  bool see_row(const Json& columns, int64_t row);
 
   // `where` gives "file:line" of a row.
   [[nodiscard]] Result<ColumnTypes> decide(const std::function<std::string(int64_t row)>& where) const;

@@ -1,56 +1,94 @@
-// Dataset: the rows of the JSONL files, encoded once at the start, in the order of the files.
+// Dataset: the rows of the data files, encoded once at the start, in the order of the files.
 //
-// All problems of a file are found before the first step: an unreadable line, a row without a prompt, a token id
-// outside the vocabulary, a prompt that is too long. Parsing and encoding run on all cores, with the same result for
-// any number of them. Memory: the rows and their ids. Thread rule: read-only after load.
+// All problems of a file are found before the first step (row_scan.h): an unreadable line, a row without a prompt, a
+// token id outside the vocabulary, a prompt that is too long. load() keeps the rows in memory. scan() keeps what a run
+// must know of all rows, and lets stream_feed.cpp read them again. Thread rule: read-only after load or scan.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "experience/data/column_types.h"
 #include "experience/data/prompt_encoder.h"
+#include "experience/data/row_scan.h"
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
 
 namespace mortise {
 
-struct DatasetOptions {
-  std::vector<std::string> files;
-  int64_t max_samples = -1;  // rows kept, from the front; negative = all
-  bool filter_overlong_prompts = false;
-  int64_t vocab_size = 0;                // 0 = ids are not checked
-  std::string key;                       // the config key that names the files, for errors
-  std::vector<std::string> read_keys{};  // other row keys that something reads, to find misspelt ones
-  std::string left_out = "whose prompts are longer than data.max_prompt_length";  // rows that the encoder leaves out
-  int num_threads = 0;                                                            // 0: all cores
-};
+// Encodes prompts, with the length policy of the options. Borrows `encoder`.
+[[nodiscard]] RowEncoder prompt_row_encoder(const PromptEncoder& encoder, const DatasetOptions& options);
 
-// One row to its prompt; nothing: the row is left out. Called from many threads.
-using RowEncoder = std::function<Result<std::optional<Prompt>>(const Json& row, const std::string& where)>;
+// What is known of rows that are not in memory. Its size does not depend on their number.
+struct StreamedRows {
+  std::vector<DataFile> files;
+  std::vector<FileInfo> infos;         // of the files, at the scan
+  std::vector<int64_t> rows_of_entry;  // all rows, also those that are left out
+  ColumnCensus census;
+  std::map<int64_t, std::string> places;  // of the rows that the census may ask for
+  std::set<std::string> watched;          // of options.watched_columns, those that have a value somewhere
+};
 
 class Dataset {
  public:
   static Result<Dataset> load(Env& env, const PromptEncoder& encoder, const DatasetOptions& options);
   // filter_overlong_prompts and vocab_size are the encoder's own business here.
   static Result<Dataset> load(Env& env, const RowEncoder& encode, const DatasetOptions& options);
+  // `encode` is kept, and called while rows are streamed.
+  static Result<Dataset> scan(Env& env, const RowEncoder& encode, const DatasetOptions& options);
 
-  [[nodiscard]] int64_t size() const { return static_cast<int64_t>(prompts_.size()); }
+  [[nodiscard]] int64_t size() const { return num_rows_; }
+  [[nodiscard]] bool is_streamed() const { return streamed_.has_value(); }
+  // Precondition: the rows are not streamed.
   [[nodiscard]] const Prompt& operator[](int64_t row) const { return prompts_[static_cast<size_t>(row)]; }
   [[nodiscard]] int64_t num_filtered() const { return num_filtered_; }
+  [[nodiscard]] const Rejects& rejects() const { return rejects_; }
   // Digest of the rows as in the files, in order. It shows whether a run continues with the rows it began with.
   [[nodiscard]] const std::string& digest() const { return digest_; }
-  // "file:line" of a row.
+  // "file:line" of a row, or "file:row 7". Of streamed rows, only those that the census may ask for have a place.
   [[nodiscard]] std::string where(int64_t row) const;
+  // The first row of an entry of options.files; of the entry behind the last, size().
+  [[nodiscard]] int64_t entry_begin(size_t entry) const { return entry_begins_[entry]; }
+
+  // Has some row a value at this path (column_at)? Of streamed rows, asked only of options.watched_columns.
+  [[nodiscard]] bool has_value(const std::string& path) const;
+  // In the order of their first appearance.
+  [[nodiscard]] std::vector<std::string> column_names() const;
+
+  // For streaming.
+  [[nodiscard]] const StreamedRows& streamed() const { return *streamed_; }
+  [[nodiscard]] const DatasetOptions& options() const { return options_; }
+  [[nodiscard]] const RowEncoder& encoder() const { return encode_; }
+  [[nodiscard]] RowFiles open_files(std::vector<DataFile> files) const {
+    return RowFiles(*env_, std::move(files), options_.reading);
+  }
+  // An error names a file that has another size or time than when all rows were read.
+  [[nodiscard]] Result<> check_files_unchanged() const;
 
  private:
+  Dataset(Env& env, DatasetOptions options) : env_(&env), options_(std::move(options)) {}
+  // Reads all rows; `keep` gets each.
+  template <class Keep>
+  Result<> read(const RowEncoder& encode, Keep&& keep);
+
+  Env* env_;
+  DatasetOptions options_;
+  RowEncoder encode_;  // where rows are streamed
+  int64_t num_rows_ = 0;
   std::vector<Prompt> prompts_;
-  std::vector<std::string> files_;
-  std::vector<std::pair<int32_t, int64_t>> places_;  // file index, line
+  std::optional<RowFiles> files_;
+  std::vector<std::pair<int32_t, int64_t>> places_;  // file, number in it
+  std::vector<int64_t> entry_begins_;
+  std::vector<int64_t> all_rows_of_entry_;
   int64_t num_filtered_ = 0;
+  Rejects rejects_;
   std::string digest_;
+  std::optional<StreamedRows> streamed_;
 };
 
 }  // namespace mortise

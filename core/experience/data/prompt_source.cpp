@@ -2,51 +2,36 @@
 #include "experience/data/prompt_source.h"
 
 #include <fmt/core.h>
-#include <numeric>
+#include <utility>
 
 #include "foundation/base/log.h"
-#include "foundation/base/rng.h"
 
 namespace mortise {
 
-PromptSource::PromptSource(const Dataset& dataset, const PromptSourceOptions& options)
-    : dataset_(&dataset), options_(options) {
-  load_order();
-}
-
 Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSourceOptions& options) {
-  if (dataset.size() < options.batch_size) {
+  auto feed =
+      TRY(dataset.is_streamed() ? make_stream_feed(dataset, options.order) : make_memory_feed(dataset, options.order));
+  if (feed->rows_per_epoch() < options.batch_size) {
     return Error{ErrorKind::kData,
-                 fmt::format("the training data has {} prompts, fewer than {} = {}", dataset.size(),
+                 fmt::format("the training data has {} prompts, fewer than {} = {}", feed->rows_per_epoch(),
                              options.batch_size_key, options.batch_size),
                  "data.train_files", fmt::format("lower {} or add data", options.batch_size_key)};
   }
-  return PromptSource(dataset, options);
+  PromptSource source(dataset, options, std::move(feed));
+  TRY(source.feed_->go_to(0, 0, nullptr));
+  return source;
 }
 
-void PromptSource::load_order() {
-  if (options_.shuffle) {
-    order_ =
-        random_permutation(dataset_->size(), options_.seed, RandomPurpose::kDataShuffle, static_cast<uint64_t>(epoch_));
-  } else {
-    order_.resize(static_cast<size_t>(dataset_->size()));
-    std::iota(order_.begin(), order_.end(), 0);
-  }
-}
-
-PromptBatch PromptSource::next(int64_t step) {
+Result<PromptBatch> PromptSource::next(int64_t step) {
   if (batch_in_epoch_ == batches_per_epoch()) {
+    TRY(feed_->go_to(epoch_ + 1, 0, nullptr));
     ++epoch_;
     batch_in_epoch_ = 0;
-    load_order();
   }
   PromptBatch batch;
   batch.step = step;
   batch.epoch = epoch_;
-  const int64_t first = batch_in_epoch_ * options_.batch_size;
-  for (int64_t i = first; i < first + options_.batch_size; ++i) {
-    batch.prompts.push_back((*dataset_)[order_[static_cast<size_t>(i)]]);
-  }
+  batch.prompts = TRY(feed_->take(options_.batch_size));
   ++batch_in_epoch_;
   return batch;
 }
@@ -56,6 +41,7 @@ Result<> PromptSource::save_state(StateWriter& writer) const {
   writer.put_int("batch_in_epoch", batch_in_epoch_);
   writer.put_int("dataset_size", dataset_->size());
   writer.put_text("dataset_sha256", dataset_->digest());
+  feed_->save_state(writer);
   return {};
 }
 
@@ -89,8 +75,7 @@ Result<> PromptSource::load_state(StateReader& reader) {
                              batch_in_epoch_, batches_per_epoch()),
                  options_.batch_size_key, "keep the batch size of the run, or start over with --resume never"};
   }
-  load_order();
-  return {};
+  return feed_->go_to(epoch_, batch_in_epoch_ * options_.batch_size, &reader);
 }
 
 }  // namespace mortise

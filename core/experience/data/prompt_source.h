@@ -1,14 +1,17 @@
 // PromptSource: the PromptBatch of each step, epoch after epoch.
 //
-// An epoch is the whole data set in its own order (data.shuffle: a permutation keyed by (seed, epoch)); its last
-// incomplete batch is dropped. The position is two numbers and goes into checkpoints. Thread rule: one thread.
+// An epoch has its own order of the rows (row_feed.h), a function of (seed, epoch); its last incomplete batch is
+// dropped. The position goes into checkpoints: two numbers, and for streamed rows how many were read. Thread rule: one
+// thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "experience/data/dataset.h"
+#include "experience/data/row_feed.h"
 #include "foundation/base/stateful.h"
 #include "foundation/batch/prompt_batch.h"
 
@@ -16,19 +19,20 @@ namespace mortise {
 
 struct PromptSourceOptions {
   int64_t batch_size = 1;  // prompts per step
-  bool shuffle = true;
-  uint64_t seed = 0;
+  RowOrder order;
   std::string batch_size_key = "data.train_batch_size";  // the setting that batch_size comes from, for messages
 };
 
 class PromptSource : public Stateful {
  public:
-  // Refuses a data set smaller than one batch. `dataset` must outlive the source.
+  // Refuses epochs smaller than one batch. `dataset` must outlive the source.
   static Result<PromptSource> create(const Dataset& dataset, const PromptSourceOptions& options);
 
-  PromptBatch next(int64_t step);
+  // Only streamed rows can fail.
+  Result<PromptBatch> next(int64_t step);
 
-  [[nodiscard]] int64_t batches_per_epoch() const { return dataset_->size() / options_.batch_size; }
+  [[nodiscard]] int64_t rows_per_epoch() const { return feed_->rows_per_epoch(); }
+  [[nodiscard]] int64_t batches_per_epoch() const { return rows_per_epoch() / options_.batch_size; }
   [[nodiscard]] int64_t epoch() const { return epoch_; }
 
   bool takes_changes = false;  // loading: warns about changed rows instead of refusing them (--allow-change)
@@ -38,15 +42,15 @@ class PromptSource : public Stateful {
   Result<> load_state(StateReader& reader) override;
 
  private:
-  PromptSource(const Dataset& dataset, const PromptSourceOptions& options);
-  void load_order();
+  PromptSource(const Dataset& dataset, PromptSourceOptions options, std::unique_ptr<RowFeed> feed)
+      : dataset_(&dataset), options_(std::move(options)), feed_(std::move(feed)) {}
   Result<> check_rows(StateReader& reader) const;
 
   const Dataset* dataset_;
   PromptSourceOptions options_;
   int64_t epoch_ = 0;
   int64_t batch_in_epoch_ = 0;
-  std::vector<int64_t> order_;  // of epoch_
+  std::unique_ptr<RowFeed> feed_;
 };
 
 }  // namespace mortise

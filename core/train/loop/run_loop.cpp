@@ -144,8 +144,11 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   const RunCounters& counters = progress.counters;
   // The updates of an unfinished step are written when it ends.
   const auto num_unfinished = static_cast<int64_t>(progress.step.work.updates.size());
-  const RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
-                              parts.run.total_steps, checkpoint.has_value()};
+  RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
+                        parts.run.total_steps, checkpoint.has_value()};
+  for (const std::optional<Dataset>* data : {&parts.data.train, &parts.data.val}) {
+    if (*data) options.rejects.push_back(&(*data)->rejects());
+  }
   Path resumed = checkpoint ? checkpoint->path() : Path();
   const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };
   TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));

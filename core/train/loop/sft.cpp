@@ -74,7 +74,7 @@ class SftRun {
     const Stopwatch watch(parts_.run.env);
     const RunConfig& config = parts_.run.config;
     saver_.step_begins();
-    const PromptBatch prompts = parts_.data.source->next(number);
+    const PromptBatch prompts = TRY(parts_.data.source->next(number));
     const SampleBatch samples = recorded_samples(prompts);
     const StepTable table = table_of(prompts, samples);
     const double lr = learning_rate(parts_.learning.schedule, counters_.num_updates);
@@ -83,7 +83,7 @@ class SftRun {
                        learner_options(config, parts_.run.ranks), {lr, counters_.num_updates + 1}));
     counters_.step = number;
     record_update(counters_, report.skipped);
-    StepTally tally{number, prompts.epoch, parts_.data.train->size() / config.sft.train_batch_size};
+    StepTally tally{number, prompts.epoch, parts_.data.source->rows_per_epoch() / config.sft.train_batch_size};
     tally.num_tokens = count_tokens(prompts, samples);
     counters_.num_tokens += tally.num_tokens;
 

@@ -95,7 +95,7 @@ Result<Experience> sample_and_score(const RunSettings& run, PromptSource& source
                                     RewardRunner& reward, int64_t step, int64_t batch, int64_t weight_version,
                                     MetricSet& metrics) {
   Experience out;
-  out.prompts = source.next(step);
+  out.prompts = TRY(source.next(step));
   const ScoreContext context = score_context(run, step);
   out.samples = TRY(sampler.sample(out.prompts, batch, weight_version, reward, context, metrics));
   const StageTimer timer(metrics, "timing_s/reward");

@@ -156,7 +156,7 @@ class Trainer {
     add_update_metrics(work.updates, objective, metrics);
     finish_variance_proxies(work.table.num_rows(), metrics);
     StepTally tally{prompts.step, prompts.epoch};
-    tally.steps_per_epoch = parts_.data.train->size() / run_.plan.prompts_per_step;
+    tally.steps_per_epoch = parts_.data.source->rows_per_epoch() / run_.plan.prompts_per_step;
     tally.num_tokens = count_tokens(prompts, samples);
     tally.seconds = work.seconds;
     tally.num_failed_saves = saver_.num_failed();

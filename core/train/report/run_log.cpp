@@ -79,6 +79,21 @@ Result<> keep_rows(Env& env, const Path& path, std::string_view key, int64_t las
   return {};
 }
 
+// A row per reject, and the number of those that were not kept.
+Result<> write_rejects(Env& env, const Path& path, const std::vector<const Rejects*>& all) {
+  int64_t num = 0, num_kept = 0;
+  for (const Rejects* rejects : all) num += rejects->num;
+  if (num == 0) return {};
+  NewJsonlFile file = TRY(NewJsonlFile::create(env, path));
+  for (const Rejects* rejects : all) {
+    for (const Error& error : rejects->kept)
+      TRY(file.write(Json{{"where", error.where}, {"what", error.what}, {"next", error.next}}));
+    num_kept += static_cast<int64_t>(rejects->kept.size());
+  }
+  if (num > num_kept) TRY(file.write(Json{{"num_more", num - num_kept}}));
+  return file.commit();
+}
+
 }  // namespace
 
 Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRegistry* registry,
@@ -105,6 +120,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
     if (registry != nullptr)
       TRY(write_file_atomic(env, dir / "mortise.lock", pack_lock_text(*registry, loaded.config)));
   }
+  TRY(write_rejects(env, dir / "rejects.jsonl", options.rejects));
 
   RunLog log(env);
   log.lock_ = std::move(lock);

@@ -2,6 +2,7 @@
 //   metrics.jsonl          a line per step          updates.jsonl   a line per optimizer update
 //   events.out.tfevents.*  TensorBoard              log.txt         the log
 //   config.resolved.toml   every setting            mortise.lock    the packs in use with their hashes
+//   rejects.jsonl          the data rows that data.on_bad_row = "skip" passed over, if there are any
 //   rank_K.log             the log of rank K, if the run has several processes
 //   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is
 //   set;
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "config/load.h"
+#include "experience/data/row_scan.h"
 #include "experience/reward/reward_runner.h"
 #include "foundation/base/folder_lock.h"
 #include "foundation/batch/prompt_batch.h"
@@ -33,8 +35,9 @@ struct RunLogOptions {
   int64_t first_step = 0;  // done before this process
   int64_t first_update = 0;
   int64_t total_steps = 0;
-  bool resumed = false;         // everything after the two numbers is cut
-  bool only_validates = false;  // nothing is cut or replaced
+  bool resumed = false;                   // everything after the two numbers is cut
+  bool only_validates = false;            // nothing is cut or replaced
+  std::vector<const Rejects*> rejects{};  // of the data sets of the run
 };
 
 class RunLog {

@@ -118,11 +118,9 @@ Result<> add_policy_files(const RunSettings& run, const PolicyParts& policy, Run
 void add_columns(const DataParts& data, RunInputs& inputs) {
   if (data.columns.empty()) return;
   ColumnTypes seen;
+  const std::vector<std::string> names = data.train->column_names();
   for (const auto& column : data.columns) {
-    bool in_train = false;
-    for (int64_t row = 0; row < data.train->size() && !in_train; ++row)
-      in_train = (*data.train)[row].columns.contains(column.first);
-    if (in_train) seen.push_back(column);
+    if (std::ranges::find(names, column.first) != names.end()) seen.push_back(column);
   }
   const std::string types = describe_columns(seen);
   inputs.add("data_columns", "data.train_files, data.val_files: the types of the data columns, now " + types, types);

@@ -214,8 +214,8 @@ Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const Loa
   if (kind == RunKind::kTrain) {
     TRY(check_policy(env, config.model.path));
     train = TRY(load_train_prompts(rows));
-    TRY(PromptSource::create(*train, train_source_options(config)));
-    out.train_rows = train->size();
+    const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
+    out.train_rows = source.rows_per_epoch();
   }
   if (!config.data.val_files.empty()) {
     val = TRY(load_val_prompts(rows));

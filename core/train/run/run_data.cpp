@@ -6,6 +6,9 @@
 #include <mortise/pack.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
 
 #include "config/check.h"
 #include "config/fields.h"
@@ -15,7 +18,6 @@
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
-#include "foundation/formats/jsonl.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
 
@@ -50,6 +52,19 @@ Result<std::vector<std::string>> read_row_keys(const RowSource& rows) {
   return keys;
 }
 
+// CSV files have no types: the cells of columns that data.columns declares, and of chats and token ids, are read as
+// such.
+RowReaderOptions reading_options(const DataConfig& data) {
+  RowReaderOptions options;
+  for (const char* name : {"messages", "prompt_token_ids"}) options.cells[name] = CellType::kJson;
+  for (const auto& [name, type] : declared_columns(data.columns)) {
+    if (type == ColumnType::kI64) options.cells[name] = CellType::kInteger;
+    if (type == ColumnType::kF64) options.cells[name] = CellType::kNumber;
+    if (type == ColumnType::kJson) options.cells[name] = CellType::kJson;
+  }
+  return options;
+}
+
 Result<DatasetOptions> train_options(const RowSource& rows) {
   const DataConfig& data = rows.loaded.config.data;
   DatasetOptions options;
@@ -59,47 +74,71 @@ Result<DatasetOptions> train_options(const RowSource& rows) {
   options.files = data.train_files;
   options.max_samples = data.train_max_samples;
   options.key = "data.train_files";
+  options.skip_bad_rows = data.on_bad_row == OnBadRow::kSkip;
+  options.reading = reading_options(data);
   return options;
 }
 
+// Encodes with `encode`, and checks each row.
+RowEncoder checked(RowEncoder encode, std::function<Result<>(const Prompt&, const std::string& where)> check) {
+  return [encode = std::move(encode), check = std::move(check)](
+             const Json& row, const std::string& where) -> Result<std::optional<Prompt>> {
+    std::optional<Prompt> prompt = TRY(encode(row, where));
+    if (prompt) TRY(check(*prompt, where));
+    return prompt;
+  };
+}
+
 // The generator takes no prompt behind which the longest completion does not fit.
-Result<> check_lengths(const RunConfig& config, const ModelConfig& model, const Dataset& data) {
+Result<> check_length(const RunConfig& config, const ModelConfig& model, const Prompt& prompt,
+                      const std::string& where) {
   const int64_t most = model.max_length();
   const int64_t room = most - response_length(config);
-  for (int64_t row = 0; row < data.size(); ++row) {
-    const auto length = static_cast<int64_t>(data[row].token_ids.size());
-    if (length <= room) continue;
-    const std::string response = std::to_string(response_length(config));
-    return Error{
-        ErrorKind::kData,
-        fmt::format("the prompt has {} tokens and a completion up to {} (rollout.response_length, else "
-                    "data.max_response_length), the model has {} positions (max_position_embeddings)",
-                    length, response, most),
-        data.where(row),
-        room < 1
-            ? "lower the length of completions"
-            : fmt::format("lower the length of completions, or leave longer prompts out: data.max_prompt_length={} "
-                          "data.filter_overlong_prompts=true",
-                          room)};
-  }
-  return {};
+  const auto length = static_cast<int64_t>(prompt.token_ids.size());
+  if (length <= room) return {};
+  const std::string response = std::to_string(response_length(config));
+  return Error{
+      ErrorKind::kData,
+      fmt::format("the prompt has {} tokens and a completion up to {} (rollout.response_length, else "
+                  "data.max_response_length), the model has {} positions (max_position_embeddings)",
+                  length, response, most),
+      where,
+      room < 1 ? "lower the length of completions"
+               : fmt::format("lower the length of completions, or leave longer prompts out: data.max_prompt_length={} "
+                             "data.filter_overlong_prompts=true",
+                             room)};
 }
 
 // A row as a whole, which the learner would stop at.
-Result<> check_whole_rows(const ModelConfig& model, const Dataset& data) {
+Result<> check_whole_row(const ModelConfig& model, const Prompt& row, const std::string& where) {
   const int64_t most = model.max_length();
-  for (int64_t row = 0; row < data.size(); ++row) {
-    const auto length = static_cast<int64_t>(data[row].token_ids.size() + data[row].response_ids.size());
-    if (length <= most) continue;
-    return Error{
-        ErrorKind::kData,
-        fmt::format("the row has {} tokens, the model has {} positions (max_position_embeddings)", length, most),
-        data.where(row),
-        fmt::format("leave such rows out with data.filter_overlong_prompts=true, chats above sft.max_length={}, "
-                    "texts above data.max_prompt_length",
-                    most)};
-  }
-  return {};
+  const auto length = static_cast<int64_t>(row.token_ids.size() + row.response_ids.size());
+  if (length <= most) return {};
+  return Error{ErrorKind::kData,
+               fmt::format("the row has {} tokens, the model has {} positions (max_position_embeddings)", length, most),
+               where,
+               fmt::format("leave such rows out with data.filter_overlong_prompts=true, chats above sft.max_length={}, "
+                           "texts above data.max_prompt_length",
+                           most)};
+}
+
+// The encoder of prompts that are sampled for.
+RowEncoder sampled_row_encoder(const RowSource& rows, const DatasetOptions& options) {
+  return checked(prompt_row_encoder(rows.encoder, options),
+                 [config = &rows.loaded.config, model = &rows.model](const Prompt& prompt, const std::string& where) {
+                   return check_length(*config, *model, prompt, where);
+                 });
+}
+
+// The training rows, in memory or streamed.
+Result<Dataset> read_train_rows(const RowSource& rows, const RowEncoder& encode, DatasetOptions options) {
+  if (!rows.loaded.config.data.streaming) return Dataset::load(rows.env, encode, options);
+  options.columns = declared_columns(rows.loaded.config.data.columns);
+  TRY(for_named_columns(rows, [&](const PluginInfo&, size_t, const NamedColumn& column) -> Result<> {
+    options.watched_columns.push_back(column.path);
+    return {};
+  }));
+  return Dataset::scan(rows.env, encode, options);
 }
 
 Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
@@ -119,39 +158,42 @@ Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const
 // not parse, are that command's concern only when it trains.
 void see_train_files(const RowSource& rows, ColumnCensus& census, std::vector<std::string>& places) {
   const DataConfig& data = rows.loaded.config.data;
-  int64_t num_read = 0;
-  for (const std::string& file : data.train_files) {
-    auto reader = JsonlReader::open(rows.env, file);
-    if (!reader.ok()) continue;
-    while (data.train_max_samples < 0 || num_read < data.train_max_samples) {
-      const auto line = reader->next_line();
-      if (!line) break;
-      const auto row = reader->parse(*line);
-      if (!row.ok() || !row->is_object()) continue;
-      ++num_read;
-      const std::string place = fmt::format("{}:{}", file, line->line);
-      if (data.filter_overlong_prompts) {  // a run does not see such rows
-        const auto prompt = rows.encoder.encode(*row, place, rows.model.vocab_size);
-        if (prompt.ok() && rows.encoder.is_overlong(*prompt)) continue;
-      }
-      census.see_row(rows.encoder.columns_of(*row), static_cast<int64_t>(places.size()));
-      places.push_back(place);
+  std::vector<DataFile> files;
+  for (const std::string& entry : data.train_files) {
+    const auto found = list_data_files(rows.env, {entry}, "data.train_files");
+    if (found.ok()) files.insert(files.end(), found->begin(), found->end());
+  }
+  RowFiles reader(rows.env, std::move(files), reading_options(data), data.train_max_samples);
+  while (true) {
+    const auto row = reader.next();
+    if (!row.ok() || !row->has_value()) return;
+    const auto value = reader.parse(**row);
+    if (!value.ok() || !value->is_object()) continue;
+    const std::string place = reader.where((*row)->file, (*row)->row.number);
+    if (data.filter_overlong_prompts) {  // a run does not see such rows
+      const auto prompt = rows.encoder.encode(*value, place, rows.model.vocab_size);
+      if (prompt.ok() && rows.encoder.is_overlong(*prompt)) continue;
     }
+    census.see_row(rows.encoder.columns_of(*value), static_cast<int64_t>(places.size()));
+    places.push_back(place);
   }
 }
 
 Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, const Dataset* val) {
   const RunConfig& config = rows.loaded.config;
-  if (config.reward.empty()) return ColumnTypes();  // nothing reads them
-  ColumnCensus census(declared_columns(config.data.columns));
+  if (config.reward.empty()) return ColumnTypes();                    // nothing reads them
+  const bool is_streamed = train != nullptr && train->is_streamed();  // their census was taken
+  ColumnCensus census = is_streamed ? train->streamed().census : ColumnCensus(declared_columns(config.data.columns));
   std::vector<std::string> scanned;  // places of rows that are no prompts here
   if (rows.kind == RunKind::kEval && train == nullptr) see_train_files(rows, census, scanned);
   const auto num_scanned = static_cast<int64_t>(scanned.size());
   const int64_t num_train = train == nullptr ? 0 : train->size();
-  for (int64_t row = 0; row < num_train; ++row) census.see_row((*train)[row].columns, num_scanned + row);
+  for (int64_t row = 0; row < num_train && !is_streamed; ++row)
+    census.see_row((*train)[row].columns, num_scanned + row);
   for (int64_t row = 0; val != nullptr && row < val->size(); ++row)
     census.see_row((*val)[row].columns, num_scanned + num_train + row);
-  const std::vector<std::string> unseen = census.unseen();
+  std::vector<std::string> unseen = census.unseen();
+  std::erase(unseen, config.data.prompt_key);  // declared for CSV files, and no column of rewards
   if (rows.kind == RunKind::kTrain && !unseen.empty()) {
     const std::vector<std::string> names = census.names();
     const std::string hint = did_you_mean(unseen.front(), names);
@@ -187,9 +229,15 @@ Result<> check_needed_columns(const RowSource& rows, const ColumnTypes& types) {
 }
 
 PromptSourceOptions common_source_options(const RunConfig& config) {
+  const DataConfig& data = config.data;
   PromptSourceOptions source;
-  source.shuffle = config.data.shuffle;
-  source.seed = static_cast<uint64_t>(config.data.seed.value_or(config.trainer.seed));
+  source.order.shuffle = data.shuffle;
+  source.order.seed = static_cast<uint64_t>(data.seed.value_or(config.trainer.seed));
+  source.order.weights = data.train_weights;
+  source.order.stopping = data.stopping_strategy;
+  source.order.curriculum_key = data.curriculum_key;
+  source.order.curriculum_order = data.curriculum_order;
+  source.order.shuffle_buffer_size = data.shuffle_buffer_size;
   return source;
 }
 
@@ -198,11 +246,12 @@ PromptSourceOptions common_source_options(const RunConfig& config) {
 Result<Dataset> load_train_prompts(const RowSource& rows) {
   const RunConfig& config = rows.loaded.config;
   const DatasetOptions options = TRY(train_options(rows));
-  Dataset data = TRY(Dataset::load(rows.env, rows.encoder, options));
   // A backend that does without the engine has limits of its own: a replay holds what was sampled elsewhere.
   const auto backend = rows.registry.find("rollout_backend", config.rollout.name);
-  if (backend.ok() && (backend->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0)
-    TRY(check_lengths(config, rows.model, data));
+  const bool uses_engine = backend.ok() && (backend->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0;
+  const RowEncoder encode =
+      uses_engine ? sampled_row_encoder(rows, options) : prompt_row_encoder(rows.encoder, options);
+  Dataset data = TRY(read_train_rows(rows, encode, options));
   TRY(check_run_length(rows.loaded, data.size()));
   return data;
 }
@@ -213,8 +262,9 @@ Result<Dataset> load_val_prompts(const RowSource& rows) {
   options.files = config.data.val_files;
   options.max_samples = config.data.val_max_samples;
   options.key = "data.val_files";
-  Dataset data = TRY(Dataset::load(rows.env, rows.encoder, options));
-  if (!config.reward.empty()) TRY(check_lengths(config, rows.model, data));  // else nothing is sampled
+  const bool samples = !config.reward.empty();
+  const RowEncoder encode = samples ? sampled_row_encoder(rows, options) : prompt_row_encoder(rows.encoder, options);
+  Dataset data = TRY(Dataset::load(rows.env, encode, options));
   TRY(check_num_rows(rows.loaded, data.size(), "rollout.val_kwargs.n"));
   return data;
 }
@@ -233,12 +283,14 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
   encoding.assistant_only_loss = config.sft.assistant_only_loss;
   encoding.completion_only_loss = config.sft.completion_only_loss;
   encoding.vocab_size = options.vocab_size;
-  const SftEncoder sft = TRY(SftEncoder::create(rows.encoder, std::move(encoding)));
+  const auto sft = std::make_shared<const SftEncoder>(TRY(SftEncoder::create(rows.encoder, std::move(encoding))));
   options.left_out = "that are too long, or hold nothing to learn within sft.max_length";
-  const auto encode = [&](const Json& row, const std::string& where) { return sft.encode(row, where); };
-  Dataset data = TRY(Dataset::load(rows.env, RowEncoder(encode), options));
-  TRY(check_whole_rows(rows.model, data));
-  return data;
+  const RowEncoder encode =
+      checked([sft](const Json& row, const std::string& where) { return sft->encode(row, where); },
+              [model = &rows.model](const Prompt& row, const std::string& where) {
+                return check_whole_row(*model, row, where);
+              });
+  return read_train_rows(rows, encode, options);
 }
 
 Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {

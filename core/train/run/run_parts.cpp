@@ -207,7 +207,7 @@ Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& regist
                                   PluginStates& states) {
   const PluginsConfig& plugins = run.config.plugins;
   Json max_steps;  // null where nothing is trained
-  if (run.kind == RunKind::kTrain) max_steps = plan_total_steps(run.config, data.train->size());
+  if (run.kind == RunKind::kTrain) max_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   std::vector<RewardSpec> specs;
   for (const RewardConfig& reward : run.config.reward) {
     const PluginRef ref = TRY(registry.find("reward", reward.use));
@@ -339,7 +339,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     TRY(saved.stateful.add(progress.step));
     TRY(saved.stateful.add(progress.limits));
     run.plan = plan_batches(run.config);
-    run.total_steps = plan_total_steps(run.config, data.train->size());
+    run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   }
   load_optimizer(run, *policy.model, parts->learning);
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));

@@ -98,6 +98,42 @@ TEST_F(DatasetTest, TellsOfKeysThatAreNearlyThoseThatAreRead) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 4) << "nothing else: " << log;
 }
 
+TEST_F(DatasetTest, EveryFormatHasTheSameRows) {
+  const std::string jsonl = "{\"prompt\": \"1\", \"a\": \"x\"}\n{\"prompt\": \"2\", \"a\": null}\n";
+  const std::string a = folder_.write("a.jsonl", jsonl);
+  const std::string b = folder_.write("b.json", R"([{"prompt": "3", "a": "y"},
+ {"prompt": "4", "a": "z"}])");
+  const std::string c = folder_.write("c.csv", "prompt,a\n5,x\n6,\n");
+  const Dataset dataset = load({a, b, c}).value();
+  ASSERT_EQ(dataset.size(), 6);
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(dataset[i].text, std::to_string(i + 1));
+  EXPECT_EQ(dataset[5].columns["a"], nullptr);
+  EXPECT_EQ(dataset.where(3), b + ":2");
+  EXPECT_EQ(dataset.where(4), c + ":2");
+  const std::string pattern = a.substr(0, a.size() - 7) + "[a-c].*";
+  EXPECT_EQ(load({pattern})->digest(), dataset.digest());
+}
+
+TEST_F(DatasetTest, BadRowsCanBeSkippedAndAreListed) {
+  std::string text = "{\"prompt\": \"1\"}\nno row\n{\"prompt\": \"12345\"}\n{\"prompt\": \"2\"}\n{\"answer\": 3}\n";
+  DatasetOptions options;
+  options.files = {folder_.write("a.jsonl", text)};
+  options.skip_bad_rows = true;
+  PromptEncoderOptions limit;
+  limit.max_prompt_length = 4;
+  const PromptEncoder encoder(tokenizer_, ChatTemplates(), limit);
+  const Dataset dataset = Dataset::load(default_env(), encoder, options).value();
+  ASSERT_EQ(dataset.size(), 2);
+  EXPECT_EQ(dataset[1].text, "2");
+  EXPECT_EQ(dataset.rejects().num, 3);
+  ASSERT_EQ(dataset.rejects().kept.size(), 3u);
+  EXPECT_TRUE(dataset.rejects().kept[0].where.starts_with(options.files[0] + ":2:"));
+  EXPECT_EQ(dataset.rejects().kept[1].where, options.files[0] + ":3");
+  options.files = {folder_.write("b.jsonl", "no row\n")};
+  EXPECT_NE(Dataset::load(default_env(), encoder, options).error().to_string().find("only rows that cannot be used"),
+            std::string::npos);
+}
+
 TEST_F(DatasetTest, TheSameForAnyNumberOfThreads) {
   std::string text;
   for (int i = 0; i < 700; ++i)
