@@ -41,6 +41,9 @@ void translate_clipped_loss(Translation& t, const std::string& loss_type, const 
 // sync_ref_model: the reference that follows the policy. After the KL has been set.
 void translate_reference(Translation& t, const HfBatches& batches);
 
+// Is it a file or folder of rows on this machine, not a data set's name on a hub? The name alone decides.
+bool is_local_data(std::string_view name);
+
 // --- rewards (rewards.cpp); each gives the table's place ---
 
 // A Python reward "pkg.module.function" as our reward `python`.

@@ -394,4 +394,17 @@ void translate_reference(Translation& t, const HfBatches& batches) {
   t.set("ref.mixup_alpha", t.number("ref_model_mixup_alpha"), {"ref_model_mixup_alpha"});
 }
 
+bool is_local_data(std::string_view name) {
+  for (const std::string_view begin : {"/", "./", "../", "~"}) {
+    if (name.starts_with(begin)) return true;
+  }
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.remove_suffix(packed.size());
+  }
+  for (const std::string_view end : {".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
 }  // namespace mortise

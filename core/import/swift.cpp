@@ -233,12 +233,31 @@ void set_model(Translation& t) {
 
 void set_files(Translation& t, std::string_view name, std::string_view key) {
   const std::vector<std::string> files = t.texts(name);
-  const bool jsonl = std::ranges::all_of(files, [](const std::string& file) { return file.ends_with(".jsonl"); });
-  if (!files.empty() && jsonl) {
+  if (!files.empty() && std::ranges::all_of(files, is_local_data)) {
     t.set(key, files, {name});
   } else if (!files.empty() || name == "dataset") {
-    if (!files.empty()) t.note(name, "the data are JSONL files: write the rows to one");
+    if (!files.empty())
+      t.note(name, fmt::format("Mortise reads local files: name them in {}, without '#N' for a number of rows", key));
     t.ask("data", fmt::format("{} = [\"{}.jsonl\"]", key.substr(5), name == "dataset" ? "train" : "val"));
+  }
+}
+
+// Several files in shares, and rows that are not held in memory.
+void set_mixture(Translation& t) {
+  const std::vector<double> shares = t.numbers("interleave_prob");
+  if (!shares.empty() && t.is_set("data.train_files")) {
+    t.set("data.train_weights", shares, {"interleave_prob"}, "exact shares of each batch; ms-swift draws at random");
+    t.set("data.stopping_strategy", t.value("stopping_strategy"), {"stopping_strategy"});
+  } else if (!shares.empty()) {
+    t.note("interleave_prob", "give the shares as data.train_weights, one for each entry of data.train_files");
+  } else {
+    t.note_given({"stopping_strategy"}, "only with interleave_prob");
+  }
+  if (t.flag("streaming")) {
+    t.set("data.streaming", true, {"streaming"});
+    t.set("data.shuffle_buffer_size", t.integer("shuffle_buffer_size"), {"shuffle_buffer_size"});
+  } else {
+    t.note_given({"shuffle_buffer_size"}, "only with streaming");
   }
 }
 
@@ -254,6 +273,7 @@ std::string_view length_name(const Translation& t) {
 void set_data(Translation& t) {
   set_files(t, "dataset", "data.train_files");
   set_files(t, "val_dataset", "data.val_files");
+  set_mixture(t);
   const std::string_view length = length_name(t);
   t.set("data.max_response_length", t.integer(length), {length});
   const std::string strategy = t.is_null("truncation_strategy") ? "left" : t.text("truncation_strategy");

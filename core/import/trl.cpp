@@ -237,14 +237,44 @@ void set_model(Translation& t) {
     t.note("model_init_kwargs", "Mortise computes in model.dtype, float32 unless set");
 }
 
-void set_data(Translation& t) {
+constexpr const char* kNoHub = "Mortise does not download data sets: name local files in data.train_files";
+
+// The files of `datasets`, a mixture whose parts come one after another; empty: some are on a hub.
+std::vector<std::string> files_of_mixture(const Json& parts) {
+  std::vector<std::string> files;
+  for (const Json& part : parts) {
+    const Json* named = json_find(part, "data_files");
+    if (named == nullptr || named->is_null()) named = json_find(part, "path");
+    if (named == nullptr) return {};
+    for (const Json& file : named->is_array() ? *named : Json::array({*named})) {
+      if (!file.is_string() || !is_local_data(file.get<std::string>())) return {};
+      files.push_back(file.get<std::string>());
+    }
+  }
+  return files;
+}
+
+// TRL lets `datasets` win over dataset_name.
+void set_files(Translation& t) {
+  const Json parts = t.value("datasets");
+  const std::vector<std::string> files = parts.is_array() ? files_of_mixture(parts) : std::vector<std::string>();
   const std::string name = t.text("dataset_name");
-  if (name.ends_with(".jsonl")) {
+  if (!files.empty()) {
+    t.set("data.train_files", files, {"datasets"});
+    t.note_given({"dataset_name"}, "datasets is given");
+  } else if (!parts.is_array() && is_local_data(name)) {
     t.set("data.train_files", Json::array({name}), {"dataset_name"});
   } else {
-    if (!name.empty()) t.note("dataset_name", "the data are JSONL files: write the rows to one");
+    t.note_given({"dataset_name", "datasets"}, kNoHub);
     t.ask("data", "train_files = [\"train.jsonl\"]  # rows with a prompt; other columns reach the rewards");
   }
+  for (const std::string_view streaming : {"dataset_streaming", "streaming"}) {
+    if (t.flag(streaming)) t.set("data.streaming", true, {streaming});
+  }
+}
+
+void set_data(Translation& t) {
+  set_files(t);
   if (!t.is_null("max_prompt_length")) {
     t.set("data.max_prompt_length", t.integer("max_prompt_length"), {"max_prompt_length"});
     t.set("data.truncation", "left", {"max_prompt_length"});

@@ -9,7 +9,7 @@ namespace {
 using namespace reasons;
 
 constexpr std::string_view kLora = "only with use_peft";
-constexpr std::string_view kData = "the data come from the JSONL files of data.train_files";
+constexpr std::string_view kData = "the rows are those of the files in data.train_files";
 
 constexpr PeerRule kGrpo[] = {
     // model
@@ -115,9 +115,9 @@ constexpr PeerRule kScript[] = {
     no_effect("dataset_config", kData),
     no_effect("dataset_train_split", kData),
     no_effect("dataset_test_split", kData),
-    no_effect("dataset_streaming", kData),
-    no_effect("datasets", kData),
-    no_effect("streaming", kData),
+    compute("dataset_streaming", "false", "data.streaming"),
+    compute("datasets", "null", "data.train_files"),
+    compute("streaming", "false", "data.streaming"),
     refuse("test_split_size", "[null]", "write the validation rows to a separate file"),
     no_effect("env", "set the environment of the program"),
     refuse("config", "[null]", "one file is read: put its settings here, or import it instead"),

@@ -290,15 +290,13 @@ void set_run_length(Translation& t) {
   }
 }
 
+// The rows have the same columns here, in the same formats.
 void set_files(Translation& t, std::string_view name) {
   const std::vector<std::string> files = t.texts(name);
-  const bool parquet = std::ranges::any_of(files, [](const std::string& file) { return file.ends_with(".parquet"); });
-  const std::string leaf(name.substr(name.find('.') + 1));
-  if (!files.empty() && !parquet) {
+  if (!files.empty()) {
     t.set(name, files, {name});
-  } else if (parquet || name == "data.train_files") {
-    if (parquet) t.note(name, "Parquet is not read: write the rows to a JSONL file, with the same columns");
-    t.ask("data", fmt::format("{} = [\"{}.jsonl\"]", leaf, name == "data.train_files" ? "train" : "val"));
+  } else if (name == "data.train_files") {
+    t.ask("data", "train_files = [\"train.parquet\"]");
   }
 }
 

@@ -171,6 +171,19 @@ TEST(ImportSwift, ValidationFollowsSaving) {
   EXPECT_EQ(swift(rows + "--eval_strategy no").trainer.test_freq, -1);
 }
 
+TEST(ImportSwift, MixturesAndStreams) {
+  const RunConfig config = swift(std::string(kBatch) +
+                                 "--dataset a.jsonl b.csv --interleave_prob 0.7 0.3 --stopping_strategy all_exhausted "
+                                 "--streaming true --shuffle_buffer_size 50");
+  EXPECT_THAT(config.data.train_files, ElementsAre("a.jsonl", "b.csv"));
+  EXPECT_THAT(config.data.train_weights, ElementsAre(0.7, 0.3));
+  EXPECT_EQ(config.data.stopping_strategy, StoppingStrategy::kAllExhausted);
+  EXPECT_TRUE(config.data.streaming);
+  EXPECT_EQ(config.data.shuffle_buffer_size, 50);
+  EXPECT_EQ(swift(std::string(kBatch) + "--dataset a.jsonl --streaming true").data.shuffle_buffer_size, 1000);
+  EXPECT_TRUE(swift(std::string(kBatch) + "--dataset AI-ModelScope/alpaca#500").data.train_files.empty());
+}
+
 TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {
   const RunConfig config =
       swift(std::string(kBatch) + "--reward_model /models/a /models/b --reward_funcs format --reward_weights 1 2 3");

@@ -29,14 +29,18 @@ TEST(ImportVerl, TheWholeFileWithItsDefaultsImports) {
   EXPECT_EQ(choice_name(config.actor.optim.schedule_unit), "step");
   EXPECT_EQ(config.critic.cliprange_value, 0.5);
   EXPECT_EQ(choice_name(config.critic.loss_agg_mode), "token-mean");
-  EXPECT_THAT(result.toml, HasSubstr("# train_files = [\"train.jsonl\"]"));
+  EXPECT_THAT(config.data.train_files, ElementsAre("~/data/rlhf/gsm8k/train.parquet"));
+  EXPECT_THAT(config.data.val_files, ElementsAre("~/data/rlhf/gsm8k/test.parquet"));
   EXPECT_THAT(result.toml, HasSubstr("actor.fsdp_config.*"));
 
   // Equals the result of an empty file, except for the required settings.
   const RunConfig empty = verl("");
   EXPECT_EQ(config.actor, empty.actor);
   EXPECT_EQ(config.algorithm, empty.algorithm);
-  EXPECT_EQ(config.data, empty.data);
+  DataConfig data = config.data;
+  data.train_files = empty.data.train_files;
+  data.val_files = empty.data.val_files;
+  EXPECT_EQ(data, empty.data);
 }
 
 TEST(ImportVerl, AShellScriptOfItsExamples) {
