@@ -1,6 +1,7 @@
 // kill -9 at random moments, at least a third of them inside a save, and resume: the same bits as a run that nothing
 // stopped, in every configuration of run_table.h. A quarter of the runs are killed three times, the others once.
-// MORTISE_LONG=1: a thousand kills in all, of runs of 24 steps.
+// MORTISE_LONG=1: a thousand kills in all, of runs of 24 steps. MORTISE_KILLS=n: n kills of each configuration, so that a
+// thousand can be done in parts; MORTISE_SEED=n: at other moments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,11 @@ namespace {
 
 bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 int64_t num_steps() { return is_long() ? 24 : 6; }
-int num_wanted() { return is_long() ? 143 : 3; }
+int from_environment(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::stoi(text);
+}
+int num_wanted() { return from_environment("MORTISE_KILLS", is_long() ? 143 : 3); }
 
 // How a process saves, drawn for each process. It does not change what the run learns.
 const std::vector<std::vector<std::string>> kSaving{
@@ -40,7 +45,8 @@ class Kill : public testing::TestWithParam<RunCase> {
   void SetUp() override {
     uint64_t place = 0;
     while (std::string(run_table()[place].name) != GetParam().name) ++place;
-    random_ = RandomStream({.seed = 11 + place});  // other moments for each configuration
+    // Other moments for each configuration.
+    random_ = RandomStream({.seed = 11 + place + 1000 * static_cast<uint64_t>(from_environment("MORTISE_SEED", 0))});
     task_.write("data/code.jsonl", code_rows());
     settings_ = GetParam().settings;
     settings_.push_back(std::string(is_sft() ? "sft" : "trainer") +
@@ -84,9 +90,8 @@ class Kill : public testing::TestWithParam<RunCase> {
       if (code == 0) break;
       ASSERT_EQ(code, -SIGKILL) << console;
       ++kills;
-      ++num_kills_;
       const std::set<std::string> after = leftovers(out);
-      num_inside_ += std::includes(before.begin(), before.end(), after.begin(), after.end()) ? 0 : 1;
+      count_kill(!std::includes(before.begin(), before.end(), after.begin(), after.end()));
       check_newest(out, newest);
     }
     if (HasFailure()) return;
@@ -98,15 +103,24 @@ class Kill : public testing::TestWithParam<RunCase> {
       ASSERT_OK(remove_tree(default_env(), task_.path() / (name + ".before_" + std::to_string(i))));
   }
 
-  // At any moment of the run; where too few have hit a save so far, at any moment after a save has begun.
+  // At any moment of the run; where too few have hit a save so far, soon after a save has begun.
   void strike(Process& process, FolderWatch& watch) {
-    if (num_inside_ * 3 > num_kills_) {
+    aims_at_save_ = num_inside_ * 3 <= num_kills_;
+    if (!aims_at_save_) {
       std::this_thread::sleep_for(std::chrono::microseconds(random_.next_below(static_cast<uint64_t>(run_us_))));
     } else {
       if (!watch.wait_for(".tmp_", 1 + static_cast<int64_t>(random_.next_below(6)), process)) return;
-      std::this_thread::sleep_for(std::chrono::microseconds(random_.next_below(kSaveUs)));
+      std::this_thread::sleep_for(std::chrono::microseconds(random_.next_below(save_us_)));
     }
     process.signal(SIGKILL);
+  }
+
+  // Counts a kill. How long a save takes depends on the disk and on what else the machine does: the moments after its
+  // beginning come closer until half of them hit it.
+  void count_kill(bool was_inside) {
+    ++num_kills_;
+    num_inside_ += was_inside ? 1 : 0;
+    if (aims_at_save_) save_us_ = was_inside ? std::min(save_us_ * 5 / 4 + 1, kLongestSaveUs) : save_us_ * 3 / 4 + 1;
   }
 
   // There is a complete checkpoint, at least as new as before.
@@ -127,7 +141,9 @@ class Kill : public testing::TestWithParam<RunCase> {
     return std::ranges::count_if(all, [&](const std::string& other) { return other.starts_with(name + ".before_"); });
   }
 
-  static constexpr uint64_t kSaveUs = 20'000;  // about how long one takes
+  static constexpr uint64_t kLongestSaveUs = 20'000;
+  uint64_t save_us_ = kLongestSaveUs;  // about how long one takes
+  bool aims_at_save_ = false;
   TinyTask task_;
   std::vector<std::string> settings_;
   RandomStream random_{{}};
@@ -140,8 +156,9 @@ TEST_P(Kill, AtAnyMoment) {
   if (std::string(GetParam().name) == "code_reward" && !has_sandbox())
     GTEST_SKIP() << "bubblewrap does not work here: runs with the code reward were not killed";
   run_straight();
-  while (!HasFailure() && (num_kills_ < num_wanted() || num_inside_ * 3 < num_kills_))
-    chain(num_runs_ % 4 == 1 ? 3 : 1);
+  const auto is_enough = [this] { return num_kills_ >= num_wanted() && num_inside_ * 3 >= num_kills_; };
+  while (!HasFailure() && !is_enough() && num_kills_ < 20 * num_wanted()) chain(num_runs_ % 4 == 1 ? 3 : 1);
+  EXPECT_GE(num_inside_ * 3, num_kills_) << "too few of the kills met a save";
   std::printf("%s: %d kills, %d of them inside a save, %d runs, %d went on inside a step\n", GetParam().name,
               num_kills_, num_inside_, num_runs_, num_unfinished_);
 }

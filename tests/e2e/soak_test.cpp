@@ -89,6 +89,7 @@ struct Soak {
   std::vector<int64_t> full_steps;            // whose save met a full disk
   std::vector<double> step_seconds;
   Stopwatch watch{default_env()};
+  std::vector<Stopwatch> supervisor_kills;
 
   void after_step(bool judges_memory) {
     ++step;
@@ -105,10 +106,7 @@ struct Soak {
  private:
   void strike(int64_t count) {
     constexpr int64_t kNext = 3;  // operations on the disk: the save of this step, which comes next, fails
-    if (count % 10 == 9) {
-      num_supervisors_killed += kill_any(children_of(getpid()), SIGKILL) != 0 ? 1 : 0;
-      return;
-    }
+    if (count % 10 == 9) return kill_supervisor();
     switch (count % 4) {
       case 0:
         num_workers_killed += kill_any(workers(), SIGKILL) != 0 ? 1 : 0;
@@ -131,6 +129,17 @@ struct Soak {
         disk.fail_at(1 + static_cast<int64_t>(random.next_below(8)), EIO);
         ++num_disk_faults;
     }
+  }
+  // The run gives up at the fourth such death within a minute, and tiny steps are fast. The wait counts for no step.
+  void kill_supervisor() {
+    constexpr size_t kMostInAMinute = 3;
+    const auto is_too_soon = [this] {
+      return supervisor_kills.size() >= kMostInAMinute && (supervisor_kills.end() - kMostInAMinute)->elapsed_s() < 65;
+    };
+    while (is_too_soon()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    num_supervisors_killed += kill_any(children_of(getpid()), SIGKILL) != 0 ? 1 : 0;
+    supervisor_kills.emplace_back(default_env());
+    watch = Stopwatch(default_env());
   }
   static std::vector<pid_t> workers() {
     std::vector<pid_t> all;
