@@ -89,7 +89,7 @@ class Checker {
     const DataConfig& data = config_.data;
     if (!data.train_weights.empty() && data.train_weights.size() != data.train_files.size()) {
       error("data.train_weights",
-            fmt::format("'data.train_weights' has {} numbers, but data.train_files has {} entries",
+            fmt::format("'data.train_weights' needs one number per entry of data.train_files, but has {} for {}",
                         data.train_weights.size(), data.train_files.size()),
             "give one weight per entry; a pattern such as data/*.parquet is one entry");
     }

@@ -26,7 +26,7 @@ std::vector<std::string> numbers_of(const Path& metrics) {
   for (const Json& row : rows_of(metrics)) {
     std::string line;
     for (const auto& [name, value] : row.items()) {
-      const bool varies = name.starts_with("timing") || name.starts_with("perf/") || name.starts_with("time");
+      const bool varies = name.starts_with("timing") || name.starts_with("perf/") || name == "step_time";
       if (!varies) line += name + "=" + dump_json(value) + " ";
     }
     out.push_back(line);
@@ -99,7 +99,7 @@ TEST(Data, BadRowsAreSkippedAndListed) {
   EXPECT_THAT(rejects[0]["where"].get<std::string>(), HasSubstr("rows/a.jsonl:2:"));
   EXPECT_EQ(rejects[1]["where"], "rows/a.jsonl:3");
   EXPECT_EQ(rejects[2]["where"], "rows/b.csv:3");
-  EXPECT_EQ(rejects[2]["what"], "the row has 1 cells, but the header has 2");
+  EXPECT_EQ(rejects[2]["what"], "the row needs one cell per column of the header, but has 1 for 2");
 }
 
 TEST(Data, WeightsCurriculaAndStreamsTrain) {
@@ -138,7 +138,8 @@ TEST(Data, WeightsCurriculaAndStreamsTrain) {
   EXPECT_EQ(count(prompts_of(3), "11+11="), 16) << "row 41 of 80 is in step 3";
   const Outcome wrong = task.mortise(train + "wrong data.train_weights=[1]" + kShort);
   EXPECT_EQ(wrong.code, 2);
-  EXPECT_THAT(wrong.output, HasSubstr("'data.train_weights' has 1 numbers, but data.train_files has 2 entries"));
+  EXPECT_THAT(wrong.output,
+              HasSubstr("'data.train_weights' needs one number per entry of data.train_files, but has 1 for 2"));
   const Outcome both = task.mortise(train + "both data.curriculum_key=level data.streaming=true" + kShort);
   EXPECT_EQ(both.code, 2);
   EXPECT_THAT(both.output, HasSubstr("data.streaming does not hold them"));

@@ -119,8 +119,8 @@ TEST_F(RowReaderTest, CsvCellsAreTextsUnlessTheyAreDeclared) {
 
 TEST_F(RowReaderTest, CsvFaultsNameTheLineOnWhichTheRowBegins) {
   EXPECT_THAT(rows_of("d.csv", "a,b\n1\n1,2,3\n\"x\ny\",\xFF\n4,5\n"),
-              ElementsAre("d.csv:2: the row has 1 cells, but the header has 2",
-                          "d.csv:3: the row has 3 cells, but the header has 2",
+              ElementsAre("d.csv:2: the row needs one cell per column of the header, but has 1 for 2",
+                          "d.csv:3: the row needs one cell per column of the header, but has 3 for 2",
                           "d.csv:4: the cell of the column 'b' is not UTF-8", "6 {\"a\":\"4\",\"b\":\"5\"}"));
   EXPECT_THAT(rows_of("d.csv", "a\n\"1\"2\n"), ElementsAre("d.csv:2: a cell goes on behind its closing quote"));
   EXPECT_THAT(rows_of("d.csv", "a\nx\n\"1\n2\n"),

@@ -192,7 +192,8 @@ Result<> CsvRows::read_header(const RowReaderOptions& options) {
 Result<std::string> CsvRows::json_of(const std::vector<CsvCell>& cells, int64_t line) const {
   if (cutter_.num_cells() != columns_.size()) {
     return Error{ErrorKind::kData,
-                 fmt::format("the row has {} cells, but the header has {}", cutter_.num_cells(), columns_.size()),
+                 fmt::format("the row needs one cell per column of the header, but has {} for {}", cutter_.num_cells(),
+                             columns_.size()),
                  place(line), "quote cells that hold the separator or line ends"};
   }
   std::string text = "{";
