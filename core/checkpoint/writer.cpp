@@ -46,13 +46,12 @@ class HashingFile final : public WritableFile {
 };
 
 // Every file of a checkpoint but its manifest, in the order of a save.
-Result<> visit_files(const CheckpointRequest& request,
+Result<> visit_files(const CheckpointRequest& request, const std::function<Result<>(WritableFile&)>& write_tensors,
                      const std::function<Result<>(const std::string& path,
                                                   const std::function<Result<>(WritableFile&)>& write)>& visit) {
   TRY(visit(std::string(kStateJsonFile),
             [&](WritableFile& file) { return file.append_text(state_json_text(request.state)); }));
-  TRY(visit(std::string(kStateTensorsFile),
-            [&](WritableFile& file) { return write_safetensors(file, request.state.tensors); }));
+  TRY(visit(std::string(kStateTensorsFile), write_tensors));
   for (const CheckpointFile& file : request.files) TRY(visit(file.path, file.write));
   return {};
 }
@@ -64,6 +63,7 @@ class CountingFile final : public WritableFile {
     size_bytes_ += bytes.size();
     return {};
   }
+  void add(uint64_t size_bytes) { size_bytes_ += size_bytes; }
   Result<> sync() override { return {}; }
   Result<> close() override { return {}; }
   [[nodiscard]] const Path& path() const override { return path_; }
@@ -81,7 +81,8 @@ class FolderWriter {
 
   Result<Manifest> write(const CheckpointRequest& request) {
     TRY(make_folder(folder_));
-    TRY(visit_files(request, [&](const auto& path, const auto& write) { return add(path, write); }));
+    const auto write_tensors = [&](WritableFile& file) { return write_safetensors(file, request.state.tensors); };
+    TRY(visit_files(request, write_tensors, [&](const auto& path, const auto& write) { return add(path, write); }));
     manifest_.place = request.place;
     manifest_.info = request.info;
     std::sort(manifest_.entries.begin(), manifest_.entries.end(),
@@ -144,7 +145,12 @@ Result<uint64_t> measure_checkpoint(const CheckpointRequest& request) {
     total += disk_blocks(file.size_bytes());
     return {};
   };
-  TRY(visit_files(request, add));
+  // Their bytes may lie on other ranks, which are not asked.
+  const auto measure_tensors = [&](WritableFile& file) -> Result<> {
+    static_cast<CountingFile&>(file).add(TRY(measure_safetensors(request.state.tensors)));
+    return {};
+  };
+  TRY(visit_files(request, measure_tensors, add));
   return total + disk_blocks(manifest_text(manifest).size()) + folders.size() * disk_blocks(1);
 }
 

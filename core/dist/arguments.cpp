@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 namespace mortise {
@@ -40,6 +42,18 @@ Result<> check_parts(const at::Tensor& whole, const at::Tensor& part, int size, 
   if (whole.numel() != part.numel() * size)
     return wrong_argument(call, stage,
                           fmt::format("{} numbers are not {} parts of {} each", whole.numel(), size, part.numel()));
+  return {};
+}
+
+Result<> check_sizes(const at::Tensor& tensor, std::span<const int64_t> sizes, int size, std::string_view call,
+                     std::string_view stage) {
+  TRY(check_moved_argument(tensor, call, stage));
+  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const bool any_negative = std::ranges::any_of(sizes, [](int64_t one) { return one < 0; });
+  if (sizes.size() != static_cast<size_t>(size) || any_negative || sum != tensor.numel())
+    return wrong_argument(call, stage,
+                          fmt::format("{} sizes of together {} are not the parts of {} numbers for {} ranks",
+                                      sizes.size(), sum, tensor.numel(), size));
   return {};
 }
 

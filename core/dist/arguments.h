@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "foundation/base/result.h"
@@ -13,6 +15,9 @@ Result<> check_sum_argument(const at::Tensor& tensor, std::string_view call, std
 Result<> check_moved_argument(const at::Tensor& tensor, std::string_view call, std::string_view stage);
 // Both of one type, `whole` with exactly `size` times the numbers of `part`.
 Result<> check_parts(const at::Tensor& whole, const at::Tensor& part, int size, std::string_view call,
+                     std::string_view stage);
+// One size for each rank, which together are the numbers of `tensor`.
+Result<> check_sizes(const at::Tensor& tensor, std::span<const int64_t> sizes, int size, std::string_view call,
                      std::string_view stage);
 Result<> check_root(int root, int size, std::string_view call, std::string_view stage);
 // Another rank of the group.

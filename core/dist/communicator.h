@@ -4,7 +4,7 @@
 // Callers therefore never ask whether a run is distributed.
 //
 // Order rule: every rank calls the same collectives, in the same order, with the same sizes and types. all_reduce_sum,
-// start_all_reduce_sum, reduce_scatter_sum, all_gather, broadcast, barrier, exchange and broadcast_bytes are
+// start_all_reduce_sum, reduce_scatter_sum, all_gather, all_to_all, broadcast, barrier, exchange and broadcast_bytes are
 // collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
 //
 // Thread rule: one call at a time. The calls may come from different threads (autograd's start the reduction of a
@@ -31,7 +31,6 @@
 #include <string_view>
 #include <vector>
 
-#include "dist/rank_failure.h"
 #include "foundation/base/result.h"
 
 namespace mortise {
@@ -72,6 +71,10 @@ class Communicator {
   virtual Result<> reduce_scatter_sum(const at::Tensor& input, const at::Tensor& output, std::string_view stage) = 0;
   // output [size() * n] = the inputs [n] of all ranks, in rank order.
   virtual Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) = 0;
+  // output = what each rank has for this one, in rank order. input = what this rank has for each of them: first
+  // input_sizes[0] numbers for rank 0, and so on. A size may be 0; what rank a sends to b is what b expects from a.
+  virtual Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                              std::span<const int64_t> output_sizes, std::string_view stage) = 0;
   // tensor = that of the rank `root`.
   virtual Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) = 0;
   // Returns when every rank has called it.

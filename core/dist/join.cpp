@@ -20,6 +20,7 @@ namespace mortise {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 // The store has just been reached: if it cannot be reached again, its rank has died.
 constexpr milliseconds kSecondConnection{10'000};
@@ -32,7 +33,9 @@ double seconds_of(milliseconds time) { return std::chrono::duration<double>(time
 
 constexpr const char* kJoinStage = "start";
 
-Error join_error(const std::string& what, const std::string& next) { return {kRankFailure, what, kJoinStage, next}; }
+Error join_error(const std::string& what, const std::string& next) {
+  return {ErrorKind::kRankFailure, what, kJoinStage, next};
+}
 
 // Often enough to say where a rank is; less often in large groups, where each beat is a message of every rank's state to
 // every rank.
@@ -85,15 +88,15 @@ Result<> check_arrived(RankStore& store, const RankPlace& place) {
   return {};
 }
 
-Result<> wait_for_all(RankStore& store, const RankPlace& place, const RanksConfig& config, const std::string& where) {
-  const auto deadline = std::chrono::steady_clock::now() + config.join_timeout;
+Result<> wait_for_all(RankStore& store, const RankPlace& place, const RanksConfig& config, Clock::time_point deadline,
+                      const std::string& where) {
   constexpr int kLooksPerCheck = 25;  // every half second
   int num_looks = 0;
   std::vector<std::string> absent;
   for (int rank = 0; rank < place.size; ++rank) {
     while (!TRY(store.has(join_key(rank)))) {
-      if (std::chrono::steady_clock::now() > deadline) {
-        absent.push_back(std::to_string(rank));
+      if (Clock::now() > deadline) {
+        absent.push_back(fmt::format("rank {}", rank));
         break;
       }
       std::this_thread::sleep_for(milliseconds(20));
@@ -126,14 +129,14 @@ Result<std::vector<RankProcess>> processes_of_all(RankStore& store, const RankPl
 }
 
 Result<std::vector<RankProcess>> meet(RankStore& store, const RankPlace& place, const RanksConfig& config,
-                                      const StorePlace& where) {
+                                      Clock::time_point deadline, const StorePlace& where) {
   TRY(claim_rank(store, place, where));
   if (place.rank == 0) TRY(store.set(kVerdictKey, kNoVerdict));
   RankState start;
   start.stage = "start";
   TRY(store.set(state_key(place.rank), encode(start)));
   TRY(store.set(join_key(place.rank), encode(this_process(place.size))));
-  TRY(wait_for_all(store, place, config, store_text(where)));
+  TRY(wait_for_all(store, place, config, deadline, store_text(where)));
   return processes_of_all(store, place);
 }
 
@@ -172,9 +175,10 @@ std::string address_of(const std::vector<RankProcess>& processes, const StorePla
 Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const RanksConfig& config) {
   StorePlace where = store_place(place, config);
   const milliseconds timeout = config.join_timeout;
+  const Clock::time_point deadline = Clock::now() + timeout;  // of the store and of all ranks together
   auto store = connect_store(where, timeout);
   if (!store.ok()) return unreachable(store.error(), place, where, config);
-  auto processes = meet(**store, place, config, where);
+  auto processes = meet(**store, place, config, deadline, where);
   if (!processes.ok()) {
     static_cast<void>((*store)->set(gave_up_key(place.rank), processes.error().to_string()));
     return joining_failed(std::move(processes).error(), place, where);

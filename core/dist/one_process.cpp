@@ -38,6 +38,12 @@ class OneProcess : public Communicator {
   Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
     return copy(input, output, "all_gather", stage);
   }
+  Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                      std::span<const int64_t> output_sizes, std::string_view stage) override {
+    TRY(check_sizes(input, input_sizes, 1, "all_to_all", stage));
+    TRY(check_sizes(output, output_sizes, 1, "all_to_all", stage));
+    return copy(input, output, "all_to_all", stage);
+  }
   Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
     TRY(check_root(root, 1, "broadcast", stage));
     return check_moved_argument(tensor, "broadcast", stage);

@@ -295,6 +295,9 @@ case $name in
     accepts "the table as it is"
     sed -i 's/  kSignal = 8,/  kSignal = 8,\n  kNew = 9,/' "$tree/core/foundation/base/result.h"
     rejects "no row | 9 | \`kNew\` |" nothing
+    cp "$root/core/foundation/base/result.h" "$tree/core/foundation/base/"
+    grep -v '`kRankFailure`' "$root/docs/exit_codes.md" | write docs/exit_codes.md
+    rejects "no row | 7 | \`kRankFailure\` |" docs
     grep -v exit_download "$root/docs/exit_codes.md" | write docs/exit_codes.md
     rejects "\`exit_download\`" docs
     ;;

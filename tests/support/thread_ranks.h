@@ -10,6 +10,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -67,6 +69,32 @@ class ThreadRank : public Communicator {
     const std::vector<std::string> all = TRY(exchange(bytes_of(input), stage));
     std::string joined;
     for (const std::string& bytes : all) joined += bytes;
+    copy(joined, output);
+    return {};
+  }
+  Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                      std::span<const int64_t> output_sizes, std::string_view stage) override {
+    const auto bytes_before = [&](std::span<const int64_t> sizes, int rank) {
+      return static_cast<size_t>(std::accumulate(sizes.begin(), sizes.begin() + rank, int64_t{0})) *
+             static_cast<size_t>(input.element_size());
+    };
+    // Each rank's message says where its parts begin.
+    std::string own;
+    for (int rank = 0; rank <= size_; ++rank) {
+      const size_t begin = bytes_before(input_sizes, rank);
+      own.append(reinterpret_cast<const char*>(&begin), sizeof begin);
+    }
+    const std::vector<std::string> all = TRY(exchange(own + bytes_of(input), stage));
+    std::string joined;
+    for (int from = 0; from < size_; ++from) {
+      const std::string& message = all[static_cast<size_t>(from)];
+      size_t ends[2];
+      std::memcpy(ends, message.data() + static_cast<size_t>(rank_) * sizeof(size_t), sizeof ends);
+      const size_t head = static_cast<size_t>(size_ + 1) * sizeof(size_t);
+      const std::string part = message.substr(head + ends[0], ends[1] - ends[0]);
+      EXPECT_EQ(part.size(), bytes_before(output_sizes, from + 1) - bytes_before(output_sizes, from)) << stage;
+      joined += part;
+    }
     copy(joined, output);
     return {};
   }

@@ -13,7 +13,6 @@
 
 #include "dist/gloo/c10d_handle.h"
 #include "dist/launch/listener.h"
-#include "dist/rank_failure.h"
 
 namespace mortise {
 
@@ -25,9 +24,9 @@ auto guard_store(const Body& body) -> Result<decltype(body())> {
   try {
     return body();
   } catch (const c10::Error& error) {
-    return Error{kRankFailure, error.what_without_backtrace(), "store", {}};
+    return Error{ErrorKind::kRankFailure, error.what_without_backtrace(), "store", {}};
   } catch (const std::exception& error) {
-    return Error{kRankFailure, error.what(), "store", {}};
+    return Error{ErrorKind::kRankFailure, error.what(), "store", {}};
   }
 }
 
@@ -85,7 +84,7 @@ Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::c
   no_warnings_of_c10d();
   const bool is_client = place.file.empty() && !place.serve;
   if (is_client && !wait_for_listener(place.address, place.port, timeout))
-    return Error{kRankFailure, "nothing listens there", "store", ""};
+    return Error{ErrorKind::kRankFailure, "nothing listens there", "store", ""};
   return guard_store([&] {
     auto store = open_store(place, timeout);
     store->setTimeout(timeout);

@@ -31,6 +31,12 @@ std::string text_of(const std::exception& error) {
 // Gloo moves bytes of any type this way.
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
 
+std::vector<int64_t> in_bytes(std::span<const int64_t> sizes, const at::Tensor& tensor) {
+  std::vector<int64_t> bytes;
+  for (const int64_t size : sizes) bytes.push_back(size * static_cast<int64_t>(tensor.element_size()));
+  return bytes;
+}
+
 at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
   at::Tensor tensor = at::zeros({padded}, at::kByte);
   if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
@@ -149,6 +155,19 @@ class GlooCommunicator : public Communicator {
     at::Tensor part = as_bytes(input);
     at::Tensor whole = as_bytes(output);
     return run(stage, [&] { return group_->_allgather_base(whole, part); });
+  }
+
+  Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                      std::span<const int64_t> output_sizes, std::string_view stage) override {
+    TRY(check_sizes(input, input_sizes, size(), "all_to_all", stage));
+    TRY(check_sizes(output, output_sizes, size(), "all_to_all", stage));
+    // At least a byte: Gloo takes no memory without an address.
+    at::Tensor from = input.numel() > 0 ? as_bytes(input) : at::empty({1}, at::kByte).narrow(0, 0, 0);
+    at::Tensor to = output.numel() > 0 ? as_bytes(output) : at::empty({1}, at::kByte).narrow(0, 0, 0);
+    return run(stage, [&] {
+      std::vector<int64_t> sent = in_bytes(input_sizes, input), received = in_bytes(output_sizes, output);
+      return group_->alltoall_base(to, from, received, sent);
+    });
   }
 
   Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {

@@ -15,7 +15,6 @@
 #include <string_view>
 
 #include "dist/launch/local_address.h"
-#include "dist/rank_failure.h"
 #include "foundation/base/log.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): unistd.h declares it only for GNU
@@ -40,7 +39,9 @@ struct Rank {
 struct Failure {
   int rank;
   int status;  // as of waitpid
-  [[nodiscard]] int code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(kRankFailure); }
+  [[nodiscard]] int code() const {
+    return WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ErrorKind::kRankFailure);
+  }
 };
 
 // This process's environment, with the variables of one rank. Another launcher's would contradict them.
@@ -200,7 +201,7 @@ void LocalGroup::end_survivors() {
 GroupEnd LocalGroup::ending() const {
   if (failures_.empty()) return {};
   const auto cause = std::find_if(failures_.begin(), failures_.end(), [](const Failure& failure) {
-    return WIFSIGNALED(failure.status) || failure.code() != static_cast<int>(kRankFailure);
+    return WIFSIGNALED(failure.status) || failure.code() != static_cast<int>(ErrorKind::kRankFailure);
   });
   const Failure& first = cause == failures_.end() ? failures_.front() : *cause;
   const std::string how =

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <thread>
 
-#include "dist/rank_failure.h"
 #include "dist/watch/thread_stacks.h"
 #include "foundation/base/log.h"
 
@@ -30,6 +29,8 @@ constexpr milliseconds kExplainLimit{20000};
 // The judge looks this often, and no gap counts for more than kMaxGap: this process may have been stopped.
 constexpr milliseconds kTick{100};
 constexpr milliseconds kMaxGap{1000};
+// How long a main thread has that is still connecting to the others or reads its model: there is nothing to save yet.
+constexpr milliseconds kStartGrace{1000};
 
 void end_this_process(const Error& error) {
   log_error(error);
@@ -142,7 +143,7 @@ Error RankWatch::Shared::error_of(const Verdict& found, std::string_view stage) 
                                : found.cause;
   const std::string stopped =
       stopped_s > options.limits.dead_s ? fmt::format(", after it had been stopped for {:.0f} s", stopped_s) : "";
-  return {kRankFailure,
+  return {ErrorKind::kRankFailure,
           fmt::format("{}; this rank ({}) was in '{}'{}", here, options.rank, stage, stopped),
           {},
           found.rank >= 0 && found.rank != options.rank
@@ -215,7 +216,9 @@ void RankWatch::Shared::judge_loop() {
     judge_once(lock, elapsed_s);
     if (!verdict || mine.status == RankStatus::kFailed) continue;
     since_verdict_s += elapsed_s;
-    if (since_verdict_s < seconds_of(options.end_grace)) continue;
+    const bool has_started = mine.calls > 1;  // the first one is that of the group itself
+    if (since_verdict_s < seconds_of(has_started ? options.end_grace : std::min(options.end_grace, kStartGrace)))
+      continue;
     const Error error = error_of(*verdict, mine.stage);
     lock.unlock();
     log_info(fmt::format("rank {} ends while it works; its threads were here:\n{}", options.rank, thread_stacks()));

@@ -16,14 +16,15 @@ namespace mortise {
 
 // What kind of thing failed. The numbers are the program's exit codes (docs/exit_codes.md); 0 is success.
 enum class ErrorKind : int {
-  kInternal = 1,  // a bug in Mortise
-  kConfig = 2,    // command line or TOML
-  kData = 3,      // data rows, model folders, tokenizers, inputs of a command
-  kPlugin = 4,    // a pack was refused or a plugin failed
-  kNumerics = 5,  // non-finite values above the limit
-  kDisk = 6,      // reading or writing files failed
-  kSignal = 8,    // stopped by SIGINT or SIGTERM after a clean save
-  kReward = 9,    // a reward failed on more rows than plugins.max_failed_fraction
+  kInternal = 1,     // a bug in Mortise
+  kConfig = 2,       // command line or TOML
+  kData = 3,         // data rows, model folders, tokenizers, inputs of a command
+  kPlugin = 4,       // a pack was refused or a plugin failed
+  kNumerics = 5,     // non-finite values above the limit
+  kDisk = 6,         // reading or writing files failed
+  kRankFailure = 7,  // another rank died, hangs, or disagrees with the others
+  kSignal = 8,       // stopped by SIGINT or SIGTERM after a clean save
+  kReward = 9,       // a reward failed on more rows than plugins.max_failed_fraction
 };
 
 struct [[nodiscard]] Error {

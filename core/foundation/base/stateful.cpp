@@ -80,7 +80,15 @@ void StateWriter::put_tensor(std::string_view key, DType dtype, std::span<const 
   const auto count = num_elements(shape);
   if ((!count || static_cast<uint64_t>(*count) * dtype_bytes(dtype) != bytes.size()) && problem_.empty())
     problem_ = fmt::format("tensor {} has {} bytes for shape {}", quote(key), bytes.size(), shape_text(shape));
-  snapshot_->tensors.push_back({fmt::format("{}/{}", object_, key), dtype, {shape.begin(), shape.end()}, bytes});
+  snapshot_->tensors.push_back(
+      {fmt::format("{}/{}", object_, key), dtype, {shape.begin(), shape.end()}, bytes, nullptr});
+}
+
+void StateWriter::put_source(std::string_view key, DType dtype, std::span<const int64_t> shape,
+                             std::shared_ptr<const TensorSource> source) {
+  if (!take(key)) return;
+  snapshot_->tensors.push_back(
+      {fmt::format("{}/{}", object_, key), dtype, {shape.begin(), shape.end()}, {}, std::move(source)});
 }
 
 Result<> StateWriter::status() const {
@@ -167,6 +175,8 @@ Result<std::vector<std::string>> StateReader::get_texts(std::string_view key) {
 Result<TensorView> StateReader::get_tensor(std::string_view key) {
   const TensorView* tensor = find_tensor(*snapshot_, fmt::format("{}/{}", object_, key));
   if (tensor == nullptr) return missing(key);
+  if (tensor->source != nullptr)
+    return Error{ErrorKind::kInternal, fmt::format("state '{}' has not been written yet", tensor->name), where_, ""};
   read_.insert(std::string(key));
   return *tensor;
 }

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -59,6 +60,9 @@ class StateWriter {
   }
   // Borrowed until the snapshot has been written: contiguous CPU memory.
   void put_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape, std::span<const std::byte> bytes);
+  // A tensor whose bytes are read while the snapshot is written.
+  void put_source(std::string_view key, DType dtype, std::span<const int64_t> shape,
+                  std::shared_ptr<const TensorSource> source);
 
   [[nodiscard]] Result<> status() const;  // the first misuse, if any
 

@@ -1,9 +1,11 @@
 // TensorView: a named, typed, shaped piece of memory that someone else owns; what formats and checkpoints see of a
-// tensor without knowing libtorch. Row-major, contiguous, little-endian.
+// tensor without knowing libtorch. Row-major, contiguous, little-endian. TensorSource: the same where no memory holds
+// the whole tensor.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +13,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "foundation/base/result.h"
 
 namespace mortise {
 
@@ -23,11 +27,21 @@ enum class DType : uint8_t { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU6
 // Elements of a shape (1 for a scalar), or nothing where the product does not fit an int64 or a size is negative.
 [[nodiscard]] std::optional<int64_t> num_elements(std::span<const int64_t> shape);
 
+// Gives the bytes of a tensor in pieces, such as an optimizer state whose parts lie on several ranks.
+// Thread rule: one thread at a time.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // The bytes of the tensor from `begin` on, as many as fit into `out`.
+  virtual Result<> read(uint64_t begin, std::span<std::byte> out) const = 0;
+};
+
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;  // borrowed; num_elements * dtype_bytes of them
+  std::span<const std::byte> bytes;              // borrowed; num_elements * dtype_bytes of them
+  std::shared_ptr<const TensorSource> source{};  // instead of `bytes`; only write_safetensors and measures take it
 
   // The elements as T. Precondition: T has the size and alignment of dtype (safetensors written by us is aligned).
   template <class T>
@@ -67,7 +81,7 @@ constexpr DType dtype_of() {
 template <class T>
 TensorView view_of(std::string name, std::span<const T> values, std::vector<int64_t> shape = {}) {
   if (shape.empty()) shape = {static_cast<int64_t>(values.size())};
-  return {std::move(name), dtype_of<T>(), std::move(shape), std::as_bytes(values)};
+  return {std::move(name), dtype_of<T>(), std::move(shape), std::as_bytes(values), nullptr};
 }
 
 }  // namespace mortise

@@ -88,7 +88,7 @@ class HeaderReader {
     if (shape == nullptr || !shape->is_array()) return bad(name, "has no shape");
     if (shape->size() > limits::kMaxTensorRank)
       return bad(name, fmt::format("has more than {} axes", limits::kMaxTensorRank));
-    TensorView tensor{name, *dtype, {}, {}};
+    TensorView tensor{name, *dtype, {}, {}, nullptr};
     for (const Json& size : *shape) {
       if (!size.is_number_unsigned() || size.get<uint64_t>() > uint64_t{INT64_MAX})
         return bad(name, "has a shape that is not made of whole numbers >= 0");
@@ -238,45 +238,92 @@ Result<TensorView> SafetensorsFile::get(std::string_view name) const {
   return Error{ErrorKind::kData, "there is no tensor " + quote(name), path().string(), did_you_mean(name, names)};
 }
 
-Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tensors,
-                           const std::map<std::string, std::string>& metadata) {
+namespace {
+
+// What a file begins with, and its tensors in the order in which they follow.
+struct FileLayout {
+  std::string header;
   std::vector<const TensorView*> order;
-  for (const TensorView& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) {
+  uint64_t data_bytes = 0;
+};
+
+uint64_t bytes_of(const TensorView& tensor) {
+  return static_cast<uint64_t>(*num_elements(tensor.shape)) * dtype_bytes(tensor.dtype);
+}
+
+Result<> check_tensor(const TensorView& tensor) {
+  if (tensor.name.empty() || tensor.name == "__metadata__" || find_invalid_utf8(tensor.name))
+    return bad_tensor(tensor, "bad name");
+  if (tensor.shape.size() > limits::kMaxTensorRank) return bad_tensor(tensor, "too many axes");
+  if (!num_elements(tensor.shape) || (tensor.source == nullptr && bytes_of(tensor) != tensor.bytes.size()))
+    return bad_tensor(tensor, "its bytes do not fit its shape");
+  return {};
+}
+
+Result<FileLayout> layout_of(std::span<const TensorView> tensors, const std::map<std::string, std::string>& metadata) {
+  FileLayout out;
+  for (const TensorView& tensor : tensors) out.order.push_back(&tensor);
+  std::sort(out.order.begin(), out.order.end(), [](const TensorView* a, const TensorView* b) {
     const int rank_a = write_rank(a->dtype), rank_b = write_rank(b->dtype);
     return rank_a != rank_b ? rank_a < rank_b : a->name < b->name;
   });
   // Written piece by piece, not as one JSON object: ordered objects look for each new key among all before it.
-  std::string header = "{";
+  std::string& header = out.header;
+  header = "{";
   if (!metadata.empty()) header += fmt::format("\"__metadata__\":{},", dump_json(Json(metadata)));
   std::vector<std::string_view> names;
-  uint64_t offset = 0;
-  for (const TensorView* tensor : order) {
-    const auto count = num_elements(tensor->shape);
-    if (tensor->name.empty() || tensor->name == "__metadata__" || find_invalid_utf8(tensor->name))
-      return bad_tensor(*tensor, "bad name");
-    if (tensor->shape.size() > limits::kMaxTensorRank) return bad_tensor(*tensor, "too many axes");
-    if (!count || static_cast<uint64_t>(*count) * dtype_bytes(tensor->dtype) != tensor->bytes.size())
-      return bad_tensor(*tensor, "its bytes do not fit its shape");
+  for (const TensorView* tensor : out.order) {
+    TRY(check_tensor(*tensor));
     names.push_back(tensor->name);
+    const uint64_t end = out.data_bytes + bytes_of(*tensor);
     header +=
         fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}},", dump_json(Json(tensor->name)),
-                    dtype_name(tensor->dtype), dump_json(Json(tensor->shape)), offset, offset + tensor->bytes.size());
-    offset += tensor->bytes.size();
+                    dtype_name(tensor->dtype), dump_json(Json(tensor->shape)), out.data_bytes, end);
+    out.data_bytes = end;
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    return Error{ErrorKind::kInternal, "cannot save two tensors named " + quote(*twice), file.path().string(), ""};
+    return Error{ErrorKind::kInternal, "cannot save two tensors named " + quote(*twice), "", ""};
   if (header.back() == ',') header.pop_back();
   header += '}';
   while (header.size() % 8 != 0) header += ' ';
   if (header.size() > limits::kMaxSafetensorsHeaderBytes)
-    return Error{ErrorKind::kInternal, "too many tensors for one safetensors file", file.path().string(), ""};
-  const uint64_t header_bytes = header.size();
-  TRY(file.append(std::as_bytes(std::span(&header_bytes, 1))));
-  TRY(file.append_text(header));
-  for (const TensorView* tensor : order) TRY(file.append(tensor->bytes));
+    return Error{ErrorKind::kInternal, "too many tensors for one safetensors file", "", ""};
+  return out;
+}
+
+Result<> append_source(WritableFile& file, const TensorView& tensor) {
+  const uint64_t size = bytes_of(tensor);
+  std::vector<std::byte> piece;
+  for (uint64_t begin = 0; begin < size; begin += piece.size()) {
+    piece.resize(static_cast<size_t>(std::min<uint64_t>(size - begin, limits::kWriteChunkBytes)));
+    TRY(tensor.source->read(begin, piece));
+    TRY(file.append(piece));
+  }
   return {};
+}
+
+}  // namespace
+
+Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tensors,
+                           const std::map<std::string, std::string>& metadata) {
+  Result<FileLayout> layout = layout_of(tensors, metadata);
+  if (!layout.ok()) {
+    if (layout.error().where.empty()) layout.error().where = file.path().string();
+    return std::move(layout).error();
+  }
+  const uint64_t header_bytes = layout->header.size();
+  TRY(file.append(std::as_bytes(std::span(&header_bytes, 1))));
+  TRY(file.append_text(layout->header));
+  for (const TensorView* tensor : layout->order)
+    TRY(tensor->source != nullptr ? append_source(file, *tensor) : file.append(tensor->bytes));
+  return {};
+}
+
+Result<uint64_t> measure_safetensors(std::span<const TensorView> tensors,
+                                     const std::map<std::string, std::string>& metadata) {
+  const FileLayout layout = TRY(layout_of(tensors, metadata));
+  return kPrefixBytes + layout.header.size() + layout.data_bytes;
 }
 
 Result<> write_safetensors_file(Env& env, const Path& path, std::span<const TensorView> tensors,

@@ -58,8 +58,12 @@ struct SafetensorsContent {
 Result<SafetensorsContent> parse_safetensors(std::span<const std::byte> file, std::string_view where);
 
 // Refuses duplicate or empty names and a view whose size is not shape x dtype. Does not sync.
+// Reads a TensorSource in pieces of limits::kWriteChunkBytes.
 Result<> write_safetensors(WritableFile& file, std::span<const TensorView> tensors,
                            const std::map<std::string, std::string>& metadata = {});
+// Bytes of the file that write_safetensors would write, without reading any tensor.
+Result<uint64_t> measure_safetensors(std::span<const TensorView> tensors,
+                                     const std::map<std::string, std::string>& metadata = {});
 // To a path, atomically: temp file, fsync, rename.
 Result<> write_safetensors_file(Env& env, const Path& path, std::span<const TensorView> tensors,
                                 const std::map<std::string, std::string>& metadata = {});

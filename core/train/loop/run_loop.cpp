@@ -50,7 +50,7 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
   std::string digests = digest_of_model(policy);
   if (critic != nullptr) digests += digest_of_model(critic->model);
   return check_same_on_ranks(settings.ranks, "comparing the weights", digests,
-                             {kRankFailure, "the weights", "step " + std::to_string(step),
+                             {ErrorKind::kRankFailure, "the weights", "step " + std::to_string(step),
                               "resume from the last checkpoint without the machine of that rank, whose memory or "
                               "processor may be faulty"});
 }

@@ -143,7 +143,7 @@ TEST(Processes, MissingRanksAreNamed) {
   RankProcesses ranks(1, {"1"}, {{"WORLD_SIZE", "3"}, {"JOIN_MS", "1500"}});
   EXPECT_EQ(ranks.code(0, seconds(30)), kRankFailureCode);
   EXPECT_THAT(ranks.output(0), HasSubstr("2 of 3 ranks did not come to 127.0.0.1:"));
-  EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: 1, 2; "));
+  EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: rank 1, rank 2; "));
 }
 
 // Rank 2 never comes, and one of the others gives up before the other one does.

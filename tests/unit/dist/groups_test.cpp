@@ -1,9 +1,11 @@
 // Every collective on real Gloo groups of 1 to 4 ranks, each a thread of this program with a store in memory.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -185,6 +187,32 @@ TEST_P(Groups, GatherAndBroadcastMoveEveryType) {
   });
 }
 
+// Rank a has a * 10 + b numbers for b; some ranks have nothing.
+TEST_P(Groups, AllToAllMovesPartsOfAnySize) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
+      for (const int64_t scale : {0, 1, 1000}) {
+        const auto count = [&](int from, int to) { return from % 2 == 0 ? scale * (from * 10 + to) : 0; };
+        std::vector<int64_t> sent, received;
+        std::vector<at::Tensor> parts, expected;
+        for (int other = 0; other < ranks.size(); ++other) {
+          sent.push_back(count(ranks.rank(), other));
+          received.push_back(count(other, ranks.rank()));
+          parts.push_back(at::full({sent.back()}, ranks.rank() * 10 + other, type));
+          expected.push_back(at::full({received.back()}, other * 10 + ranks.rank(), type));
+        }
+        const at::Tensor output = at::zeros_like(at::cat(expected));
+        const Result<> moved = ranks.all_to_all(at::cat(parts), sent, output, received, "gradients");
+        ASSERT_TRUE(moved.ok()) << moved.error().to_string();
+        EXPECT_TRUE(output.equal(at::cat(expected))) << type << " " << scale;
+      }
+    }
+    const std::vector<int64_t> sizes(static_cast<size_t>(ranks.size()), 1);
+    const at::Tensor long_one = at::ones({ranks.size() + 1});
+    EXPECT_FALSE(ranks.all_to_all(long_one, sizes, long_one, sizes, "gradients").ok());
+  });
+}
+
 TEST_P(Groups, ExchangeBytesOfAnySize) {
   in_group(GetParam(), [](Communicator& ranks) {
     const auto text_of_rank = [](int rank, size_t scale) {
@@ -260,13 +288,13 @@ TEST(Failures, ARanksErrorEndsTheWaitingOfTheOthers) {
       const Result<> done =
           rank == 0 ? ranks->all_reduce_sum(tensor, "gradients") : ranks->recv(tensor, 2, "activations");
       ASSERT_FALSE(done.ok());
-      EXPECT_EQ(done.error().kind, kRankFailure);
+      EXPECT_EQ(done.error().kind, ErrorKind::kRankFailure);
       EXPECT_EQ(done.error().what,
                 "rank 2 ended in 'rewards' of step 4 with an error: math@pack: a reward failed; this rank (" +
                     std::to_string(rank) + ") was in '" + (rank == 0 ? "gradients" : "activations") + "'");
       const Result<> later = ranks->barrier("checkpoint");
       ASSERT_FALSE(later.ok());
-      EXPECT_EQ(later.error().kind, kRankFailure);
+      EXPECT_EQ(later.error().kind, ErrorKind::kRankFailure);
       EXPECT_FALSE(ranks->check("checkpoint").ok());
     });
   }

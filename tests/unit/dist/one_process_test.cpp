@@ -32,6 +32,10 @@ TEST(OneProcess, KeepsTheValuesOfItsOnlyRank) {
   const at::Tensor part = at::zeros({5}, at::kDouble);
   ASSERT_TRUE(ranks->reduce_scatter_sum(tensor, part, "gradients").ok());
   EXPECT_EQ(part[2].item<double>(), 2.0);
+  const at::Tensor moved = at::zeros({5}, at::kDouble);
+  const std::array<int64_t, 1> sizes{5};
+  ASSERT_TRUE(ranks->all_to_all(tensor, sizes, moved, sizes, "gradients").ok());
+  EXPECT_EQ(moved[3].item<double>(), 3.0);
   EXPECT_EQ(*ranks->exchange("bytes", "metrics"), std::vector<std::string>{"bytes"});
   EXPECT_EQ(*ranks->broadcast_bytes("bytes", 0, "metrics"), "bytes");
   EXPECT_TRUE(ranks->barrier("checkpoint").ok());
@@ -48,6 +52,11 @@ TEST(OneProcess, RefusesWrongArguments) {
   const Result<> parts = ranks->all_gather(at::ones({2}), at::ones({3}), "weights");
   ASSERT_FALSE(parts.ok());
   EXPECT_EQ(parts.error().what, "all_gather in stage 'weights': 2 numbers are not 1 parts of 3 each");
+  const std::array<int64_t, 2> two_sizes{1, 1};
+  const Result<> sizes = ranks->all_to_all(at::ones({2}), two_sizes, at::ones({2}), two_sizes, "gradients");
+  ASSERT_FALSE(sizes.ok());
+  EXPECT_EQ(sizes.error().what,
+            "all_to_all in stage 'gradients': 2 sizes of together 2 are not the parts of 2 numbers for 1 ranks");
   EXPECT_FALSE(ranks->broadcast(at::ones({2}), 1, "weights").ok());
   EXPECT_FALSE(ranks->send(at::ones({2}), 0, "weights").ok());
   EXPECT_FALSE(ranks->recv(at::ones({2}), 1, "weights").ok());

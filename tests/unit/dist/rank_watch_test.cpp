@@ -69,7 +69,7 @@ TEST_F(RankWatches, NameTheErrorThatARankWroteJustBeforeItsEnd) {
   ASSERT_TRUE(store->set(state_key(1), encode(last)).ok());
   peer.end();
   const Error error = watch->explain_failure("gradients", "a connection has closed");
-  EXPECT_EQ(error.kind, kRankFailure);
+  EXPECT_EQ(error.kind, ErrorKind::kRankFailure);
   EXPECT_NE(error.what.find(" ended in 'start' with an error: data.jsonl:7: row 7 has no prompt"), std::string::npos)
       << error.what;
 }

@@ -46,7 +46,8 @@ TEST(Decision, RanksThatDifferFromMostAreNamed) {
     std::vector<std::string> texts(bytes.size());
     on_ranks(static_cast<int>(bytes.size()), [&](Communicator& ranks) {
       const auto rank = static_cast<size_t>(ranks.rank());
-      const auto same = check_same_on_ranks(ranks, "test", bytes[rank], {kRankFailure, "the weights", "step 3", ""});
+      const auto same =
+          check_same_on_ranks(ranks, "test", bytes[rank], {ErrorKind::kRankFailure, "the weights", "step 3", ""});
       texts[rank] = same.ok() ? "" : same.error().to_string();
     });
     for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
