@@ -115,6 +115,7 @@ class Checker {
 
   void check_rewards() {
     if (config_.reward.empty()) {
+      if (config_.rollout.multi_turn.enable) return;  // the environment may reward; the run asks it
       error("reward", "there is no reward", "add a table: [[reward]] use = \"exact_match\"");
       return;
     }

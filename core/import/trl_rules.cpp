@@ -52,7 +52,6 @@ constexpr PeerRule kGrpo[] = {
     no_effect("use_transformers_continuous_batching", kEngine),
     no_effect("transformers_continuous_batching_config", kEngine),
     no_effect("use_transformers_paged", kEngine),
-    no_effect("max_tool_calling_iterations", "Mortise does not call tools"),
     // loss
     compute("loss_type", "\"dapo\"", "actor.policy_loss.loss_mode, actor.loss_agg_mode"),
     compute("importance_sampling_level", "\"token\"", "actor.policy_loss.loss_mode"),

@@ -300,6 +300,17 @@ void set_files(Translation& t, std::string_view name) {
   }
 }
 
+// verl drops all but the first call of a turn by default. In a run with one turn there is nothing to say.
+void set_turns(Translation& t) {
+  const std::string_view calls = "rollout.multi_turn.max_parallel_calls";
+  const bool has_turns = t.flag("rollout.multi_turn.enable");
+  if (has_turns) {
+    t.set(calls, t.integer(calls), {calls});
+  } else {
+    t.note_given({calls}, "rollout.multi_turn.enable is false");
+  }
+}
+
 void set_validation(Translation& t) {
   // verl gives the temperature to its sampler, and ignores do_sample.
   const std::string_view temperature = "rollout.val_kwargs.temperature";
@@ -397,6 +408,7 @@ void translate_verl(Translation& t) {
   set_files(t, "data.train_files");
   set_files(t, "data.val_files");
   set_validation(t);
+  set_turns(t);
   set_trainer(t);
   set_model(t);
   warn_of_other_defaults(t);

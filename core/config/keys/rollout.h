@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/keys/multi_turn.h"
 #include "foundation/batch/sampling.h"
 #include "foundation/formats/json.h"
 
@@ -59,6 +60,7 @@ struct RolloutConfig {
   bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
   std::optional<int64_t> seed;                   // of sampling; null = trainer.seed
   ValKwargs val_kwargs;
+  MultiTurnConfig multi_turn;
   Json params = Json::object();  // the table [rollout.NAME] of the backend in use, e.g. [rollout.replay] path = "..."
   bool operator==(const RolloutConfig&) const = default;
 };
@@ -309,6 +311,7 @@ void describe_rollout_section(Catalog& catalog) {
   validation.no_effect(
       kInTrain | kInEval, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given");
   describe_validation(validation);
+  describe_multi_turn_section(catalog);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

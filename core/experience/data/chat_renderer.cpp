@@ -74,6 +74,7 @@ Result<Rendered> ChatRenderer::render(const Json& row, const Json& messages, boo
   RenderInput input;
   input.messages = TRY(conversation_of(with_system_prompt(messages), where));
   input.tools = TRY(tools_of(row, where));
+  if (input.tools.is_null()) input.tools = tools_;
   if (const Json* documents = json_find(row, "documents"); documents != nullptr && documents->is_array())
     input.documents = *documents;
   input.add_generation_prompt = add_generation_prompt;

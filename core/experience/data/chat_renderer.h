@@ -20,8 +20,12 @@ class ChatRenderer {
  public:
   ChatRenderer() = default;  // no template: every conversation is refused
   // `system_prompt`: added to conversations without a system message; empty: none.
-  ChatRenderer(ChatTemplates templates, Json kwargs, std::string system_prompt = "")
-      : templates_(std::move(templates)), kwargs_(std::move(kwargs)), system_prompt_(std::move(system_prompt)) {}
+  // `tools`: those of conversations whose row has none; null: none.
+  ChatRenderer(ChatTemplates templates, Json kwargs, std::string system_prompt = "", Json tools = Json())
+      : templates_(std::move(templates)),
+        kwargs_(std::move(kwargs)),
+        system_prompt_(std::move(system_prompt)),
+        tools_(std::move(tools)) {}
 
   // The conversation to render: with the system prompt, if it has none of its own.
   [[nodiscard]] Json with_system_prompt(const Json& messages) const;
@@ -36,6 +40,7 @@ class ChatRenderer {
   ChatTemplates templates_;
   Json kwargs_ = Json::object();
   std::string system_prompt_;
+  Json tools_;
 };
 
 }  // namespace mortise

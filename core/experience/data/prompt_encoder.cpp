@@ -73,7 +73,7 @@ Result<std::string> data_source_of(const Json& row, std::string_view where) {
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, ChatTemplates templates, PromptEncoderOptions options)
     : tokenizer_(&tokenizer),
-      chats_(std::move(templates), options.template_kwargs, options.system_prompt),
+      chats_(std::move(templates), options.template_kwargs, options.system_prompt, options.tools),
       options_(std::move(options)) {}
 
 Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, int64_t vocab_size) const {
@@ -88,6 +88,10 @@ Result<Prompt> PromptEncoder::encode(const Json& row, std::string_view where, in
     return Error{ErrorKind::kData, "data.system_prompt is set, but the row's prompt is not a list of messages",
                  std::string(where),
                  "write the prompt as messages, [{\"role\": \"user\", \"content\": ...}], or remove the key"};
+  }
+  if (options_.only_chats && !is_chat) {
+    return Error{ErrorKind::kData, "rollout.multi_turn.enable is true, but the row's prompt is not a list of messages",
+                 std::string(where), "write the prompt as messages, [{\"role\": \"user\", \"content\": ...}]"};
   }
   if (ids != nullptr && !ids->is_null()) {
     prompt.token_ids = TRY(ids_of(*ids, where));

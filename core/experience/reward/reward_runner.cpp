@@ -193,6 +193,41 @@ std::vector<std::vector<double>> place_on_tokens(const SampleBatch& samples, con
   return out;
 }
 
+// The environment's own rewards: that of the last turn is the row's, earlier ones are at their tokens.
+Scores environment_scores(const SampleBatch& samples, double weight) {
+  Scores scores;
+  scores.column.name = "environment";
+  scores.column.weight = weight;
+  const auto is_given = [](float x) { return x != 0.0F; };
+  for (const Sample& sample : samples.rows) {
+    const std::vector<double>& rewards = sample.turns.rewards;
+    std::vector<float> earlier(rewards.begin(), rewards.end());
+    if (!earlier.empty()) earlier.back() = 0.0F;
+    if (std::ranges::none_of(earlier, is_given)) earlier.clear();
+    scores.row_rewards.push_back(rewards.empty() ? kNaN : rewards.back());
+    scores.column.values.push_back(scores.row_rewards.back() + sum_of(earlier));
+    scores.token_rewards.push_back(std::move(earlier));
+  }
+  const auto has_none = [](const std::vector<float>& tokens) { return tokens.empty(); };
+  if (std::ranges::all_of(scores.token_rewards, has_none)) scores.token_rewards.clear();
+  return scores;
+}
+
+// A row whose environment failed has no reward, whatever a function says of the part that is there.
+void void_failed_episodes(const SampleBatch& samples, std::vector<Scores>& all) {
+  for (size_t row = 0; row < samples.rows.size(); ++row) {
+    const std::string& failure = samples.rows[row].turns.failure;
+    if (failure.empty()) continue;
+    for (Scores& scores : all) {
+      scores.column.values[row] = kNaN;
+      if (row < scores.row_rewards.size()) scores.row_rewards[row] = kNaN;
+      if (row < scores.token_rewards.size()) scores.token_rewards[row].clear();
+      scores.column.errors.resize(samples.rows.size());
+      scores.column.errors[row] = shorten("environment: " + failure, kMaxErrorBytes);
+    }
+  }
+}
+
 }  // namespace
 
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
@@ -363,6 +398,8 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
     else
       too_many = std::move(judged).error();
   }
+  if (environment_weight_) all.push_back(environment_scores(samples, *environment_weight_));
+  void_failed_episodes(samples, all);
   ScoredBatch scored;
   scored.token_scores = place_on_tokens(samples, all);
   for (Scores& scores : all) scored.columns.push_back(std::move(scores.column));

@@ -69,6 +69,10 @@ class RewardRunner {
   // keeps state, or that looks at a whole batch, is exact only if it sees all rows: rank 0 scores them.
   Result<> use_ranks(ScoreRanks ranks);
 
+  // Rows with several turns have rewards of their environment (SampleTurns::rewards): one more column, named
+  // "environment".
+  void use_environment(double weight) { environment_weight_ = weight; }
+
   // The data columns that rewards see, with their types: those of the whole data set, for every batch.
   void use_columns(ColumnTypes types) { types_ = std::move(types); }
 
@@ -110,6 +114,7 @@ class RewardRunner {
   double max_failed_fraction_;
   ScoreRanks ranks_;
   FailedBatchKeeper keeper_;
+  std::optional<double> environment_weight_;
   ColumnTypes types_;
   ScoreContext context_;
   std::vector<uint8_t> fed_;  // by prompt; empty: begin() was not called

@@ -65,27 +65,39 @@ Result<> RolloutRunner::wake() {
   return {};
 }
 
-Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan,
-                                           const Tokenizer& tokenizer, MetricSet* metrics,
-                                           const std::function<void(int64_t, int64_t)>& progress,
-                                           const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
-                                           const std::function<Result<>()>& on_turn) {
-  TRY(wake());
-  const std::vector<RolloutRequest> requests = make_requests(prompts, plan);
-  const auto total = static_cast<int64_t>(requests.size()) * plan.num_samples;
-  SampleBatch batch;
-  batch.num_samples_per_prompt = plan.num_samples;
-  batch.rows.resize(prompts.prompts.size() * static_cast<size_t>(plan.num_samples));
-  std::vector<uint8_t> arrived(batch.rows.size(), 0);
-  int64_t num_arrived = 0;
-  std::vector<int64_t> missing(prompts.prompts.size(), plan.num_samples);  // by prompt
-  Result<> told;
-  if (requests.empty()) return batch;
+namespace {
 
-  const RolloutSink sink = [&](const RolloutSequence& sequence) {
-    if (told.ok()) told = check_sequence_ids(sequence, plan.vocab_size, backend_.instance().label());
-    if (!told.ok()) return true;
-    const auto row = static_cast<size_t>(sequence.request_id * plan.num_samples + sequence.sample_index);
+// One collection: what is there of each row, and what is still to come.
+class Collection {
+ public:
+  Collection(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer, std::string backend,
+             const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt)
+      : prompts_(prompts), plan_(plan), tokenizer_(tokenizer), backend_(std::move(backend)), on_prompt_(on_prompt) {
+    batch.num_samples_per_prompt = plan.num_samples;
+    batch.rows.resize(prompts.prompts.size() * static_cast<size_t>(plan.num_samples));
+    arrived_.resize(batch.rows.size(), 0);
+    missing_.resize(prompts.prompts.size(), plan.num_samples);
+  }
+
+  // The turns of this rank's rows begin.
+  void begin_turns(TurnParts& parts) {
+    turns_.emplace(parts, prompts_, plan_, tokenizer_, batch.rows);
+    for (size_t row = 0; row < batch.rows.size(); ++row) {
+      Sample& sample = batch.rows[row];
+      sample.prompt_index = static_cast<int64_t>(row) / plan_.num_samples;
+      sample.sample_index = static_cast<int64_t>(row) % plan_.num_samples;
+      if (!plan_.block || plan_.block->contains(sample.prompt_index)) turns_->begin(row);
+    }
+  }
+  [[nodiscard]] bool has_turns() const { return turns_.has_value(); }
+  [[nodiscard]] bool waits_for_environment() const { return turns_ && turns_->waits_for_environment(); }
+  [[nodiscard]] Result<> check_failures() const { return turns_ ? turns_->check_failures() : Result<>(); }
+
+  void take(const RolloutSequence& sequence) {
+    if (told.ok()) told = check_sequence_ids(sequence, plan_.vocab_size, backend_);
+    if (!told.ok()) return;
+    if (turns_) return turns_->take(sequence);
+    const auto row = static_cast<size_t>(sequence.request_id * plan_.num_samples + sequence.sample_index);
     Sample& sample = batch.rows[row];
     sample.prompt_index = sequence.request_id;
     sample.sample_index = sequence.sample_index;
@@ -93,41 +105,104 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     sample.log_prob.assign(sequence.log_prob.begin(), sequence.log_prob.end());
     sample.finish_reason = static_cast<FinishReason>(sequence.finish_reason);
     sample.weight_version = sequence.weight_version;
-    sample.text = tokenizer.decode(sample.token_ids, /*skip_special_tokens=*/true);
-    if (arrived[row] != 0) return true;
-    arrived[row] = 1;
+    sample.text = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);
+    note_arrival(row);
+  }
+
+  // Answers of the environment, for which it waits up to `wait_ms`; the requests that follow from them go to `requests`.
+  Result<> advance_turns(int wait_ms, std::vector<RolloutRequest>& requests) {
+    TRY(turns_->advance(wait_ms));
+    for (const size_t row : turns_->take_finished()) note_arrival(row);
+    for (RolloutRequest& request : turns_->take_requests()) requests.push_back(request);
+    return {};
+  }
+
+  SampleBatch batch;
+  int64_t num_arrived = 0;
+  Result<> told;  // the first error of a sink
+
+ private:
+  void note_arrival(size_t row) {
+    if (arrived_[row] != 0) return;
+    arrived_[row] = 1;
     ++num_arrived;
-    if (--missing[static_cast<size_t>(sequence.request_id)] > 0 || !on_prompt) return true;
-    if (told.ok()) told = on_prompt(batch, sequence.request_id);
+    const int64_t prompt = batch.rows[row].prompt_index;
+    if (--missing_[static_cast<size_t>(prompt)] > 0 || !on_prompt_) return;
+    if (told.ok()) told = on_prompt_(batch, prompt);
+  }
+
+  const PromptBatch& prompts_;
+  const RolloutPlan& plan_;
+  const Tokenizer& tokenizer_;
+  std::string backend_;
+  const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt_;
+  std::optional<TurnLoop> turns_;
+  std::vector<uint8_t> arrived_;
+  std::vector<int64_t> missing_;  // by prompt
+};
+
+int64_t count_prompts(const PromptBatch& prompts, const RolloutPlan& plan) {
+  if (!plan.block) return static_cast<int64_t>(prompts.prompts.size());
+  return plan.block->end - plan.block->begin;
+}
+
+}  // namespace
+
+Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const RolloutPlan& plan,
+                                           const Tokenizer& tokenizer, MetricSet* metrics,
+                                           const std::function<void(int64_t, int64_t)>& progress,
+                                           const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
+                                           const std::function<Result<>()>& on_turn) {
+  TRY(wake());
+  Collection all(prompts, plan, tokenizer, backend_.instance().label(), on_prompt);
+  const int64_t total = count_prompts(prompts, plan) * plan.num_samples;
+  if (total == 0) return std::move(all.batch);
+  std::vector<RolloutRequest> requests;  // that the backend has not accepted
+  if (turns_)
+    all.begin_turns(*turns_);
+  else
+    requests = make_requests(prompts, plan);
+  const RolloutSink sink = [&](const RolloutSequence& sequence) {
+    all.take(sequence);
     return true;
   };
 
   if (plan.stop_on_signal) take_stop_requests();
-  size_t submitted = 0;
   uint64_t outstanding = 0;
   do {
-    if (submitted < requests.size()) {
-      submitted += TRY(backend_.submit(std::span(requests).subspan(submitted)));
+    if (all.has_turns()) {
+      const bool is_idle = outstanding == 0 && requests.empty();
+      TRY(all.advance_turns(is_idle ? static_cast<int>(kTurnTimeoutMs) : 0, requests));
+      TRY(all.told);
     }
-    const int64_t before = num_arrived;
-    outstanding = TRY(backend_.poll(on_turn ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
-    TRY(told);
+    const int64_t before = all.num_arrived;
+    size_t accepted = 0;
+    if (!requests.empty()) {
+      accepted = TRY(backend_.submit(requests));
+      requests.erase(requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(accepted));
+    }
+    const bool polls_often = on_turn || all.has_turns();
+    if (outstanding > 0 || accepted > 0 || !requests.empty())
+      outstanding = TRY(backend_.poll(polls_often ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
+    TRY(all.told);
     if (on_turn) TRY(on_turn());
     if (plan.stop_on_signal && stop_requested()) {
       if (const auto given_up = backend_.abort(-1); !given_up.ok()) log_warn(given_up.error().to_string());
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were sampled", "", ""};
     }
-    if (progress) progress(num_arrived, total);
-    if (outstanding == 0 && num_arrived == before && submitted < requests.size()) {
+    if (progress) progress(all.num_arrived, total);
+    if (outstanding == 0 && all.num_arrived == before && accepted == 0 && !requests.empty()) {
       return Error{ErrorKind::kPlugin, "the backend accepts no more requests although none is outstanding",
                    backend_.instance().label(), "report this to the backend's author"};
     }
-  } while (submitted < requests.size() || outstanding > 0);
-  if (num_arrived != total) {
-    return Error{ErrorKind::kPlugin, fmt::format("the backend returned {} of {} sequences", num_arrived, total),
+  } while (!requests.empty() || outstanding > 0 || all.waits_for_environment() ||
+           (all.has_turns() && all.num_arrived < total));
+  if (all.num_arrived != total) {
+    return Error{ErrorKind::kPlugin, fmt::format("the backend returned {} of {} sequences", all.num_arrived, total),
                  backend_.instance().label(), "report this to the backend's author"};
   }
-  return batch;
+  TRY(all.check_failures());
+  return std::move(all.batch);
 }
 
 }  // namespace mortise

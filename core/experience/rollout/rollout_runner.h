@@ -6,10 +6,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "experience/rollout/turns/turn_loop.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/rank_block.h"
 #include "foundation/batch/sample_batch.h"
@@ -26,6 +28,7 @@ struct RolloutPlan {
   int64_t vocab_size = 0;          // of the model that learns from the rows; 0: ids are not checked
   int64_t first_row_id = 0;        // of the step, where it is not the step's first batch
   std::optional<RankBlock> block;  // of the prompts: only their rows are sampled. Not set: all
+  bool is_validation = false;      // environments are told so
   bool stop_on_signal = false;     // SIGINT and SIGTERM end the collection with an error (training finishes its step)
 };
 
@@ -42,6 +45,9 @@ class RolloutRunner {
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                               const std::function<Result<>()>& on_turn = {});
 
+  // Rows have several turns from now on (rollout.multi_turn). Several runners may share the parts, one at a time.
+  void use_turns(std::shared_ptr<TurnParts> turns) { turns_ = std::move(turns); }
+
   // Until wake() the backend frees the memory that only sampling needs; level 2: also its weights.
   Result<> sleep(int level);
   Result<> wake();  // nothing to do where it is awake
@@ -52,6 +58,7 @@ class RolloutRunner {
  private:
   explicit RolloutRunner(RolloutBackend backend) : backend_(std::move(backend)) {}
   RolloutBackend backend_;
+  std::shared_ptr<TurnParts> turns_;  // null: a row is one turn
   bool is_asleep_ = false;
 };
 

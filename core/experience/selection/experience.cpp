@@ -76,14 +76,44 @@ Prompt prompt_of(const Json& json) {
   return prompt;
 }
 
+Json turns_json(const SampleTurns& turns) {
+  const auto& [num_assistant, num_tool_calls, num_failed_calls, end, is_sampled, rewards, prompt_ids, messages,
+               failure] = turns;
+  return {{"num_assistant", num_assistant},
+          {"num_tool_calls", num_tool_calls},
+          {"num_failed_calls", num_failed_calls},
+          {"end", static_cast<int32_t>(end)},
+          {"is_sampled", is_sampled},
+          {"rewards", rewards},
+          {"prompt_ids", prompt_ids},
+          {"messages", messages},
+          {"failure", failure}};
+}
+
+SampleTurns sample_turns_of(const Json& json) {
+  SampleTurns turns;
+  turns.num_assistant = json.at("num_assistant").get<int64_t>();
+  turns.num_tool_calls = json.at("num_tool_calls").get<int64_t>();
+  turns.num_failed_calls = json.at("num_failed_calls").get<int64_t>();
+  turns.end = static_cast<TurnEnd>(json.at("end").get<int32_t>());
+  turns.is_sampled = json.at("is_sampled").get<std::vector<uint8_t>>();
+  turns.rewards = json.at("rewards").get<std::vector<double>>();
+  turns.prompt_ids = json.at("prompt_ids").get<std::vector<int64_t>>();
+  turns.messages = json.at("messages").get<std::string>();
+  turns.failure = json.at("failure").get<std::string>();
+  return turns;
+}
+
 Json sample_json(const Sample& sample) {
-  return {{"prompt_index", sample.prompt_index},
-          {"sample_index", sample.sample_index},
-          {"token_ids", sample.token_ids},
-          {"log_prob", sample.log_prob},
-          {"finish", static_cast<int32_t>(sample.finish_reason)},
-          {"version", sample.weight_version},
-          {"text", sample.text}};
+  Json json = {{"prompt_index", sample.prompt_index},
+               {"sample_index", sample.sample_index},
+               {"token_ids", sample.token_ids},
+               {"log_prob", sample.log_prob},
+               {"finish", static_cast<int32_t>(sample.finish_reason)},
+               {"version", sample.weight_version},
+               {"text", sample.text}};
+  if (sample.turns.num_assistant > 0) json["turns"] = turns_json(sample.turns);
+  return json;
 }
 
 Sample sample_of(const Json& json) {
@@ -95,6 +125,7 @@ Sample sample_of(const Json& json) {
   sample.finish_reason = static_cast<FinishReason>(json.at("finish").get<int32_t>());
   sample.weight_version = json.at("version").get<int64_t>();
   sample.text = json.at("text").get<std::string>();
+  if (const auto turns = json.find("turns"); turns != json.end()) sample.turns = sample_turns_of(*turns);
   return sample;
 }
 

@@ -35,7 +35,8 @@ struct Column {
 namespace column {
 
 // From the samples. Masks hold 1 for tokens that count.
-using SampleMask = Column<"sample_mask", uint8_t, Level::kToken>;  // 0: the row was aborted, or cut and is to be masked
+using SampleMask = Column<"sample_mask", uint8_t,
+                          Level::kToken>;  // 0: an observation; or the row was aborted, or cut and is to be masked
 using ResponseMask = Column<"response_mask", uint8_t, Level::kToken>;     // what is learnt from: less what was rejected
 using RolloutLogProb = Column<"rollout_log_prob", float, Level::kToken>;  // of the sampler, if it gave any
 

@@ -22,14 +22,51 @@ enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAbort = 2 };
   return "unknown";
 }
 
+// Why a row with several turns got no further one.
+enum class TurnEnd : int32_t { kStop = 0, kDone = 1, kMaxTurns = 2, kTurnLength = 3, kResponseLength = 4, kFailed = 5 };
+
+[[nodiscard]] constexpr const char* turn_end_name(TurnEnd end) {
+  switch (end) {
+    case TurnEnd::kStop:
+      return "stop";  // the last turn called no tool
+    case TurnEnd::kDone:
+      return "done";  // the environment ended the episode
+    case TurnEnd::kMaxTurns:
+      return "max_assistant_turns";
+    case TurnEnd::kTurnLength:
+      return "max_turn_length";
+    case TurnEnd::kResponseLength:
+      return "response_length";
+    case TurnEnd::kFailed:
+      return "failed";  // the environment failed
+  }
+  return "unknown";
+}
+
+// What a row with several turns has in addition (docs/turns.md). num_assistant is 0 for a row that was sampled in one
+// piece, and everything is empty then.
+struct SampleTurns {
+  int64_t num_assistant = 0;          // turns that were sampled
+  int64_t num_tool_calls = 0;         // that the model made and the environment answered
+  int64_t num_failed_calls = 0;       // of them, those that were answered with an error
+  TurnEnd end = TurnEnd::kStop;       // why there is no further turn
+  std::vector<uint8_t> is_sampled{};  // [tokens] 1 = sampled, 0 = of an observation
+  std::vector<double> rewards{};      // [tokens] of the environment; empty: it gave none
+  std::vector<int64_t> prompt_ids{};  // where the environment added to the row's prompt; empty: those of the prompt
+  std::string messages{};             // JSON list of the messages after the prompt, in order
+  std::string failure{};              // why the environment failed on the row; "": it did not
+};
+
 struct Sample {
   int64_t prompt_index = 0;        // into PromptBatch::prompts; also the row's group
   int64_t sample_index = 0;        // place in the group, 0 .. n-1
   std::vector<int64_t> token_ids;  // exactly what was sampled, the end token included; may be empty only when aborted
-  std::vector<float> log_prob;     // of token_ids at temperature, unfiltered, as the sampler had it; empty = not given
+  std::vector<float> log_prob;     // of token_ids at temperature, unfiltered, as the sampler had it; empty = not given.
+                                   // 0 for tokens of observations
   FinishReason finish_reason = FinishReason::kStop;
   int64_t weight_version = 0;  // of the weights that made it: 0 = the initial ones, +1 per update
   std::string text;            // decoded without special tokens
+  SampleTurns turns{};
 };
 
 struct SampleBatch {

@@ -137,10 +137,16 @@ StepTable make_step_table(const PromptBatch& prompts, const SampleBatch& samples
   bool has_log_probs = true;
   for (const Sample& sample : samples.rows) {
     const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
-    rows.push_back({prompt.token_ids, sample.token_ids, sample.prompt_index});
+    const std::vector<int64_t>& own_prompt = sample.turns.prompt_ids;
+    rows.push_back({own_prompt.empty() ? prompt.token_ids : own_prompt, sample.token_ids, sample.prompt_index});
     const bool is_masked = sample.finish_reason == FinishReason::kAbort ||
                            (samples.mask_truncated && sample.finish_reason == FinishReason::kLength);
-    mask.insert(mask.end(), sample.token_ids.size(), is_masked ? 0 : 1);
+    const std::vector<uint8_t>& sampled = sample.turns.is_sampled;
+    if (is_masked || sampled.empty()) {
+      mask.insert(mask.end(), sample.token_ids.size(), is_masked ? 0 : 1);
+    } else {
+      mask.insert(mask.end(), sampled.begin(), sampled.end());
+    }
     has_log_probs = has_log_probs && sample.log_prob.size() == sample.token_ids.size();
     sampler_log_prob.insert(sampler_log_prob.end(), sample.log_prob.begin(), sample.log_prob.end());
   }

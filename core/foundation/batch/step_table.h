@@ -129,7 +129,7 @@ class StepTable {
 };
 
 // The rows of the samples with their masks, and the sampler's log-probs if all samples have theirs. Aborted rows carry
-// no loss, nor do truncated ones if the batch says so.
+// no loss, nor do truncated ones if the batch says so, nor tokens of observations.
 StepTable make_step_table(const PromptBatch& prompts, const SampleBatch& samples);
 
 }  // namespace mortise

@@ -4,6 +4,7 @@
 //   fork server -> trainer   kHello, kLoaded, kForkFailed, kExited, kError
 //   trainer -> worker        kPiece, kSaveState, kLoadState (rewards); kCompute, kLoadState (losses, estimators)
 //   worker -> trainer        kReady, kRow, kDone, kComputed, kState, kLog, kProgress, kError
+// Environments have further messages (episode_messages.h).
 //
 // The fork server is the first process of a pool: it loads the pack and forks the workers, which hold the instances.
 // The end of a connection is the order to stop. Threading: plain values.
@@ -24,7 +25,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kProtocol = 6;
+inline constexpr int64_t kProtocol = 7;
 
 enum Message : uint32_t {
   kLoad = 1,

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "mortise/kinds/environment.h"
 #include "plugin/host/kinds/step_call.h"
 #include "plugin/host/library.h"
 
@@ -83,8 +84,9 @@ Result<LoadedPlugin> load_for_worker(const LoadMessage& load) {
 
 void serve(Channel& channel, const LoadMessage& load, WorkerSystem& system) {
   const bool is_step = find_step_kind(load.kind) != nullptr;
-  const std::unique_ptr<PluginServer> server =
-      is_step ? make_step_server(channel, system) : make_reward_server(channel, system);
+  const std::unique_ptr<PluginServer> server = load.kind == MORTISE_KIND_ENVIRONMENT ? make_episode_server(channel)
+                                               : is_step                             ? make_step_server(channel, system)
+                                                         : make_reward_server(channel, system);
   const auto served = run(channel, *server, load);
   if (!served.ok() && !channel.closed()) (void)send_to_trainer(channel, kError, encode(served.error()));
 }

@@ -11,14 +11,44 @@ namespace mortise {
 
 namespace {
 
+void encode_turns(const SampleTurns& from, Encoder& out) {
+  const auto& [num_assistant, num_tool_calls, num_failed_calls, end, is_sampled, rewards, prompt_ids, messages,
+               failure] = from;
+  out.i64(num_assistant).i64(num_tool_calls).i64(num_failed_calls).i64(static_cast<int64_t>(end));
+  out.text({reinterpret_cast<const char*>(is_sampled.data()), is_sampled.size()});
+  out.u64(rewards.size());
+  for (const double reward : rewards) out.f64(reward);
+  out.u64(prompt_ids.size());
+  for (const int64_t id : prompt_ids) out.i64(id);
+  out.text(messages).text(failure);
+}
+
+SampleTurns decode_turns(Decoder& in) {
+  SampleTurns turns;
+  turns.num_assistant = in.i64();
+  turns.num_tool_calls = in.i64();
+  turns.num_failed_calls = in.i64();
+  turns.end = static_cast<TurnEnd>(in.i64());
+  const std::string is_sampled = in.text();
+  turns.is_sampled.assign(is_sampled.begin(), is_sampled.end());
+  turns.rewards.resize(in.count(sizeof(double)));
+  for (double& reward : turns.rewards) reward = in.f64();
+  turns.prompt_ids.resize(in.count(sizeof(int64_t)));
+  for (int64_t& id : turns.prompt_ids) id = in.i64();
+  turns.messages = in.text();
+  turns.failure = in.text();
+  return turns;
+}
+
 std::string encode_rows(std::span<const Sample> rows, const MetricSet& metrics) {
   Encoder out;
   for (const Sample& row : rows) {
-    const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text] = row;
+    const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns] = row;
     out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
     out.u64(token_ids.size());
     for (const int64_t id : token_ids) out.i64(id);
     out.text(float_bytes(log_prob));
+    encode_turns(turns, out);
   }
   out.text(encode_metrics(metrics));
   return out.bytes();
@@ -35,6 +65,7 @@ Result<MetricSet> decode_rows(std::string_view bytes, std::span<Sample> rows) {
     row.token_ids.resize(in.count(sizeof(int64_t)));
     for (int64_t& id : row.token_ids) id = in.i64();
     row.log_prob = floats_of_bytes(in.text());
+    row.turns = decode_turns(in);
   }
   MetricSet metrics = TRY(decode_metrics(in.text()));
   if (!in.done()) {

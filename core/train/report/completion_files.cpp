@@ -28,6 +28,17 @@ Json errors_of(const ScoredBatch& scored, size_t row) {
   return errors;
 }
 
+// Of a row with several turns: its messages, and which of its tokens were sampled.
+void add_turns(const SampleTurns& turns, Json& row) {
+  const auto messages = parse_json(turns.messages, "messages of a row");
+  row["turns"] = messages.ok() ? *messages : Json::array();
+  row["turns_end"] = turn_end_name(turns.end);
+  row["num_tool_calls"] = turns.num_tool_calls;
+  row["num_failed_tool_calls"] = turns.num_failed_calls;
+  row["response_mask"] = turns.is_sampled;
+  if (!turns.failure.empty()) row["environment_error"] = turns.failure;
+}
+
 Json completion_row(const Completions& all, size_t i) {
   const Sample& sample = all.samples.rows[i];
   const Prompt& prompt = all.prompts.prompts[static_cast<size_t>(sample.prompt_index)];
@@ -48,8 +59,10 @@ Json completion_row(const Completions& all, size_t i) {
   row["prompt_index"] = sample.prompt_index;
   row["sample_index"] = sample.sample_index;
   row["weight_version"] = sample.weight_version;
-  row["prompt_token_ids"] = prompt.token_ids;
+  const SampleTurns& turns = sample.turns;
+  row["prompt_token_ids"] = turns.prompt_ids.empty() ? prompt.token_ids : turns.prompt_ids;
   row["token_ids"] = sample.token_ids;
+  if (turns.num_assistant > 0) add_turns(turns, row);
   return row;
 }
 

@@ -66,12 +66,43 @@ double num_turns(const Prompt& prompt) {
   return turns;
 }
 
+// Assistant turns and observations of a row.
+double num_messages(const SampleTurns& turns) {
+  const auto messages = parse_json(turns.messages, "messages of a row");
+  return messages.ok() ? static_cast<double>(messages->size()) : static_cast<double>(turns.num_assistant);
+}
+
+bool has_several_turns(const SampleBatch& samples) {
+  return std::ranges::any_of(samples.rows, [](const Sample& sample) { return sample.turns.num_assistant > 0; });
+}
+
+// Of rows that could call tools: verl's counts, and TRL's frequencies.
+void add_tool_metrics(const SampleBatch& samples, MetricSet& metrics) {
+  if (!has_several_turns(samples)) return;
+  std::vector<double> counts;
+  double calls = 0, failed = 0, lost = 0;
+  for (const Sample& sample : samples.rows) {
+    counts.push_back(static_cast<double>(sample.turns.num_tool_calls));
+    calls += counts.back();
+    failed += static_cast<double>(sample.turns.num_failed_calls);
+    lost += sample.turns.failure.empty() ? 0 : 1;
+  }
+  const auto rows = static_cast<double>(samples.rows.size());
+  metrics.add_summary("tool_call_counts", counts);
+  metrics.add_mean("tools/call_frequency", calls / rows, 1.0);
+  metrics.add_mean("tools/failure_frequency", calls > 0 ? failed / calls : 0.0, 1.0);
+  metrics.add_mean("environment/failed_ratio", lost / rows, 1.0);
+}
+
 }  // namespace
 
 std::vector<double> turns_of(const PromptBatch& prompts, const SampleBatch& samples) {
   std::vector<double> of_prompt, of_row;
   for (const Prompt& prompt : prompts.prompts) of_prompt.push_back(num_turns(prompt));
-  for (const Sample& sample : samples.rows) of_row.push_back(of_prompt[static_cast<size_t>(sample.prompt_index)]);
+  for (const Sample& sample : samples.rows) {
+    of_row.push_back(of_prompt[static_cast<size_t>(sample.prompt_index)]);
+    if (sample.turns.num_assistant > 0) of_row.back() += num_messages(sample.turns) - 1.0;
+  }
   return of_row;
 }
 
@@ -107,6 +138,7 @@ void add_length_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   metrics.add_mean("response_length/clip_ratio", clipped / count, 1.0);
   metrics.add_mean("response/aborted_ratio", aborted / count, 1.0);
   metrics.add_summary("num_turns", turns_of(prompts, samples));
+  add_tool_metrics(samples, metrics);
   metrics.add_summary("response_length_non_aborted", not_empty);
   if (!not_empty.empty())
     metrics.add("response_length_non_aborted/clip_ratio", not_empty_clipped, static_cast<double>(not_empty.size()));

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <mortise/kinds/environment.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -66,6 +68,14 @@ void add_use(const KindInfo& kind, const KindParams& place, RunConfig& config, s
                   std::string(place.name_key), std::move(table), field_value(params_field(place.table)->ref(config))});
 }
 
+// A kind in draft has no row in the table of kinds.
+PluginUse environment_use(const MultiTurnConfig& turns) {
+  Json params = turns.params;
+  if (!turns.tools.empty() && !params.contains("tools")) params["tools"] = dump_json(Json(turns.tools));
+  return {MORTISE_KIND_ENVIRONMENT, turns.environment, "rollout.multi_turn.environment", "rollout.multi_turn.params",
+          std::move(params)};
+}
+
 }  // namespace
 
 std::vector<PluginUse> plugin_uses(const RunConfig& config) {
@@ -80,6 +90,7 @@ std::vector<PluginUse> plugin_uses(const RunConfig& config) {
       }
     }
   }
+  if (config.rollout.multi_turn.enable) uses.push_back(environment_use(config.rollout.multi_turn));
   rewards.insert(rewards.end(), std::make_move_iterator(uses.begin()), std::make_move_iterator(uses.end()));
   return rewards;
 }

@@ -24,6 +24,7 @@
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
+#include "train/run/turn_parts.h"
 
 namespace mortise {
 
@@ -201,13 +202,15 @@ Result<double> checkpoint_bytes(Env& env, const PolicyFolder& folder, const RunE
   return bytes;
 }
 
-Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
+Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
   const RunConfig& config = loaded.config;
   RunEstimate out;
   const PolicyFolder folder = TRY(PolicyFolder::load(env, config));
   out.model = TRY(read_model_folder_config(env, config.model.path));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
-  const PromptEncoder encoder = folder.encoder(config);
+  StartedEnvironment environment;  // its tools are part of the prompts
+  if (config.rollout.multi_turn.enable) environment = TRY(start_environment(registry, loaded, RunKey()));
+  const PromptEncoder encoder = folder.encoder(config, environment.runner ? &environment.tools : nullptr);
   const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
   const RowSource rows{env, loaded, registry, encoder, out.model, kind};
   std::optional<Dataset> train, val;
@@ -220,6 +223,10 @@ Result<RunEstimate> estimate(Env& env, const PluginRegistry& registry, const Loa
   if (!config.data.val_files.empty()) {
     val = TRY(load_val_prompts(rows));
     out.val_rows = val->size();
+  }
+  if (environment.runner) {
+    const Sampling sampling = TRY(rollout_sampling(config, out.model, &folder.tokenizer));
+    TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling));
   }
   TRY(settle_columns(rows, train ? &*train : nullptr, val ? &*val : nullptr));
   out.plan = plan_batches(config);
@@ -347,7 +354,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
 
 Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json, const ResumeRequest& resume,
                             int num_ranks) {
-  const PluginRegistry registry = TRY(open_registry(loaded));
+  PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, RunKind::kTrain));
   TRY(check_plugin_files(env, registry, loaded));
   RunEstimate run = TRY(estimate(env, registry, loaded, num_ranks));

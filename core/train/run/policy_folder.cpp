@@ -47,13 +47,15 @@ Result<PolicyFolder> PolicyFolder::load(Env& env, const RunConfig& config) {
   return PolicyFolder{tokenizer_path, std::move(tokenizer), std::move(chat_templates)};
 }
 
-PromptEncoder PolicyFolder::encoder(const RunConfig& config) const {
+PromptEncoder PolicyFolder::encoder(const RunConfig& config, const Json* tools) const {
   PromptEncoderOptions options;
   options.prompt_key = config.data.prompt_key;
   options.max_prompt_length = config.data.max_prompt_length;
   options.truncation = config.data.truncation;
   options.template_kwargs = config.data.apply_chat_template_kwargs;
   options.system_prompt = config.data.system_prompt.value_or("");
+  options.only_chats = tools != nullptr;
+  if (tools != nullptr) options.tools = *tools;
   return PromptEncoder(tokenizer, chat_templates, options);
 }
 

@@ -24,8 +24,9 @@ struct PolicyFolder {
   // model.path of the config, with model.custom_chat_template instead of the folder's own template if it is set.
   static Result<PolicyFolder> load(Env& env, const RunConfig& config);
 
-  // The encoder of this run's data rows. Borrows the tokenizer.
-  [[nodiscard]] PromptEncoder encoder(const RunConfig& config) const;
+  // The encoder of this run's data rows. Borrows the tokenizer. `tools`: of rows with several turns, whose
+  // prompts must be chats; those of rows without their own, which may be none. Null: a row is one turn.
+  [[nodiscard]] PromptEncoder encoder(const RunConfig& config, const Json* tools = nullptr) const;
 };
 
 // An Error where the model of a folder cannot be trained as a policy. Reads no weights.

@@ -23,6 +23,7 @@
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/threads.h"
+#include "train/run/turn_parts.h"
 
 namespace mortise {
 
@@ -139,6 +140,7 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
   RolloutPlan plan = train_plan(run.config, policy, of_training);
   const ValKwargs& val = run.config.rollout.val_kwargs;
   plan.num_samples = val.n;
+  plan.is_validation = true;
   plan.stop_on_signal = run.kind == RunKind::kEval;
   // Another stream than training's, so that a validation at step k does not see that step's random numbers.
   plan.seed = random_u64({plan.seed, RandomPurpose::kValidation});
@@ -163,19 +165,22 @@ Result<Sampling> load_engine(const RunConfig& config, const Tokenizer& tokenizer
 }
 
 Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
-                             const Sampling& sampling) {
+                             const Sampling& sampling, const std::shared_ptr<TurnParts>& turns) {
   const RunConfig& config = run.config;
   RolloutRunner runner =
       TRY(at_place(run.loaded.where("rollout.name"),
                    RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
+  runner.use_turns(turns);
   const Model& model = *policy.model;
   return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, config,
                  run.ranks);
 }
 
 Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
-                                 const Dataset& data, RewardRunner& reward, const Sampling& sampling) {
+                                 const Dataset& data, RewardRunner& reward, const Sampling& sampling,
+                                 const std::shared_ptr<TurnParts>& turns) {
   RolloutRunner runner = TRY(RolloutRunner::create(registry, RolloutConfig().name, Json::object(), run.key));
+  runner.use_turns(turns);
   return Validator{
       run.config, data, policy.folder->tokenizer, reward, std::move(runner), val_plan(run, *policy.model, sampling),
       run.ranks};
@@ -204,7 +209,7 @@ ScoreRanks score_ranks(Communicator& ranks) {
 }
 
 Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& registry, const DataParts& data,
-                                  PluginStates& states) {
+                                  bool environment_rewards, PluginStates& states) {
   const PluginsConfig& plugins = run.config.plugins;
   Json max_steps;  // null where nothing is trained
   if (run.kind == RunKind::kTrain) max_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
@@ -223,6 +228,7 @@ Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& regist
   RewardRunner runner =
       TRY(RewardRunner::create(registry, specs, key, plugins.max_failed_fraction, isolation_options(plugins)));
   runner.use_columns(data.columns);
+  if (environment_rewards) runner.use_environment(run.config.rollout.multi_turn.reward_weight);
   TRY(runner.use_ranks(score_ranks(run.ranks)));
   const std::vector<std::pair<std::string, RewardFunction*>> functions = runner.functions();
   for (const auto& [name, function] : functions) states.add(name, *function);
@@ -318,15 +324,25 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
 
   TRY(check_plugins(registry, loaded, kind));
   TRY(load_model(run, weights_from, policy, saved.stateful));
+  StartedEnvironment environment;
+  if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {
+    environment = TRY(start_environment(registry, loaded, run.key));
+    policy.encoder = policy.folder->encoder(run.config, &environment.tools);
+  }
   TRY(load_data(run, registry, policy, data, saved.stateful));
   const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, *policy.model));
+  const bool environment_rewards = environment.gives_rewards;
+  std::shared_ptr<TurnParts> turns;
+  if (environment.runner)
+    turns = TRY(make_turn_parts(std::move(environment), loaded, *policy.folder, *policy.encoder, sampling));
   if (kind == RunKind::kTrain) {
-    Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling)));
+    Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
-  if (!run.config.reward.empty()) parts->reward = TRY(load_rewards(run, registry, data, saved.plugins));
+  if (!run.config.reward.empty() || environment_rewards)
+    parts->reward = TRY(load_rewards(run, registry, data, environment_rewards, saved.plugins));
   if (data.val && parts->reward)
-    parts->validator.emplace(TRY(load_validator(run, registry, policy, *data.val, *parts->reward, sampling)));
+    parts->validator.emplace(TRY(load_validator(run, registry, policy, *data.val, *parts->reward, sampling, turns)));
   TRY(saved.stateful.add(progress.counters));
   TRY(saved.stateful.add(saved.plugins));
   if (kind == RunKind::kEval) return parts;

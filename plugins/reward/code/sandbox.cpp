@@ -22,7 +22,7 @@
 #include <mortise/cpp/plugin.hpp>
 
 #include "../../shared/deadline.h"
-#include "../shared/spawn_attributes.h"
+#include "../../shared/spawn_attributes.h"
 
 namespace mortise {
 namespace {

@@ -15,10 +15,11 @@
 #include <mortise/cpp/mortise.hpp>
 
 #include "../../shared/deadline.h"
+#include "../../shared/python_imports.h"
+#include "../../shared/python_process.h"
 #include "../shared/row_json.h"
 #include "parse/json.h"
-#include "python_imports.h"
-#include "python_process.h"
+#include "python_driver.h"
 #include "python_request.h"
 #include "python_signature.h"
 
@@ -163,7 +164,7 @@ struct Python : BatchReward {
 
   void start() {
     is_ready_ = false;
-    process_.start(interpreter);
+    process_.start(interpreter, kPythonDriver);
   }
 
   // Throws Failure if the file or the function cannot be used.

@@ -1,108 +1,10 @@
 # The Python side of the reward `python`: runs one function of the user's file for the process that started it.
 #
-# One socket, file descriptor 3; frames of 8 bytes length (little endian) and that much JSON. First the settings come,
-# and "ready" or an error goes back; then a frame of rows at a time. Standard library only, Python 3.8 or newer.
-# What the function prints goes to standard error (the parent sees to that), never into the socket.
-import asyncio
-import errno
-import importlib.machinery
-import importlib.util
-import inspect
-import json
-import math
-import os
-import re
-import signal
-import socket
-import struct
-import sys
-import traceback
-
+# First the settings come, and "ready" or an error goes back; then a frame of rows at a time. What it needs from
+# plugins/shared/python_base.py stands above it in the program.
 RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 MAX_NAME_BYTES = 200
-
-
-class Wire:
-    """Frames over the socket, which no child of the user's code inherits."""
-
-    def __init__(self):
-        self.fd = os.dup(3)
-        os.close(3)
-
-    def read(self):
-        head = self._exactly(8)
-        return None if head is None else json.loads(self._exactly(struct.unpack("<Q", head)[0]))
-
-    def _exactly(self, size):
-        parts = []
-        while size > 0:
-            part = os.read(self.fd, min(size, 1 << 20))
-            if not part:
-                return None
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    def write(self, message):
-        body = json.dumps(message, allow_nan=False).encode("utf-8", "replace")
-        rest = memoryview(struct.pack("<Q", len(body)) + body)
-        while rest:
-            rest = rest[os.write(self.fd, rest) :]
-
-
-class Unusable(Exception):
-    """The user's file or function cannot be used; the text says what to do."""
-
-
-def place(frame):
-    return "%s:%d, in %s" % (frame.filename, frame.lineno, frame.name)
-
-
-def describe(error, path):
-    """The last line of the traceback, where in the user's file it came from, and a hint where a limit is the cause."""
-    text = traceback.format_exception_only(type(error), error)[-1].strip()
-    if isinstance(error, SyntaxError) and error.filename:
-        return "%s (%s:%s)" % (text, error.filename, error.lineno)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != "<string>"]
-    own = [f for f in frames if f.filename == path]
-    if own:
-        text += " (%s%s)" % (place(own[-1]), "" if own[-1] is frames[-1] else "; raised at " + place(frames[-1]))
-    elif frames:
-        text += " (%s)" % place(frames[-1])
-    return text + hint(error, frames)
-
-
-def hint(error, frames):
-    code = getattr(error, "errno", None)
-    in_socket = any(os.path.basename(f.filename) in ("socket.py", "connection.py") for f in frames)
-    if code == errno.EACCES and (in_socket or "socket" in str(error)):
-        return '; if the reward is to use the network, add allow = ["network"] to its [[reward]] table'
-    withheld = [name for name in os.environ.get("MORTISE_ENV_WITHHELD", "").split(",") if re.search(r"\b%s\b" % re.escape(name), str(error)) and len(name) > 3]
-    if withheld:
-        return '; rewards do not get the variable %s by default: add env = ["%s"] to the table [plugins]' % (
-            withheld[0],
-            withheld[0],
-        )
-    # The resolver gives up without saying why; a limit is the usual cause.
-    if isinstance(error, socket.gaierror):
-        return '; if the network is not allowed here, add allow = ["network"] to the [[reward]] table'
-    return ""
-
-
-def load(path):
-    folder, name = os.path.split(path)
-    if sys.path and sys.path[0] == "":
-        del sys.path[0]
-    sys.path.insert(0, folder)  # as `python FILE` would have it
-    name = os.path.splitext(name)[0]
-    if not name.isidentifier() or name in sys.modules:
-        name = "mortise_reward_file"
-    spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def functions_of(module):
@@ -198,11 +100,6 @@ def number(value):
     if math.isinf(value):
         raise ValueError("gave the reward %r" % value)
     return None if math.isnan(value) else value
-
-
-def shown(value):
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def note_of(value):
@@ -381,15 +278,6 @@ class Runner:
             wire.write(answer)
 
         await asyncio.gather(*(one(i) for i in range(request["rows"])))
-
-
-def die_with_parent():
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    except Exception:  # a Python without ctypes ends when it next reads
-        pass
 
 
 def main():

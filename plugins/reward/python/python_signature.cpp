@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "../../shared/python_tokens.h"
 #include "parse/text.h"
-#include "python_tokens.h"
 
 namespace mortise {
 

@@ -402,7 +402,7 @@ TEST(ImportVerl, ARewardModelTakesThePlaceOfTheScorers) {
 
 TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* setting :
-       {"actor_rollout_ref.rollout.multi_turn.enable=True", "actor_rollout_ref.rollout.quantization=fp8",
+       {"actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "actor_rollout_ref.rollout.quantization=fp8",
         "actor_rollout_ref.actor.optim.optimizer=SGD", "algorithm.use_pf_ppo=True", "distillation.enabled=True",
         "trainer.v1.trainer_mode=colocate_async", "actor_rollout_ref.actor.qat.enable=True",
         "actor_rollout_ref.rollout.do_sample=False", "actor_rollout_ref.model.external_lib=my.lib"}) {

@@ -1,4 +1,4 @@
-// A Python process that runs python_driver.py, and the frames that both sides exchange.
+// A Python process that runs a program of ours, and the frames that both sides exchange.
 //
 // It has its own process group, so that everything that the user's code starts ends with it. A frame is 8 bytes of
 // length, little endian, and that much JSON. Threading: one thread at a time.
@@ -29,7 +29,8 @@ class PythonProcess {
   ~PythonProcess() { end(kGraceMs); }
 
   // `interpreter` is looked for in PATH where it has no slash. Throws Failure where it cannot be started.
-  void start(const std::string& interpreter);
+  // `program_text` is the Python program.
+  void start(const std::string& interpreter, const char* program_text);
   [[nodiscard]] bool running() const { return pid_ > 0; }
 
   Transfer send(std::string_view body, const Patience& patience);

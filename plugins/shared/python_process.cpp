@@ -13,9 +13,8 @@
 #include <csignal>
 #include <cstring>
 
-#include "../../shared/deadline.h"
-#include "../shared/spawn_attributes.h"
-#include "python_driver.h"
+#include "deadline.h"
+#include "spawn_attributes.h"
 
 namespace mortise {
 namespace {
@@ -46,7 +45,7 @@ struct SpawnSettings {
     text += interpreter.find('/') == std::string::npos ? "; it is not in PATH" : "; there is no such file";
     text += ". Install it, or name another with python = \"/path/to/python3\"";
   } else if (code == EPERM) {
-    text += "; this worker may not start programs: add allow = [\"programs\"] to the [[reward]] table";
+    text += "; this worker may not start programs: add allow = [\"programs\"] to the table of the plugin";
   }
   fail(MORTISE_FAILED_PRECONDITION, text);
 }
@@ -61,12 +60,12 @@ std::string describe_exit(int status) {
 
 }  // namespace
 
-void PythonProcess::start(const std::string& interpreter) {
+void PythonProcess::start(const std::string& interpreter, const char* program_text) {
   end();
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     fail(MORTISE_RESOURCE_EXHAUSTED, std::string("no socket for the Python process: ") + std::strerror(errno));
-  std::string program = interpreter, unbuffered = "-u", command = "-c", driver = kPythonDriver;
+  std::string program = interpreter, unbuffered = "-u", command = "-c", driver = program_text;
   char* const arguments[] = {program.data(), unbuffered.data(), command.data(), driver.data(), nullptr};
   const SpawnSettings settings(ends[1]);
   const int code = posix_spawnp(&pid_, program.c_str(), &settings.files, settings.attributes.get(), arguments, environ);

@@ -1,0 +1,102 @@
+// Renders a short conversation with a mark, and keeps what follows the mark.
+#include "experience/rollout/turns/turn_renderer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+// Stands for an assistant turn. No template changes such a word.
+constexpr std::string_view kMark = "mortiseassistantturn";
+constexpr std::string_view kAnswer = "mortiseanswerofatool";
+constexpr const char* kTemplatePlace = "model.path: the chat template";
+
+Json question() { return {{"role", "user"}, {"content", "mortisequestion"}}; }
+Json marked_turn() { return {{"role", "assistant"}, {"content", kMark}}; }
+
+Error no_turns(const std::string& why) {
+  return {ErrorKind::kConfig, "the chat template cannot continue a conversation after a turn: " + why, kTemplatePlace,
+          "name another template with model.custom_chat_template, or set rollout.multi_turn.enable = false"};
+}
+
+}  // namespace
+
+Result<TurnRenderer> TurnRenderer::create(const Tokenizer& tokenizer, ChatRenderer chats, std::vector<int64_t> stop_ids,
+                                          bool has_tools) {
+  TurnRenderer made(tokenizer, std::move(chats), std::move(stop_ids));
+  TRY(made.check(has_tools));
+  return made;
+}
+
+Result<> TurnRenderer::check(bool has_tools) const {
+  const Json row = Json::object();
+  const auto before = chats_.render(row, Json::array({question()}), /*add_generation_prompt=*/false, kTemplatePlace);
+  if (!before.ok()) return no_turns(before.error().what);
+  Json answer = {{"role", has_tools ? "tool" : "user"}, {"content", kAnswer}};
+  if (has_tools) answer.update(Json{{"name", "f"}, {"tool_call_id", "000000001"}});
+  const Json all = Json::array({question(), marked_turn(), answer});
+  const auto rendered = chats_.render(row, all, /*add_generation_prompt=*/true, kTemplatePlace);
+  if (!rendered.ok()) return no_turns(rendered.error().what);
+  const std::string& text = rendered->text;
+  if (text.find(kMark) == std::string::npos)
+    return no_turns("it leaves out what the assistant said before the last message");
+  if (text.find(kAnswer, text.find(kMark)) == std::string::npos) {
+    return no_turns(has_tools ? "it leaves out messages with the role 'tool'"
+                              : "it leaves out messages of the user after the first");
+  }
+  if (!text.starts_with(before->text))
+    return no_turns("it writes earlier messages in another way when further ones follow (it is not prefix-preserving)");
+  return {};
+}
+
+bool TurnRenderer::ends_with_stop(std::span<const int64_t> sampled) const {
+  return !sampled.empty() && std::ranges::find(stop_ids_, sampled.back()) != stop_ids_.end();
+}
+
+std::string TurnRenderer::turn_text(std::span<const int64_t> sampled) const {
+  if (ends_with_stop(sampled)) sampled = sampled.first(sampled.size() - 1);
+  return tokenizer_->decode(sampled, /*skip_special_tokens=*/false);
+}
+
+Result<std::string> TurnRenderer::text_after_turn(const Json& columns, const Json& messages) const {
+  Json all = Json::array({question(), marked_turn()});
+  all.insert(all.end(), messages.begin(), messages.end());
+  const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/true, "rollout.multi_turn"));
+  const size_t at = rendered.text.find(kMark);
+  if (at == std::string::npos) return no_turns("it leaves out what the assistant said");
+  return rendered.text.substr(at + kMark.size());
+}
+
+Result<std::vector<int64_t>> TurnRenderer::suffix(const Prompt& prompt, std::span<const int64_t> sampled,
+                                                  const Json& messages) const {
+  std::string text = TRY(text_after_turn(prompt.columns, messages));
+  if (ends_with_stop(sampled)) {
+    // The template ends the turn with the token that the model has sampled, at once or after a line break.
+    const std::string end = tokenizer_->decode(sampled.last(1), /*skip_special_tokens=*/false);
+    const std::string_view spaces = trim(std::string_view(text).substr(0, text.find(end)));
+    if (!end.empty() && text.find(end) != std::string::npos && spaces.empty())
+      text.erase(0, text.find(end) + end.size());
+  }
+  return tokenizer_->encode(text, /*add_special_tokens=*/false);
+}
+
+Result<std::vector<int64_t>> TurnRenderer::prompt_with(const Prompt& prompt, const Json& messages) const {
+  Json all = TRY(parse_json(prompt.messages, "messages of a prompt"));
+  for (const Json& message : messages) {
+    const bool may_join = !all.empty() && all.back().value("role", "") == "user" && message.value("role", "") == "user";
+    if (may_join && all.back()["content"].is_string() && message["content"].is_string())
+      all.back()["content"] =
+          all.back()["content"].get<std::string>() + message["content"].get_ref<const std::string&>();
+    else
+      all.push_back(message);
+  }
+  const Rendered rendered =
+      TRY(chats_.render(prompt.columns, all, /*add_generation_prompt=*/true, "rollout.multi_turn"));
+  return tokenizer_->encode(rendered.text, /*add_special_tokens=*/false);
+}
+
+}  // namespace mortise

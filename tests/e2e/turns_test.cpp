@@ -1,0 +1,280 @@
+// Rows with several turns, in whole runs: a text game in Python that every turn meets, and a tool that the model learns
+// to call. The log-probs of training equal those of sampling over all turns; runs have the same bits for any number of
+// workers and rows at a time, and after a resume; a crash or a hang of the user's code costs its rows and not the run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "run_bits.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+// A turn ends with a digit below 5. The game answers three times, and likes even answers.
+constexpr const char* kGame = R"(
+import os, time
+
+class Game:
+    def __init__(self, turns=3):
+        self.turns = turns
+
+    def reset(self, prompt, answer, seed):
+        assert prompt[0]["role"] == "user" and isinstance(seed, int)
+        self.answer, self.turn = answer, 0
+        return "%d" % (seed % 2)
+
+    def step(self, text):
+        if self.answer == os.environ.get("GAME_CRASH"):
+            os._exit(3)
+        if self.answer == os.environ.get("GAME_HANG"):
+            time.sleep(3600)
+        if self.answer == os.environ.get("GAME_RAISE"):
+            raise ValueError("no such move")
+        self.turn += 1
+        return "*" * self.turn, 1.0 if text[-1:] in ("0", "2", "4") else 0.0, self.turn >= self.turns
+)";
+
+constexpr const char* kToml = R"(
+[model]
+path = "model"
+[data]
+train_files = ["few.jsonl"]
+train_batch_size = 8
+max_prompt_length = 16
+max_response_length = 40
+[actor]
+ppo_mini_batch_size = 4
+[actor.optim]
+lr = 2e-3
+[rollout]
+n = 4
+stop = ["0", "1", "2", "3", "4"]
+[rollout.multi_turn]
+enable = true
+params.class = "game.py:Game"
+timeout = "20s"
+[trainer]
+total_training_steps = 2
+default_local_dir = "out"
+rollout_data_dir = "out/dump"
+num_threads = 1
+logger = []
+save_freq = 1
+max_actor_ckpt_to_keep = 2
+[plugins]
+env = ["GAME_CRASH", "GAME_HANG", "GAME_RAISE"]
+)";
+
+class Turns : public ::testing::Test {
+ protected:
+  Turns() {
+    const Outcome made = run(program("make_tool_task") + " . --seed 3", dir_.path());
+    EXPECT_EQ(made.code, 0) << made.output;
+    dir_.write("game.py", kGame);
+    dir_.write("run.toml", kToml);
+    std::string rows;
+    for (int i = 0; i < 12; ++i) {
+      const Json message = {{"role", "user"}, {"content", std::to_string(10 + i) + "*7"}};
+      rows += Json{{"prompt", Json::array({message})}, {"answer", std::to_string(i)}}.dump() + "\n";
+    }
+    dir_.write("few.jsonl", rows);
+  }
+  [[nodiscard]] Outcome mortise(const std::string& args, const std::string& variables = "") const {
+    return run(variables + " " + program() + " " + args, dir_.path());
+  }
+  [[nodiscard]] Path out(const std::string& name = "out") const { return dir_.path() / name; }
+  [[nodiscard]] std::vector<Json> dumped(int step) const {
+    return rows_of(out() / "dump" / (std::to_string(step) + ".jsonl"));
+  }
+  TempDir dir_;
+};
+
+// The sampled and the other tokens of a row, a word for each run of them: "1 0 1".
+std::vector<std::pair<int, int64_t>> runs_of(const Json& mask) {
+  std::vector<std::pair<int, int64_t>> runs;
+  for (const Json& one : mask) {
+    if (runs.empty() || runs.back().first != one.get<int>()) runs.emplace_back(one.get<int>(), 0);
+    ++runs.back().second;
+  }
+  return runs;
+}
+
+TEST_F(Turns, ARowHoldsItsTurnsAndTheAnswersToThem) {
+  const Outcome done = mortise("train run.toml");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = dumped(1);
+  ASSERT_EQ(rows.size(), 32U);
+  int64_t num_whole = 0;
+  for (const Json& row : rows) {
+    const auto runs = runs_of(row["response_mask"]);
+    ASSERT_FALSE(runs.empty());
+    EXPECT_EQ(row["response_mask"].size(), row["token_ids"].size());
+    EXPECT_EQ(runs.front().first, 1);
+    EXPECT_EQ(runs.back().first, 1) << "an answer that nothing follows is not part of the row";
+    // ? * =, with another * for each turn, and <|end|> in front if a digit ended the turn.
+    for (size_t i = 1; i < runs.size(); i += 2)
+      EXPECT_THAT(runs[i].second - static_cast<int64_t>(i / 2 + 1), testing::AnyOf(2, 3)) << row;
+    EXPECT_EQ(row["turns"].front()["role"], "user") << "what reset() said";
+    num_whole += row["turns_end"] == "done" ? 1 : 0;
+    if (row["turns_end"] == "done") {
+      EXPECT_EQ(runs.size(), 5U);
+    }
+    // The prompt got the first observation: ?10*7 and 0 or 1, =, the same in a group.
+    EXPECT_EQ(row["prompt_token_ids"],
+              rows[static_cast<size_t>(row["prompt_index"].get<int64_t>() * 4)]["prompt_token_ids"]);
+  }
+  EXPECT_GT(num_whole, 5) << "most rows have three turns";
+  for (const Json& step : rows_of(out() / "metrics.jsonl")) {
+    EXPECT_LT(step["training/rollout_probs_diff_max"].get<double>(), 1e-4) << "log-probs of all turns";
+    EXPECT_GT(step["num_turns/mean"].get<double>(), 2.0);
+    EXPECT_EQ(step["environment/failed_ratio"], 0.0);
+    EXPECT_TRUE(step.contains("rewards/environment/mean"));
+  }
+}
+
+TEST_F(Turns, RewardsOfTurnsAreAtTheirTokens) {
+  ASSERT_EQ(mortise("train run.toml trainer.total_training_steps=1 rollout.multi_turn.reward_weight=2").code, 0);
+  for (const Json& row : dumped(1)) {
+    double expected = 0.0;
+    for (const Json& message : row["turns"]) {
+      if (message["role"] != "assistant") continue;
+      const auto text = message["content"].get<std::string>();
+      expected += !text.empty() && std::string("024").find(text.back()) != std::string::npos ? 2.0 : 0.0;
+    }
+    EXPECT_EQ(row["score"], expected) << row;
+  }
+}
+
+TEST_F(Turns, RunsHaveTheSameBitsForAnyWorkersAndRowsAtATimeAndAfterAResume) {
+  ASSERT_EQ(mortise("train run.toml plugins.num_workers=1").code, 0);
+  const auto expected = bits_of_run(out(), 2);
+  ASSERT_EQ(mortise("train run.toml trainer.default_local_dir=b trainer.rollout_data_dir=b/dump plugins.num_workers=3 "
+                    "rollout.max_num_seqs=3")
+                .code,
+            0);
+  expect_same_bits(bits_of_run(out("b"), 2), expected, "three workers and rows");
+  ASSERT_EQ(mortise("train run.toml trainer.default_local_dir=c trainer.rollout_data_dir=c/dump "
+                    "plugins.isolation=none")
+                .code,
+            0);
+  expect_same_bits(bits_of_run(out("c"), 2), expected, "in the trainer's own process");
+  cut_back(out(), out("d"), 1, 2);
+  const Outcome resumed = mortise("train run.toml trainer.default_local_dir=d trainer.rollout_data_dir=d/dump");
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  expect_same_bits(bits_of_run(out("d"), 2), expected, "resumed");
+}
+
+TEST_F(Turns, ACrashAHangAndAnErrorCostTheirRowsAlone) {
+  const Outcome done = mortise(
+      "train run.toml trainer.total_training_steps=1 data.train_batch_size=12 actor.ppo_mini_batch_size=12 "
+      "plugins.max_failed_fraction=0.9 rollout.multi_turn.timeout=3s plugins.num_workers=2",
+      "GAME_CRASH=2 GAME_HANG=5 GAME_RAISE=7");
+  ASSERT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(done.output, HasSubstr("the environment failed on"));
+  std::map<std::string, std::string> reasons;
+  int64_t num_good = 0;
+  for (const Json& row : dumped(1)) {
+    const auto prompt = row["input"].get<std::string>();
+    const bool failed = row.contains("environment_error");
+    EXPECT_EQ(failed, row["score"].is_null()) << row;
+    num_good += failed ? 0 : 1;
+    if (failed) reasons[prompt] += row["environment_error"].get<std::string>() + "\n";
+  }
+  EXPECT_THAT(reasons["?12*7="], HasSubstr("ended with exit code 3"));
+  EXPECT_THAT(reasons["?15*7="], HasSubstr("rollout.multi_turn.timeout"));
+  EXPECT_THAT(reasons["?17*7="], HasSubstr("ValueError: no such move"));
+  EXPECT_EQ(num_good, 36) << "the rows of nine prompts: their objects were made again";
+}
+
+TEST_F(Turns, TooManyFailuresEndTheRunWithTheReason) {
+  const Outcome done = mortise("train run.toml data.train_batch_size=12 actor.ppo_mini_batch_size=12", "GAME_RAISE=2");
+  EXPECT_EQ(done.code, 0) << "one of twelve prompts may fail: " << done.output;
+  const Outcome ended = mortise(
+      "train run.toml trainer.default_local_dir=b data.train_batch_size=12 "
+      "actor.ppo_mini_batch_size=12 plugins.max_failed_fraction=0.05",
+      "GAME_RAISE=2");
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.output, HasSubstr("the environment failed on 4 of 48 rows"));
+  EXPECT_THAT(ended.output, HasSubstr("no such move"));
+}
+
+TEST_F(Turns, LimitsEndARowAndTheDumpSaysWhich) {
+  ASSERT_EQ(mortise("train run.toml trainer.total_training_steps=1 rollout.multi_turn.max_assistant_turns=2 "
+                    "rollout.multi_turn.max_turn_length=6")
+                .code,
+            0);
+  int64_t num_cut = 0, num_ended = 0;
+  for (const Json& row : dumped(1)) {
+    const auto runs = runs_of(row["response_mask"]);
+    for (size_t i = 0; i < runs.size(); i += 2) EXPECT_LE(runs[i].second, 6);
+    EXPECT_LE(runs.size(), 3U);
+    num_cut += row["turns_end"] == "max_turn_length" ? 1 : 0;
+    num_ended += row["turns_end"] == "max_assistant_turns" ? 1 : 0;
+    EXPECT_EQ(row["finish_reason"], row["turns_end"] == "max_turn_length" ? "length" : "stop") << row;
+  }
+  EXPECT_GT(num_cut, 0);
+  EXPECT_GT(num_ended, 0);
+}
+
+TEST_F(Turns, WhatCannotWorkIsRefusedBeforeTheFirstStep) {
+  const auto refused = [&](const std::string& more) {
+    const Outcome done = mortise("train run.toml --dry-run " + more);
+    EXPECT_NE(done.code, 0) << more;
+    return done.output;
+  };
+  EXPECT_THAT(refused("rollout.multi_turn.params.class=game.py:Chess"), HasSubstr("has no 'Chess'"));
+  EXPECT_THAT(refused("~rollout.multi_turn.params"), HasSubstr("neither a tool nor a class"));
+  EXPECT_THAT(refused("rollout.multi_turn.environment=chess"), HasSubstr("no environment is named 'chess'"));
+  const std::string tools = "~rollout.multi_turn.params rollout.multi_turn.tools='[\"tools.py:mul\"]' ";
+  EXPECT_THAT(refused(tools), HasSubstr("there is no reward"));
+  dir_.write("bad.py", "def f(x: int):\n    return x\n");
+  EXPECT_THAT(refused("~rollout.multi_turn.params rollout.multi_turn.tools='[\"bad.py:f\"]'"),
+              HasSubstr("no docstring"));
+  dir_.write("short.jinja", "{{ messages[-1].content }}");
+  EXPECT_THAT(refused("model.custom_chat_template=short.jinja"), HasSubstr("the chat template cannot continue"));
+  dir_.write("text.jsonl", "{\"prompt\": \"1*1\", \"answer\": \"1\"}\n");
+  EXPECT_THAT(refused("data.train_files='[\"text.jsonl\"]'"), HasSubstr("not a list of messages"));
+}
+
+TEST_F(Turns, AnEditOfTheGameIsSeenByAResume) {
+  ASSERT_EQ(mortise("train run.toml trainer.total_training_steps=1").code, 0);
+  dir_.write("game.py", std::string(kGame) + "\n# edited\n");
+  const Outcome resumed = mortise("train run.toml");
+  EXPECT_NE(resumed.code, 0);
+  EXPECT_THAT(resumed.output, HasSubstr("game.py"));
+}
+
+TEST_F(Turns, ValidationPlaysToo) {
+  ASSERT_EQ(mortise("train run.toml data.val_files='[\"few.jsonl\"]' trainer.total_training_steps=1 "
+                    "trainer.validation_data_dir=val trainer.test_freq=1")
+                .code,
+            0);
+  const std::vector<Json> rows = rows_of(dir_.path() / "val" / "1.jsonl");
+  ASSERT_EQ(rows.size(), 12U);
+  for (const Json& row : rows) EXPECT_TRUE(row.contains("turns")) << row;
+}
+
+// configs/tools.toml, as its first lines say. The warm start calls the tool in three of ten chats.
+TEST_F(Turns, AModelLearnsToCallATool) {
+  const std::string configs = std::string(MORTISE_SOURCE_DIR) + "/configs/";
+  const std::string here = " trainer.num_threads=2 trainer.logger='[]' ";
+  const Outcome made = run(program("make_tool_task") + " runs/tools", dir_.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Outcome warm = mortise("sft " + configs + "tools_sft.toml" + here);
+  ASSERT_EQ(warm.code, 0) << warm.output;
+  const Outcome done = mortise("train " + configs + "tools.toml" + here);
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> steps = rows_of(dir_.path() / "runs/tools/train/metrics.jsonl");
+  ASSERT_GE(steps.size(), 30U);
+  const auto calls = [&](size_t i) { return steps[i]["tool_call_counts/mean"].get<double>(); };
+  const auto reward = [&](size_t i) { return steps[i]["reward"].get<double>(); };
+  EXPECT_LT(reward(0), 0.6);
+  EXPECT_GT(reward(steps.size() - 1), 0.85);
+  EXPECT_GT(calls(steps.size() - 1), 0.9);
+}
+
+}  // namespace
+}  // namespace mortise::test

@@ -1,0 +1,89 @@
+// Tool calls in each form that models write them in, whole and broken.
+#include "text/tools/tool_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mortise {
+namespace {
+
+using testing::HasSubstr;
+
+Json calls_in(std::string_view text, ToolFormat format, const Json& tools = Json()) {
+  return tool_calls_json(find_tool_calls(text, format, tools));
+}
+
+Json weather(const std::string& city) { return {{"name", "weather"}, {"arguments", {{"city", city}}}}; }
+
+const Json kTools =
+    Json::parse(R"([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "units": {"type": "object"}}}}}])");
+
+TEST(ToolCalls, HermesHasOneObjectPerTag) {
+  const char* text =
+      "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>\n"
+      "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Rome\\\"}\"}</tool_call>";
+  EXPECT_EQ(calls_in(text, ToolFormat::kHermes), Json::array({weather("Oslo"), weather("Rome")}));
+  EXPECT_EQ(calls_in("It is 5 degrees.", ToolFormat::kHermes), Json::array());
+  // A stop string may have taken the end tag, and a tool may take nothing.
+  EXPECT_EQ(calls_in("<tool_call>{\"name\": \"now\"}", ToolFormat::kHermes),
+            Json::parse(R"([{"name": "now", "arguments": {}}])"));
+}
+
+TEST(ToolCalls, ABrokenCallHasAFaultForTheModel) {
+  const auto fault = [](std::string_view text, ToolFormat format) {
+    const auto calls = find_tool_calls(text, format, Json());
+    EXPECT_EQ(calls.size(), 1U) << text;
+    return calls.empty() ? std::string() : calls.front().fault;
+  };
+  EXPECT_THAT(fault("<tool_call>{\"name\": weather}</tool_call>", ToolFormat::kHermes), HasSubstr("not valid JSON"));
+  EXPECT_THAT(fault("<tool_call>{\"arguments\": {}}</tool_call>", ToolFormat::kHermes), HasSubstr("no \"name\""));
+  EXPECT_THAT(fault("<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>", ToolFormat::kHermes),
+              HasSubstr("arguments of 'f' are not a JSON object"));
+  EXPECT_THAT(fault("<tool_call>weather</tool_call>", ToolFormat::kQwen3Coder), HasSubstr("<function=NAME>"));
+  EXPECT_THAT(fault("[weather(city=Oslo)]", ToolFormat::kLlama3Pythonic), HasSubstr("cannot be read"));
+  EXPECT_THAT(fault("[TOOL_CALLS]weather", ToolFormat::kMistral), HasSubstr("NAME[ARGS]{...}"));
+  EXPECT_THAT(fault("<|python_tag|>weather", ToolFormat::kLlama3Json), HasSubstr("no JSON object"));
+  const Json told = calls_in("<tool_call>{</tool_call>", ToolFormat::kHermes);
+  EXPECT_TRUE(told[0].contains("error") && !told[0].contains("arguments")) << told.dump();
+}
+
+TEST(ToolCalls, Qwen3CoderTakesTypesFromTheSchema) {
+  const char* text =
+      "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+      "<parameter=units>\n{\"t\": \"C\"}\n</parameter>\n<parameter=note>\ntwo\nlines\n</parameter>\n</function>\n"
+      "</tool_call>";
+  EXPECT_EQ(calls_in(text, ToolFormat::kQwen3Coder, kTools),
+            Json::parse(R"([{"name": "weather", "arguments": {"city": "12", "days": 3, "units": {"t": "C"},
+                             "note": "two\nlines"}}])"));
+}
+
+TEST(ToolCalls, LlamaWritesObjectsWithParameters) {
+  const Json expected = Json::array({weather("Oslo"), weather("Rome")});
+  EXPECT_EQ(
+      calls_in("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}; {\"name\": \"weather\", "
+               "\"parameters\": {\"city\": \"Rome\"}}",
+               ToolFormat::kLlama3Json),
+      expected);
+  EXPECT_EQ(calls_in("{\"answer\": 4}", ToolFormat::kLlama3Json), Json::array()) << "an answer in JSON is no call";
+  EXPECT_EQ(calls_in("[weather(city='Oslo'), weather(city=\"Rome\")]", ToolFormat::kLlama3Pythonic), expected);
+  EXPECT_EQ(calls_in("[f(a=-1, b=[1.5, True, None], c={'k': ('x',)},)]", ToolFormat::kLlama3Pythonic),
+            Json::parse(R"([{"name": "f", "arguments": {"a": -1, "b": [1.5, true, null], "c": {"k": ["x"]}}}])"));
+  EXPECT_EQ(calls_in("[1, 2, 3]", ToolFormat::kLlama3Pythonic), Json::array()) << "a list is an ordinary answer";
+  EXPECT_EQ(calls_in("12", ToolFormat::kLlama3Pythonic), Json::array());
+}
+
+TEST(ToolCalls, MistralHasAListOrNamesWithArguments) {
+  const Json expected = Json::array({weather("Oslo"), weather("Rome")});
+  EXPECT_EQ(
+      calls_in("[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}, {\"name\": \"weather\", "
+               "\"arguments\": {\"city\": \"Rome\"}}]",
+               ToolFormat::kMistral),
+      expected);
+  EXPECT_EQ(calls_in("[TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}[TOOL_CALLS]weather{\"city\": \"Rome\"}",
+                     ToolFormat::kMistral),
+            expected);
+}
+
+}  // namespace
+}  // namespace mortise
