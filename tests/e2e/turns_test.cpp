@@ -257,6 +257,55 @@ TEST_F(Turns, ValidationPlaysToo) {
   for (const Json& row : rows) EXPECT_TRUE(row.contains("turns")) << row;
 }
 
+// The blocks of docs/turns.md about a class: guess.py, and its settings.
+TEST_F(Turns, TheGameOfThePageRuns) {
+  const std::string page = default_env().read_file(Path(MORTISE_SOURCE_DIR) / "docs/turns.md").value();
+  const auto block_from = [&](size_t from, const std::string& language) {
+    const size_t begin = page.find("```" + language + "\n", from) + language.size() + 4;
+    return page.substr(begin, page.find("```", begin) - begin);
+  };
+  const size_t section = page.find("## Environments in Python");
+  ASSERT_NE(section, std::string::npos);
+  dir_.write("guess.py", block_from(section, "python"));
+  std::string toml = kToml;
+  const size_t rollout = toml.find("[rollout]"), trainer = toml.find("[trainer]");
+  toml.replace(rollout, trainer - rollout, block_from(section, "toml"));
+  dir_.write("page.toml", toml);
+  const Outcome done = mortise("train page.toml rollout.n=4");
+  ASSERT_EQ(done.code, 0) << done.output;
+  double sum = 0.0;
+  for (const Json& row : dumped(1)) {
+    EXPECT_LE(runs_of(row["response_mask"]).size(), 7U) << "four guesses";
+    sum += row["score"].get<double>();
+  }
+  EXPECT_GT(sum, 0.0) << "some of 32 rows guess one of ten numbers";
+  EXPECT_LT(sum, 32.0);
+}
+
+TEST_F(Turns, TheGameInCppIsTheSameInWorkersAndInTheTrainer) {
+  const std::string game =
+      "train run.toml rollout.multi_turn.environment=guess_number ~rollout.multi_turn.params "
+      "rollout.multi_turn.params.largest=4 ";
+  const Outcome done = mortise(game);
+  ASSERT_EQ(done.code, 0) << done.output;
+  ASSERT_EQ(mortise(game + "plugins.isolation=none trainer.default_local_dir=b trainer.rollout_data_dir=b/dump").code,
+            0);
+  expect_same_bits(bits_of_run(out("b"), 2), bits_of_run(out(), 2), "in the trainer's own process");
+  int64_t num_right = 0, num_wrong = 0;
+  for (const Json& row : dumped(1)) (row["score"] == 1.0 ? num_right : num_wrong) += 1;
+  EXPECT_GT(num_right, 0);
+  EXPECT_GT(num_wrong, 0);
+}
+
+TEST_F(Turns, SchemasOfToolsAreThoseOfTransformers) {
+  const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON names no Python with transformers";
+  const std::string source = MORTISE_SOURCE_DIR;
+  const Outcome compared =
+      run(std::string(python) + " " + source + "/tests/plugins/tool_schema_oracle.py " + source, dir_.path());
+  EXPECT_EQ(compared.code, 0) << compared.output;
+}
+
 // configs/tools.toml, as its first lines say. The warm start calls the tool in three of ten chats.
 TEST_F(Turns, AModelLearnsToCallATool) {
   const std::string configs = std::string(MORTISE_SOURCE_DIR) + "/configs/";

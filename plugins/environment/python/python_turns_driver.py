@@ -17,7 +17,7 @@ def schema_of_union(kinds):
     parts = [schema_of_type(kind) for kind in kinds if kind is not type(None)]
     if len(parts) == 1:
         schema = parts[0]
-    elif all(isinstance(part.get("type"), str) for part in parts):
+    elif all(set(part) == {"type"} and isinstance(part["type"], str) for part in parts):
         schema = {"type": sorted(part["type"] for part in parts)}
     else:
         schema = {"anyOf": parts}
