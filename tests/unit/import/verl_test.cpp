@@ -400,6 +400,23 @@ TEST(ImportVerl, ARewardModelTakesThePlaceOfTheScorers) {
               HasSubstr("which of the two counts differs"));
 }
 
+TEST(ImportVerl, TurnsKeepTheirLimitsAndVerlsSingleCall) {
+  const std::string table = " actor_rollout_ref.rollout.multi_turn.";
+  const MultiTurnConfig turns =
+      verl(grpo(table + "enable=True" + table + "max_assistant_turns=5" + table + "max_user_turns=4" + table +
+                "max_tool_response_length=1000" + table + "tool_response_truncate_side=left" + table +
+                "format=qwen3_coder actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent"))
+          .rollout.multi_turn;
+  EXPECT_TRUE(turns.enable);
+  EXPECT_EQ(turns.max_assistant_turns, 5);
+  EXPECT_EQ(turns.max_user_turns, 4);
+  EXPECT_EQ(turns.max_parallel_calls, 1) << "verl's default";
+  EXPECT_EQ(turns.max_tool_response_length, 1000);
+  EXPECT_EQ(choice_name(turns.tool_response_truncate_side), "left");
+  EXPECT_EQ(choice_name(turns.format), "qwen3_coder");
+  EXPECT_FALSE(verl(grpo("")).rollout.multi_turn.max_parallel_calls) << "a run of one turn says nothing of them";
+}
+
 TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* setting :
        {"actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "actor_rollout_ref.rollout.quantization=fp8",
