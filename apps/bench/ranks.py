@@ -1,11 +1,12 @@
 """A training step of several ranks against the same step in one process with as many threads, and what the ranks send.
 
   python ranks.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/ranks
-      [--workload c2] [--ranks 2] [--rounds 5] [--steps 8] [--deterministic]
+      [--workload c2] [--ranks 2] [--rounds 5] [--steps 8] [--zero-stages 0,1,2] [--deterministic]
 
-One round runs both in turns. A figure is the median step after the first two; `ratio` is the one-process time over the
-ranks' time, the median over the rounds. The bytes are those that the loopback device carried in a run, per step, next to the
-least that any sum of the gradients has to send. Nothing else should use the loopback device meanwhile.
+One round runs one process, and then the ranks with each stage of ZeRO. A figure is the median step after the first two;
+`ratio` is the one-process time over the ranks' time, the median over the rounds. The bytes are those that the loopback
+device carried in a run, per step, next to the least that any sum of the gradients has to send. Nothing else should use the
+loopback device meanwhile. The peak memory is that of the rank that needs most.
 """
 import argparse
 import json
@@ -36,8 +37,8 @@ def loopback_bytes():
     return 0
 
 
-def run(args, workload, num_ranks):
-    """Median step in seconds, and bytes on the loopback device per step."""
+def run(args, workload, num_ranks, stage=0):
+    """Median step in seconds, bytes on the loopback device per step, and the peak memory of a rank in bytes."""
     out = args.out / f"run_{num_ranks}"
     shutil.rmtree(out, ignore_errors=True)
     folder = args.out / "models" / args.workload
@@ -49,7 +50,7 @@ def run(args, workload, num_ranks):
         "actor.ppo_max_token_len_per_gpu": group,  # a group is a micro-batch, whatever the number of ranks
         "rollout.n": workload["num_generations"], "trainer.total_training_steps": args.steps, "trainer.default_local_dir": out,
         "trainer.num_threads": THREADS // num_ranks, "trainer.deterministic": str(args.deterministic).lower(),
-        "trainer.rank_check_freq": -1, "plugins.paths": json.dumps([str(args.packs)])}
+        "ranks.zero_stage": stage, "trainer.rank_check_freq": -1, "plugins.paths": json.dumps([str(args.packs)])}
     command = [args.program, "train", PEERS / "step.toml", *(f"{key}={value}" for key, value in settings.items())]
     port, before, processes = str(free_port()), loopback_bytes(), []
     for rank in range(num_ranks):
@@ -57,15 +58,18 @@ def run(args, workload, num_ranks):
                  "MASTER_PORT": port} if num_ranks > 1 else {}
         env = {**os.environ, **place, "OMP_NUM_THREADS": str(THREADS // num_ranks)}
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env))
+    peak = 0
     for process in processes:
-        errors = process.communicate()[1].decode()
-        if process.returncode != 0:
+        errors = process.stderr.read().decode()
+        _, status, usage = os.wait4(process.pid, 0)
+        peak = max(peak, usage.ru_maxrss * 1024)
+        if status != 0:
             sys.exit(f"mortise failed with {num_ranks} ranks: {errors}")
     sent = (loopback_bytes() - before) / args.steps
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][DROPPED:]
     parts = {name: statistics.median(row.get(f"timing_s/{name}", 0.0) for row in rows)
              for name in ("step", "gen", "old_log_prob", "update_actor")}
-    return parts, sent
+    return parts, sent, peak
 
 
 def count_parameters(folder):
@@ -83,6 +87,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--zero-stages", default="0,1,2")
     parser.add_argument("--deterministic", action="store_true")
     args = parser.parse_args()
     args.out = args.out.resolve()
@@ -90,21 +95,23 @@ def main():
     workload = json.loads((PEERS / "workloads.json").read_text())[args.workload]
     if not (args.out / "models" / args.workload).exists():
         subprocess.run([sys.executable, PEERS / "make_models.py", args.out / "models", args.workload], check=True)
-    ratios, sent, times = [], [], {1: [], args.ranks: []}
+    stages = [int(stage) for stage in args.zero_stages.split(",")]
+    alone, ranks = [], {stage: [] for stage in stages}
     for _ in range(args.rounds):
-        alone, _ = run(args, workload, 1)
-        ranks, on_wire = run(args, workload, args.ranks)
-        ratios.append(alone["step"] / ranks["step"])
-        sent.append(on_wire)
-        times[1].append(alone)
-        times[args.ranks].append(ranks)
+        alone.append(run(args, workload, 1))
+        for stage in stages:
+            ranks[stage].append(run(args, workload, args.ranks, stage))
     least = 2 * (args.ranks - 1) * 4 * count_parameters(args.out / "models" / args.workload / "model")
-    for num_ranks, runs in times.items():
-        print(f"{num_ranks} x {THREADS // num_ranks} threads:",
-              ", ".join(f"{name} {statistics.median(one[name] for one in runs):.3f} s" for name in runs[0]))
-    print(f"ratio {statistics.median(ratios):.3f} (rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)})")
-    print(f"sent per step {statistics.median(sent) / 2**20:.2f} MiB, least for the gradients {least / 2**20:.2f} MiB, "
-          f"{statistics.median(sent) / least:.2f} of it")
+    for name, runs in [("1 process", alone), *((f"{args.ranks} ranks, ZeRO {stage}", ranks[stage]) for stage in stages)]:
+        times = ", ".join(f"{part} {statistics.median(one[0][part] for one in runs):.3f} s" for part in runs[0][0])
+        peak = statistics.median(one[2] for one in runs)
+        print(f"{name}: {times}; peak {peak / 2**20:.0f} MiB")
+        if runs is alone:
+            continue
+        ratios = [one[0]["step"] / other[0]["step"] for one, other in zip(alone, runs)]
+        sent = statistics.median(one[1] for one in runs)
+        print(f"  ratio {statistics.median(ratios):.3f} (rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)})")
+        print(f"  sent per step {sent / 2**20:.2f} MiB, least for the gradients {least / 2**20:.2f} MiB, {sent / least:.2f} of it")
 
 
 if __name__ == "__main__":
