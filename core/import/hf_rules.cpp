@@ -72,7 +72,7 @@ constexpr PeerRule kRules[] = {
     no_effect("ddp_timeout", kWhereItRuns),
     no_effect("fsdp", kWhereItRuns),
     no_effect("fsdp_config", kWhereItRuns),
-    no_effect("deepspeed", kWhereItRuns),
+    compute("deepspeed", "null", "ranks.zero_stage"),
     no_effect("debug", kWhereItRuns),
     // the data
     no_effect("dataloader_drop_last",

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "foundation/base/text.h"
+#include "foundation/formats/json.h"
 #include "import/frameworks.h"
 
 namespace mortise {
@@ -311,6 +313,39 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches, double lear
   }
 }
 
+namespace {
+
+// Of DeepSpeed's settings, which may be ms-swift's name for a file of them ("zero2_offload"). Nothing: they do not say.
+std::optional<int64_t> zero_stage_of(const Json& deepspeed) {
+  if (deepspeed.is_string()) {
+    const std::string text = deepspeed.get<std::string>();
+    if (text.starts_with("zero") && text.size() > 4 && text[4] >= '0' && text[4] <= '3') return text[4] - '0';
+    if (!text.starts_with('{')) return std::nullopt;
+    const auto settings = parse_json(text, "deepspeed");
+    return settings.ok() && settings->is_object() ? zero_stage_of(*settings) : std::nullopt;
+  }
+  if (!deepspeed.is_object()) return std::nullopt;
+  const Json* zero = json_find(deepspeed, "zero_optimization");
+  if (zero == nullptr || !zero->is_object()) return 0;
+  const Json* stage = json_find(*zero, "stage");
+  if (stage == nullptr) return 0;
+  return stage->is_number_integer() ? std::optional(stage->get<int64_t>()) : std::nullopt;
+}
+
+void set_zero_stage(Translation& t) {
+  const Json deepspeed = t.value("deepspeed");
+  if (deepspeed.is_null()) return;
+  const std::optional<int64_t> stage = zero_stage_of(deepspeed);
+  if (!stage || *stage < 0 || *stage > 3)
+    t.note("deepspeed", "set ranks.zero_stage to its zero_optimization.stage; all else changes memory and speed only");
+  else if (*stage == 3)
+    t.set("ranks.zero_stage", 2, {"deepspeed"}, "the ranks do not share weights, as stage 3 does");
+  else
+    t.set("ranks.zero_stage", *stage, {"deepspeed"});
+}
+
+}  // namespace
+
 void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves) {
   const std::string save = t.text("save_strategy");
   if (save == "steps") {
@@ -339,6 +374,7 @@ void translate_hf_files(Translation& t, const HfBatches& batches, bool validates
   }
   set_best_model(t);
   set_logging(t);
+  set_zero_stage(t);
   if (t.is_given("resume_from_checkpoint") && !t.is_null("resume_from_checkpoint")) {
     const Json resume = t.value("resume_from_checkpoint");
     if (resume.is_boolean()) {

@@ -1,7 +1,9 @@
-// [ranks]: how the processes of a run wait for each other. The launcher says how many there are (docs/ranks.md).
+// [ranks]: how the processes of a run wait for each other, and what they share. The launcher says how many there are
+// (docs/ranks.md).
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -12,6 +14,7 @@ struct RanksConfig {
   std::chrono::milliseconds answer_timeout{30'000};   // a rank that is silent for longer hangs
   std::chrono::milliseconds wait_timeout{1'800'000};  // in one collective (TRL: ddp_timeout)
   std::optional<std::string> store_file;              // instead of a TCP store
+  int64_t zero_stage = 0;                             // what the ranks share of the training state (ZeRO)
   bool operator==(const RanksConfig&) const = default;
 };
 
@@ -19,7 +22,7 @@ struct RanksConfig {
 
 template <class Catalog>
 void describe_ranks_section(Catalog& catalog) {
-  auto keys = catalog.table("ranks", "How the processes of a run wait for each other.",
+  auto keys = catalog.table("ranks", "How the processes of a run wait for each other, and what they share.",
                             [](auto& run) -> RanksConfig& { return run.ranks; });
   keys.free("join_timeout", &RanksConfig::join_timeout,
             "Longest time from the start of a rank until all ranks have started. After it the run stops with exit code "
@@ -37,6 +40,14 @@ void describe_ranks_section(Catalog& catalog) {
   keys.free("store_file", &RanksConfig::store_file,
             "A new file on a file system that all ranks share. They find each other through it instead of a TCP "
             "connection to rank 0. null: the TCP store at MASTER_ADDR and MASTER_PORT.");
+  keys.free(
+          "zero_stage", &RanksConfig::zero_stage,
+          "What the ranks share of the training state (ZeRO), to save memory. 0: each rank has all of it. 1: each rank "
+          "has the optimizer moments of a part of the weights. 2: as 1, and each rank frees its gradient after every "
+          "micro-batch and keeps the sum for its part only. Weights are not shared. Checkpoints do not depend on it. "
+          "(DeepSpeed: zero_optimization.stage.)")
+      .at_least(0)
+      .at_most(2);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

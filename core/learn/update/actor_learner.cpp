@@ -288,7 +288,7 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& repor
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (!update.share.is_mine(i)) continue;
     leaves[i] = TRY(backward_injected(update, update.micro_batches[i], whole, norms));
-    gradient.end_leaf(i, leaves[i].has_gradient);
+    TRY(gradient.end_leaf(i, leaves[i].has_gradient));
   }
   return {};
 }
@@ -314,7 +314,7 @@ Result<LeafReport> ActorLearner::backward_rows(const Update& update, const std::
 }
 
 Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
-  GradientSum gradient(optimizer_->parameters(), update.share, options_.ranks);
+  GradientSum gradient(*optimizer_, update.share, options_.ranks);
   std::vector<LeafReport> leaves(update.micro_batches.size());
   // If a micro-batch is the whole update, it sees the whole update.
   if (objective_->coupling() > Coupling::kRow && leaves.size() > 1) {
@@ -325,9 +325,10 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
       if (!update.share.is_mine(i)) continue;
       leaves[i] = TRY(backward_rows(update, update.micro_batches[i]));
       if (leaves[i].skipped) break;
-      gradient.end_leaf(i, leaves[i].has_gradient);
+      TRY(gradient.end_leaf(i, leaves[i].has_gradient));
     }
   }
+  TRY(gradient.end_leaves());
   TRY(exchange_leaves(update.share, leaves));
   for (size_t i = 0; i < leaves.size(); ++i) {
     report.sums.add(leaves[i].sums);
@@ -350,7 +351,7 @@ Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<cons
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();
     return report;
   }
-  const FiniteStep done = step_if_finite(*model_, *optimizer_, report.sums.loss, place.lr, options_.grad_clip);
+  const FiniteStep done = TRY(step_if_finite(*model_, *optimizer_, report.sums.loss, place.lr, options_.grad_clip));
   report.grad_norm = done.grad_norm;
   report.skipped = done.skipped;
   return report;

@@ -65,20 +65,21 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   model_->zero_grad();
   const MicroPlan plan = plan_micro_batches(table, rows, options_.learner.micro_batch);
   const RankShare share(micro_tokens(table, plan), options_.learner.ranks);
-  GradientSum gradient(optimizer_->parameters(), share, options_.learner.ranks);
+  GradientSum gradient(*optimizer_, share, options_.learner.ranks);
   std::vector<LeafReport> leaves(plan.size());
   for (size_t i = 0; i < plan.size(); ++i) {
     if (!share.is_mine(i)) continue;
     leaves[i] = TRY(backward(table, plan[i], counts));
-    gradient.end_leaf(i, leaves[i].has_gradient);
+    TRY(gradient.end_leaf(i, leaves[i].has_gradient));
   }
+  TRY(gradient.end_leaves());
   TRY(exchange_leaves(share, leaves));
   for (const LeafReport& leaf : leaves) {
     report.loss += leaf.sums.loss;
     TRY(report.metrics.merge(leaf.metrics));
   }
   TRY(gradient.finish(leaves));
-  const FiniteStep done = step_if_finite(*model_, *optimizer_, report.loss, lr, options_.learner.grad_clip);
+  const FiniteStep done = TRY(step_if_finite(*model_, *optimizer_, report.loss, lr, options_.learner.grad_clip));
   report.grad_norm = done.grad_norm;
   report.skipped = done.skipped;
   return report;

@@ -14,14 +14,14 @@ struct FiniteStep {
 };
 
 // `optimizer` has the trainable parameters of `model`. A parameter without a gradient received none: it counts as zero,
-// and the optimizer's moments still decay.
-inline FiniteStep step_if_finite(Model& model, AdamW& optimizer, double loss, double lr, double grad_clip) {
-  fill_absent_gradients(optimizer.parameters());
+// and the optimizer's moments still decay. A collective if the optimizer is sharded.
+inline Result<FiniteStep> step_if_finite(Model& model, AdamW& optimizer, double loss, double lr, double grad_clip) {
+  if (optimizer.shards() == nullptr) fill_absent_gradients(optimizer.parameters());
   FiniteStep out;
-  out.grad_norm = global_grad_norm(optimizer.parameters());
+  out.grad_norm = TRY(optimizer.grad_norm());
   out.skipped = !std::isfinite(out.grad_norm) || !std::isfinite(loss);
   if (out.skipped) return out;
-  optimizer.step(lr, clip_factor(out.grad_norm, grad_clip));
+  TRY(optimizer.step(lr, clip_factor(out.grad_norm, grad_clip)));
   model.weights_changed();
   return out;
 }

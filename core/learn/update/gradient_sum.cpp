@@ -3,11 +3,15 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "learn/update/owned_gradient.h"
 
 namespace mortise {
 
@@ -58,6 +62,12 @@ int64_t total_numel(std::span<const at::Tensor> tensors) {
   return sum;
 }
 
+// Gradients of transposed products may lie the other way.
+std::vector<at::Tensor> contiguous(std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) tensor = tensor.contiguous();
+  return tensors;
+}
+
 std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& parameters) {
   std::vector<at::Tensor> grads;
   for (const OptimizedParameter& parameter : parameters) grads.push_back(parameter.tensor.grad());
@@ -66,37 +76,54 @@ std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& paramete
 
 }  // namespace
 
-// Two halves of a node become the node, as often as that goes.
-void GradientSum::add(std::vector<Node>& nodes, Node node) {
-  nodes.push_back(std::move(node));
-  while (nodes.size() > 1) {
-    Node &left = nodes[nodes.size() - 2], &right = nodes.back();
-    if (left.level != right.level || left.index % 2 != 0 || right.index != left.index + 1) return;
-    if (left.gradients.empty())
-      left.gradients = std::move(right.gradients);
-    else
-      for (size_t i = 0; i < right.gradients.size(); ++i) left.gradients[i].add_(right.gradients[i]);
-    ++left.level;
-    left.index /= 2;
-    nodes.pop_back();
-  }
+GradientSum::GradientSum(AdamW& optimizer, const RankShare& share, const RankOptions& ranks)
+    : optimizer_(&optimizer), parameters_(&optimizer.parameters()), share_(&share), ranks_(ranks) {
+  optimizer.own_gradient() = at::Tensor();
+  if (!optimizer.shares_gradients() || ranks.deterministic) return;
+  std::vector<int64_t> counts(static_cast<size_t>(ranks.communicator->size()), 0);
+  for (const int owner : share.owners()) ++counts[static_cast<size_t>(owner)];
+  num_rounds_left_ = *std::max_element(counts.begin(), counts.end());
 }
 
-void GradientSum::end_leaf(size_t leaf, bool has_gradient) {
-  if (!ranks_.deterministic) return;
+void GradientSum::forget_gradients() {
+  for (const OptimizedParameter& parameter : *parameters_) parameter.tensor.mutable_grad() = at::Tensor();
+}
+
+Result<> GradientSum::end_leaf(size_t leaf, bool has_gradient) {
   const c10::NoGradGuard no_grad;
-  Node node{0, leaf, {}};
+  if (!ranks_.deterministic) {
+    if (!optimizer_->shares_gradients()) return {};
+    --num_rounds_left_;
+    return reduce_to_owners(has_gradient);
+  }
+  GradientNode node{0, leaf, {}};
   if (has_gradient) {
     fill_absent_gradients(*parameters_);
     node.gradients = grads_of(*parameters_);
   }
-  for (const OptimizedParameter& parameter : *parameters_) parameter.tensor.mutable_grad() = at::Tensor();
-  add(nodes_, std::move(node));
+  forget_gradients();
+  add_node(nodes_, std::move(node));
+  return {};
+}
+
+// The others may still have micro-batches, whose gradients this rank owns in part.
+Result<> GradientSum::end_leaves() {
+  const c10::NoGradGuard no_grad;
+  for (; num_rounds_left_ > 0; --num_rounds_left_) TRY(reduce_to_owners(false));
+  return {};
 }
 
 Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   const c10::NoGradGuard no_grad;
-  return ranks_.deterministic ? reduce_tree(leaves) : reduce_all();
+  const Shards* const shards = optimizer_->shards();
+  if (shards == nullptr) return ranks_.deterministic ? reduce_tree(leaves) : reduce_all();
+  if (ranks_.deterministic) return reduce_tree_to_owners(leaves);
+  if (optimizer_->shares_gradients()) {
+    owned();
+    return {};
+  }
+  const auto has_one = [](const OptimizedParameter& parameter) { return parameter.tensor.grad().defined(); };
+  return reduce_to_owners(std::any_of(parameters_->begin(), parameters_->end(), has_one));
 }
 
 Result<> GradientSum::reduce_all() {
@@ -116,61 +143,85 @@ Result<> GradientSum::reduce_all() {
   return {};
 }
 
-// The nodes of every rank in the order of the leaves. Those of other ranks are known but for their numbers, which come
-// bucket by bucket.
+// The nodes of other ranks are known but for their numbers, which come bucket by bucket.
 Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
   Communicator& communicator = *ranks_.communicator;
-  struct Place {
-    int owner;
-    size_t level_index;  // among the owner's
-    bool has_gradient;
-    Node shape;
-  };
-  std::vector<Place> places;
-  for (size_t leaf = 0; leaf < leaves.size();) {
-    const int owner = share_->owners()[leaf];
-    std::vector<Node> nodes;
-    std::vector<bool> has_gradient;
-    for (; leaf < leaves.size() && share_->owners()[leaf] == owner; ++leaf) add(nodes, Node{0, leaf, {}});
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      const size_t first = nodes[i].index << nodes[i].level, last = first + (size_t{1} << nodes[i].level);
-      const bool any =
-          std::any_of(leaves.begin() + static_cast<int64_t>(first), leaves.begin() + static_cast<int64_t>(last),
-                      [](const LeafReport& one) { return one.has_gradient; });
-      places.push_back({owner, i, any, std::move(nodes[i])});
-    }
-  }
+  const std::vector<NodePlace> places = node_places(share_->owners(), leaves);
   for (const OptimizedParameter& parameter : *parameters_)
     parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor.detach());
   const std::vector<at::Tensor> grads = grads_of(*parameters_);
   for (const auto& [begin, end] : buckets_of(*parameters_)) {
     const auto bucket = std::span(grads).subspan(begin, end - begin);
-    std::vector<Node> sums;
-    for (const Place& place : places) {
-      Node node{place.shape.level, place.shape.index, {}};
+    std::vector<GradientNode> sums;
+    for (const NodePlace& place : places) {
+      GradientNode node{place.level, place.index, {}};
       if (place.has_gradient) {
         const bool is_mine = place.owner == communicator.rank();
-        const at::Tensor flat =
-            is_mine ? flatten(std::span(nodes_[place.level_index].gradients).subspan(begin, end - begin))
-                    : at::empty({total_numel(bucket)}, bucket[0].options());
+        const at::Tensor flat = is_mine
+                                    ? flatten(std::span(nodes_[place.at_owner].gradients).subspan(begin, end - begin))
+                                    : at::empty({total_numel(bucket)}, bucket[0].options());
         TRY(communicator.broadcast(flat, place.owner, kStage));
         node.gradients.push_back(flat);
       }
-      add(sums, std::move(node));
+      add_node(sums, std::move(node));
     }
-    // What is left are nodes whose right halves have no leaves, the largest first: from the end, each is the right half
-    // of the one before it.
-    while (sums.size() > 1) {
-      Node right = std::move(sums.back());
-      sums.pop_back();
-      Node& left = sums.back();
-      if (left.gradients.empty())
-        left.gradients = std::move(right.gradients);
-      else if (!right.gradients.empty())
-        left.gradients[0].add_(right.gradients[0]);
-    }
-    if (!sums.empty() && !sums[0].gradients.empty()) unflatten(sums[0].gradients[0], bucket);
+    const std::vector<at::Tensor> sum = sum_of_nodes(std::move(sums));
+    if (!sum.empty()) unflatten(sum[0], bucket);
   }
+  return {};
+}
+
+// This rank's range of the flat order, zeros at first.
+at::Tensor& GradientSum::owned() {
+  at::Tensor& own = optimizer_->own_gradient();
+  if (!own.defined()) {
+    const FlatRange range = optimizer_->shards()->of(ranks_.communicator->rank());
+    own = at::zeros({range.size()}, parameters_->front().tensor.options());
+  }
+  return own;
+}
+
+// Each node goes to the owners of its parts alone, who add them in the order of the tree.
+Result<> GradientSum::reduce_tree_to_owners(const std::vector<LeafReport>& leaves) {
+  std::vector<NodePlace> places = node_places(share_->owners(), leaves);
+  std::vector<RankGradient> gradients;
+  for (const NodePlace& place : places) {
+    if (!place.has_gradient) continue;
+    const bool is_mine = place.owner == ranks_.communicator->rank();
+    gradients.push_back(
+        {place.owner, is_mine ? contiguous(nodes_[place.at_owner].gradients) : std::vector<at::Tensor>()});
+  }
+  const auto add = [&](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
+    std::vector<GradientNode> nodes;
+    size_t next = 0;
+    for (const NodePlace& place : places) {
+      GradientNode node{place.level, place.index, {}};
+      if (place.has_gradient) node.gradients.push_back(terms[next++]);
+      add_node(nodes, std::move(node));
+    }
+    own.copy_(sum_of_nodes(std::move(nodes)).front());
+  };
+  TRY(reduce_to_owned(*ranks_.communicator, *optimizer_->shards(), gradients, add, owned()));
+  nodes_.clear();
+  return {};
+}
+
+// The sums of all ranks, or what one micro-batch of each gave. They are added in the order of the ranks.
+Result<> GradientSum::reduce_to_owners(bool has_gradient) {
+  Communicator& communicator = *ranks_.communicator;
+  std::vector<RankGradient> gradients;
+  const std::vector<std::string> all = TRY(communicator.exchange(has_gradient ? "1" : "", kStage));
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    if (!all[static_cast<size_t>(rank)].empty()) gradients.push_back({rank, {}});
+    if (rank != communicator.rank() || !has_gradient) continue;
+    fill_absent_gradients(*parameters_);
+    gradients.back().tensors = contiguous(grads_of(*parameters_));
+  }
+  const auto add = [](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
+    for (const at::Tensor& term : terms) own.add_(term);
+  };
+  TRY(reduce_to_owned(communicator, *optimizer_->shards(), gradients, add, owned()));
+  forget_gradients();
   return {};
 }
 

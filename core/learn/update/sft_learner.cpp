@@ -52,17 +52,18 @@ Result<SftReport> sft_update(Model& model, AdamW& optimizer, const StepTable& ta
   model.zero_grad();
   const MicroPlan plan = plan_micro_batches(table, all_rows(table), options.micro_batch);
   const RankShare share(micro_tokens(table, plan), options.ranks);
-  GradientSum gradient(optimizer.parameters(), share, options.ranks);
+  GradientSum gradient(optimizer, share, options.ranks);
   std::vector<LeafReport> leaves(plan.size());
   for (size_t i = 0; i < plan.size(); ++i) {
     if (!share.is_mine(i)) continue;
     leaves[i] = TRY(sft_backward(model, table, plan[i], options, pass, weight));
-    gradient.end_leaf(i, leaves[i].has_gradient);
+    TRY(gradient.end_leaf(i, leaves[i].has_gradient));
   }
+  TRY(gradient.end_leaves());
   TRY(exchange_leaves(share, leaves));
   for (const LeafReport& leaf : leaves) report.loss += leaf.sums.loss;
   TRY(gradient.finish(leaves));
-  const FiniteStep done = step_if_finite(model, optimizer, report.loss, place.lr, options.grad_clip);
+  const FiniteStep done = TRY(step_if_finite(model, optimizer, report.loss, place.lr, options.grad_clip));
   report.grad_norm = done.grad_norm;
   report.skipped = done.skipped;
   return report;

@@ -17,6 +17,7 @@
 #include "learn/objective/kl_controller.h"
 #include "learn/optim/adamw.h"
 #include "learn/optim/schedule.h"
+#include "learn/optim/state_gather.h"
 #include "learn/update/actor_learner.h"
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
@@ -96,6 +97,9 @@ struct RunProgress {
 
 // What checkpoints hold besides their model folder.
 struct SavedParts {
+  explicit SavedParts(Communicator& ranks) : gather(ranks) {}
+
+  StateGather gather;  // of optimizers that ranks.zero_stage spreads over the ranks
   PluginStates plugins;
   RunInputs inputs;           // of a run that learns
   StatefulRegistry stateful;  // all of it

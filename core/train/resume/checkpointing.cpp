@@ -159,8 +159,15 @@ Result<> RunSaver::mark_best(const Path& checkpoint) const {
 
 Result<> RunSaver::finish() { return saved_step_ == source_.progress.counters.step ? Result<>() : save(Kind::kLast); }
 
+// Rewards and limits are judged on all rows by every rank. Any other error may be that of one rank, whose part of a
+// shared state is then gone.
+bool RunSaver::can_keep(const Error& why) const {
+  if (shares_state()) return why.kind == ErrorKind::kReward;
+  return why.kind != ErrorKind::kNumerics && source_.run.ranks.is_main();
+}
+
 void RunSaver::keep_finished_steps(const Error& why) {
-  if (!before_step_ || why.kind == ErrorKind::kNumerics || !source_.run.ranks.is_main()) return;
+  if (!before_step_ || !can_keep(why)) return;
   // The counters may be further: a step without updates (trainer.critic_warmup) can fail after it was counted.
   auto [step, state] = std::move(*before_step_);
   before_step_.reset();
@@ -170,7 +177,7 @@ void RunSaver::keep_finished_steps(const Error& why) {
 
 void RunSaver::keep_last_step(const Error& why) {
   const int64_t step = source_.progress.counters.step;
-  if (why.kind == ErrorKind::kNumerics || !source_.run.ranks.is_main()) return;
+  if (!can_keep(why)) return;
   if (save(Kind::kKept).ok()) tell_kept(step);
 }
 
@@ -213,16 +220,23 @@ Result<Path> RunSaver::save_at_last(const CheckpointRequest& request) {
 
 Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind) {
   const Stopwatch watch(source_.run.env);
-  const auto save_all = [&]() -> Result<std::string> {
+  const auto write = [&]() -> Result<std::string> {
     const CheckpointRequest request = TRY(checkpoint_request(source_, place, std::move(state)));
     const Path path = TRY(kind == Kind::kDue ? save_once(request) : save_at_last(request));
     if (!place.update && source_.progress.best.is_best(place.step)) TRY(mark_best(path));
     return path.string();
   };
+  const auto save_all = [&]() -> Result<std::string> {
+    Result<std::string> saved = write();
+    if (shares_state()) TRY(source_.gather->finish());
+    return saved;
+  };
+  if (shares_state()) TRY(source_.gather->serve());
   // Every rank counts the failures alike, and stops in the same step. A run that ends by another error has no others to
-  // ask: they may be gone.
-  const Result<std::string> saved =
-      kind == Kind::kKept ? save_all() : on_main_rank(source_.run.ranks, "saving the checkpoint", save_all);
+  // ask, if they do not share its state: they may be gone.
+  const Result<std::string> saved = kind == Kind::kKept && !shares_state()
+                                        ? save_all()
+                                        : on_main_rank(source_.run.ranks, "saving the checkpoint", save_all);
   if (!saved.ok()) return tell_failed(place, saved.error(), kind);
   if (num_failed_ > 0) log_warn("saving works again after " + counted(num_failed_, "failed save"));
   num_failed_ = 0;

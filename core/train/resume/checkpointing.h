@@ -26,6 +26,7 @@ struct CheckpointSource {
   const PolicyParts& policy;         // for huggingface/
   const RunProgress& progress;       // the step, and the updates that are done inside one
   const StatefulRegistry& stateful;  // the state
+  StateGather* gather = nullptr;     // of what other ranks have of it; null: nothing
 };
 
 // Before the first step: is there room on the disk for the next two checkpoints (for one, if the run saves only one more),
@@ -62,7 +63,7 @@ class RunSaver {
   // At the end of the run.
   Result<> finish();
   // A step failed without any update: saves the progress before it, unless that is what failed (diverged weights are no
-  // checkpoint to resume from).
+  // checkpoint to resume from). If ranks share the state, it is saved only after an error that all of them have.
   void keep_finished_steps(const Error& why);
   // A finished step broke a limit, or what came after its updates failed (its validation): the same.
   void keep_last_step(const Error& why);
@@ -86,6 +87,8 @@ class RunSaver {
   Result<> mark_best(const Path& checkpoint) const;
   Result<> tell_failed(const CheckpointPlace& place, Error error, Kind kind);
   void tell_kept(int64_t step) const;
+  [[nodiscard]] bool can_keep(const Error& why) const;
+  [[nodiscard]] bool shares_state() const { return source_.gather != nullptr && !source_.gather->is_empty(); }
 
   CheckpointSource source_;
   RunLog* log_;

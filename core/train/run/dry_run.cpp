@@ -114,13 +114,29 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   return std::optional(measure_lora(store.parameters, *modules, TRY(config.ranks_of(*modules))));
 }
 
-// Bytes of a critic: weights, gradients and moments, all of them trained.
-Result<double> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
+// Bytes of a critic, all of whose weights are trained.
+struct CriticBytes {
+  double weights = 0, gradients = 0, moments = 0;
+};
+
+Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
-  if (!needs_critic(*estimator.plugin)) return 0.0;
+  if (!needs_critic(*estimator.plugin)) return CriticBytes();
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
-  return 4.0 * static_cast<double>(critic.num_parameters()) * static_cast<double>(num_bytes(config.model.dtype));
+  const auto weights = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
+  return CriticBytes{weights, weights, 2.0 * weights};
+}
+
+// What ranks.zero_stage takes off the memory of a rank. With stage 2 the activations of a pass are gone when its
+// gradient is complete, so that only the larger of both counts.
+void share_states(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+  if (config.ranks.zero_stage == 0) return;
+  const double others = 1.0 - 1.0 / num_ranks;
+  memory.moments -= memory.moments * others;
+  memory.critic -= critic.moments * others;
+  if (config.ranks.zero_stage < 2 || config.trainer.deterministic) return;
+  memory.gradients = memory.gradients / num_ranks + std::max(0.0, memory.gradients - memory.activations);
 }
 
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
@@ -154,6 +170,7 @@ struct RankEstimate {
   int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples and scores
   int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
   double gradient_bytes = 0;                     // sent by each rank in an update
+  double weight_bytes = 0;                       // the same of new weights, with ranks.zero_stage
   double row_bytes = 0;  // sent by each rank in a step for its completions and log-probs, at most
 };
 
@@ -167,7 +184,14 @@ RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, doub
   const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
   out.most_passes = (plan.rows_per_update + rows_per_pass - 1) / rows_per_pass;
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  out.gradient_bytes = 2.0 * trained_bytes * share;
+  const int64_t passes_of_rank = (out.most_passes + num_ranks - 1) / num_ranks;
+  if (config.ranks.zero_stage == 0) {
+    out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
+  } else {
+    const bool after_each_pass = config.ranks.zero_stage == 2 && !config.trainer.deterministic;
+    out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
+    out.weight_bytes = trained_bytes * share;
+  }
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
   // log-prob. Every other rank gets them.
   constexpr double kBytesPerToken = 28.0;
@@ -182,6 +206,7 @@ struct RunEstimate {
   BatchPlan plan;
   MemoryEstimate memory;
   RankEstimate ranks;
+  double trained_state_bytes = 0, critic_state_bytes = 0;  // in a checkpoint
   double checkpoint_bytes = 0;
   std::optional<uint64_t> free_bytes;  // where the run saves; nothing if the system cannot tell
   std::string resumes_from;            // the checkpoint; empty: a fresh start
@@ -193,10 +218,10 @@ Result<double> checkpoint_bytes(Env& env, const PolicyFolder& folder, const RunE
   const SavedWeights weights = TRY(saved_weights(env, model, run.lora, config));
   const auto trained = static_cast<double>(run.lora ? run.lora->num_trained : model.num_parameters());
   const double element = config.model.dtype == ModelDtype::kFloat64 ? 8.0 : 4.0;
-  double bytes = weights.bytes + run.memory.moments;
+  double bytes = weights.bytes + run.trained_state_bytes;
   if (!weights.is_exact) bytes += trained * element;
   if (config.ref.sync_steps && run.memory.reference > 0) bytes += static_cast<double>(model.num_parameters()) * element;
-  bytes += run.memory.critic * 0.75;  // without its gradients
+  bytes += run.critic_state_bytes;
   for (const std::string& name : TRY(list_tokenizer_files(folder.tokenizer_path, env)))
     bytes += static_cast<double>(TRY(env.info(folder.tokenizer_path / name)).size_bytes);
   return bytes;
@@ -233,7 +258,11 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);
   out.ranks = estimate_ranks(config, out.plan, out.memory.gradients, num_ranks);
-  out.memory.critic = TRY(critic_bytes(env, registry, config));
+  out.trained_state_bytes = out.memory.moments;
+  const CriticBytes critic = TRY(critic_bytes(env, registry, config));
+  out.memory.critic = critic.weights + critic.gradients + critic.moments;
+  out.critic_state_bytes = critic.weights + critic.moments;
+  if (num_ranks > 1) share_states(config, num_ranks, critic, out.memory);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
   if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;
@@ -263,6 +292,8 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"most_prompts_per_rank", run.ranks.most_prompts},
             {"fewest_prompts_per_rank", run.ranks.fewest_prompts},
             {"passes_per_update", run.ranks.most_passes},
+            {"zero_stage", config.ranks.zero_stage},
+            {"bytes_sent_per_update", bytes(run.ranks.gradient_bytes + run.ranks.weight_bytes)},
             {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
             {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
@@ -292,13 +323,16 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
                   ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
   if (ranks.most_passes < ranks.num_ranks)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_step = ranks.gradient_bytes * static_cast<double>(plan.updates_per_step) + ranks.row_bytes;
-  return out + fmt::format("# wire: each rank sends {} of gradients in an update, and at most {} in a step\n",
-                           size(ranks.gradient_bytes), size(per_step));
+  const double per_update = ranks.gradient_bytes + ranks.weight_bytes;
+  const double per_step = per_update * static_cast<double>(plan.updates_per_step) + ranks.row_bytes;
+  const std::string weights =
+      ranks.weight_bytes > 0 ? fmt::format(" and {} of new weights", size(ranks.weight_bytes)) : std::string();
+  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and at most {} in a step\n",
+                           size(ranks.gradient_bytes), weights, size(per_step));
 }
 
 // A line for each part, and their sum.
-std::string memory_text(const MemoryEstimate& memory) {
+std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
   const std::pair<const char*, double> parts[] = {{"weights", memory.weights},
                                                   {"gradients", memory.gradients},
                                                   {"optimizer", memory.moments},
@@ -310,7 +344,7 @@ std::string memory_text(const MemoryEstimate& memory) {
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
-  std::string out = fmt::format("# memory: about {}\n", size(memory.total()));
+  std::string out = fmt::format("# memory: about {}{}\n", size(memory.total()), num_ranks > 1 ? " per rank" : "");
   for (const auto& [name, bytes] : parts) {
     if (bytes > 0) out += fmt::format("#   {:<33}{:>10}\n", name, size(bytes));
   }
@@ -342,7 +376,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
   if (!run.resumes_from.empty())
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, plan);
-  out += memory_text(memory);
+  out += memory_text(memory, run.ranks.num_ranks);
   out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
   if (run.free_bytes)
     out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),

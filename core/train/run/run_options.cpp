@@ -67,6 +67,8 @@ std::vector<OptimizedParameter> optimized_parameters(Model& model) {
   return out;
 }
 
+ZeroOptions zero_options(const RunConfig& config, Communicator& ranks) { return {&ranks, config.ranks.zero_stage}; }
+
 AdamWOptions adamw_options(const OptimConfig& optim) {
   return {optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay};
 }

@@ -16,6 +16,8 @@ namespace mortise {
 // [*.optim] for a model and its optimizer.
 std::vector<OptimizedParameter> optimized_parameters(Model& model);
 AdamWOptions adamw_options(const OptimConfig& optim);
+// How the ranks share an optimizer's state.
+ZeroOptions zero_options(const RunConfig& config, Communicator& ranks);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.

@@ -271,7 +271,8 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 // The optimizer, which `sft` has too.
 void load_optimizer(const RunSettings& run, Model& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
-  learning.optimizer.emplace(optimized_parameters(policy), adamw_options(optim));
+  learning.optimizer.emplace(optimized_parameters(policy), adamw_options(optim), "actor.optim",
+                             zero_options(run.config, run.ranks));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
 }
@@ -300,6 +301,7 @@ Result<> load_learning(RunParts& parts) {
   TRY(load_learner(run, parts.policy, parts.learning, parts.saved.stateful));
   if (!needs_critic(parts.advantage.estimator->info())) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
+  parts.saved.gather.add(parts.critic->optimizer);
   TRY(parts.saved.stateful.add(parts.critic->state));
   return parts.saved.stateful.add(parts.critic->optimizer);
 }
@@ -358,6 +360,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   }
   load_optimizer(run, *policy.model, parts->learning);
+  saved.gather.add(*parts->learning.optimizer);
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));
   saved.inputs = TRY(make_inputs(run, registry, policy, data, parts->critic.get()));

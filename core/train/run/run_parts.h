@@ -24,13 +24,13 @@ namespace mortise {
 
 struct RunParts {
   RunParts(Env& env, const LoadedConfig& loaded, Communicator& ranks)
-      : run(env, loaded, ranks), progress(loaded.config) {}
+      : run(env, loaded, ranks), progress(loaded.config), saved(ranks) {}
   RunParts(const RunParts&) = delete;
   RunParts& operator=(const RunParts&) = delete;
   ~RunParts();
 
-  [[nodiscard]] CheckpointSource checkpoint_source() const {
-    return {run, *registry, policy, progress, saved.stateful};
+  [[nodiscard]] CheckpointSource checkpoint_source() {
+    return {run, *registry, policy, progress, saved.stateful, &saved.gather};
   }
 
   RunSettings run;

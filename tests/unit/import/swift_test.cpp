@@ -140,6 +140,7 @@ swift rlhf \
   EXPECT_EQ(config.reward[1].use, "length");
   EXPECT_EQ(config.reward[1].params, Json({{"buffer", 64}}));
   EXPECT_EQ(config.reward[1].weight, 0.5);
+  EXPECT_EQ(config.ranks.zero_stage, 2);
 }
 
 TEST(ImportSwift, AccuracyAndCosineJudgeAsSwiftDoes) {

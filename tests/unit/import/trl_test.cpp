@@ -262,6 +262,20 @@ TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
 }
 
 // TRL counts updates, and refuses to refresh a missing reference.
+TEST(ImportTrl, DeepSpeedsStageOfZero) {
+  const auto stage = [](const std::string& line) { return trl(line).ranks.zero_stage; };
+  EXPECT_EQ(stage(""), 0);
+  EXPECT_EQ(stage("deepspeed: {zero_optimization: {stage: 1, overlap_comm: true}, bf16: {enabled: true}}\n"), 1);
+  EXPECT_EQ(stage("deepspeed: {zero_optimization: {stage: 2}}\n"), 2);
+  EXPECT_EQ(stage("deepspeed: {gradient_clipping: 1.0}\n"), 0);
+  const std::string three = imported_toml("trl", "deepspeed: {zero_optimization: {stage: 3}}\n");
+  EXPECT_THAT(three, HasSubstr("zero_stage = 2"));
+  EXPECT_THAT(three, HasSubstr("the ranks do not share weights, as stage 3 does"));
+  const std::string file = imported_toml("trl", "deepspeed: ds_zero2.json\n");
+  EXPECT_THAT(file, HasSubstr("set ranks.zero_stage to its zero_optimization.stage"));
+  EXPECT_THAT(file, testing::Not(HasSubstr("zero_stage = ")));
+}
+
 TEST(ImportTrl, TheReferenceIsRefreshedBySteps) {
   const std::string sync = "sync_ref_model: true\nsteps_per_generation: 2\nref_model_sync_steps: ";
   const RunConfig config = trl(sync + "4\nbeta: 0.1\nref_model_mixup_alpha: 0.9\n");

@@ -98,7 +98,8 @@ struct TestPolicy {
   Model model;
   AdamW optimizer;
 
-  explicit TestPolicy(const std::string& dtype, int64_t vocab = 29, int64_t num_layers = 2, uint64_t seed = 5)
+  explicit TestPolicy(const std::string& dtype, int64_t vocab = 29, int64_t num_layers = 2, uint64_t seed = 5,
+                      const ZeroOptions& zero = {})
       : model(Model::random(make_qwen2_config({.vocab_size = vocab,
                                                .hidden_size = 16,
                                                .intermediate_size = 24,
@@ -109,7 +110,7 @@ struct TestPolicy {
                                 .value(),
                             seed, dtype)
                   .value()),
-        optimizer(parameters(model), {}) {
+        optimizer(parameters(model), {}, "actor.optim", zero) {
     at::set_num_threads(1);  // the tensors are tiny
   }
 

@@ -1,0 +1,192 @@
+// ZeRO: how parameters are cut into ranges of ranks, and an optimizer whose moments lie on several of them. Whole
+// updates with every stage are in ranks_test.cpp.
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "foundation/base/rng.h"
+#include "foundation/formats/safetensors.h"
+#include "learn/optim/adamw.h"
+#include "learn/optim/state_gather.h"
+#include "support/temp_dir.h"
+#include "support/thread_ranks.h"
+
+namespace mortise {
+namespace {
+
+using test::on_ranks;
+
+TEST(Shards, RangesAreCutAtBlocksAndCoverEverything) {
+  const int64_t block = Shards::kBlock;
+  const std::vector<int64_t> sizes{5, 3 * block + 7, 1, 0, 2 * block, 100};
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  for (const int size : {1, 2, 3, 4, 20}) {
+    const Shards shards(sizes, size);
+    int64_t end = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      const FlatRange range = shards.of(rank);
+      EXPECT_EQ(range.begin, end);
+      end = range.end;
+      int64_t sum = 0;
+      for (const TensorPart& part : shards.parts(range)) {
+        EXPECT_EQ(part.begin % block, 0) << "rank " << rank << " begins inside a block";
+        const bool ends_block = (part.begin + part.size) % block == 0 || part.begin + part.size == sizes[part.tensor];
+        EXPECT_TRUE(ends_block) << rank;
+        sum += part.size;
+      }
+      EXPECT_EQ(sum, range.size());
+      EXPECT_LE(range.size(), total / size + 2 * block) << "ranges are about as long";
+    }
+    EXPECT_EQ(end, total);
+  }
+}
+
+TEST(Shards, FewTensorsLeaveRanksWithNothing) {
+  const Shards shards(std::vector<int64_t>{10, 20}, 4);
+  int num_owners = 0;
+  for (int rank = 0; rank < 4; ++rank) num_owners += shards.of(rank).size() > 0 ? 1 : 0;
+  EXPECT_EQ(num_owners, 2);
+  EXPECT_EQ(shards.largest(), 20);
+  EXPECT_TRUE(shards.parts({0, 0}).empty());
+}
+
+at::Tensor random_tensor(int64_t size, uint64_t seed, at::ScalarType type) {
+  RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});
+  const at::Tensor tensor = at::empty({size}, type);
+  for (int64_t i = 0; i < size; ++i) {
+    const double value = stream.next_normal();
+    if (type == at::kDouble)
+      tensor.data_ptr<double>()[i] = value;
+    else
+      tensor.data_ptr<float>()[i] = static_cast<float>(value);
+  }
+  return tensor;
+}
+
+// Two tensors of several blocks and a small one without decay, and the gradient of their next update.
+struct Problem {
+  std::vector<OptimizedParameter> parameters;
+
+  explicit Problem(at::ScalarType type) {
+    const std::vector<int64_t> sizes{2 * Shards::kBlock + 11, 37, Shards::kBlock + 3};
+    for (size_t i = 0; i < sizes.size(); ++i)
+      parameters.push_back({"p" + std::to_string(i), random_tensor(sizes[i], 50 + i, type), i != 1});
+  }
+  [[nodiscard]] std::vector<at::Tensor> gradients(uint64_t update) const {
+    std::vector<at::Tensor> out;
+    for (size_t i = 0; i < parameters.size(); ++i)
+      out.push_back(random_tensor(parameters[i].tensor.numel(), 100 * update + i, parameters[i].tensor.scalar_type()));
+    return out;
+  }
+  // Every rank has the same whole gradient; a sharded optimizer takes its range.
+  void update(AdamW& optimizer, int rank, uint64_t number, double& norm) const {
+    const std::vector<at::Tensor> gradients = this->gradients(number);
+    if (const Shards* shards = optimizer.shards()) {
+      const FlatRange own = shards->of(rank);
+      optimizer.own_gradient() = at::empty({own.size()}, gradients[0].options());
+      copy_from_tensors(*shards, gradients, own, optimizer.own_gradient());
+    } else {
+      for (size_t i = 0; i < gradients.size(); ++i) parameters[i].tensor.mutable_grad() = gradients[i];
+    }
+    norm = optimizer.grad_norm().value();
+    ASSERT_OK(optimizer.step(1e-2, clip_factor(norm, 1.0)));
+  }
+};
+
+struct AfterUpdates {
+  std::vector<at::Tensor> weights;
+  std::vector<double> norms;
+};
+
+AfterUpdates learnt_alone(at::ScalarType type, uint64_t num_updates) {
+  const Problem problem(type);
+  AdamW optimizer(problem.parameters, {});
+  AfterUpdates out;
+  for (uint64_t update = 1; update <= num_updates; ++update)
+    problem.update(optimizer, 0, update, out.norms.emplace_back());
+  for (const OptimizedParameter& parameter : problem.parameters) out.weights.push_back(parameter.tensor);
+  return out;
+}
+
+TEST(Zero, ShardedUpdatesHaveTheBitsOfWholeOnes) {
+  at::set_num_threads(1);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const AfterUpdates expected = learnt_alone(type, 3);
+    for (const int size : {2, 3, 5}) {
+      on_ranks(size, [&](Communicator& ranks) {
+        const Problem problem(type);
+        AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
+        ASSERT_NE(optimizer.shards(), nullptr);
+        for (uint64_t update = 1; update <= 3; ++update) {
+          double norm = 0.0;
+          problem.update(optimizer, ranks.rank(), update, norm);
+          EXPECT_EQ(norm, expected.norms[update - 1]);
+        }
+        for (size_t i = 0; i < expected.weights.size(); ++i)
+          EXPECT_TRUE(problem.parameters[i].tensor.equal(expected.weights[i])) << i << " on " << size << " ranks";
+      });
+    }
+  }
+}
+
+// A sharded optimizer saves what a whole one would, and each loads what the other saved.
+TEST(Zero, SavedStatesDoNotDependOnTheRanks) {
+  at::set_num_threads(1);
+  const test::TempDir dir;
+  const auto path_of = [&](int size) { return dir.path() / (std::to_string(size) + ".safetensors"); };
+  const auto restore = [&](AdamW& optimizer, int from) {
+    auto file = SafetensorsFile::open(default_env(), path_of(from));
+    ASSERT_OK(file);
+    StateSnapshot snapshot;
+    snapshot.scalars["actor.optim"]["num_updates"] = int64_t{1};
+    snapshot.tensors.assign(file->tensors().begin(), file->tensors().end());
+    std::ranges::sort(snapshot.tensors, {}, &TensorView::name);
+    StateReader reader("actor.optim", &snapshot, "test");
+    ASSERT_OK(optimizer.load_state(reader));
+    EXPECT_TRUE(reader.unread_keys().empty());
+  };
+  const AfterUpdates expected = learnt_alone(at::kFloat, 2);
+  for (const int size : {1, 2, 3}) {
+    const int before = size == 1 ? 3 : size - 1;
+    for (const bool saves : {true, false}) {
+      if (!saves && size == 1) continue;  // rank 3's file is not there yet
+      on_ranks(size, [&](Communicator& ranks) {
+        const Problem problem(at::kFloat);
+        AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
+        double norm = 0.0;
+        if (!saves) {  // from the file of another number of ranks
+          AdamW whole(problem.parameters, {});
+          problem.update(whole, 0, 1, norm);  // the weights
+          restore(optimizer, before);
+          problem.update(optimizer, ranks.rank(), 2, norm);
+          for (size_t i = 0; i < expected.weights.size(); ++i)
+            EXPECT_TRUE(problem.parameters[i].tensor.equal(expected.weights[i])) << i << " on " << size << " ranks";
+          return;
+        }
+        problem.update(optimizer, ranks.rank(), 1, norm);
+        StateGather gather(ranks);
+        gather.add(optimizer);
+        EXPECT_EQ(gather.is_empty(), size == 1);
+        if (ranks.is_main()) {
+          StateSnapshot snapshot;
+          StateWriter writer("actor.optim", &snapshot);
+          ASSERT_OK(optimizer.save_state(writer));
+          ASSERT_OK(writer.status());
+          ASSERT_OK(write_safetensors_file(default_env(), path_of(size), snapshot.tensors));
+          EXPECT_EQ(measure_safetensors(snapshot.tensors).value(),
+                    default_env().info(path_of(size)).value().size_bytes);
+          ASSERT_OK(gather.finish());
+        } else {
+          ASSERT_OK(gather.serve());
+        }
+      });
+    }
+  }
+  const std::string whole = default_env().read_file(path_of(1)).value();
+  EXPECT_EQ(default_env().read_file(path_of(2)).value() == whole, true);
+  EXPECT_EQ(default_env().read_file(path_of(3)).value() == whole, true);
+}
+
+}  // namespace
+}  // namespace mortise
