@@ -320,7 +320,7 @@ TEST_F(Turns, AModelLearnsToCallATool) {
   ASSERT_GE(steps.size(), 30U);
   const auto calls = [&](size_t i) { return steps[i]["tool_call_counts/mean"].get<double>(); };
   const auto reward = [&](size_t i) { return steps[i]["reward"].get<double>(); };
-  EXPECT_LT(reward(0), 0.6);
+  EXPECT_LT(reward(1), 0.6);  // the line before is the validation of the warm start
   EXPECT_GT(reward(steps.size() - 1), 0.85);
   EXPECT_GT(calls(steps.size() - 1), 0.9);
 }
