@@ -15,6 +15,7 @@
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/devices.h"
 #include "plugin/host/guard.h"
+#include "plugin/host/kinds/kinds.h"
 #include "plugin/host/params.h"
 #include "plugin/host/remote_instance.h"
 #include "plugin/host/running_code.h"
@@ -170,6 +171,9 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   const auto* head = static_cast<const VtableHead*>(impl->plugin.vtable);
   const CallSite site{&impl->identity, "create", 0};
   if (head->struct_size < kMinHeadSize) return guard_error(site, "its vtable is too small", "build the pack again");
+  const KindInfo* kind = find_kind(plugin.plugin->kind);
+  if (kind != nullptr && plugin.pack->abi_minor <= MORTISE_ABI_MINOR && head->struct_size > kind->vtable_size)
+    return guard_error(site, "its vtable is too large", "build the pack again");
   impl->vtable = read_abi_struct(head);
   if (impl->vtable.create == nullptr || impl->vtable.destroy == nullptr) {
     return guard_error(site, "its vtable lacks create or destroy", "build the pack again");

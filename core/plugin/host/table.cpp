@@ -33,6 +33,12 @@ class TableReader {
     return {ErrorKind::kPlugin, "bad pack table: " + std::move(what), info_.path, "build the pack again with this SDK"};
   }
 
+  // Of an ABI that this program knows no struct is larger. Who says so would have foreign memory read as its fields.
+  template <class Struct>
+  [[nodiscard]] bool is_too_large(const Struct& in) const {
+    return info_.abi_minor <= MORTISE_ABI_MINOR && in.struct_size > sizeof(Struct);
+  }
+
   Result<std::vector<std::string>> names(const char* const* list, std::string_view what) const {
     std::vector<std::string> out;
     for (; list != nullptr && *list != nullptr; ++list) {
@@ -53,6 +59,7 @@ class TableReader {
   Result<ParamInfo> param(const mortise_param* ptr, const std::string& plugin) const {
     if (ptr == nullptr || ptr->struct_size < kMinParamSize)
       return bad(fmt::format("a parameter of {} is null or too small", plugin));
+    if (is_too_large(*ptr)) return bad(fmt::format("a parameter of {} is too large", plugin));
     const mortise_param in = read_abi_struct(ptr);
     if (in.name == nullptr) return bad(fmt::format("a parameter of {} has no name", plugin));
     if (in.type < MORTISE_PARAM_F64 || in.type > MORTISE_PARAM_TEXT)
@@ -73,6 +80,7 @@ class TableReader {
 
   Result<PluginInfo> plugin(const mortise_descriptor* ptr) const {
     if (ptr == nullptr || ptr->struct_size < kMinDescriptorSize) return bad("a plugin descriptor is null or too small");
+    if (is_too_large(*ptr)) return bad("a plugin descriptor is too large");
     const mortise_descriptor in = read_abi_struct(ptr);
     if (in.kind == nullptr || in.name == nullptr) return bad("a plugin without kind or name");
     if (in.vtable == nullptr) return bad(fmt::format("plugin {} has no vtable", quote(in.name)));
@@ -119,6 +127,7 @@ std::string describe_difference(const PluginInfo& table, const PluginInfo& note)
 Result<PackInfo> read_table(const mortise_pack& pack, const PackInfo& info) {
   const TableReader reader(info);
   if (pack.struct_size < kMinPackSize) return reader.bad("it is too small");
+  if (reader.is_too_large(pack)) return reader.bad("it is too large");
   const mortise_pack in = read_abi_struct(&pack);
   if (in.id == nullptr || in.version == nullptr) return reader.bad("no id or version");
   if (in.num_plugins > kMaxCount || (in.num_plugins > 0 && in.plugins == nullptr)) return reader.bad("plugins");

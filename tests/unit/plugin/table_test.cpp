@@ -91,9 +91,23 @@ TEST(TableTest, FieldsOfMinor2AreReadOnlyWhereTheyAre) {
   EXPECT_TRUE(read().update_metrics.empty());
 }
 
+// Only a pack of a minor that this program does not know may have larger structs than it.
+TEST(TableTest, ALaterMinorMayHaveGrown) {
+  Table table;
+  for (uint32_t* size : {&table.pack.struct_size, &table.descriptor.struct_size, &table.param.struct_size}) *size += 64;
+  PackInfo info;
+  info.abi_minor = MORTISE_ABI_MINOR + 1;
+  EXPECT_OK(read_table(table.pack, info));
+  info.abi_minor = MORTISE_ABI_MINOR;
+  EXPECT_THAT(error_of(read_table(table.pack, info)), HasSubstr("too large"));
+}
+
 TEST(TableTest, EveryFaultIsNamed) {
   const std::pair<std::function<void(Table&)>, const char*> faults[] = {
       {[](Table& t) { t.pack.struct_size = 8; }, "it is too small"},
+      {[](Table& t) { t.pack.struct_size = sizeof t.pack + 1; }, "it is too large"},
+      {[](Table& t) { t.descriptor.struct_size = UINT32_MAX; }, "a plugin descriptor is too large"},
+      {[](Table& t) { t.param.struct_size = 1U << 31; }, "a parameter of 'one' is too large"},
       {[](Table& t) { t.pack.id = nullptr; }, "no id or version"},
       {[](Table& t) { t.pack.version = nullptr; }, "no id or version"},
       {[](Table& t) { t.pack.plugins = nullptr; }, "plugins"},
@@ -116,11 +130,13 @@ TEST(TableTest, EveryFaultIsNamed) {
 
 // --- vtables ---------------------------------------------------------------------------------------------------------
 
-std::string creation(const std::function<void(Head&)>& spoil) {
+std::string creation(const std::function<void(Head&)>& spoil, int32_t abi_minor = MORTISE_ABI_MINOR) {
   Table table;
   spoil(table.vtable);
   PackInfo pack;
+  pack.abi_minor = abi_minor;
   PluginInfo plugin;
+  plugin.kind = MORTISE_KIND_REWARD;
   InstanceIdentity identity;
   identity.label = "reward one@test.table 1.0.0 (abc)";
   return error_of(PluginInstance::create(LoadedPlugin{&pack, &plugin, &table.vtable}, identity, {}));
@@ -130,6 +146,9 @@ TEST(TableTest, AVtableHasWhatEveryInstanceNeeds) {
   EXPECT_EQ(creation([](Head&) {}), "ok");
   EXPECT_THAT(creation([](Head& v) { v.struct_size = 8; }),
               AllOf(HasSubstr("reward one@test.table 1.0.0 (abc)"), HasSubstr("its vtable is too small")));
+  const auto enlarge = [](Head& v) { v.struct_size = 4096; };
+  EXPECT_THAT(creation(enlarge), HasSubstr("its vtable is too large"));
+  EXPECT_EQ(creation(enlarge, MORTISE_ABI_MINOR + 1), "ok");
   EXPECT_THAT(creation([](Head& v) { v.create = nullptr; }), HasSubstr("lacks create or destroy"));
   EXPECT_THAT(creation([](Head& v) { v.destroy = nullptr; }), HasSubstr("lacks create or destroy"));
 }
