@@ -1,4 +1,4 @@
-# ./dev bench [peers|decode|train|passes|head|losses|tokenizer|rewards|scan|busy|ranks] [options]: benchmarks of the hot paths. A
+# ./dev bench [peers|decode|train|passes|head|losses|languages|tokenizer|rewards|scan|busy|ranks] [options]: benchmarks of the hot paths. A
 # ratio compares two programs within one run. Tests never assert a time.
 #   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
@@ -9,6 +9,7 @@
 #   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])
+#   languages one loss and one reward in C++ and in Rust, through the same host ([rounds]); needs cargo
 #   tokenizer MB per second of encoding, against the tokenizers wheel, one thread each (--rounds N, FOLDER...); installs
 #             the oracles
 #   rewards   rows per second of a reward in workers, without faults and with rows that crash and hang (--rows N,
@@ -60,7 +61,7 @@ case $what in
     exec "$oracles_dir/bin/python" apps/bench/peers/tokenizer_peer.py --program build/release/bin/bench_tokenizer --out build/bench/tokenizer "$@" \
       tests/golden/text/tokenizers/{llama3,gemma_replace,llama2_prepend}
     ;;
-  rewards | scan)
+  rewards | scan | languages)
     say "building"
     build release "bench_$what" >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "build/release/bin/bench_$what" "$@"
