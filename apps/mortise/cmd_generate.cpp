@@ -32,8 +32,8 @@ constexpr const char* kGenerateHelp =
     R"(usage: mortise generate --model DIR --prompts FILE --out FILE [KEY=VALUE ...] [--system TEXT] [--json]
 
 --model    Hugging Face folder. It needs a tokenizer unless all prompts are token ids.
---prompts  JSONL rows with "prompt" (text or messages), "messages" or "prompt_token_ids". A row may have its own "seed".
-           Its completions then depend on the seed and the row, not on its place in the file.
+--prompts  rows with "prompt" (text or messages), "messages" or "prompt_token_ids", in any format of docs/data.md. A row may
+           have its own "seed". Its completions then depend on the seed and the row, not on its place in the file.
 --out      JSONL rows in the same order: {"prompt_token_ids", "completions": [{"token_ids", "text", "log_probs",
            "finish_reason"}]}.
              log_probs           at the sampling temperature (at 1 if greedy), over the whole vocabulary

@@ -238,16 +238,18 @@ void Translation::apply_rules() {
         {ErrorKind::kConfig, "unknown setting " + quote(setting.given), setting.where, std::move(next)});
   }
   for (const PeerRule* rule : rules_.all()) {
-    if (!is_given(rule->name) && !is_left_out(rule->name)) apply_default(*rule);
+    if (!is_given(rule->name) && find_left_out(rule->name) == nullptr) apply_default(*rule);
   }
 }
 
 void Translation::leave_out(std::string_view table, std::string_view reason) {
-  left_out_ = std::string(table) + ".";
-  why_left_out_ = reason;
+  left_out_.push_back({std::string(table) + ".", std::string(reason)});
 }
 
-bool Translation::is_left_out(std::string_view name) const { return !left_out_.empty() && name.starts_with(left_out_); }
+const Translation::LeftOut* Translation::find_left_out(std::string_view name) const {
+  const auto it = std::ranges::find_if(left_out_, [&](const LeftOut& one) { return name.starts_with(one.table); });
+  return it == left_out_.end() ? nullptr : &*it;
+}
 
 // One line for the whole table.
 void Translation::note_below(const PeerSetting& setting, std::string_view table, std::string_view reason) {
@@ -257,7 +259,7 @@ void Translation::note_below(const PeerSetting& setting, std::string_view table,
 }
 
 void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
-  if (is_left_out(setting.name)) return note_below(setting, left_out_ + "*", why_left_out_);
+  if (const LeftOut* left = find_left_out(setting.name)) return note_below(setting, left->table + "*", left->reason);
   if (rule.action != PeerAction::kNoEffect && !setting.unknown.empty()) {
     has_unknown_ = true;
     return problem(setting.name, fmt::format("{} is not known: {}", quote(setting.given), setting.unknown),

@@ -24,7 +24,7 @@ class Translation {
   // Applies the rules to every setting, and the defaults of the translated ones that differ from ours. What the rules
   // call kCompute is left to the caller, by the functions below.
   void apply_rules();
-  // Call it first: known settings below `table` have no effect, whatever their rules say.
+  // Call it first, for each such table: known settings below `table` have no effect, whatever their rules say.
   void leave_out(std::string_view table, std::string_view reason);
 
   // --- what the file says; the framework's default where it says nothing ---
@@ -85,7 +85,11 @@ class Translation {
   [[nodiscard]] const PeerSetting* find(std::string_view name) const;
   void apply(const PeerSetting& setting, const PeerRule& rule);
   void note_below(const PeerSetting& setting, std::string_view table, std::string_view reason);
-  [[nodiscard]] bool is_left_out(std::string_view name) const;
+  struct LeftOut {
+    std::string table;  // with its dot
+    std::string reason;
+  };
+  [[nodiscard]] const LeftOut* find_left_out(std::string_view name) const;  // null: it is not left out
   void apply_default(const PeerRule& rule);
   [[nodiscard]] std::string origin_of(std::string_view name) const;
   void wrong_type(std::string_view name, std::string_view wanted);
@@ -100,7 +104,7 @@ class Translation {
   std::vector<std::pair<std::string, std::string>> asked_;
   std::vector<std::string> notes_;
   std::set<std::string, std::less<>> noted_subtrees_;
-  std::string left_out_, why_left_out_;  // a table's name with its dot; empty: none is
+  std::vector<LeftOut> left_out_;
   std::vector<Error> problems_;
   std::vector<std::string> warnings_;
   std::set<std::string, std::less<>> told_;  // the settings that an assignment, a note, a problem or a warning names

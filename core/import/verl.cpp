@@ -303,12 +303,7 @@ void set_files(Translation& t, std::string_view name) {
 // verl drops all but the first call of a turn by default. In a run with one turn there is nothing to say.
 void set_turns(Translation& t) {
   const std::string_view calls = "rollout.multi_turn.max_parallel_calls";
-  const bool has_turns = t.flag("rollout.multi_turn.enable");
-  if (has_turns) {
-    t.set(calls, t.integer(calls), {calls});
-  } else {
-    t.note_given({calls}, "rollout.multi_turn.enable is false");
-  }
+  if (t.flag("rollout.multi_turn.enable")) t.set(calls, t.integer(calls), {calls});
 }
 
 void set_validation(Translation& t) {
@@ -393,6 +388,8 @@ void set_model(Translation& t) {
 }  // namespace
 
 void prepare_verl(Translation& t) {
+  if (!t.flag("rollout.multi_turn.enable"))
+    t.leave_out("rollout.multi_turn", "rollout.multi_turn.enable is false, so a completion is one turn");
   if (!has_critic(t)) t.leave_out("critic", "algorithm.adv_estimator asks for no values: there is no critic");
 }
 

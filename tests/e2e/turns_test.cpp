@@ -312,7 +312,7 @@ TEST_F(Turns, AModelLearnsToCallATool) {
   const std::string here = " trainer.num_threads=2 trainer.logger='[]' ";
   const Outcome made = run(program("make_tool_task") + " runs/tools", dir_.path());
   ASSERT_EQ(made.code, 0) << made.output;
-  const Outcome warm = mortise("sft " + configs + "tools_sft.toml" + here);
+  const Outcome warm = mortise("sft " + configs + "sft_tools.toml" + here);
   ASSERT_EQ(warm.code, 0) << warm.output;
   const Outcome done = mortise("train " + configs + "tools.toml" + here);
   ASSERT_EQ(done.code, 0) << done.output;

@@ -18,7 +18,7 @@ constexpr const char* kGrouped =
     "{% for m in messages %}{% if m.role == 'tool' %}"
     "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}b:{% endif %}g{{ m.content }}h"
     "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|end|> {% endif %}"
-    "{% else %}{{ m.role[0] }}:{{ m.content }}<|end|> {% endif %}{% endfor %}"
+    "{% else %}{{ 'c' if m.role == 'user' else 'a' }}:{{ m.content }}<|end|> {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}a:{% endif %}";
 
 class TurnRendererTest : public ::testing::Test {
@@ -43,7 +43,7 @@ TEST_F(TurnRendererTest, TheSuffixIsWhatTheTemplateWritesAfterTheTurn) {
   EXPECT_EQ(between(turns, "f 1<|end|>", two), " b:g12hg34h<|end|> a:");
   // A turn that a stop text ended has no end token: the suffix has it.
   EXPECT_EQ(between(turns, "f 1", two), "<|end|> b:g12hg34h<|end|> a:");
-  EXPECT_EQ(between(turns, "1<|end|>", R"([{"role": "user", "content": "5"}])"), " u:5<|end|> a:");
+  EXPECT_EQ(between(turns, "1<|end|>", R"([{"role": "user", "content": "5"}])"), " c:5<|end|> a:");
 }
 
 TEST_F(TurnRendererTest, TheWholeRowReadsAsTheTemplateWouldWriteIt) {
@@ -80,8 +80,8 @@ TEST_F(TurnRendererTest, AnObservationOfResetBecomesPartOfThePrompt) {
   const auto text = [&](const char* messages) {
     return tokenizer_.decode(turns.prompt_with(prompt, Json::parse(messages)).value());
   };
-  EXPECT_EQ(text(R"([{"role": "user", "content": "+2"}])"), "u:1+2<|end|> a:");
-  EXPECT_EQ(text(R"([{"role": "tool", "content": "3"}])"), "u:1<|end|> b:g3h<|end|> a:");
+  EXPECT_EQ(text(R"([{"role": "user", "content": "+2"}])"), "c:1+2<|end|> a:");
+  EXPECT_EQ(text(R"([{"role": "tool", "content": "3"}])"), "c:1<|end|> b:g3h<|end|> a:");
 }
 
 TEST(ToolAnswer, IsCutByCharactersOnTheSideThatTheConfigSays) {

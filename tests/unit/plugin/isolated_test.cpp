@@ -185,7 +185,8 @@ std::vector<std::string> builtin_plugins() {
   for (const Candidate& pack : registry->candidates()) {
     for (const PluginInfo& plugin : pack.info.plugins) {
       const std::string kind = short_kind(plugin.kind);
-      if (kind != "reward" && kind != "rollout_backend") names.push_back(kind + " " + plugin.name);
+      if (kind == "policy_loss" || kind == "kl_estimator" || kind == "advantage_estimator")
+        names.push_back(kind + " " + plugin.name);
     }
   }
   return names;
