@@ -23,21 +23,10 @@ struct Evidence {
 };
 using Found = std::optional<Finding>;
 
-// Means over the first and the last fifth; NaN where no value of a window is finite.
+// Means over the first and the last fifth.
 struct Ends {
   double first = 0.0, last = 0.0;
 };
-
-double mean_of(const MetricSeries& series, size_t begin, size_t end) {
-  double sum = 0.0;
-  size_t count = 0;
-  for (size_t i = begin; i < end; ++i) {
-    if (!std::isfinite(series[i].value)) continue;
-    sum += series[i].value;
-    ++count;
-  }
-  return count == 0 ? std::nan("") : sum / static_cast<double>(count);
-}
 
 size_t window_of(const MetricSeries& series) { return std::max<size_t>(1, series.size() / 5); }
 
@@ -50,7 +39,7 @@ std::optional<Ends> ends_of(const RunHistory& run, std::string_view metric) {
   return ends;
 }
 
-// Of the last fifth; nothing without the metric. Works from the first step on.
+// The mean over the last fifth; nothing without the metric. Works from the first step on.
 std::optional<double> recent(const RunHistory& run, std::string_view metric) {
   const MetricSeries* series = run.find(metric);
   if (series == nullptr || series->empty()) return {};

@@ -3,7 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "config/load.h"
@@ -104,6 +106,17 @@ void find_completions(Env& env, RunHistory& run) {
 }
 
 }  // namespace
+
+double mean_of(const MetricSeries& series, size_t begin, size_t end) {
+  double sum = 0.0;
+  size_t count = 0;
+  for (size_t i = begin; i < end; ++i) {
+    if (!std::isfinite(series[i].value)) continue;
+    sum += series[i].value;
+    ++count;
+  }
+  return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(count);
+}
 
 const MetricSeries* RunHistory::find(std::string_view metric) const {
   const auto it = metrics.find(std::string(metric));

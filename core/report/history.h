@@ -24,6 +24,9 @@ struct MetricPoint {
 };
 using MetricSeries = std::vector<MetricPoint>;  // in the order of the steps
 
+// The mean of the finite values in [begin, end); NaN if there is none.
+[[nodiscard]] double mean_of(const MetricSeries& series, size_t begin, size_t end);
+
 // A line of log.txt that people should see: warnings, errors, and where the run was resumed.
 struct RunEvent {
   std::string time;  // "2026-11-24T00:18:07.963+00:00"

@@ -32,15 +32,9 @@ Json series_json(const MetricSeries& series) {
   const size_t parts = std::min(series.size(), kMostPoints);
   for (size_t part = 0; part < parts; ++part) {
     const size_t begin = part * series.size() / parts, end = (part + 1) * series.size() / parts;
-    double sum = 0.0;
-    size_t count = 0;
-    for (size_t i = begin; i < end; ++i) {
-      if (!std::isfinite(series[i].value)) continue;
-      sum += series[i].value;
-      ++count;
-    }
+    const double mean = mean_of(series, begin, end);
     steps.push_back(series[end - 1].step);
-    values.push_back(count == 0 ? Json() : Json(sum / static_cast<double>(count)));
+    values.push_back(std::isnan(mean) ? Json() : Json(mean));
   }
   return Json::array({std::move(steps), std::move(values)});
 }

@@ -323,6 +323,9 @@ TEST_F(Turns, AModelLearnsToCallATool) {
   EXPECT_LT(reward(1), 0.6);  // the line before is the validation of the warm start
   EXPECT_GT(reward(steps.size() - 1), 0.85);
   EXPECT_GT(calls(steps.size() - 1), 0.9);
+  for (const char* metric : {"tool_call_counts/max", "tool_call_counts/min", "tools/call_frequency",
+                             "tools/failure_frequency", "environment/failed_ratio"})
+    EXPECT_TRUE(steps.back().contains(metric)) << metric;
 }
 
 }  // namespace

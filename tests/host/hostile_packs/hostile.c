@@ -158,7 +158,7 @@ static void never_return(int computes) {
     } else {
       usleep(10000);
     }
-    if (write(ticks, ".", 1) != 1) abort();
+    if (ticks >= 0 && write(ticks, ".", 1) != 1) abort(); /* a worker may find all files read-only */
   }
 }
 static struct _Unwind_Exception foreign;

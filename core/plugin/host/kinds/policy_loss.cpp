@@ -21,7 +21,7 @@ Result<> check_input(const PluginInstance& instance, const StepView& in, const P
 
 Result<CallReport> call_slot(PluginInstance& instance, const StepCall& call, MetricSet* metrics,
                              const CallOptions& options) {
-  const auto& [loss, grad_log_prob, grad_entropy] = call.outputs;
+  const auto &loss = call.outputs[0], &grad_log_prob = call.outputs[1], &grad_entropy = call.outputs[2];
   TensorArgs args(instance, writes_all(instance.info()));
   return call_compute<Vtable, mortise_policy_loss_in, mortise_policy_loss_out>(
       instance, args, call, metrics, options, [&](mortise_policy_loss_in& in, mortise_policy_loss_out& out) {
