@@ -300,6 +300,13 @@ void set_files(Translation& t, std::string_view name) {
   }
 }
 
+// Files of tools that nobody reads are a mistake, also in a run with one turn.
+bool names_tool_files(const Translation& t) {
+  for (const char* leaf : {"tool_config_path", "function_tool_path", "interaction_config_path"})
+    if (!t.is_null(fmt::format("rollout.multi_turn.{}", leaf))) return true;
+  return false;
+}
+
 // verl drops all but the first call of a turn by default. In a run with one turn there is nothing to say.
 void set_turns(Translation& t) {
   const std::string_view calls = "rollout.multi_turn.max_parallel_calls";
@@ -388,7 +395,7 @@ void set_model(Translation& t) {
 }  // namespace
 
 void prepare_verl(Translation& t) {
-  if (!t.flag("rollout.multi_turn.enable"))
+  if (!t.flag("rollout.multi_turn.enable") && !names_tool_files(t))
     t.leave_out("rollout.multi_turn", "rollout.multi_turn.enable is false, so a completion is one turn");
   if (!has_critic(t)) t.leave_out("critic", "algorithm.adv_estimator asks for no values: there is no critic");
 }
