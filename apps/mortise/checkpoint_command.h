@@ -21,7 +21,7 @@ struct ChangedText {
 
 // How the numbers of a tensor differ.
 struct ChangedTensor {
-  std::string name;  // "actor.optim/..." of the state, "huggingface/..." of the model
+  std::string name;  // a tensor of the state ("actor.optim/...") or of the model ("huggingface/...")
   std::string note;  // why the numbers cannot be compared: another shape, or one checkpoint lacks the tensor
   int64_t num_numbers = 0;
   int64_t num_different = 0;

@@ -46,7 +46,7 @@ Error checkpoint_usage_error(const std::string& what) {
 
 struct Listed {
   CheckpointRef ref;
-  std::string folder;   // of the run, or "abandoned_1" in it
+  std::string folder;   // empty: the run's own; else the one below it, "abandoned_1"
   std::string problem;  // empty: complete
   uint64_t size_bytes = 0;
   int64_t saved_ns = 0;

@@ -175,7 +175,7 @@ std::string address_of(const std::vector<RankProcess>& processes, const StorePla
 Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const RanksConfig& config) {
   StorePlace where = store_place(place, config);
   const milliseconds timeout = config.join_timeout;
-  const Clock::time_point deadline = Clock::now() + timeout;  // of the store and of all ranks together
+  const Clock::time_point deadline = Clock::now() + timeout;  // for the store and all ranks together
   auto store = connect_store(where, timeout);
   if (!store.ok()) return unreachable(store.error(), place, where, config);
   auto processes = meet(**store, place, config, deadline, where);

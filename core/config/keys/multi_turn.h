@@ -30,8 +30,8 @@ struct MultiTurnConfig {
   int64_t max_tool_response_length = 256;      // characters
   TruncateSide tool_response_truncate_side = TruncateSide::kMiddle;
   ToolFormat format = ToolFormat::kHermes;
-  double reward_weight = 1.0;                 // of the environment's rewards in the sum
-  std::chrono::milliseconds timeout{60'000};  // of one answer of the environment; 0 = no limit
+  double reward_weight = 1.0;                 // factor of the environment's rewards
+  std::chrono::milliseconds timeout{60'000};  // for one answer of the environment; 0 = no limit
   std::vector<WorkerRight> allow;             // what its workers may use
   Json params = Json::object();               // parameters of the environment plugin
   bool operator==(const MultiTurnConfig&) const = default;

@@ -37,7 +37,7 @@ struct TrainerConfig {
   bool val_before_train = true;
   bool val_only = false;                             // validate and stop
   std::optional<int64_t> max_actor_ckpt_to_keep;     // newest kept; null = all (TRL: save_total_limit)
-  std::optional<std::string> metric_for_best_model;  // of a validation; its best checkpoint is kept too; null = none
+  std::optional<std::string> metric_for_best_model;  // names the best checkpoint, which is kept; null = none
   bool greater_is_better = true;
   int64_t early_stopping_patience = 0;        // validations in a row that are no better before the run ends; 0 = never
   double early_stopping_threshold = 0.0;      // a gain up to this is none, for early_stopping_patience

@@ -27,10 +27,10 @@ namespace mortise {
 // What is known of rows that are not in memory. Its size does not depend on their number.
 struct StreamedRows {
   std::vector<DataFile> files;
-  std::vector<FileInfo> infos;         // of the files, at the scan
+  std::vector<FileInfo> infos;         // what the files were at the scan
   std::vector<int64_t> rows_of_entry;  // all rows, also those that are left out
   ColumnCensus census;
-  std::map<int64_t, std::string> places;  // of the rows that the census may ask for
+  std::map<int64_t, std::string> places;  // where the rows are that the census may ask for
   std::set<std::string> watched;          // of options.watched_columns, those that have a value somewhere
 };
 
@@ -50,7 +50,7 @@ class Dataset {
   [[nodiscard]] const Rejects& rejects() const { return rejects_; }
   // Digest of the rows as in the files, in order. It shows whether a run continues with the rows it began with.
   [[nodiscard]] const std::string& digest() const { return digest_; }
-  // "file:line" of a row, or "file:row 7". Of streamed rows, only those that the census may ask for have a place.
+  // "file:line" of a row, or "file:row 7". Streamed rows have a place only if the census may ask for it.
   [[nodiscard]] std::string where(int64_t row) const;
   // The first row of an entry of options.files; of the entry behind the last, size().
   [[nodiscard]] int64_t entry_begin(size_t entry) const { return entry_begins_[entry]; }

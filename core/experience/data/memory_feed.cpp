@@ -76,7 +76,7 @@ class MemoryFeed : public RowFeed {
   const Dataset* dataset_;
   RowOrder order_;
   RowSchedule schedule_;
-  std::vector<double> levels_;  // of the curriculum, by row; empty: none
+  std::vector<double> levels_;  // the curriculum's level of each row; empty: none
   std::vector<int64_t> rows_;   // of the epoch
   int64_t next_ = 0;
 };
