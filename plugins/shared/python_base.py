@@ -116,3 +116,22 @@ def die_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     except Exception:  # a Python without ctypes ends when it next reads
         pass
+
+
+# Reads the settings, sends what `start` makes of them (or why it cannot), and hands every request to `answer`.
+def serve(start, answer):
+    die_with_parent()
+    wire = Wire()
+    settings = wire.read()
+    if settings is None:
+        return
+    try:
+        runner = start(settings)
+    except Unusable as error:
+        return wire.write({"error": str(error)})
+    wire.write(runner.ready())
+    while True:
+        request = wire.read()
+        if request is None:
+            return
+        answer(runner, request, wire)

@@ -246,32 +246,16 @@ class Turns:
                 self.wait_for(game.close())
 
 
-def serve():
-    die_with_parent()
-    wire = Wire()
-    settings = wire.read()
-    if settings is None:
-        return
+def answer(turns, request, wire):
     try:
-        turns = Turns(settings)
+        if request["do"] == "close":
+            return turns.close(request)
+        given = turns.reset(request) if request["do"] == "reset" else turns.step(request)
     except Unusable as error:
-        return wire.write({"error": str(error)})
-    wire.write(turns.ready())
-    while True:
-        request = wire.read()
-        if request is None:
-            return
-        try:
-            if request["do"] == "close":
-                turns.close(request)
-                continue
-            answer = turns.reset(request) if request["do"] == "reset" else turns.step(request)
-        except Unusable as error:
-            answer = {"error": str(error)}
-        except BaseException as error:  # exit() in an environment is an error of its episode
-            path = next(iter(turns.modules), "")
-            answer = {"error": describe(error, path)}
-        wire.write(answer)
+        given = {"error": str(error)}
+    except BaseException as error:  # exit() in an environment is an error of its episode
+        given = {"error": describe(error, next(iter(turns.modules), ""))}
+    wire.write(given)
 
 
-serve()
+serve(Turns, answer)

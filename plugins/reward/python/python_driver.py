@@ -280,37 +280,30 @@ class Runner:
         await asyncio.gather(*(one(i) for i in range(request["rows"])))
 
 
-def main():
-    die_with_parent()
-    wire = Wire()
-    settings = wire.read()
-    if settings is None:
-        return
+def start(settings):
     try:
-        runner = Runner(settings)
-    except Unusable as error:
-        return wire.write({"error": str(error)})
+        return Runner(settings)
+    except Unusable:
+        raise
     except BaseException as error:
-        return wire.write({"error": "importing %s failed: %s" % (settings["path"], describe(error, settings["path"]))})
-    wire.write(runner.ready())
-    while True:
-        request = wire.read()
-        if request is None:
-            return
-        try:
-            if runner.style == "trl":
-                answer = runner.score_batch(request)
+        raise Unusable("importing %s failed: %s" % (settings["path"], describe(error, settings["path"])))
+
+
+def answer(runner, request, wire):
+    try:
+        if runner.style == "trl":
+            given = runner.score_batch(request)
+        else:
+            if runner.is_async:
+                runner.wait_for(runner.score_rows_at_once(request, wire))
             else:
-                if runner.is_async:
-                    runner.wait_for(runner.score_rows_at_once(request, wire))
-                else:
-                    runner.score_rows(request, wire)
-                answer = {}
-        except Unusable as error:
-            answer = {"error": str(error)}
-        except BaseException as error:
-            answer = {"error": describe(error, runner.path)}
-        wire.write(dict(answer, done=True, log=runner.take_log()))
+                runner.score_rows(request, wire)
+            given = {}
+    except Unusable as error:
+        given = {"error": str(error)}
+    except BaseException as error:
+        given = {"error": describe(error, runner.path)}
+    wire.write(dict(given, done=True, log=runner.take_log()))
 
 
-main()
+serve(start, answer)
