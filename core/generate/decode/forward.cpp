@@ -6,41 +6,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "generate/decode/pass_member.h"
 #include "model/layers/rope.h"
 
 namespace mortise {
 namespace {
 
 constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
-constexpr int64_t kPanel = kPanelColumns;
-
-struct Range {
-  int64_t begin;
-  int64_t end;
-};
-Range share(int64_t count, int64_t part, int64_t parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
 }  // namespace
-
-// Rows [first, last) belong to `parts` members that share them by panels; this is number `part`.
-struct DecodeForward::Member {
-  const PackedWeights* weights;
-  std::span<const PassRow> rows;
-  KvShape kv;
-  int64_t first, last;
-  int64_t part, parts;
-  Team* team;  // null: no other member has a part of these rows
-  FloatBuffer* scratch;
-  int64_t score_stride;
-
-  void join() const {
-    if (team != nullptr) team->join();
-  }
-  [[nodiscard]] Range my_rows() const {
-    const Range r = share(last - first, part, parts);
-    return {first + r.begin, first + r.end};
-  }
-};
 
 DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows)
     : config_(config),
@@ -49,12 +23,27 @@ DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, 
       hidden_stride_(padded_stride(config.hidden_size)),
       qkv_stride_(padded_stride(config.qkv_size())),
       attended_stride_(padded_stride(config.q_size())),
-      mlp_stride_(padded_stride(config.intermediate_size)),
+      mlp_stride_(padded_stride(std::max(config.intermediate_size, config.moe.shared_size))),
       x_(max_rows * hidden_stride_),
       normed_(max_rows * hidden_stride_),
       qkv_(max_rows * qkv_stride_),
       attended_(max_rows * attended_stride_),
-      mlp_(max_rows * mlp_stride_) {}
+      mlp_(max_rows * mlp_stride_) {
+  const MoeConfig& moe = config.moe;
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    expert_layer_.push_back(i == 0 ? 0 : expert_layer_.back() + (config.has_experts(i - 1) ? 1 : 0));
+  if (config.num_expert_layers() == 0) return;
+  const int64_t sorted_rows = max_rows * moe.experts_per_token;
+  router_stride_ = padded_stride(moe.num_experts);
+  expert_stride_ = padded_stride(moe.expert_size);
+  router_.reserve(max_rows * router_stride_);
+  expert_x_.reserve(sorted_rows * hidden_stride_);
+  expert_y_.reserve(sorted_rows * hidden_stride_);
+  expert_mlp_.reserve(sorted_rows * expert_stride_);
+  expert_weight_.reserve(sorted_rows);
+  shared_scale_.reserve(max_rows);
+  expert_of_ = std::make_unique<int64_t[]>(static_cast<size_t>(sorted_rows));
+}
 
 void DecodeForward::reserve_positions(int64_t num_positions) {
   if (num_positions <= num_positions_) return;
@@ -82,6 +71,7 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
     score_stride = std::max(score_stride, pages * kPageTokens + 16);
   }
   scratch_.resize(static_cast<size_t>(team.size()));
+  sorts_.resize(static_cast<size_t>(team.size()));
   for (FloatBuffer& buffer : scratch_) buffer.reserve(kMaxQueryBlock * score_stride + max_rows_ * kPanel);
   wanted_.clear();
   for (const PassRow& row : rows) {
@@ -92,9 +82,9 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   const bool by_rows = alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
   Team* const joined = by_rows || members == 1 ? nullptr : &team;
   const auto job = [&](int member) {
-    const Range r = by_rows ? share(count, member, members) : Range{0, count};
+    const PassRange r = by_rows ? share(count, member, members) : PassRange{0, count};
     run_member({&weights, rows, kv, r.begin, r.end, by_rows ? 0 : member, by_rows ? 1 : members, joined,
-                &scratch_[static_cast<size_t>(member)], score_stride});
+                &scratch_[static_cast<size_t>(member)], &sorts_[static_cast<size_t>(member)], score_stride});
   };
   if (members == 1) {
     job(0);
@@ -105,7 +95,7 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
 
 void DecodeForward::run_member(const Member& m) const {
   const int64_t hidden = config_.hidden_size;
-  const Range mine = m.my_rows();
+  const PassRange mine = m.my_rows();
   const auto scale = static_cast<float>(config_.embedding_scale);
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     const float* const from = m.weights->embedding + m.rows[static_cast<size_t>(i)].token * hidden;
@@ -124,7 +114,7 @@ void DecodeForward::run_member(const Member& m) const {
     }
     attention_and_mlp(left, index);
   }
-  const Range wanted = left.my_rows();
+  const PassRange wanted = left.my_rows();
   for (int64_t i = wanted.begin; i < wanted.end; ++i) {
     kernels_.rms_norm(x_.data() + i * hidden_stride_, m.weights->final_norm, static_cast<float>(config_.rms_norm_eps),
                       hidden, left.rows[static_cast<size_t>(i)].hidden);
@@ -149,7 +139,7 @@ namespace {
 
 // y[first..last) (+)= x * weight over this member's panels.
 void multiply(const Kernels& kernels, const PackedLinear& weight, const float* x, int64_t x_stride, float* y,
-              int64_t y_stride, int64_t rows, Range panels, bool add) {
+              int64_t y_stride, int64_t rows, PassRange panels, bool add) {
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     weight.multiply(kernels, p, x, x_stride, rows, y + p * kPanel, y_stride, add);
   }
@@ -168,13 +158,13 @@ void DecodeForward::norm_rows(const float* weight, int64_t begin, int64_t end) c
 void DecodeForward::project(const Member& m, const PackedLinear& linear, const float* input, int64_t input_stride,
                             const float* norm) const {
   const int64_t rows = m.last - m.first;
-  const Range panels = share(linear.panels, m.part, m.parts);
+  const PassRange panels = share(linear.panels, m.part, m.parts);
   FloatBuffer const& target = norm == nullptr ? x_ : normed_;
   multiply(kernels_, linear, input, input_stride, target.data() + m.first * hidden_stride_, hidden_stride_, rows,
            panels, norm == nullptr);
   m.join();
   if (norm == nullptr) return;
-  const Range mine = m.my_rows();
+  const PassRange mine = m.my_rows();
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     float* const out = normed_.data() + i * hidden_stride_;
     float* const x = x_.data() + i * hidden_stride_;
@@ -185,7 +175,7 @@ void DecodeForward::project(const Member& m, const PackedLinear& linear, const f
 
 void DecodeForward::keys_and_values(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
-  const Range mine = m.my_rows();
+  const PassRange mine = m.my_rows();
   norm_rows(layer.input_norm, mine.begin, mine.end);
   m.join();
   multiply(kernels_, layer.qkv, normed_.data() + m.first * hidden_stride_, hidden_stride_,
@@ -198,15 +188,19 @@ void DecodeForward::keys_and_values(const Member& m, int64_t index) const {
 
 void DecodeForward::attention_and_mlp(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
-  const Range mine = m.my_rows();
+  const PassRange mine = m.my_rows();
   attention(m, index, mine.begin, mine.end);
   m.join();
   project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm);
   norm_rows(layer.post_norm, mine.begin, mine.end);
+  if (!layer.experts.empty()) route(m, index, mine.begin, mine.end);
   m.join();
-  gated_mlp(m, layer);
-  m.join();
-  project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm);
+  if (layer.gate_up.panels > 0) {
+    gated_mlp(m, layer);
+    m.join();
+    project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm);
+  }
+  if (!layer.experts.empty()) add_experts(m, layer);
 }
 
 void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const {
@@ -275,14 +269,20 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
 }
 
 void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
-  const Range panels = share(layer.gate_up.panels, m.part, m.parts);
+  const PassRange panels = share(layer.gate_up.panels, m.part, m.parts);
   const int64_t rows = m.last - m.first;
   const auto gate_mul = config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
-    gate_mul(both, kPanel, rows, mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2), mlp_stride_);
+    float* const out = mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2);
+    gate_mul(both, kPanel, rows, out, mlp_stride_);
+    if (layer.shared_gate == nullptr) continue;
+    for (int64_t i = 0; i < rows; ++i) {
+      const float scale = shared_scale_.data()[m.first + i];
+      for (int64_t j = 0; j < kPanel / 2; ++j) out[i * mlp_stride_ + j] *= scale;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,16 @@ struct PassRow {
   float* const* own_pages = nullptr;
   int64_t own_length = 1;
   float* hidden = nullptr;  // [H] gets the final norm's output; null: not wanted
+  // [layers with experts * experts per token] gets the experts that the token passes; null: not wanted. The last layer's
+  // are not written if `hidden` is null and that layer has experts: the token does not pass them.
+  uint16_t* experts = nullptr;
+};
+
+// The rows of a pass by expert, as one member of the team sees them.
+struct ExpertSort {
+  std::vector<int64_t> begin;  // [E + 1] into the sorted rows
+  std::vector<int64_t> row;    // of the pass, by sorted row
+  std::vector<int64_t> place;  // the sorted row, by row and place
 };
 
 class DecodeForward {
@@ -50,6 +61,13 @@ class DecodeForward {
   void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void gated_mlp(const Member& m, const PackedLayer& layer) const;
+  // A mixture of experts (expert_pass.cpp).
+  void route(const Member& m, int64_t index, int64_t begin, int64_t end) const;
+  void add_experts(const Member& m, const PackedLayer& layer) const;
+  void sort_by_expert(const Member& m, int64_t num_experts) const;
+  template <class Work>  // work(expert, panel) for this member's share of the panels of all experts with rows
+  void share_panels(const Member& m, const PackedLayer& layer, PackedLinear PackedExpert::*matrix,
+                    const Work& work) const;
   void norm_rows(const float* weight, int64_t begin, int64_t end) const;
   void project(const Member& m, const PackedLinear& linear, const float* x, int64_t x_stride, const float* norm) const;
 
@@ -58,6 +76,14 @@ class DecodeForward {
   int64_t max_rows_;
   int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
+  // Of the layers with experts, where there are any; K rows for each row of the pass, sorted by expert.
+  int64_t router_stride_ = 0, expert_stride_ = 0;
+  FloatBuffer router_, expert_x_, expert_mlp_, expert_y_;
+  FloatBuffer shared_scale_;              // by row: the sigmoid of the shared expert's gate
+  FloatBuffer expert_weight_;             // by row and place
+  std::unique_ptr<int64_t[]> expert_of_;  // by row and place, ascending in a row
+  std::vector<int64_t> expert_layer_;     // by layer: its place among those with experts
+  std::vector<ExpertSort> sorts_;         // by member
   struct Rotation {
     std::vector<float> cos, sin;  // [positions][rotated dimensions / 2]
   };

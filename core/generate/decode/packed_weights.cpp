@@ -20,6 +20,7 @@ int64_t gate_up_row(int64_t p, int64_t c, int64_t rows) {
   if (unit >= half) return -1;
   return c < 16 ? unit : half + unit;
 }
+int64_t router_row(int64_t p, int64_t c, int64_t rows) { return plain_row(p, c, rows); }
 using RowOf = int64_t (*)(int64_t, int64_t, int64_t);
 
 uint32_t bf16_bits(float x) { return c10::BFloat16(x).x; }
@@ -82,8 +83,17 @@ void visit_layers(const DecoderWeights& weights, std::vector<PackedLayer>& layer
     PackedLayer& to = layers[i];
     visit(from.qkv_weight_QH, from.qkv_bias_Q, plain_row, to.qkv);
     visit(from.o_weight_HQ, from.o_bias_H, plain_row, to.o);
-    visit(from.gate_up_weight_2IH, from.gate_up_bias_2I, gate_up_row, to.gate_up);
-    visit(from.down_weight_HI, from.down_bias_H, plain_row, to.down);
+    if (from.gate_up_weight_2IH.defined()) {
+      visit(from.gate_up_weight_2IH, from.gate_up_bias_2I, gate_up_row, to.gate_up);
+      visit(from.down_weight_HI, from.down_bias_H, plain_row, to.down);
+    }
+    if (!from.experts.defined()) continue;
+    visit(from.experts.router_EH, {}, router_row, to.router);
+    for (size_t e = 0; e < to.experts.size(); ++e) {
+      const auto index = static_cast<int64_t>(e);
+      visit(from.experts.gate_up_E2IH.select(0, index), {}, gate_up_row, to.experts[e].gate_up);
+      visit(from.experts.down_EHI.select(0, index), {}, plain_row, to.experts[e].down);
+    }
   }
 }
 
@@ -103,7 +113,7 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
   std::vector<std::pair<float**, int64_t>> places;
   const auto shape = [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
     out = {};
-    out.format = format;
+    out.format = row_of == router_row ? WeightFormat::kFloat32 : format;
     out.out = weight.size(0);
     out.in = weight.size(1);
     out.panels = row_of == gate_up_row ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;
@@ -124,6 +134,9 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
 void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team) {
   norms_.clear();
   layers.resize(weights.layers.size());
+  for (size_t i = 0; i < layers.size(); ++i)  // their places are kept while the memory is laid out
+    layers[i].experts.resize(
+        static_cast<size_t>(config.has_experts(static_cast<int64_t>(i)) ? config.moe.num_experts : 0));
   lay_out(weights, format);
   visit_layers(weights, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
     fill_linear(weight, bias, row_of, team, out);
@@ -137,6 +150,7 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
     to.mlp_norm = norm_of(config, from.mlp_norm_H);
     to.q_norm = norm_of(config, from.q_norm_D);
     to.k_norm = norm_of(config, from.k_norm_D);
+    to.shared_gate = data_of(from.experts.shared_gate_1H);
   }
   embedding = data_of(weights.embedding_VH);
   final_norm = norm_of(config, weights.final_norm_H);

@@ -49,6 +49,11 @@ struct PackedLinear {
   }
 };
 
+struct PackedExpert {
+  PackedLinear gate_up;
+  PackedLinear down;
+};
+
 struct PackedLayer {
   const float* input_norm = nullptr;
   const float* attention_norm = nullptr;  // null unless sandwich_norm
@@ -58,8 +63,13 @@ struct PackedLayer {
   const float* k_norm = nullptr;
   PackedLinear qkv;
   PackedLinear o;
+  // The MLP of a dense layer, or the shared expert of one with experts (without panels if there is none).
   PackedLinear gate_up;  // a panel holds 16 columns of gate, then the same 16 of up
   PackedLinear down;
+  // A mixture of experts; empty in a dense layer.
+  PackedLinear router;  // float32 in every format: which experts are taken must not depend on it
+  std::vector<PackedExpert> experts;
+  const float* shared_gate = nullptr;  // [H]; null without a shared expert
 };
 
 class PackedWeights {

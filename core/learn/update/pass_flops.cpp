@@ -24,11 +24,16 @@ double visible_pairs(const PackedBatch& batch, int64_t window) {
 PassFlops pass_flops(const Model& model, const PackedBatch& batch) {
   const ModelConfig& config = model.config();
   const auto size = [](int64_t value) { return static_cast<double>(value); };
-  const double layer_weights = size(config.hidden_size) * size(config.qkv_size() + config.q_size()) +
-                               3.0 * size(config.hidden_size) * size(config.intermediate_size);
+  const MoeConfig& moe = config.moe;
+  const double mixtures = size(config.num_expert_layers());
+  const double units = (size(config.num_layers) - mixtures) * 3.0 * size(config.intermediate_size) +
+                       mixtures * (3.0 * size(moe.experts_per_token * moe.expert_size + moe.shared_size) +
+                                   size(moe.num_experts));  // of the MLPs that a token passes
+  const double weights =
+      size(config.hidden_size) * (size(config.num_layers) * size(config.qkv_size() + config.q_size()) + units);
   const int64_t outputs = config.is_classifier ? config.num_labels : config.vocab_size;
-  const double products = 2.0 * (size(batch.num_tokens()) * size(config.num_layers) * layer_weights +
-                                 size(batch.num_targets()) * size(config.hidden_size) * size(outputs));
+  const double products =
+      2.0 * (size(batch.num_tokens()) * weights + size(batch.num_targets()) * size(config.hidden_size) * size(outputs));
   const double all_pairs = visible_pairs(batch, 0);
   double attention = 0.0;  // scores and the sum of the values, by layer
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {

@@ -22,11 +22,19 @@ namespace {
 constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kWeight = ".weight";
 
-// Every matrix of the layers, without ".weight".
+// Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT has
+// another form of adapter.
+bool is_of_mixture(const std::string& name) {
+  return name.find(".experts.") != std::string::npos || name.ends_with(".mlp.gate.weight") ||
+         name.ends_with(".block_sparse_moe.gate.weight") || name.ends_with(".shared_expert_gate.weight");
+}
+
+// Every matrix of the layers that an adapter may have, without ".weight".
 std::vector<std::string> linear_modules(std::span<const NamedParameter> parameters) {
   std::vector<std::string> out;
   for (const NamedParameter& parameter : parameters) {
     if (parameter.tensor.dim() != 2 || !parameter.name.starts_with("model.layers.")) continue;
+    if (is_of_mixture(parameter.name)) continue;
     out.push_back(parameter.name.substr(0, parameter.name.size() - kWeight.size()));
   }
   return out;
@@ -38,9 +46,23 @@ bool is_named_by(const std::string& module, const std::string& entry) {
   return entry == kAllLinear || module == entry || module.ends_with("." + entry);
 }
 
-Result<> check_entries(std::span<const std::string> entries, std::span<const std::string> modules) {
+Error refuse_mixture(const std::string& module) {
+  return {ErrorKind::kConfig,
+          fmt::format("{} is part of a mixture of experts, whose experts and routers cannot have an adapter",
+                      quote(module)),
+          {},
+          "name matrices of attention, of dense layers or of shared experts"};
+}
+
+Result<> check_entries(std::span<const std::string> entries, std::span<const NamedParameter> parameters) {
+  const std::vector<std::string> modules = linear_modules(parameters);
   for (const std::string& entry : entries) {
     if (std::ranges::any_of(modules, [&](const std::string& module) { return is_named_by(module, entry); })) continue;
+    for (const NamedParameter& parameter : parameters) {
+      if (!is_of_mixture(parameter.name)) continue;
+      const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
+      if (is_named_by(module, entry)) return refuse_mixture(module);
+    }
     std::set<std::string> names = {std::string(kAllLinear)};
     for (const std::string& module : modules) names.insert(last_part(module));
     const std::vector<std::string> known(names.begin(), names.end());
@@ -57,8 +79,8 @@ Result<> check_entries(std::span<const std::string> entries, std::span<const std
 Result<std::vector<std::string>> choose_lora_modules(std::span<const NamedParameter> parameters,
                                                      const LoraChoice& choice) {
   const std::vector<std::string> modules = linear_modules(parameters);
-  TRY(check_entries(choice.target_modules, modules));
-  TRY(check_entries(choice.exclude_modules, modules));
+  TRY(check_entries(choice.target_modules, parameters));
+  TRY(check_entries(choice.exclude_modules, parameters));
   std::vector<std::string> out;
   for (const std::string& module : modules) {
     const auto names = [&](const std::string& entry) { return is_named_by(module, entry); };
@@ -87,6 +109,7 @@ Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
   }
   for (const auto& [module, pair] : tensors.pairs) {
     if (std::ranges::find(out, module) != out.end()) continue;
+    if (is_of_mixture(module + std::string(kWeight))) return refuse_mixture(module);
     return Error{ErrorKind::kData,
                  fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
                  did_you_mean(module, known)};
@@ -164,6 +187,7 @@ TrainedLora::TrainedLora(LoraConfig config, std::span<const std::string> modules
     };
     adapt(weights.qkv_weight_QH, base.qkv_weights, merged.qkv_lora, index_of);
     adapt_one(weights.o_weight_HQ, base.o_weight, merged.o_lora);
+    if (!base.down_weight.defined()) continue;  // a mixture without a shared expert
     adapt(weights.gate_up_weight_2IH, base.gate_up_weights, merged.gate_up_lora, index_of);
     adapt_one(weights.down_weight_HI, base.down_weight, merged.down_lora);
   }

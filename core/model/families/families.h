@@ -16,7 +16,9 @@ namespace mortise {
 struct FamilyDefaults {
   int64_t max_position_embeddings = 32768;
   double rms_norm_eps = 1e-6;
-  int64_t num_kv_heads = 0;  // 0: as many as query heads
+  int64_t num_kv_heads = 0;       // 0: as many as query heads
+  int64_t intermediate_size = 0;  // 0: the key must be there
+  double rope_theta = 10000.0;
   bool tie_word_embeddings = false;
   bool has_residual_dropout = false;  // looks at resid_pdrop and embd_pdrop
   std::optional<int64_t> bos_token_id = std::nullopt;
@@ -40,6 +42,14 @@ const FamilyInfo* find_family(std::string_view model_type);  // null if there is
 
 // What several families share.
 
+// What transformers takes for absent keys of a mixture of experts.
+struct QwenMoeDefaults {
+  int64_t num_experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t expert_size = 0;
+  bool has_alias = false;  // num_local_experts is another name of num_experts
+};
+
 // The key of the gate's activation ("hidden_act", "hidden_activation"): silu or gelu_pytorch_tanh.
 Result<> read_activation(const ConfigReader& reader, std::string_view key, Activation fallback, ModelConfig& config);
 std::string_view activation_name(Activation activation);
@@ -51,6 +61,11 @@ void set_window(std::optional<int64_t> window, ModelConfig& config);
 // Qwen: `sliding_window` counts only with `use_sliding_window`, and then from layer `max_window_layers` on.
 Result<> read_qwen_windows(const ConfigReader& reader, ModelConfig& config);
 void write_qwen_windows(const ModelConfig& config, Json& json);
+// The keys of Qwen's mixtures of experts; sizes are checked. `num_experts` may be 0: every layer is dense.
+Result<> read_qwen_experts(const ConfigReader& reader, const QwenMoeDefaults& defaults, ModelConfig& config);
+void write_qwen_experts(const ModelConfig& config, Json& json);
+// num_experts_per_tok, which must not be above the number of experts, and router_aux_loss_coef.
+Result<> read_routing(const ConfigReader& reader, int64_t default_per_token, ModelConfig& config);
 // layer_types of a config with windows.
 Json layer_types_json(const ModelConfig& config);
 // The largest window, or null.

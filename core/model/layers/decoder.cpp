@@ -6,12 +6,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/sigmoid.h>
 
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "model/layers/attention.h"
+#include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/layers/lora_linear.h"
@@ -30,6 +32,7 @@ struct Pass {
   RopeTable table;
   RopeTable window_table;  // of the layers with a window, where those have their own
   std::optional<LoraDropout> lora_dropout;
+  std::shared_ptr<RouterPass> routing;
 
   AttentionShape shape(int64_t layer) const {
     AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
@@ -104,9 +107,39 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l
                               layer_callback(pass, layer));
 }
 
-at::Tensor mlp_plain(const Pass& pass, const LayerLeaves& l, const at::Tensor& x) {
-  const at::Tensor gate_up = fused_plain(pass, x, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
-  return single_plain(pass, gated_plain(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
+  int64_t place = 0;  // among the layers with experts
+  for (int64_t i = 0; i < layer; ++i) place += pass.config.has_experts(i) ? 1 : 0;
+  return route(x, l.experts.router, pass.config.moe, place, pass.routing.get());
+}
+
+// The experts' sum, and the shared expert's output behind its gate.
+at::Tensor add_shared(const LayerLeaves& l, const at::Tensor& x, const at::Tensor& sum, const at::Tensor& shared) {
+  if (!shared.defined()) return sum;
+  return sum + at::sigmoid(at::linear(x, l.experts.shared_gate)) * shared;
+}
+
+at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l, const at::Tensor& x) {
+  at::Tensor out;
+  if (l.down_weight.defined()) {
+    const at::Tensor gate_up =
+        fused(pass, x, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
+    out = single(pass, gated(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+  }
+  if (!w.experts.defined()) return out;
+  const Routing routing = route_tokens(pass, layer, l, x);
+  return add_shared(l, x, mixture(x, routing, w.experts, l.experts, pass.config.activation), out);
+}
+
+at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
+  at::Tensor out;
+  if (l.down_weight.defined()) {
+    const at::Tensor gate_up = fused_plain(pass, x, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
+    out = single_plain(pass, gated_plain(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+  }
+  if (!l.experts.router.defined()) return out;
+  const Routing routing = route_tokens(pass, layer, l, x);
+  return add_shared(l, x, mixture_plain(x, routing, l.experts, pass.config.activation), out);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.
@@ -117,9 +150,7 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
   at::Tensor out = single(pass, mixed, l.o_weight, l.o_bias, l.o_lora);
   if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
   const auto [hidden, normed] = add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
-  const at::Tensor gate_up =
-      fused(pass, normed, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
-  out = single(pass, gated(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+  out = mlp_fast(pass, layer, w, l, normed);
   if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
   return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
@@ -154,7 +185,7 @@ at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tens
     at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.input_norm));
     out = single_plain(pass, out, l.o_weight, l.o_bias, l.o_lora);
     hidden = hidden + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
-    out = mlp_plain(pass, l, norm(hidden, l.post_norm));
+    out = mlp_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.post_norm));
     hidden = hidden + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
   }
   return norm(hidden, leaves.final_norm);
@@ -173,7 +204,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
            batch.positions_N,
            make_rope_table(config.rope, config.head_dim, num_positions, dtype, config.rope_length),
            {},
-           options.lora_dropout});
+           options.lora_dropout,
+           options.routing});
   if (config.window_rope) {
     pass->window_table =
         make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype, config.rope_length);

@@ -8,11 +8,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/layers/decoder_weights.h"
 #include "model/layers/lora_linear.h"
+#include "model/layers/router.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
 
@@ -31,6 +33,17 @@ struct ForwardOptions {
   int64_t recomputed_layers = 0;
   // The dropout of the adapter in training. Not set: no dropout.
   std::optional<LoraDropout> lora_dropout = {};
+  // What the routers of a mixture of experts are told, and tell; null: nothing. A layer that is computed again uses it
+  // in backward too.
+  std::shared_ptr<RouterPass> routing = {};
+};
+
+// The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1].
+struct ExpertLeaves {
+  at::Tensor router;
+  std::vector<at::Tensor> gate_up;
+  std::vector<at::Tensor> down;
+  at::Tensor shared_gate;
 };
 
 // The leaves: row slices of the tensors of LayerWeights, or the same memory. Undefined if there is none.
@@ -49,6 +62,7 @@ struct LayerLeaves {
   at::Tensor down_weight;
   at::Tensor down_bias;
   at::Tensor mlp_norm;
+  ExpertLeaves experts;
   // For a model with an adapter in training: one per weight above; empty if none is adapted.
   std::vector<LoraMatrix> qkv_lora;
   std::vector<LoraMatrix> o_lora;

@@ -9,21 +9,33 @@
 
 namespace mortise {
 
+// A mixture of experts, in the layers that have one. The experts lie one behind the other.
+struct ExpertWeights {
+  at::Tensor router_EH;
+  at::Tensor gate_up_E2IH;  // by expert: rows of gate, then up
+  at::Tensor down_EHI;
+  at::Tensor shared_gate_1H;  // scales the shared expert's output; undefined if there is none
+
+  [[nodiscard]] bool defined() const { return router_EH.defined(); }
+};
+
 struct LayerWeights {
   at::Tensor input_norm_H;
   at::Tensor qkv_weight_QH;  // [(Hq + 2 Hkv) D, H]: rows of q, then k, then v
   at::Tensor qkv_bias_Q;     // undefined if the family has none
   at::Tensor q_norm_D;       // undefined unless qk_norm
   at::Tensor k_norm_D;
-  at::Tensor o_weight_HQ;         // [H, Hq D]
-  at::Tensor o_bias_H;            // undefined if there is none
-  at::Tensor attention_norm_H;    // behind attention, before the residual sum; undefined unless sandwich_norm
-  at::Tensor post_norm_H;         // before the MLP
+  at::Tensor o_weight_HQ;       // [H, Hq D]
+  at::Tensor o_bias_H;          // undefined if there is none
+  at::Tensor attention_norm_H;  // behind attention, before the residual sum; undefined unless sandwich_norm
+  at::Tensor post_norm_H;       // before the MLP
+  // The MLP of a dense layer, or the shared expert of one with experts (undefined if there is none).
   at::Tensor gate_up_weight_2IH;  // [2 I, H]: rows of gate, then up
   at::Tensor gate_up_bias_2I;     // undefined if there is none
   at::Tensor down_weight_HI;      // [H, I]
   at::Tensor down_bias_H;         // undefined if there is none
   at::Tensor mlp_norm_H;          // behind the MLP, before the residual sum; undefined unless sandwich_norm
+  ExpertWeights experts;          // undefined in a dense layer
 };
 
 // These do not require grad; the leaves do (Model::parameters).

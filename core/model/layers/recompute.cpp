@@ -54,6 +54,17 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
   }
 };
 
+// Of the kind of MLP that keeps more: gate, up and the gated half; a mixture keeps them and its input and output for each
+// of a token's experts, the router's numbers and the shared expert.
+int64_t mlp_numbers(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  const int64_t dense = config.num_expert_layers() < config.num_layers ? 3 * config.intermediate_size : 0;
+  if (moe.num_experts == 0) return dense;
+  const int64_t chosen = moe.experts_per_token * (2 * config.hidden_size + 3 * moe.expert_size + 4);
+  const int64_t shared = moe.shared_size > 0 ? 3 * moe.shared_size + config.hidden_size : 0;
+  return std::max(dense, chosen + 2 * moe.num_experts + shared);
+}
+
 }  // namespace
 
 ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH, const at::Tensor& normed_NH) {
@@ -68,8 +79,8 @@ LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes) {
   const int64_t norms = config.sandwich_norm ? 4 : 2;
   const int64_t hidden_states = config.sandwich_norm ? 6 : 4;
   const int64_t qkv = config.qkv_size() * (config.qk_norm ? 2 : 1);
-  const int64_t numbers = hidden_states * config.hidden_size + qkv + config.q_size() + 3 * config.intermediate_size +
-                          config.num_heads + norms;
+  const int64_t numbers =
+      hidden_states * config.hidden_size + qkv + config.q_size() + mlp_numbers(config) + config.num_heads + norms;
   return {numbers * element_bytes, 2 * config.hidden_size * element_bytes};
 }
 

@@ -95,8 +95,62 @@ class Loader {
       slot.bytes.assign(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
       return {};
     }
+    if (const auto parts = stacked_experts(view.name); !parts.empty()) return load_stacked(view, where, parts);
     if (left_over_.empty()) left_over_where_ = where;
     left_over_.push_back(view.name);
+    return {};
+  }
+
+  // The parameters of one tensor of all experts, as transformers 5 keeps them: experts.gate_up_proj [E, 2 I, H],
+  // experts.down_proj [E, H, I], and Mixtral's router, under `mlp`. Empty for any other name.
+  [[nodiscard]] std::vector<std::string> stacked_experts(const std::string& name) const {
+    const MoeConfig& moe = config_.moe;
+    const size_t at = name.find(".mlp.");
+    if (moe.num_experts == 0 || at == std::string::npos) return {};
+    const std::string prefix = name.substr(0, at) + (moe.mixtral_names ? ".block_sparse_moe." : ".mlp.");
+    const std::string rest = name.substr(at + std::string_view(".mlp.").size());
+    if (rest == "gate.weight") return {prefix + rest};
+    std::vector<const char*> parts;
+    if (rest == "experts.gate_up_proj")
+      parts = {moe.mixtral_names ? "w1" : "gate_proj", moe.mixtral_names ? "w3" : "up_proj"};
+    if (rest == "experts.down_proj") parts = {moe.mixtral_names ? "w2" : "down_proj"};
+    std::vector<std::string> out;
+    for (int64_t e = 0; e < moe.num_experts && !parts.empty(); ++e) {
+      for (const char* part : parts) out.push_back(fmt::format("{}experts.{}.{}.weight", prefix, e, part));
+    }
+    return out;
+  }
+
+  // The parameters are equal slices of it.
+  Result<> load_stacked(const TensorView& view, const std::string& where, const std::vector<std::string>& names) {
+    const auto first = index_.find(names.front());
+    if (first == index_.end()) {
+      if (left_over_.empty()) left_over_where_ = where;
+      left_over_.push_back(view.name);
+      return {};
+    }
+    const std::vector<int64_t> slice = parameters_[first->second].tensor.sizes().vec();
+    std::vector<int64_t> shape = slice;
+    if (names.size() > 1 || view.shape.size() == 3) {
+      const int64_t parts = static_cast<int64_t>(names.size()) / config_.moe.num_experts;
+      shape = {config_.moe.num_experts, parts * slice[0], slice[1]};
+    }
+    if (view.shape != shape) {
+      return Error{ErrorKind::kData,
+                   fmt::format("tensor {} has shape {}, the configuration asks for {}", quote(view.name),
+                               shape_text(view.shape), shape_text(shape)),
+                   where, "configuration and weights must belong together: download the folder again"};
+    }
+    const size_t bytes = view.bytes.size() / names.size();
+    for (size_t i = 0; i < names.size(); ++i) {
+      const size_t index = index_.at(names[i]);
+      TensorView part = view;
+      part.shape = slice;
+      part.bytes = view.bytes.subspan(i * bytes, bytes);
+      TRY(copy_stored(part, where, parameters_[index].tensor.detach()));
+      filled_[index] = true;
+    }
+    kept_bytes_ = kMaxKeptBytes + 1;  // a save is made afresh, expert by expert
     return {};
   }
 

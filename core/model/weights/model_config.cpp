@@ -111,7 +111,9 @@ Result<> check_shape(const ConfigReader& reader, const ModelConfig& config) {
 Result<> read_sizes(const ConfigReader& reader, const FamilyDefaults& defaults, ModelConfig& config) {
   config.vocab_size = TRY(reader.positive("vocab_size"));
   config.hidden_size = TRY(reader.positive("hidden_size"));
-  config.intermediate_size = TRY(reader.positive("intermediate_size"));
+  config.intermediate_size = reader.has("intermediate_size") || defaults.intermediate_size == 0
+                                 ? TRY(reader.positive("intermediate_size"))
+                                 : defaults.intermediate_size;
   config.num_layers = TRY(reader.positive("num_hidden_layers"));
   config.num_heads = TRY(reader.positive("num_attention_heads"));
   config.num_kv_heads = TRY(read_kv_heads(reader, defaults, config.num_heads));
@@ -149,17 +151,25 @@ double ModelConfig::score_scale() const {
   return attention_scale > 0.0 ? attention_scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
 }
 
+int64_t ModelConfig::num_expert_layers() const {
+  return moe.num_experts == 0 ? 0 : std::ranges::count(moe.is_dense, false);
+}
+
 int64_t ModelConfig::num_parameters() const {
-  int64_t layer =
-      2 * hidden_size + qkv_size() * hidden_size + hidden_size * q_size() + 3 * hidden_size * intermediate_size;
+  int64_t layer = 2 * hidden_size + qkv_size() * hidden_size + hidden_size * q_size();
   if (qkv_bias) layer += qkv_size();
   if (o_bias) layer += hidden_size;
-  if (mlp_bias) layer += 2 * intermediate_size + hidden_size;
+  int64_t dense = 3 * hidden_size * intermediate_size;
+  if (mlp_bias) dense += 2 * intermediate_size + hidden_size;
+  // The router, the experts, and the shared one with its gate.
+  int64_t mixture = hidden_size * moe.num_experts * (1 + 3 * moe.expert_size);
+  if (moe.shared_size > 0) mixture += hidden_size * (1 + 3 * moe.shared_size);
   if (qk_norm) layer += 2 * head_dim;
   if (sandwich_norm) layer += 2 * hidden_size;
   int64_t head = tie_word_embeddings ? 0 : vocab_size * hidden_size;
   if (is_classifier) head = num_labels * hidden_size;
-  return num_layers * layer + hidden_size + vocab_size * hidden_size + head;
+  const int64_t mlps = (num_layers - num_expert_layers()) * dense + num_expert_layers() * mixture;
+  return num_layers * layer + mlps + hidden_size + vocab_size * hidden_size + head;
 }
 
 Result<ModelConfig> parse_model_config(const std::string& config_text, const std::string& generation_text,

@@ -39,6 +39,18 @@ struct FamilyInfo;  // families/families.h
 
 enum class Activation { kSilu, kGeluTanh };  // of the gate in the MLP
 
+// Layers whose MLP is a mixture of experts: a router sends each token to some of them (layers/router.h).
+struct MoeConfig {
+  int64_t num_experts = 0;        // 0: every layer is dense
+  int64_t experts_per_token = 0;  // 1 to num_experts
+  int64_t expert_size = 0;        // intermediate size of one expert
+  int64_t shared_size = 0;        // of the expert that every token passes, behind a gate of its own; 0: none
+  bool normalizes = false;        // the weights of a token's experts are divided by their sum
+  bool mixtral_names = false;     // block_sparse_moe.experts.N.w1, w3, w2 in the files
+  double aux_loss_coef = 0.001;   // router_aux_loss_coef
+  std::vector<bool> is_dense;     // by layer
+};
+
 struct ModelConfig {
   const FamilyInfo* family = nullptr;  // never null in a config that was read or made
   int64_t vocab_size = 0;
@@ -70,6 +82,7 @@ struct ModelConfig {
   // By layer: a token sees that many tokens, itself being one of them; 0: all before it. Empty: 0 in every layer.
   std::vector<int64_t> windows;
   std::optional<RopeConfig> window_rope;  // of the layers with a window, where it is not `rope`
+  MoeConfig moe;
   // Not in the files: the longest sequence that will be computed. It chooses among rotations that depend on a
   // sequence's length (dynamic, longrope) once for all sequences, so that sampling and training agree. 0: by the
   // longest of the batch.
@@ -92,6 +105,10 @@ struct ModelConfig {
   [[nodiscard]] int64_t window(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }
+  [[nodiscard]] bool has_experts(int64_t layer) const {
+    return moe.num_experts > 0 && !moe.is_dense[static_cast<size_t>(layer)];
+  }
+  [[nodiscard]] int64_t num_expert_layers() const;
   [[nodiscard]] bool uses_window_rope(int64_t layer) const { return window_rope && window(layer) > 0; }
   // Tokens beyond which another rotation holds for the whole sequence (longrope); 0: there is one.
   [[nodiscard]] int64_t rope_switch() const {

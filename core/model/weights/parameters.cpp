@@ -73,9 +73,8 @@ void add_attention(Builder& builder, const ModelConfig& config, const std::strin
   }
 }
 
-void add_mlp(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
-             LayerLeaves& leaves) {
-  const int64_t width = config.intermediate_size;
+void add_mlp(Builder& builder, const ModelConfig& config, const std::string& prefix, int64_t width,
+             LayerWeights& weights, LayerLeaves& leaves) {
   const std::vector<int64_t> rows =
       config.fused_projections ? std::vector<int64_t>{2 * width} : std::vector<int64_t>{width, width};
   const auto names = [&](const std::string& suffix) {
@@ -85,7 +84,7 @@ void add_mlp(Builder& builder, const ModelConfig& config, const std::string& pre
   };
   weights.gate_up_weight_2IH = builder.empty({2 * width, config.hidden_size});
   leaves.gate_up_weights = builder.slices(names(".weight"), rows, weights.gate_up_weight_2IH);
-  weights.down_weight_HI = builder.empty({config.hidden_size, config.intermediate_size});
+  weights.down_weight_HI = builder.empty({config.hidden_size, width});
   if (config.mlp_bias) {
     weights.gate_up_bias_2I = builder.empty({2 * width});
     leaves.gate_up_biases = builder.slices(names(".bias"), rows, weights.gate_up_bias_2I);
@@ -95,6 +94,34 @@ void add_mlp(Builder& builder, const ModelConfig& config, const std::string& pre
     leaves.down_bias =
         builder.leaf(prefix + "down_proj.bias", weights.down_bias_H = builder.empty({config.hidden_size}));
   }
+}
+
+// The router, the experts in their order, and then the shared one with its gate.
+void add_experts(Builder& builder, const ModelConfig& config, const std::string& layer, LayerWeights& weights,
+                 LayerLeaves& leaves) {
+  const MoeConfig& moe = config.moe;
+  const int64_t width = moe.expert_size;
+  const std::string prefix = layer + (moe.mixtral_names ? "block_sparse_moe." : "mlp.");
+  const char* const gate = moe.mixtral_names ? "w1" : "gate_proj";
+  const char* const up = moe.mixtral_names ? "w3" : "up_proj";
+  const char* const down = moe.mixtral_names ? "w2" : "down_proj";
+  ExpertWeights& all = weights.experts;
+  ExpertLeaves& out = leaves.experts;
+  all.router_EH = builder.empty({moe.num_experts, config.hidden_size});
+  all.gate_up_E2IH = builder.empty({moe.num_experts, 2 * width, config.hidden_size});
+  all.down_EHI = builder.empty({moe.num_experts, config.hidden_size, width});
+  out.router = builder.leaf(prefix + "gate.weight", all.router_EH);
+  for (int64_t e = 0; e < moe.num_experts; ++e) {
+    const std::string expert = fmt::format("{}experts.{}.", prefix, e);
+    const at::Tensor gate_up = all.gate_up_E2IH.select(0, e);
+    out.gate_up.push_back(builder.leaf(fmt::format("{}{}.weight", expert, gate), gate_up.narrow(0, 0, width)));
+    out.gate_up.push_back(builder.leaf(fmt::format("{}{}.weight", expert, up), gate_up.narrow(0, width, width)));
+    out.down.push_back(builder.leaf(fmt::format("{}{}.weight", expert, down), all.down_EHI.select(0, e)));
+  }
+  if (moe.shared_size == 0) return;
+  add_mlp(builder, config, prefix + "shared_expert.", moe.shared_size, weights, leaves);
+  all.shared_gate_1H = builder.empty({1, config.hidden_size});
+  out.shared_gate = builder.leaf(prefix + "shared_expert_gate.weight", all.shared_gate_1H);
 }
 
 // The norms but the one before the MLP, which comes behind attention in the order of parameters.
@@ -128,7 +155,11 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
     leaves.post_norm = builder.leaf(
         prefix + (config.sandwich_norm ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"),
         weights.post_norm_H = builder.empty({config.hidden_size}));
-    add_mlp(builder, config, prefix + "mlp.", weights, leaves);
+    if (config.has_experts(i)) {
+      add_experts(builder, config, prefix, weights, leaves);
+    } else {
+      add_mlp(builder, config, prefix + "mlp.", config.intermediate_size, weights, leaves);
+    }
     store.weights.layers.push_back(std::move(weights));
     store.leaves.layers.push_back(std::move(leaves));
   }

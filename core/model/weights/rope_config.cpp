@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <cmath>
 
+#include "model/families/families.h"
+
 namespace mortise {
 namespace {
 
@@ -146,7 +148,7 @@ ConfigReader inner_reader(const ConfigReader& top, const Json& object, const std
 }  // namespace
 
 Result<> read_rope(const ConfigReader& top, ModelConfig& config, RopeDialect dialect) {
-  config.rope.theta = TRY(read_theta(top, "rope_theta", 10000.0));
+  config.rope.theta = TRY(read_theta(top, "rope_theta", config.family->defaults.rope_theta));
   config.rope.partial_rotary_factor = TRY(read_partial_factor(top, dialect, 1.0));
   // rope_scaling wins if both are there, as in transformers 5.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

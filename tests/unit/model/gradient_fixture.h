@@ -11,7 +11,7 @@
 namespace mortise {
 
 // The options of ModelConfig go by the families that have them.
-enum class Family { kQwen2, kQwen3, kLlama, kMistral, kGemma2, kGemma3, kPhi3 };
+enum class Family { kQwen2, kQwen3, kLlama, kMistral, kGemma2, kGemma3, kPhi3, kQwen2Moe, kQwen3Moe, kMixtral };
 
 // A model with every option of a family, and rows in two groups.
 struct Fixture {
@@ -63,6 +63,15 @@ inline ModelConfig small_config(Family family, bool tied) {
     config.final_softcap = 2.0;
   }
   if (family == Family::kGemma3) config.window_rope.emplace().theta = 100.0;
+  if (family >= Family::kQwen2Moe) {
+    config.moe = {.num_experts = 3, .experts_per_token = 2, .expert_size = 12, .is_dense = {false, false}};
+    config.moe.normalizes = family != Family::kQwen2Moe;
+    config.moe.mixtral_names = family == Family::kMixtral;
+    if (family == Family::kQwen2Moe) config.moe.shared_size = 18;
+    if (family == Family::kQwen3Moe) config.moe.is_dense[0] = true;
+    config.qkv_bias = family == Family::kQwen2Moe;
+    config.qk_norm = family == Family::kQwen3Moe;
+  }
   return config;
 }
 

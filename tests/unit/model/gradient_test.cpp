@@ -100,12 +100,14 @@ INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          testing::Values(std::pair{Family::kQwen2, false}, std::pair{Family::kQwen2, true},
                                          std::pair{Family::kQwen3, false}, std::pair{Family::kLlama, false},
                                          std::pair{Family::kMistral, false}, std::pair{Family::kGemma2, true},
-                                         std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false}));
+                                         std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false},
+                                         std::pair{Family::kQwen2Moe, false}, std::pair{Family::kQwen3Moe, true},
+                                         std::pair{Family::kMixtral, false}));
 
 // Whatever a family's config.json switches on.
 TEST(Gradients, EveryFoldersFastLayersEqualThePlainOnes) {
   const std::vector<std::string> names = test::golden_models("config.json");
-  ASSERT_GE(names.size(), 16U);
+  ASSERT_GE(names.size(), 22U);
   for (const std::string& name : names) {
     ModelConfig config = *read_model_config(default_env(), test::golden_model(name));
     if (config.is_classifier) continue;

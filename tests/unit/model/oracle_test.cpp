@@ -157,7 +157,8 @@ TEST(TransformersOracle, LoadsWhatWeSaveAndGivesOurNumbers) {
     folders.push_back(save_case(golden_model(name), name));
   }
   for (const char* name :
-       {"qwen2_yarn", "qwen3_tied", "llama3_rope", "llama_bias", "mistral_sliding", "gemma2", "gemma3_text", "phi3"}) {
+       {"qwen2_yarn", "qwen3_tied", "llama3_rope", "llama_bias", "mistral_sliding", "gemma2", "gemma3_text", "phi3",
+        "qwen2_moe_sliding", "qwen3_moe_layers", "qwen3_moe_raw", "mixtral"}) {
     folders.push_back(save_case(remade_model(name), std::string("remade_") + name));
   }
   folders.push_back(save_case(golden_model("gemma2"), "shards", {.max_shard_bytes = 20000}));
@@ -166,6 +167,8 @@ TEST(TransformersOracle, LoadsWhatWeSaveAndGivesOurNumbers) {
       save_adapter_case("llama_bias", {.rank = 2, .alpha = 4.0, .target_modules = {"v_proj", "0.mlp.up_proj"}}));
   folders.push_back(save_adapter_case("qwen3_tied", {.rank = 4, .alpha = 3.0, .use_rslora = true}));
   folders.push_back(save_adapter_case("phi3", {.rank = 3, .alpha = 3.0, .exclude_modules = {"1.self_attn.qkv_proj"}}));
+  folders.push_back(save_adapter_case("qwen2_moe", {.rank = 2, .alpha = 3.0}));
+  folders.push_back(save_adapter_case("mixtral", {.rank = 2, .alpha = 3.0}));
   folders.push_back(save_case(longrope_model("phi3", 0.5, 6.0), "phi3_long"));
   folders.push_back(save_case(longrope_model("phi3", 0.5, 9.0), "phi3_short"));
   folders.push_back(save_case(longrope_model("llama3_rope", 1.0, 6.0), "llama_long"));

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, logging
 
-FAMILIES = ["qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text", "phi3"]
+FAMILIES = ["qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text", "phi3", "qwen2_moe", "qwen3_moe", "mixtral"]
 # What the reader needs, or what would make a large model where it is not there.
 KEPT = {"model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "transformers_version", "dtype", "torch_dtype"}
@@ -44,6 +44,9 @@ CHANGES = [
     ("residual_multiplier", 0.5), ("attention_multiplier", 0.5), ("use_qk_norm", True), ("qk_layernorm", True), ("pretraining_tp", 2),
     ("resid_pdrop", 0.1), ("embd_pdrop", 0.1), ("initializer_range", 0.5), ("num_labels", 3), ("pad_token_id", 5),
     ("dtype", "bfloat16"), ("torch_dtype", "float16"), ("use_cache", False), ("bos_token_id", None), ("chunk_size_feed_forward", 2),
+    ("norm_topk_prob", True), ("norm_topk_prob", False), ("num_experts_per_tok", 1), ("num_experts_per_tok", 9), ("decoder_sparse_step", 2),
+    ("mlp_only_layers", [0]), ("mlp_only_layers", None), ("mlp_only_layers", [7]), ("router_aux_loss_coef", 0.5), ("output_router_logits", True),
+    ("router_jitter_noise", 0.1), ("qkv_bias", False), ("shared_expert_intermediate_size", 7), ("moe_intermediate_size", 5), ("num_experts", 0),
     ("layer_norm_eps", 0.3), ("norm_eps", 0.3), ("rotary_pct", 0.5), ("alibi", True), ("scale_embedding", True), ("tie_encoder_decoder", True),
 ]
 
@@ -83,7 +86,7 @@ def random_config(rng):
     if family != "phi3":
         keys["hidden_size"] = heads * rng.choice([head_dim, 10])
         keys["head_dim"] = head_dim
-    if family in ("llama", "qwen3", "gemma2", "gemma3_text"):
+    if family in ("llama", "qwen3", "gemma2", "gemma3_text", "qwen3_moe"):
         keys["attention_bias"] = rng.random() < 0.3
     if family == "llama":
         keys["mlp_bias"] = rng.random() < 0.3
@@ -99,16 +102,24 @@ def random_config(rng):
         keys["original_max_position_embeddings"] = rng.choice([8, 40])
     else:
         keys["rope_parameters"] = random_rope(rng, kinds, head_dim // 2)
+    if family == "mixtral":
+        keys.update(num_local_experts=rng.randint(2, 5), num_experts_per_tok=rng.choice([1, 2]))
+    elif family.endswith("_moe"):
+        keys.update(num_experts=rng.randint(3, 6), num_experts_per_tok=rng.randint(1, 3), moe_intermediate_size=rng.choice([7, 16]),
+                    norm_topk_prob=rng.random() < 0.5, decoder_sparse_step=rng.choice([1, 1, 2]),
+                    mlp_only_layers=rng.choice([[], [0], list(range(layers))]))
+    if family == "qwen2_moe":
+        keys.update(shared_expert_intermediate_size=rng.choice([9, 24]), qkv_bias=rng.random() < 0.7)
     if family.startswith("qwen"):
         keys.update(use_sliding_window=rng.random() < 0.5, sliding_window=rng.choice([2, 5]), max_window_layers=rng.randint(0, layers))
-    elif family in ("mistral", "phi3"):
+    elif family in ("mistral", "phi3", "mixtral"):
         keys["sliding_window"] = rng.choice([None, 3, 50])
     elif family.startswith("gemma"):
         keys.update(sliding_window=rng.choice([2, 5]), query_pre_attn_scalar=rng.choice([head_dim, 5, 144]),
                     final_logit_softcapping=rng.choice([None, 4.0, 30.0]))
         if family == "gemma2":
             keys["attn_logit_softcapping"] = rng.choice([None, 3.0, 50.0])
-    if family in ("qwen2", "qwen3", "gemma2", "gemma3_text") and rng.random() < 0.3:
+    if family in ("qwen2", "qwen3", "gemma2", "gemma3_text", "qwen2_moe") and rng.random() < 0.3:
         kinds = ["full_attention", "sliding_attention"] if keys.get("use_sliding_window", True) else ["full_attention"]
         keys["layer_types"] = [rng.choice(kinds) for _ in range(layers)]
     return AutoConfig.for_model(family, **keys)
@@ -173,10 +184,13 @@ def numbers(folder, auto, ids, adapter=None, **options):
 def save_adapter(rng, auto, base, folder, **labels):
     from peft import LoraConfig, get_peft_model
     model = auto.from_pretrained(base, dtype=torch.float32, **labels)
-    names = sorted({name.split(".")[-1] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear) and "layers" in name})
+    # PEFT turns what it is told of a mixture's MLPs into tensors of all experts, which we refuse.
+    is_mixture = hasattr(model.config, "num_experts_per_tok")
+    names = sorted({name.split(".")[-1] for name, part in model.named_modules()
+                    if isinstance(part, torch.nn.Linear) and ("self_attn" if is_mixture else "layers") in name})
     chosen = rng.sample(names, rng.randint(1, len(names)))
     options = dict(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([1, 4, 7]), use_rslora=rng.random() < 0.5, init_lora_weights=False)
-    options["target_modules"] = "all-linear" if rng.random() < 0.3 else chosen
+    options["target_modules"] = "all-linear" if rng.random() < 0.3 and not is_mixture else chosen
     if rng.random() < 0.5:
         options["rank_pattern"] = {rng.choice([chosen[0], r"layers\.0\..*" + chosen[0], r"^model\.layers\.0.*"]): 3}
     if rng.random() < 0.5:

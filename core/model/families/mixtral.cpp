@@ -1,0 +1,57 @@
+// Mixtral: Mistral whose MLPs are mixtures of experts in every layer (Jiang et al. 2024).
+#include <fmt/core.h>
+
+#include "foundation/base/text.h"
+#include "model/families/families.h"
+#include "model/weights/rope_config.h"
+
+namespace mortise {
+namespace {
+
+Result<> read(const ConfigReader& reader, ModelConfig& config) {
+  config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
+  TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
+  TRY(read_rope(reader, config));
+  if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
+  MoeConfig& moe = config.moe;
+  if (reader.has("num_experts") && reader.has("num_local_experts") &&
+      *reader.find("num_experts") != *reader.find("num_local_experts"))
+    return reader.wrong("num_experts", "the same as num_local_experts, which is another name of it");
+  moe.num_experts = reader.has("num_local_experts") ? TRY(reader.positive("num_local_experts"))
+                                                    : TRY(reader.positive_or("num_experts", 8));
+  moe.expert_size = config.intermediate_size;
+  moe.normalizes = moe.mixtral_names = true;
+  moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);
+  if (TRY(reader.number_or("router_jitter_noise", 0.0)) != 0.0) {
+    if (!config.dropout.empty()) config.dropout += ", ";
+    config.dropout +=
+        fmt::format("{} = {}", quote("router_jitter_noise"), dump_json(*reader.find("router_jitter_noise")));
+  }
+  return read_routing(reader, 2, config);
+}
+
+void write(const ModelConfig& config, Json& json) {
+  json["head_dim"] = config.head_dim;
+  json["hidden_act"] = activation_name(config.activation);
+  json["sliding_window"] = window_json(config);
+  json["num_local_experts"] = config.moe.num_experts;
+  json["num_experts_per_tok"] = config.moe.experts_per_token;
+  json["router_aux_loss_coef"] = config.moe.aux_loss_coef;
+}
+
+}  // namespace
+
+extern const FamilyInfo kMixtralFamily = {"mixtral",
+                                          "MixtralForCausalLM",
+                                          "MixtralForSequenceClassification",
+                                          {.max_position_embeddings = 131072,
+                                           .rms_norm_eps = 1e-5,
+                                           .num_kv_heads = 8,
+                                           .intermediate_size = 14336,
+                                           .rope_theta = 1e6,
+                                           .bos_token_id = 1,
+                                           .eos_token_id = 2},
+                                          read,
+                                          write};
+
+}  // namespace mortise

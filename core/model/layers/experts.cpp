@@ -1,0 +1,272 @@
+// See experts.h.
+#include "model/layers/experts.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "model/layers/gated.h"
+#include "model/tensor/blas.h"
+#include "model/tensor/kernel.h"
+
+namespace mortise {
+namespace {
+
+using blas::Trans;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kTileRows = 128;  // of a product; of the weights in their gradient
+
+// M = N K rows, sorted by expert and then by token.
+struct Dispatch {
+  at::Tensor tokens_M;           // int64: the token of each row
+  at::Tensor places_NK;          // int64: the rows of each token
+  std::vector<int64_t> offsets;  // [E + 1]: the rows of each expert
+};
+
+Dispatch sort_by_expert(const at::Tensor& experts_NK, int64_t num_experts) {
+  const at::Tensor experts = experts_NK.contiguous();
+  const int64_t per_token = experts.size(1), count = experts.numel();
+  const int64_t* const expert = experts.const_data_ptr<int64_t>();
+  Dispatch out{at::empty({count}, at::kLong), at::empty(experts.sizes(), at::kLong), {}};
+  out.offsets.assign(static_cast<size_t>(num_experts) + 1, 0);
+  for (int64_t i = 0; i < count; ++i) ++out.offsets[static_cast<size_t>(expert[i]) + 1];
+  for (size_t e = 1; e < out.offsets.size(); ++e) out.offsets[e] += out.offsets[e - 1];
+  std::vector<int64_t> next(out.offsets.begin(), out.offsets.end() - 1);
+  auto* const tokens = out.tokens_M.mutable_data_ptr<int64_t>();
+  auto* const places = out.places_NK.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    places[i] = next[static_cast<size_t>(expert[i])]++;
+    tokens[places[i]] = i / per_token;
+  }
+  return out;
+}
+
+struct Tile {
+  int64_t expert = 0, begin = 0, end = 0;
+};
+
+// The ranges of `size(expert)` in steps of kTileRows.
+template <class Size>
+std::vector<Tile> cut_tiles(const std::vector<int64_t>& offsets, const Size& size) {
+  std::vector<Tile> out;
+  for (int64_t e = 0; e + 1 < static_cast<int64_t>(offsets.size()); ++e) {
+    const int64_t end = size(e);
+    for (int64_t begin = 0; begin < end; begin += kTileRows)
+      out.push_back({e, begin, std::min(end, begin + kTileRows)});
+  }
+  return out;
+}
+
+// y[rows of e] = x[rows of e] op(weight[e]) for every expert.
+void grouped_product(const at::Tensor& x_MI, const at::Tensor& weight_EAB, Trans trans,
+                     const std::vector<int64_t>& offsets, const at::Tensor& y_MO) {
+  const auto rows = [&](int64_t e) { return offsets[static_cast<size_t>(e) + 1] - offsets[static_cast<size_t>(e)]; };
+  const std::vector<Tile> tiles = cut_tiles(offsets, rows);
+  const int64_t in = x_MI.size(1), out = y_MO.size(1);
+  dispatch_float(x_MI, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const x = x_MI.const_data_ptr<T>();
+    const T* const weight = weight_EAB.const_data_ptr<T>();
+    T* const y = y_MO.mutable_data_ptr<T>();
+    parallel_tasks<T>(static_cast<int64_t>(tiles.size()), 0, [&](int64_t i, T*) {
+      const Tile& tile = tiles[static_cast<size_t>(i)];
+      const int64_t row = offsets[static_cast<size_t>(tile.expert)] + tile.begin;
+      blas::gemm(Trans::kNo, trans, tile.end - tile.begin, out, in, T(1), x + row * in, in,
+                 weight + tile.expert * in * out, weight_EAB.size(2), T(0), y + row * out, out);
+    });
+  });
+}
+
+// dw[e] = dy[rows of e]^T x[rows of e]; zeros where there are none.
+void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, const std::vector<int64_t>& offsets,
+                             const at::Tensor& dw_EOI) {
+  const int64_t in = x_MI.size(1), out = dy_MO.size(1);
+  const std::vector<Tile> tiles = cut_tiles(offsets, [&](int64_t) { return out; });
+  dispatch_float(x_MI, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const x = x_MI.const_data_ptr<T>();
+    const T* const dy = dy_MO.const_data_ptr<T>();
+    T* const dw = dw_EOI.mutable_data_ptr<T>();
+    parallel_tasks<T>(static_cast<int64_t>(tiles.size()), 0, [&](int64_t i, T*) {
+      const Tile& tile = tiles[static_cast<size_t>(i)];
+      const auto e = static_cast<size_t>(tile.expert);
+      T* const target = dw + (tile.expert * out + tile.begin) * in;
+      const int64_t rows = offsets[e + 1] - offsets[e];
+      if (rows == 0) {
+        std::fill_n(target, (tile.end - tile.begin) * in, T(0));
+        return;
+      }
+      blas::gemm(Trans::kYes, Trans::kNo, tile.end - tile.begin, in, rows, T(1), dy + offsets[e] * out + tile.begin,
+                 out, x + offsets[e] * in, in, T(0), target, in);
+    });
+  });
+}
+
+class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
+ public:
+  // `leaves`: equal row slices of the weights, expert by expert.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight_EOI,
+                            at::TensorList leaves, const std::vector<int64_t>& offsets) {
+    at::Tensor y = at::empty({x.size(0), weight_EOI.size(1)}, x.options());
+    grouped_product(x, weight_EOI, Trans::kYes, offsets, y);
+    ctx->save_for_backward({x, weight_EOI});
+    ctx->saved_data["offsets"] = offsets;
+    ctx->saved_data["num_leaves"] = static_cast<int64_t>(leaves.size());
+    ctx->saved_data["trains"] = std::ranges::any_of(leaves, [](const at::Tensor& t) { return t.requires_grad(); });
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor dy = grads[0].contiguous();
+    const std::vector<int64_t> offsets = ctx->saved_data["offsets"].toIntVector();
+    const int64_t num_leaves = ctx->saved_data["num_leaves"].toInt();
+    variable_list out(2);  // x, weight
+    if (ctx->needs_input_grad(0)) {
+      out[0] = at::empty(x.sizes(), x.options());
+      grouped_product(dy, weight, Trans::kNo, offsets, out[0]);
+    }
+    at::Tensor dw;
+    if (ctx->saved_data["trains"].toBool()) {
+      dw = at::empty(weight.sizes(), weight.options());
+      grouped_weight_gradient(dy, x, offsets, dw);
+      dw = dw.view({weight.size(0) * weight.size(1), weight.size(2)});
+    }
+    const int64_t rows = num_leaves == 0 ? 0 : weight.size(0) * weight.size(1) / num_leaves;
+    for (int64_t i = 0; i < num_leaves; ++i) out.push_back(dw.defined() ? dw.narrow(0, i * rows, rows) : at::Tensor());
+    out.emplace_back();  // offsets
+    return out;
+  }
+};
+
+// to[n] = sum over k of weight[n, k] from[places[n, k]]; weight null: 1.
+void sum_places(const at::Tensor& from_MH, const at::Tensor& places_NK, const at::Tensor& weight_NK,
+                const at::Tensor& to_NH) {
+  const int64_t width = from_MH.size(1), per_token = places_NK.size(1);
+  const int64_t* const places = places_NK.const_data_ptr<int64_t>();
+  dispatch_float(from_MH, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const from = from_MH.const_data_ptr<T>();
+    const T* const weight = weight_NK.defined() ? weight_NK.const_data_ptr<T>() : nullptr;
+    T* const to = to_NH.mutable_data_ptr<T>();
+    at::parallel_for(0, places_NK.size(0), std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        T* __restrict row = to + n * width;
+        std::fill_n(row, width, T(0));
+        for (int64_t k = n * per_token; k < (n + 1) * per_token; ++k) {
+          const T* __restrict source = from + places[k] * width;
+          const T w = weight != nullptr ? weight[k] : T(1);
+          for (int64_t i = 0; i < width; ++i) row[i] += w * source[i];
+        }
+      }
+    });
+  });
+}
+
+// The rows of each expert.
+class GatherRows : public torch::autograd::Function<GatherRows> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& tokens_M,
+                            const at::Tensor& places_NK) {
+    ctx->save_for_backward({places_NK});
+    return at::index_select(x, 0, tokens_M);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const at::Tensor places = ctx->get_saved_variables()[0];
+    const at::Tensor dy = grads[0].contiguous();
+    const at::Tensor dx = at::empty({places.size(0), dy.size(1)}, dy.options());
+    sum_places(dy, places, {}, dx);
+    return {dx, at::Tensor(), at::Tensor()};
+  }
+};
+
+// A token's rows back together, by their weights.
+class CombineRows : public torch::autograd::Function<CombineRows> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& weights_NK,
+                            const at::Tensor& places_NK) {
+    at::Tensor out = at::empty({places_NK.size(0), y.size(1)}, y.options());
+    const at::Tensor weights = weights_NK.contiguous();
+    sum_places(y, places_NK, weights, out);
+    ctx->save_for_backward({y, weights, places_NK});
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor dout = grads[0].contiguous();
+    at::Tensor dy = at::empty(saved[0].sizes(), saved[0].options());
+    at::Tensor dw = at::empty(saved[1].sizes(), saved[1].options());
+    const int64_t width = dout.size(1), per_token = dw.size(1);
+    const int64_t* const places = saved[2].const_data_ptr<int64_t>();
+    dispatch_float(dout, [&](auto zero) {
+      using T = decltype(zero);
+      const T* const y = saved[0].const_data_ptr<T>();
+      const T* const weights = saved[1].const_data_ptr<T>();
+      const T* const from = dout.const_data_ptr<T>();
+      T* const d_y = dy.mutable_data_ptr<T>();
+      T* const d_weights = dw.mutable_data_ptr<T>();
+      at::parallel_for(0, dout.size(0), std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end) {
+        for (int64_t k = begin * per_token; k < end * per_token; ++k) {
+          const T* __restrict source = from + k / per_token * width;
+          const T* __restrict row = y + places[k] * width;
+          T* __restrict target = d_y + places[k] * width;
+          T dot = 0;
+#pragma omp simd reduction(+ : dot)
+          for (int64_t i = 0; i < width; ++i) {
+            dot += source[i] * row[i];
+            target[i] = weights[k] * source[i];
+          }
+          d_weights[k] = dot;
+        }
+      });
+    });
+    return {dy, dw, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const ExpertWeights& weights,
+                   const ExpertLeaves& leaves, Activation activation) {
+  const Dispatch rows = sort_by_expert(routing.experts_NK, weights.router_EH.size(0));
+  const at::Tensor x = GatherRows::apply(x_NH, rows.tokens_M, rows.places_NK);
+  const at::Tensor gate_up =
+      GroupedLinear::apply(x, weights.gate_up_E2IH, at::TensorList(leaves.gate_up), rows.offsets);
+  const at::Tensor y =
+      GroupedLinear::apply(gated(gate_up, activation), weights.down_EHI, at::TensorList(leaves.down), rows.offsets);
+  return CombineRows::apply(y, routing.weights_NK, rows.places_NK);
+}
+
+at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const ExpertLeaves& leaves,
+                         Activation activation) {
+  at::Tensor out = at::zeros_like(x_NH);
+  for (size_t e = 0; e < leaves.down.size(); ++e) {
+    const at::Tensor taken = at::nonzero(routing.experts_NK == static_cast<int64_t>(e));
+    const at::Tensor tokens = taken.select(1, 0);
+    const at::Tensor x = at::index_select(x_NH, 0, tokens);
+    const at::Tensor gate_up =
+        at::cat({at::linear(x, leaves.gate_up[2 * e]), at::linear(x, leaves.gate_up[2 * e + 1])}, 1);
+    const at::Tensor y = at::linear(gated_plain(gate_up, activation), leaves.down[e]);
+    const at::Tensor flat = tokens * routing.experts_NK.size(1) + taken.select(1, 1);
+    const at::Tensor weight = at::index_select(routing.weights_NK.reshape({-1}), 0, flat);
+    out = out.index_add(0, tokens, y * weight.unsqueeze(1));
+  }
+  return out;
+}
+
+}  // namespace mortise

@@ -1,0 +1,98 @@
+// See router.h.
+#include "model/layers/router.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mv.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace mortise {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// x as it is; backward adds `more` to its gradient.
+class AddGradient : public torch::autograd::Function<AddGradient> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& more) {
+    ctx->save_for_backward({more});
+    return x.view_as(x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {grads[0] + ctx->get_saved_variables()[0], at::Tensor()};
+  }
+};
+
+at::Tensor choose(const at::Tensor& logits_NE, const MoeConfig& moe, int64_t layer, const RouterPass* pass) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor probs = at::softmax(logits_NE.detach(), 1, at::kFloat);
+  at::Tensor chosen = std::get<1>(at::topk(probs, moe.experts_per_token, 1));
+  if (pass != nullptr && pass->given_LNK.defined()) {
+    const at::Tensor given = pass->given_LNK.select(0, layer);
+    chosen = at::where(given.narrow(1, 0, 1) >= 0, given, chosen);
+  }
+  return std::get<0>(at::sort(chosen, 1));
+}
+
+// Writes rather than adds: a layer that is computed again in backward tells the same once more.
+void tell(const at::Tensor& logits_NE, const at::Tensor& probs_NE, const at::Tensor& experts_NK, int64_t layer,
+          const RouterPass& pass) {
+  const at::NoGradGuard no_grad;
+  pass.taken_LNK.select(0, layer).copy_(experts_NK);
+  at::Tensor weight = pass.weight_N;
+  if (!weight.defined()) weight = at::ones({logits_NE.size(0)}, at::kDouble);
+  const at::Tensor probs = probs_NE.detach().to(at::kDouble);
+  const at::Tensor taken = at::zeros(probs.sizes(), probs.options()).scatter_(1, experts_NK, 1.0);
+  pass.count_LE.select(0, layer).copy_(at::mv(taken.t(), weight));
+  pass.probs_LE.select(0, layer).copy_(at::mv(probs.t(), weight));
+  const at::Tensor z = at::logsumexp(logits_NE.detach().to(at::kDouble), {1});
+  pass.z_L.select(0, layer).copy_(at::sum(z * z * weight));
+}
+
+}  // namespace
+
+void make_room(const ModelConfig& config, int64_t num_tokens, RouterPass& pass) {
+  const int64_t layers = config.num_expert_layers();
+  const at::TensorOptions real = at::TensorOptions().dtype(at::kDouble);
+  pass.records = true;
+  pass.taken_LNK = at::full({layers, num_tokens, config.moe.experts_per_token}, -1, at::kLong);
+  pass.count_LE = at::zeros({layers, config.moe.num_experts}, real);
+  pass.probs_LE = at::zeros({layers, config.moe.num_experts}, real);
+  pass.z_L = at::zeros({layers}, real);
+}
+
+Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const MoeConfig& moe, int64_t layer,
+              RouterPass* pass) {
+  at::Tensor logits = at::linear(x_NH, router_EH);
+  const bool has_losses = pass != nullptr && pass->weight_N.defined();
+  if (has_losses && pass->z_factor != 0.0) {
+    const at::Tensor plain = logits.detach();
+    const at::Tensor slope =
+        at::logsumexp(plain, {1}) * pass->weight_N.to(plain.scalar_type()) * (2.0 * pass->z_factor);
+    logits = AddGradient::apply(logits, slope.unsqueeze(1) * at::softmax(plain, 1));
+  }
+  at::Tensor probs = at::softmax(logits, 1);
+  const at::Tensor experts = choose(logits, moe, layer, pass);
+  if (pass != nullptr && pass->records) tell(logits, probs, experts, layer, *pass);
+  if (has_losses && pass->balance_E.defined()) {
+    const at::Tensor slope = pass->weight_N.unsqueeze(1) * pass->balance_E.unsqueeze(0);
+    probs = AddGradient::apply(probs, slope.to(probs.scalar_type()));
+  }
+  at::Tensor weights = at::gather(probs, 1, experts);
+  if (moe.normalizes) weights = weights / at::sum(weights, {1}, /*keepdim=*/true);
+  return {experts, weights};
+}
+
+}  // namespace mortise
