@@ -136,6 +136,7 @@ void end_by_broken_pipe() {
 int main(int argc, char** argv) {
   keep_freed_memory();
   use_no_more_threads_than_granted();
+  mortise::ask_for_short_slices();
   mortise::raise_open_files_limit();
   mortise::install_stop_signals();
   // Cases of `plugin check` run in processes of their own, which tell by themselves how they ended.

@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -139,6 +141,36 @@ int pool_threads() {
 int usable_cpus() {
   static const int cpus = cpus_within(affinity_cpus(), cgroup_cpu_quota(default_env(), "/"));
   return cpus;
+}
+
+namespace {
+
+// struct sched_attr of sched_setattr(2), which glibc does not declare before 2.41.
+struct ThreadSchedule {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t slice_ns, deadline_ns, period_ns;  // slice_ns is called runtime there
+};
+
+constexpr uint64_t kShortSlice_ns = 100'000;  // the shortest that the kernel takes
+
+bool read_schedule(ThreadSchedule& schedule) {
+  schedule = {};
+  schedule.size = sizeof(schedule);
+  return ::syscall(SYS_sched_getattr, 0, &schedule, sizeof(schedule), 0) == 0 && schedule.policy == SCHED_OTHER;
+}
+
+}  // namespace
+
+bool ask_for_short_slices() {
+  ThreadSchedule schedule;
+  if (!read_schedule(schedule)) return false;
+  schedule.slice_ns = kShortSlice_ns;
+  if (::syscall(SYS_sched_setattr, 0, &schedule, 0) != 0) return false;
+  // An older kernel takes the call and keeps nothing.
+  return read_schedule(schedule) && schedule.slice_ns == kShortSlice_ns;
 }
 
 }  // namespace mortise

@@ -21,6 +21,12 @@ void set_pool_threads(int num_threads);
 // 100 ms); nothing without a quota. `root` holds proc/ and the mounted groups: "/", or a folder that a test made.
 [[nodiscard]] std::optional<double> cgroup_cpu_quota(Env& env, const Path& root);
 
+// Asks the kernel to run this thread, and the threads and programs that it starts, for short times at once (Linux 6.12 and
+// later). A thread that has waited then runs again sooner if other programs keep the processors busy: a step next to two
+// busy processes takes half as long. The share of the processors stays the same. False where the kernel has no such
+// setting, or the thread is not of the ordinary kind (SCHED_OTHER).
+bool ask_for_short_slices();
+
 // What follows from both: the quota is rounded up, since part of a processor is still worth a thread.
 [[nodiscard]] int cpus_within(int affinity, std::optional<double> quota);
 

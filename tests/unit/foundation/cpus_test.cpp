@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <thread>
 
 #include "foundation/base/thread_pool.h"
 #include "support/temp_dir.h"
@@ -84,6 +89,26 @@ TEST(Cpus, NoMoreThanTheAffinityOfThisProcess) {
   ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
   EXPECT_GE(usable_cpus(), 1);
   EXPECT_LE(usable_cpus(), CPU_COUNT(&set));
+}
+
+// The time that the kernel lets a thread run at once, in ns, as sched_getattr(2) tells it; 0 on kernels that have none.
+uint64_t slice_ns() {
+  struct {
+    uint32_t size, policy;
+    uint64_t flags, nice_and_priority, runtime_ns, deadline_ns, period_ns;
+  } schedule{};
+  return ::syscall(SYS_sched_getattr, 0, &schedule, sizeof(schedule), 0) == 0 ? schedule.runtime_ns : 0;
+}
+
+TEST(Cpus, ThreadsThatAreStartedLaterKeepTheShortSlice) {
+  std::thread([] {
+    const uint64_t before = slice_ns();
+    const int priority = ::getpriority(PRIO_PROCESS, 0);
+    const bool granted = ask_for_short_slices();
+    std::thread([&] { EXPECT_EQ(slice_ns(), granted ? 100'000 : before); }).join();
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+    EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), priority);
+  }).join();
 }
 
 }  // namespace
