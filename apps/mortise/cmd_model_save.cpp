@@ -3,8 +3,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
+#include "config/keys/trainer.h"
 #include "foundation/base/text.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
@@ -20,6 +19,16 @@ constexpr const char* kSaveUsage =
     "Writes a Hugging Face folder (weights, configuration, tokenizer files) that transformers loads. --model may be a\n"
     "folder of a LoRA adapter. It is then merged into its base, unless you give --lora apart.\n";
 
+// The values of --dtype: those of trainer.save_dtype without "train", since nothing is trained here.
+std::string dtype_list() {
+  constexpr auto kNames = choice_names(SaveDtype{});
+  std::vector<std::string> names;
+  for (const std::string_view name : kNames) {
+    if (name != choice_name(SaveDtype::kTrain)) names.emplace_back(name);
+  }
+  return join(names, ", ");
+}
+
 struct SaveArguments {
   std::string model, out, dtype, max_shard_size, lora;
 };
@@ -30,7 +39,7 @@ po::options_description save_options(SaveArguments& a) {
   add("model", po::value(&a.model), "folder to read");
   add("out", po::value(&a.out), "folder to write; must differ from --model");
   add("dtype", po::value(&a.dtype)->default_value("stored"),
-      "stored (the same bytes as in the files of --model), float32, bfloat16, float16 or float64");
+      (dtype_list() + "; stored: the same bytes as in the files of --model").c_str());
   add("max-shard-size", po::value(&a.max_shard_size)->default_value("0"),
       "maximum size of a weight file, such as 500MB or 5GB; 0: with --dtype stored as in --model, else one file");
   add("lora", po::value(&a.lora)->default_value("merged"),
@@ -47,9 +56,10 @@ Result<SaveArguments> parse_save(Arguments args) {
   TRY(parse_words(args, save_options(a), kCommand));
   if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
   if (a.out.empty()) return bad("out", "is missing", "name the folder to write");
-  constexpr std::string_view kDtypes[] = {"stored", "float32", "bfloat16", "float16", "float64"};
-  if (std::ranges::find(kDtypes, a.dtype) == std::end(kDtypes))
-    return bad("dtype", "is " + quote(a.dtype), "use stored, float32, bfloat16, float16 or float64");
+  const auto dtype = parse_choice<SaveDtype>(a.dtype);
+  if (!dtype || dtype == SaveDtype::kTrain) {
+    return bad("dtype", "is " + quote(a.dtype), "use one of " + dtype_list());
+  }
   if (a.lora != "merged" && a.lora != "apart") return bad("lora", "is " + quote(a.lora), "use merged or apart");
   std::error_code ignored;
   if (std::filesystem::equivalent(a.model, a.out, ignored)) {

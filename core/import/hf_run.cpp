@@ -315,7 +315,8 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches, double lear
 
 namespace {
 
-// Of DeepSpeed's settings, which may be ms-swift's name for a file of them ("zero2_offload"). Nothing: they do not say.
+// The ZeRO stage in DeepSpeed's settings, which may be ms-swift's name for a file of them ("zero2_offload"). Nothing: they
+// do not say.
 std::optional<int64_t> zero_stage_of(const Json& deepspeed) {
   if (deepspeed.is_string()) {
     const std::string text = deepspeed.get<std::string>();

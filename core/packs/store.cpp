@@ -64,7 +64,7 @@ std::optional<SignerSet> signers_of(const Json& origin) {
   return set;
 }
 
-// Of the signatures, those that are of none of `counted`. A later trust or revocation looks at them again.
+// The ids of keys that signed and are not in `counted`. A later trust or revocation looks at them again.
 Result<Json> other_key_ids(const std::string& signature, const SignerSet& counted, std::string_view where) {
   Json ids = Json::array();
   if (signature.empty()) return ids;

@@ -75,7 +75,7 @@ at::Tensor AdamW::part_of(const at::Tensor& tensor, const TensorPart& part) cons
   return shards_ ? tensor.view({-1}).narrow(0, part.begin, part.size) : tensor;
 }
 
-// Of parts_[part]; undefined if there is none.
+// The gradient of parts_[part]; undefined if there is none.
 at::Tensor AdamW::gradient_of(size_t part) const {
   const TensorPart& of = parts_[part];
   if (!shards_) return parameters_[of.tensor].tensor.grad();

@@ -33,7 +33,7 @@ class TableReader {
     return {ErrorKind::kPlugin, "bad pack table: " + std::move(what), info_.path, "build the pack again with this SDK"};
   }
 
-  // Of an ABI that this program knows no struct is larger. Who says so would have foreign memory read as its fields.
+  // No struct of an ABI that this program knows is larger. A pack that claims so would have foreign memory read as fields.
   template <class Struct>
   [[nodiscard]] bool is_too_large(const Struct& in) const {
     return info_.abi_minor <= MORTISE_ABI_MINOR && in.struct_size > sizeof(Struct);

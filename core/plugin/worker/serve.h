@@ -33,7 +33,7 @@ class PluginServer {
 std::unique_ptr<PluginServer> make_reward_server(Channel& channel, WorkerSystem& system);
 // Serves a loss or an estimator, which gets calls of `compute`.
 std::unique_ptr<PluginServer> make_step_server(Channel& channel, WorkerSystem& system);
-// Of an environment: episodes.
+// Serves an environment, which plays episodes.
 std::unique_ptr<PluginServer> make_episode_server(Channel& channel);
 
 // Sends a message from any thread: a plugin may log from its own.

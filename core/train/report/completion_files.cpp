@@ -28,7 +28,7 @@ Json errors_of(const ScoredBatch& scored, size_t row) {
   return errors;
 }
 
-// Of a row with several turns: its messages, and which of its tokens were sampled.
+// Adds the messages of a row with several turns, and which of its tokens were sampled.
 void add_turns(const SampleTurns& turns, Json& row) {
   const auto messages = parse_json(turns.messages, "messages of a row");
   row["turns"] = messages.ok() ? *messages : Json::array();

@@ -76,7 +76,7 @@ bool has_several_turns(const SampleBatch& samples) {
   return std::ranges::any_of(samples.rows, [](const Sample& sample) { return sample.turns.num_assistant > 0; });
 }
 
-// Of rows that could call tools: verl's counts, and TRL's frequencies.
+// Adds verl's counts and TRL's frequencies of calls, if the rows could call tools.
 void add_tool_metrics(const SampleBatch& samples, MetricSet& metrics) {
   if (!has_several_turns(samples)) return;
   std::vector<double> counts;

@@ -17,6 +17,7 @@
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
+#include "model/weights/weight_files.h"
 #include "train/loop/critic.h"
 #include "train/loop/trainer.h"
 #include "train/run/plugin_files.h"
@@ -159,7 +160,7 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
     }
     element = static_cast<double>(stored) / static_cast<double>(model.num_parameters());
   } else if (!save.dtype.empty()) {
-    element = save.dtype == "float64" ? 8.0 : save.dtype == "float32" ? 4.0 : 2.0;
+    element = static_cast<double>(c10::elementSize(TRY(parse_scalar_type(save.dtype))));
   }
   return SavedWeights{count * element, !lora && element >= (is_double ? 8.0 : 4.0)};
 }

@@ -34,7 +34,7 @@ struct AdaptedPolicy {
     return out;
   }
 
-  // Of one update with learning rate 0.
+  // The gradients of one update with learning rate 0.
   std::vector<at::Tensor> gradients(TestObjective& run, const StepTable& batch, LearnerOptions options,
                                     const UpdatePlace& place) {
     options.grad_clip = 0.0;

@@ -445,7 +445,7 @@ TEST_F(PackThreshold, SignaturesOfMinisignAreTaken) {
   EXPECT_EQ(second.keys.size(), 2U);
   EXPECT_EQ(read(), "ok");
   EXPECT_EQ(fetch("1.0.0"), "ok");
-  // Of a stranger, and of other files.
+  // A signature by a stranger is refused, and so is one of another file.
   EXPECT_THAT(error_of(add(minisign(thief_, "index.json", "t.minisig"))), HasSubstr("not one of the signers"));
   dir_.write("public/notes.txt", "x");
   EXPECT_THAT(error_of(add(minisign(c_, "notes.txt", "n.minisig"))), HasSubstr("rule P19"));

@@ -95,7 +95,7 @@ std::string date_text(int64_t days) {
   return text;
 }
 
-// Of a day, as isoformat(): microseconds if there are any, nanoseconds if there are any.
+// The time of a day as isoformat() writes it: microseconds if there are any, nanoseconds if there are any.
 std::string time_text(int64_t value, int64_t units) {
   const int64_t seconds = value / units, nanoseconds = value % units * (1'000'000'000 / units);
   char text[64];
