@@ -243,6 +243,16 @@ class Checker {
     if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
     check_restarts("actor.optim.num_cycles", config_.actor.optim);
     check_restarts("critic.optim.num_cycles", config_.critic.optim);
+    check_nesterov("actor.optim.nesterov", config_.actor.optim);
+    check_nesterov("critic.optim.nesterov", config_.critic.optim);
+  }
+
+  // As in torch.
+  void check_nesterov(const std::string& key, const OptimConfig& optim) {
+    if (optim.optimizer != OptimizerName::kSgd || !optim.nesterov.value_or(false)) return;
+    if (optim.momentum.value_or(0.0) > 0.0 && optim.dampening == 0.0) return;
+    error(key, fmt::format("{} is true, but sgd has {}", quote(key), optim.dampening > 0 ? "dampening" : "no momentum"),
+          "set momentum above 0 and dampening to 0");
   }
 
   void check_restarts(const std::string& key, const OptimConfig& optim) {

@@ -31,8 +31,12 @@ struct HfBatches {
 };
 // `default_accumulation`: gradient_accumulation_steps where it is null.
 HfBatches translate_hf_batches(Translation& t, const Processes& processes);
-// Length of the run, learning-rate schedule, optimizer. `learning_rate`: the framework's, which a floor is a share of.
+// Length of the run, learning-rate schedule, betas, clipping. `learning_rate`: the framework's, which a floor is a share of.
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
+// optim and optim_args.
+void translate_hf_optimizer(Translation& t);
+void translate_swift_optimizer(Translation& t);                          // with its own setting `optimizer`
+void translate_verl_optimizer(Translation& t, const std::string& part);  // "actor" or "critic"
 // Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy
 // or eval_steps is not given, the settings of saving count (ms-swift with validation rows).
 void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);

@@ -406,6 +406,7 @@ void note_unused(Translation& t) {
 void translate_swift(Translation& t, const Processes& processes) {
   const HfBatches batches = translate_hf_batches(t, processes);
   translate_hf_schedule(t, batches, set_learning_rate(t));
+  translate_swift_optimizer(t);
   set_data(t);
   translate_hf_files(t, batches, !t.texts("val_dataset").empty());
   set_loss(t);

@@ -330,6 +330,7 @@ void set_rewards(Translation& t) {
 void translate_trl(Translation& t, const Processes& processes) {
   const HfBatches batches = translate_hf_batches(t, processes);
   translate_hf_schedule(t, batches, t.number("learning_rate"));
+  translate_hf_optimizer(t);
   translate_hf_files(t, batches, false);
   set_loss(t);
   note_unused(t);

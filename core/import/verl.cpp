@@ -408,6 +408,7 @@ void translate_verl(Translation& t) {
   set_correction(t);
   set_batches(t);
   set_schedule(t, "actor");
+  translate_verl_optimizer(t, "actor");
   set_run_length(t);
   set_files(t, "data.train_files");
   set_files(t, "data.val_files");
@@ -419,6 +420,7 @@ void translate_verl(Translation& t) {
   translate_verl_rewards(t);
   if (!has_critic(t)) return;
   set_schedule(t, "critic");
+  translate_verl_optimizer(t, "critic");
   const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";
   t.set("critic.loss_agg_mode", t.text(mode), {mode});
 }

@@ -52,6 +52,14 @@ inline const std::vector<RunCase>& run_table() {
        {"data.train_files=data/code.jsonl", "reward.0.use=code", "~reward.0.pattern", "reward.0.time_limit=60",
         "reward.0.row_timeout=120s", "reward.0.timeout=300s", "plugins.isolation=process"}},
       {"sft", "sft", {}},
+      // Optimizers that step whole matrices, for the policy and for a critic; and one with moments in blocks of bytes.
+      {"muon_and_adafactor",
+       "train",
+       {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "actor.optim.optimizer=muon",
+        "critic.optim.optimizer=adafactor", "critic.optim.scale_parameter=true"}},
+      {"adamw_8bit",
+       "sft",
+       {"actor.optim.optimizer=adamw_8bit", "actor.optim.min_8bit_size=16", "actor.optim.quantize_embeddings=true"}},
       {"streaming", "train", {"data.streaming=true", "data.shuffle_buffer_size=5"}},
   };
   return *table;

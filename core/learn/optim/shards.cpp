@@ -23,10 +23,14 @@ std::vector<TensorPart> blocks_of(std::span<const int64_t> sizes) {
   return blocks;
 }
 
-Shards::Shards(std::span<const int64_t> sizes, int num_ranks) : begins_{0} {
+Shards::Shards(std::span<const int64_t> sizes, int num_ranks, ShardCut cut) : begins_{0} {
   for (const int64_t size : sizes) begins_.push_back(begins_.back() + size);
   std::vector<int64_t> loads;
-  for (const TensorPart& block : blocks_of(sizes)) loads.push_back(block.size);
+  if (cut == ShardCut::kTensors) {
+    loads.assign(sizes.begin(), sizes.end());
+  } else {
+    for (const TensorPart& block : blocks_of(sizes)) loads.push_back(block.size);
+  }
   const std::vector<int> owners = deal_in_ranges(loads, num_ranks);
   ranges_.resize(static_cast<size_t>(num_ranks));
   size_t block = 0;

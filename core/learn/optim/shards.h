@@ -1,8 +1,9 @@
 // Shards: which rank owns which parameters of an optimizer, for ZeRO (Rajbhandari et al., arXiv:1910.02054).
 //
 // The flat order is the parameters one behind another, each row-major. Rank r owns one range of it, r + 1 the next.
-// Ranges are cut between tensors, or at multiples of kBlock numbers of a tensor. AdamW's kernel works in vectors from
-// the start of a tensor, so such a cut changes no bit. A rank may own nothing. Thread rule: constants.
+// Ranges are cut between tensors, and for optimizers that work element by element also at multiples of kBlock numbers
+// of a tensor. AdamW's kernel works in vectors from the start of a tensor, so such a cut changes no bit. A rank may own
+// nothing. Thread rule: constants.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,6 +32,9 @@ struct TensorPart {
   int64_t begin = 0, size = 0;  // numbers of the tensor
 };
 
+// Where ranges may be cut.
+enum class ShardCut { kBlocks, kTensors };
+
 class Shards {
  public:
   static constexpr int64_t kBlock = int64_t{1} << 20;
@@ -38,7 +42,7 @@ class Shards {
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
   // `sizes`: the numbers of each parameter.
-  Shards(std::span<const int64_t> sizes, int num_ranks);
+  Shards(std::span<const int64_t> sizes, int num_ranks, ShardCut cut = ShardCut::kBlocks);
 
   [[nodiscard]] int num_ranks() const { return static_cast<int>(ranges_.size()); }
   [[nodiscard]] FlatRange of(int rank) const { return ranges_[static_cast<size_t>(rank)]; }

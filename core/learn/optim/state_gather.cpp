@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
 
 namespace mortise {
 
@@ -17,7 +17,7 @@ constexpr std::string_view kGatherStage = "saving the checkpoint";
 
 }  // namespace
 
-void StateGather::add(AdamW& optimizer) {
+void StateGather::add(Optimizer& optimizer) {
   if (optimizer.shards() == nullptr) return;
   optimizer.save_through(*this);
   optimizers_.push_back(&optimizer);
@@ -37,24 +37,25 @@ Result<StateGather::Request> StateGather::tell(const Request& request) {
 
 // The numbers on rank 0; on the others nothing.
 Result<at::Tensor> StateGather::collect(const Request& request) {
-  const AdamW& optimizer = *optimizers_[static_cast<size_t>(request.optimizer)];
-  const Shards& shards = *optimizer.shards();
-  const auto num_ranks = static_cast<size_t>(shards.num_ranks());
+  const Optimizer& optimizer = *optimizers_[static_cast<size_t>(request.optimizer)];
+  const auto num_ranks = static_cast<size_t>(optimizer.shards()->num_ranks());
+  const auto parameter = static_cast<size_t>(request.parameter), state = static_cast<size_t>(request.state);
+  const auto asked_of = [&](int rank) { return request.range.within(optimizer.state_range(rank, parameter, state)); };
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
-  const FlatRange own = request.range.within(shards.of(communicator_->rank()));
+  const FlatRange own = asked_of(communicator_->rank());
   sent[0] = own.size();
   const bool is_main = communicator_->is_main();
-  for (size_t rank = 0; is_main && rank < num_ranks; ++rank)
-    received[rank] = request.range.within(shards.of(static_cast<int>(rank))).size();
-  const at::Tensor part = optimizer.own_moment(static_cast<int>(request.moment), own);
+  for (size_t rank = 0; is_main && rank < num_ranks; ++rank) received[rank] = asked_of(static_cast<int>(rank)).size();
+  const at::Tensor part = optimizer.own_state(parameter, state, own);
   const at::Tensor whole = at::empty({is_main ? request.range.size() : 0}, part.options());
   TRY(communicator_->all_to_all(part, sent, whole, received, kGatherStage));
   return whole;
 }
 
-Result<> StateGather::read(const AdamW& optimizer, int moment, const FlatRange& range, std::span<std::byte> out) {
+Result<> StateGather::read(const Optimizer& optimizer, size_t parameter, size_t state, const FlatRange& range,
+                           std::span<std::byte> out) {
   const auto place = std::find(optimizers_.begin(), optimizers_.end(), &optimizer) - optimizers_.begin();
-  const Request told = TRY(tell({place, moment, range}));
+  const Request told = TRY(tell({place, static_cast<int64_t>(parameter), static_cast<int64_t>(state), range}));
   const at::Tensor numbers = TRY(collect(told));
   if (numbers.nbytes() != out.size())
     return Error{ErrorKind::kInternal, "a piece of a state has another size than its file", std::string(kGatherStage),

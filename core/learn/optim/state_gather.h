@@ -18,7 +18,7 @@
 
 namespace mortise {
 
-class AdamW;
+class Optimizer;
 
 class StateGather {
  public:
@@ -27,11 +27,12 @@ class StateGather {
   StateGather& operator=(const StateGather&) = delete;
 
   // Every rank adds the same optimizers in the same order. Does nothing for one that is not sharded.
-  void add(AdamW& optimizer);
+  void add(Optimizer& optimizer);
   [[nodiscard]] bool is_empty() const { return optimizers_.empty(); }
 
-  // Rank 0, while the others are in serve(): numbers of the flat order of a moment of an optimizer.
-  Result<> read(const AdamW& optimizer, int moment, const FlatRange& range, std::span<std::byte> out);
+  // Rank 0, while the others are in serve(): numbers of a state tensor of a parameter (Optimizer::state_range).
+  Result<> read(const Optimizer& optimizer, size_t parameter, size_t state, const FlatRange& range,
+                std::span<std::byte> out);
   // Rank 0 needs no more.
   Result<> finish();
   // The other ranks.
@@ -40,14 +41,14 @@ class StateGather {
  private:
   struct Request {
     int64_t optimizer = -1;  // -1: no more
-    int64_t moment = 0;
+    int64_t parameter = 0, state = 0;
     FlatRange range;
   };
   Result<Request> tell(const Request& request);
   Result<at::Tensor> collect(const Request& request);
 
   Communicator* communicator_;
-  std::vector<const AdamW*> optimizers_;
+  std::vector<const Optimizer*> optimizers_;
 };
 
 }  // namespace mortise

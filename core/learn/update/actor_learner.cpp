@@ -95,7 +95,7 @@ struct ActorLearner::Update {
   }
 };
 
-ActorLearner::ActorLearner(Model& model, AdamW& optimizer, ActorObjective& objective, const LearnerOptions& options)
+ActorLearner::ActorLearner(Model& model, Optimizer& optimizer, ActorObjective& objective, const LearnerOptions& options)
     : model_(&model), optimizer_(&optimizer), objective_(&objective), options_(options) {}
 
 Result<UpdateSlice> ActorLearner::slice(const Update& update, std::span<const int64_t> rows) const {

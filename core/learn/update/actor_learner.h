@@ -18,7 +18,7 @@
 
 #include "foundation/metrics/registry.h"
 #include "learn/objective/actor_objective.h"
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
 #include "learn/update/gradient_sum.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/learner_options.h"
@@ -49,7 +49,7 @@ struct UpdatePlace {
 
 class ActorLearner {
  public:
-  ActorLearner(Model& model, AdamW& optimizer, ActorObjective& objective, const LearnerOptions& options);
+  ActorLearner(Model& model, Optimizer& optimizer, ActorObjective& objective, const LearnerOptions& options);
 
   // log_prob [N] of every response token of the table under `model` (the policy or the reference), without gradient. `passes` says
   // how the rows are cut; null: as in updates. `entropy` receives [N] too where it is not null.
@@ -88,7 +88,7 @@ class ActorLearner {
   Result<> accumulate(Update& update, UpdateReport& report);
 
   Model* model_;
-  AdamW* optimizer_;
+  Optimizer* optimizer_;
   ActorObjective* objective_;
   LearnerOptions options_;
 };

@@ -11,7 +11,7 @@
 
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/learner_options.h"
 #include "learn/update/micro_batches.h"
@@ -34,7 +34,7 @@ struct CriticReport {
 
 class CriticLearner {
  public:
-  CriticLearner(Model& model, AdamW& optimizer, const CriticOptions& options)
+  CriticLearner(Model& model, Optimizer& optimizer, const CriticOptions& options)
       : model_(&model), optimizer_(&optimizer), options_(options) {
     options_.learner.micro_batch.sets_idle_rows_apart = false;  // values are learnt whatever the advantage is
   }
@@ -49,7 +49,7 @@ class CriticLearner {
   Result<LeafReport> backward(const StepTable& table, std::span<const int64_t> micro, const UpdateCounts& counts);
 
   Model* model_;
-  AdamW* optimizer_;
+  Optimizer* optimizer_;
   CriticOptions options_;
 };
 

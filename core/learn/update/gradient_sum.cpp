@@ -76,7 +76,7 @@ std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& paramete
 
 }  // namespace
 
-GradientSum::GradientSum(AdamW& optimizer, const RankShare& share, const RankOptions& ranks)
+GradientSum::GradientSum(Optimizer& optimizer, const RankShare& share, const RankOptions& ranks)
     : optimizer_(&optimizer), parameters_(&optimizer.parameters()), share_(&share), ranks_(ranks) {
   optimizer.own_gradient() = at::Tensor();
   if (!optimizer.shares_gradients() || ranks.deterministic) return;

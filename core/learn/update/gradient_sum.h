@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
 #include "learn/update/gradient_tree.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/rank_share.h"
@@ -29,7 +29,7 @@ namespace mortise {
 class GradientSum {
  public:
   // Borrows all. The parameters have no gradients yet.
-  GradientSum(AdamW& optimizer, const RankShare& share, const RankOptions& ranks);
+  GradientSum(Optimizer& optimizer, const RankShare& share, const RankOptions& ranks);
 
   // After the backward pass of a micro-batch of this rank. They come in ascending order.
   Result<> end_leaf(size_t leaf, bool has_gradient);
@@ -47,7 +47,7 @@ class GradientSum {
   at::Tensor& owned();
   void forget_gradients();
 
-  AdamW* optimizer_;
+  Optimizer* optimizer_;
   const std::vector<OptimizedParameter>* parameters_;
   const RankShare* share_;
   RankOptions ranks_;

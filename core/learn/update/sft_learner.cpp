@@ -41,7 +41,7 @@ Result<LeafReport> sft_backward(const Model& model, const StepTable& table, cons
 
 }  // namespace
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const StepTable& table, const LearnerOptions& options,
+Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable& table, const LearnerOptions& options,
                              const SftPlace& place) {
   SftReport report;
   for (const uint8_t m : table.get<column::ResponseMask>()) report.num_tokens += m;

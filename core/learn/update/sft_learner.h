@@ -2,7 +2,7 @@
 // Same packing, head and optimizer as the policy's updates. Thread rule: one thread at a time.
 #pragma once
 
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
 #include "learn/update/learner_options.h"
 #include "learn/update/micro_batches.h"
 #include "model/model.h"
@@ -21,7 +21,7 @@ struct SftPlace {
   int64_t update_index = 1;  // in the run
 };
 
-Result<SftReport> sft_update(Model& model, AdamW& optimizer, const StepTable& table, const LearnerOptions& options,
+Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable& table, const LearnerOptions& options,
                              const SftPlace& place);
 
 }  // namespace mortise

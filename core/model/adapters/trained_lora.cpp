@@ -124,8 +124,11 @@ LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<cons
     const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
     const auto found = std::ranges::find(modules, module);
     if (found == modules.end()) continue;
-    size.num_trained += ranks[static_cast<size_t>(found - modules.begin())].rank *
-                        (parameter.tensor.size(0) + parameter.tensor.size(1));
+    const int64_t rank = ranks[static_cast<size_t>(found - modules.begin())].rank;
+    const int64_t out = parameter.tensor.size(0), in = parameter.tensor.size(1);
+    size.num_trained += rank * (out + in);
+    size.shapes.push_back({rank, in});
+    size.shapes.push_back({out, rank});
     size.num_adapted += parameter.tensor.numel();
   }
   return size;

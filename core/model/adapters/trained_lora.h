@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -45,6 +46,7 @@ Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
 struct LoraSize {
   int64_t num_trained = 0;  // elements of A and B
   int64_t num_adapted = 0;  // elements of the adapted matrices, whose base is kept next to the merged ones
+  std::vector<std::array<int64_t, 2>> shapes;  // of A and B of each matrix
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<const std::string> modules,
                       std::span<const LoraRank> ranks);

@@ -44,8 +44,7 @@ int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs
 Critic::Critic(Model model_in, const RunSettings& run, FlopCount* flops)
     : model(std::move(model_in)),
       state("critic.model", model),
-      optimizer(optimized_parameters(model), adamw_options(run.config.critic.optim), "critic.optim",
-                zero_options(run.config, run.ranks)),
+      optimizer(make_optimizer(model, run.config.critic.optim, "critic.optim", zero_options(run.config, run.ranks))),
       schedule(schedule_options(
           run.config.critic.optim, run.total_steps,
           run.config.data.train_batch_size / prompts_per_update(run.config) * num_epochs_of(run.config))),

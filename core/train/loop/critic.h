@@ -21,7 +21,7 @@ struct Critic {
 
   Model model;
   ModelState state;
-  AdamW optimizer;
+  Optimizer optimizer;
   ScheduleOptions schedule;
   CriticLearner learner;
   int64_t rows_per_update = 1;

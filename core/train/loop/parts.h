@@ -15,7 +15,7 @@
 #include "foundation/base/env.h"
 #include "learn/objective/entropy_controller.h"
 #include "learn/objective/kl_controller.h"
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
 #include "learn/optim/schedule.h"
 #include "learn/optim/state_gather.h"
 #include "learn/update/actor_learner.h"
@@ -76,7 +76,7 @@ struct AdvantageParts {
 };
 
 struct LearnerParts {
-  std::optional<AdamW> optimizer;
+  std::optional<Optimizer> optimizer;
   ScheduleOptions schedule;
   std::optional<ActorObjective> objective;
   std::optional<EntropyController> entropy_controller;

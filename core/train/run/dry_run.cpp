@@ -2,6 +2,7 @@
 // and updates that follow from the data, the checkpoint that it would continue from, and estimates of memory by part
 // and of a checkpoint's size. The rows are read and checked as the run reads them; files that plugins name are looked
 // for.
+#include <ATen/ops/empty.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -66,6 +67,20 @@ double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double
   return std::max(loss, std::max(chunk, one_layer));
 }
 
+// Bytes of the optimizer's state of a model, or of its adapter. Memory for the tensors is allocated but never touched.
+double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
+                       ModelDtype dtype) {
+  const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
+  std::vector<OptimizedParameter> parameters;
+  if (lora) {
+    for (const auto& shape : lora->shapes) parameters.push_back({"", at::empty(shape, type)});
+  } else {
+    const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
+    parameters = optimized_parameters(store.parameters, store.weights.embedding_VH, store.leaves.head, optim);
+  }
+  return static_cast<double>(state_bytes(*update_rule(optim), parameters));
+}
+
 // Bytes.
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
@@ -75,7 +90,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.weights = parameters * element;
   if (lora) bytes.weights += static_cast<double>(lora->num_trained + lora->num_adapted) * element;
   bytes.gradients = trained * element;
-  bytes.moments = 2.0 * trained * element;
+  bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype);
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   if (has_reference && !lora) bytes.reference = parameters * element;  // with an adapter it is a view of the base
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
@@ -126,7 +141,7 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
   const auto weights = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
-  return CriticBytes{weights, weights, 2.0 * weights};
+  return CriticBytes{weights, weights, optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype)};
 }
 
 // What ranks.zero_stage takes off the memory of a rank. With stage 2 the activations of a pass are gone when its

@@ -61,17 +61,52 @@ SaveOptions save_options(const RunConfig& config) {
   return options;
 }
 
-std::vector<OptimizedParameter> optimized_parameters(Model& model) {
+std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParameter> parameters,
+                                                     const at::Tensor& embedding, const at::Tensor& head,
+                                                     const OptimConfig& optim) {
   std::vector<OptimizedParameter> out;
-  for (const NamedParameter& p : model.trainable()) out.push_back({p.name, p.tensor, p.decay});
+  for (const NamedParameter& p : parameters) {
+    OptimizedParameter& one =
+        out.emplace_back(OptimizedParameter{p.name, p.tensor, p.decay || optim.decay_all_parameters});
+    if (p.tensor.const_data_ptr() == embedding.const_data_ptr())
+      one.role = ParameterRole::kEmbedding;
+    else if (p.tensor.const_data_ptr() == head.const_data_ptr())
+      one.role = ParameterRole::kHead;
+  }
   return out;
 }
 
-ZeroOptions zero_options(const RunConfig& config, Communicator& ranks) { return {&ranks, config.ranks.zero_stage}; }
-
-AdamWOptions adamw_options(const OptimConfig& optim) {
-  return {optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay};
+std::vector<OptimizedParameter> optimized_parameters(const Model& model, const OptimConfig& optim) {
+  return optimized_parameters(model.trainable(), model.weights().embedding_VH, model.head_weight(), optim);
 }
+
+std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
+  const AdamWOptions adamw{optim.betas[0], optim.betas[1], optim.eps, optim.weight_decay};
+  switch (optim.optimizer) {
+    case OptimizerName::kAdamW:
+      break;
+    case OptimizerName::kAdamW8Bit:
+      return make_adamw_8bit({adamw, optim.min_8bit_size, optim.quantize_embeddings});
+    case OptimizerName::kAdafactor:
+      return make_adafactor({optim.adafactor_eps[0], optim.adafactor_eps[1], optim.clip_threshold, optim.decay_rate,
+                             optim.adafactor_beta1, optim.scale_parameter, optim.relative_step, optim.warmup_init});
+    case OptimizerName::kLion:
+      return make_lion({optim.betas[0], optim.betas[1]});
+    case OptimizerName::kMuon:
+      return make_muon({adamw, optim.momentum.value_or(0.95), optim.nesterov.value_or(true), optim.ns_steps,
+                        optim.adjust_lr_fn == MuonLr::kMatchRmsAdamW});
+    case OptimizerName::kSgd:
+      return make_sgd({optim.momentum.value_or(0.0), optim.dampening, optim.nesterov.value_or(false)});
+  }
+  return make_adamw(adamw);
+}
+
+Optimizer make_optimizer(const Model& model, const OptimConfig& optim, std::string state_name,
+                         const ZeroOptions& zero) {
+  return {optimized_parameters(model, optim), update_rule(optim), optim.weight_decay, std::move(state_name), zero};
+}
+
+ZeroOptions zero_options(const RunConfig& config, Communicator& ranks) { return {&ranks, config.ranks.zero_stage}; }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {
   ScheduleOptions out;

@@ -2,11 +2,17 @@
 // Pure functions.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "config/run_config.h"
-#include "learn/optim/adamw.h"
+#include "learn/optim/optimizer.h"
+#include "learn/optim/rules.h"
 #include "learn/optim/schedule.h"
 #include "learn/update/learner_options.h"
 #include "model/model.h"
@@ -14,8 +20,13 @@
 namespace mortise {
 
 // [*.optim] for a model and its optimizer.
-std::vector<OptimizedParameter> optimized_parameters(Model& model);
-AdamWOptions adamw_options(const OptimConfig& optim);
+std::vector<OptimizedParameter> optimized_parameters(const Model& model, const OptimConfig& optim);
+// The same of parameters that may be without memory. `embedding` and `head`: the model's, which may be one.
+std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParameter> parameters,
+                                                     const at::Tensor& embedding, const at::Tensor& head,
+                                                     const OptimConfig& optim);
+std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
+Optimizer make_optimizer(const Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero);
 // How the ranks share an optimizer's state.
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);

@@ -269,10 +269,9 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 }
 
 // The optimizer, which `sft` has too.
-void load_optimizer(const RunSettings& run, Model& policy, LearnerParts& learning) {
+void load_optimizer(const RunSettings& run, const Model& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
-  learning.optimizer.emplace(optimized_parameters(policy), adamw_options(optim), "actor.optim",
-                             zero_options(run.config, run.ranks));
+  learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks)));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
 }

@@ -141,7 +141,7 @@ TEST(ImportRules, UnknownSettingsAndFrameworksAreRefused) {
 }
 
 TEST(ImportRules, AllProblemsComeAtOnce) {
-  const std::string error = import_error("trl", "load_in_4bit: true\nbetta: 1\noptim: adafactor\n");
+  const std::string error = import_error("trl", "load_in_4bit: true\nbetta: 1\noptim_target_modules: all\n");
   EXPECT_THAT(error, HasSubstr("peer.yaml:1:1: 'load_in_4bit = true' is not supported"));
   EXPECT_THAT(error, HasSubstr("peer.yaml:2:1"));
   EXPECT_THAT(error, HasSubstr("peer.yaml:3:1"));

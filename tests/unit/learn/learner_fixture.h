@@ -13,6 +13,7 @@
 
 #include "config/load.h"
 #include "foundation/base/rng.h"
+#include "learn/optim/adamw.h"
 #include "learn/update/actor_learner.h"
 
 namespace mortise {

@@ -1,0 +1,262 @@
+// Keeps an optimizer's state, shares it over ranks, and saves and loads it.
+#include "learn/optim/optimizer.h"
+
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "learn/optim/state_gather.h"
+#include "learn/optim/tensor_state.h"
+
+namespace mortise {
+
+namespace {
+
+std::vector<int64_t> sizes_of(const std::vector<OptimizedParameter>& parameters) {
+  std::vector<int64_t> sizes;
+  for (const OptimizedParameter& parameter : parameters) sizes.push_back(parameter.tensor.numel());
+  return sizes;
+}
+
+int64_t numel_of(const StateTensor& state) {
+  int64_t numel = 1;
+  for (const int64_t size : state.shape) numel *= size;
+  return numel;
+}
+
+std::string key_of(const StateTensor& state, const OptimizedParameter& parameter) {
+  return fmt::format("{}.{}", state.name, parameter.name);
+}
+
+// A tensor of state of one parameter, which lies on several ranks.
+class StateSource : public TensorSource {
+ public:
+  StateSource(StateGather& gather, const Optimizer& optimizer, size_t parameter, size_t state, size_t element_bytes)
+      : gather_(&gather), optimizer_(&optimizer), parameter_(parameter), state_(state), element_bytes_(element_bytes) {}
+
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
+    const auto first = static_cast<int64_t>(begin / element_bytes_);
+    const FlatRange range{first, first + static_cast<int64_t>(out.size() / element_bytes_)};
+    return gather_->read(*optimizer_, parameter_, state_, range, out);
+  }
+
+ private:
+  StateGather* gather_;
+  const Optimizer* optimizer_;
+  size_t parameter_, state_;
+  size_t element_bytes_;
+};
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule,
+                     double weight_decay, std::string state_name, const ZeroOptions& zero)
+    : parameters_(std::move(parameters)),
+      rule_(std::move(rule)),
+      weight_decay_(weight_decay),
+      state_name_(std::move(state_name)),
+      zero_(zero) {
+  c10::NoGradGuard no_grad;
+  for (const OptimizedParameter& parameter : parameters_) layout_.push_back(rule_->state_of(parameter));
+  const std::vector<int64_t> sizes = sizes_of(parameters_);
+  if (zero.stage > 0 && zero.communicator != nullptr && zero.communicator->size() > 1 && !sizes.empty()) {
+    shards_.emplace(sizes, zero.communicator->size(),
+                    rule_->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks);
+    parts_ = shards_->parts(own_range());
+  } else {
+    for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, sizes[i]});
+  }
+  for (const TensorPart& part : parts_) {
+    std::vector<at::Tensor>& tensors = state_.emplace_back();
+    for (const StateTensor& state : layout_[part.tensor]) {
+      const at::IntArrayRef whole = state.shape;
+      const std::vector<int64_t> piece{state_range_of(part, state).size()};
+      tensors.push_back(at::zeros(cuts_parameters() ? at::IntArrayRef(piece) : whole,
+                                  parameters_[part.tensor].tensor.options().dtype(state.dtype)));
+    }
+  }
+}
+
+bool Optimizer::cuts_parameters() const { return shards_.has_value() && !rule_->needs_whole_parameters(); }
+
+at::Tensor Optimizer::part_of(const at::Tensor& tensor, const TensorPart& part) const {
+  return cuts_parameters() ? tensor.view({-1}).narrow(0, part.begin, part.size) : tensor;
+}
+
+FlatRange Optimizer::state_range_of(const TensorPart& part, const StateTensor& state) const {
+  if (!cuts_parameters()) return {0, numel_of(state)};
+  return {part.begin / state.numbers_each, (part.begin + part.size + state.numbers_each - 1) / state.numbers_each};
+}
+
+FlatRange Optimizer::state_range(int rank, size_t parameter, size_t state) const {
+  for (const TensorPart& part : shards_->parts(shards_->of(rank))) {
+    if (part.tensor == parameter) return state_range_of(part, layout_[parameter][state]);
+  }
+  return {};
+}
+
+// The gradient of parts_[part]; undefined if there is none.
+at::Tensor Optimizer::gradient_of(size_t part) const {
+  const TensorPart& of = parts_[part];
+  const at::Tensor& tensor = parameters_[of.tensor].tensor;
+  if (!shards_) return tensor.grad();
+  if (!own_gradient_.defined()) return {};
+  const at::Tensor flat = own_gradient_.narrow(0, shards_->begin_of(of.tensor) + of.begin - own_range().begin, of.size);
+  return cuts_parameters() ? flat : flat.view(tensor.sizes());
+}
+
+Result<> Optimizer::step(double lr, double grad_factor) {
+  c10::NoGradGuard no_grad;
+  ++num_updates_;
+  std::vector<StepPart> parts;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const OptimizedParameter& parameter = parameters_[parts_[i].tensor];
+    at::Tensor gradient = gradient_of(i);
+    if (!gradient.defined()) continue;
+    const double decay = parameter.weight_decay.value_or(parameter.decay ? weight_decay_ : 0.0);
+    parts.push_back({&parameter, part_of(parameter.tensor.detach(), parts_[i]), std::move(gradient), state_[i],
+                     lr * parameter.lr_scale, decay});
+  }
+  if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
+  if (!shards_) return {};
+  own_gradient_ = at::Tensor();
+  std::vector<at::Tensor> tensors;
+  for (const OptimizedParameter& parameter : parameters_) tensors.push_back(parameter.tensor.detach());
+  return gather_tensors(*zero_.communicator, *shards_, tensors, "new weights");
+}
+
+void Optimizer::zero_grad() {
+  for (OptimizedParameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().zero_();
+  }
+}
+
+namespace {
+
+// One norm for each block of the tensors, in order.
+std::vector<double> block_norms(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> blocks;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor flat = tensor.reshape({-1});
+    for (int64_t begin = 0; begin < flat.numel(); begin += Shards::kBlock)
+      blocks.push_back(flat.narrow(0, begin, std::min(Shards::kBlock, flat.numel() - begin)));
+  }
+  std::vector<double> norms;
+  if (blocks.empty()) return norms;
+  for (const at::Tensor& norm : at::_foreach_norm(blocks)) norms.push_back(norm.item<double>());
+  return norms;
+}
+
+double norm_of(std::span<const double> norms) {
+  double sum_of_squares = 0.0;
+  for (const double norm : norms) sum_of_squares += norm * norm;
+  return std::sqrt(sum_of_squares);
+}
+
+}  // namespace
+
+// A part begins and ends with blocks, so that the blocks of all ranks are those of the whole tensors.
+Result<double> Optimizer::grad_norm() const {
+  if (!shards_) return global_grad_norm(parameters_);
+  c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (size_t i = 0; i < parts_.size(); ++i) gradients.push_back(gradient_of(i));
+  const std::vector<double> own = block_norms(gradients);
+  std::string bytes(own.size() * sizeof(double), '\0');
+  if (!own.empty()) std::memcpy(bytes.data(), own.data(), bytes.size());
+  std::string all;
+  for (const std::string& one : TRY(zero_.communicator->exchange(bytes, "gradient norm"))) all += one;
+  std::vector<double> norms(all.size() / sizeof(double));
+  if (!all.empty()) std::memcpy(norms.data(), all.data(), all.size());
+  return norm_of(norms);
+}
+
+at::Tensor Optimizer::own_state(size_t parameter, size_t state, const FlatRange& range) const {
+  const StateTensor& layout = layout_[parameter][state];
+  for (size_t i = 0; i < parts_.size() && range.size() > 0; ++i) {
+    if (parts_[i].tensor != parameter) continue;
+    const int64_t begin = state_range_of(parts_[i], layout).begin;
+    return state_[i][state].view({-1}).narrow(0, range.begin - begin, range.size()).clone();
+  }
+  return at::empty({0}, layout.dtype);
+}
+
+Result<> Optimizer::save_state(StateWriter& writer) const {
+  writer.put_int("num_updates", num_updates_);
+  if (shards_ && gather_ == nullptr)
+    return Error{ErrorKind::kInternal, fmt::format("nothing gathers the sharded state of '{}'", state_name_), "", ""};
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    for (size_t state = 0; state < layout_[i].size(); ++state) {
+      const StateTensor& layout = layout_[i][state];
+      const std::string key = key_of(layout, parameters_[i]);
+      if (!shards_) {
+        put_tensor(writer, key, state_[i][state]);
+        continue;
+      }
+      writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape,
+                        std::make_shared<StateSource>(*gather_, *this, i, state, c10::elementSize(layout.dtype)));
+    }
+  }
+  return {};
+}
+
+// Every rank reads all tensors of the checkpoint, which it maps, and copies its own parts.
+Result<> Optimizer::load_state(StateReader& reader) {
+  num_updates_ = TRY(reader.get_int("num_updates"));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    for (size_t state = 0; state < layout_[i].size(); ++state) {
+      const StateTensor& layout = layout_[i][state];
+      const TensorView view =
+          TRY(reader.get_tensor(key_of(layout, parameters_[i]), dtype_of_scalar(layout.dtype), layout.shape));
+      const auto element = static_cast<int64_t>(c10::elementSize(layout.dtype));
+      for (size_t part = 0; part < parts_.size(); ++part) {
+        if (parts_[part].tensor != i) continue;
+        const FlatRange range = state_range_of(parts_[part], layout);
+        const auto bytes =
+            view.bytes.subspan(static_cast<size_t>(range.begin * element), static_cast<size_t>(range.size() * element));
+        if (!bytes.empty()) std::memcpy(state_[part][state].mutable_data_ptr(), bytes.data(), bytes.size());
+      }
+    }
+  }
+  return {};
+}
+
+int64_t state_bytes(const UpdateRule& rule, const std::vector<OptimizedParameter>& parameters) {
+  int64_t bytes = 0;
+  for (const OptimizedParameter& parameter : parameters) {
+    for (const StateTensor& state : rule.state_of(parameter))
+      bytes += numel_of(state) * static_cast<int64_t>(c10::elementSize(state.dtype));
+  }
+  return bytes;
+}
+
+void fill_absent_gradients(const std::vector<OptimizedParameter>& parameters) {
+  for (const OptimizedParameter& parameter : parameters) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
+  }
+}
+
+double global_grad_norm(const std::vector<OptimizedParameter>& parameters) {
+  c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> grads;
+  for (const OptimizedParameter& parameter : parameters) {
+    if (parameter.tensor.grad().defined()) grads.push_back(parameter.tensor.grad());
+  }
+  return norm_of(block_norms(grads));
+}
+
+double clip_factor(double norm, double max_norm) {
+  if (max_norm <= 0.0) return 1.0;
+  const double factor = max_norm / (norm + 1e-6);
+  return factor < 1.0 ? factor : 1.0;
+}
+
+}  // namespace mortise

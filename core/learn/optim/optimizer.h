@@ -1,0 +1,103 @@
+// Optimizer: steps a list of parameters by an update rule (rules.h), and keeps the rule's state.
+//
+// Sharded over ranks (ZeRO 1 and 2): each rank has the state of its own range of the parameters (shards.h), steps that
+// range from the gradient that own_gradient() has, and gets the others' parameters. Every bit is that of one process
+// with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters only.
+//
+// State (the rule's tensors and the update count) goes into checkpoints, in the same form whether sharded or not.
+// Thread rule: one thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "foundation/base/stateful.h"
+#include "learn/optim/shards.h"
+#include "learn/optim/update_rule.h"
+
+namespace mortise {
+
+class StateGather;
+
+// How ranks share the state (ranks.zero_stage).
+struct ZeroOptions {
+  Communicator* communicator = nullptr;  // borrowed; null or one rank: nothing is shared
+  int64_t stage = 0;                     // 1: the state; 2: the state, and gradients between micro-batches
+};
+
+class Optimizer : public Stateful {
+ public:
+  // Precondition: parameters are contiguous. Of sharding: they have one dtype.
+  Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule, double weight_decay,
+            std::string state_name = "actor.optim", const ZeroOptions& zero = {});
+
+  // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A
+  // parameter without gradient is left as it is. Gradients may be changed. Sharded: a collective. All ranks then have
+  // all parameters.
+  Result<> step(double lr, double grad_factor = 1.0);
+  void zero_grad();  // zeroes in place: the memory is used again
+  // global_grad_norm of its parameters, with the same bits if the gradient is sharded. Sharded: a collective.
+  [[nodiscard]] Result<double> grad_norm() const;
+
+  [[nodiscard]] int64_t num_updates() const { return num_updates_; }
+  [[nodiscard]] const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
+
+  // Null: not sharded.
+  [[nodiscard]] const Shards* shards() const { return shards_ ? &*shards_ : nullptr; }
+  // Are gradients reduced after every micro-batch?
+  [[nodiscard]] bool shares_gradients() const { return shards_.has_value() && zero_.stage >= 2; }
+  // Sharded: the gradient of this rank's range [shards()->of(rank).size()]. Null until set; step() takes it.
+  [[nodiscard]] at::Tensor& own_gradient() { return own_gradient_; }
+  // Sharded: the numbers of a state tensor (an index of state_of) of a parameter that a rank has.
+  [[nodiscard]] FlatRange state_range(int rank, size_t parameter, size_t state) const;
+  // A copy of this rank's numbers of it. `range` lies in its own range.
+  [[nodiscard]] at::Tensor own_state(size_t parameter, size_t state, const FlatRange& range) const;
+  // Sharded: save_state() reads the state through it. Borrowed.
+  void save_through(StateGather& gather) { gather_ = &gather; }
+
+  [[nodiscard]] std::string state_name() const override { return state_name_; }
+  Result<> save_state(StateWriter& writer) const override;
+  Result<> load_state(StateReader& reader) override;
+
+ private:
+  [[nodiscard]] FlatRange own_range() const { return shards_->of(zero_.communicator->rank()); }
+  [[nodiscard]] bool cuts_parameters() const;
+  [[nodiscard]] at::Tensor part_of(const at::Tensor& tensor, const TensorPart& part) const;
+  [[nodiscard]] at::Tensor gradient_of(size_t part) const;
+  [[nodiscard]] FlatRange state_range_of(const TensorPart& part, const StateTensor& state) const;
+
+  std::vector<OptimizedParameter> parameters_;
+  std::unique_ptr<const UpdateRule> rule_;
+  double weight_decay_;
+  std::string state_name_;
+  ZeroOptions zero_;
+  std::optional<Shards> shards_;
+  StateGather* gather_ = nullptr;
+  std::vector<std::vector<StateTensor>> layout_;  // by parameter
+  // What this rank steps: whole parameters, or the parts of its range; and their state.
+  std::vector<TensorPart> parts_;
+  std::vector<std::vector<at::Tensor>> state_;  // by part
+  at::Tensor own_gradient_;
+  int64_t num_updates_ = 0;
+};
+
+// Bytes of the state of these parameters, which may be without memory.
+[[nodiscard]] int64_t state_bytes(const UpdateRule& rule, const std::vector<OptimizedParameter>& parameters);
+
+// Gives every parameter without a gradient one of zeros: it received none in this update.
+void fill_absent_gradients(const std::vector<OptimizedParameter>& parameters);
+
+// L2 norm of all gradients together, in double; parameters without gradient count as 0. Not finite if any element is
+// not. Each block's norm (shards.h) is squared and added in the flat order.
+[[nodiscard]] double global_grad_norm(const std::vector<OptimizedParameter>& parameters);
+
+// The factor that clips to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1 (as torch clips); a
+// max_norm of 0 or less means no clipping.
+[[nodiscard]] double clip_factor(double norm, double max_norm);
+
+}  // namespace mortise

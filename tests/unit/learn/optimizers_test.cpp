@@ -1,0 +1,190 @@
+// What holds for every optimizer: the same bits after a resume, on any number of ranks, with any number of threads, and
+// for a gradient that was clipped; and the size of its state.
+#include "learn/optim/optimizer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include "foundation/formats/safetensors.h"
+#include "learn/optim/state_gather.h"
+#include "optimizer_cases.h"
+#include "support/temp_dir.h"
+#include "support/thread_ranks.h"
+
+namespace mortise {
+namespace {
+
+using test::on_ranks;
+using test::RuleCase;
+
+at::Tensor random_of(const std::vector<int64_t>& shape, uint64_t seed, at::ScalarType type) {
+  uint64_t random = 88172645463325252ULL ^ (seed << 20);  // xorshift: these are millions of numbers
+  const at::Tensor tensor = at::empty(shape, at::kDouble);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    tensor.data_ptr<double>()[i] = 0.2 * (static_cast<double>(random >> 11) * 0x1p-53 - 0.5);
+  }
+  return tensor.to(type);
+}
+
+// Parameters of every kind; one has more numbers than a block of shards.h, and one is a stack of matrices.
+struct RuleProblem {
+  std::vector<OptimizedParameter> parameters;
+
+  RuleProblem(const RuleCase& one, at::ScalarType type) {
+    const std::pair<const char*, std::vector<int64_t>> shapes[] = {{"embedding", {120, 40}}, {"large", {1100, 1000}},
+                                                                   {"wide", {60, 80}},       {"stack", {3, 20, 16}},
+                                                                   {"norm", {40}},           {"bias", {7}}};
+    for (const auto& [name, shape] : shapes)
+      parameters.push_back(
+          {name, random_of(shape, parameters.size(), type), test::decays(one, name), test::role_named(name)});
+  }
+
+  [[nodiscard]] std::vector<at::Tensor> gradients(uint64_t update) const {
+    std::vector<at::Tensor> out;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& tensor = parameters[i].tensor;
+      out.push_back(random_of(tensor.sizes().vec(), 100 * update + i, tensor.scalar_type()));
+    }
+    return out;
+  }
+
+  // Every rank has the same whole gradient; a sharded optimizer takes its range.
+  void update(Optimizer& optimizer, int rank, uint64_t number, double lr) const {
+    const std::vector<at::Tensor> whole = gradients(number);
+    if (const Shards* shards = optimizer.shards()) {
+      const FlatRange own = shards->of(rank);
+      optimizer.own_gradient() = at::empty({own.size()}, whole[0].options());
+      copy_from_tensors(*shards, whole, own, optimizer.own_gradient());
+    } else {
+      for (size_t i = 0; i < whole.size(); ++i) parameters[i].tensor.mutable_grad() = whole[i];
+    }
+    ASSERT_OK(optimizer.step(lr, 0.75));
+  }
+};
+
+std::vector<at::Tensor> stepped(const RuleCase& one, at::ScalarType type, uint64_t num_updates) {
+  const RuleProblem problem(one, type);
+  Optimizer optimizer(problem.parameters, one.rule(), one.weight_decay);
+  for (uint64_t update = 1; update <= num_updates; ++update) problem.update(optimizer, 0, update, one.lr);
+  std::vector<at::Tensor> out;
+  for (const OptimizedParameter& parameter : problem.parameters) out.push_back(parameter.tensor);
+  return out;
+}
+
+void expect_equal(const RuleProblem& problem, const std::vector<at::Tensor>& expected, const std::string& label) {
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(problem.parameters[i].tensor.equal(expected[i])) << label << ": " << problem.parameters[i].name;
+}
+
+class EveryOptimizer : public ::testing::TestWithParam<RuleCase> {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+};
+
+TEST_P(EveryOptimizer, ResumesWithTheSameBits) {
+  const RuleCase& one = GetParam();
+  const std::vector<at::Tensor> expected = stepped(one, at::kFloat, 4);
+  const RuleProblem problem(one, at::kFloat);
+  StateSnapshot snapshot;
+  Optimizer before(problem.parameters, one.rule(), one.weight_decay);
+  for (uint64_t update = 1; update <= 2; ++update) problem.update(before, 0, update, one.lr);
+  StatefulRegistry saved, loaded;
+  ASSERT_OK(saved.add(before));
+  snapshot = saved.save().value();
+  Optimizer after(problem.parameters, one.rule(), one.weight_decay);
+  ASSERT_OK(loaded.add(after));
+  ASSERT_OK(loaded.load(snapshot, "test"));
+  for (uint64_t update = 3; update <= 4; ++update) problem.update(after, 0, update, one.lr);
+  expect_equal(problem, expected, one.name);
+}
+
+TEST_P(EveryOptimizer, RanksHaveTheBitsOfOneProcess) {
+  const RuleCase& one = GetParam();
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const std::vector<at::Tensor> expected = stepped(one, type, 3);
+    for (const int size : {2, 3}) {
+      if (type == at::kDouble && size > 2) continue;
+      on_ranks(size, [&](Communicator& ranks) {
+        const RuleProblem problem(one, type);
+        Optimizer optimizer(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {&ranks, 1});
+        ASSERT_NE(optimizer.shards(), nullptr);
+        for (uint64_t update = 1; update <= 3; ++update) problem.update(optimizer, ranks.rank(), update, one.lr);
+        expect_equal(problem, expected, one.name + " on " + std::to_string(size) + " ranks");
+      });
+    }
+  }
+}
+
+TEST_P(EveryOptimizer, SavedStateDoesNotDependOnTheRanks) {
+  const RuleCase& one = GetParam();
+  const test::TempDir dir;
+  for (const int size : {1, 2}) {
+    on_ranks(size, [&](Communicator& ranks) {
+      const RuleProblem problem(one, at::kFloat);
+      Optimizer optimizer(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {&ranks, 1});
+      for (uint64_t update = 1; update <= 2; ++update) problem.update(optimizer, ranks.rank(), update, one.lr);
+      StateGather gather(ranks);
+      gather.add(optimizer);
+      if (!ranks.is_main()) {
+        ASSERT_OK(gather.serve());
+        return;
+      }
+      StateSnapshot snapshot;
+      StateWriter writer("actor.optim", &snapshot);
+      ASSERT_OK(optimizer.save_state(writer));
+      ASSERT_OK(writer.status());
+      ASSERT_OK(write_safetensors_file(default_env(), dir / std::to_string(size), snapshot.tensors));
+      ASSERT_OK(gather.finish());
+      uint64_t bytes = 0;
+      for (const TensorView& view : snapshot.tensors)
+        bytes += dtype_bytes(view.dtype) * static_cast<uint64_t>(*num_elements(view.shape));
+      EXPECT_EQ(static_cast<uint64_t>(state_bytes(*one.rule(), problem.parameters)), bytes);
+    });
+  }
+  EXPECT_EQ(default_env().read_file(dir / "1").value() == default_env().read_file(dir / "2").value(), true);
+}
+
+// One case for each code path: the others differ in the reference only.
+std::vector<RuleCase> distinct_cases() {
+  std::vector<RuleCase> cases = test::rule_cases();
+  std::erase_if(cases, [](const RuleCase& one) {
+    return one.name == "lion_bitsandbytes" || one.name == "adamw_8bit_table" || one.name == "sgd_nesterov";
+  });
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, EveryOptimizer, ::testing::ValuesIn(distinct_cases()),
+                         [](const auto& one) { return one.param.name; });
+
+TEST(Optimizers, ElementwiseRulesDoNotDependOnThreads) {
+  for (const RuleCase& one : test::rule_cases()) {
+    if (!one.name.starts_with("sgd") && !one.name.starts_with("lion") && one.name != "adamw_8bit_all") continue;
+    at::set_num_threads(1);
+    const std::vector<at::Tensor> expected = stepped(one, at::kFloat, 2);
+    at::set_num_threads(3);
+    const std::vector<at::Tensor> threads = stepped(one, at::kFloat, 2);
+    at::set_num_threads(1);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(threads[i].equal(expected[i])) << one.name << i;
+  }
+}
+
+TEST(Optimizers, StatesHaveTheSizesOfTheirPapers) {
+  const std::vector<OptimizedParameter> matrix{{"w", at::empty({1000, 500}, at::kFloat)}};
+  constexpr int64_t kNumbers = 500'000, kBlocks = 1954;  // of 256 numbers
+  EXPECT_EQ(state_bytes(*make_adamw({}), matrix), 8 * kNumbers);
+  EXPECT_EQ(state_bytes(*make_adamw_8bit({}), matrix), 2 * kNumbers + 8 * kBlocks);
+  EXPECT_EQ(state_bytes(*make_lion({}), matrix), 4 * kNumbers);
+  EXPECT_EQ(state_bytes(*make_sgd({}), matrix), 0);
+  EXPECT_EQ(state_bytes(*make_sgd({.momentum = 0.9}), matrix), 4 * kNumbers);
+  EXPECT_EQ(state_bytes(*make_muon({}), matrix), 4 * kNumbers);
+  EXPECT_EQ(state_bytes(*make_adafactor({}), matrix), 4 * 1500);
+  std::vector<OptimizedParameter> embedding = matrix;
+  embedding[0].role = ParameterRole::kEmbedding;
+  EXPECT_EQ(state_bytes(*make_adamw_8bit({}), embedding), 8 * kNumbers) << "in full";
+  EXPECT_EQ(state_bytes(*make_muon({}), embedding), 8 * kNumbers) << "AdamW's";
+}
+
+}  // namespace
+}  // namespace mortise
