@@ -7,12 +7,13 @@
 #include <iostream>
 
 #include "foundation/base/log.h"
+#include "foundation/base/private_folder.h"
 #include "foundation/base/shown_text.h"
+#include "foundation/base/this_program.h"
 #include "model/tensor/torch_version.h"
 #include "pack_command.h"
 #include "packs/machine.h"
 #include "packs/origin.h"
-#include "packs/private_folder.h"
 #include "packs/trust.h"
 
 namespace mortise {
@@ -53,9 +54,7 @@ UnpackedPack::~UnpackedPack() {
 }
 
 Result<std::vector<GoldenOutcome>> UnpackedPack::run_tests() const {
-  std::error_code failed;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  return run_golden_tests(default_env(), archive_, *build_, {.program = program});
+  return run_golden_tests(default_env(), archive_, *build_, {.program = this_program()});
 }
 
 Json golden_json(const std::vector<GoldenOutcome>& outcomes) {

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "hub/config_names.h"
 #include "text/tokenizer/chat_templates.h"
 #include "unknown_word.h"
 
@@ -64,7 +65,8 @@ Result<ChatTemplates> load_templates(const ChatArguments& args) {
     const std::string source = TRY(default_env().read_file(args.template_file));
     return ChatTemplates::single(source, args.template_file);
   }
-  const Tokenizer tokenizer = TRY(Tokenizer::load(args.model));
+  const Path folder = TRY(model_folder(default_env(), args.model));
+  const Tokenizer tokenizer = TRY(Tokenizer::load(folder));
   ChatTemplates templates = TRY(ChatTemplates::of_folder(tokenizer));
   if (templates.empty())
     return Error{ErrorKind::kData, "the folder has no chat template", args.model,

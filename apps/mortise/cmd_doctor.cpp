@@ -20,8 +20,8 @@
 #include "model/tensor/torch_version.h"
 #include "mortise/pack.h"
 #include "packs/admission.h"
-#include "packs/child.h"
 #include "packs/store.h"
+#include "plugin/worker/child.h"
 #include "plugin/worker/launcher.h"
 #include "plugin/worker/reward_function.h"
 

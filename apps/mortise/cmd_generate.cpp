@@ -21,6 +21,7 @@
 #include "foundation/formats/rows/row_reader.h"
 #include "generate/engine.h"
 #include "generated_rows.h"
+#include "hub/config_names.h"
 #include "train/run/policy_folder.h"
 #include "train/run/threads.h"
 #include "unknown_word.h"
@@ -271,6 +272,7 @@ Result<int> generate(Arguments args) {
   RunConfig& config = loaded.config;
   config.model.path = parsed.files.at("--model");
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
+  TRY(resolve_hub_names(env, loaded, {}));
   use_threads(config.trainer);
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
   std::optional<PolicyFolder> folder;

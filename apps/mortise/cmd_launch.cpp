@@ -11,8 +11,9 @@
 #include "dist/launch/local_group.h"
 #include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
+#include "foundation/base/private_folder.h"
 #include "foundation/base/text.h"
-#include "packs/private_folder.h"
+#include "foundation/base/this_program.h"
 
 namespace mortise {
 
@@ -100,11 +101,8 @@ Result<int> run_launch(Arguments args) {
   LocalGroupOptions options;
   options.num_ranks = command.nproc;
   options.port = command.port;
-  std::error_code failed;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  if (failed)
-    return Error{ErrorKind::kInternal, fmt::format("the path of this program is unknown: {}", failed.message()), kName,
-                 "mount /proc"};
+  const auto program = this_program();
+  if (program.empty()) return Error{ErrorKind::kInternal, "the path of this program is unknown", kName, "mount /proc"};
   options.command = {program.string()};
   options.command.insert(options.command.end(), command.words.begin(), command.words.end());
   options.threads_per_rank = threads_per_rank(command.nproc);

@@ -10,6 +10,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
+#include "hub/config_names.h"
 #include "model/padded_eval.h"
 #include "unknown_word.h"
 
@@ -129,7 +130,8 @@ Result<int> logprob(Arguments args) {
     return Error{ErrorKind::kData, "tensor 'in.input_ids' is empty", inputs.string(),
                  "give at least one row with at least one token"};
   }
-  const Model model = TRY(Model::load(env, parsed.values.at("--model"), parsed.values.at("--dtype")));
+  const Path folder = TRY(model_folder(env, parsed.values.at("--model")));
+  const Model model = TRY(Model::load(env, folder, parsed.values.at("--dtype")));
   const LayerPath path = parsed.values.at("--layers") == "fast" ? LayerPath::kFast : LayerPath::kPlain;
   auto evaluated = evaluate_padded(model, ids, mask, {path, {}});
   if (!evaluated.ok()) {

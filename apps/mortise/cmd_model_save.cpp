@@ -5,6 +5,7 @@
 
 #include "config/keys/trainer.h"
 #include "foundation/base/text.h"
+#include "hub/config_names.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
 #include "train/run/policy_folder.h"
@@ -74,7 +75,9 @@ Result<int64_t> parse_size(const std::string& text) {
   return bad("max-shard-size", "is " + quote(text), "write a number of bytes, or a size such as 500MB, 5GB or 2GiB");
 }
 
-Result<> run_save(const SaveArguments& a) {
+Result<> run_save(const SaveArguments& given) {
+  SaveArguments a = given;
+  a.model = TRY(model_folder(default_env(), a.model)).string();
   Env& env = default_env();
   SaveOptions options;
   options.dtype = a.dtype;

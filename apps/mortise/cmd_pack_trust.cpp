@@ -11,6 +11,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "hub/config_names.h"
 #include "model/tensor/torch_version.h"
 #include "pack_command.h"
 #include "packs/admission.h"
@@ -258,11 +259,13 @@ Result<> pack_lock(Arguments args) {
     }
   }
   if (file.empty()) return pack_usage_error("lock takes a run's TOML file");
-  const LoadedConfig config = TRY(load_config(default_env(), file, overrides));
+  LoadedConfig config = TRY(load_config(default_env(), file, overrides));
   for (const Error& warning : TRY(check_config(config, ConfigUse::kTrain))) log_warn(warning.to_string());
+  TRY(resolve_hub_names(default_env(), config, {}));
   const PluginRegistry registry = TRY(open_unlocked(config));
   TRY(check_plugins(registry, config, RunKind::kTrain));
-  const Json lock = TRY(run_lock_json(registry, config.config));
+  Json lock = TRY(run_lock_json(registry, config.config));
+  if (!config.hub.empty()) lock["hub"] = hub_lock(config.hub);
   std::string output = option_text(*given, "output");
   if (output.empty()) output = (Path(file).parent_path() / "mortise.lock").string();
   TRY(check_distinct({"the run's file", file}, {"-o", output}, "mortise pack lock"));

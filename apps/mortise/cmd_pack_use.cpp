@@ -10,6 +10,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "foundation/base/this_program.h"
 #include "model/tensor/torch_version.h"
 #include "pack_command.h"
 #include "packs/admission.h"
@@ -129,9 +130,7 @@ Result<bool> user_agrees(const Incoming& in, const po::variables_map& given, std
 }
 
 Result<> run_tests(const Incoming& in, const PackBuild& build) {
-  std::error_code failed;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  const auto outcomes = TRY(run_golden_tests(default_env(), in.archive, build, {.program = program}));
+  const auto outcomes = TRY(run_golden_tests(default_env(), in.archive, build, {.program = this_program()}));
   for (const GoldenOutcome& outcome : outcomes) {
     if (outcome.fault.empty()) continue;
     return Error{ErrorKind::kPlugin, fmt::format("the golden test {} failed: {}", outcome.test, outcome.fault),

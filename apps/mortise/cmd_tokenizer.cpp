@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "hub/config_names.h"
 #include "text/tokenizer/tokenizer.h"
 #include "unknown_word.h"
 
@@ -103,7 +104,8 @@ Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_s
 
 Result<> run_tokenizer(const TokenizerArguments& args) {
   Env& env = default_env();
-  const Tokenizer tokenizer = TRY(Tokenizer::load(args.model, env));
+  const Path folder = TRY(model_folder(env, args.model));
+  const Tokenizer tokenizer = TRY(Tokenizer::load(folder, env));
   JsonlReader reader = TRY(JsonlReader::open(env, args.in));
   NewJsonlFile out = TRY(NewJsonlFile::create(env, args.out));
   int64_t num_rows = 0, num_ids = 0;

@@ -9,6 +9,7 @@
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "hub/config_names.h"
 #include "packs/trust.h"
 
 namespace mortise {
@@ -50,6 +51,17 @@ Result<> tighten_trust(RunCommand& command, const std::string& file, const std::
   return {};
 }
 
+// The lock of the run's folder binds a resume. The one next to the file binds every run of the file.
+std::vector<Path> locks_of(const RunCommand& command, const Path& file) {
+  const TrainerConfig& trainer = command.config.config.trainer;
+  const std::string resume = command.options.count("resume") == 0 ? "" : command.options["resume"].as<std::string>();
+  const bool starts_over = resume.empty() ? trainer.resume_mode == ResumeMode::kDisable : resume == "never";
+  std::vector<Path> locks;
+  if (!starts_over) locks.push_back(Path(trainer.default_local_dir) / "mortise.lock");
+  locks.push_back(file.parent_path() / "mortise.lock");
+  return locks;
+}
+
 }  // namespace
 
 Result<RunCommand> parse_run_command(Arguments args, const po::options_description& options, ConfigUse use) {
@@ -74,6 +86,7 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
   TRY(tighten_trust(command, file, overrides));
   for (const std::string& note : command.config.notes) log_info(note);
   for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());
+  TRY(resolve_hub_names(default_env(), command.config, locks_of(command, file)));
   return command;
 }
 

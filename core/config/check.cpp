@@ -70,7 +70,8 @@ class Checker {
   }
 
   void check_given() {
-    if (config_.model.path.empty()) error("model.path", "'model.path' is not set", "set it to the model's folder");
+    if (config_.model.path.empty())
+      error("model.path", "'model.path' is not set", "set it to the model's folder, or to its name on the hub");
     if (use_ != ConfigUse::kEval && config_.trainer.default_local_dir.empty()) {
       error("trainer.default_local_dir", "'trainer.default_local_dir' is empty, but a run needs a folder",
             "set it, for example to \"runs/first\" (\".\" is the folder in which you start the run)");

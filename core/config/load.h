@@ -22,11 +22,19 @@
 
 namespace mortise {
 
+// A model or data set of the hub, and the commit that its revision was when the run began.
+struct HubPin {
+  std::string name;  // "models/Qwen/Qwen2.5-0.5B-Instruct"
+  std::string revision, commit;
+};
+
 struct LoadedConfig {
   RunConfig config;
   std::string file;  // as given; empty if there was none
   std::map<std::string, std::string>
       positions;  // every key that was set -> "run.toml:12:3", "override 'a.b=c'", "preset gspo"
+
+  std::vector<HubPin> hub;  // names that core/hub has replaced by folders
 
   // For the user, a line each: the keys that a preset replaces, and the settings of a preset that were overridden.
   std::vector<std::string> notes;

@@ -29,7 +29,7 @@ std::string add_reward_model(Translation& t, const std::string& folder, std::str
   bool is_first = true;  // rewards of one plugin need names
   for (size_t i = 0; i < place; ++i) is_first = is_first && !t.is_set(fmt::format("reward.{}.model", i));
   if (!is_first) t.set(table + ".name", "reward_model_" + std::to_string(place + 1), {name});
-  t.set(table + ".model", folder, {name}, "a folder, not a name of a hub");
+  t.set(table + ".model", folder, {name}, "a folder; write hf:// before a name of the hub");
   return table;
 }
 

@@ -206,7 +206,7 @@ void set_model(Translation& t) {
   if (t.is_null("model")) {
     t.ask("model", "path = \"...\"  # the model's folder");
   } else {
-    t.set("model.path", t.text("model"), {"model"}, "a folder, not a name of a hub");
+    t.set("model.path", t.text("model"), {"model"});
   }
   const std::string_view name = tuner_name(t);
   if (!t.is_given(name) || t.is_null(name)) {
@@ -237,7 +237,10 @@ void set_files(Translation& t, std::string_view name, std::string_view key) {
     t.set(key, files, {name});
   } else if (!files.empty() || name == "dataset") {
     if (!files.empty())
-      t.note(name, fmt::format("Mortise reads local files: name them in {}, without '#N' for a number of rows", key));
+      t.note(name,
+             fmt::format(
+                 "name local files, or hf://datasets/ORGANISATION/NAME/SPLIT, in {}, without '#N' for a number of rows",
+                 key));
     t.ask("data", fmt::format("{} = [\"{}.jsonl\"]", key.substr(5), name == "dataset" ? "train" : "val"));
   }
 }

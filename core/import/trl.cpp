@@ -207,7 +207,7 @@ void set_generation(Translation& t) {
 
 void set_model(Translation& t) {
   if (!t.is_null("model_name_or_path")) {
-    t.set("model.path", t.text("model_name_or_path"), {"model_name_or_path"}, "a folder, not a name of the hub");
+    t.set("model.path", t.text("model_name_or_path"), {"model_name_or_path"});
   } else {
     t.ask("model", "path = \"...\"  # the model's folder");
   }
@@ -237,9 +237,19 @@ void set_model(Translation& t) {
     t.note("model_init_kwargs", "Mortise computes in model.dtype, float32 unless set");
 }
 
-constexpr const char* kNoHub = "Mortise does not download data sets: name local files in data.train_files";
+constexpr const char* kNoFiles = "name the files or data sets in data.train_files";
 
-// The files of `datasets`, a mixture whose parts come one after another; empty: some are on a hub.
+// The rows of a data set on the hub. Without a configuration Mortise looks for the split in the places that are usual.
+std::string hub_rows(const std::string& name, const std::string& configuration, const std::string& split) {
+  return fmt::format("hf://datasets/{}/{}{}", name, configuration.empty() ? "" : configuration + "/", split);
+}
+
+std::string member_or(const Json& part, std::string_view key, const std::string& other) {
+  const Json* value = json_find(part, key);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : other;
+}
+
+// The files of `datasets`, a mixture whose parts come one after another; empty: some are named in another way.
 std::vector<std::string> files_of_mixture(const Json& parts) {
   std::vector<std::string> files;
   for (const Json& part : parts) {
@@ -247,8 +257,11 @@ std::vector<std::string> files_of_mixture(const Json& parts) {
     if (named == nullptr || named->is_null()) named = json_find(part, "path");
     if (named == nullptr) return {};
     for (const Json& file : named->is_array() ? *named : Json::array({*named})) {
-      if (!file.is_string() || !is_local_data(file.get<std::string>())) return {};
-      files.push_back(file.get<std::string>());
+      if (!file.is_string()) return {};
+      const auto text = file.get<std::string>();
+      const bool is_name = json_find(part, "data_files") == nullptr && !is_local_data(text);
+      if (!is_name && !is_local_data(text)) return {};
+      files.push_back(is_name ? hub_rows(text, member_or(part, "name", ""), member_or(part, "split", "train")) : text);
     }
   }
   return files;
@@ -261,11 +274,16 @@ void set_files(Translation& t) {
   const std::string name = t.text("dataset_name");
   if (!files.empty()) {
     t.set("data.train_files", files, {"datasets"});
-    t.note_given({"dataset_name"}, "datasets is given");
+    t.note_given({"dataset_name", "dataset_config", "dataset_train_split"}, "datasets is given");
   } else if (!parts.is_array() && is_local_data(name)) {
     t.set("data.train_files", Json::array({name}), {"dataset_name"});
+    t.note_given({"dataset_config", "dataset_train_split"}, "the rows are those of the files in data.train_files");
+  } else if (!parts.is_array() && !name.empty()) {
+    const std::string configuration = t.is_null("dataset_config") ? "" : t.text("dataset_config");
+    t.set("data.train_files", Json::array({hub_rows(name, configuration, t.text("dataset_train_split"))}),
+          {"dataset_name", "dataset_config", "dataset_train_split"});
   } else {
-    t.note_given({"dataset_name", "datasets"}, kNoHub);
+    t.note_given({"dataset_name", "dataset_config", "dataset_train_split", "datasets"}, kNoFiles);
     t.ask("data", "train_files = [\"train.jsonl\"]  # rows with a prompt; other columns reach the rewards");
   }
   for (const std::string_view streaming : {"dataset_streaming", "streaming"}) {

@@ -369,7 +369,7 @@ void set_model(Translation& t) {
   if (t.is_null("model.path")) {
     t.ask("model", "path = \"...\"  # the model's folder");
   } else {
-    t.set("model.path", t.text("model.path"), {"model.path"}, "a folder, not a name of the hub");
+    t.set("model.path", t.text("model.path"), {"model.path"});
   }
   const Json overrides = t.table("model.override_config");
   constexpr LoraNames kLora{"model.lora_rank", "model.lora_alpha", "", "model.target_modules", ""};

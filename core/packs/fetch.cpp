@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <system_error>
 
+#include "foundation/base/private_folder.h"
 #include "foundation/base/text.h"
+#include "foundation/base/this_program.h"
 #include "packs/archive.h"
-#include "packs/child.h"
-#include "packs/private_folder.h"
 #include "packs/rules.h"
+#include "plugin/worker/child.h"
 
 namespace mortise {
 namespace {
@@ -170,9 +171,8 @@ Result<std::string> normal_url(const std::string& url) {
 }  // namespace
 
 FetchOptions default_fetch_options() {
-  std::error_code failed;
   FetchOptions options;
-  options.program = std::filesystem::read_symlink("/proc/self/exe", failed).parent_path() / "mortise-fetch";
+  options.program = this_program().parent_path() / "mortise-fetch";
   return options;
 }
 

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "foundation/base/private_folder.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
-#include "packs/child.h"
-#include "packs/private_folder.h"
 #include "packs/toml_fields.h"
+#include "plugin/worker/child.h"
 
 namespace mortise {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "program.h"
-#include "score_service.h"
+#include "python_service.h"
 
 namespace mortise::test {
 namespace {

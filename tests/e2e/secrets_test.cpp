@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "program.h"
-#include "score_service.h"
+#include "python_service.h"
 
 namespace mortise::test {
 namespace {

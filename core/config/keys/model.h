@@ -97,8 +97,10 @@ void describe_lora(Keys& keys) {
 
 template <class Keys>
 void describe_model(Keys& keys) {
-  keys.compared("path", &ModelSection::path,
-                "Folder in Hugging Face layout: config.json, safetensors weights, tokenizer files.")
+  keys.compared(
+          "path", &ModelSection::path,
+          "Folder in Hugging Face layout: config.json, safetensors weights, tokenizer files. Or a name on the hub, such as "
+          "Qwen/Qwen2.5-0.5B-Instruct or NAME@REVISION (docs/hub.md).")
       .trl("model_name_or_path");
   keys.compared("dtype", &ModelSection::dtype,
                 "Number format of weights, gradients, optimizer state and activations. Use float64 to check numbers.")

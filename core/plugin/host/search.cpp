@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "foundation/base/text.h"
+#include "foundation/base/this_program.h"
 #include "plugin/host/installed.h"
 
 namespace mortise {
@@ -26,9 +27,8 @@ std::filesystem::path user_pack_dir() {
 }  // namespace
 
 std::filesystem::path default_builtin_dir() {
-  std::error_code failed;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  if (failed) return {};
+  const auto program = this_program();
+  if (program.empty()) return {};
   return program.parent_path().parent_path() / "lib" / "mortise" / "packs";
 }
 

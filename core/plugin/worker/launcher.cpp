@@ -16,6 +16,7 @@
 
 #include "foundation/base/open_files.h"
 #include "foundation/base/text.h"
+#include "foundation/base/this_program.h"
 #include "plugin/worker/environment.h"
 #include "plugin/worker/retry_policy.h"
 
@@ -86,8 +87,7 @@ struct SpawnSettings {
 }  // namespace
 
 Result<fs::path> find_worker_program() {
-  std::error_code failed;
-  const fs::path self = fs::read_symlink("/proc/self/exe", failed).parent_path();
+  const fs::path self = this_program().parent_path();
   for (const fs::path& place : {self / "mortise-worker", self.parent_path() / "bin" / "mortise-worker"}) {
     if (::access(place.c_str(), X_OK) == 0) return place;
   }

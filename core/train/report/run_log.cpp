@@ -117,8 +117,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
     ShowOptions show;
     if (registry != nullptr) show.remarks = loss_remarks(*registry, loaded);
     TRY(write_file_atomic(env, dir / "config.resolved.toml", config_to_toml(loaded, show)));
-    if (registry != nullptr)
-      TRY(write_file_atomic(env, dir / "mortise.lock", pack_lock_text(*registry, loaded.config)));
+    if (registry != nullptr) TRY(write_file_atomic(env, dir / "mortise.lock", pack_lock_text(*registry, loaded)));
   }
   TRY(write_rejects(env, dir / "rejects.jsonl", options.rejects));
 

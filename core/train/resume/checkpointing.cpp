@@ -44,7 +44,7 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
   request.files = TRY(policy_files(source));
   request.files.push_back(checkpoint_text_file(std::string(kSettingsFile), config_to_toml(source.run.loaded)));
   request.files.push_back(
-      checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(source.registry, source.run.config)));
+      checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(source.registry, source.run.loaded)));
   return request;
 }
 

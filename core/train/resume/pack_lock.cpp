@@ -13,6 +13,7 @@
 #include "config/fields.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/text.h"
+#include "hub/config_names.h"
 #include "packs/run_lock.h"
 #include "packs/store.h"
 #include "plugin/host/installed.h"
@@ -149,17 +150,19 @@ std::string locked_origin(Env& env, const Path& lock, std::string_view kind, std
   return "";
 }
 
-std::string pack_lock_text(const PluginRegistry& registry, const RunConfig& config) {
+std::string pack_lock_text(const PluginRegistry& registry, const LoadedConfig& loaded) {
   const auto installed = installed_packs();
   Json packs = Json::array(), uses = Json::array();
   for (const Candidate& candidate : registry.candidates())
     if (candidate.hidden_by.empty()) packs.push_back(pack_entry(candidate.info, installed));
-  for (const PluginUse& use : plugin_uses(config)) {
+  for (const PluginUse& use : plugin_uses(loaded.config)) {
     const auto ref = registry.find(use.kind, use.name);
     if (!ref.ok()) continue;  // of a kind that this run (a warm start, say) has no need of
     uses.push_back(use_entry(use, *ref->pack));
   }
-  return dump_json(Json{{"packs", packs}, {"uses", uses}}, 2) + "\n";
+  Json lock = {{"packs", packs}, {"uses", uses}};
+  if (!loaded.hub.empty()) lock["hub"] = hub_lock(loaded.hub);
+  return dump_json(lock, 2) + "\n";
 }
 
 Result<PackChanges> pack_changes(Env& env, const Path& lock, const PluginRegistry& registry, const RunConfig& config) {

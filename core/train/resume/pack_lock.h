@@ -1,11 +1,12 @@
-// mortise.lock: the packs that a run found, and which of them its plugins came from, with their hashes. A resume with
+// mortise.lock: the packs that a run found, and which of them its plugins came from, with their hashes; and the commits of
+// models and data sets of the hub. A resume with
 // another pack under the same name is a changed setting (resume.h). Thread rule: free functions; one thread.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "config/run_config.h"
+#include "config/load.h"
 #include "foundation/base/env.h"
 #include "plugin/host/registry.h"
 
@@ -21,7 +22,8 @@ struct PluginUse {
 // Those of a training run, rewards first.
 std::vector<PluginUse> plugin_uses(const RunConfig& config);
 
-[[nodiscard]] std::string pack_lock_text(const PluginRegistry& registry, const RunConfig& config);
+// With the commits of the hub that the run uses.
+[[nodiscard]] std::string pack_lock_text(const PluginRegistry& registry, const LoadedConfig& loaded);
 // The same of the packs in use alone, for `mortise pack lock`. A plugin that is not found is an error.
 Result<Json> run_lock_json(const PluginRegistry& registry, const RunConfig& config);
 

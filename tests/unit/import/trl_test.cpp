@@ -244,8 +244,8 @@ TEST(ImportTrl, SamplingRewardsAndValidation) {
 
 // What `trl grpo` reads in addition to the trainer's settings.
 TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
-  const std::string toml = imported_toml("trl", "datasets:\n- path: a/b\nenv: {X: 1}\nstreaming: true\n");
-  EXPECT_THAT(toml, HasSubstr("#   datasets = [{\"path\":\"a/b\"}] (peer.yaml:1:1): "));
+  const std::string toml = imported_toml("trl", "datasets:\n- path: 3\nenv: {X: 1}\nstreaming: true\n");
+  EXPECT_THAT(toml, HasSubstr("#   datasets = [{\"path\":3}] (peer.yaml:1:1): "));
   EXPECT_THAT(toml, HasSubstr("# train_files = [\"train.jsonl\"]"));
   EXPECT_THAT(toml, HasSubstr("streaming = true"));
   const RunConfig mixed =
@@ -254,7 +254,11 @@ TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
   EXPECT_THAT(mixed.data.train_files, ElementsAre("a.parquet", "b.csv.gz", "./saved"));
   EXPECT_TRUE(mixed.data.streaming);
   EXPECT_THAT(trl("dataset_name: data/rows.parquet").data.train_files, ElementsAre("data/rows.parquet"));
-  EXPECT_THAT(imported_toml("trl", "dataset_name: org/name"), HasSubstr("does not download data sets"));
+  EXPECT_THAT(trl("dataset_name: org/name").data.train_files, ElementsAre("hf://datasets/org/name/train"));
+  EXPECT_THAT(trl("dataset_name: org/name\ndataset_config: main\ndataset_train_split: test").data.train_files,
+              ElementsAre("hf://datasets/org/name/main/test"));
+  EXPECT_THAT(trl("datasets:\n- {path: a/b, name: main, split: test}\n- {path: c/d}").data.train_files,
+              ElementsAre("hf://datasets/a/b/main/test", "hf://datasets/c/d/train"));
   EXPECT_THAT(import_error("trl", "test_split_size: 0.1"), HasSubstr("is not supported: "));
   EXPECT_THAT(import_error("trl", "--config grpo.yaml --beta 0.1", "run.sh"), HasSubstr("one file is read"));
   EXPECT_FALSE(imported("trl", "--no_shuffle_dataset", "run.sh").data.shuffle);

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "foundation/formats/safetensors.h"
-#include "packs/child.h"
+#include "plugin/worker/child.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {

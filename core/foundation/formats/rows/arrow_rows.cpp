@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "foundation/base/limits.h"
+#include "foundation/base/this_program.h"
 #include "foundation/formats/arrow/module_abi.h"
 #include "foundation/formats/rows/text_rows.h"
 
@@ -22,11 +23,7 @@ constexpr const char* kModuleFile = "libmortise_arrow.so";
 #define MORTISE_TEXT_OF(name) #name
 #define MORTISE_TEXT_OF_MACRO(name) MORTISE_TEXT_OF(name)
 
-Path module_path() {
-  std::error_code failed;
-  const Path program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  return (program.parent_path() / "../lib/mortise" / kModuleFile).lexically_normal();
-}
+Path module_path() { return (this_program().parent_path() / "../lib/mortise" / kModuleFile).lexically_normal(); }
 
 Result<const mortise_arrow_module*> load_arrow_module(const Path& data_file) {
   const Path path = module_path();

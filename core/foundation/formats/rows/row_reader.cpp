@@ -38,6 +38,11 @@ RowFormat format_of_content(std::string_view first_bytes) {
 
 }  // namespace
 
+bool has_data_name(const Path& path) {
+  const std::string name = to_lower_ascii(path.filename().string());
+  return format_of_name(path) || name.ends_with(".json") || name.ends_with(".json.gz") || name.ends_with(".json.zst");
+}
+
 std::string row_place(const Path& path, int64_t number, bool has_lines) {
   return fmt::format("{}:{}{}", path.string(), has_lines ? "" : "row ", number);
 }

@@ -41,6 +41,9 @@ struct RowReaderOptions {
   std::map<std::string, CellType, std::less<>> cells;  // of CSV columns; others are texts
 };
 
+// True for the names that data files have, such as train.parquet and rows.json.zst. open_rows reads others too.
+[[nodiscard]] bool has_data_name(const Path& path);
+
 // "file:line", or "file:row 7" where rows have no lines.
 std::string row_place(const Path& path, int64_t number, bool has_lines);
 // The value of a row of this file.

@@ -1,5 +1,5 @@
 // Spawns a program, and ends it when its time is over.
-#include "packs/child.h"
+#include "plugin/worker/child.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 
@@ -24,14 +25,20 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 }
 
 // Waits until the process has ended; false where the time is over first.
-bool wait_until_ended(pid_t pid, std::chrono::milliseconds timeout) {
+bool wait_until_ended(pid_t pid, std::chrono::milliseconds timeout, const std::function<void()>& while_it_runs) {
+  constexpr std::chrono::milliseconds kTick{200};
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return true;  // an old kernel: waitpid waits without a limit
   pollfd ended{fd, POLLIN, 0};
   int ready = 0;
-  do {
-    ready = ::poll(&ended, 1, static_cast<int>(timeout.count()));
-  } while (ready < 0 && errno == EINTR);
+  while (ready == 0 && timeout.count() > 0) {
+    const auto wait = while_it_runs ? std::min(timeout, kTick) : timeout;
+    do {
+      ready = ::poll(&ended, 1, static_cast<int>(wait.count()));
+    } while (ready < 0 && errno == EINTR);
+    timeout -= wait;
+    if (while_it_runs) while_it_runs();
+  }
   ::close(fd);
   return ready != 0;
 }
@@ -39,7 +46,7 @@ bool wait_until_ended(pid_t pid, std::chrono::milliseconds timeout) {
 }  // namespace
 
 Result<ChildOutcome> run_child(const std::vector<std::string>& words, const Path& folder, const Path& log,
-                               std::chrono::milliseconds timeout) {
+                               std::chrono::milliseconds timeout, const std::function<void()>& while_it_runs) {
   std::vector<std::string> arguments = words;
   std::vector<std::string> environment = worker_environment(environ, {});
   posix_spawn_file_actions_t actions;
@@ -58,7 +65,7 @@ Result<ChildOutcome> run_child(const std::vector<std::string>& words, const Path
   ::posix_spawnattr_destroy(&attributes);
   if (failed != 0) return disk_error(failed, "start", words[0]);
   ChildOutcome outcome;
-  outcome.timed_out = !wait_until_ended(pid, timeout);
+  outcome.timed_out = !wait_until_ended(pid, timeout, while_it_runs);
   if (outcome.timed_out) ::kill(-pid, SIGKILL);
   // What it left behind is ended before the number of its group is free again: an ended child that was not waited for
   // keeps the number.

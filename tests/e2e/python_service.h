@@ -1,4 +1,4 @@
-// A web service that scores rows, for runs of the program.
+// Web services in Python, for runs of the program.
 #pragma once
 
 #include <chrono>
@@ -10,12 +10,13 @@
 
 namespace mortise::test {
 
-// tests/support/score_server.py in its own process. It ends when its standard input closes.
-class ScoreService {
+// A script of tests/support in its own process, which prints its port. It ends when its standard input closes.
+class PythonService {
  public:
-  explicit ScoreService(const Path& folder) {
+  // `words`: the script's name and its arguments.
+  PythonService(const Path& folder, const std::string& words) {
     const Path port_file = folder / "port";
-    const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/score_server.py";
+    const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/" + words;
     pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
     for (int i = 0; i < 5'000 && port_.empty(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -23,9 +24,9 @@ class ScoreService {
       if (text.ok() && text->ends_with('\n')) port_ = text->substr(0, text->size() - 1);
     }
   }
-  ScoreService(const ScoreService&) = delete;
-  ScoreService& operator=(const ScoreService&) = delete;
-  ~ScoreService() {
+  PythonService(const PythonService&) = delete;
+  PythonService& operator=(const PythonService&) = delete;
+  ~PythonService() {
     if (pipe_ != nullptr) ::pclose(pipe_);
   }
   // `login`: "user:password@".
@@ -37,6 +38,12 @@ class ScoreService {
  private:
   FILE* pipe_ = nullptr;
   std::string port_;
+};
+
+// Scores rows.
+class ScoreService : public PythonService {
+ public:
+  explicit ScoreService(const Path& folder) : PythonService(folder, "score_server.py") {}
 };
 
 }  // namespace mortise::test

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@ struct ChildOutcome {
   bool timed_out = false;
 };
 
-// Standard output and error go to `log`. On timeout its whole process group is killed.
+// Standard output and error go to `log`. On timeout its whole process group is killed. `while_it_runs` is called about
+// five times a second.
 Result<ChildOutcome> run_child(const std::vector<std::string>& words, const Path& folder, const Path& log,
-                               std::chrono::milliseconds timeout);
+                               std::chrono::milliseconds timeout, const std::function<void()>& while_it_runs = {});
 
 }  // namespace mortise

@@ -1,0 +1,15 @@
+// The file of the running program, beside which its own parts are found. Thread rule: any thread.
+#pragma once
+
+#include <filesystem>
+#include <system_error>
+
+namespace mortise {
+
+// Empty where /proc is not mounted.
+[[nodiscard]] inline std::filesystem::path this_program() {
+  std::error_code failed;
+  return std::filesystem::read_symlink("/proc/self/exe", failed);
+}
+
+}  // namespace mortise
