@@ -112,17 +112,17 @@ Error refused(const HubAnswer& answer, const HubName& name, bool has_token) {
   const std::string token = has_token ? "check that the account of your HF_TOKEN has access"
                                       : "set HF_TOKEN if it is private, or one that you asked access for";
   if (code == "GatedRepo" || answer.status == 403)
-    return {ErrorKind::kConfig, fmt::format("the hub gives no access to this {}", what_it_is), where,
+    return {ErrorKind::kData, fmt::format("the hub gives no access to this {}", what_it_is), where,
             has_token ? "ask for access on its page, with the account of your HF_TOKEN"
                       : "ask for access on its page, and set HF_TOKEN"};
   if (code == "RevisionNotFound")
-    return {ErrorKind::kConfig, fmt::format("the {} has no revision {}", what_it_is, quote(name.revision)), where,
+    return {ErrorKind::kData, fmt::format("the {} has no revision {}", what_it_is, quote(name.revision)), where,
             "name a branch, a tag or a commit of it"};
   if (code == "EntryNotFound")
-    return {ErrorKind::kConfig, "the file is not in this revision", where, "look at the list of files on its page"};
+    return {ErrorKind::kData, "the file is not in this revision", where, "look at the list of files on its page"};
   if (answer.status == 401 || answer.status == 404)
-    return {ErrorKind::kConfig, fmt::format("this is no folder here, and the hub knows no such {}", what_it_is), where,
-            "check the spelling; " + token};
+    return {ErrorKind::kData, fmt::format("there is no such folder here, and the hub knows no such {}", what_it_is),
+            where, "check the spelling; " + token};
   return {ErrorKind::kData,
           fmt::format("the hub answers with HTTP status {}{}", answer.status,
                       answer.header("x-error-message").empty()
@@ -165,6 +165,7 @@ Result<HubAnswer> HubClient::send(HubRequest request, const HubName& name, int m
       if (!answer.ok()) return answer;
       const bool linked = request.head && is_redirect(answer->status);
       if (answer->status == 200 || answer->status == 206 || answer->status == 416 || linked) return answer;
+      was_refused_ = !may_pass(answer->status);
       return refused(*answer, name, !options_.token.empty());
     }
     if (answer.ok()) {

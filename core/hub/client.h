@@ -29,7 +29,7 @@ class HubClient {
  public:
   HubClient(Env& env, HubOptions options) : env_(env), options_(std::move(options)) {}
 
-  // What the name's revision is today. kind kConfig: there is no such repository or revision, or the token gives no access.
+  // What the name's revision is today.
   Result<HubRevision> revision(const HubName& name);
   // Fills in the file's etag and size.
   Result<> look_up(const HubName& name, const std::string& commit, HubFile& file);
@@ -38,6 +38,9 @@ class HubClient {
                     const std::function<void(uint64_t)>& bytes_so_far);
 
   [[nodiscard]] const HubOptions& options() const { return options_; }
+  // True if a call failed because the hub has no such repository, revision or file, or gives no access to it. False if it
+  // failed because the hub was not reached or was busy; the cache may then answer in its place.
+  [[nodiscard]] bool was_refused() const { return was_refused_; }
 
  private:
   // `most_tries`: of a download more than of a question, to which the cache has an answer too.
@@ -47,6 +50,7 @@ class HubClient {
 
   Env& env_;
   HubOptions options_;
+  bool was_refused_ = false;
 };
 
 }  // namespace mortise

@@ -66,9 +66,11 @@ Result<HubRevision> Download::from_cache(const std::optional<std::string>& commi
     for (std::string& path : cache_.files_of(*known)) revision.files.push_back({std::move(path), "", 0});
   }
   if (!revision.files.empty()) return revision;
-  return Error{ErrorKind::kConfig,
-               fmt::format("this is no folder here, and the hub's cache does not have it ({})", why), name_.full(),
-               "connect once, or name a folder"};
+  return Error{ErrorKind::kData,
+               fmt::format("there is no such folder here, and the hub's cache does not have it ({})", why),
+               name_.full(),
+               fmt::format("check the path; a {} of the hub must be downloaded once while the machine is connected",
+                           name_.kind == HubKind::kModel ? "model" : "data set")};
 }
 
 Result<HubRevision> Download::list(const std::optional<std::string>& commit) {
@@ -80,7 +82,7 @@ Result<HubRevision> Download::list(const std::optional<std::string>& commit) {
     if (!commit) TRY(cache_.remember(name_.revision, revision->commit));
     return revision;
   }
-  if (revision.error().kind != ErrorKind::kData) return revision;  // the hub has answered
+  if (client_.was_refused()) return revision;
   auto kept = from_cache(commit, revision.error().what);
   if (kept.ok())
     log_warn(fmt::format("{}: the hub cannot be reached ({}); the cache's files of commit {} are used", name_.full(),
@@ -169,7 +171,7 @@ Result<std::vector<std::string>> weight_files(Env& env, const HubRevision& revis
       return is_at_top(file.path) &&
              (file.path.ends_with(".bin") || file.path.ends_with(".pt") || file.path.ends_with(".pth"));
     });
-    return Error{ErrorKind::kConfig,
+    return Error{ErrorKind::kData,
                  has_pickle
                      ? "the weights are there only as pickle files (.bin, .pt), which can run code when they are read"
                      : "there are no safetensors weights in this revision",
@@ -232,7 +234,7 @@ Result<HubDataFiles> data_snapshot(Env& env, const HubOptions& options, const Hu
     auto found = data_snapshot(env, options, converted);
     if (found.ok() || others.empty()) return found;
   }
-  return Error{ErrorKind::kConfig,
+  return Error{ErrorKind::kData,
                name.path.empty() ? std::string("the name says no path in the data set")
                                  : fmt::format("the data set has no data files at {}", quote(name.path)),
                name.full(), others.empty() ? "look at its page" : "it has " + join(others, ", ")};

@@ -99,7 +99,7 @@ TEST(HubNames, AModelIsDownloadedOnceAndTrainsAsItsFolderDoes) {
   EXPECT_EQ(hub.requests(), "");
   const Outcome lost =
       hub.mortise("tokenizer encode --model acme/other --in data/train.jsonl --out ids.jsonl", "HF_HUB_OFFLINE=1");
-  EXPECT_EQ(lost.code, 2);
+  EXPECT_EQ(lost.code, 3);
   EXPECT_THAT(lost.output, AllOf(HasSubstr("cache does not have it"), HasSubstr("HF_HUB_OFFLINE")));
 }
 
@@ -148,13 +148,14 @@ TEST(HubNames, DownloadsThatBreakAreContinuedAndWrongBytesAreRefused) {
 TEST(HubNames, TheTokenGoesToTheHubAlone) {
   const Hub hub;
   hub.copy(hub.root() / "models/acme/tiny/main", "models/private/tiny/main");
-  const std::string words = "tokenizer encode --model private/tiny --in data/train.jsonl --out ids.jsonl";
+  hub.task().write("texts.jsonl", "{\"text\": \"1+1=\"}\n");
+  const std::string words = "tokenizer encode --model private/tiny --in texts.jsonl --out ids.jsonl";
   const Outcome without = hub.mortise(words);
-  EXPECT_EQ(without.code, 2);
+  EXPECT_EQ(without.code, 3);
   EXPECT_THAT(without.output, AllOf(HasSubstr("the hub knows no such model"), HasSubstr("HF_TOKEN")));
   (void)hub.requests();
   const Outcome with = hub.mortise(words, "HF_TOKEN=hf_right");
-  EXPECT_NE(with.code, 2) << with.output;
+  EXPECT_EQ(with.code, 0) << with.output;
   const std::string requests = hub.requests();
   EXPECT_THAT(requests, HasSubstr(" hub /private/tiny/resolve/"));
   for (const std::string_view line : split(requests, '\n')) {
@@ -176,7 +177,7 @@ TEST(HubNames, DataSetsAreNamedByConfigurationAndSplit) {
   EXPECT_THAT(hub.requests(), Not(HasSubstr("README")));
   const Outcome wrong =
       hub.mortise(std::string("train run.toml data.train_files=hf://datasets/acme/rows/large/train") + kShort);
-  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.code, 3);
   EXPECT_THAT(wrong.output, AllOf(HasSubstr("no data files at 'large/train'"), HasSubstr("small/test, small/train")));
   // The hub's own conversion, where the repository has no such files.
   hub.copy(hub.root() / "datasets/acme/rows/main/small/test.jsonl",

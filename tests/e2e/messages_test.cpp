@@ -105,7 +105,9 @@ TEST(Messages, HabitsOfOtherFrameworksAreAnswered) {
   expect_told(
       task,
       {
-          {"train run.toml model.path=Qwen/Qwen2.5-0.5B", 3, {"hf download Qwen/Qwen2.5-0.5B --local-dir DIR"}},
+          {"train run.toml model.path=Qwen/Qwen2.5-0.5B",
+           3,
+           {"models/Qwen/Qwen2.5-0.5B", "no such folder here", "cache does not have it", "must be downloaded once"}},
           {"train run.toml rollout.n = 4", 2, {"'rollout.n' has no value", "write rollout.n=VALUE, without spaces"}},
           {"train run.toml --rollout.n=4",
            2,

@@ -232,22 +232,10 @@ std::string nearest_model_folder(Env& env, const Path& folder) {
   return did_you_mean(whole.string(), models);
 }
 
-// A name on the Hugging Face hub, such as "Qwen/Qwen2.5-0.5B", in place of a folder.
-bool is_hub_name(Env& env, const Path& folder) {
-  const std::string name = folder.string();
-  const bool has_two_parts =
-      std::count(name.begin(), name.end(), '/') == 1 && name.front() != '/' && name.back() != '/';
-  return has_two_parts && name.front() != '.' && name.front() != '~' && !env.exists(folder.parent_path());
-}
-
 }  // namespace
 
 Error no_model_folder(Env& env, const Path& folder) {
   std::string next = nearest_model_folder(env, folder);
-  if (next.empty() && is_hub_name(env, folder)) {
-    next =
-        fmt::format("Mortise downloads nothing: `hf download {} --local-dir DIR` does, then give DIR", folder.string());
-  }
   if (next.empty()) next = "give a Hugging Face model folder";
   return {ErrorKind::kData, "there is no model folder (no config.json)", folder.string(), std::move(next)};
 }
