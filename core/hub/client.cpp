@@ -55,7 +55,7 @@ bool is_hex(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// Of an etag: W/"abc" and "abc" are abc. What is no hash cannot be checked and is no name of a file.
+// W/"abc" and "abc" give abc. An etag that is no hash cannot be checked and cannot name a file: it gives nothing.
 std::string normal_etag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
   if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);

@@ -110,7 +110,7 @@ Result<> Model::adapt(LoraConfig config, std::span<const std::string> modules) {
     return Error{ErrorKind::kConfig,
                  "the model has an adapter already",
                  {},
-                 "name the base model's folder, or go on from the adapter as it is"};
+                 "name the base model's folder, or continue the adapter as it is"};
   }
   const std::vector<LoraRank> ranks = TRY(config.ranks_of(modules));
   const at::NoGradGuard no_grad;

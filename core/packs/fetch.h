@@ -18,7 +18,7 @@ struct FetchOptions {
   std::chrono::milliseconds slow_after{20'000};  // less than 1 KiB a second for so long ends a transfer
   std::chrono::milliseconds at_most{600'000};    // for one file
 };
-// Beside this program.
+// Next to this program.
 [[nodiscard]] FetchOptions default_fetch_options();
 
 class FileSource {

@@ -1,7 +1,7 @@
 // Starts the ranks of a run on this machine, as `mortise launch` does: one process each, with torchrun's variables.
 //
 // Rank 0 writes to the terminal, every other rank to a file. If a rank fails, the others get time to find out and to
-// name it (rank_watch.h). Then they get SIGTERM, and at last SIGKILL. SIGINT and SIGTERM go on to all ranks. If this
+// name it (rank_watch.h). Then they get SIGTERM, and at last SIGKILL. SIGINT and SIGTERM are passed to all ranks. If this
 // process is killed, the kernel sends the ranks SIGTERM. Thread rule: the main thread, once; it blocks the signals.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The file of the running program, beside which its own parts are found. Thread rule: any thread.
+// The file of the running program. Its own parts lie next to it. Thread rule: any thread.
 #pragma once
 
 #include <filesystem>

@@ -76,7 +76,7 @@ class DecodeForward {
   int64_t max_rows_;
   int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
-  // Of the layers with experts, where there are any; K rows for each row of the pass, sorted by expert.
+  // Buffers of layers with experts, if the model has any: K rows for each row of the pass, sorted by expert.
   int64_t router_stride_ = 0, expert_stride_ = 0;
   FloatBuffer router_, expert_x_, expert_mlp_, expert_y_;
   FloatBuffer shared_scale_;              // by row: the sigmoid of the shared expert's gate

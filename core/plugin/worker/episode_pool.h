@@ -1,4 +1,4 @@
-// An environment in its own workers: a crash or a hang costs the episodes of one worker, and the run goes on.
+// An environment in its own workers: a crash or a hang costs the episodes of one worker, and the run continues.
 //
 // Each of a few lanes has a worker. An episode stays in the lane that began it if the environment keeps episodes; else
 // any lane takes any call. A worker gets a few calls at once and answers them one by one, so the call that it dies at

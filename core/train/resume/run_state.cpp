@@ -25,7 +25,7 @@ Result<> RunCounters::load(StateReader& reader, std::string_view saved_kind) {
   if (found != saved_kind) {
     return Error{ErrorKind::kConfig,
                  fmt::format("the checkpoint is of `mortise {}`, this is `mortise {}`", found, saved_kind), "",
-                 "choose another trainer.default_local_dir; to go on from its weights, set model.path to its "
+                 "choose another trainer.default_local_dir; to continue from its weights, set model.path to its "
                  "huggingface folder"};
   }
   step = TRY(reader.get_int("step"));
@@ -90,7 +90,7 @@ Result<> PluginStates::check_others(StateReader& reader) const {
     if (!takes_changes) {
       return Error{ErrorKind::kData,
                    fmt::format("the checkpoint holds state of {}, a plugin that this run does not have", key), "",
-                   "give --allow-change to go on without it"};
+                   "give --allow-change to continue without it"};
     }
     TRY(reader.get_bytes(key));
     log_warn(fmt::format("the state of the plugin {} is left: this run does not have it", key));

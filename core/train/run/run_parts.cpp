@@ -51,7 +51,7 @@ Result<> load_adapter(const RunSettings& run, Model& policy) {
   if (policy.has_adapter() && (model.lora_rank > 0 || model.lora_adapter_path)) {
     return Error{ErrorKind::kConfig, "model.path is the folder of an adapter, and another one is to be trained",
                  run.loaded.where("model.path"),
-                 "name the base's folder, and the adapter as model.lora_adapter_path to go on from it"};
+                 "name the base's folder, and the adapter as model.lora_adapter_path to continue it"};
   }
   if (model.lora_adapter_path) {
     auto loaded = policy.train_lora(run.env, *model.lora_adapter_path);

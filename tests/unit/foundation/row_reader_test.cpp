@@ -122,7 +122,7 @@ TEST_F(RowReaderTest, CsvFaultsNameTheLineOnWhichTheRowBegins) {
               ElementsAre("d.csv:2: the row needs one cell per column of the header, but has 1 for 2",
                           "d.csv:3: the row needs one cell per column of the header, but has 3 for 2",
                           "d.csv:4: the cell of the column 'b' is not UTF-8", "6 {\"a\":\"4\",\"b\":\"5\"}"));
-  EXPECT_THAT(rows_of("d.csv", "a\n\"1\"2\n"), ElementsAre("d.csv:2: a cell goes on behind its closing quote"));
+  EXPECT_THAT(rows_of("d.csv", "a\n\"1\"2\n"), ElementsAre("d.csv:2: a cell continues after its closing quote"));
   EXPECT_THAT(rows_of("d.csv", "a\nx\n\"1\n2\n"),
               ElementsAre("2 {\"a\":\"x\"}", "d.csv:3: a quoted cell is not closed"));
   EXPECT_THAT(rows_of("d.csv", ""), ElementsAre("d.csv:1: the file has no header line"));

@@ -91,7 +91,7 @@ void CsvCutter::take_byte(char c) {
     place_ = Place::kQuoted;
     cell_.text += c;
   } else if (place_ == Place::kQuoteInQuoted) {
-    if (c != '\r') fault_ = "a cell goes on behind its closing quote";  // "...\r\n" ends a line
+    if (c != '\r') fault_ = "a cell continues after its closing quote";  // "...\r\n" ends a line
   } else {
     place_ = Place::kPlain;
     cell_.text += c;
