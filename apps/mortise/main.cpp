@@ -49,6 +49,7 @@ constexpr std::array kCommands{
     Command{"plugin", "list, describe and run plugins", mortise::cmd_plugin},
     Command{"pack", "build, sign, install and remove packs of plugins", mortise::cmd_pack},
     Command{"objective", "compute the actor's loss on given tensors", mortise::cmd_objective},
+    Command{"top", "show what a run does now, from its files", mortise::cmd_top},
     Command{"report", "show what runs did, as one HTML page", mortise::cmd_report},
     Command{"doctor", "check what a run needs of this machine", mortise::cmd_doctor},
     Command{"config", "show, explain and import settings", mortise::cmd_config},

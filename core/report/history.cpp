@@ -63,22 +63,6 @@ void read_plugins(Env& env, RunHistory& run) {
   if (uses != nullptr && uses->is_array()) run.plugins = *uses;
 }
 
-// "TIME LEVEL TEXT"; a line of another form continues the text of the one before.
-void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>& events) {
-  const size_t first = line.find(' '), second = first == line.npos ? first : line.find(' ', first + 1);
-  const std::string_view level = second == line.npos ? "" : line.substr(first + 1, second - first - 1);
-  constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warning", "error"};
-  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
-    if (continues && !events.empty()) events.back().text += "\n" + std::string(line);
-    return;
-  }
-  const std::string_view text = line.substr(second + 1);
-  continues = level == "warning" || level == "error" || text.starts_with("resumed from") ||
-              text.find("the run ends early") != text.npos;
-  if (continues && events.size() < kMostEvents)
-    events.push_back({std::string(line.substr(0, first)), std::string(level), std::string(text)});
-}
-
 void read_log(Env& env, RunHistory& run) {
   const auto text = env.read_file(run.folder / "log.txt", kMostLogBytes);
   if (!text.ok()) return;
@@ -106,6 +90,21 @@ void find_completions(Env& env, RunHistory& run) {
 }
 
 }  // namespace
+
+void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>& events) {
+  const size_t first = line.find(' '), second = first == line.npos ? first : line.find(' ', first + 1);
+  const std::string_view level = second == line.npos ? "" : line.substr(first + 1, second - first - 1);
+  constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warning", "error"};
+  if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end()) {
+    if (continues && !events.empty()) events.back().text += "\n" + std::string(line);
+    return;
+  }
+  const std::string_view text = line.substr(second + 1);
+  continues = level == "warning" || level == "error" || text.starts_with("resumed from") ||
+              text.find("the run ends early") != text.npos;
+  if (continues && events.size() < kMostEvents)
+    events.push_back({std::string(line.substr(0, first)), std::string(level), std::string(text)});
+}
 
 double mean_of(const MetricSeries& series, size_t begin, size_t end) {
   double sum = 0.0;

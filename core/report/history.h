@@ -34,6 +34,10 @@ struct RunEvent {
   std::string text;
 };
 
+// Adds the event of a line of log.txt ("TIME LEVEL TEXT"), if it is one. A line of another form continues the text of
+// the event before it where `continues` says so; begin with false.
+void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>& events);
+
 struct RunHistory {
   Path folder;
   std::string name;  // of the folder

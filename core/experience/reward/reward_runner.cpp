@@ -12,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
 
 namespace mortise {
@@ -287,6 +288,8 @@ Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per
   context_ = context;
   fed_.assign(prompts.prompts.size(), 0);
   const auto num_rows = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
+  num_rows_ = num_rows;
+  num_given_ = 0;
   for (Function& function : functions_) {
     const int64_t own_rows = block_of(function, prompts.prompts.size()).size() * num_samples_per_prompt;
     TRY(function.reward->begin(
@@ -307,12 +310,22 @@ Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& sampl
       TRY(function.reward->add(batch));
   }
   fed_[static_cast<size_t>(prompt)] = 1;
+  num_given_ += n;
   return {};
 }
 
 Result<> RewardRunner::tend() {
   for (Function& function : functions_) TRY(function.reward->advance(0));
+  show_progress();
   return {};
+}
+
+// A row is done when the slowest function is.
+void RewardRunner::show_progress() const {
+  if (functions_.empty()) return;
+  int64_t done = num_given_;
+  for (const Function& function : functions_) done = std::min(done, function.reward->num_done());
+  live_stage(context_.is_validation ? "val reward" : "rewards", "rows", done, num_rows_, num_given_ - done);
 }
 
 // Waits until the workers of all functions are done, and serves all of them meanwhile.
@@ -323,7 +336,8 @@ Result<> RewardRunner::work_off() {
     for (Function& function : functions_) {
       if (!function.reward->is_idle()) busy.push_back(function.reward.get());
     }
-    if (busy.size() < 2) return {};  // finish() waits for only one
+    show_progress();
+    if (busy.empty()) return {};
     for (size_t i = 1; i < busy.size(); ++i) TRY(busy[i]->advance(0));
     TRY(busy.front()->advance(kTurnMs));
   }
@@ -339,6 +353,7 @@ Result<std::vector<ScorePart>> RewardRunner::finish_own(size_t num_prompts, int6
     part.rows = {prompts.begin * num_samples, prompts.end * num_samples};
     if (prompts.size() == 0 && num_prompts > 0) continue;
     auto output = function.reward->finish(with_metrics ? &part.metrics : nullptr);
+    show_progress();
     if (output.ok())
       part.output = *std::move(output);
     else
@@ -380,6 +395,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
     batches.push_back(make_reward_batch(prompts, samples, types_, context, block));
     TRY(function.reward->add(batches.back()));
   }
+  num_given_ = num_rows_;
   for (Function& function : functions_) function.reward->close();
   const std::vector<ScorePart> own =
       TRY(finish_own(num_prompts, samples.num_samples_per_prompt, /*with_metrics=*/metrics != nullptr));

@@ -106,6 +106,7 @@ class RewardRunner {
   Result<std::vector<ScorePart>> finish_own(size_t num_prompts, int64_t num_samples, bool with_metrics);
   Result<std::vector<std::vector<ScorePart>>> exchange_parts(const std::vector<ScorePart>& own, size_t num_rows) const;
   Result<> work_off();
+  void show_progress() const;
   // The error that ends the run, with the place of its rows.
   [[nodiscard]] Error keep_rows(Error error, const PromptBatch& prompts, const SampleBatch& samples,
                                 const ScoredBatch& scored, const ScoreContext& context) const;
@@ -117,7 +118,8 @@ class RewardRunner {
   std::optional<double> environment_weight_;
   ColumnTypes types_;
   ScoreContext context_;
-  std::vector<uint8_t> fed_;  // by prompt; empty: begin() was not called
+  std::vector<uint8_t> fed_;              // by prompt; empty: begin() was not called
+  int64_t num_rows_ = 0, num_given_ = 0;  // of the batch, and of them those that functions have
 };
 
 // The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names. `block`:

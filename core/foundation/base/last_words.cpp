@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "foundation/base/bottom_line.h"
+
 namespace mortise {
 namespace {
 
@@ -42,6 +44,7 @@ LastWords& LastWords::add(int64_t number) {
 }
 
 void LastWords::write() const {
+  wipe_bottom_lines();
   std::array<char, sizeof buffer_ + 16> line{};
   size_t size = 0;
   for (const std::string_view part : {std::string_view("error: "), text(), std::string_view("\n")})

@@ -3,6 +3,7 @@
 #include "foundation/base/log.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
@@ -18,6 +19,7 @@
 
 #include "foundation/base/bottom_line.h"
 #include "foundation/base/last_words.h"
+#include "foundation/base/live_lines.h"
 #include "foundation/base/shown_text.h"
 
 #include "foundation/base/secrets.h"
@@ -64,9 +66,19 @@ class LogConsole final : public spdlog::sinks::base_sink<std::mutex> {
   void set_progress(std::string_view text) {
     const std::lock_guard lock(mutex_);
     if (!terminal_) return;
-    if (!text.empty()) bottom_.watch_width();
     progress_ = one_line(redacted(text));
-    bottom_.draw("", progress_);
+    draw("");
+  }
+  void set_view(std::string_view lines) {
+    const std::lock_guard lock(mutex_);
+    if (!terminal_) return;
+    view_ = redacted(lines);
+    if (view_.empty()) num_warnings_ = 0;
+    draw("");
+  }
+  [[nodiscard]] bool has_color() {
+    const std::lock_guard lock(mutex_);
+    return color_;
   }
 
  protected:
@@ -92,7 +104,11 @@ class LogConsole final : public spdlog::sinks::base_sink<std::mutex> {
     line += '\n';
     if (terminal_) {
       std::fflush(stderr);
-      bottom_.draw(line, progress_);
+      if (message.level >= spdlog::level::warn && !view_.empty()) {
+        ++num_warnings_;
+        newest_warning_ = one_line({message.payload.data(), message.payload.size()});
+      }
+      draw(line);
     } else {
       std::fwrite(line.data(), 1, line.size(), stderr);
       std::fflush(stderr);
@@ -101,9 +117,24 @@ class LogConsole final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override { std::fflush(stderr); }
 
  private:
+  // The progress line, the view, and how many warnings came while it was shown.
+  void draw(std::string_view above) {
+    std::string text = progress_;
+    const auto add = [&text](std::string_view lines) { text.append(text.empty() ? "" : "\n").append(lines); };
+    if (!view_.empty()) add(view_);
+    if (num_warnings_ > 0) {
+      const std::string label = counted(num_warnings_, "warning");
+      add(color_ ? fmt::format("\x1b[33m{}\x1b[0m  {}", label, newest_warning_)
+                 : fmt::format("{}  {}", label, newest_warning_));
+    }
+    if (!text.empty()) bottom_.watch_width();
+    bottom_.draw(above, text);
+  }
+
   bool terminal_ = false;
   bool color_ = false;
-  std::string progress_;
+  std::string progress_, view_, newest_warning_;
+  int64_t num_warnings_ = 0;  // since there is a view
   BottomLine bottom_{STDERR_FILENO};
 };
 
@@ -213,6 +244,10 @@ std::optional<LogLevel> parse_log_level(std::string_view name) {
 
 bool log_has_terminal() { return the_log().console->terminal(); }
 
+bool log_has_color() { return the_log().console->has_color(); }
+
 void log_progress_line(std::string_view text) { the_log().console->set_progress(text); }
+
+void log_live_view(std::string_view lines) { the_log().console->set_view(lines); }
 
 }  // namespace mortise

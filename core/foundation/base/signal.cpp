@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 
+#include "foundation/base/bottom_line.h"
 #include "foundation/base/result.h"
 
 namespace mortise {
@@ -26,6 +27,7 @@ void on_stop_signal(int signal) {
   }
   static constexpr char kLoading[] = "mortise: stopped by a signal\n";
   if (!is_request) (void)!write(STDERR_FILENO, kLoading, sizeof kLoading - 1);
+  wipe_bottom_lines();
   // Not _exit: the program's own would blame a plugin that happens to run on this thread.
   while (true) syscall(SYS_exit_group, static_cast<int>(ErrorKind::kSignal));
 }

@@ -33,6 +33,7 @@ class LocalReward : public RewardFunction {
   Result<> begin(const ScoreRequest& request) override {
     request_ = request;
     batch_ = nullptr;
+    num_done_ = 0;
     return {};
   }
   Result<> add(const RewardBatch& rows) override {
@@ -44,10 +45,12 @@ class LocalReward : public RewardFunction {
   Result<> advance(int /*wait_ms*/) override { return {}; }
   void close() override {}
   [[nodiscard]] bool is_idle() const override { return true; }
+  [[nodiscard]] int64_t num_done() const override { return num_done_; }
   Result<RewardOutput> finish(MetricSet* metrics) override {
     if (batch_ == nullptr) return RewardOutput{};
     const RewardBatch& rows = *std::exchange(batch_, nullptr);
     TRY(check_reward_batch(rows, label()));
+    num_done_ = rows.num_rows;
     return may_use_threads() && rows.num_rows > 1 ? score_on_threads(rows, metrics) : score_at_once(rows, metrics);
   }
   Result<std::optional<std::string>> save_state() override { return reward_.instance().save_state(); }
@@ -166,6 +169,7 @@ class LocalReward : public RewardFunction {
   Reward reward_;
   ScoreRequest request_;
   const RewardBatch* batch_ = nullptr;
+  int64_t num_done_ = 0;
 };
 
 }  // namespace

@@ -45,6 +45,8 @@ class RewardFunction {
   virtual void close() = 0;
   // Whether advance() has nothing left to do for the rows that were added.
   [[nodiscard]] virtual bool is_idle() const = 0;
+  // Rows of the batch that have their result.
+  [[nodiscard]] virtual int64_t num_done() const = 0;
   virtual Result<RewardOutput> finish(MetricSet* metrics) = 0;
 
   // mortise.state/1: nothing when the plugin keeps no state.

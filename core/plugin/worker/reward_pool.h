@@ -42,6 +42,7 @@ class RewardPool : public RewardFunction {
   Result<> advance(int wait_ms) override;
   void close() override;
   [[nodiscard]] bool is_idle() const override { return is_stopping() || (todo_.empty() && at_work_.empty()); }
+  [[nodiscard]] int64_t num_done() const override { return request_.num_rows - account_.num_open(); }
   Result<RewardOutput> finish(MetricSet* metrics) override;
 
   Result<std::optional<std::string>> save_state() override;

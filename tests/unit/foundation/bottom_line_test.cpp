@@ -2,10 +2,6 @@
 #include "foundation/base/bottom_line.h"
 
 #include <gmock/gmock.h>
-#include <poll.h>
-#include <pty.h>
-#include <sys/ioctl.h>
-#include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -14,12 +10,13 @@
 
 #include "foundation/base/log.h"
 #include "foundation/metrics/sinks.h"
+#include "support/on_a_terminal.h"
 #include "support/temp_dir.h"
-#include "support/terminal.h"
 
 namespace mortise {
 namespace {
 
+using test::OnATerminal;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -36,59 +33,6 @@ TEST(FitColumns, LeavesOutWholeItemsFromTheRight) {
   EXPECT_EQ(fit_columns("", 0), "");
   EXPECT_EQ(fit_columns("abc", 0), "");
 }
-
-// A child process that logs to its own terminal.
-class OnATerminal {
- public:
-  OnATerminal(unsigned short columns, bool reflows) : screen_(columns, reflows) {
-    winsize size{24, columns, 0, 0};
-    pid_ = forkpty(&master_, nullptr, nullptr, &size);
-  }
-  ~OnATerminal() {
-    if (pid_ > 0) close(master_);
-  }
-  [[nodiscard]] bool is_child() const { return pid_ == 0; }
-  [[nodiscard]] bool started() const { return pid_ >= 0; }
-
-  // Reads until the screen's last row holds `text`; false if the child ends or hangs before.
-  bool wait_for(std::string_view text) {
-    while (true) {
-      const std::vector<std::string> rows = screen_.rows();
-      if (!rows.empty() && rows.back().find(text) != std::string::npos) return true;
-      if (!read_some()) return false;
-    }
-  }
-  void read_all() {
-    while (read_some()) {
-    }
-  }
-  void resize(unsigned short columns) {
-    screen_.resize(columns);
-    const winsize size{24, columns, 0, 0};
-    ioctl(master_, TIOCSWINSZ, &size);
-  }
-  void send(char c) const { ASSERT_EQ(::write(master_, &c, 1), 1); }
-  int exit_code() const {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  [[nodiscard]] const test::Terminal& screen() const { return screen_; }
-
- private:
-  bool read_some() {
-    pollfd wait{master_, POLLIN, 0};
-    if (::poll(&wait, 1, 60000) <= 0) return false;
-    char buffer[4096];
-    const ssize_t got = ::read(master_, buffer, sizeof buffer);
-    if (got <= 0) return false;
-    screen_.write({buffer, static_cast<size_t>(got)});
-    return true;
-  }
-  test::Terminal screen_;
-  int master_ = -1;
-  pid_t pid_ = -1;
-};
 
 MetricRow row_of(int64_t step) {
   return {{{"step", step}},

@@ -1,0 +1,34 @@
+// The live view of this process's run: stages say how far they are, and the terminal and RUN/live.json show it.
+//
+// Without live_begin() every call does nothing, which is so in ranks other than the main one and in commands that are no
+// run. The terminal is drawn at most ten times a second, the file is written at most once a second. The file is for
+// people who look at the run from elsewhere. Nothing depends on it, and a failure to write it is not told.
+// Cost of a call that draws nothing: a lock and a look at the clock. Thread rule: any thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "foundation/base/env.h"
+#include "foundation/metrics/sinks.h"
+
+namespace mortise {
+
+struct LiveOptions {
+  Path file;                 // empty: none
+  bool on_terminal = false;  // if standard error is one
+  int64_t first_step = 0;    // steps done before this process
+  int64_t total_steps = 0;   // 0: unknown
+};
+
+void live_begin(Env& env, const LiveOptions& options);
+// A step begins: it has no stages yet.
+void live_step(int64_t step);
+// A stage has done so many of its parts. `pending` were begun and are not done.
+void live_stage(std::string_view name, std::string_view unit, int64_t done, int64_t total, int64_t pending = 0);
+// The numbers of a step that is done.
+void live_numbers(const MetricRow& row);
+// How the run ended: "done", "stopped", "failed". Removes the view from the terminal. Only the first call counts.
+void live_end(std::string_view how);
+
+}  // namespace mortise
