@@ -13,13 +13,20 @@ namespace mortise {
 namespace {
 
 Result<int> train_as_rank(const RunCommand& command, Communicator& ranks) {
-  const TrainSummary summary = TRY(train(default_env(), command.config, resume_request(command), ranks));
   const std::string& dir = command.config.config.trainer.default_local_dir;
+  auto trained = train(default_env(), command.config, resume_request(command), ranks);
+  if (!trained.ok()) {
+    const ErrorKind kind = trained.error().kind;  // of these two the numbers of the steps say why
+    if (ranks.is_main() && (kind == ErrorKind::kNumerics || kind == ErrorKind::kReward)) log_findings(dir);
+    return std::move(trained).error();
+  }
+  const TrainSummary summary = *std::move(trained);
   const std::string model =
       summary.last_checkpoint.empty() ? "" : fmt::format(", model in {}/huggingface", summary.last_checkpoint);
   log_info(fmt::format("{}{}; metrics in {}/metrics.jsonl{}",
                        summary.stopped_by_signal ? "stopped by a signal, the same command resumes it: " : "done: ",
                        counted(summary.steps, "step"), dir, model));
+  if (ranks.is_main()) log_findings(dir);
   return summary.stopped_by_signal ? static_cast<int>(ErrorKind::kSignal) : 0;
 }
 

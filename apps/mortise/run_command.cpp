@@ -8,9 +8,12 @@
 #include "config/fields.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "foundation/metrics/live.h"
 #include "hub/config_names.h"
 #include "packs/trust.h"
+#include "report/page.h"
 
 namespace mortise {
 
@@ -104,9 +107,18 @@ ResumeRequest resume_request(const RunCommand& command) {
 
 int finish_run(const Result<int>& code) {
   if (code.ok()) return *code;
+  live_end("failed");
   log_progress_line("");
   log_error(code.error());
   return static_cast<int>(code.error().kind);
+}
+
+void log_findings(const Path& folder) {
+  const auto findings = find_faults(default_env(), folder);
+  if (!findings.ok()) return log_warn("the run's numbers could not be read again: " + findings.error().to_string());
+  for (const Finding& finding : *findings)
+    log_info(fmt::format("looks wrong: {}. {} {} ({})", finding.title, one_line(finding.evidence), finding.advice,
+                         docs_of(finding)));
 }
 
 void print_run_help(const std::string& name, const std::string& text, const po::options_description& options) {

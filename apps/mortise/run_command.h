@@ -26,6 +26,9 @@ ResumeRequest resume_request(const RunCommand& command);
 // How such a command ends: the code, or the error on the console and, once the run has a folder, in its log.txt.
 int finish_run(const Result<int>& code);
 
+// Names on the console and in log.txt what looks wrong in the run that has just ended in this folder, if anything does.
+void log_findings(const Path& folder);
+
 // The help text of such a command.
 void print_run_help(const std::string& name, const std::string& text,
                     const boost::program_options::options_description& options);

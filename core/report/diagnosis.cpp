@@ -285,6 +285,8 @@ std::vector<Finding> diagnose(const RunHistory& run, const std::vector<ScoredTex
   return out;
 }
 
+std::string docs_of(const Finding& finding) { return "docs/diagnosis.md#" + finding.rule; }
+
 std::vector<std::string> diagnosis_rules() {
   std::vector<std::string> names;
   for (const Rule& rule : kRules) names.emplace_back(rule.name);

@@ -2,7 +2,7 @@
 // beginning of the run with its end (windows of a fifth of the steps, at least one), and is silent where a run is too
 // short or lacks the metric.
 //
-// docs/reports.md has the table of rules. Thread rule: pure functions.
+// docs/diagnosis.md explains the rules. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace mortise {
 
 struct Finding {
-  std::string rule;      // "entropy_collapse", stable: docs/reports.md has a row for it
+  std::string rule;      // "entropy_collapse", stable: docs/diagnosis.md has a part of this name
   std::string title;     // "The policy's entropy has collapsed"
   std::string evidence;  // the numbers
   std::string advice;    // begins with a verb
@@ -28,6 +28,9 @@ struct ScoredText {
 
 // `last_completions`: of the newest step that has a file; may be empty.
 std::vector<Finding> diagnose(const RunHistory& run, const std::vector<ScoredText>& last_completions);
+
+// Where the rule is explained: "docs/diagnosis.md#entropy_collapse".
+std::string docs_of(const Finding& finding);
 
 // The names of all rules, for the docs' test.
 std::vector<std::string> diagnosis_rules();

@@ -40,7 +40,11 @@ Json series_json(const MetricSeries& series) {
 }
 
 Json finding_json(const Finding& finding) {
-  return {{"rule", finding.rule}, {"title", finding.title}, {"evidence", finding.evidence}, {"advice", finding.advice}};
+  return {{"rule", finding.rule},
+          {"title", finding.title},
+          {"evidence", finding.evidence},
+          {"advice", finding.advice},
+          {"docs", docs_of(finding)}};
 }
 
 Json run_json(const ReportRun& run) {
@@ -78,7 +82,7 @@ Json shown_row(Json row) {
   row.erase("prompt_token_ids");
   row.erase("token_ids");
   row.erase("token_scores");
-  row["tokens"] = tokens;
+  row["num_tokens"] = tokens;
   return row;
 }
 
@@ -137,6 +141,14 @@ Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_row
   return run;
 }
 
+Result<std::vector<Finding>> find_faults(Env& env, const Path& folder) {
+  const RunHistory history = TRY(read_run_history(env, folder));
+  std::vector<ScoredText> newest;
+  if (!history.completion_files.empty())
+    newest = texts_of(TRY(read_rows(env, history.completion_files.rbegin()->second)));
+  return diagnose(history, newest);
+}
+
 std::string report_page(const std::vector<ReportRun>& runs) {
   Json all = Json::array();
   std::string rows;
@@ -152,7 +164,8 @@ std::string report_page(const std::vector<ReportRun>& runs) {
                                     {"<!--ROWS-->", rows},
                                     {"\"DATA\"", data},
                                     {"/*CHART*/", assets::kChartJs},
-                                    {"/*SCRIPT*/", assets::kReportJs}});
+                                    {"/*SCRIPT*/", assets::kReportJs},
+                                    {"/*BROWSER*/", assets::kCompletionsJs}});
 }
 
 Json findings_json(const std::vector<ReportRun>& runs) {

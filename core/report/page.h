@@ -21,6 +21,9 @@ struct ReportRun {
 // between them.
 Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_rows);
 
+// What looks wrong in the run, without its page.
+Result<std::vector<Finding>> find_faults(Env& env, const Path& folder);
+
 // The whole page. A series of more than kMostPoints points is shown as means over equal parts.
 inline constexpr size_t kMostPoints = 2000;
 std::string report_page(const std::vector<ReportRun>& runs);

@@ -88,7 +88,8 @@ TEST(Commands, DoctorTriesWhatARunNeeds) {
 TEST(Commands, ReportWritesOnePageAboutTwoRuns) {
   const TaskFolder task;
   const std::string train =
-      "train run.toml trainer.total_training_steps=6 rollout.n=4 trainer.rollout_data_dir=a/dump trainer.default_local_dir=";
+      "train run.toml trainer.total_training_steps=6 rollout.n=4 trainer.rollout_data_dir=a/dump "
+      "trainer.rollout_data_tokens=8 actor.ppo_epochs=2 trainer.default_local_dir=";
   ASSERT_EQ(task.mortise(train + "a").code, 0);
   ASSERT_EQ(task.mortise(train + "b actor.optim.lr=1e-3 trainer.rollout_data_dir=b/dump").code, 0);
   const Outcome made = task.mortise("report a b -o page.html");
@@ -97,6 +98,32 @@ TEST(Commands, ReportWritesOnePageAboutTwoRuns) {
   EXPECT_THAT(page, HasSubstr("id=\"rows-0-6\""));
   EXPECT_THAT(page, HasSubstr("id=\"rows-1-1\""));
   EXPECT_THAT(page, HasSubstr("\"actor.optim.lr\":\"0.001\""));
+  // The numbers of tokens are those of the first rows, and their texts are the completion.
+  const std::vector<Json> rows = rows_of(task.path() / "a/dump/6.jsonl");
+  EXPECT_FALSE(rows.at(8).contains("tokens"));
+  bool has_moved = false;
+  for (size_t i = 0; i < 8; ++i) {
+    const Json& tokens = rows[i]["tokens"];
+    const size_t size = rows[i]["token_ids"].size();
+    for (const char* name : {"text", "advantage", "rollout_log_prob", "log_prob", "entropy", "ratio", "clipped"})
+      ASSERT_EQ(tokens[name].size(), size) << name;
+    std::string text;
+    for (size_t t = 0; t < size; ++t) {
+      text += tokens["text"][t].get<std::string>();
+      EXPECT_EQ(tokens["advantage"][t].get<float>() == 0.0F, rows[i]["advantage"].get<float>() == 0.0F);
+      EXPECT_NEAR(tokens["log_prob"][t].get<double>(), tokens["rollout_log_prob"][t].get<double>(), 1e-4);
+      EXPECT_NEAR(tokens["ratio"][t].get<double>(), 1.0, 0.5);
+      EXPECT_GE(tokens["entropy"][t].get<double>(), 0.0);
+      has_moved = has_moved || tokens["ratio"][t] != 1.0;
+    }
+    EXPECT_THAT(text, testing::StartsWith(rows[i]["output"].get<std::string>()));
+  }
+  EXPECT_TRUE(has_moved) << "the second pass sees another policy than the first";
+  const Outcome top = task.mortise("top a");
+  EXPECT_EQ(top.code, 0) << top.output;
+  EXPECT_THAT(top.output, HasSubstr("step 6/6"));
+  EXPECT_THAT(top.output, HasSubstr("the run is done"));
+  EXPECT_THAT(task.mortise("top data").output, HasSubstr("there is no metrics.jsonl in this folder"));
   const Json findings = parse_json(task.mortise("report a --json").output, "report").value();
   EXPECT_EQ(findings["runs"][0]["last_step"], 6);
   EXPECT_THAT(task.mortise("report data").output, HasSubstr("there is no metrics.jsonl in this folder"));

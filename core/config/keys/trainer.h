@@ -51,6 +51,7 @@ struct TrainerConfig {
   int64_t log_val_generations = 0;                 // validation completions kept in the log at each validation
   std::optional<std::string> validation_data_dir;  // the same for the completions of every validation
   std::optional<std::string> rollout_data_dir;  // JSONL of all completions with rewards and advantages, a file a step
+  int64_t rollout_data_tokens = 0;              // completions of each such file that have numbers of their tokens
   int64_t num_completions_to_print = 0;         // rows of the console table each step
   int64_t nonfinite_update_limit = 10;          // non-finite updates skipped in all before the run stops
   int64_t critic_warmup = 0;                    // the policy learns from this step on
@@ -230,6 +231,17 @@ void describe_logs(Keys& keys) {
             "Folder for all completions of training with their rewards, their advantages and the reasons of failed "
             "rewards. Each step is a JSONL file (docs/metrics.md lists its fields). null: none are written.")
       .as_in_verl("null")
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+  keys.free("rollout_data_tokens", &TrainerConfig::rollout_data_tokens,
+            "Completions in each file of rollout_data_dir that also have the numbers of their tokens: text, advantage, "
+            "log-probs, ratio, entropy, and whether the loss clipped the token. They are the first ones of the step. "
+            "`mortise report` colors the tokens by them. A token takes about 60 bytes. 0: none.")
+      .at_least(0)
+      .at_most(1'000'000)
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.trainer.rollout_data_dir; },
+          "trainer.rollout_data_dir is not set")
       .no_effect(
           kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
   keys.free("num_completions_to_print", &TrainerConfig::num_completions_to_print,

@@ -60,14 +60,18 @@ using Returns = Column<"returns", float, Level::kToken>;
 
 // Written by updates.
 using FirstLogProb = Column<"first_log_prob", float, Level::kToken>;  // of the policy before the step's first update
-using LogProb = Column<"log_prob", float, Level::kToken>;             // of the policy that is being trained
-using Entropy = Column<"entropy", float, Level::kToken>;              // of that policy, nats, full vocabulary
-using Weight = Column<"weight", float, Level::kToken>;                // the token's share of the aggregated loss
+// What the last update of the step that looked at a token saw of it, where trainer.rollout_data_tokens asks for it.
+using LastLogProb = Column<"last_log_prob", float, Level::kToken>;
+using LastEntropy = Column<"last_entropy", float, Level::kToken>;
+using LastClipped = Column<"last_clipped", float, Level::kToken>;  // 1: the policy term had no gradient (clipped)
+using LogProb = Column<"log_prob", float, Level::kToken>;          // of the policy that is being trained
+using Entropy = Column<"entropy", float, Level::kToken>;           // of that policy, nats, full vocabulary
+using Weight = Column<"weight", float, Level::kToken>;             // the token's share of the aggregated loss
 
 // All of them: what a checkpoint may hold.
 using All = std::tuple<SampleMask, ResponseMask, RolloutLogProb, OldLogProb, RefLogProb, OldEntropy, RolloutIsWeights,
                        Values, SumPiSquared, RewardBaselines, RowValid, TokenLevelScores, TokenLevelRewards, Advantages,
-                       Returns, FirstLogProb, LogProb, Entropy, Weight>;
+                       Returns, FirstLogProb, LastLogProb, LastEntropy, LastClipped, LogProb, Entropy, Weight>;
 
 }  // namespace column
 

@@ -136,6 +136,7 @@ Result<ObjectiveSums> ActorObjective::evaluate(const StepView& input, const Obje
   if (correction_.is_bypass() && correction_.is_active()) TRY(correct_by_current_policy(input, loss_input, metrics));
   weigh_and_mask(input, loss_input);
   TRY(policy_loss_.compute(loss_input, {scratch_, grad.log_prob, grad.entropy}, metrics));
+  if (!grad.clipped.empty()) note_clipped(loss_input, grad);
 
   ObjectiveSums sums;
   const auto weight = loss_input.get<column::Weight>();
@@ -148,6 +149,16 @@ Result<ObjectiveSums> ActorObjective::evaluate(const StepView& input, const Obje
   if (!entropy.empty()) add_entropy(input, grad, sums);
   sums.loss = sums.pg_loss + kl_loss_coef_ * sums.kl_loss - entropy_coeff_ * sums.entropy_loss;
   return sums;
+}
+
+// Before other terms add to the gradient. A token without weight is masked, not clipped.
+void ActorObjective::note_clipped(const StepView& loss_input, const ObjectiveGrad& grad) {
+  const auto mask = loss_input.get<column::ResponseMask>();
+  const auto weight = loss_input.get<column::Weight>(), advantages = loss_input.get<column::Advantages>();
+  for (size_t t = 0; t < grad.clipped.size(); ++t) {
+    const bool counts = mask[t] != 0 && weight[t] != 0.0F && advantages[t] != 0.0F;
+    grad.clipped[t] = counts && grad.log_prob[t] == 0.0F ? 1.0F : 0.0F;
+  }
 }
 
 Result<> ActorObjective::correct_by_current_policy(const StepView& input, StepView& loss_input, MetricSet* metrics) {

@@ -29,6 +29,9 @@ namespace mortise {
 struct ObjectiveGrad {
   std::span<float> log_prob;  // [N] dL / d log_prob
   std::span<float> entropy;   // [N] dL / d entropy, or empty when the caller has no entropy
+  // [N] 1 for a token that counts and has an advantage, but whose policy term has no gradient: the loss clips it. Or
+  // empty.
+  std::span<float> clipped = {};
 };
 
 // Sums over tokens; parts of an update add up to the update's.
@@ -80,6 +83,7 @@ class ActorObjective {
   Result<> correct_by_current_policy(const StepView& input, StepView& loss_input, MetricSet* metrics);
   void weigh_and_mask(const StepView& input, StepView& loss_input);
   Result<> add_kl(const StepView& input, const ObjectiveGrad& grad, MetricSet* metrics, ObjectiveSums& sums);
+  static void note_clipped(const StepView& loss_input, const ObjectiveGrad& grad);
   void add_entropy(const StepView& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const;
 
   PolicyLoss policy_loss_;

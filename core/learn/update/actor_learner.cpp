@@ -73,14 +73,36 @@ struct ActorLearner::Update {
     return loads;
   }
 
-  // `log_prob` of the micro-batch's tokens to their places in what the update gives.
-  void keep_log_probs(const std::vector<int64_t>& micro, std::span<const float> log_prob) const {
-    for (const int64_t row : micro) {
-      const auto size = static_cast<size_t>(table.row_tokens(row));
-      std::ranges::copy(log_prob.first(size),
-                        place.log_prob_out.begin() + table.row_offsets()[static_cast<size_t>(row)]);
-      log_prob = log_prob.subspan(size);
-    }
+  [[nodiscard]] bool has_trace() const { return !place.trace.log_prob.empty(); }
+
+  // LeafReport::kept of the slice.
+  [[nodiscard]] std::vector<float> kept_of(UpdateSlice& slice) const {
+    if (place.log_prob_out.empty() && !has_trace()) return {};
+    const std::span<const float> log_prob = slice.log_prob(), entropy = slice.entropy();
+    std::vector<float> kept(log_prob.begin(), log_prob.end());
+    if (!has_trace()) return kept;
+    kept.insert(kept.end(), entropy.begin(), entropy.end());
+    kept.insert(kept.end(), slice.clipped.begin(), slice.clipped.end());
+    return kept;
+  }
+
+  // What is kept of the micro-batch's tokens, to their places in what the update gives.
+  void keep(const std::vector<int64_t>& micro, std::span<const float> kept) const {
+    size_t size = 0;
+    for (const int64_t row : micro) size += static_cast<size_t>(table.row_tokens(row));
+    const auto put = [&](std::span<const float> values, std::span<float> out) {
+      if (out.empty()) return;
+      for (const int64_t row : micro) {
+        const auto count = static_cast<size_t>(table.row_tokens(row));
+        std::ranges::copy(values.first(count), out.begin() + table.row_offsets()[static_cast<size_t>(row)]);
+        values = values.subspan(count);
+      }
+    };
+    put(kept.first(size), place.log_prob_out);
+    if (!has_trace()) return;
+    put(kept.first(size), place.trace.log_prob);
+    put(kept.subspan(size, size), place.trace.entropy);
+    put(kept.subspan(2 * size), place.trace.clipped);
   }
 
   // visit(token of the micro-batch, token of the whole update) in the order of the micro-batch.
@@ -102,6 +124,7 @@ Result<UpdateSlice> ActorLearner::slice(const Update& update, std::span<const in
   std::vector<int64_t> row_id;
   for (const int64_t row : rows) row_id.push_back(static_cast<int64_t>(update.places.at(row)));
   UpdateSlice out = TRY(make_slice(update.table, rows, std::move(row_id), objective_->aggregation(), update.counts));
+  if (update.has_trace()) out.clipped.resize(out.num_tokens());
   out.step = update.place.step;
   out.update_index = update.place.update_index;
   return out;
@@ -280,14 +303,15 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& repor
   std::vector<TokenNorm> norms;
   TRY(measure_whole_update(update, whole, norms));
   if (whole.on_policy) std::ranges::copy(whole.log_prob(), whole.old_log_prob().begin());
-  if (!update.place.log_prob_out.empty())
-    update.keep_log_probs({update.rows.begin(), update.rows.end()}, whole.table.get<column::LogProb>());
   report.skipped = !all_finite(whole.log_prob(), whole.mask());
+  if (!report.skipped) report.sums.add(TRY(objective_->evaluate(whole.input(), whole.grad(), &report.metrics)));
+  if (const std::vector<float> kept = update.kept_of(whole); !kept.empty())
+    update.keep({update.rows.begin(), update.rows.end()}, kept);
   if (report.skipped) return {};
-  report.sums.add(TRY(objective_->evaluate(whole.input(), whole.grad(), &report.metrics)));
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (!update.share.is_mine(i)) continue;
     leaves[i] = TRY(backward_injected(update, update.micro_batches[i], whole, norms));
+    show_micro_batch("update", i, leaves.size());
     TRY(gradient.end_leaf(i, leaves[i].has_gradient));
   }
   return {};
@@ -309,7 +333,7 @@ Result<LeafReport> ActorLearner::backward_rows(const Update& update, const std::
     TRY(backward_two_pass(part, out, kl.d_hidden_RH, leaf));
   if (leaf.skipped) return leaf;
   leaf.sums.add(kl.sums);
-  if (!update.place.log_prob_out.empty()) leaf.kept.assign(part.log_prob().begin(), part.log_prob().end());
+  leaf.kept = update.kept_of(part);
   return leaf;
 }
 
@@ -324,6 +348,7 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
     for (size_t i = 0; i < leaves.size(); ++i) {
       if (!update.share.is_mine(i)) continue;
       leaves[i] = TRY(backward_rows(update, update.micro_batches[i]));
+      show_micro_batch("update", i, leaves.size());
       if (leaves[i].skipped) break;
       TRY(gradient.end_leaf(i, leaves[i].has_gradient));
     }
@@ -335,7 +360,7 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
     TRY(report.metrics.merge(leaves[i].metrics));
     report.skipped = leaves[i].skipped;
     if (report.skipped) return {};
-    if (!leaves[i].kept.empty()) update.keep_log_probs(update.micro_batches[i], leaves[i].kept);
+    if (!leaves[i].kept.empty()) update.keep(update.micro_batches[i], leaves[i].kept);
   }
   return gradient.finish(leaves);
 }

@@ -38,6 +38,11 @@ struct UpdateReport {
   MetricSet metrics;     // of the plugins, over the whole update
 };
 
+// [N of the table] each: what an update saw of the tokens of its rows. Empty: not kept.
+struct TokenTrace {
+  std::span<float> log_prob = {}, entropy = {}, clipped = {};
+};
+
 // Where in the run an update is.
 struct UpdatePlace {
   double lr = 0.0;
@@ -45,6 +50,7 @@ struct UpdatePlace {
   int64_t update_index = 1;
   bool old_is_current = false;         // no update was made since old_log_prob and old_entropy were measured
   std::span<float> log_prob_out = {};  // [N of the table] receives the policy's log-probs of the rows; may be empty
+  TokenTrace trace = {};
 };
 
 class ActorLearner {

@@ -35,6 +35,7 @@ Result<> run_column_pass(const Model& model, const StepTable& table, const Micro
     if (!share.is_mine(i)) continue;
     const PackedForward forward = TRY(forward_rows(model, table, plan[i], options.pass));
     parts[i] = bytes_of_columns(compute(forward));
+    show_micro_batch(stage, i, plan.size());
   }
   TRY(share.exchange(parts, stage));
   for (size_t i = 0; i < plan.size(); ++i) {

@@ -70,6 +70,7 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   for (size_t i = 0; i < plan.size(); ++i) {
     if (!share.is_mine(i)) continue;
     leaves[i] = TRY(backward(table, plan[i], counts));
+    show_micro_batch("critic", i, plan.size());
     TRY(gradient.end_leaf(i, leaves[i].has_gradient));
   }
   TRY(gradient.end_leaves());

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "foundation/batch/step_table.h"
+#include "foundation/metrics/live.h"
 
 namespace mortise {
 
@@ -30,5 +32,10 @@ std::vector<std::vector<int64_t>> plan_micro_batches(const StepTable& table, std
 
 // 0, 1, 2 ...: all rows of the table.
 std::vector<int64_t> all_rows(const StepTable& table);
+
+// The live view shows that micro-batch `index` of so many is done.
+inline void show_micro_batch(std::string_view stage, size_t index, size_t total) {
+  live_stage(stage, "micro-batches", static_cast<int64_t>(index) + 1, static_cast<int64_t>(total));
+}
 
 }  // namespace mortise

@@ -57,6 +57,7 @@ Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable
   for (size_t i = 0; i < plan.size(); ++i) {
     if (!share.is_mine(i)) continue;
     leaves[i] = TRY(sft_backward(model, table, plan[i], options, pass, weight));
+    show_micro_batch("update", i, plan.size());
     TRY(gradient.end_leaf(i, leaves[i].has_gradient));
   }
   TRY(gradient.end_leaves());

@@ -22,6 +22,7 @@ struct UpdateSlice {
   std::vector<int64_t> rows;  // in the step's table
   StepTable table;            // of these rows; log_prob, entropy and on_policy's old_log_prob are to be written
   std::vector<float> grad_log_prob, grad_entropy;  // [N]
+  std::vector<float> clipped;                      // [N], or empty: nobody asks
   int64_t step = 1, update_index = 1;
   bool on_policy = false;  // the update's own log-probs are the old ones: the ratio is 1
 
@@ -38,7 +39,7 @@ struct UpdateSlice {
   [[nodiscard]] StepView input(size_t begin, size_t end, const Layout& layout) const {
     return numbered(table.view(begin, end, layout));
   }
-  ObjectiveGrad grad() { return {grad_log_prob, grad_entropy}; }
+  ObjectiveGrad grad() { return {grad_log_prob, grad_entropy, clipped}; }
   ObjectiveGrad grad(size_t begin, size_t end) {
     return {std::span(grad_log_prob).subspan(begin, end - begin), std::span(grad_entropy).subspan(begin, end - begin)};
   }

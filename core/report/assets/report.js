@@ -32,7 +32,7 @@
     for (const finding of run.findings) {
       byId('finding-list').append(make('div', { className: 'finding' }, make('strong', { text: finding.title }),
         make('p', { text: finding.evidence }), make('p', { text: finding.advice }),
-        make('p', { className: 'soft', text: finding.rule })));
+        make('p', { className: 'soft', text: `${finding.rule}: ${finding.docs}` })));
     }
     if (run.findings.length === 0)
       byId('finding-list').append(make('p', { className: 'none', text: 'No rule found a fault.' }));
@@ -40,7 +40,8 @@
 
   // ---- curves ----
   const groups = [
-    ['Reward', [/^reward$/, /^reward_std$/, /^critic\/score\/mean$/, /^critic\/rewards\/mean$/, /^rewards\/.*\/mean$/, /^frac_reward_/]],
+    ['Reward', [/^reward$/, /^reward_std$/, /^critic\/score\/mean$/, /^critic\/rewards\/mean$/, /^rewards\/.*\/(mean|std)$/]],
+    ['Failed and equal rewards', [/^frac_reward_/, /^rewards\/.*\/(failed|not_applicable)$/]],
     ['Validation', [/^val-core\//]],
     ['Length', [/^response_length\/(mean|max|clip_ratio)$/, /^prompt_length\/mean$/, /^num_turns\/mean$/, /^tool_call_counts\/mean$/]],
     ['Policy', [/^entropy$/, /^kl$/, /^actor\/ppo_kl$/, /^actor\/reward_kl_penalty$/, /^clip_ratio\/(region|low|high)_mean$/,
@@ -64,12 +65,33 @@
       return sum / total;
     });
   }
+  // The interval of a validation's mean: 1.96 standard errors over the prompts on each side.
+  function interval(run, metric, i) {
+    const series = run.metrics[metric], error = run.metrics[metric.replace(/^val-core/, 'val-aux') + '/stderr'];
+    if (!error || Number(smoothing.value) > 0) return [];
+    const at = new Map(error[0].map((x, k) => [x, error[1][k]]));
+    const edge = (sign, fill) => ({ label: `${run.name}, interval`, borderWidth: 0, pointRadius: 0, fill,
+      backgroundColor: color(i) + '30', data: series[0].map((x, k) => ({ x,
+        y: series[1][k] === null || at.get(x) == null ? null : series[1][k] + sign * 1.96 * at.get(x) })) });
+    return [edge(1, '+1'), edge(-1, false)];
+  }
+  // The seconds of a step by stage, on top of one another.
+  const kTimes = 'time by stage', kWhole = /^timing_s\/(step|testing|save_checkpoint)$/;
+  function stacked() {
+    const run = runs[0];
+    return Object.keys(run.metrics).filter((name) => name.startsWith('timing_s/') && !kWhole.test(name)).map((name, k) => {
+      const [steps, values] = run.metrics[name];
+      return { label: name.slice(9), borderWidth: 1, pointRadius: 0, fill: true, borderColor: color(k),
+        backgroundColor: color(k) + '80', data: steps.map((x, j) => ({ x, y: values[j] })) };
+    });
+  }
   function datasets(metric) {
+    if (metric === kTimes) return stacked();
     return runs.flatMap((run, i) => {
       const series = run.metrics[metric];
       if (!series) return [];
       const values = smooth(series[1], Number(smoothing.value));
-      return [{ label: run.name, borderColor: color(i), backgroundColor: color(i), borderWidth: 1.6,
+      return [...interval(run, metric, i), { label: run.name, borderColor: color(i), backgroundColor: color(i), borderWidth: 1.6,
         pointRadius: values.length > 60 ? 0 : 2, spanGaps: true, data: series[0].map((x, k) => ({ x, y: values[k] })) }];
     });
   }
@@ -80,8 +102,9 @@
     charts.push({ metric, chart: new Chart(canvas, { type: 'line', data: { datasets: datasets(metric) },
       options: { animation: false, maintainAspectRatio: false, parsing: false, normalized: true,
         interaction: { mode: 'nearest', axis: 'x', intersect: false },
-        plugins: { legend: { display: false }, tooltip: { callbacks: { title: (items) => `step ${items[0].parsed.x}` } } },
-        scales: { x: { type: 'linear', ...axis }, y: { ...axis } } } }) });
+        plugins: { legend: { display: metric === kTimes, labels: { boxWidth: 10, color: css('--front') } }, tooltip: {
+          filter: (item) => !item.dataset.label.endsWith(', interval'), callbacks: { title: (items) => `step ${items[0].parsed.x}` } } },
+        scales: { x: { type: 'linear', ...axis }, y: { ...axis, stacked: metric === kTimes } } } }) });
   }
   // A chart is drawn when it comes into view.
   const watcher = new IntersectionObserver((entries) => {
@@ -101,7 +124,8 @@
     const wanted = byId('metric-search').value.trim().toLowerCase();
     for (const one of charts.splice(0)) one.chart.destroy();
     const all = wanted ? [[`Metrics with "${wanted}"`, names.filter((name) => name.toLowerCase().includes(wanted)).slice(0, 60)]]
-      : groups.map(([title, patterns]) => [title, names.filter((name) => patterns.some((p) => p.test(name)))]);
+      : groups.map(([title, patterns]) => [title, [...(title === 'Time and memory' && stacked().length ? [kTimes] : []),
+        ...names.filter((name) => patterns.some((p) => p.test(name)))]]);
     byId('groups').replaceChildren(...all.filter(([, found]) => found.length > 0).flatMap(([title, found]) =>
       [make('h3', { text: title }), make('div', { className: 'charts' }, ...found.map(chart_box))]));
     if (!byId('groups').hasChildNodes())
@@ -141,119 +165,5 @@
   byId('event-list').append(events.length ? table(['run', 'time (UTC)', 'level', 'text'], events)
     : make('p', { className: 'soft', text: 'No warning, no error, no resume.' }));
 
-  // ---- completions ----
-  const browser = byId('browser');
-  const with_rows = runs.map((run, i) => ({ run, i })).filter(({ run }) => run.completion_steps.length > 0);
-  if (with_rows.length === 0) {
-    browser.append(make('p', { className: 'soft', text: 'The run wrote no completions. Set trainer.rollout_data_dir to see them here.' }));
-    return;
-  }
-  const parsed = new Map();
-  function rows_of(run_index, step) {
-    const id = `rows-${run_index}-${step}`;
-    if (!parsed.has(id)) parsed.set(id, JSON.parse(byId(id).textContent));
-    return parsed.get(id);
-  }
-  function groups_of(rows) {
-    const found = new Map();
-    for (const row of rows) {
-      if (!found.has(row.prompt_index)) found.set(row.prompt_index, { input: row.input, gts: row.gts, rows: [] });
-      found.get(row.prompt_index).rows.push(row);
-    }
-    for (const group of found.values()) {
-      const scores = group.rows.map((row) => row.score).filter((x) => typeof x === 'number');
-      group.mean = scores.reduce((a, b) => a + b, 0) / Math.max(1, scores.length);
-      group.std = Math.sqrt(scores.reduce((a, b) => a + (b - group.mean) ** 2, 0) / Math.max(1, scores.length));
-      group.failed = group.rows.some((row) => row.score === null || Object.values(row.errors || {}).some((e) => e !== null));
-      group.cut = group.rows.some((row) => row.finish_reason === 'length');
-    }
-    return [...found.values()];
-  }
-  const choose = (values, on) => make('select', { on: { change: on } }, ...values.map(([value, text]) => make('option', { text, set: { value } })));
-  const pick_run = choose(with_rows.map(({ run, i }) => [i, run.name]), () => { fill_steps(); show(); });
-  const pick_step = choose([], () => show());
-  const pick_order = choose([['batch', 'order of the batch'], ['spread', 'largest spread of the reward'], ['low', 'lowest reward'],
-    ['high', 'highest reward']], () => show());
-  const pick_filter = choose([['all', 'all prompts'], ['failed', 'a reward failed'], ['cut', 'a completion was cut off'],
-    ['flat', 'no difference in the reward']], () => show());
-  const search = make('input', { set: { type: 'search', placeholder: 'text in prompt or completion' }, on: { input: () => show() } });
-  const list = make('div');
-  const count = make('p', { className: 'soft' });
-  browser.append(make('div', { className: 'tools' }, pick_run, pick_step, pick_order, pick_filter, search), count, list);
-  function fill_steps() {
-    const run = runs[pick_run.value];
-    pick_step.replaceChildren(...run.completion_steps.map(({ step, rows }) => make('option', { text: `step ${step} (${rows} rows)`, set: { value: step } })));
-    pick_step.value = run.completion_steps[run.completion_steps.length - 1].step;
-  }
-  // The text with every place of `wanted` marked.
-  function marked(text, wanted) {
-    const node = make('pre');
-    const lower = text.toLowerCase();
-    let at = 0;
-    for (let next = wanted ? lower.indexOf(wanted) : -1; next >= 0; next = lower.indexOf(wanted, at)) {
-      node.append(text.slice(at, next), make('mark', { text: text.slice(next, next + wanted.length) }));
-      at = next + wanted.length;
-    }
-    node.append(text.slice(at));
-    return node;
-  }
-  function row_card(row, wanted) {
-    const rewards = Object.entries(row.rewards || {}).map(([name, value]) => `${name} ${value === null ? 'none' : number(value)}`).join(', ');
-    const errors = Object.entries(row.errors || {}).filter(([, text]) => text !== null);
-    return make('div', { className: 'row' },
-      make('div', {}, make('span', { className: 'score', text: `reward ${row.score === null ? 'none' : number(row.score)}` }),
-        make('span', { className: 'soft', text: `  advantage ${number(row.advantage)}  ${row.tokens} tokens  ${row.finish_reason}` })),
-      rewards ? make('div', { className: 'soft', text: rewards }) : '',
-      ...errors.map(([name, text]) => make('div', { className: 'error', text: `${name}: ${text}` })),
-      marked(row.output, wanted));
-  }
-  // The same prompt in the other steps: the completion with the highest reward of each.
-  function over_steps(input) {
-    const run_index = Number(pick_run.value);
-    const cards = [];
-    for (const { step } of runs[run_index].completion_steps) {
-      const rows = rows_of(run_index, step).filter((row) => row.input === input);
-      if (rows.length === 0) continue;
-      const best = rows.reduce((a, b) => ((b.score ?? -Infinity) > (a.score ?? -Infinity) ? b : a));
-      cards.push(make('div', { className: 'row' }, make('strong', { text: `step ${step}, best of ${rows.length}` }), row_card(best, '')));
-    }
-    return make('div', { className: 'rows' }, ...cards);
-  }
-  function group_node(group, wanted) {
-    const node = make('details', { className: 'group' }, make('summary', {
-      text: `reward ${number(group.mean)} ± ${number(group.std)}   ${group.input.slice(-160)}` }));
-    node.addEventListener('toggle', () => {
-      if (!node.open || node.childElementCount > 1) return;
-      const others = make('button', { text: 'This prompt in other steps', on: { click: () => others.replaceWith(over_steps(group.input)) } });
-      node.append(make('div', { className: 'rows' }, make('div', { className: 'row' }, make('strong', { text: 'prompt' }), marked(group.input, wanted),
-        group.gts !== undefined ? make('div', { className: 'soft', text: `ground truth: ${typeof group.gts === 'string' ? group.gts : JSON.stringify(group.gts)}` }) : '', others),
-        ...group.rows.map((row) => row_card(row, wanted))));
-    });
-    return node;
-  }
-  const kPerPage = 50;
-  function show() {
-    const wanted = search.value.trim().toLowerCase();
-    let found = groups_of(rows_of(Number(pick_run.value), pick_step.value));
-    const total = found.length;
-    const keep = { all: () => true, failed: (g) => g.failed, cut: (g) => g.cut, flat: (g) => g.std === 0 }[pick_filter.value];
-    found = found.filter((g) => keep(g) && (!wanted || g.input.toLowerCase().includes(wanted) || g.rows.some((row) => row.output.toLowerCase().includes(wanted))));
-    const order = { batch: null, spread: (a, b) => b.std - a.std, low: (a, b) => a.mean - b.mean, high: (a, b) => b.mean - a.mean }[pick_order.value];
-    if (order) found.sort(order);
-    const run = runs[pick_run.value];
-    count.textContent = `${found.length} of ${total} prompts.` + (run.completion_steps.length < run.all_completion_steps
-      ? ` The report holds ${run.completion_steps.length} of ${run.all_completion_steps} steps; mortise report --completions takes more.` : '');
-    list.replaceChildren();
-    const more = make('button', { text: 'Show more', on: { click: () => add() } });
-    let shown = 0;
-    function add() {
-      more.remove();
-      list.append(...found.slice(shown, shown + kPerPage).map((group) => group_node(group, wanted)));
-      shown += kPerPage;
-      if (shown < found.length) list.append(more);
-    }
-    add();
-  }
-  fill_steps();
-  show();
+  window.mortise = { runs, make, number, table };
 })();

@@ -8,6 +8,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
+#include "foundation/metrics/live.h"
 #include "train/loop/decision.h"
 #include "train/resume/resume.h"
 #include "train/resume/set_aside.h"
@@ -155,6 +156,8 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   if (checkpoint) TRY(restore_best(parts.run, parts.progress.best));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
+  if (kind == RunKind::kTrain)
+    out.log->show_tokens(parts.policy.folder->tokenizer, loaded.config.trainer.rollout_data_tokens);
   if (!checkpoint) return out;
   tell_resumed(kind, progress, resumed, num_unfinished);
   if (counters.step >= parts.run.total_steps && !progress.owed_validation.metrics) {
@@ -190,6 +193,7 @@ Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,
     if (stops) break;
     const int64_t num_updates = counters.num_updates;
     settings.ranks.enter("step", counters.step + 1);
+    live_step(counters.step + 1);
     auto done = step(counters.step + 1);
     if (!done.ok()) {
       if (counters.num_updates == num_updates) saver.keep_finished_steps(done.error());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "foundation/batch/float_bytes.h"
+#include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/metric_bytes.h"
 
@@ -92,9 +93,12 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
     TRY(ranks.check("rollout"));
     return on_turn ? on_turn() : Result<>();
   };
+  const auto show = [&](int64_t done, int64_t total) {
+    live_stage(plan.is_validation ? "validation" : "sampling", "rows", done, total);
+  };
   MetricSet measured;
   SampleBatch samples =
-      TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr ? &measured : nullptr, {}, on_prompt, turn));
+      TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr ? &measured : nullptr, show, on_prompt, turn));
   const auto rows_of = [&](const RankBlock& block) {
     return std::span(samples.rows)
         .subspan(static_cast<size_t>(block.begin * plan.num_samples),

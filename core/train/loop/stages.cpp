@@ -231,6 +231,21 @@ Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table,
 
 }  // namespace
 
+namespace {
+
+// Room for what the updates of the step see of tokens, where completion files have it.
+TokenTrace token_trace(const TrainerConfig& trainer, StepWork& work) {
+  StepTable& table = work.table;
+  if (trainer.rollout_data_dir && trainer.rollout_data_tokens > 0 && work.updates.empty()) {
+    table.make<column::LastLogProb>();
+    table.make<column::LastEntropy>();
+    table.make<column::LastClipped>();
+  }
+  return {table.edit<column::LastLogProb>(), table.edit<column::LastEntropy>(), table.edit<column::LastClipped>()};
+}
+
+}  // namespace
+
 Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounters& counters, StepWork& work,
                       const std::function<Result<>()>& before_update) {
   const ActorConfig& actor = run.config.actor;
@@ -243,6 +258,7 @@ Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounter
   if (work.updates.empty())
     std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
   const std::span<float> first_log_prob = table.edit<column::FirstLogProb>();
+  const TokenTrace trace = token_trace(run.config.trainer, work);
 
   size_t index = 0;
   for (int64_t pass = 0; pass < actor.ppo_epochs; ++pass) {
@@ -261,6 +277,7 @@ Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounter
       place.update_index = counters.num_updates + 1;
       place.old_is_current = pass == 0 && begin == 0 && !correction.is_bypass();
       if (measures_old && pass == 0) place.log_prob_out = first_log_prob;
+      place.trace = trace;
       work.updates.push_back(TRY(update_once(learning, table, part, place)));
       record_update(counters, work.updates.back().skipped);
     }

@@ -39,6 +39,52 @@ void add_turns(const SampleTurns& turns, Json& row) {
   if (!turns.failure.empty()) row["environment_error"] = turns.failure;
 }
 
+// Five digits: these numbers are for looking at.
+Json shown_number(float value) {
+  if (!std::isfinite(value)) return nullptr;
+  return parse_f64(fmt::format("{:.5g}", value)).value_or(0.0);
+}
+
+template <class C>
+void add_numbers(const StepTable& table, int64_t row, const char* name, Json& tokens) {
+  if (!table.has<C>()) return;
+  Json& numbers = tokens[name] = Json::array();
+  for (const float value : table.of_row<C>(row)) numbers.push_back(shown_number(value));
+}
+
+// The ratio of the last update that looked at the token. Without old_log_prob, a step has one update, which began at the
+// policy that sampled.
+Json ratios_of(const StepTable& table, int64_t row) {
+  const auto last = table.of_row<column::LastLogProb>(row);
+  const auto old =
+      table.has<column::OldLogProb>() ? table.of_row<column::OldLogProb>(row) : table.of_row<column::FirstLogProb>(row);
+  Json ratios = Json::array();
+  for (size_t t = 0; t < last.size(); ++t) ratios.push_back(shown_number(std::exp(last[t] - old[t])));
+  return ratios;
+}
+
+// A token that ends in the middle of a character has the character at the token that completes it.
+Json texts_of_tokens(const Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
+  IncrementalDecoder decoder = tokenizer.incremental_decoder();
+  Json texts = Json::array();
+  for (const int64_t id : ids) texts.push_back(decoder.push(id));
+  if (!ids.empty()) texts.back() = texts.back().get<std::string>() + decoder.finish();
+  return texts;
+}
+
+Json tokens_of(const Completions& all, size_t i) {
+  const auto row = static_cast<int64_t>(i);
+  Json tokens{{"text", texts_of_tokens(*all.tokenizer, all.samples.rows[i].token_ids)}};
+  add_numbers<column::Advantages>(*all.table, row, "advantage", tokens);
+  add_numbers<column::RolloutLogProb>(*all.table, row, "rollout_log_prob", tokens);
+  if (!all.table->has<column::LastLogProb>()) return tokens;  // only the critic learns in this step
+  add_numbers<column::FirstLogProb>(*all.table, row, "log_prob", tokens);
+  add_numbers<column::LastEntropy>(*all.table, row, "entropy", tokens);
+  tokens["ratio"] = ratios_of(*all.table, row);
+  add_numbers<column::LastClipped>(*all.table, row, "clipped", tokens);
+  return tokens;
+}
+
 Json completion_row(const Completions& all, size_t i) {
   const Sample& sample = all.samples.rows[i];
   const Prompt& prompt = all.prompts.prompts[static_cast<size_t>(sample.prompt_index)];
@@ -63,6 +109,8 @@ Json completion_row(const Completions& all, size_t i) {
   row["prompt_token_ids"] = turns.prompt_ids.empty() ? prompt.token_ids : turns.prompt_ids;
   row["token_ids"] = sample.token_ids;
   if (turns.num_assistant > 0) add_turns(turns, row);
+  if (all.table != nullptr && all.tokenizer != nullptr && static_cast<int64_t>(i) < all.num_token_rows)
+    row["tokens"] = tokens_of(all, i);
   return row;
 }
 

@@ -15,6 +15,7 @@
 #include "foundation/batch/sample_batch.h"
 #include "foundation/batch/scored_batch.h"
 #include "foundation/batch/step_table.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace mortise {
 
@@ -25,6 +26,8 @@ struct Completions {
   const SampleBatch& samples;
   const ScoredBatch& scored;
   const StepTable* table = nullptr;
+  const Tokenizer* tokenizer = nullptr;  // for the text of tokens; null: no row has its tokens
+  int64_t num_token_rows = 0;            // the first rows, which have the numbers of their tokens
 };
 
 // Writes one such file at once, or fails.

@@ -12,8 +12,10 @@
 #include "foundation/base/log.h"
 #include "foundation/base/rename_target.h"
 #include "foundation/base/shown_text.h"
+#include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "foundation/metrics/live.h"
 #include "learn/objective/loss_settings.h"
 #include "train/resume/pack_lock.h"
 
@@ -123,6 +125,8 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
 
   RunLog log(env);
   log.lock_ = std::move(lock);
+  const bool has_console = std::ranges::find(trainer.logger, LogTarget::kConsole) != trainer.logger.end();
+  live_begin(env, {dir / "live.json", has_console, options.first_step, options.total_steps});
   log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", keeps));
   log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", keeps));
   for (const LogTarget target : trainer.logger) {
@@ -165,6 +169,7 @@ Result<> RunLog::write_update(int64_t update, int64_t step, const std::vector<Me
 Result<> RunLog::write_step(int64_t step, const MetricSet& metrics) {
   if (is_silent_) return {};
   const MetricRow row{{{"step", step}}, metrics.values()};
+  live_numbers(row);
   TRY(unless_the_disk_is_full(metrics_->write(row)));
   for (const auto& sink : others_) TRY(unless_the_disk_is_full(sink->write(row)));
   return {};
@@ -178,7 +183,8 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
                          completions_table(prompts, samples, scored, table, num_completions_to_print_)));
   }
   if (rollout_data_dir_.empty()) return {};
-  return completions_.write(step_file(rollout_data_dir_, step), {step, prompts, samples, scored, table});
+  return completions_.write(step_file(rollout_data_dir_, step),
+                            {step, prompts, samples, scored, table, tokenizer_, num_token_rows_});
 }
 
 Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
@@ -236,6 +242,7 @@ Result<> RunLog::sync() {
 
 Result<> RunLog::close() {
   if (is_silent_) return {};
+  live_end(stop_requested() ? "stopped" : "done");
   Result<> first = completions_.flush();
   const auto keep = [&first](Result<> done) {
     if (first.ok()) first = std::move(done);

@@ -4,6 +4,7 @@
 //   config.resolved.toml   every setting            mortise.lock    the packs in use with their hashes
 //   rejects.jsonl          the data rows that data.on_bad_row = "skip" passed over, if there are any
 //   rank_K.log             the log of rank K, if the run has several processes
+//   live.json              what the run does now, for `mortise top`
 //   ROLLOUT_DATA_DIR/N.jsonl  the completions of step N with rewards and advantages, where trainer.rollout_data_dir is
 //   set;
 //                             those of a validation likewise in trainer.validation_data_dir
@@ -55,6 +56,11 @@ class RunLog {
   // Completions of a step: to JSONL where configured, and the first few to the console where configured.
   Result<> write_samples(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
                          const ScoredBatch& scored, const StepTable* table);
+  // The first `num_rows` rows of each file of training have the numbers of their tokens. Borrows the tokenizer.
+  void show_tokens(const Tokenizer& tokenizer, int64_t num_rows) {
+    tokenizer_ = &tokenizer;
+    num_token_rows_ = num_rows;
+  }
   // The main numbers of a validation to the log, with the first few completions where trainer.log_val_generations asks
   // for them; all completions to trainer.validation_data_dir where that is set.
   Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
@@ -75,7 +81,8 @@ class RunLog {
   std::unique_ptr<MetricSink> metrics_, updates_;
   std::vector<std::unique_ptr<MetricSink>> others_;  // console, TensorBoard
   std::string rollout_data_dir_, validation_data_dir_;
-  int64_t num_completions_to_print_ = 0, num_validation_to_print_ = 0;
+  int64_t num_completions_to_print_ = 0, num_validation_to_print_ = 0, num_token_rows_ = 0;
+  const Tokenizer* tokenizer_ = nullptr;
 };
 
 // The same two settings for `mortise eval`, which has no run folder. The file is

@@ -31,6 +31,36 @@ TEST(ActorLearner, EveryCutGivesTheSameGradientWithKlAndEntropyInTheLoss) {
   }
 }
 
+// Clipped is a token whose policy term has no gradient, by PPO's formula; that the KL has one does not matter.
+TEST(ActorLearner, TellsWhatItSawOfEachToken) {
+  TestObjective run({"actor.policy_loss.loss_mode=vanilla", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.3"});
+  TestPolicy policy("float32");
+  const RandomRows data(/*on_policy=*/false);
+  const StepTable& batch = data.batch;
+  const auto num_tokens = static_cast<size_t>(batch.num_tokens());
+  for (const MicroBatchOptions cut : {kAll, MicroBatchOptions{2, 0}}) {
+    ActorLearner learner(policy.model, policy.optimizer, run.objective, cut_by(cut));
+    std::vector<float> before_entropy, log_prob(num_tokens), entropy(num_tokens), clipped(num_tokens, -1.0F);
+    const auto before = learner.log_probs(policy.model, batch, nullptr, &before_entropy).value();
+    ASSERT_TRUE(learner.update(batch, all_rows(batch), {.lr = 1e-2, .trace = {log_prob, entropy, clipped}}).ok());
+    const auto mask = batch.get<column::ResponseMask>();
+    const auto old = batch.get<column::OldLogProb>(), advantages = batch.get<column::Advantages>();
+    int num_clipped = 0, num_free = 0;
+    for (size_t t = 0; t < num_tokens; ++t) {
+      EXPECT_NEAR(log_prob[t], before[t], 1e-5);
+      EXPECT_NEAR(entropy[t], before_entropy[t], 1e-5);
+      const double ratio = std::exp(static_cast<double>(before[t]) - static_cast<double>(old[t]));
+      const bool is_high = advantages[t] > 0.0F && ratio > 1.2;
+      const bool is_low = advantages[t] < 0.0F && (ratio < 0.8 || ratio > 3.0);  // 3: the dual clip
+      const bool expected = mask[t] != 0 && (is_high || is_low);
+      EXPECT_EQ(clipped[t], expected ? 1.0F : 0.0F) << t << " ratio " << ratio << " advantage " << advantages[t];
+      ++(expected ? num_clipped : num_free);
+    }
+    EXPECT_GT(num_clipped, 3);
+    EXPECT_GT(num_free, 3);
+  }
+}
+
 TEST(ActorObjective, APluginThatCannotBeMadeIsAnErrorInTheLineThatNamesIt) {
   PluginRegistry registry = PluginRegistry::open(builtin_packs()).value();
   const auto error_of = [&](const std::string& text) {

@@ -45,6 +45,7 @@ struct Learnt {
   std::vector<at::Tensor> weights, gradients;
   std::vector<UpdateReport> reports;
   std::vector<float> log_prob, entropy, squared, first_log_prob;
+  std::vector<float> trace_log_prob, trace_entropy, trace_clipped;
 };
 
 // Packs are opened by one thread at a time.
@@ -67,9 +68,11 @@ Learnt learn(const Case& one, const std::string& dtype, Communicator& communicat
   Learnt out;
   out.log_prob = learner.log_probs(policy.model, data.batch, nullptr, &out.entropy).value();
   out.squared = learner.sums_of_squared_probs(policy.model, data.batch).value();
-  out.first_log_prob.resize(static_cast<size_t>(data.batch.num_tokens()));
+  for (auto* column : {&out.first_log_prob, &out.trace_log_prob, &out.trace_entropy, &out.trace_clipped})
+    column->resize(static_cast<size_t>(data.batch.num_tokens()));
   for (int64_t update = 1; update <= num_updates; ++update) {
     UpdatePlace place{.lr = 1e-2, .update_index = update, .log_prob_out = out.first_log_prob};
+    place.trace = {out.trace_log_prob, out.trace_entropy, out.trace_clipped};
     out.reports.push_back(learner.update(data.batch, all_rows(data.batch), place).value());
   }
   for (const OptimizedParameter& parameter : policy.optimizer.parameters()) {
@@ -104,6 +107,10 @@ void expect_same(const Learnt& a, const Learnt& b, double tolerance) {
   EXPECT_EQ(a.entropy, b.entropy);
   EXPECT_EQ(a.squared, b.squared);
   expect_near(a.first_log_prob, b.first_log_prob, "first_log_prob");
+  expect_near(a.trace_log_prob, a.first_log_prob, "trace of log-probs");
+  expect_near(a.trace_log_prob, b.trace_log_prob, "trace of log-probs");
+  expect_near(a.trace_entropy, b.trace_entropy, "trace of entropies");
+  EXPECT_EQ(a.trace_clipped, b.trace_clipped);
   for (size_t i = 0; i < a.reports.size(); ++i) expect_same_reports(a.reports[i], b.reports[i], tolerance);
   for (size_t i = 0; i < a.weights.size(); ++i) {
     if (tolerance > 0.0) {

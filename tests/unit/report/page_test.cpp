@@ -49,7 +49,7 @@ TEST(ReportPage, ACompletionCannotLeaveItsPlace) {
   const std::string page = report_page({std::move(read)});
   EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
   EXPECT_EQ(element(page, "rows-0-2")[0]["output"], hostile);
-  EXPECT_EQ(element(page, "rows-0-2")[0]["tokens"], 3);
+  EXPECT_EQ(element(page, "rows-0-2")[0]["num_tokens"], 3);
   EXPECT_FALSE(element(page, "rows-0-2")[0].contains("token_ids"));
   EXPECT_EQ(element(page, "data")[0]["last_step"], 2);
   EXPECT_THAT(page, Not(HasSubstr("http-equiv=\"refresh\"")));
