@@ -1,0 +1,138 @@
+"""Looks at a page of `mortise report` in headless Chromium: no console errors, nothing wider than the page at 1200 and
+400 pixels, light and dark, and a browser of completions that finds, filters, colors and compares.
+
+usage: report_page.py BUILD_DIR [--keep FOLDER]
+
+Exits with 77 (skipped) where there is no Chromium. --keep writes the page and its pictures into FOLDER.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+STEPS, PROMPTS, SAMPLES = 6, 5, 4
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+
+# What is done in the page, and what must come of it.
+CHECKS = """
+const problems = [], expect = (is_so, text) => { if (!is_so) problems.push(text); };
+const rest = () => new Promise((go) => setTimeout(go, 400));
+const selects = [...document.querySelectorAll('#browser select')], count = () => document.querySelector('#browser p').textContent;
+const choose = async (i, value) => { selects[i].value = value; selects[i].dispatchEvent(new Event('change')); await rest(); };
+const search = async (text) => { const box = document.querySelector('#browser input'); box.value = text; box.dispatchEvent(new Event('input')); await rest(); };
+window.addEventListener('load', async () => {
+  await rest();
+  expect(document.querySelectorAll('canvas').length > 0, 'no chart is drawn');
+  expect(document.documentElement.scrollWidth <= innerWidth, `the page is ${document.documentElement.scrollWidth} wide`);
+  const light = (name) => getComputedStyle(document.body)[name].match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
+  const is_dark = matchMedia('(prefers-color-scheme: dark)').matches;
+  expect(is_dark === (light('color') > light('backgroundColor')), 'the colors are not those of the scheme');
+  expect(Math.abs(light('color') - light('backgroundColor')) > 500, 'text and background are alike');
+  expect(document.querySelector('.finding') !== null, 'no finding is shown');
+  expect(count() === '5 of 5 prompts.', count());
+  await choose(1, 'all');
+  expect(count() === '30 of 30 prompts.', count());
+  await choose(3, 'failed');
+  expect(count() === '6 of 30 prompts.', count());
+  await choose(3, 'all');
+  await search('needle');
+  expect(count() === '1 of 30 prompts.', count());
+  await search('');
+  await choose(1, '6');
+  await choose(2, 'spread');
+  expect(/± 0.5 /.test(document.querySelector('.group summary').textContent), 'the largest spread is not first');
+  await choose(2, 'batch');
+  await choose(4, 'advantage');
+  const groups = [...document.querySelectorAll('.group')];
+  for (const group of groups) group.open = true;
+  await rest();
+  const colors = [...document.querySelectorAll('.tokens span')].map((one) => one.style.backgroundColor);
+  expect(colors.length === 8 * 3 && colors.every((color) => color !== ''), `${colors.length} tokens have a color`);
+  expect(new Set(colors).size > 1, 'all tokens have one color');
+  expect(document.querySelectorAll('details.turn').length === 4, 'turns are not shown');
+  expect(document.querySelectorAll('details.turn[open]').length === 2, 'a tool\\'s turn is not folded');
+  groups[0].querySelector('button').click();
+  await rest();
+  expect(groups[0].querySelectorAll('ins').length > 0 && groups[0].querySelectorAll('del').length > 0, 'no difference is shown');
+  expect(document.documentElement.scrollWidth <= innerWidth, 'open groups are wider than the page');
+  expect(window.hacked === undefined, 'a completion ran a script');
+  console.log('RESULT ' + innerWidth + ' ' + JSON.stringify(problems));
+});
+"""
+
+
+def completion(step, prompt, sample):
+    index = prompt * SAMPLES + sample
+    text = f"step {step} says {index}" + (" needle" if (step, index) == (3, 7) else "") + (HOSTILE if index == 9 else "")
+    row = {"step": step, "input": f"Question {prompt}", "output": text, "gts": str(prompt),
+           "score": float(sample % 2) if prompt == 2 else 1.0, "rewards": {"math": 1.0}, "errors": {"math": None},
+           "advantage": 0.5, "finish_reason": "stop", "prompt_index": prompt, "sample_index": sample,
+           "weight_version": step, "prompt_token_ids": [1], "token_ids": [1, 2, 3]}
+    if index == 4:
+        row.update(score=None, rewards={"math": None}, errors={"math": "took longer than 10 s"})
+    if index == 19:
+        row["turns"] = [{"role": "assistant", "content": "Wait.", "tool_calls": [{"function": {"name": "calc", "arguments": {"x": 1}}}]},
+                        {"role": "tool", "content": "2"}, {"role": "assistant", "content": "It is 2."}]
+    if index < 8:
+        row["tokens"] = {"text": ["step", " says", " it"], "advantage": [0.5, -0.25, 1.0], "log_prob": [-1, -2, -3],
+                         "rollout_log_prob": [-1, -2, -2.5], "entropy": [0.1, 0.2, 0.3], "ratio": [1, 1.1, 0.9], "clipped": [0, 1, 0]}
+    return row
+
+
+def write_run(run):
+    (run / "dump").mkdir(parents=True)
+    (run / "config.resolved.toml").write_text('[trainer]\nrollout_data_dir = "dump"\n')
+    (run / "log.txt").write_text("2026-01-01T00:00:00.000+00:00 warning " + "a_long_word_" * 40 + "\n")
+    with open(run / "metrics.jsonl", "w") as metrics:
+        for step in range(1, STEPS + 1):
+            row = {"step": step, "reward": 0.1 * step, "critic/score/mean": 0.1 * step, "entropy": 1 / step,
+                   "frac_reward_zero_std": 0.9, "timing_s/gen": 1.0, "timing_s/update_actor": 2.0,
+                   "val-core/a_source_with_a_long_name/reward/mean@1": 0.5, "val-aux/a_source_with_a_long_name/reward/mean@1/stderr": 0.1}
+            metrics.write(json.dumps(row) + "\n")
+    for step in range(1, STEPS + 1):
+        rows = [completion(step, prompt, sample) for prompt in range(PROMPTS) for sample in range(SAMPLES)]
+        (run / f"dump/{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def look(chromium, folder, scheme, arguments):
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
+               "--virtual-time-budget=20000", "--allow-file-access-from-files", f"--user-data-dir={folder}/profile",
+               f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        print("skipped: there is no Chromium on this machine (Debian's package chromium)")
+        return 77
+    scratch = tempfile.TemporaryDirectory()
+    folder = pathlib.Path(sys.argv[3] if "--keep" in sys.argv else scratch.name)
+    folder.mkdir(exist_ok=True)
+    write_run(folder / "run")
+    subprocess.run([build / "bin/mortise", "report", folder / "run", "-o", folder / "page.html"], check=True)
+    page = (folder / "page.html").read_text()
+    (folder / "checked.html").write_text(page.replace("</body>", f"<script>{CHECKS}</script></body>"))
+    widths = (1200, 400)
+    (folder / "frames.html").write_text("".join(
+        f'<iframe src="checked.html" style="width:{width}px;height:3000px;border:0"></iframe>' for width in widths))
+    faults = []
+    for scheme in ("light", "dark"):
+        picture = f"{scheme}.png"
+        lines = look(chromium, folder, scheme, ["--window-size=1700,3000", f"--screenshot={picture}", "frames.html"])
+        results = [line.split("RESULT ")[1] for line in lines if "RESULT " in line]
+        faults += [f"{scheme}: {line}" for line in lines if "RESULT " not in line]
+        for width in widths:
+            if not any(result.startswith(f"{width} []") for result in results):
+                faults.append(f"{scheme}, {width} pixels: {[one for one in results if one.startswith(str(width))]}")
+    print("\n".join(faults) or f"{chromium}: light and dark at {widths} pixels are well")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
