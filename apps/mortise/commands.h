@@ -30,6 +30,7 @@ int cmd_pack(Arguments args);
 int cmd_doctor(Arguments args);
 int cmd_report(Arguments args);
 int cmd_top(Arguments args);
+int cmd_serve(Arguments args);
 int cmd_config(Arguments args);
 
 // Prints "error: ..." to standard error and returns the kind's exit code.

@@ -60,6 +60,8 @@ class GenerateEngine {
   Result<uint64_t> poll(const Sink& sink, std::chrono::nanoseconds timeout);
   // Aborts request_id (-1: all). The next poll delivers what there is.
   void abort(int64_t request_id);
+  // The samples that run, to show completions while they grow. Borrowed until the next call.
+  [[nodiscard]] std::span<const std::unique_ptr<RunningSample>> running() const { return scheduler_.running(); }
   // Frees packed weights and, unless samples are running, the KV cache. The engine makes both again when it needs them.
   void free_caches();
 

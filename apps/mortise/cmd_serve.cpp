@@ -1,0 +1,167 @@
+// mortise serve: a model behind the HTTP API of OpenAI and vLLM, by the engine that training samples with.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "command_line.h"
+#include "commands.h"
+#include "config/check.h"
+#include "config/load.h"
+#include "foundation/base/log.h"
+#include "foundation/base/signal.h"
+#include "foundation/base/text.h"
+#include "hub/config_names.h"
+#include "serve/service.h"
+#include "served_model.h"
+#include "train/run/policy_folder.h"
+#include "train/run/threads.h"
+
+namespace mortise {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kServeUsage =
+    R"(usage: mortise serve --model DIR [--host ADDRESS] [--port N] [--api-key KEY] [--served-model-name NAME] [KEY=VALUE ...]
+
+Serves a model over HTTP: /health, /v1/models, /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /metrics,
+and vLLM's calls for new weights (/pause, /collective_rpc, /update_weight_version, /resume). docs/servers.md has the
+fields. All clients share the engine, a token for each of their completions at a time. SIGTERM or SIGINT ends it.
+
+KEY is one of these. `mortise config explain KEY` explains each.
+  rollout.  max_num_seqs, kv_cache_mib, dtype, kernels, deterministic
+  model.    dtype, custom_chat_template
+  trainer.  num_threads
+)";
+
+constexpr const char* kKeysHere[] = {"rollout.max_num_seqs",
+                                     "rollout.kv_cache_mib",
+                                     "rollout.dtype",
+                                     "rollout.kernels",
+                                     "rollout.deterministic",
+                                     "model.dtype",
+                                     "model.custom_chat_template",
+                                     "trainer.num_threads"};
+
+struct ServeArguments {
+  std::string model, host, api_key, name;
+  int port = 8000;
+  bool json = false;
+  std::vector<std::string> overrides;
+};
+
+po::options_description serve_options(ServeArguments& parsed) {
+  po::options_description options("options", kHelpWidth);
+  options.add_options()("model", po::value(&parsed.model)->required(), "Hugging Face folder, or a name on the hub")(
+      "host", po::value(&parsed.host)->default_value("127.0.0.1"),
+      "address to listen on; 0.0.0.0 is all of them, and needs an API key")(
+      "port", po::value(&parsed.port)->default_value(8000), "port to listen on; 0 takes any free one")(
+      "api-key", po::value(&parsed.api_key),
+      "clients must send 'Authorization: Bearer KEY'. Other users of this machine can see the command line; the "
+      "environment variable MORTISE_API_KEY hides the key")("served-model-name", po::value(&parsed.name),
+                                                            "the model's name for clients; default: the folder's name")(
+      "json", po::bool_switch(&parsed.json), "say where it listens as one JSON object")("help,h", "this text");
+  return options;
+}
+
+Error bad_usage(const std::string& what, const std::string& next = "see mortise serve --help") {
+  return {ErrorKind::kConfig, what, "mortise serve", next};
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+Result<ServeArguments> parse_serve(Arguments args) {
+  ServeArguments parsed;
+  const po::options_description options = serve_options(parsed);
+  const auto given = TRY(parse_words(args, options, "mortise serve"));
+  parsed.overrides = words_of(given);
+  for (const std::string& word : parsed.overrides) {
+    const std::string key = word.substr(0, word.find('='));
+    if (std::ranges::find(kKeysHere, key) == std::end(kKeysHere) || key.size() == word.size())
+      return bad_usage(quote(word) + " has no effect on serve", "`mortise serve --help` lists the keys");
+  }
+  if (parsed.port < 0 || parsed.port > 65535) return bad_usage("--port must be from 0 to 65535");
+  if (const char* key = std::getenv("MORTISE_API_KEY"); key != nullptr && parsed.api_key.empty()) parsed.api_key = key;
+  if (parsed.api_key.empty() && !is_loopback(parsed.host))
+    return bad_usage("the server would answer anyone who reaches " + parsed.host, "set --api-key");
+  return parsed;
+}
+
+// The folder's last name, or the hub's.
+std::string name_of(const std::string& model) {
+  std::string path = model;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const std::string name = std::filesystem::path(path).filename().string();
+  return name.empty() || name == "." || name == ".." ? path : name;
+}
+
+void tell_address(const ServeArguments& args, const HttpServer& server, const std::string& name) {
+  const std::string host = args.host.find(':') == std::string::npos ? args.host : fmt::format("[{}]", args.host);
+  const std::string url = fmt::format("http://{}:{}", host, server.port());
+  if (args.json)
+    std::cout << dump_json(Json{{"url", url}, {"port", server.port()}, {"model", name}}) << std::endl;
+  else
+    std::cout << fmt::format("serving {} at {}", name, url) << std::endl;
+}
+
+// Until a signal comes.
+void serve_until_stopped(ServeLoop& loop, HttpServer& server) {
+  std::atomic<bool> is_over = false;
+  std::thread watch([&] {
+    while (!stop_requested() && !is_over) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    loop.stop();
+  });
+  loop.run();
+  is_over = true;
+  watch.join();
+  server.stop();
+}
+
+Result<> serve(const ServeArguments& args) {
+  Env& env = default_env();
+  LoadedConfig loaded = TRY(load_config(env, "", args.overrides));
+  RunConfig& config = loaded.config;
+  config.model.path = args.model;
+  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
+  TRY(resolve_hub_names(env, loaded, {}));
+  use_threads(config.trainer);
+  Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
+  ServedTexts texts;
+  texts.model_name = args.name.empty() ? name_of(args.model) : args.name;
+  const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));
+  std::optional<PolicyFolder> folder;
+  if (!TRY(list_tokenizer_files(tokenizer_path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
+  if (folder) {
+    texts.tokenizer = folder->tokenizer;
+    texts.chat_templates = folder->chat_templates;
+  }
+  EngineOptions options = rollout_engine_options(config, folder ? &folder->tokenizer : nullptr);
+  if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
+  const auto served = TRY(GeneratorModel::create(env, model, options, stop_ids_of(model.config(), options.tokenizer)));
+  ServeLoop loop(*served);
+  const std::string name = texts.model_name;
+  ServeService service(loop, std::move(texts), {args.api_key, MORTISE_VERSION}, env);
+  const auto server =
+      TRY(HttpServer::listen(args.host, static_cast<uint16_t>(args.port), {},
+                             [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); }));
+  take_stop_requests();
+  server->start();
+  tell_address(args, *server, name);
+  serve_until_stopped(loop, *server);
+  return {};
+}
+
+}  // namespace
+
+int cmd_serve(Arguments args) {
+  return run_parsed<ServeArguments>(args, kServeUsage, serve_options, parse_serve, serve);
+}
+
+}  // namespace mortise

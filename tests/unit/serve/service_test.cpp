@@ -1,0 +1,200 @@
+// The endpoints, over a fake model and without a network.
+#include "serve/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "fake_model.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class KeptReply final : public HttpReply {
+ public:
+  void send(int s, std::string text, std::string_view) override {
+    status = s;
+    body = std::move(text);
+    done_.set_value();
+  }
+  void start_stream(std::string_view type) override {
+    status = 200;
+    streamed_type = std::string(type);
+  }
+  void write(std::string piece) override { body += piece; }
+  void end_stream() override { done_.set_value(); }
+  void on_close(std::function<void()>) override {}
+  void wait() { done_.get_future().wait(); }
+
+  int status = 0;
+  std::string body, streamed_type;
+
+ private:
+  std::promise<void> done_;
+};
+
+// Letters from id 2: a b c ... j, blank.
+ServedTexts service_texts(const TempDir& dir) {
+  const auto files = make_char_tokenizer({"abcdefghijklmnopqrstuvwxyz",
+                                          {"<pad>", "<end>"},
+                                          {{"eos_token", "<end>"}},
+                                          "{% for m in messages %}{{ m.content }}{% endfor %}"})
+                         .value();
+  dir.write("tokenizer.json", files.tokenizer_json);
+  dir.write("tokenizer_config.json", files.tokenizer_config_json);
+  ServedTexts texts;
+  texts.model_name = "m";
+  texts.tokenizer = Tokenizer::load(dir.path()).value();
+  texts.chat_templates = ChatTemplates::of_folder(*texts.tokenizer).value();
+  return texts;
+}
+
+class Service : public testing::Test {
+ protected:
+  ~Service() override {
+    loop.stop();
+    thread_.join();
+  }
+  std::shared_ptr<KeptReply> call(const std::string& method, const std::string& path, const std::string& body = "",
+                                  const std::string& key = "Bearer k", bool from_browser = false) {
+    const auto reply = std::make_shared<KeptReply>();
+    const size_t question = path.find('?');
+    HttpRequest request{method, path.substr(0, question), "", key, from_browser, body};
+    if (question != std::string::npos) request.query = path.substr(question + 1);
+    service.handle(std::move(request), reply);
+    reply->wait();
+    return reply;
+  }
+  Json json(const std::string& method, const std::string& path, const std::string& body = "") {
+    const auto reply = call(method, path, body);
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    return parse_json(reply->body, "answer").value();
+  }
+
+  TempDir dir_;
+  FakeModel model;
+  ServeLoop loop{model};
+  ServeService service{loop, service_texts(dir_), {"k", "1"}, default_env()};
+  std::thread thread_{[this] { loop.run(); }};
+};
+
+TEST_F(Service, CompletionsHaveIdsLogProbsAndVersions) {
+  EXPECT_EQ(call("POST", "/update_weight_version", R"({"new_version": "7"})")->status, 200);
+  const Json answer = json("POST", "/v1/completions",
+                           R"({"model": "m", "prompt": [[2], [10]], "n": 2, "max_tokens": 3, "logprobs": 0,
+                               "return_token_ids": true})");
+  ASSERT_EQ(answer["choices"].size(), 4U);
+  const Json& choice = answer["choices"][3];
+  EXPECT_EQ(choice["index"], 3);
+  EXPECT_EQ(choice["token_ids"], Json({11, 12, 13}));
+  EXPECT_EQ(choice["prompt_token_ids"], Json({10}));
+  EXPECT_EQ(choice["text"], "jkl");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({0.0, -0.25, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"j", "k", "l"}));
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["weight_version"], 7);
+  EXPECT_EQ(answer["usage"], Json({{"prompt_tokens", 2}, {"completion_tokens", 12}, {"total_tokens", 14}}));
+}
+
+TEST_F(Service, TheEndIsNoPartOfTheText) {
+  Json choice = json("POST", "/v1/completions", R"({"prompt": [2], "stop_token_ids": [4]})")["choices"][0];
+  EXPECT_EQ(choice["text"], "ab");
+  EXPECT_EQ(choice["stop_reason"], 4);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  choice = json("POST", "/v1/completions",
+                R"({"prompt": [2], "stop_token_ids": [4], "include_stop_str_in_output": true})")["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");
+}
+
+TEST_F(Service, StreamsTextAsItGrows) {
+  const auto reply = call("POST", "/v1/chat/completions",
+                          R"({"messages": [{"role": "user", "content": "c"}], "max_tokens": 3, "stream": true,
+                              "stream_options": {"include_usage": true}})");
+  EXPECT_THAT(reply->streamed_type, HasSubstr("text/event-stream"));
+  std::string text;
+  std::vector<std::string> events;
+  for (size_t at = 0; (at = reply->body.find("data: ", at)) != std::string::npos;) {
+    const size_t end = reply->body.find("\n\n", at);
+    events.push_back(reply->body.substr(at + 6, end - at - 6));
+    at = end;
+  }
+  ASSERT_GE(events.size(), 4U);
+  EXPECT_EQ(events.back(), "[DONE]");
+  for (size_t i = 0; i + 2 < events.size(); ++i)
+    text += parse_json(events[i], "event").value()["choices"][0]["delta"]["content"].get<std::string>();
+  EXPECT_EQ(text, "cde");
+  const Json usage = parse_json(events[events.size() - 2], "event").value()["usage"];
+  EXPECT_EQ(usage["completion_tokens"], 3);
+}
+
+TEST_F(Service, ChatsAnswerWithAMessage) {
+  const Json answer = json("POST", "/v1/chat/completions",
+                           R"({"messages": [{"role": "user", "content": "ab"}], "max_completion_tokens": 2,
+                               "logprobs": true, "return_token_ids": true})");
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_EQ(answer["prompt_token_ids"], Json({2, 3}));
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "bc");
+  EXPECT_EQ(answer["choices"][0]["logprobs"]["content"][1]["token"], "c");
+}
+
+TEST_F(Service, TokenizesAndBack) {
+  EXPECT_EQ(json("POST", "/tokenize", R"({"prompt": "abc"})")["tokens"], Json({2, 3, 4}));
+  EXPECT_EQ(json("POST", "/detokenize", R"({"tokens": [2, 3]})")["prompt"], "ab");
+  EXPECT_THAT(call("POST", "/detokenize", R"({"tokens": [5000]})")->body, HasSubstr("outside the vocabulary"));
+}
+
+TEST_F(Service, SaysWhatItIs) {
+  const Json card = json("GET", "/v1/models")["data"][0];
+  EXPECT_EQ(card["id"], "m");
+  EXPECT_EQ(card["owned_by"], "mortise");
+  EXPECT_TRUE(card["weight_version"].is_null());
+  EXPECT_THAT(call("GET", "/metrics")->body,
+              AllOf(HasSubstr("# TYPE mortise_samples_running gauge"), HasSubstr("mortise_weight_version -1")));
+  EXPECT_EQ(call("GET", "/health", "", "")->status, 200) << "health needs no key";
+}
+
+TEST_F(Service, NewWeightsAsVllmTakesThem) {
+  EXPECT_EQ(call("POST", "/pause?mode=wait")->status, 200);
+  EXPECT_EQ(json("GET", "/is_paused")["is_paused"], true);
+  const std::string reload = R"({"method": "reload_weights", "kwargs": {"weights_path": "good"}})";
+  EXPECT_EQ(json("POST", "/collective_rpc", reload)["results"], Json({nullptr}));
+  EXPECT_EQ(call("POST", "/update_weight_version", R"({"new_version": "x"})")->status, 400);
+  EXPECT_EQ(call("POST", "/update_weight_version", R"({"new_version": "12"})")->status, 200);
+  EXPECT_EQ(call("POST", "/reset_prefix_cache?reset_running_requests=true", "{}")->status, 200);
+  EXPECT_EQ(call("POST", "/resume", "{}")->status, 200);
+  EXPECT_EQ(json("GET", "/v1/models")["data"][0]["weight_version"], 12);
+  EXPECT_EQ(call("POST", "/collective_rpc", R"({"method": "shell", "kwargs": {}})")->status, 400);
+  EXPECT_EQ(call("POST", "/pause?mode=later")->status, 400);
+  EXPECT_EQ(
+      call("POST", "/collective_rpc", R"({"method": "reload_weights", "kwargs": {"weights_path": "bad"}})")->status,
+      500);
+}
+
+TEST_F(Service, RefusalsHaveTheStatusOfTheApi) {
+  EXPECT_EQ(call("GET", "/v1/models", "", "")->status, 401);
+  EXPECT_EQ(call("GET", "/v1/models", "", "Bearer wrong")->status, 401);
+  EXPECT_EQ(call("GET", "/v1/models", "", "Bearer k", true)->status, 403) << "a page in a browser";
+  EXPECT_EQ(call("GET", "/nothing")->status, 404);
+  EXPECT_EQ(call("DELETE", "/v1/models")->status, 405);
+  EXPECT_EQ(call("POST", "/v1/completions", R"({"model": "other", "prompt": [2]})")->status, 404);
+  EXPECT_EQ(call("POST", "/v1/completions", R"({"prompt": [2],)")->status, 400);
+  EXPECT_EQ(call("POST", "/v1/completions", std::string(100'000, '['))->status, 400);
+  EXPECT_EQ(call("POST", "/v1/completions", R"({"prompt": []})")->status, 400) << "the model's own refusal";
+  EXPECT_EQ(call("POST", "/v1/completions", "7")->status, 400);
+}
+
+TEST_F(Service, DivergedWeightsHaveAnErrorOfTheirOwn) {
+  model.diverges = true;
+  const auto reply = call("POST", "/v1/completions", R"({"prompt": [2]})");
+  EXPECT_EQ(reply->status, 500);
+  EXPECT_THAT(reply->body, HasSubstr("NumericsError"));
+}
+
+}  // namespace
+}  // namespace mortise::test
