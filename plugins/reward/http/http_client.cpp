@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <list>
 #include <new>
 
 #include "../../shared/deadline.h"
+#include "../../shared/http_manners.h"
 
 namespace mortise {
 namespace {
@@ -17,7 +17,6 @@ namespace {
 constexpr double kMaxPause = 10;
 constexpr std::size_t kMaxResponseBytes = std::size_t(64) << 20;
 constexpr int kSliceMs = 100;
-constexpr std::size_t kShownUrlBytes = 200;
 
 std::int64_t to_ns(double seconds) { return std::int64_t(seconds * 1e9); }
 
@@ -26,32 +25,6 @@ std::string seconds(double s) {
   std::snprintf(text, sizeof text, "%.3g s", s);
   return text;
 }
-
-// A TLS library may write to a closed socket, which sends SIGPIPE. Only this thread blocks the signal.
-class NoSigpipe {
- public:
-  NoSigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  NoSigpipe(const NoSigpipe&) = delete;
-  NoSigpipe& operator=(const NoSigpipe&) = delete;
-  ~NoSigpipe() {
-    const timespec at_once{};
-    if (!was_pending_)
-      while (sigtimedwait(&pipe_, nullptr, &at_once) > 0) {
-      }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t pipe_, before_;
-  bool was_pending_;
-};
 
 std::size_t take_bytes(char* bytes, std::size_t size, std::size_t count, void* out) noexcept {
   try {
@@ -63,16 +36,6 @@ std::size_t take_bytes(char* bytes, std::size_t size, std::size_t count, void* o
     return 0;
   }
 }
-
-// The beginning of what the service said, on one line.
-std::string excerpt(std::string text) {
-  if (text.size() > kShownUrlBytes) text = text.substr(0, kShownUrlBytes) + "...";
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  return text;
-}
-
-bool may_pass(long status) { return status == 408 || status == 429 || status >= 500; }
 
 }  // namespace
 
@@ -216,10 +179,7 @@ void HttpClient::settle(Batch& batch, Attempt& attempt, CURLcode code) {
     std::string text = attempt.error[0] != '\0' ? attempt.error : curl_easy_strerror(code);
     if (code == CURLE_WRITE_ERROR)
       text = "the answer is longer than " + std::to_string(kMaxResponseBytes >> 20) + " MiB";
-    // An error of the address or the certificate does not go away.
-    const bool passes = code != CURLE_WRITE_ERROR && code != CURLE_UNSUPPORTED_PROTOCOL &&
-                        code != CURLE_URL_MALFORMAT && code != CURLE_PEER_FAILED_VERIFICATION &&
-                        code != CURLE_SSL_CACERT_BADFILE;
+    const bool passes = may_pass(code);
     return judge(batch, attempt.job, text, passes, 0);
   }
   long status = 0;

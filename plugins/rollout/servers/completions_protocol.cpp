@@ -1,0 +1,211 @@
+// See completions_protocol.h. The bodies are those that vLLM 0.32 was seen to take and to answer.
+#include "completions_protocol.h"
+
+#include <cmath>
+
+#include "json_answer.h"
+
+namespace mortise {
+namespace {
+
+constexpr double kCertain = -1e-5;  // log-probs above it are those of the only token left
+
+// Four prompts of one token, of which only the likeliest next token may be sampled: its log-prob is 0 if it was taken
+// after the filters, and the model's own if before.
+AnswerJson probe_prompts() {
+  AnswerJson out = AnswerJson::array();
+  for (const int id : {1, 2, 3, 5}) out.push_back(AnswerJson::array({id}));
+  return out;
+}
+
+AnswerJson common_body(const ServerRequest& request, const ServerFacts& facts) {
+  return {{"model", facts.model},
+          {"prompt", request.prompt_ids},
+          {"n", request.num_samples},
+          {"max_tokens", request.max_tokens},
+          {"temperature", request.temperature},
+          {"top_p", request.top_p},
+          {"presence_penalty", request.presence_penalty},
+          {"frequency_penalty", request.frequency_penalty},
+          {"logprobs", 0},
+          {"return_token_ids", true},
+          // The run's own end ids are sent. They count like any stop id, so that min_tokens holds for them too.
+          {"ignore_eos", true},
+          {"stop_token_ids", request.stop_ids}};
+}
+
+std::int32_t reason_of(const AnswerJson* reason) {
+  if (reason == nullptr) return -1;
+  if (*reason == "stop") return MORTISE_FINISH_STOP;
+  if (*reason == "length") return MORTISE_FINISH_LENGTH;
+  return -1;
+}
+
+// "token_logprobs", and where the server tells them apart "filtered_token_logprobs".
+std::string read_log_probs(const AnswerJson& choice, const ServerRequest& request, const ServerFacts& facts,
+                           ServerSample& sample) {
+  const AnswerJson* const log_probs = member_of(choice, "logprobs");
+  if (log_probs == nullptr) return "a choice has no logprobs";
+  std::vector<float> given;
+  if (!read_floats(member_of(*log_probs, "token_logprobs"), given)) return "token_logprobs are not all numbers";
+  if (given.size() != sample.ids.size()) {
+    return "a choice has " + std::to_string(given.size()) + " log-probs for " + std::to_string(sample.ids.size()) +
+           " tokens";
+  }
+  place_log_probs(request, facts.log_probs, std::move(given), sample);
+  const AnswerJson* const filtered = member_of(*log_probs, "filtered_token_logprobs");
+  if (filtered != nullptr && !read_floats(filtered, sample.filtered_log_prob))
+    return "filtered_token_logprobs are not all numbers";
+  return "";
+}
+
+std::string read_choice(const AnswerJson& choice, const ServerRequest& request, const ServerFacts& facts,
+                        ServerSample& sample) {
+  const AnswerJson* const index = member_of(choice, "index");
+  if (index == nullptr || !index->is_number_integer()) return "a choice has no index";
+  sample.index = index->get<std::int64_t>();
+  if (!read_ids(member_of(choice, "token_ids"), sample.ids)) return "a choice has no token_ids";
+  sample.finish_reason = reason_of(member_of(choice, "finish_reason"));
+  if (sample.finish_reason < 0) {
+    const AnswerJson* const reason = member_of(choice, "finish_reason");
+    return "a choice ended with " + (reason == nullptr ? std::string("no finish_reason") : json_line(*reason));
+  }
+  if (const AnswerJson* prompt = member_of(choice, "prompt_token_ids")) {
+    std::vector<std::int64_t> ids;
+    if (!read_ids(prompt, ids) || ids != request.prompt_ids) return "it completed another prompt than it was given";
+  }
+  sample.weight_version = read_version(member_of(choice, "weight_version"));
+  return read_log_probs(choice, request, facts, sample);
+}
+
+}  // namespace
+
+std::vector<HttpCall> CompletionsProtocol::probes(const ServerFacts& facts) const {
+  std::vector<HttpCall> calls = {{"/v1/models", "", true, false}};
+  if (facts.is_mortise) return calls;
+  AnswerJson body = {
+      {"model", facts.model}, {"prompt", probe_prompts()}, {"max_tokens", 1}, {"temperature", 1.0}, {"top_k", 1},
+      {"logprobs", 0},        {"return_token_ids", true}};
+  calls.push_back({"/v1/completions", json_line(body), false, false});
+  calls.push_back(identity_call());
+  return calls;
+}
+
+HttpCall CompletionsProtocol::identity_call() const { return {"/metrics", "", true, true}; }
+
+// Prometheus' client for Python tells when its process started.
+std::string CompletionsProtocol::read_identity(const std::string& body) const {
+  const std::size_t at = body.find("\nprocess_start_time_seconds ");
+  return at == std::string::npos ? "" : body.substr(at + 1, body.find('\n', at + 1) - at - 1);
+}
+
+std::string CompletionsProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
+  if (number == 2) {
+    facts.identity = read_identity(answer.body);
+    return "";
+  }
+  const auto parsed = parse::parse_json(answer.body);
+  if (!parsed) return "answered with text that is not JSON (" + parsed.fault().to_string() + ")";
+  if (number == 0) {
+    const AnswerJson* const list = member_of(*parsed, "data");
+    if (list == nullptr || !list->is_array() || list->empty()) return "has no model in /v1/models";
+    const AnswerJson* const id = member_of(list->front(), "id");
+    if (id == nullptr || !id->is_string()) return "has a model without an id in /v1/models";
+    facts.model = id->get<std::string>();
+    const AnswerJson* const owner = member_of(list->front(), "owned_by");
+    facts.is_mortise = facts.tells_versions = owner != nullptr && *owner == "mortise";
+    if (facts.is_mortise) facts.log_probs = LogProbs::kTempered;
+    return "";
+  }
+  const AnswerJson* const choices = member_of(*parsed, "choices");
+  if (choices == nullptr || !choices->is_array() || choices->empty()) return "answered a probe without choices";
+  bool are_certain = true;
+  for (const AnswerJson& choice : *choices) {
+    std::vector<std::int64_t> ids;
+    std::vector<float> log_probs;
+    if (!read_ids(member_of(choice, "token_ids"), ids) || ids.empty()) {
+      return "gives no token_ids (it does not know return_token_ids). Training needs the very tokens that were sampled; "
+             "use a server that gives them";
+    }
+    const AnswerJson* const given = member_of(choice, "logprobs");
+    if (given == nullptr || !read_floats(member_of(*given, "token_logprobs"), log_probs) || log_probs.empty())
+      return "gives no log-probs of the sampled tokens (it does not know logprobs: 0)";
+    are_certain = are_certain && log_probs.front() > kCertain;
+  }
+  facts.log_probs = are_certain ? LogProbs::kProcessed : LogProbs::kRaw;
+  return "";
+}
+
+HttpCall CompletionsProtocol::generate(const ServerRequest& request, const ServerFacts& facts) const {
+  AnswerJson body = common_body(request, facts);
+  if (request.top_k > 0) body["top_k"] = request.top_k;
+  if (request.min_p > 0) body["min_p"] = request.min_p;
+  if (request.repetition_penalty != 1) body["repetition_penalty"] = request.repetition_penalty;
+  if (request.forced_tokens() > 0) body["min_tokens"] = request.forced_tokens();
+  if (!request.stop_strings.empty()) {
+    body["stop"] = request.stop_strings;
+    body["include_stop_str_in_output"] = true;
+  }
+  if (!facts.is_mortise) {
+    body["seed"] = request.spaced_seed();
+  } else {
+    if (request.typical_p != 1) body["typical_p"] = request.typical_p;
+    if (!request.bad_words.empty()) body["bad_word_ids"] = request.bad_words;
+    body["mortise"] = {{"seed", request.seed}, {"step", request.step}, {"first_row_id", request.first_row_id}};
+  }
+  return {"/v1/completions", json_line(body), false, false};
+}
+
+Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                                       std::vector<ServerSample>& samples) const {
+  const auto parsed = parse::parse_json(body);
+  if (!parsed) return {"its answer is not JSON (" + parsed.fault().to_string() + ")"};
+  const AnswerJson* const choices = member_of(*parsed, "choices");
+  if (choices == nullptr || !choices->is_array()) return {"its answer has no choices"};
+  for (const AnswerJson& choice : *choices) {
+    if (const std::string fault = read_choice(choice, request, facts, samples.emplace_back()); !fault.empty())
+      return {"in its answer " + fault};
+  }
+  return check_samples(request, samples);
+}
+
+std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
+  if (facts.is_mortise) return "";
+  if (request.typical_p != 1) return "rollout.typical_p (vLLM has no such filter). Set it to 1";
+  if (!request.bad_words.empty()) {
+    return "rollout.bad_words (vLLM takes texts and tokenizes them in its own way, so other ids could be forbidden). "
+           "Leave them out";
+  }
+  if (request.temperature == 0 && request.num_samples > 1) return "several greedy completions of a prompt";
+  return "";
+}
+
+std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std::int64_t version) const {
+  const AnswerJson reload = {{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}};
+  const AnswerJson named = {{"new_version", std::to_string(version)}};
+  return {{"/pause?mode=wait", "{}", false, false},
+          {"/collective_rpc", json_line(reload), false, false},
+          {"/update_weight_version", json_line(named), false, true},
+          // Prompts that were computed with the old weights must go.
+          {"/reset_prefix_cache?reset_running_requests=true", "{}", false, false},
+          {"/resume", "{}", false, false}};
+}
+
+std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
+  if (facts.is_mortise) return "";
+  if (request.typical_p != 1) return "rollout.typical_p";
+  if (!request.bad_words.empty()) return "rollout.bad_words";
+  if (request.forced_tokens() > 0) return "rollout.ignore_eos and rollout.min_new_tokens";
+  if (request.top_k > 0) return "rollout.top_k";
+  if (request.min_p > 0) return "rollout.min_p";
+  if (request.repetition_penalty != 1) return "rollout.repetition_penalty";
+  return "";
+}
+
+std::vector<HttpCall> OpenaiProtocol::weight_calls(const std::string& folder, std::int64_t version) const {
+  if (reload_path_.empty()) return {};
+  const AnswerJson body = {{"weights_path", folder}, {"weight_version", version}};
+  return {{reload_path_, json_line(body), false, false}};
+}
+
+}  // namespace mortise

@@ -1,0 +1,37 @@
+// Servers of OpenAI's /v1/completions: vLLM, `mortise serve`, and others that give token ids.
+#pragma once
+
+#include "protocol.h"
+
+namespace mortise {
+
+// The parts that vLLM and other servers of this interface share.
+class CompletionsProtocol : public Protocol {
+ public:
+  std::vector<HttpCall> probes(const ServerFacts& facts) const override;
+  std::string read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const override;
+  HttpCall generate(const ServerRequest& request, const ServerFacts& facts) const override;
+  Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                    std::vector<ServerSample>& samples) const override;
+  HttpCall identity_call() const override;
+  std::string read_identity(const std::string& body) const override;
+};
+
+class VllmProtocol final : public CompletionsProtocol {
+ public:
+  std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
+  std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
+};
+
+// Any other server of the interface. `reload_path` is where it is told of new weights; empty: it keeps its own.
+class OpenaiProtocol final : public CompletionsProtocol {
+ public:
+  explicit OpenaiProtocol(std::string reload_path) : reload_path_(std::move(reload_path)) {}
+  std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
+  std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
+
+ private:
+  std::string reload_path_;
+};
+
+}  // namespace mortise

@@ -1,0 +1,102 @@
+// How one sort of rollout server is spoken to: what a request looks like, what an answer says, how weights get there.
+// server_pool.h does everything that is the same for all. Threading: const after setup.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <mortise/cpp/plugin.hpp>
+
+#include "http_calls.h"
+
+namespace mortise {
+
+// A copy of a request with its sampling options.
+struct ServerRequest {
+  std::int64_t id = 0, num_samples = 1, first_row_id = 0, step = 0;
+  std::uint64_t seed = 0;
+  std::vector<std::int64_t> prompt_ids;
+  std::int64_t max_tokens = 1, min_tokens = 0, top_k = 0;
+  double temperature = 1, top_p = 1, min_p = 0, typical_p = 1;
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  bool ignore_eos = false;
+  std::vector<std::int64_t> stop_ids;
+  std::vector<std::string> stop_strings;
+  std::vector<std::vector<std::int64_t>> bad_words;
+
+  static ServerRequest copy(const mortise_rollout_request& from);
+  // A seed for servers that know one number only. Neighbours are far apart: choice i of a request uses seed + i.
+  std::int64_t spaced_seed() const;
+  // Is a token drawn from anything but the model's distribution at temperature?
+  bool changes_distribution() const;
+  // End ids are forbidden before this many tokens.
+  std::int64_t forced_tokens() const { return ignore_eos ? max_tokens : min_tokens; }
+};
+
+struct ServerSample {
+  std::int64_t index = 0;
+  std::int32_t finish_reason = 0;    // MORTISE_FINISH_*
+  std::int64_t weight_version = -1;  // -1: the answer does not say
+  std::vector<std::int64_t> ids;
+  std::vector<float> log_prob;           // at temperature, unfiltered; empty: not known
+  std::vector<float> filtered_log_prob;  // empty: not known
+};
+
+// What the log-probs of a server are.
+enum class LogProbs {
+  kTempered,   // after temperature, before filters: what training wants
+  kRaw,        // before temperature
+  kProcessed,  // after temperature and filters
+};
+
+// What the probe at the start has found out about a server.
+struct ServerFacts {
+  std::string model;            // the name that its API wants
+  bool is_mortise = false;      // it takes the random key of the run, and samples what the trainer itself would
+  bool tells_versions = false;  // each answer has the version of its weights
+  LogProbs log_probs = LogProbs::kRaw;
+  double probe_log_prob = 0;  // of the probe before
+  std::string identity;       // of its process, if it tells one
+};
+
+// Why an answer is refused: `what` is empty where it is good. `final`: another try gives the same.
+struct Fault {
+  std::string what;
+  bool is_final = false;
+  std::int32_t code = MORTISE_UNAVAILABLE;
+  explicit operator bool() const { return !what.empty(); }
+};
+
+class Protocol {
+ public:
+  virtual ~Protocol() = default;
+  // The calls that find out about a server, one after the other, and what each answer says.
+  virtual std::vector<HttpCall> probes(const ServerFacts& facts) const = 0;
+  virtual std::string read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const = 0;
+  // Which option of the request the server cannot obey; empty: it can.
+  virtual std::string refusal(const ServerRequest& request, const ServerFacts& facts) const = 0;
+  virtual HttpCall generate(const ServerRequest& request, const ServerFacts& facts) const = 0;
+  virtual Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                            std::vector<ServerSample>& samples) const = 0;
+  // Loads the weights in `folder` as `version`, in this order. Empty: the server keeps its own.
+  virtual std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const = 0;
+  // A 2xx answer to weight call `number` that is a refusal all the same; empty: it is none.
+  virtual std::string read_weight_answer(std::size_t number, const std::string& body) const {
+    (void)number, (void)body;
+    return "";
+  }
+  // Tells the server's process from one that was started later, where answers do not tell versions.
+  virtual HttpCall identity_call() const { return {}; }
+  virtual std::string read_identity(const std::string& body) const {
+    (void)body;
+    return "";
+  }
+};
+
+// Checks and log-prob rules that all protocols share: see answer_checks.cpp.
+Fault check_samples(const ServerRequest& request, const std::vector<ServerSample>& samples);
+// Sorts the log-probs that a server gave for the sampled tokens into the fields that they are.
+void place_log_probs(const ServerRequest& request, LogProbs kind, std::vector<float> given, ServerSample& sample);
+
+}  // namespace mortise

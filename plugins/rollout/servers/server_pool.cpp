@@ -1,0 +1,396 @@
+// See server_pool.h.
+#include "server_pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "../../shared/deadline.h"
+
+namespace mortise {
+namespace {
+
+constexpr double kMaxPause = 30;
+constexpr double kProbeLimit = 120;  // a first request compiles, on some servers
+constexpr std::size_t kMaxHomes = 1 << 20;
+
+std::int64_t to_ns(double seconds) { return std::int64_t(seconds * 1e9); }
+
+// Weights that give numbers which are not finite, in the words of vLLM and of `mortise serve`.
+bool has_diverged(const HttpDone& done) {
+  return done.status >= 400 && (done.body.find("Out of range float values") != std::string::npos ||
+                                done.body.find("NumericsError") != std::string::npos);
+}
+
+}  // namespace
+
+ServerPool::ServerPool(std::unique_ptr<Protocol> protocol, PoolOptions options)
+    : protocol_(std::move(protocol)), options_(std::move(options)), calls_(options_.headers) {
+  for (const std::string& url : options_.urls) servers_.emplace_back().url = url;
+}
+
+bool ServerPool::takes_weights() const { return !protocol_->weight_calls("", 0).empty(); }
+
+bool ServerPool::needs_weights(const Server& server) const {
+  return !folder_.empty() && server.version != version_ && takes_weights();
+}
+
+bool ServerPool::is_ready(const Server& server) const {
+  return server.phase == Phase::kReady && !needs_weights(server);
+}
+
+std::string ServerPool::all_errors() const {
+  std::string out;
+  for (const Server& server : servers_) {
+    if (server.last_error.empty()) continue;
+    out += (out.empty() ? "" : "; ") + server.url + ": " + server.last_error;
+  }
+  return out.empty() ? "they have not answered" : out;
+}
+
+void ServerPool::await_ready(Call call, double limit_s) {
+  const std::int64_t deadline = monotonic_ns() + to_ns(limit_s);
+  const auto all = [&](auto is_so) { return std::all_of(servers_.begin(), servers_.end(), is_so); };
+  const auto any_ready = [&] {
+    return std::any_of(servers_.begin(), servers_.end(), [&](const Server& server) { return is_ready(server); });
+  };
+  const auto is_settled = [&](const Server& server) { return is_ready(server) || server.phase == Phase::kOut; };
+  do {
+    if (call.cancelled()) fail(MORTISE_CANCELLED, "cancelled");
+    const bool is_late = monotonic_ns() > deadline;
+    if (is_late && any_ready()) return;
+    if (is_late || all([](const Server& server) { return server.is_unfit; })) {
+      fail(MORTISE_UNAVAILABLE, "no rollout server became ready: " + all_errors() +
+                                    ". Start the servers, or correct the address and the key");
+    }
+    work(kPoolSliceMs, call);
+  } while (!any_ready() || !all(is_settled));
+}
+
+bool ServerPool::has_room() const {
+  const std::size_t slots = std::size_t(options_.slots) * servers_.size();
+  return queue_.size() + flights_.size() < 4 * slots + 1024;
+}
+
+void ServerPool::submit(ServerRequest request) {
+  for (const Server& server : servers_) {
+    if (server.phase != Phase::kReady) continue;
+    const std::string refused = protocol_->refusal(request, server.facts);
+    if (!refused.empty()) fail(MORTISE_INVALID_ARGUMENT, server.url + " cannot do " + refused);
+  }
+  queue_.push_back({std::move(request), 0, 0, SIZE_MAX});
+}
+
+std::uint64_t ServerPool::outstanding() const {
+  std::uint64_t out = finished_.size();
+  for (const Pending& pending : queue_) out += std::uint64_t(pending.request.num_samples);
+  for (const auto& [id, flight] : flights_) out += std::uint64_t(flight.pending.request.num_samples);
+  for (const Server& server : servers_)
+    for (const auto& [flight, answer] : server.held) out += std::uint64_t(flight.pending.request.num_samples);
+  return out;
+}
+
+void ServerPool::abort(std::int64_t request_id) {
+  const auto give_back = [&](const ServerRequest& request) {
+    for (std::int64_t i = 0; i < request.num_samples; ++i) {
+      PoolSample& out = finished_.emplace_back();
+      out.request_id = request.id;
+      out.sample.index = i;
+      out.sample.finish_reason = MORTISE_FINISH_ABORT;
+      out.sample.weight_version = folder_.empty() ? own_version_ : version_;
+    }
+  };
+  const auto is_meant = [&](const ServerRequest& request) { return request_id < 0 || request.id == request_id; };
+  for (auto it = flights_.begin(); it != flights_.end();) {
+    if (!is_meant(it->second.pending.request)) {
+      ++it;
+      continue;
+    }
+    calls_.cancel(it->first);
+    servers_[it->second.server].in_flight -= it->second.pending.request.num_samples;
+    give_back(it->second.pending.request);
+    it = flights_.erase(it);
+  }
+  for (Server& server : servers_) {
+    for (auto it = server.held.begin(); it != server.held.end();) {
+      const ServerRequest& request = it->first.pending.request;
+      if (!is_meant(request)) {
+        ++it;
+        continue;
+      }
+      server.in_flight -= request.num_samples;
+      give_back(request);
+      it = server.held.erase(it);
+    }
+  }
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    if (is_meant(it->request)) give_back(it->request);
+    it = is_meant(it->request) ? queue_.erase(it) : it + 1;
+  }
+}
+
+void ServerPool::set_weights(const std::string& folder, std::int64_t version) {
+  folder_ = folder;
+  version_ = version;
+  homes_.clear();  // no prefix is worth anything now
+  for (Server& server : servers_) {
+    server.version = -1;
+    if (server.phase == Phase::kOut) server.back_at_ns = std::min(server.back_at_ns, monotonic_ns());
+  }
+}
+
+void ServerPool::control(std::size_t index, const HttpCall& call, double limit_s) {
+  Server& server = servers_[index];
+  server.control_id = next_call_++;
+  controls_[server.control_id] = index;
+  calls_.start(server.control_id, server.url, call, limit_s);
+}
+
+// What is to be done for a server now: the next call of its probe or of its weights.
+void ServerPool::tend(std::size_t index, Call call) {
+  Server& server = servers_[index];
+  if (server.control_id != 0) return;
+  if (server.phase == Phase::kOut && monotonic_ns() >= server.back_at_ns) {
+    server.phase = Phase::kProbing;
+    server.step = 0;
+  }
+  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) {
+    server.phase = Phase::kUpdating;
+    server.step = 0;
+  }
+  if (server.phase == Phase::kProbing) {
+    const std::vector<HttpCall> probes = protocol_->probes(server.facts);
+    if (server.step < probes.size()) return control(index, probes[server.step], kProbeLimit);
+    server.phase = needs_weights(server) ? Phase::kUpdating : Phase::kReady;
+    server.step = 0;
+  }
+  if (server.phase == Phase::kUpdating) {
+    const std::vector<HttpCall> steps = protocol_->weight_calls(folder_, version_);
+    if (server.step < steps.size()) return control(index, steps[server.step], options_.update_limit);
+    server.version = version_;
+    server.phase = Phase::kReady;
+  }
+  if (server.phase != Phase::kReady) return;
+  if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
+  server.num_pauses = 0;
+}
+
+void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
+  Server& server = servers_[index];
+  server.control_id = 0;
+  if (server.checks_identity) return take_identity(index, done, call);
+  const bool probes = server.phase == Phase::kProbing;
+  const std::vector<HttpCall> steps =
+      probes ? protocol_->probes(server.facts) : protocol_->weight_calls(folder_, version_);
+  const bool may_lack = server.step < steps.size() && steps[server.step].optional;
+  std::string fault = done.error;
+  if (may_lack && (done.status == 404 || done.status == 405)) {
+    fault.clear();
+  } else if (fault.empty()) {
+    fault = probes ? protocol_->read_probe(server.step, done, server.facts)
+                   : protocol_->read_weight_answer(server.step, done.body);
+  }
+  if (fault.empty()) {
+    ++server.step;
+    server.is_unfit = false;
+    return;
+  }
+  server.is_unfit = probes && done.status != 0 && !done.may_pass;
+  const std::string what = server.step < steps.size() ? steps[server.step].path + ": " : "";
+  take_out(index, what + fault, call);
+}
+
+// Is it still the process that was given the weights? Then the answers that waited for this count.
+void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call call) {
+  Server& server = servers_[index];
+  server.checks_identity = false;
+  std::vector<std::pair<Flight, HttpDone>> held = std::exchange(server.held, {});
+  const bool is_same = done.error.empty() && protocol_->read_identity(done.body) == server.facts.identity;
+  for (auto& [flight, answer] : held) {
+    if (is_same)
+      count_answer(std::move(flight), answer, call);
+    else
+      try_again(std::move(flight), "the server was started again meanwhile", false, call);
+  }
+  if (!is_same) take_out(index, "it was started again, and has lost its weights", call);
+}
+
+void ServerPool::take_out(std::size_t index, const std::string& why, Call call) {
+  Server& server = servers_[index];
+  server.last_error = why;
+  server.version = -1;
+  server.num_failures = 0;
+  if (server.control_id != 0) {
+    calls_.cancel(server.control_id);
+    controls_.erase(server.control_id);
+    server.control_id = 0;
+  }
+  const double pause =
+      std::min(options_.backoff * std::pow(2.0, double(std::min<std::int64_t>(server.num_pauses, 16))), kMaxPause);
+  if (server.num_pauses++ == 0)
+    call.log(MORTISE_LOG_WARN, server.url + " is out of use: " + why + ". Its requests go to others, or wait for it");
+  server.phase = Phase::kOut;
+  server.back_at_ns = monotonic_ns() + to_ns(pause);
+  // What it still has is lost, or was made by weights that we know nothing of.
+  std::vector<Flight> lost;
+  server.checks_identity = false;
+  for (auto& [flight, answer] : std::exchange(server.held, {})) lost.push_back(std::move(flight));
+  for (auto it = flights_.begin(); it != flights_.end();) {
+    if (it->second.server != index) {
+      ++it;
+      continue;
+    }
+    calls_.cancel(it->first);
+    lost.push_back(std::move(it->second));
+    it = flights_.erase(it);
+  }
+  for (Flight& flight : lost) try_again(std::move(flight), why, false, call);
+}
+
+std::optional<std::size_t> ServerPool::choose(const Pending& pending) const {
+  const ServerRequest& request = pending.request;
+  const auto room = [&](std::size_t i) {
+    const Server& server = servers_[i];
+    if (!is_ready(server) || server.control_id != 0) return std::int64_t(-1);
+    const std::int64_t free = options_.slots - server.in_flight;
+    return server.in_flight == 0 || free >= request.num_samples ? std::max<std::int64_t>(free, 0) : -1;
+  };
+  const auto home = homes_.find({request.step, request.first_row_id});
+  if (home != homes_.end() && home->second != pending.last_server && room(home->second) >= 0) return home->second;
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    if (room(i) < 0) continue;
+    // Another server than the one that failed, if there is one.
+    const bool better = !best || (*best == pending.last_server && i != pending.last_server) ||
+                        (room(i) > room(*best) && i != pending.last_server);
+    if (better) best = i;
+  }
+  return best;
+}
+
+void ServerPool::assign() {
+  const std::int64_t now = monotonic_ns();
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    if (it->not_before_ns > now) {
+      ++it;
+      continue;
+    }
+    const std::optional<std::size_t> chosen = choose(*it);
+    if (!chosen) return;  // in order: a large group is not overtaken for ever
+    Server& server = servers_[*chosen];
+    const std::string refused = protocol_->refusal(it->request, server.facts);
+    if (!refused.empty()) fail(MORTISE_INVALID_ARGUMENT, server.url + " cannot do " + refused);
+    const std::int64_t id = next_call_++;
+    calls_.start(id, server.url, protocol_->generate(it->request, server.facts), options_.request_limit);
+    server.in_flight += it->request.num_samples;
+    if (homes_.size() > kMaxHomes) homes_.clear();
+    homes_[{it->request.step, it->request.first_row_id}] = *chosen;
+    ++it->num_tries;
+    flights_.emplace(id, Flight{*chosen, std::move(*it)});
+    it = queue_.erase(it);
+  }
+}
+
+// The attempt is over; the request waits for its next one, or is the error of the call.
+void ServerPool::try_again(Flight flight, const std::string& why, bool takes_out, Call call) {
+  Server& server = servers_[flight.server];
+  server.in_flight -= flight.pending.request.num_samples;
+  server.last_error = why;
+  Pending& pending = flight.pending;
+  if (pending.num_tries > options_.retries) {
+    fail(MORTISE_UNAVAILABLE, "the completions of prompt " + std::to_string(pending.request.id) + " failed " +
+                                  std::to_string(pending.num_tries) + " times, the last time at " + server.url + ": " +
+                                  why + ". Look at the server's log, or raise `retries`");
+  }
+  const double pause = std::min(options_.backoff * std::pow(2.0, double(pending.num_tries - 1)), kMaxPause);
+  pending.last_server = flight.server;
+  pending.not_before_ns = monotonic_ns() + to_ns(pause);
+  queue_.push_front(std::move(pending));
+  if (takes_out) take_out(flight.server, why, call);
+}
+
+void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
+  Server& server = servers_[flight.server];
+  const ServerRequest& request = flight.pending.request;
+  if (has_diverged(done))
+    fail(MORTISE_DATA_LOSS, server.url + " says that the weights give numbers that are not finite: " + done.error);
+  if (!done.error.empty()) {
+    if (!done.may_pass)
+      fail(MORTISE_INVALID_ARGUMENT, server.url + " refuses prompt " + std::to_string(request.id) + ": " + done.error);
+    // Without an answer the server may have gone, and may come back with other weights.
+    const bool is_gone = done.status == 0;
+    return try_again(std::move(flight), done.error, is_gone || ++server.num_failures >= options_.breaker_failures,
+                     call);
+  }
+  // A new connection may lead to a new process, which says nothing of its weights.
+  if (done.new_connection && !server.facts.tells_versions && !server.facts.identity.empty() && !folder_.empty()) {
+    server.held.emplace_back(std::move(flight), std::move(done));
+    server.checks_identity = true;
+    if (server.control_id == 0) control(index_of(server), protocol_->identity_call(), kProbeLimit);
+    return;
+  }
+  count_answer(std::move(flight), done, call);
+}
+
+void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
+  Server& server = servers_[flight.server];
+  const ServerRequest& request = flight.pending.request;
+  std::vector<ServerSample> samples;
+  const Fault fault = protocol_->read_answer(done.body, request, server.facts, samples);
+  if (fault) {
+    if (fault.is_final) fail(fault.code, server.url + ": " + fault.what);
+    return try_again(std::move(flight), fault.what, ++server.num_failures >= options_.breaker_failures, call);
+  }
+  const bool was_given = !folder_.empty() && takes_weights();
+  const std::int64_t expected = was_given ? server.version : own_version_;
+  for (const ServerSample& sample : samples) {
+    const bool says = sample.weight_version >= 0 || server.facts.tells_versions;
+    if (!was_given || !says || sample.weight_version == expected) continue;
+    const std::string why = "sample " + std::to_string(sample.index) + " is of " +
+                            (sample.weight_version < 0 ? std::string("an unknown weight version")
+                                                       : "weight version " + std::to_string(sample.weight_version)) +
+                            ", but the server was given version " + std::to_string(expected);
+    return try_again(std::move(flight), why, true, call);  // it gets the weights again
+  }
+  server.in_flight -= request.num_samples;
+  server.num_failures = 0;
+  for (ServerSample& sample : samples) {
+    sample.weight_version = expected;
+    finished_.push_back({request.id, std::move(sample)});
+  }
+}
+
+void ServerPool::take(HttpDone& done, Call call) {
+  if (const auto control = controls_.find(done.id); control != controls_.end()) {
+    const std::size_t index = control->second;
+    controls_.erase(control);
+    return take_control(index, done, call);
+  }
+  const auto found = flights_.find(done.id);
+  if (found == flights_.end()) return;
+  Flight flight = std::move(found->second);
+  flights_.erase(found);
+  take_answer(std::move(flight), done, call);
+}
+
+// Fails when no server has been ready for too long.
+void ServerPool::check_hope() {
+  const bool any =
+      std::any_of(servers_.begin(), servers_.end(), [](const Server& server) { return server.phase != Phase::kOut; });
+  if (any) {
+    hope_ends_ns_ = 0;
+    return;
+  }
+  const std::int64_t now = monotonic_ns();
+  if (hope_ends_ns_ == 0) hope_ends_ns_ = now + to_ns(options_.give_up);
+  if (now > hope_ends_ns_) fail(MORTISE_UNAVAILABLE, "all rollout servers are out of use: " + all_errors());
+}
+
+void ServerPool::work(int timeout_ms, Call call) {
+  for (std::size_t i = 0; i < servers_.size(); ++i) tend(i, call);
+  assign();
+  for (HttpDone& done : calls_.wait(timeout_ms)) take(done, call);
+  check_hope();
+}
+
+}  // namespace mortise

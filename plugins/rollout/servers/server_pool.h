@@ -1,0 +1,125 @@
+// The servers behind a rollout backend: who answers what, with which weights, and what happens when one does not.
+//
+// A server is probed, gets the newest weights, and is then ready. A failed connection, or several bad answers in a row,
+// take it out for a pause that doubles; it comes back through a probe and the weights, because it may have started
+// again. A request goes to the ready server with the most free slots; later turns of a row go where its prefix is. Its
+// answer counts once: an attempt is given up before the next begins, and an answer is taken whole or not at all.
+// Threading: one thread at a time; none is left behind.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <mortise/cpp/plugin.hpp>
+
+#include "http_calls.h"
+#include "protocol.h"
+
+namespace mortise {
+
+inline constexpr int kPoolSliceMs = 50;  // how long one look at the network waits
+
+struct PoolOptions {
+  std::vector<std::string> urls;
+  std::vector<std::string> headers;
+  std::int64_t slots = 256;           // samples at the same time on one server
+  std::int64_t retries = 5;           // further attempts of a request
+  double request_limit = 600;         // seconds of one attempt
+  double update_limit = 600;          // seconds of one call for new weights
+  double start_limit = 600;           // seconds until the first server is ready
+  double give_up = 600;               // seconds without any ready server
+  double backoff = 0.5;               // seconds of the first pause; doubles, 30 at most
+  std::int64_t breaker_failures = 5;  // bad answers in a row that take a server out
+};
+
+struct PoolSample {
+  std::int64_t request_id = 0;
+  ServerSample sample;
+};
+
+class ServerPool {
+ public:
+  ServerPool(std::unique_ptr<Protocol> protocol, PoolOptions options);
+
+  // Waits until a server is ready; fails with what each of them said.
+  void await_ready(Call call, double limit_s);
+  [[nodiscard]] bool has_room() const;
+  void submit(ServerRequest request);
+  // Sends, waits up to timeout_ms for answers, and takes them. Fails where a request cannot be answered.
+  void work(int timeout_ms, Call call);
+  std::deque<PoolSample>& finished() { return finished_; }
+  [[nodiscard]] std::uint64_t outstanding() const;
+  // Gives up a request (-1: all): its samples come back empty.
+  void abort(std::int64_t request_id);
+  // From now on all servers need the weights in `folder`; those that are ready finish what they have first.
+  void set_weights(const std::string& folder, std::int64_t version);
+  // The version of weights that were never sent: the servers' own.
+  void set_own_version(std::int64_t version) { own_version_ = version; }
+  [[nodiscard]] bool takes_weights() const;
+
+ private:
+  enum class Phase { kProbing, kUpdating, kReady, kOut };
+  struct Pending {
+    ServerRequest request;
+    std::int64_t num_tries = 0, not_before_ns = 0;
+    std::size_t last_server = SIZE_MAX;
+  };
+  struct Flight {
+    std::size_t server;
+    Pending pending;
+  };
+  struct Server {
+    std::string url;
+    ServerFacts facts;
+    Phase phase = Phase::kProbing;
+    std::size_t step = 0;                           // of the probe or the weight calls
+    std::int64_t control_id = 0;                    // of the call that runs for it; 0: none
+    std::int64_t version = -1;                      // of its weights, as far as we know
+    std::int64_t in_flight = 0;                     // samples
+    std::int64_t num_failures = 0, num_pauses = 0;  // in a row
+    std::int64_t back_at_ns = 0;
+    bool is_unfit = false;  // its probe says that waiting does not help
+    bool checks_identity = false;
+    std::vector<std::pair<Flight, HttpDone>> held;  // answers that wait for it
+    std::string last_error;
+  };
+
+  void tend(std::size_t index, Call call);
+  void control(std::size_t index, const HttpCall& call, double limit_s);
+  void take_control(std::size_t index, HttpDone& done, Call call);
+  void assign();
+  [[nodiscard]] std::optional<std::size_t> choose(const Pending& pending) const;
+  void take(HttpDone& done, Call call);
+  void take_answer(Flight flight, HttpDone& done, Call call);
+  void count_answer(Flight flight, const HttpDone& done, Call call);
+  void take_identity(std::size_t index, const HttpDone& done, Call call);
+  [[nodiscard]] std::size_t index_of(const Server& server) const { return std::size_t(&server - servers_.data()); }
+  [[nodiscard]] bool is_ready(const Server& server) const;
+  void try_again(Flight flight, const std::string& why, bool takes_out, Call call);
+  void take_out(std::size_t index, const std::string& why, Call call);
+  [[nodiscard]] bool needs_weights(const Server& server) const;
+  [[nodiscard]] std::string all_errors() const;
+  void check_hope();
+
+  std::unique_ptr<Protocol> protocol_;
+  PoolOptions options_;
+  HttpCalls calls_;
+  std::vector<Server> servers_;
+  std::map<std::int64_t, std::size_t> controls_;  // call -> server
+  std::map<std::int64_t, Flight> flights_;        // by call
+  std::deque<Pending> queue_;
+  std::deque<PoolSample> finished_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> homes_;  // (step, row) -> the server of its last turn
+  std::string folder_;
+  std::int64_t version_ = -1, own_version_ = 0;
+  std::int64_t next_call_ = 1;
+  std::int64_t hope_ends_ns_ = 0;  // no server has been ready since; 0: one is
+};
+
+}  // namespace mortise

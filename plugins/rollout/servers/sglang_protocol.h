@@ -1,0 +1,20 @@
+// SGLang's own interface: /generate, /update_weights_from_disk. Written from its source (0.5.23).
+#pragma once
+
+#include "protocol.h"
+
+namespace mortise {
+
+class SglangProtocol final : public Protocol {
+ public:
+  std::vector<HttpCall> probes(const ServerFacts& facts) const override;
+  std::string read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const override;
+  std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
+  HttpCall generate(const ServerRequest& request, const ServerFacts& facts) const override;
+  Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                    std::vector<ServerSample>& samples) const override;
+  std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
+  std::string read_weight_answer(std::size_t number, const std::string& body) const override;
+};
+
+}  // namespace mortise

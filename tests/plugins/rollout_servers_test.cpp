@@ -1,0 +1,411 @@
+// The backends vllm, sglang and openai against a strict server that also misbehaves (tests/support/rollout_server.py).
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "e2e/python_service.h"
+#include "support/fake_host.h"
+#include "support/temp_dir.h"
+
+namespace mortise::test {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct ServedSample {
+  int64_t version;
+  int32_t reason;
+  std::vector<int64_t> ids;
+  std::vector<float> log_prob, filtered;
+};
+
+struct ServedSink {
+  std::map<std::pair<int64_t, int64_t>, ServedSample> taken;
+  int num_twice = 0;
+  mortise_rollout_sink view{sizeof(mortise_rollout_sink), 0, this, &ServedSink::take};
+
+  static int32_t take(void* context, const mortise_rollout_sequence* s) noexcept {
+    auto& self = *static_cast<ServedSink*>(context);
+    const auto floats = [&](const float* list) {
+      return list == nullptr ? std::vector<float>() : std::vector<float>(list, list + s->num_ids);
+    };
+    const ServedSample sample{s->weight_version,
+                              s->finish_reason,
+                              {s->ids, s->ids + s->num_ids},
+                              floats(s->log_prob),
+                              floats(s->filtered_log_prob)};
+    self.num_twice += self.taken.emplace(std::pair(s->request_id, s->sample_index), sample).second ? 0 : 1;
+    return 0;
+  }
+};
+
+// A backend and what it is asked.
+class Client {
+ public:
+  Client(const std::string& name, std::map<std::string, std::string> params)
+      : backend_(find_plugin(pack(), MORTISE_KIND_ROLLOUT_BACKEND, name), with_defaults(std::move(params))) {
+    sampling.struct_size = sizeof sampling;
+    sampling.max_new_tokens = 3;
+    sampling.temperature = sampling.top_p = sampling.typical_p = sampling.repetition_penalty = 1;
+    sampling.num_stop_ids = 1;
+    sampling.stop_ids = &stop_id_;
+  }
+
+  int32_t send_weights(int64_t version, float value = 1.5F) {
+    const auto& slots = *backend_.vtable;
+    int32_t status = slots.begin_update(backend_.self, &backend_.call, version);
+    for (const char* name : {"model.a", "model.b"}) {
+      std::vector<float> data(6, value);
+      int64_t shape[] = {2, 3}, strides[] = {3, 1}, offset[] = {0, 0};
+      const mortise_tensor tensor{data.data(), MORTISE_CPU, 0, 2, MORTISE_FLOAT, 32, 1, shape, strides, 0};
+      if (status == 0) status = slots.update_weight(backend_.self, &backend_.call, {name, 7}, &tensor, shape, offset);
+    }
+    if (status == 0) status = slots.end_update(backend_.self, &backend_.call);
+    return status == 0 ? slots.set_version(backend_.self, &backend_.call, version) : status;
+  }
+  int32_t submit(int64_t id, int64_t n) {
+    const std::vector<int64_t> prompt = {5, 6, id + 7};
+    mortise_rollout_request request{};
+    request.struct_size = sizeof request;
+    request.request_id = id;
+    request.prompt_ids = prompt.data();
+    request.num_prompt_ids = int64_t(prompt.size());
+    request.num_samples = n;
+    request.first_row_id = id * n;
+    request.seed = 11;
+    request.sampling = &sampling;
+    const mortise_rollout_request* const list[] = {&request};
+    uint64_t accepted = 0;
+    return backend_.vtable->submit(backend_.self, &backend_.call, list, 1, &accepted);
+  }
+  // Polls until nothing is outstanding, or the status is not 0.
+  int32_t collect() {
+    uint64_t outstanding = 1;
+    int32_t status = 0;
+    while (outstanding > 0 && status == 0)
+      status = backend_.vtable->poll(backend_.self, &backend_.call, &sink.view, 20'000'000, &outstanding);
+    return status;
+  }
+  // `count` prompts with two completions each.
+  int32_t sample(int64_t count) {
+    sink.taken.clear();
+    for (int64_t id = 0; id < count; ++id)
+      if (const int32_t status = submit(id, 2); status != 0) return status;
+    return collect();
+  }
+  void abort() { EXPECT_EQ(backend_.vtable->abort(backend_.self, &backend_.call, -1), 0); }
+  [[nodiscard]] int32_t created() const { return backend_.status; }
+  [[nodiscard]] const std::string& error() const { return backend_.call.error; }
+  [[nodiscard]] const std::vector<std::string>& log() const { return backend_.call.log; }
+
+  mortise_sampling sampling{};
+  ServedSink sink;
+
+ private:
+  static const mortise_pack* pack() {
+    static const mortise_pack* loaded =
+        load_pack(std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise.rollout_servers.so");
+    return loaded;
+  }
+  std::map<std::string, std::string> with_defaults(std::map<std::string, std::string> params) {
+    params.try_emplace("backoff", "0.01");
+    params.try_emplace("weights_dir", dir_.path().string());
+    params.try_emplace("start_limit", "20");
+    return params;
+  }
+
+  TempDir dir_;
+  int64_t stop_id_ = 2;
+  Instance<mortise_rollout_backend_vtable> backend_;
+};
+
+// The body of a GET.
+std::string fetch(const std::string& port, const std::string& path) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(uint16_t(std::stoi(port)));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string got;
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
+      ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == ssize_t(request.size())) {
+    char part[4096];
+    for (ssize_t size = 0; (size = ::recv(fd, part, sizeof part, 0)) > 0;) got.append(part, size_t(size));
+  }
+  ::close(fd);
+  return got.substr(std::min(got.size(), got.find("\r\n\r\n") + 4));
+}
+
+// One service for all tests; each has modes of its own.
+class RolloutServers : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ::setenv("no_proxy", "127.0.0.1", 1);
+    dir_ = new TempDir;
+    service_ = new PythonService(dir_->path(), "rollout_server.py");
+  }
+  static void TearDownTestSuite() {
+    delete service_;
+    delete dir_;
+  }
+  void SetUp() override {
+    if (!service_->started()) GTEST_SKIP() << "no python3 in PATH: the rollout servers were not tested";
+  }
+  static std::string url(const std::string& mode) { return service_->url("/" + mode); }
+  static json log(const std::string& mode) {
+    const std::string address = service_->url("");
+    return json::parse(fetch(address.substr(address.rfind(':') + 1), "/" + mode + "/log"), nullptr, false);
+  }
+  static int64_t count_of(const json& log, const std::string& path) {
+    int64_t count = 0;
+    for (const json& call : log["calls"]) count += call[0] == path ? 1 : 0;
+    return count;
+  }
+
+  static inline TempDir* dir_ = nullptr;
+  static inline PythonService* service_ = nullptr;
+};
+
+TEST_F(RolloutServers, AsksAndAnswersAsVllm) {
+  Client client("vllm", {{"url", url("good/20")}});
+  ASSERT_EQ(client.created(), 0) << client.error();
+  ASSERT_EQ(client.send_weights(3), 0) << client.error();
+  ASSERT_EQ(client.sample(4), 0) << client.error();
+  ASSERT_EQ(client.sink.taken.size(), 8U);
+  for (const auto& [key, sample] : client.sink.taken) {
+    EXPECT_EQ(sample.version, 3);
+    EXPECT_EQ(sample.reason, MORTISE_FINISH_LENGTH);
+    EXPECT_EQ(sample.ids.size(), 3U);
+    EXPECT_THAT(sample.log_prob, ElementsAre(-0.5F, -0.75F, -1.0F));
+    EXPECT_THAT(sample.filtered, IsEmpty());
+  }
+  const json seen = log("good/20");
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+  std::vector<std::string> paths;
+  for (const json& call : seen["calls"])
+    if (call[0] != "/v1/completions") paths.push_back(call[0]);
+  EXPECT_THAT(paths, ElementsAre("/pause?mode=wait", "/collective_rpc", "/update_weight_version",
+                                 "/reset_prefix_cache?reset_running_requests=true", "/resume"));
+  EXPECT_EQ(seen["loaded"], json({{"model-00001.safetensors", {{"model.a", "model.b"}, 1.5}}}));
+  const json body = seen["calls"].back()[1];
+  EXPECT_EQ(body["n"], 2);
+  EXPECT_EQ(body["logprobs"], 0);
+  EXPECT_EQ(body["stop_token_ids"], json({2}));
+  EXPECT_EQ(body["prompt"].size(), 3U);
+}
+
+TEST_F(RolloutServers, SeedsOfGroupsAreFarApart) {
+  Client client("vllm", {{"url", url("good/1")}});
+  ASSERT_EQ(client.sample(8), 0) << client.error();
+  std::set<int64_t> seeds;
+  const json seen = log("good/1");
+  for (const json& call : seen["calls"])
+    if (call[1].contains("seed")) seeds.insert(call[1]["seed"].get<int64_t>());
+  ASSERT_EQ(seeds.size(), 8U);
+  for (auto it = std::next(seeds.begin()); it != seeds.end(); ++it) EXPECT_GT(*it - *std::prev(it), 1'000'000);
+}
+
+TEST_F(RolloutServers, EveryFailureThatMayPassIsTriedAgainAndCountsOnce) {
+  for (const std::string mode :
+       {"errors/3", "half/3", "garbage/3", "count/3", "twice/3", "long/3", "nan/3", "drop/3"}) {
+    SCOPED_TRACE(mode);
+    Client client("vllm", {{"url", url(mode)}});
+    ASSERT_EQ(client.created(), 0) << client.error();
+    ASSERT_EQ(client.send_weights(1), 0) << client.error();
+    ASSERT_EQ(client.sample(4), 0) << client.error();
+    EXPECT_EQ(client.sink.taken.size(), 8U);
+    EXPECT_EQ(client.sink.num_twice, 0);
+    for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, 1);
+    EXPECT_THAT(log(mode)["faults"], IsEmpty());
+  }
+}
+
+TEST_F(RolloutServers, AServerThatHangsIsGivenUp) {
+  Client client("vllm", {{"url", url("hang/1")}, {"request_limit", "0.3"}});
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 2U);
+}
+
+TEST_F(RolloutServers, FailuresThatDoNotPassEndTheRunAndSayWhy) {
+  Client refused("vllm", {{"url", url("refuse")}});
+  EXPECT_EQ(refused.sample(1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error(), HasSubstr("the prompt is too long"));
+  Client diverged("vllm", {{"url", url("diverged")}});
+  EXPECT_EQ(diverged.sample(1), MORTISE_DATA_LOSS);
+  Client broken("vllm", {{"url", url("errors/1000")}, {"retries", "2"}});
+  EXPECT_EQ(broken.sample(1), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(broken.error(), HasSubstr("failed 3 times"));
+  EXPECT_THAT(broken.error(), HasSubstr("EngineDeadError"));
+}
+
+TEST_F(RolloutServers, TheProbeTellsAtOnceWhatAServerCannotDo) {
+  Client blind("vllm", {{"url", url("no_ids")}});
+  EXPECT_EQ(blind.created(), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(blind.error(), HasSubstr("gives no token_ids"));
+  Client locked("vllm", {{"url", url("key")}});
+  EXPECT_EQ(locked.created(), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(locked.error(), HasSubstr("status 401"));
+  ::setenv("MORTISE_TEST_KEY", "sesame", 1);
+  Client opened("vllm", {{"url", url("key")}, {"api_key_env", "MORTISE_TEST_KEY"}});
+  EXPECT_EQ(opened.sample(1), 0) << opened.error();
+  Client none("vllm", {{"url", "http://127.0.0.1:1"}, {"start_limit", "0.2"}});
+  EXPECT_EQ(none.created(), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(none.error(), HasSubstr("no rollout server became ready: http://127.0.0.1:1"));
+  Client mistyped("vllm", {{"url", "127.0.0.1:8000"}});
+  EXPECT_EQ(mistyped.created(), MORTISE_INVALID_ARGUMENT);
+}
+
+TEST_F(RolloutServers, LogProbsAreSortedIntoWhatTheyAre) {
+  const auto sampled = [&](const std::string& mode, double temperature, int64_t top_k) {
+    Client client("vllm", {{"url", url(mode)}});
+    client.sampling.temperature = temperature;
+    client.sampling.top_k = top_k;
+    EXPECT_EQ(client.sample(1), 0) << client.error();
+    return client.sink.taken.begin()->second;
+  };
+  ServedSample sample = sampled("good", 1, 5);
+  EXPECT_EQ(sample.log_prob.front(), -0.5F) << "raw: before the filters";
+  EXPECT_THAT(sample.filtered, IsEmpty());
+  sample = sampled("good", 2, 0);
+  EXPECT_THAT(sample.log_prob, IsEmpty()) << "raw at another temperature is of no use";
+  EXPECT_THAT(sample.filtered, IsEmpty());
+  sample = sampled("processed", 2, 0);
+  EXPECT_EQ(sample.log_prob.front(), -0.25F) << "processed: at temperature";
+  sample = sampled("processed", 1, 5);
+  EXPECT_THAT(sample.log_prob, IsEmpty());
+  EXPECT_EQ(sample.filtered.front(), -0.5F) << "processed: after the filters";
+}
+
+TEST_F(RolloutServers, OptionsAreSentOrRefusedByName) {
+  Client client("vllm", {{"url", url("good/2")}});
+  client.sampling.ignore_eos = 1;
+  client.sampling.min_p = 0.25;
+  client.sampling.presence_penalty = 0.5;
+  const mortise_text stop{"END", 3};
+  client.sampling.num_stop_strings = 1;
+  client.sampling.stop_strings = &stop;
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  const json body = log("good/2")["calls"].back()[1];
+  EXPECT_EQ(body["min_tokens"], 3) << "end ids are forbidden up to the last token";
+  EXPECT_EQ(body["min_p"], 0.25);
+  EXPECT_EQ(body["presence_penalty"], 0.5);
+  EXPECT_EQ(body["stop"], json({"END"}));
+  client.sampling.typical_p = 0.5;
+  EXPECT_EQ(client.submit(9, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(client.error(), HasSubstr("rollout.typical_p"));
+  client.sampling.typical_p = 1;
+  const int64_t length = 1, id = 7;
+  client.sampling.num_bad_words = 1;
+  client.sampling.bad_word_lengths = &length;
+  client.sampling.bad_word_ids = &id;
+  EXPECT_EQ(client.submit(9, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(client.error(), HasSubstr("rollout.bad_words"));
+}
+
+TEST_F(RolloutServers, AServerThatLostItsWeightsGetsThemAgain) {
+  for (const std::string mode : {"mortise", "restart"}) {
+    SCOPED_TRACE(mode);
+    Client client("vllm", {{"url", url(mode)}, {"slots", "2"}});
+    ASSERT_EQ(client.send_weights(5), 0) << client.error();
+    ASSERT_EQ(client.sample(6), 0) << client.error();
+    EXPECT_EQ(client.sink.taken.size(), 12U);
+    EXPECT_EQ(client.sink.num_twice, 0);
+    for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, 5);
+    EXPECT_EQ(count_of(log(mode), "/collective_rpc"), 2);
+    ASSERT_THAT(client.log(), testing::Not(IsEmpty()));
+    EXPECT_THAT(client.log().front(), HasSubstr("out of use"));
+  }
+}
+
+TEST_F(RolloutServers, NothingIsSampledAfterAFailedLoad) {
+  Client client("vllm", {{"url", url("reload/2")}});
+  ASSERT_EQ(client.send_weights(1), 0) << client.error();
+  ASSERT_EQ(client.sample(2), 0) << client.error();
+  const json seen = log("reload/2");
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+  EXPECT_EQ(count_of(seen, "/collective_rpc"), 3);
+  EXPECT_EQ(count_of(seen, "/resume"), 1) << "a server with half its weights must not go on";
+}
+
+TEST_F(RolloutServers, OldServersWithoutVersionsWork) {
+  Client client("vllm", {{"url", url("no_version")}});
+  ASSERT_EQ(client.send_weights(1), 0) << client.error();
+  EXPECT_EQ(client.sample(1), 0) << client.error();
+}
+
+TEST_F(RolloutServers, SeveralServersShareTheWorkAndReplaceEachOther) {
+  Client client("vllm", {{"url", url("good/7") + ", " + url("good/8") + "," + url("errors/1000")},
+                         {"slots", "4"},
+                         {"breaker_failures", "1"},
+                         {"backoff", "0.05"}});
+  ASSERT_EQ(client.send_weights(1), 0) << client.error();
+  ASSERT_EQ(client.sample(12), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 24U);
+  EXPECT_EQ(client.sink.num_twice, 0);
+  EXPECT_GT(count_of(log("good/7"), "/v1/completions"), 2);
+  EXPECT_GT(count_of(log("good/8"), "/v1/completions"), 2);
+}
+
+TEST_F(RolloutServers, AnAbortGivesEverySampleBackOnce) {
+  Client client("vllm", {{"url", url("hang/100")}});
+  ASSERT_EQ(client.submit(0, 2), 0);
+  ASSERT_EQ(client.submit(1, 2), 0);
+  client.abort();
+  ASSERT_EQ(client.collect(), 0) << client.error();
+  ASSERT_EQ(client.sink.taken.size(), 4U);
+  for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.reason, MORTISE_FINISH_ABORT);
+}
+
+TEST_F(RolloutServers, WeightsAreRoundedWhenAsked) {
+  Client client("vllm", {{"url", url("good/9")}, {"weights_dtype", "bfloat16"}});
+  ASSERT_EQ(client.send_weights(1), 0) << client.error();
+  ASSERT_EQ(client.send_weights(2), 0) << client.error();
+  const json seen = log("good/9");
+  EXPECT_EQ(seen["loaded"], json({{"model-00001.safetensors", {{"model.a", "model.b"}, nullptr}}}));
+  EXPECT_EQ(count_of(seen, "/collective_rpc"), 2);
+}
+
+TEST_F(RolloutServers, SpeaksToSglang) {
+  Client client("sglang", {{"url", url("good")}});
+  ASSERT_EQ(client.created(), 0) << client.error();
+  client.sampling.temperature = 2;
+  ASSERT_EQ(client.send_weights(4), 0) << client.error();
+  ASSERT_EQ(client.sample(3), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 6U);
+  for (const auto& [key, sample] : client.sink.taken) {
+    EXPECT_EQ(sample.version, 4);
+    EXPECT_THAT(sample.log_prob, ElementsAre(-0.25F, -0.375F, -0.5F)) << "at temperature, as SGLang gives them";
+  }
+  Client raw("sglang", {{"url", url("raw")}});
+  raw.sampling.temperature = 2;
+  ASSERT_EQ(raw.sample(1), 0) << raw.error();
+  EXPECT_THAT(raw.sink.taken.begin()->second.log_prob, IsEmpty());
+  Client failing("sglang", {{"url", url("reload/1")}});
+  ASSERT_EQ(failing.send_weights(1), 0) << failing.error();
+  EXPECT_EQ(count_of(log("reload/1"), "/update_weights_from_disk"), 2);
+}
+
+TEST_F(RolloutServers, AnyServerOfTheInterfaceWithItsOwnWeightsOrAReload) {
+  Client own("openai", {{"url", url("good/3")}});
+  ASSERT_EQ(own.send_weights(7), 0) << own.error();
+  ASSERT_EQ(own.sample(1), 0) << own.error();
+  EXPECT_EQ(own.sink.taken.begin()->second.version, 0) << "its weights never change";
+  own.sampling.top_k = 5;
+  EXPECT_EQ(own.submit(9, 1), MORTISE_INVALID_ARGUMENT);
+  Client told("openai", {{"url", url("good/4")}, {"reload_path", "/reload"}});
+  ASSERT_EQ(told.send_weights(7), 0) << told.error();
+  ASSERT_EQ(told.sample(1), 0) << told.error();
+  EXPECT_EQ(told.sink.taken.begin()->second.version, 7);
+}
+
+}  // namespace
+}  // namespace mortise::test

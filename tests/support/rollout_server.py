@@ -1,0 +1,279 @@
+# A strict rollout server for tests of the backends vllm, sglang and openai: the requests and answers of vLLM 0.32 (as
+# they were seen on the wire) and of SGLang 0.5.23 (from its source), and every way in which such a server fails. Prints
+# its port, then serves until its standard input ends.
+#
+# The first part of a path picks a behaviour: http://127.0.0.1:PORT/MODE/v1/completions.
+#   good           answers; so do all others but for what they say
+#   processed      log-probs after the filters; tempered (SGLang's default is this one)
+#   errors/K       500 for the first K completions        half/K      half a body, K times
+#   garbage/K      no JSON, K times                       count/K     one choice too few, K times
+#   nan/K          a log-prob NaN, K times                hang/K      no answer, K times
+#   drop/K         closes the connection, K times         twice/K     the same index twice, K times
+#   long/K         more tokens than asked for, K times    refuse      400 for every completion
+#   diverged       400 as vLLM says that weights are NaN  no_ids      knows no return_token_ids
+#   mortise        says that it is `mortise serve`, with versions; forgets its weights after 2 completions, once
+#   restart        another process start time after 2 completions, with closed connections, once
+#   reload/K       500 for the first K reloads            no_version  has no /update_weight_version
+#   key            wants the API key "sesame"
+# GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
+import json
+import struct
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+VLLM_FIELDS = set(
+    "model prompt n max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty "
+    "logprobs return_token_ids ignore_eos stop_token_ids min_tokens stop include_stop_str_in_output seed mortise "
+    "typical_p bad_word_ids".split())
+SGLANG_FIELDS = {"input_ids", "sampling_params", "return_logprob", "logprob_start_len"}
+SGLANG_SAMPLING = set(
+    "max_new_tokens min_new_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty n "
+    "sampling_seed stop_token_ids ignore_eos stop no_stop_trim".split())
+lock = threading.Lock()
+modes = {}
+
+
+class Mode:
+    def __init__(self):
+        self.calls, self.faults, self.loaded = [], [], {}
+        self.completions = self.failures = self.reloads = 0
+        self.version, self.paused, self.start, self.has_forgotten = None, False, 1000.5, False
+
+
+def names_of(folder):
+    out = {}
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        data = path.read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + size])
+        header.pop("__metadata__", None)
+        ends = [entry["data_offsets"][1] for entry in header.values()]
+        assert max(ends) == len(data) - 8 - size, "the file does not end with its last tensor"
+        first = min(header.values(), key=lambda entry: entry["data_offsets"][0])
+        value = struct.unpack("<f", data[8 + size:12 + size])[0] if first["dtype"] == "F32" else None
+        out[path.name] = [sorted(header), value]
+    return out
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, status, body, cut=None):
+        body = (body if isinstance(body, str) else json.dumps(body)).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if cut is None else body[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+    def route(self):
+        parts = self.path[1:].split("/")
+        name, rest = parts[0], parts[1:]
+        count = int(rest.pop(0)) if rest and rest[0].isdigit() else 0
+        with lock:
+            mode = modes.setdefault(f"{name}/{count}", Mode())
+        return name, count, mode, "/" + "/".join(rest)
+
+    def do_GET(self):
+        name, _, mode, path = self.route()
+        if path == "/log":
+            return self.reply(200, {"calls": mode.calls, "loaded": mode.loaded, "faults": mode.faults})
+        if name == "key" and self.headers["Authorization"] != "Bearer sesame":
+            return self.reply(401, {"error": "Unauthorized"})
+        if path == "/v1/models":
+            return self.reply(200, {"object": "list", "data": [
+                {"id": "m", "object": "model", "owned_by": "mortise" if name == "mortise" else "vllm"}]})
+        if path == "/metrics":
+            return self.reply(200, f"# TYPE x gauge\nprocess_start_time_seconds {mode.start}\nx 1\n")
+        if path == "/get_model_info":
+            return self.reply(200, {"model_path": "m"})
+        self.reply(404, {"detail": "Not Found"})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        name, count, mode, path = self.route()
+        with lock:
+            mode.calls.append([path, body])
+        try:
+            self.answer(name, count, mode, path, body)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+    def answer(self, name, count, mode, path, body):
+        if name == "key" and self.headers["Authorization"] != "Bearer sesame":
+            return self.reply(401, {"error": "Unauthorized"})
+        if path == "/v1/completions":
+            return self.complete(name, count, mode, body, vllm_fault(body), vllm_answer)
+        if path == "/generate":
+            return self.complete(name, count, mode, body, sglang_fault(body), sglang_answer)
+        if path == "/pause?mode=wait":
+            mode.paused = True
+            return self.reply(200, {"status": "paused"})
+        if path == "/resume":
+            mode.paused = False
+            return self.reply(200, {"status": "resumed"})
+        if path == "/reset_prefix_cache?reset_running_requests=true":
+            return self.reply(200, {"success": True})
+        if path == "/update_weight_version" and name != "no_version":
+            mode.version = int(body["new_version"])
+            return self.reply(200, {"success": True})
+        folder = None
+        if path == "/collective_rpc" and body["method"] == "reload_weights":
+            folder = body["kwargs"]["weights_path"]
+            if not mode.paused:
+                mode.faults.append("reload without pause")
+        if path == "/update_weights_from_disk":
+            folder = body["model_path"]
+        if path == "/reload":
+            folder = body["weights_path"]
+        if folder is None:
+            return self.reply(404, {"detail": "Not Found"})
+        mode.reloads += 1
+        if name == "reload" and mode.reloads <= count:
+            mode.version = None
+            if path == "/update_weights_from_disk":
+                return self.reply(200, {"success": False, "message": "bad weights"})
+            return self.reply(500, {"error": "reload failed"})
+        mode.loaded = names_of(folder)
+        if path == "/update_weights_from_disk":
+            mode.version = int(body["weight_version"])
+        self.reply(200, {"success": True, "message": "ok", "results": [None]})
+
+    def complete(self, name, count, mode, body, fault, make):
+        if fault:
+            mode.faults.append(fault)
+            return self.reply(400, {"error": {"message": fault}})
+        is_probe = "seed" not in body and "mortise" not in body and "sampling_seed" not in body.get("sampling_params", {})
+        answer = make(body, name, mode)
+        if is_probe:
+            return self.reply(200, answer)
+        if mode.paused:
+            mode.faults.append("a completion was asked for while the server was paused")
+        with lock:
+            mode.completions += 1
+            fails = mode.failures < count
+            mode.failures += fails
+            forgets = name in ("mortise", "restart") and mode.completions > 2 and not mode.has_forgotten
+            mode.has_forgotten = mode.has_forgotten or forgets
+        if forgets:
+            mode.version, mode.start = None, mode.start + 1
+            self.close_connection = True
+            if name == "restart":
+                return  # the connection breaks; the next one leads to the new process
+            answer = make(body, name, mode)
+        if name == "refuse":
+            return self.reply(400, {"error": {"message": "the prompt is too long"}})
+        if name == "diverged":
+            return self.reply(400, {"error": {"message": "Out of range float values are not JSON compliant: nan"}})
+        if fails and name in FAULTS:
+            return FAULTS[name](self, answer)
+        self.reply(200, answer)
+
+
+def spoil(change):
+    def fault(self, answer):
+        change(answer["choices"])
+        self.reply(200, answer)
+    return fault
+
+
+def longer(choices):
+    choices[0]["token_ids"] = choices[0]["token_ids"] * 50
+    choices[0]["logprobs"]["token_logprobs"] = choices[0]["logprobs"]["token_logprobs"] * 50
+
+
+def not_a_number(choices):
+    choices[-1]["logprobs"]["token_logprobs"][0] = float("nan")
+
+
+def drop(self, answer):
+    self.close_connection = True
+
+
+def half(self, answer):
+    text = json.dumps(answer)
+    self.reply(200, text, len(text) // 2)
+
+
+FAULTS = {
+    "errors": lambda self, answer: self.reply(500, {"error": {"message": "EngineDeadError"}}),
+    "half": half,
+    "garbage": lambda self, answer: self.reply(200, "<html>busy</html>"),
+    "count": spoil(lambda choices: choices.pop()),
+    "twice": spoil(lambda choices: choices[-1].update(index=0)),
+    "long": spoil(longer),
+    "nan": spoil(not_a_number),
+    "hang": lambda self, answer: time.sleep(1_000_000),
+    "drop": drop,
+}
+
+
+def vllm_fault(body):
+    unknown = set(body) - VLLM_FIELDS
+    if unknown:
+        return f"unknown fields {sorted(unknown)}"
+    if body["model"] != "m":
+        return "The model does not exist."
+    return None
+
+
+def sglang_fault(body):
+    unknown = set(body) - SGLANG_FIELDS | set(body["sampling_params"]) - SGLANG_SAMPLING
+    return f"unknown fields {sorted(unknown)}" if unknown else None
+
+
+def tokens_of(seed, prompt, index, limit):
+    return [(seed + index + sum(prompt)) % 50 + 1 + t for t in range(min(limit, 3))]
+
+
+# The only likely token has log-prob -0.5 (temperature 1), -0.125 (4); with one token left 0.
+def log_probs_of(count, temperature, top_k, name):
+    if name == "processed" and top_k == 1:
+        return [0.0] * count
+    scale = 1.0 if name not in ("processed", "tempered") or temperature == 0 else temperature
+    return [(-0.5 - 0.25 * t) / scale for t in range(count)]
+
+
+def vllm_answer(body, name, mode):
+    prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
+    choices = []
+    for prompt in prompts:
+        for i in range(body.get("n", 1)):
+            seed = body["mortise"]["first_row_id"] if "mortise" in body else body.get("seed", 0)
+            ids = tokens_of(seed, prompt, i, body["max_tokens"])
+            log_probs = log_probs_of(len(ids), body.get("temperature", 1), body.get("top_k", 0), name)
+            choice = {"index": len(choices), "text": "", "finish_reason": "length", "stop_reason": None,
+                      "logprobs": {"tokens": [""] * len(ids), "token_logprobs": log_probs}}
+            if name != "no_ids":
+                choice.update(token_ids=ids, prompt_token_ids=prompt)
+            if name == "mortise":
+                choice["weight_version"] = mode.version
+            choices.append(choice)
+    return {"id": "cmpl-1", "object": "text_completion", "choices": choices, "usage": {}}
+
+
+def sglang_answer(body, name, mode):
+    sampling, out = body["sampling_params"], []
+    for i in range(sampling.get("n", 1)):
+        ids = tokens_of(sampling.get("sampling_seed", 0), body["input_ids"], i, sampling["max_new_tokens"])
+        log_probs = log_probs_of(len(ids), sampling["temperature"], 0, "raw" if name == "raw" else "tempered")
+        version = "default" if mode.version is None else str(mode.version)
+        out.append({"text": "", "output_ids": ids, "meta_info": {
+            "finish_reason": {"type": "length", "length": len(ids)}, "weight_version": version,
+            "output_token_logprobs": [[lp, i, None] for lp, i in zip(log_probs, ids)]}})
+    return out if len(out) > 1 else out[0]
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server.daemon_threads = True
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_address[1], flush=True)
+sys.stdin.read()
