@@ -45,6 +45,9 @@ void translate_clipped_loss(Translation& t, const std::string& loss_type, const 
 // sync_ref_model: the reference that follows the policy. After the KL has been set.
 void translate_reference(Translation& t, const HfBatches& batches);
 
+// use_vllm, vllm_mode, vllm_server_*: server mode becomes the rollout backend vllm (servers.cpp). False: no servers.
+bool translate_servers(Translation& t);
+
 // Is it a file or folder of rows on this machine, not a data set's name on a hub? The name alone decides.
 bool is_local_data(std::string_view name);
 

@@ -9,6 +9,7 @@
 
 #include "foundation/base/text.h"
 #include "import/frameworks.h"
+#include "import/reasons.h"
 
 namespace mortise {
 namespace {
@@ -404,6 +405,18 @@ void note_unused(Translation& t) {
   }
 }
 
+// With servers ms-swift's correction would count. Its weights are not those of algorithm.rollout_correction.
+void set_sampler(Translation& t) {
+  const std::string_view mode = "rollout_importance_sampling_mode";
+  const bool has_servers = translate_servers(t);
+  if (has_servers && !t.is_null(mode)) {
+    return t.problem(mode, fmt::format("{} with servers is not supported", mode),
+                     "leave it out, and set algorithm.rollout_correction in the imported file");
+  }
+  t.note_given({mode, "rollout_importance_sampling_threshold"},
+               has_servers ? "only with its mode" : reasons::kMismatch);
+}
+
 }  // namespace
 
 void translate_swift(Translation& t, const Processes& processes) {
@@ -417,6 +430,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   set_kl(t);
   translate_reference(t, batches);
   set_advantages(t);
+  set_sampler(t);
   set_model(t);
   set_rewards(t);
 }

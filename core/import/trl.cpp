@@ -8,6 +8,7 @@
 
 #include "foundation/base/text.h"
 #include "import/frameworks.h"
+#include "import/reasons.h"
 
 namespace mortise {
 namespace {
@@ -343,6 +344,37 @@ void set_rewards(Translation& t) {
   for (const std::string& function : functions) set_reward_weight(t, add_reward(t, function), *weights, place++);
 }
 
+// With servers the sampler is other code than the trainer, and TRL corrects for the difference by default.
+void set_sampler(Translation& t) {
+  const std::string_view asked = "vllm_importance_sampling_correction";
+  const auto note_options = [&t](std::string_view reason) {
+    t.note_given({"vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
+                  "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap"},
+                 reason);
+  };
+  if (!translate_servers(t)) {
+    t.note_given({asked}, reasons::kMismatch);
+    return note_options(reasons::kMismatch);
+  }
+  if (!t.flag(asked)) return note_options("vllm_importance_sampling_correction is false");
+  const std::string mode = t.text("vllm_importance_sampling_mode");
+  const bool is_token = mode.starts_with("token_"), masks = mode.ends_with("_mask");
+  if (!(is_token || mode.starts_with("sequence_")) || !(masks || mode.ends_with("_truncate"))) {
+    return t.problem("vllm_importance_sampling_mode",
+                     fmt::format("vllm_importance_sampling_mode {} is not known", quote(mode)),
+                     "use one of: token_truncate, token_mask, sequence_truncate, sequence_mask");
+  }
+  const std::string_view max_name =
+      t.is_null("vllm_importance_sampling_cap") ? "vllm_importance_sampling_clip_max" : "vllm_importance_sampling_cap";
+  const std::string most = format_f64(t.number(max_name));
+  const bool has_least = !t.is_null("vllm_importance_sampling_clip_min");
+  const std::string table = "algorithm.rollout_correction.";
+  t.set(table + "rollout_is", is_token ? "token" : "sequence", {asked, "vllm_importance_sampling_mode"});
+  t.set(table + "rollout_is_outside", masks ? "mask" : "truncate", {"vllm_importance_sampling_mode"});
+  const std::string bounds = has_least ? format_f64(t.number("vllm_importance_sampling_clip_min")) + "_" + most : most;
+  t.set(table + "rollout_is_threshold", bounds, {max_name, "vllm_importance_sampling_clip_min"});
+}
+
 }  // namespace
 
 void translate_trl(Translation& t, const Processes& processes) {
@@ -357,6 +389,7 @@ void translate_trl(Translation& t, const Processes& processes) {
   set_entropy(t);
   set_advantages(t);
   set_generation(t);
+  set_sampler(t);
   set_model(t);
   set_data(t);
   set_rewards(t);
