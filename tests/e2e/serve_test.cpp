@@ -1,0 +1,115 @@
+// `mortise serve` as a process of its own, with a trainer as its client.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "process.h"
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kShortRun =
+    " trainer.total_training_steps=3 data.train_batch_size=8 actor.ppo_mini_batch_size=4 rollout.n=4 "
+    "trainer.num_threads=1 trainer.save_freq=-1";
+
+std::string text_in(const Path& path) {
+  const auto text = default_env().read_file(path);
+  return text.ok() ? *text : "";
+}
+
+// The server of a task's model, as a person starts it.
+class ServerProcess {
+ public:
+  explicit ServerProcess(const TaskFolder& task, std::vector<std::string> more = {})
+      : task_(&task), more_(std::move(more)) {
+    start("0");
+  }
+  void start(const std::string& port) {
+    const Path log = task_->path() / ("server" + std::to_string(++num_starts_) + ".txt");
+    std::vector<std::string> words = {program(), "serve", "--model", "model",
+                                      "--port",  port,    "--json",  "trainer.num_threads=1"};
+    words.insert(words.end(), more_.begin(), more_.end());
+    process_.emplace(words, task_->path(), log);
+    const Stopwatch watch(default_env());
+    while (watch.elapsed_s() < 120 && !process_->poll()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const std::string said = text_in(log);
+      const size_t at = said.find("\"port\":");
+      if (at == std::string::npos || said.find('\n', at) == std::string::npos) continue;
+      port_ = said.substr(at + 7, said.find_first_of(",}", at) - at - 7);
+      return;
+    }
+    ADD_FAILURE() << text_in(log);
+  }
+  void kill() { process_->kill_and_wait(); }
+  void start_again() { start(port_); }
+  int stop() {
+    process_->signal(SIGTERM);
+    return process_->wait();
+  }
+  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + port_; }
+
+ private:
+  const TaskFolder* task_;
+  std::vector<std::string> more_;
+  std::optional<Process> process_;
+  std::string port_;
+  int num_starts_ = 0;
+};
+
+std::string with_server(const std::string& url) {
+  return std::string(kShortRun) + " trainer.default_local_dir=served rollout.name=vllm rollout.vllm.backoff=0.05 " +
+         "rollout.vllm.url=" + url;
+}
+
+// A server that dies comes back with its first weights. It gets the newest again, and the run has the same bits as one
+// without servers.
+TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
+  const TaskFolder task;
+  const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun);
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  ServerProcess server(task);
+  std::vector<std::string> words = {program(), "train", "run.toml"};
+  for (const std::string_view word : split(with_server(server.url()), ' '))
+    if (!word.empty()) words.emplace_back(word);
+  ASSERT_TRUE(default_env().create_dirs(task.path() / "served").ok());
+  FolderWatch lines(task.path() / "served", IN_CREATE | IN_MODIFY);
+  Process train(words, task.path(), task.path() / "train.txt");
+  lines.wait_for("metrics.jsonl", 2, train);  // it is there, and has a step
+  server.kill();
+  server.start_again();
+  ASSERT_EQ(train.wait(), 0) << text_in(task.path() / "train.txt");
+  const auto expected = rows_of(task.path() / "alone/updates.jsonl");
+  EXPECT_EQ(expected.size(), 6U);
+  EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), expected);
+  EXPECT_EQ(server.stop(), 0);
+}
+
+TEST(Serve, ANewServerIsNotReachedWithoutItsKey) {
+  const TaskFolder task;
+  ServerProcess server(task, {"--api-key", "sesame"});
+  const Outcome locked = task.mortise("train run.toml" + with_server(server.url()));
+  EXPECT_EQ(locked.code, 4) << locked.output;
+  EXPECT_THAT(locked.output, HasSubstr("status 401"));
+  const Outcome opened = run("export KEY=sesame; " + program() + " train run.toml" + with_server(server.url()) +
+                                 " rollout.vllm.api_key_env=KEY trainer.total_training_steps=1",
+                             task.path());
+  EXPECT_EQ(opened.code, 0) << opened.output;
+}
+
+TEST(Serve, UsageErrorsSayWhatToDo) {
+  const TaskFolder task;
+  const auto serve = [&](const std::string& args) { return task.mortise("serve " + args); };
+  EXPECT_THAT(serve("--model model --host 0.0.0.0").output, HasSubstr("set --api-key"));
+  EXPECT_THAT(serve("--model model rollout.n=4").output, HasSubstr("'rollout.n=4' has no effect on serve"));
+  EXPECT_EQ(serve("--model nowhere").code, 3);
+  EXPECT_EQ(serve("--model model --port 99999").code, 2);
+}
+
+}  // namespace
+}  // namespace mortise::test
