@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "command_line.h"
-#include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
 #include "foundation/base/log.h"
@@ -19,6 +18,7 @@
 #include "foundation/base/text.h"
 #include "hub/config_names.h"
 #include "serve/service.h"
+#include "serve_command.h"
 #include "served_model.h"
 #include "train/run/policy_folder.h"
 #include "train/run/threads.h"
@@ -71,7 +71,7 @@ po::options_description serve_options(ServeArguments& parsed) {
   return options;
 }
 
-Error bad_usage(const std::string& what, const std::string& next = "see mortise serve --help") {
+Error bad_serving(const std::string& what, const std::string& next = "see mortise serve --help") {
   return {ErrorKind::kConfig, what, "mortise serve", next};
 }
 
@@ -85,12 +85,12 @@ Result<ServeArguments> parse_serve(Arguments args) {
   for (const std::string& word : parsed.overrides) {
     const std::string key = word.substr(0, word.find('='));
     if (std::ranges::find(kKeysHere, key) == std::end(kKeysHere) || key.size() == word.size())
-      return bad_usage(quote(word) + " has no effect on serve", "`mortise serve --help` lists the keys");
+      return bad_serving(quote(word) + " has no effect on serve", "`mortise serve --help` lists the keys");
   }
-  if (parsed.port < 0 || parsed.port > 65535) return bad_usage("--port must be from 0 to 65535");
+  if (parsed.port < 0 || parsed.port > 65535) return bad_serving("--port must be from 0 to 65535");
   if (const char* key = std::getenv("MORTISE_API_KEY"); key != nullptr && parsed.api_key.empty()) parsed.api_key = key;
   if (parsed.api_key.empty() && !is_loopback(parsed.host))
-    return bad_usage("the server would answer anyone who reaches " + parsed.host, "set --api-key");
+    return bad_serving("the server would answer anyone who reaches " + parsed.host, "set --api-key");
   return parsed;
 }
 
@@ -148,9 +148,9 @@ Result<> serve(const ServeArguments& args) {
   ServeLoop loop(*served);
   const std::string name = texts.model_name;
   ServeService service(loop, std::move(texts), {args.api_key, MORTISE_VERSION}, env);
-  const auto server =
-      TRY(HttpServer::listen(args.host, static_cast<uint16_t>(args.port), {},
-                             [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); }));
+  const auto handle = [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); };
+  const auto gate = [&](const HttpRequest& head) { return service.gate(head); };
+  const auto server = TRY(HttpServer::listen(args.host, static_cast<uint16_t>(args.port), {}, handle, gate));
   take_stop_requests();
   server->start();
   tell_address(args, *server, name);

@@ -22,6 +22,7 @@ Error broken() {
 void ServeLoop::post(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
+    if (is_over_) return;  // dropped with its client's reply, which then says so
     posted_.push_back(std::move(work));
   }
   wake_.notify_one();
@@ -218,6 +219,8 @@ void ServeLoop::run() {
     settle_pause();
     lock.lock();
   }
+  work_off(lock);
+  is_over_ = true;
   lock.unlock();
   const Error stopped{ErrorKind::kSignal, "the server stops", "", ""};
   for (const auto& work : std::exchange(held_, {})) work();  // each hears that the server stops

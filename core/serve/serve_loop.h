@@ -98,14 +98,15 @@ class ServeLoop {
   ServeStats stats_;
   std::atomic<int64_t> next_job_{1};
   std::atomic<bool> is_stopped_ = false;
-  // Of run()'s thread alone.
+  bool is_over_ = false;  // nothing that is posted is done any more
+  // Only for the thread of run().
   std::map<int64_t, Job> jobs_;
   std::map<int64_t, Place> places_;          // by the id in the model
   std::vector<std::function<void()>> held_;  // requests that came while paused
   int64_t next_id_ = 0;
   uint64_t outstanding_ = 0;
   bool is_paused_ = false;
-  bool runs_on_ = true;  // a paused loop: do the running samples go on?
+  bool runs_on_ = true;  // a paused loop: do the running samples continue?
   std::vector<Done> waiting_pauses_;
 };
 

@@ -193,11 +193,19 @@ bool ServeService::knows_model(const Json& body) const {
   return model == nullptr || model->is_null() || *model == texts_->model_name;
 }
 
+int ServeService::gate(const HttpRequest& head) const {
+  if (head.path == "/health") return 0;
+  if (head.from_browser) return 403;
+  return has_key(head.authorization) ? 0 : 401;
+}
+
 void ServeService::handle(HttpRequest request, const Reply& reply) {
   if (request.path == "/health" && request.method == "GET") return reply->send(200, "", "text/plain");
-  if (request.from_browser) return send_error(*reply, 403, "requests from web pages are refused (Origin header)");
-  if (!has_key(request.authorization))
-    return send_error(*reply, 401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'");
+  if (const int status = gate(request); status != 0) {
+    return send_error(*reply, status,
+                      status == 401 ? "the API key is missing or wrong; send 'Authorization: Bearer KEY'"
+                                    : "requests from web pages are refused (Origin header)");
+  }
   if (request.method == "GET") return get(request.path, reply);
   if (request.method == "POST") return post(request, reply);
   send_error(*reply, 405, "the method must be GET or POST");

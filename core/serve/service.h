@@ -23,6 +23,8 @@ class ServeService {
  public:
   ServeService(ServeLoop& loop, ServedTexts texts, ServiceOptions options, Env& env);
 
+  // The status that refuses a request before its body is read; 0: it may come.
+  [[nodiscard]] int gate(const HttpRequest& head) const;
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
 
  private:

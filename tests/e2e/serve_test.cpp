@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <optional>
 #include <thread>
 
+#include "foundation/base/text.h"
 #include "process.h"
 #include "program.h"
 
@@ -14,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr const char* kShortRun =
-    " trainer.total_training_steps=3 data.train_batch_size=8 actor.ppo_mini_batch_size=4 rollout.n=4 "
+    " trainer.total_training_steps=8 data.train_batch_size=8 actor.ppo_mini_batch_size=4 rollout.n=4 "
     "trainer.num_threads=1 trainer.save_freq=-1";
 
 std::string text_in(const Path& path) {
@@ -75,7 +77,8 @@ TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
   ASSERT_EQ(alone.code, 0) << alone.output;
   ServerProcess server(task);
   std::vector<std::string> words = {program(), "train", "run.toml"};
-  for (const std::string_view word : split(with_server(server.url()), ' '))
+  const std::string settings = with_server(server.url());
+  for (const std::string_view word : split(settings, ' '))
     if (!word.empty()) words.emplace_back(word);
   ASSERT_TRUE(default_env().create_dirs(task.path() / "served").ok());
   FolderWatch lines(task.path() / "served", IN_CREATE | IN_MODIFY);
@@ -85,8 +88,9 @@ TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
   server.start_again();
   ASSERT_EQ(train.wait(), 0) << text_in(task.path() / "train.txt");
   const auto expected = rows_of(task.path() / "alone/updates.jsonl");
-  EXPECT_EQ(expected.size(), 6U);
+  EXPECT_EQ(expected.size(), 16U);
   EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), expected);
+  EXPECT_THAT(text_in(task.path() / "train.txt"), HasSubstr("out of use")) << "the server died before the last step";
   EXPECT_EQ(server.stop(), 0);
 }
 
@@ -100,6 +104,17 @@ TEST(Serve, ANewServerIsNotReachedWithoutItsKey) {
                                  " rollout.vllm.api_key_env=KEY trainer.total_training_steps=1",
                              task.path());
   EXPECT_EQ(opened.code, 0) << opened.output;
+}
+
+TEST(Serve, OtherFrameworksClientsTalkToIt) {
+  const char* const python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: no client of TRL was tried";
+  const TaskFolder task;
+  ServerProcess server(task);
+  const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/e2e/serve_clients.py ";
+  const Outcome tried = run(std::string(python) + " " + script + server.url(), task.path());
+  EXPECT_EQ(tried.code, 0) << tried.output;
+  EXPECT_THAT(tried.output, HasSubstr("TRL's client: generate"));
 }
 
 TEST(Serve, UsageErrorsSayWhatToDo) {

@@ -333,7 +333,7 @@ TEST_F(RolloutServers, NothingIsSampledAfterAFailedLoad) {
   const json seen = log("reload/2");
   EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
   EXPECT_EQ(count_of(seen, "/collective_rpc"), 3);
-  EXPECT_EQ(count_of(seen, "/resume"), 1) << "a server with half its weights must not go on";
+  EXPECT_EQ(count_of(seen, "/resume"), 1) << "a server with half its weights must not continue";
 }
 
 TEST_F(RolloutServers, OldServersWithoutVersionsWork) {

@@ -9,8 +9,8 @@
 namespace mortise {
 namespace {
 
-std::string token_text(const ServedTexts& texts, int64_t id) {
-  if (!texts.tokenizer) return fmt::format("token_id:{}", id);
+std::string token_text(const CompletionCall& call, const ServedTexts& texts, int64_t id) {
+  if (!texts.tokenizer || call.tokens_as_ids) return fmt::format("token_id:{}", id);
   const int64_t one[] = {id};
   return texts.tokenizer->decode(one);
 }
@@ -51,12 +51,13 @@ Json stop_reason(const CompletionCall& call, const ServedRequest& request, const
   return stop ? Json(*stop->text) : Json();
 }
 
-Json top_of(const ServedTexts& texts, const ServedSequence& sequence, size_t token, size_t num_top) {
+Json top_of(const CompletionCall& call, const ServedTexts& texts, const ServedSequence& sequence, size_t token,
+            size_t num_top) {
   Json out = Json::object();
-  out[token_text(texts, sequence.ids[token])] = sequence.log_prob[token];
+  out[token_text(call, texts, sequence.ids[token])] = sequence.log_prob[token];
   for (size_t k = 0; k < num_top && token * num_top + k < sequence.top.size(); ++k) {
     const auto& [id, log_prob] = sequence.top[token * num_top + k];
-    out[token_text(texts, id)] = log_prob;
+    out[token_text(call, texts, id)] = log_prob;
   }
   return out;
 }
@@ -66,9 +67,9 @@ Json completion_log_probs(const CompletionCall& call, const ServedTexts& texts, 
   Json tokens = Json::array(), log_probs = Json::array(), top = Json::array(), offsets = Json::array();
   size_t offset = 0;
   for (size_t t = first; t < sequence.ids.size(); ++t) {
-    std::string text = token_text(texts, sequence.ids[t]);
+    std::string text = token_text(call, texts, sequence.ids[t]);
     log_probs.push_back(sequence.log_prob[t]);
-    top.push_back(top_of(texts, sequence, t, static_cast<size_t>(call.num_top_log_probs)));
+    top.push_back(top_of(call, texts, sequence, t, static_cast<size_t>(call.num_top_log_probs)));
     offsets.push_back(offset);
     offset += text.size();
     tokens.push_back(std::move(text));
@@ -84,8 +85,8 @@ Json completion_log_probs(const CompletionCall& call, const ServedTexts& texts, 
   return out;
 }
 
-Json chat_token(const ServedTexts& texts, int64_t id, float log_prob) {
-  const std::string text = token_text(texts, id);
+Json chat_token(const CompletionCall& call, const ServedTexts& texts, int64_t id, float log_prob) {
+  const std::string text = token_text(call, texts, id);
   Json bytes = Json::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
   return {{"token", text}, {"logprob", log_prob}, {"bytes", std::move(bytes)}};
@@ -96,11 +97,11 @@ Json chat_log_probs(const CompletionCall& call, const ServedTexts& texts, const 
   Json content = Json::array();
   const auto num_top = static_cast<size_t>(call.num_top_log_probs);
   for (size_t t = first; t < sequence.ids.size(); ++t) {
-    Json token = chat_token(texts, sequence.ids[t], sequence.log_prob[t]);
+    Json token = chat_token(call, texts, sequence.ids[t], sequence.log_prob[t]);
     token["top_logprobs"] = Json::array();
     for (size_t k = 0; k < num_top && t * num_top + k < sequence.top.size(); ++k) {
       const auto& [id, log_prob] = sequence.top[t * num_top + k];
-      token["top_logprobs"].push_back(chat_token(texts, id, log_prob));
+      token["top_logprobs"].push_back(chat_token(call, texts, id, log_prob));
     }
     content.push_back(std::move(token));
   }
@@ -113,7 +114,7 @@ Json ids_from(const ServedSequence& sequence, size_t first) {
   return out;
 }
 
-// What a choice has besides its text.
+// What a choice has in addition to its text.
 void add_rest(const CompletionCall& call, const ServedTexts& texts, size_t request, const ServedSequence& sequence,
               size_t first, bool is_last, Json& choice) {
   choice["logprobs"] = nullptr;

@@ -228,6 +228,7 @@ Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, cons
   request.num_top_log_probs = call.num_top_log_probs;
   const int64_t max_tokens = TRY(read_max_tokens(fields, is_chat));
   call.returns_ids = TRY(fields.boolean("return_token_ids", false));
+  call.tokens_as_ids = TRY(fields.boolean("return_tokens_as_token_ids", false));
   call.streams = TRY(fields.boolean("stream", false));
   if (const Json* options = fields.take("stream_options")) {
     const Json* const usage = json_find(*options, "include_usage");

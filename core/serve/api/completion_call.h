@@ -30,6 +30,7 @@ struct CompletionCall {
   bool gives_log_probs = false;
   int64_t num_top_log_probs = 0;
   bool returns_ids = false;
+  bool tokens_as_ids = false;  // tokens of log-probs are written as "token_id:5"
   bool streams = false;
   bool streams_usage = false;
   bool skips_special_tokens = true;

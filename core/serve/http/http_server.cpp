@@ -1,10 +1,13 @@
 // Sessions of HttpServer. Everything in a session runs on the one thread of its io_context; replies post to it.
 #include "serve/http/http_server.h"
 
+#include <fmt/core.h>
+
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <sstream>
@@ -30,7 +33,9 @@ constexpr size_t kBufferBytes = 256 << 10;  // more than a header and one read o
 struct Shared {
   HttpLimits limits;
   HttpHandler handler;
+  HttpGate gate;
   int num_connections = 0;
+  uint64_t body_bytes = 0;  // of requests that are still arriving
 };
 
 template <class Message>
@@ -146,6 +151,7 @@ class Session : public std::enable_shared_from_this<Session> {
     parser_->body_limit(shared_->limits.max_body_bytes);
     http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](error_code code, size_t) {
       if (code) return self->refuse(code);
+      if (const int status = self->admit(); status != 0) return self->refuse_with(status);
       const bool expects = beast::iequals(self->parser_->get()[http::field::expect], "100-continue");
       return expects ? self->say_continue() : self->read_body();
     });
@@ -164,18 +170,50 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
 
+  // The request without its body.
+  HttpRequest head_of() {
+    const auto& message = parser_->get();
+    HttpRequest request;
+    request.method = std::string(message.method_string());
+    const std::string target(message.target());
+    const size_t question = target.find('?');
+    request.path = target.substr(0, question);
+    if (question != std::string::npos) request.query = target.substr(question + 1);
+    request.authorization = std::string(message[http::field::authorization]);
+    request.from_browser = message.find(http::field::origin) != message.end();
+    return request;
+  }
+
+  // May the body come? 0, or the status that says no.
+  int admit() {
+    const HttpLimits& limits = shared_->limits;
+    if (const int status = shared_->gate ? shared_->gate(head_of()) : 0; status != 0) return status;
+    const uint64_t length = parser_->content_length().value_or(0);
+    reserved_bytes_ = parser_->chunked() ? limits.max_body_bytes : std::min(length, limits.max_body_bytes);
+    if (shared_->body_bytes + reserved_bytes_ > limits.max_total_body_bytes) {
+      reserved_bytes_ = 0;
+      return 503;
+    }
+    shared_->body_bytes += reserved_bytes_;
+    return 0;
+  }
+  void release_body() { shared_->body_bytes -= std::exchange(reserved_bytes_, 0); }
+
   // A request that cannot be read: an answer if the client still listens, then the end.
   void refuse(error_code code) {
     if (state_ == State::kClosed) return;
+    const bool is_syntax = code.category() == make_error_code(http::error::bad_method).category();
+    if (!is_syntax || code == http::error::end_of_stream || code == http::error::partial_message) return close();
     int status = 400;
     if (code == http::error::body_limit) status = 413;
     if (code == http::error::header_limit || code == http::error::buffer_overflow) status = 431;
-    if (code.category() != make_error_code(http::error::bad_method).category() || code == http::error::end_of_stream ||
-        code == http::error::partial_message)
-      return close();
+    refuse_with(status);
+  }
+  void refuse_with(int status) {
     state_ = State::kBusy;
     keep_alive_ = false;
-    send(request_, status, R"({"error":{"message":")" + code.message() + R"(","type":"BadRequestError"}})",
+    const auto reason = std::string(http::obsolete_reason(static_cast<http::status>(status)));
+    send(request_, status, fmt::format(R"({{"error":{{"message":"{}","code":{}}}}})", reason, status),
          "application/json");
   }
 
@@ -223,6 +261,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void close() {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
+    release_body();
     deadline_.cancel();
     error_code ignored;
     socket_.close(ignored);
@@ -241,6 +280,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_abandoned_ = false;
   std::deque<std::string> unsent_;
   size_t unsent_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0;
   std::function<void()> closed_;
 };
 
@@ -282,20 +322,14 @@ class SessionReply final : public HttpReply {
 };
 
 void Session::hand_over() {
+  HttpRequest request = head_of();
   http::request<http::string_body> message = parser_->release();
   parser_.reset();
+  release_body();
   state_ = State::kBusy;
   deadline_.cancel();
   keep_alive_ = message.keep_alive();
   version_ = message.version();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string::npos) request.query = target.substr(question + 1);
-  request.authorization = std::string(message[http::field::authorization]);
-  request.from_browser = message.find(http::field::origin) != message.end();
   request.body = std::move(message.body());
   read_some();
   const auto reply = std::make_shared<SessionReply>(shared_from_this(), request_);
@@ -338,7 +372,7 @@ HttpServer::HttpServer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 HttpServer::~HttpServer() { stop(); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
-                                                       HttpHandler handler) {
+                                                       HttpHandler handler, HttpGate gate) {
   const std::string where = host + ":" + std::to_string(port);
   error_code code;
   const asio::ip::address address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, code);
@@ -347,6 +381,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, 
   auto core = std::make_unique<Core>();
   core->shared->limits = limits;
   core->shared->handler = std::move(handler);
+  core->shared->gate = std::move(gate);
   const Tcp::endpoint endpoint(address, port);
   core->acceptor.open(endpoint.protocol(), code);
   if (!code) core->acceptor.set_option(Tcp::acceptor::reuse_address(true), code);

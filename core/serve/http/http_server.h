@@ -21,7 +21,8 @@ namespace mortise {
 struct HttpLimits {
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = uint64_t{32} << 20;
-  int max_connections = 256;
+  uint64_t max_total_body_bytes = uint64_t{256} << 20;  // of all requests that are still arriving
+  int max_connections = 512;
   std::chrono::milliseconds idle_timeout{75'000};   // between two requests of a connection
   std::chrono::milliseconds read_timeout{30'000};   // from a request's first byte to its last
   std::chrono::milliseconds write_timeout{30'000};  // of one piece of a reply
@@ -50,6 +51,8 @@ class HttpReply {
   virtual void on_close(std::function<void()> then) = 0;
 };
 
+// Called with a request whose body has not been read. 0: read on; else the status that refuses it.
+using HttpGate = std::function<int(const HttpRequest&)>;
 // Called on the server's thread: quick work only.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 
@@ -57,7 +60,7 @@ class HttpServer {
  public:
   // Port 0: any free one.
   static Result<std::unique_ptr<HttpServer>> listen(const std::string& host, uint16_t port, const HttpLimits& limits,
-                                                    HttpHandler handler);
+                                                    HttpHandler handler, HttpGate gate = {});
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   ~HttpServer();  // stops

@@ -143,6 +143,18 @@ swift rlhf \
   EXPECT_EQ(config.ranks.zero_stage, 2);
 }
 
+TEST(ImportSwift, ServersBecomeTheBackend) {
+  const std::string servers = std::string(kBatch) + "--use_vllm true --vllm_mode server ";
+  RunConfig config = swift(servers + "--vllm_server_host gpu1 gpu2 --vllm_server_port 8000 8001");
+  EXPECT_EQ(config.rollout.name, "vllm");
+  EXPECT_EQ(config.rollout.params["url"], "http://gpu1:8000, http://gpu2:8001");
+  config = swift(servers + "--vllm_server_base_url https://gpu1/v");
+  EXPECT_EQ(config.rollout.params["url"], "https://gpu1/v");
+  EXPECT_THAT(swift_error(servers), HasSubstr("name the server"));
+  EXPECT_THAT(swift_error(servers + "--vllm_server_host a --rollout_importance_sampling_mode token_mask"),
+              HasSubstr("set algorithm.rollout_correction"));
+}
+
 TEST(ImportSwift, AccuracyAndCosineJudgeAsSwiftDoes) {
   const RunConfig config = swift(std::string(kBatch) + "--reward_funcs accuracy cosine --cosine_max_len 64");
   ASSERT_EQ(config.reward.size(), 2U);

@@ -39,6 +39,32 @@ TEST(ImportTrl, DefaultsAreTrls) {
   EXPECT_FALSE(config.trainer.val_before_train);
 }
 
+TEST(ImportTrl, ServersBecomeTheBackendAndItsCorrection) {
+  const auto correction = [](std::string_view more) {
+    return trl("use_vllm: true\nvllm_mode: server\n" + std::string(more)).algorithm.rollout_correction;
+  };
+  RunConfig config =
+      trl("use_vllm: true\nvllm_mode: server\nvllm_server_host: gpu1\nvllm_server_port: 9000\n"
+          "vllm_server_timeout: 30");
+  EXPECT_EQ(config.rollout.name, "vllm");
+  EXPECT_EQ(config.rollout.params, Json({{"url", "http://gpu1:9000"}, {"start_limit", 30.0}}));
+  ASSERT_TRUE(config.algorithm.rollout_correction.rollout_is) << "TRL corrects by default";
+  EXPECT_EQ(choice_name(*config.algorithm.rollout_correction.rollout_is), "sequence");
+  EXPECT_EQ(choice_name(config.algorithm.rollout_correction.rollout_is_outside), "mask");
+  EXPECT_EQ(config.algorithm.rollout_correction.rollout_is_threshold, "3");
+  config = trl("use_vllm: true\nvllm_mode: server");
+  EXPECT_EQ(config.rollout.params, Json({{"url", "http://127.0.0.1:8000"}}));
+  EXPECT_EQ(correction("vllm_importance_sampling_mode: token_truncate\nvllm_importance_sampling_clip_min: 0.5")
+                .rollout_is_threshold,
+            "0.5_3");
+  EXPECT_FALSE(correction("vllm_importance_sampling_correction: false").rollout_is);
+  EXPECT_THAT(import_error("trl", "use_vllm: true\nvllm_mode: server\nvllm_importance_sampling_mode: row"),
+              HasSubstr("token_truncate, token_mask"));
+  config = trl("use_vllm: true\nvllm_mode: colocate\nvllm_server_port: 9000");
+  EXPECT_EQ(config.rollout.name, "native") << "there the trainer samples itself, as here";
+  EXPECT_FALSE(config.algorithm.rollout_correction.rollout_is);
+}
+
 TEST(ImportTrl, BatchesAreCountedAsTrlCountsThem) {
   const std::string text =
       "per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nsteps_per_generation: 8\nnum_generations: 8\n"

@@ -64,9 +64,10 @@ class RawClient {
 class Http : public testing::Test {
  protected:
   void serve(const HttpLimits& limits = {}) {
-    server = HttpServer::listen("127.0.0.1", 0, limits, [this](HttpRequest request, auto reply) {
-               answer(std::move(request), reply);
-             }).value();
+    server = HttpServer::listen(
+                 "127.0.0.1", 0, limits, [this](HttpRequest request, auto reply) { answer(std::move(request), reply); },
+                 [](const HttpRequest& head) { return head.path == "/locked" ? 401 : 0; })
+                 .value();
     server->start();
   }
   ~Http() override {
@@ -143,6 +144,21 @@ TEST_F(Http, SizesAreBounded) {
   EXPECT_THAT(RawClient(server->port()).say(post("/echo", "a", "X: " + std::string(2000, 'x') + "\r\n")).hear_all(),
               HasSubstr("431"));
   EXPECT_THAT(RawClient(server->port()).say(post("/echo", std::string(900, 'x'))).hear("xxx"), HasSubstr("200 OK"));
+}
+
+TEST_F(Http, ABodyThatMayNotComeIsNotRead) {
+  HttpLimits limits;
+  limits.max_total_body_bytes = 1000;
+  serve(limits);
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 600\r\n\r\n";
+  EXPECT_THAT(RawClient(server->port()).say("POST /locked HTTP/1.1\r\nContent-Length: 600\r\n\r\n").hear_all(),
+              HasSubstr("401"));
+  RawClient one(server->port());
+  one.say("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 600\r\n\r\n").hear("100");
+  EXPECT_THAT(RawClient(server->port()).say(head).hear_all(), HasSubstr("503")) << "the first holds 600 of 1000 bytes";
+  one.say(std::string(600, 'x'));
+  EXPECT_THAT(one.hear("xxx"), HasSubstr("200 OK"));
+  EXPECT_THAT(RawClient(server->port()).say(head + std::string(600, 'y')).hear("yyy"), HasSubstr("200 OK"));
 }
 
 TEST_F(Http, NonsenseGetsAnErrorOrTheEnd) {

@@ -102,6 +102,14 @@ TEST_F(Service, CompletionsHaveIdsLogProbsAndVersions) {
   EXPECT_EQ(answer["usage"], Json({{"prompt_tokens", 2}, {"completion_tokens", 12}, {"total_tokens", 14}}));
 }
 
+TEST_F(Service, TokensOfLogProbsMayBeIds) {
+  const Json choice =
+      json("POST", "/v1/completions",
+           R"({"prompt": [2], "max_tokens": 2, "logprobs": 0, "return_tokens_as_token_ids": true})")["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"token_id:2", "token_id:3"}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1], Json({{"token_id:3", -0.25}}));
+}
+
 TEST_F(Service, TheEndIsNoPartOfTheText) {
   Json choice = json("POST", "/v1/completions", R"({"prompt": [2], "stop_token_ids": [4]})")["choices"][0];
   EXPECT_EQ(choice["text"], "ab");
