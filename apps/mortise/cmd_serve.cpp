@@ -18,7 +18,7 @@
 #include "foundation/base/text.h"
 #include "hub/config_names.h"
 #include "serve/service.h"
-#include "serve_command.h"
+#include "commands.h"
 #include "served_model.h"
 #include "train/run/policy_folder.h"
 #include "train/run/threads.h"

@@ -24,7 +24,6 @@
 #include "foundation/base/text.h"
 #include "plugin/host/process_watch.h"
 #include "plugin/host/running_code.h"
-#include "serve_command.h"
 #include "train/loop/score_extension.h"
 #include "unknown_word.h"
 
