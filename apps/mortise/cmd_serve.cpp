@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "command_line.h"
+#include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
 #include "foundation/base/log.h"
@@ -18,7 +19,6 @@
 #include "foundation/base/text.h"
 #include "hub/config_names.h"
 #include "serve/service.h"
-#include "commands.h"
 #include "served_model.h"
 #include "train/run/policy_folder.h"
 #include "train/run/threads.h"
