@@ -1,8 +1,11 @@
 # serve_clients.py URL: other frameworks' clients against `mortise serve`, unchanged: TRL's vLLM client, and the openai
 # wheel if it is there. Prints what was tested; any other answer than theirs is an error.
+import importlib.util
 import math
 import sys
 
+if importlib.util.find_spec("requests") is None:
+    sys.exit(77)  # TRL's client needs it; the environment is older than tests/oracles.lock
 from trl.generation import vllm_client
 
 url = sys.argv[1]

@@ -113,6 +113,7 @@ TEST(Serve, OtherFrameworksClientsTalkToIt) {
   ServerProcess server(task);
   const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/e2e/serve_clients.py ";
   const Outcome tried = run(std::string(python) + " " + script + server.url(), task.path());
+  if (tried.code == 77) GTEST_SKIP() << "the oracles have no `requests`: install them again from tests/oracles.lock";
   EXPECT_EQ(tried.code, 0) << tried.output;
   EXPECT_THAT(tried.output, HasSubstr("TRL's client: generate"));
 }
